@@ -1,0 +1,43 @@
+"""Mission Gym: point it at any Gymnasium environment, and it trains as fast as your machine allows.
+
+The names below are loaded when first used, so that importing the package stays cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from mission_gym.api import Run, iterate, load, train
+    from mission_gym.config.sizes import choose_batch_size, pick_batch_size
+    from mission_gym.vector.api import make_vec
+
+_HOMES = {
+    "choose_batch_size": "mission_gym.config.sizes",
+    "pick_batch_size": "mission_gym.config.sizes",
+    "Run": "mission_gym.api",
+    "iterate": "mission_gym.api",
+    "load": "mission_gym.api",
+    "train": "mission_gym.api",
+    "make_vec": "mission_gym.vector.api",
+}
+
+__all__ = [
+    "Run",
+    "__version__",
+    "choose_batch_size",
+    "iterate",
+    "load",
+    "make_vec",
+    "pick_batch_size",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'mission_gym' has no attribute {name!r}")

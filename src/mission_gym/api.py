@@ -1,0 +1,137 @@
+"""The Python API: train, iterate, load; the same names as the flags, the same run directories.
+
+run = mg.train("CartPole-v1", timesteps="200k", seed=1)
+print(run.evaluate(episodes=20))
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mission_gym.config.layers import Resolved, resolve
+from mission_gym.data import Episode
+from mission_gym.rollout.collector import ActingPolicy
+from mission_gym.run.assemble import EnvSource, make_loaded_policy
+from mission_gym.run.opening import LoadedPolicy, evaluate_run, open_run
+from mission_gym.run.recorder import Listener
+from mission_gym.run.session import Session
+from mission_gym.run.starting import start_run
+from mission_gym.store.resolve import RunRef, find_run
+from mission_gym.store.rundir import RunDir
+from mission_gym.store.tables import MetricsLog
+
+EnvLike = str | Callable[..., Any]
+
+
+class Run:
+    """A run on disk."""
+
+    def __init__(self, path: str | os.PathLike[str], env: Callable[..., Any] | None = None) -> None:
+        self._dir = RunDir(Path(path))
+        self._env = env
+
+    @property
+    def path(self) -> Path:
+        return self._dir.path
+
+    def evaluate(self, episodes: int = 20, *, stochastic: bool = False) -> dict[str, Any]:
+        """Play the report suite with the best checkpoint; the keys of `mission-gym eval --json`."""
+        document, _ = evaluate_run(open_run(RunRef(self._dir, None), self._env), episodes, explore=stochastic)
+        return document
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl."""
+        return MetricsLog.read(self._dir.metrics_jsonl)
+
+    def status(self) -> dict[str, Any]:
+        """The run's state, counters and rate."""
+        return self._dir.read_status()
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+
+def train(env: EnvLike, *, progress: bool = True, **flags: Any) -> Run:
+    """Train and return the run. `env` is an id, module:Id, module:callable or a callable; flags are those
+    of `mission-gym train`, with underscores (`preset`, `config` and `set` included)."""
+    resolved, source = _resolve(env, flags)
+    with _listener(progress) as listener, start_run(resolved, listener, source) as session:
+        for _ in session.updates():
+            pass
+    return Run(session.run.path, source)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One update, as `iterate` gives it."""
+
+    step: int
+    metrics: dict[str, float]
+    episodes: list[Episode]
+    run: Run
+    _session: Session
+
+    @property
+    def policy(self) -> ActingPolicy:
+        """The policy as it is now, ready to act."""
+        session = self._session
+        return make_loaded_policy(session.config, session.spec, session.learner.weights())
+
+
+def iterate(env: EnvLike, *, progress: bool = False, **flags: Any) -> Iterator[Step]:
+    """Train with the loop in your hands: one item per update; `break` stops, with the checkpoint saved."""
+    resolved, source = _resolve(env, flags)
+    with (
+        _listener(progress) as listener,
+        start_run(resolved, listener, source) as session,
+        closing(session.updates()) as updates,
+    ):
+        for update in updates:
+            metrics = session.recorder.rolling() | update.metrics
+            yield Step(update.step, metrics, update.episodes, Run(session.run.path, source), session)
+
+
+def load(
+    path: str | os.PathLike[str], env: Callable[..., Any] | None = None, runs_dir: str = "runs"
+) -> LoadedPolicy:
+    """The policy of a run or checkpoint (a path, or a name as on the command line)."""
+    return LoadedPolicy(open_run(find_run(str(path), Path(runs_dir)), env))
+
+
+def _resolve(env: EnvLike, flags: dict[str, Any]) -> tuple[Resolved, EnvSource]:
+    flags = dict(flags)
+    sets = flags.pop("set", ())
+    preset, config_file = flags.pop("preset", None), flags.pop("config", None)
+    env_id, source = _name_of(env)
+    resolved = resolve(
+        env_id,
+        flags,
+        sets=[sets] if isinstance(sets, str) else list(sets),
+        config_file=None if config_file is None else Path(config_file),
+        preset=preset,
+    )
+    return resolved, source
+
+
+def _name_of(env: EnvLike) -> tuple[str, EnvSource]:
+    """A callable's own import path where that leads back to it, else a name in angle brackets."""
+    if isinstance(env, str):
+        return env, None
+    module, name = getattr(env, "__module__", ""), getattr(env, "__qualname__", type(env).__name__)
+    if module != "__main__" and getattr(sys.modules.get(module), name, None) is env:
+        return f"{module}:{name}", None
+    return f"<{name}>", env
+
+
+def _listener(progress: bool) -> AbstractContextManager[Listener]:
+    if not progress:
+        return nullcontext(lambda event: None)
+    from mission_gym.report.terminal import LiveView
+
+    return LiveView()

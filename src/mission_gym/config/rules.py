@@ -1,0 +1,161 @@
+"""Rules between fields, applied once before a run: `auto` by arithmetic, what does not fit, what is unused.
+
+What the user asked for explicitly is refused if it can't be had; values from presets and below are
+adapted, with a note. `device`, `threads`, `acting` and `kernel` stay `auto`: the run room knows the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from mission_gym.config.layers import Resolved
+from mission_gym.config.schema import Config
+from mission_gym.config.sizes import nearest_divisors, pick_batch_size
+from mission_gym.errors import ConfigError
+
+_MAX_METRIC_ROWS = 1000
+
+
+def finish(resolved: Resolved) -> tuple[Resolved, list[str]]:
+    """Resolve every `auto` that is arithmetic and check what depends on several fields.
+
+    Returns the finished config and a note for everything that was adapted. Raises one ConfigError.
+    """
+    notes: list[str] = []
+    problems: list[str] = []
+    for step in (_fit_timesteps, _fit_batch, _fit_schedules):
+        resolved = step(resolved, notes, problems)
+    if problems:
+        raise ConfigError(problems)
+    return _fill_intervals(resolved), notes
+
+
+def _rollout_text(config: Config) -> str:
+    return f"{config.rollout_size} ({config.vector.n_envs} envs x {config.ppo.n_steps_per_env} steps)"
+
+
+def _fit_timesteps(resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
+    config, source = resolved.config, resolved.sources["run.timesteps"]
+    wanted, rollout = config.run.timesteps, config.rollout_size
+    if wanted < rollout:
+        fewer = {
+            "n_steps_per_env": wanted // config.vector.n_envs,
+            "n_envs": wanted // config.ppo.n_steps_per_env,
+        }
+        ways = [f"timesteps={rollout}", *(f"{name}={value}" for name, value in fewer.items() if value)]
+        problems.append(
+            f"timesteps={wanted} is below one rollout of {_rollout_text(config)}; a run needs at least one;"
+            f" use {' or '.join(ways)} [{source}]"
+        )
+        return resolved
+    num_rollouts = -(-wanted // rollout)
+    rounded = num_rollouts * rollout
+    if rounded == wanted:
+        return resolved
+    notes.append(f"timesteps {wanted} rounded up to {rounded}: {num_rollouts} rollouts of {rollout}")
+    return resolved.with_values({"run.timesteps": rounded}, f"{source}, rounded up")
+
+
+def _fit_batch(resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
+    config, source = resolved.config, resolved.sources["ppo.batch_size"]
+    batch, rollout = config.ppo.batch_size, config.rollout_size
+    if batch == "auto":
+        return resolved.with_values({"ppo.batch_size": pick_batch_size(rollout)}, "auto")
+    if rollout % batch == 0:
+        return resolved
+    problem = f"batch_size={batch} does not divide the rollout of {_rollout_text(config)}"
+    if resolved.explicit("ppo.batch_size"):
+        sizes = ", ".join(str(size) for size in nearest_divisors(rollout, batch))
+        problems.append(f"{problem}; use {sizes} or auto [{source}]")
+        return resolved
+    fitting = pick_batch_size(rollout, batch / rollout, min(batch, 64))
+    notes.append(f"{problem}; {fitting} is used [{source}]")
+    return resolved.with_values({"ppo.batch_size": fitting}, f"{source}, adapted")
+
+
+def _fit_schedules(resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
+    """Refuse schedules that rise: they are a forgotten initial value, not a wish."""
+    for name in ("learning_rate", "clip_range", "ent_coef"):
+        path = f"ppo.{name}_final"
+        initial, final = resolved.config.value(f"ppo.{name}"), resolved.config.value(path)
+        if final is None or final <= initial:
+            continue
+        source = resolved.sources[path]
+        problem = f"{name}_final={final} is above {name}={initial}, and schedules only fall"
+        if resolved.explicit(path):
+            problems.append(f"{problem}; raise {name} or lower {name}_final [{source}]")
+        else:
+            notes.append(f"{problem}; {name} stays constant [{source}]")
+            resolved = resolved.with_values({path: None}, f"{source}, adapted")
+    return resolved
+
+
+def _fill_intervals(resolved: Resolved) -> Resolved:
+    config = resolved.config
+    timesteps, rollout = config.run.timesteps, config.rollout_size
+    intervals = {
+        "evaluation.eval_freq": max(20_000, timesteps // 50),
+        "checkpoints.checkpoint_freq": max(timesteps // 20, rollout),
+        "run.log_interval": -(-timesteps // (rollout * _MAX_METRIC_ROWS)),
+    }
+    return resolved.with_values(
+        {path: value for path, value in intervals.items() if config.value(path) == "auto"}, "auto"
+    )
+
+
+class _Facts(NamedTuple):
+    config: Config
+    has_vector_leaves: bool
+    has_box_actions: bool
+
+
+class _Unused(NamedTuple):
+    path: str
+    when: Callable[[_Facts], bool]
+    reason: str
+
+
+def _own_network(facts: _Facts) -> bool:
+    return facts.config.policy.network is not None
+
+
+def _never_evaluates(facts: _Facts) -> bool:
+    return facts.config.evaluation.eval_freq == 0
+
+
+_OWN_NETWORK = "the network is given by --network; remove one"
+_NEVER_EVALUATES = "--eval-freq 0 makes no evaluations; remove one"
+_UNUSED = (
+    _Unused("policy.network_arch", _own_network, _OWN_NETWORK),
+    _Unused("policy.activation", _own_network, _OWN_NETWORK),
+    _Unused(
+        "policy.normalize_obs",
+        lambda facts: not facts.has_vector_leaves,
+        "no part of the observation is a vector of real numbers; remove it",
+    ),
+    _Unused(
+        "policy.log_std_init",
+        lambda facts: not facts.has_box_actions,
+        "the actions are not continuous; remove it",
+    ),
+    _Unused("evaluation.eval_episodes", _never_evaluates, _NEVER_EVALUATES),
+    _Unused("checkpoints.keep_best", _never_evaluates, _NEVER_EVALUATES),
+    _Unused("run.stop_when", _never_evaluates, _NEVER_EVALUATES),
+)
+
+
+def find_unused(resolved: Resolved, *, has_vector_leaves: bool, has_box_actions: bool) -> list[str]:
+    """Return a problem for each explicit value that this run would ignore.
+
+    A value that asks for nothing (none, 0, false) can't be ignored.
+    """
+    facts = _Facts(resolved.config, has_vector_leaves, has_box_actions)
+    problems = []
+    for path, when, reason in _UNUSED:
+        value = resolved.config.value(path)
+        if value and resolved.explicit(path) and when(facts):
+            name = path.split(".")[1]
+            shown = ",".join(str(item) for item in value) if isinstance(value, tuple) else value
+            problems.append(f"{name}={shown} is not used: {reason} [{resolved.sources[path]}]")
+    return problems

@@ -1,0 +1,332 @@
+"""The schema: every field of a run, its type, bounds, default and the one text that describes it.
+
+Field names are unique over all sections and equal their flags: `vector.n_envs` is `--n-envs`.
+Text is accepted wherever a flag or a file may hold it: `500k`, `3e-4`, `5m`, `1024,512`, `none`.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import types
+from collections.abc import Callable, Iterator
+from math import isfinite
+from numbers import Real
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from mission_gym.config.plain import read_yaml, to_plain
+from mission_gym.config.sizes import parse_count, parse_duration_s
+from mission_gym.errors import ConfigError
+
+_STOP_WHEN = re.compile(
+    r"\s*([^<>=]*[^<>=\s])\s*(>=|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*", re.IGNORECASE
+)
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, ">": operator.gt}
+
+
+class StopRule(NamedTuple):
+    """`stop_when`, taken apart."""
+
+    name: str  # "return" or an outcome
+    op: str
+    number: float
+
+    def reached(self, low: float) -> bool:
+        """Tell whether the lower bound of the 95 % interval satisfies the rule."""
+        return _OPERATORS[self.op](low, self.number)
+
+
+def parse_stop_when(text: str) -> StopRule:
+    """Take `captured>=0.8` or `return>=475` apart."""
+    match = _STOP_WHEN.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{text!r} is not a stop rule; write it like captured>=0.8 or return>=475")
+    return StopRule(match[1], match[2], float(match[3]))
+
+
+def _value_error(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Give pydantic the error type that it collects."""
+
+    def parsed(value: Any) -> Any:
+        try:
+            return parse(value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+
+    return parsed
+
+
+def _none_word(value: Any) -> Any:
+    return None if isinstance(value, str) and value.strip().lower() == "none" else value
+
+
+def _count_or_auto(value: Any) -> Any:
+    if isinstance(value, str) and value.strip().lower() == "auto":
+        return "auto"
+    try:
+        return parse_count(value)
+    except ConfigError as error:
+        raise ValueError(f"{error}, or auto") from error
+
+
+def _number(value: Any) -> float:
+    try:
+        number = float(value) if isinstance(value, str | Real) and not isinstance(value, bool) else None
+    except ValueError:
+        number = None
+    if number is None or not isfinite(number):
+        raise ValueError(f"{value!r} is not a finite number; write it like 0.5 or 3e-4")
+    return number
+
+
+def _from_one(value: int | str) -> int | str:
+    """The bound of a count that may also be `auto`, which pydantic's own `ge` can't be given."""
+    if value == 0:
+        raise ValueError("0 is below 1; use 1 or more, or auto")
+    return value
+
+
+def _items(value: Any) -> Any:
+    """Split text at commas, and take a single number as a list of one."""
+    if isinstance(value, str):
+        return [part for part in value.split(",") if part.strip()]
+    return [value] if isinstance(value, int) else value
+
+
+def _importable(text: str) -> str:
+    if not re.fullmatch(r"[\w.]+:[\w.]+", text):
+        raise ValueError(f"{text!r} does not name a callable; write it like my_module:my_function")
+    return text
+
+
+def _run_name(text: str) -> str:
+    if not re.fullmatch(r"\w[\w.-]*", text, re.ASCII) or text == "latest":
+        raise ValueError(
+            f"{text!r} can't name a run; use letters, digits, '.', '_' and '-', and not the word 'latest'"
+        )
+    return text
+
+
+def _env_kwargs(value: Any) -> Any:
+    """Turn `["size=5", ...]`, with YAML scalars as values, into a mapping; pass mappings on."""
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, list | tuple):
+        pairs = [str(item).partition("=") for item in value]
+        wrong = [key for key, equals, _ in pairs if not (key and equals)]
+        if wrong:
+            raise ConfigError(f"{wrong[0]!r} is not key=value; write it like size=5")
+        value = {key: read_yaml(text, f"--env-kwargs {key}") for key, _, text in pairs}
+    return to_plain(value)
+
+
+def _stop_when(text: str) -> str:
+    parse_stop_when(text)
+    return text
+
+
+NONE = BeforeValidator(_none_word)
+Whole = Annotated[int, BeforeValidator(_value_error(parse_count))]
+WholeOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
+FromOneOrAuto = Annotated[WholeOrAuto, AfterValidator(_from_one)]
+Number = Annotated[float, BeforeValidator(_number)]
+Duration = Annotated[float, BeforeValidator(_value_error(parse_duration_s))]
+LayerSizes = Annotated[tuple[Annotated[Whole, Field(ge=1)], ...], BeforeValidator(_items)]
+Kwargs = Annotated[dict[str, Any], BeforeValidator(_value_error(_env_kwargs))]
+Importable = Annotated[str, AfterValidator(_importable)]
+Importables = Annotated[tuple[Importable, ...], BeforeValidator(_items)]
+RunName = Annotated[str, AfterValidator(_run_name)]
+StopText = Annotated[str, AfterValidator(_value_error(_stop_when))]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+
+
+class EnvSection(_Section):
+    """Which environment is trained."""
+
+    env_id: str = Field(min_length=1, description="Gymnasium id, module:Id or module:callable.")
+    env_kwargs: Kwargs = Field({}, description="Arguments of the environment, key=value with YAML scalars.")
+    wrap: Importables = Field((), description="Wrappers as module:callable, the innermost first.")
+
+
+class VectorSection(_Section):
+    """How environments are stepped."""
+
+    vector: Literal["auto", "serial", "batched"] = Field(
+        "auto", description="Backend: serial steps in this process, batched takes a vector environment."
+    )
+    n_envs: Whole = Field(8, ge=1, description="Environments stepped together; the rollout grows with them.")
+
+
+class PpoSection(_Section):
+    """The hyperparameters of PPO."""
+
+    n_steps_per_env: Whole = Field(128, ge=1, description="Steps of each environment in a rollout.")
+    batch_size: FromOneOrAuto = Field(
+        "auto", description="Rows of a minibatch; divides the rollout. auto: about a quarter of it."
+    )
+    n_epochs: Whole = Field(10, ge=1, description="Passes over each rollout.")
+    learning_rate: Number = Field(3e-4, gt=0, description="Step size of Adam.")
+    learning_rate_final: Annotated[Number | None, NONE] = Field(
+        None, ge=0, description="Learning rate at the last step, reached linearly. none: constant."
+    )
+    gamma: Number = Field(0.99, ge=0, le=1, description="Discount of a reward one step later.")
+    gae_lambda: Number = Field(
+        0.95, ge=0, le=1, description="Decay of the advantage's trace: 0 trusts values, 1 trusts returns."
+    )
+    clip_range: Number = Field(0.2, gt=0, description="How far the probability ratio may leave 1.")
+    clip_range_final: Annotated[Number | None, NONE] = Field(
+        None, ge=0, description="Clip range at the last step, reached linearly. none: constant."
+    )
+    ent_coef: Number = Field(0.0, ge=0, description="Weight of the entropy bonus, for exploration.")
+    ent_coef_final: Annotated[Number | None, NONE] = Field(
+        None, ge=0, description="Entropy weight at the last step, reached linearly. none: constant."
+    )
+    vf_coef: Number = Field(0.5, ge=0, description="Weight of the value loss.")
+    max_grad_norm: Number = Field(0.5, gt=0, description="Norm to which gradients are clipped.")
+    target_kl: Annotated[Number | None, NONE] = Field(
+        None, gt=0, description="KL divergence that ends an update after the running epoch. none: no limit."
+    )
+    normalize_advantage: bool = Field(
+        True, description="Scale advantages to mean 0, deviation 1 per minibatch."
+    )
+
+
+class PolicySection(_Section):
+    """The networks and what they are fed."""
+
+    network_arch: LayerSizes = Field(
+        (64, 64), min_length=1, description="Widths of the hidden layers of actor and critic."
+    )
+    activation: Literal["tanh", "relu", "elu"] = Field("tanh", description="Activation of the hidden layers.")
+    network: Annotated[Importable | None, NONE] = Field(
+        None, description="Your own network, as module:callable."
+    )
+    normalize_obs: bool = Field(True, description="Scale vector observations by their running statistics.")
+    normalize_returns: bool = Field(True, description="Scale rewards by the deviation of discounted returns.")
+    log_std_init: Number = Field(0.0, description="First log-deviation of continuous actions.")
+
+
+class ComputeSection(_Section):
+    """Where the work is done."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where the learner computes.")
+    threads: FromOneOrAuto = Field("auto", description="Threads of the learner.")
+    acting: Literal["auto", "numpy", "torch"] = Field("auto", description="Which form of the policy acts.")
+    kernel: Literal["auto", "torch"] = Field("auto", description="Which update kernel the learner runs.")
+
+
+class EvaluationSection(_Section):
+    """How often and how long the policy is evaluated."""
+
+    eval_freq: WholeOrAuto = Field(
+        "auto", description="Steps between evaluations; 0 never. auto: 20000, at least timesteps/50."
+    )
+    eval_episodes: Whole = Field(20, ge=1, description="Episodes of an evaluation.")
+
+
+class CheckpointSection(_Section):
+    """When checkpoints are saved and which are kept."""
+
+    checkpoint_freq: FromOneOrAuto = Field(
+        "auto", description="Steps between checkpoints. auto: timesteps/20, at least one rollout."
+    )
+    keep_last: Whole = Field(3, ge=1, description="Newest checkpoints that are kept.")
+    keep_best: Whole = Field(2, ge=0, description="Best evaluated checkpoints that are kept.")
+    checkpoint_budget_mb: Whole = Field(2000, ge=1, description="Disk space of all checkpoints, in MB.")
+
+
+class RunSection(_Section):
+    """What the run is and when it ends."""
+
+    algo: Literal["ppo"] = Field("ppo", description="Learning algorithm.")
+    timesteps: Whole = Field(
+        1_000_000, ge=1, description="Steps to train, rounded up to whole rollouts: 500k, 50M, 1e6."
+    )
+    seed: Whole = Field(0, ge=0, description="Seed of every random stream of the run.")
+    stop_when: Annotated[StopText | None, NONE] = Field(
+        None, description="End early when an evaluation's lower bound gets there: captured>=0.8, return>=475."
+    )
+    max_time: Annotated[Duration | None, NONE] = Field(
+        None, gt=0, description="End after this time: 90s, 5m, 2h. none: no limit."
+    )
+    run_name: Annotated[RunName | None, NONE] = Field(
+        None, description="Name of the run. none: made from the environment's id."
+    )
+    runs_dir: str = Field("runs", min_length=1, description="Folder that holds the runs.")
+    notes: str = Field("", description="Free text kept with the run.")
+    tensorboard: bool = Field(True, description="Write TensorBoard event files.")
+    log_interval: FromOneOrAuto = Field(
+        "auto", description="Updates between rows of the metrics stream. auto: about 1000 rows at most."
+    )
+
+
+class Config(_Section):
+    """Every value of a run, by section. `layers` builds it; `auto` is left until `rules.finish`."""
+
+    env: EnvSection
+    vector: VectorSection
+    ppo: PpoSection
+    policy: PolicySection
+    compute: ComputeSection
+    evaluation: EvaluationSection
+    checkpoints: CheckpointSection
+    run: RunSection
+
+    @property
+    def rollout_size(self) -> int:
+        """Steps of one rollout over all environments."""
+        return self.vector.n_envs * self.ppo.n_steps_per_env
+
+    def value(self, path: str) -> Any:
+        """Return the value at `section.field`."""
+        return operator.attrgetter(path)(self)
+
+
+class FieldInfo(NamedTuple):
+    """One field, for flags and documentation."""
+
+    path: str  # section.field
+    name: str  # the field; its flag has dashes for underscores
+    type_text: str
+    default: Any  # None for env_id, which must be given
+    description: str
+    aliases: tuple[str, ...]
+
+
+_ALIASES = {"n_steps": "n_steps_per_env"}
+
+
+def _type_text(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type_text(arguments[0])
+    if origin is Literal:
+        return "|".join(arguments)
+    if origin in (Union, types.UnionType):
+        return "|".join(_type_text(argument) for argument in arguments)
+    if origin is tuple:
+        inner = _type_text(arguments[0])
+        return f"{inner},..." if inner == "int" else f"{inner} ..."
+    if origin is dict:
+        return "key=value ..."
+    return "none" if annotation is type(None) else str(annotation.__name__)
+
+
+def describe_fields() -> Iterator[FieldInfo]:
+    """Yield every field in the order of the schema."""
+    for section, holder in Config.model_fields.items():
+        fields: dict[str, Any] = holder.annotation.model_fields  # type: ignore[union-attr]
+        for name, field in fields.items():
+            yield FieldInfo(
+                f"{section}.{name}",
+                name,
+                _type_text(field.annotation),
+                None if field.is_required() else field.default,
+                field.description,
+                tuple(alias for alias, target in _ALIASES.items() if target == name),
+            )

@@ -1,0 +1,234 @@
+"""Every value that crosses a border between rooms, with its shapes.
+
+B = environments in a batch, T = steps of a rollout, S = segments (rows) of a block, E = ended rows,
+K = numbers the policy stores per action, M = entries of an action mask. An observation is always a
+tuple of leaf arrays in `EnvSpec.leaves` order; Dict and Tuple exist only in adapters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Leaves = tuple[Array, ...]
+LeafKind = Literal["vector", "image", "categories", "binary"]
+ActionKind = Literal["categories", "binary", "box"]
+
+
+@dataclass(frozen=True, slots=True)
+class LeafSpec:
+    """One array of an observation, as the environment gives it.
+
+    kind: `vector` real numbers (normalised), `image` pixels (divided by 255), `categories` integers
+    (one-hot of `nvec` after subtracting `start`), `binary` zeros and ones.
+    """
+
+    name: str  # path in the observation: "" for a plain one, "camera", "pose.0"
+    shape: tuple[int, ...]
+    dtype: str
+    kind: LeafKind
+    nvec: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
+    channels_last: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpec:
+    """How the policy's numbers become an action of the environment.
+
+    categories: Discrete (nvec of one entry, shape ()) and MultiDiscrete; the policy stores int64 [B, K].
+    binary: MultiBinary; int64 [B, K] of zeros and ones.
+    box: Box; float32 [B, K] in policy units, -1..1 for finite bounds, unclipped; the environment's own
+    units where a bound is infinite.
+    """
+
+    kind: ActionKind
+    shape: tuple[int, ...]  # of one action of the environment
+    dtype: str
+    nvec: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
+    low: tuple[float, ...] = ()  # flat, box only
+    high: tuple[float, ...] = ()
+
+    @property
+    def num_stored(self) -> int:
+        """K: numbers the policy stores per action."""
+        return len(self.nvec) if self.kind == "categories" else int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def num_params(self) -> int:
+        """Outputs of the actor network: logits, or means."""
+        return sum(self.nvec) if self.kind == "categories" else self.num_stored
+
+    def to_env(self, stored: Array) -> Array:
+        """Turn stored actions [B, K] into the environment's own [B, *shape]."""
+        batch = stored.shape[0]
+        if self.kind == "box":
+            low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
+            bounded = np.isfinite(low) & np.isfinite(high)
+            with np.errstate(invalid="ignore"):  # inf - inf on the side that is not taken
+                middle = np.where(bounded, (low + high) * 0.5, 0.0)
+                half = np.where(bounded, (high - low) * 0.5, 1.0)
+            scaled = np.clip(middle + stored * half, low, high)
+            stored = scaled
+        elif self.kind == "categories":
+            stored = stored + np.asarray(self.start, stored.dtype)
+        return stored.astype(self.dtype).reshape(batch, *self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpec:
+    """What the rest of the product knows about an environment."""
+
+    env_id: str
+    leaves: tuple[LeafSpec, ...]
+    action: ActionSpec
+    observation_space: Any  # gymnasium.Space, for adapters
+    action_space: Any
+    mask_source: str = ""  # "" none, "info", "method", or "obs:KEY" (that key is then no leaf)
+    outcomes: tuple[str, ...] = ()  # declared by the environment in metadata["outcomes"]
+    main_outcome: str | None = None  # metadata["main_outcome"]: what counts as a win
+    max_episode_steps: int | None = None
+    trusted: bool = False  # may run in the learner's process
+
+    @property
+    def mask_size(self) -> int:
+        """M: entries of an action mask, 0 if the environment gives none."""
+        return sum(self.action.nvec) if self.mask_source else 0
+
+    @property
+    def signature(self) -> str:
+        """A hash of what a policy must fit: leaves, action and mask layout."""
+        shape = [[asdict(leaf) for leaf in self.leaves], asdict(self.action), self.mask_source]
+        return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Episode(NamedTuple):
+    """A finished episode. `failed` ones are left out of return statistics."""
+
+    env_id: int
+    number: int
+    seed: int
+    ret: float
+    length: int
+    outcome: str | None
+    terminated: bool
+    metrics: dict[str, float]
+    failed: bool = False
+
+
+@dataclass(slots=True)
+class StepBatch:
+    """What a vector gives back. One auto-reset rule: the row that ended already shows the next
+    episode's first observation; `final_obs` keeps the last one.
+
+    `valid` is False for reset rows of next-step vector environments and for a transition lost in a
+    failure: weight 0 in every loss and statistic. Arrays may be reused by the next call: copy to keep.
+    """
+
+    env_ids: Array  # int64 [B]
+    obs: Leaves  # each [B, *leaf.shape]
+    reward: Array  # float64 [B]
+    terminated: Array  # bool [B]
+    truncated: Array  # bool [B]
+    valid: Array  # bool [B]
+    mask: Array | None  # bool [B, M]
+    ended: Array  # int64 [E], positions in this batch
+    final_obs: Leaves  # each [E, *leaf.shape]
+    final_mask: Array | None  # bool [E, M]
+    episodes: list[Episode] = field(default_factory=list)
+    infos: dict[int, dict[str, Any]] = field(default_factory=dict)  # by row; only where asked for
+    final_infos: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+
+class ActOut(NamedTuple):
+    """An action in stored form and the log-probability with which it was drawn. No values (rule 5)."""
+
+    action: Array  # [B, K]
+    log_prob: Array  # float32 [B]
+
+
+@dataclass(slots=True)
+class Weights:
+    """A policy's arrays by name, normaliser included. `version` counts updates."""
+
+    version: int
+    arrays: dict[str, Array]
+
+
+@dataclass(slots=True)
+class Block:
+    """A rollout [T, S]. `filled` counts the rows of T that hold data; the rest is undefined."""
+
+    obs: Leaves  # each [T + 1, S, *leaf.shape]
+    mask: Array | None  # bool [T + 1, S, M]
+    action: Array  # [T, S, K]
+    log_prob: Array  # float32 [T, S]
+    reward: Array  # float32 [T, S]
+    terminated: Array  # bool [T, S]
+    truncated: Array  # bool [T, S]
+    valid: Array  # bool [T, S]
+    env_ids: Array  # int64 [S]
+    version: Array  # int64 [S], behaviour policy
+    # One entry per truncated transition that needs V(final_obs), in order of (t, s).
+    final_at: list[tuple[int, int]] = field(default_factory=list)
+    final_obs: list[Leaves] = field(default_factory=list)  # each leaf [*leaf.shape]
+    episodes: list[Episode] = field(default_factory=list)
+    filled: int = 0
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.reward.shape[0])
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.reward.shape[1])
+
+
+@dataclass(slots=True)
+class UpdateStats:
+    """What one `learner.update` did. `metrics` uses SB3's names (`train/approx_kl`, ...)."""
+
+    gradient_steps: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A chosen number of a plan and the one sentence that says why."""
+
+    name: str
+    value: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a run will be made: sizes, counts, memory; printed before the start and stored."""
+
+    facts: tuple[Fact, ...]
+    memory_bytes: int
+    predicted_fps: float | None = None
+    notes: tuple[str, ...] = ()  # adaptations and fallbacks, said aloud
+
+
+@dataclass(slots=True)
+class Progress:
+    """One update of the training loop."""
+
+    step: int
+    update: int
+    gradient_steps: int
+    metrics: dict[str, float]
+    episodes: list[Episode]
+    phases: dict[str, float]

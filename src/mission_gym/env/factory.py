@@ -1,0 +1,181 @@
+"""From an environment's name to something that builds it.
+
+A name is a Gymnasium id, `module:Id` (the module registers the id) or `module:callable` (called with the
+kwargs). In: EnvRequest or a callable of the user's. Out: a factory without arguments, or for environments
+that are vectorised themselves one that takes the number of environments. The current folder is importable.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import gymnasium as gym
+
+from mission_gym.errors import EnvContractError, MissionGymError, UsageError, nearest
+
+Env = gym.Env[Any, Any]
+VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
+Factory = Callable[[], Env]
+
+_TRUSTED = ("gymnasium.envs.classic_control.", "mission_gym.missions.")
+_TRUSTED_WRAPPERS = ("gymnasium.wrappers.common", "mission_gym.")  # others may hold functions of the user's
+
+
+@dataclass(frozen=True, slots=True)
+class EnvRequest:
+    """An environment as a config names it."""
+
+    env_id: str
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    wrap: tuple[str, ...] = ()  # `module:callable`, innermost first
+
+
+def make_factory(request: EnvRequest | Factory, render_mode: str | None = None) -> Factory:
+    """Return what builds one environment; it is picklable if the request or the callable is."""
+    if not isinstance(request, EnvRequest):
+        return partial(
+            _call, request, _name_of(request), {} if render_mode is None else {"render_mode": render_mode}
+        )
+    return partial(_make, request, render_mode)
+
+
+def make_vector_factory(request: EnvRequest) -> Callable[[int], VectorEnv]:
+    """Return what builds the environment's own vector form with the given number of environments."""
+    if request.wrap:
+        raise UsageError(
+            f"wrappers {', '.join(request.wrap)} can't be applied to a batched environment; "
+            "drop them or use another vector [--wrap with --vector batched]"
+        )
+    return partial(_make_vector, request)
+
+
+def is_trusted(env: Env) -> bool:
+    """Whether every layer of the environment is Gymnasium's classic control or a mission of ours."""
+    while isinstance(env, gym.Wrapper):
+        if not type(env).__module__.startswith(_TRUSTED_WRAPPERS):
+            return False
+        env = env.env
+    return type(env).__module__.startswith(_TRUSTED)
+
+
+def _make(request: EnvRequest, render_mode: str | None) -> Env:
+    kwargs = dict(request.kwargs)
+    if render_mode is not None:
+        kwargs["render_mode"] = render_mode
+    target = _find(request.env_id)
+    if callable(target):
+        env = _call(target, request.env_id, kwargs)
+    else:
+        env = _check_env(_guard(request.env_id, partial(gym.make, target, **kwargs)), request.env_id)
+    for name in request.wrap:
+        wrapper = _find(name)
+        if not callable(wrapper):
+            raise UsageError(f"wrapper {name!r} is no callable; give module:callable [--wrap]")
+        env = _check_env(_guard(name, partial(wrapper, env)), name)
+    return env
+
+
+def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
+    target = _find(request.env_id)
+    if callable(target):
+        build = partial(target, num_envs=num_envs, **request.kwargs)
+    else:
+        if target in gym.registry and gym.registry[target].vector_entry_point is None:
+            raise UsageError(
+                f"{request.env_id!r} has no vector form (no vector_entry_point is registered); "
+                "use another vector, such as serial [--vector batched]"
+            )
+        mode = gym.VectorizeMode.VECTOR_ENTRY_POINT
+        build = partial(gym.make_vec, target, num_envs, mode, **request.kwargs)
+    made = _guard(request.env_id, build)
+    if not isinstance(made, gym.vector.VectorEnv):
+        raise EnvContractError(
+            f"{request.env_id!r} gave a {type(made).__name__}, no gymnasium.vector.VectorEnv; a batched "
+            "environment must be one; use another vector, such as serial [--vector batched]"
+        )
+    return made
+
+
+def _call(target: Callable[..., Any], name: str, kwargs: dict[str, Any]) -> Env:
+    return _check_env(_guard(name, partial(target, **kwargs)), name)
+
+
+def _check_env(made: Any, name: str) -> Env:
+    if isinstance(made, gym.Env):
+        return made
+    hint = ""
+    if isinstance(made, gym.vector.VectorEnv):
+        hint = "; it is vectorised itself: use --vector batched"
+    raise EnvContractError(f"{name!r} gave a {type(made).__name__}, no gymnasium.Env{hint}")
+
+
+def _find(name: str) -> Callable[..., Any] | str:
+    """Return the callable a name means, or the id to give to Gymnasium."""
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        return name
+    module = _import(module_name, name)
+    target = getattr(module, attribute, None)
+    if callable(target):
+        found: Callable[..., Any] = target
+        return found
+    if attribute in gym.registry:
+        return attribute
+    known = [key for key, value in vars(module).items() if callable(value)] + list(gym.registry)
+    raise UsageError(
+        f"module {module_name!r} has no callable and registers no environment "
+        f"{attribute!r}{nearest(attribute, known)} [{name}]"
+    )
+
+
+def _import(module_name: str, name: str) -> ModuleType:
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        if module_name == missing or module_name.startswith(f"{missing}."):
+            raise UsageError(
+                f"no module named {missing!r}; install it, or start in the folder that holds it "
+                f"(now {folder}) [{name}]"
+            ) from error
+        raise UsageError(
+            f"module {module_name!r} needs {missing!r}, which is not installed [{name}]"
+        ) from error
+    except Exception as error:  # border: the user's module
+        raise EnvContractError(
+            f"importing {module_name!r} raised {type(error).__name__}: {error} [{name}]"
+        ) from error
+
+
+def _guard(name: str, build: Callable[[], Any]) -> Any:
+    """Build, with every failure turned into one that says what to do."""
+    try:
+        return build()
+    except MissionGymError:
+        raise
+    except gym.error.UnregisteredEnv as error:
+        raise UsageError(
+            f"unknown environment {name!r}{nearest(name, gym.registry)}; give a registered id, module:Id or "
+            f"module:callable ({error})"
+        ) from error
+    except gym.error.DependencyNotInstalled as error:
+        extra = re.search(r"gymnasium\[[\w-]+\]", str(error))
+        remedy = f'; run: pip install "{extra.group()}"' if extra else ""
+        raise UsageError(f"{name!r} needs a package that is not installed: {error}{remedy}") from error
+    except Exception as error:  # border: the user's constructor
+        raise EnvContractError(f"building {name!r} raised {type(error).__name__}: {error}") from error
+
+
+def _name_of(target: Callable[..., Any]) -> str:
+    return str(getattr(target, "__qualname__", None) or repr(target))

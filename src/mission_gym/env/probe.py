@@ -1,0 +1,137 @@
+"""Builds a throw-away environment and reads its EnvSpec: spaces, mask, outcomes, step limit, trust.
+
+A mask comes from `info["action_mask"]` on reset, else from an observation key "action_mask", else from a
+method `action_masks()`. Its layout is flat: Discrete [n], MultiDiscrete [sum(nvec)].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from mission_gym.data import ActionSpec, EnvSpec
+from mission_gym.env.factory import Env, Factory, VectorEnv, is_trusted
+from mission_gym.env.spaces import Space, action_spec, leaf_specs
+from mission_gym.errors import EnvContractError
+
+MASK_KEY = "action_mask"
+MASK_METHOD = "action_masks"
+
+
+def probe(factory: Factory, env_id: str) -> EnvSpec:
+    """Build one environment, reset it once, and return what the product needs to know of it."""
+    env = factory()
+    try:
+        before = _spaces(env)
+        _, info = _reset(env, env_id)
+        if before != _spaces(env):
+            raise EnvContractError(
+                f"{env_id}: reset() changed the spaces from {before[0]} and {before[1]} to "
+                f"{env.observation_space} and {env.action_space}; they must stay as built"
+            )
+        limit = env.spec.max_episode_steps if env.spec is not None else None
+        method = env.get_wrapper_attr(MASK_METHOD) if env.has_wrapper_attr(MASK_METHOD) else None
+        return _read_spec(env_id, env, *before, info, method, (), limit, is_trusted(env))
+    finally:
+        with suppress(Exception):  # border: a throw-away environment that can't close harms nothing
+            env.close()
+
+
+def probe_vector(factory: Callable[[int], VectorEnv], env_id: str) -> EnvSpec:
+    """Do the same for an environment that is vectorised itself, with one row."""
+    env = factory(1)
+    try:
+        _, info = _reset(env, env_id)
+        limit = env.spec.max_episode_steps if env.spec is not None else None
+        trusted = type(env.unwrapped).__module__.startswith("mission_gym.missions.")
+        single = (env.single_observation_space, env.single_action_space)
+        return _read_spec(env_id, env, *single, info, None, (1,), limit, trusted)
+    finally:
+        with suppress(Exception):  # border: a throw-away environment that can't close harms nothing
+            env.close()
+
+
+def _spaces(env: Env) -> tuple[Space, Space]:
+    found = (getattr(env, "observation_space", None), getattr(env, "action_space", None))
+    if found[0] is None or found[1] is None:
+        raise EnvContractError(f"{env} must have an observation_space and an action_space once it is built")
+    return found[0], found[1]
+
+
+def _reset(env: Env | VectorEnv, env_id: str) -> tuple[Any, dict[str, Any]]:
+    try:
+        obs, info = env.reset(seed=0)
+    except Exception as error:  # border: the user's reset
+        raise EnvContractError(f"{env_id}: reset() raised {type(error).__name__}: {error}") from error
+    if not isinstance(info, dict):
+        raise EnvContractError(
+            f"{env_id}: reset() must return (observation, dict), got {type(info).__name__}"
+        )
+    return obs, info
+
+
+def _read_spec(
+    env_id: str,
+    env: Env | VectorEnv,
+    observation_space: Space,
+    action_space: Space,
+    info: dict[str, Any],
+    mask_method: Callable[[], Any] | None,
+    batch: tuple[int, ...],
+    max_episode_steps: int | None,
+    trusted: bool,
+) -> EnvSpec:
+    action = action_spec(action_space)
+    source, sample = "", None
+    if MASK_KEY in info:
+        source, sample = "info", np.asarray(info[MASK_KEY])
+    elif isinstance(observation_space, spaces.Dict) and MASK_KEY in observation_space.spaces:
+        source, sample = f"obs:{MASK_KEY}", np.zeros((*batch, *(observation_space[MASK_KEY].shape or ())))
+    elif mask_method is not None:
+        source, sample = "method", np.asarray(mask_method())
+    if sample is not None:
+        _check_mask_layout(env_id, source, sample.shape, action, batch)
+    outcomes, main_outcome = _read_outcomes(env_id, env.metadata)
+    return EnvSpec(
+        env_id=env_id,
+        leaves=leaf_specs(observation_space, MASK_KEY if source.startswith("obs:") else None),
+        action=action,
+        observation_space=observation_space,
+        action_space=action_space,
+        mask_source=source,
+        outcomes=outcomes,
+        main_outcome=main_outcome,
+        max_episode_steps=max_episode_steps,
+        trusted=trusted,
+    )
+
+
+def _check_mask_layout(
+    env_id: str, source: str, shape: tuple[int, ...], action: ActionSpec, batch: tuple[int, ...]
+) -> None:
+    if action.kind != "categories":
+        raise EnvContractError(
+            f"{env_id}: it gives an action mask ({source}) for a {action.kind} action space; masks are for "
+            "Discrete and MultiDiscrete; remove the mask"
+        )
+    expected = (*batch, sum(action.nvec))
+    if shape != expected:
+        raise EnvContractError(
+            f"{env_id}: its action mask ({source}) has shape {shape}, expected {expected}; a mask is flat: "
+            "[n] for Discrete, [sum(nvec)] for MultiDiscrete"
+        )
+
+
+def _read_outcomes(env_id: str, metadata: dict[str, Any]) -> tuple[tuple[str, ...], str | None]:
+    outcomes, main = metadata.get("outcomes", ()), metadata.get("main_outcome")
+    if isinstance(outcomes, str) or not all(isinstance(name, str) for name in outcomes):
+        raise EnvContractError(f'{env_id}: metadata["outcomes"] must be a list of names, got {outcomes!r}')
+    if main is not None and main not in outcomes:
+        raise EnvContractError(
+            f'{env_id}: metadata["main_outcome"]={main!r} is not one of metadata["outcomes"]={list(outcomes)}'
+        )
+    return tuple(outcomes), main

@@ -1,0 +1,368 @@
+"""One running environment: its episode, checked at every step, and its way back after a restart.
+
+In: a factory, the EnvSpec, a function from episode number to seed. Out: after `reset` and `step` the slot
+shows `obs`, `mask` and `info`; `finish` gives the ended Episode. Every vector is built from slots.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, NoReturn
+
+import numpy as np
+from gymnasium.spaces import Box
+
+from mission_gym.data import Array, EnvSpec, Episode, Leaves
+from mission_gym.env.factory import Factory
+from mission_gym.env.probe import MASK_METHOD
+from mission_gym.env.resume import (
+    SlotState,
+    copy_plain,
+    find_state_owner,
+    read_generator,
+    restore_generator,
+    restore_wrappers,
+)
+from mission_gym.env.spaces import make_flattener, mask_parts
+from mission_gym.errors import EnvContractError, EnvFailure, MissionGymError, UsageError, nearest
+
+MAX_REPLAY_STEPS = 200_000
+REPLAY_BUDGET_S = 30.0
+_OWN_SEED: Any = object()
+
+
+class EnvSlot:
+    """One environment of a vector. It never resets by itself: whoever steps it decides."""
+
+    def __init__(
+        self, factory: Factory, spec: EnvSpec, env_id: int, seed_of: Callable[[int], int | None]
+    ) -> None:
+        self.env = factory()
+        self.env_id = env_id
+        self.episode = 0
+        self.seed: int | None = None
+        self.steps = 0
+        self.ret = 0.0
+        self.ended = True  # until the first reset
+        self.obs: Leaves = ()
+        self.mask: Array | None = None
+        self.info: dict[str, Any] = {}
+        self._past_steps = 0  # of earlier episodes
+        self.total_step_s = 0.0
+        self._spec = spec
+        self._seed_of = seed_of
+        self._terms: dict[str, float] = {}
+        self._actions: list[Any] | None = []
+        source = spec.mask_source
+        self._mask_key = source.removeprefix("obs:") if source.startswith("obs:") else None
+        self._flatten = make_flattener(spec.observation_space, self._mask_key)
+        self._expected = [(np.dtype(leaf.dtype), leaf.shape) for leaf in spec.leaves]
+        one_array = isinstance(spec.observation_space, Box) and not source
+        self._plain = self._expected[0] if one_array else None
+        self._mask_method = self.env.get_wrapper_attr(MASK_METHOD) if source == "method" else None
+        self._mask_parts = mask_parts(spec.action)
+        self._mask_size = spec.mask_size
+        spaces = (self.env.observation_space, self.env.action_space)
+        if spaces != (spec.observation_space, spec.action_space):
+            self.env.close()
+            raise EnvContractError(
+                f"environment {env_id} has spaces {spaces[0]} and {spaces[1]}, expected "
+                f"{spec.observation_space} and {spec.action_space}; all environments must be alike"
+            )
+
+    @property
+    def total_steps(self) -> int:
+        """Steps made so far, over all episodes."""
+        return self._past_steps + self.steps
+
+    def reset(
+        self, episode: int, seed: int | None = _OWN_SEED, options: dict[str, Any] | None = None
+    ) -> None:
+        """Begin the given episode, with the seed that belongs to it unless one is given."""
+        self.episode = episode
+        self.seed = self._seed_of(episode) if seed is _OWN_SEED else seed
+        self._past_steps += self.steps
+        self.steps, self.ret, self.ended = 0, 0.0, True
+        self._terms, self._actions = {}, []
+        try:
+            result = self.env.reset(seed=self.seed, options=options)
+        except Exception as error:  # border: the user's reset
+            raise EnvFailure(f"{self._where()}: reset() raised {type(error).__name__}: {error}") from error
+        if not isinstance(result, tuple) or len(result) != 2:
+            self._refuse(f"reset() must return (observation, info), got {_short(result)}")
+        self._read(*result, ended=False)
+        self.ended = False
+
+    def step(self, action: Any) -> tuple[float, bool, bool]:
+        """Make one step and return (reward, terminated, truncated)."""
+        if self.ended:
+            raise UsageError(
+                f"{self._where()}: the episode is over; reset the environment before stepping it"
+            )
+        steps = self.steps
+        if steps == MAX_REPLAY_STEPS:
+            self._actions = None
+        if self._actions is not None:  # a copy: the environment may change its action in place
+            self._actions.append(action if type(action) is int else action.copy())
+        start = perf_counter()
+        try:
+            result = self.env.step(action)
+        except Exception as error:  # border: the user's step
+            raise EnvFailure(
+                f"{self._where()}: step() raised {type(error).__name__}: {error}; "
+                f"the action was {_short(action)}"
+            ) from error
+        self.total_step_s += perf_counter() - start
+        self.steps = steps + 1
+        try:
+            obs, reward, terminated, truncated, info = result
+        except (TypeError, ValueError):
+            self._refuse(
+                f"step() must return (observation, reward, terminated, truncated, info), got {_short(result)}"
+            )
+        if type(reward) is not float:
+            reward = self._to_float(reward)
+        if type(terminated) is not bool:
+            terminated = self._to_bool("terminated", terminated)
+        if type(truncated) is not bool:
+            truncated = self._to_bool("truncated", truncated)
+        self.ret += reward
+        if terminated or truncated:
+            self.ended = True
+        # Almost every step of almost every environment: one array, as declared.
+        if type(obs) is np.ndarray and (obs.dtype, obs.shape) == self._plain and type(info) is dict:
+            self.obs, self.info = (obs,), info
+        else:
+            self._read(obs, info, self.ended)
+        if "reward_terms" in info:
+            self._add_terms(info["reward_terms"])
+        return reward, terminated, truncated
+
+    def finish(self, terminated: bool) -> Episode:
+        """Return the episode that has just ended."""
+        outcome = check_outcome(self.info.get("outcome"), self._spec, self._where)
+        metrics = read_metrics(self.info.get("episode_metrics", {}), self._spec, self._where)
+        metrics.update({f"reward_terms/{name}": value for name, value in self._terms.items()})
+        seed = -1 if self.seed is None else self.seed
+        return Episode(self.env_id, self.episode, seed, self.ret, self.steps, outcome, terminated, metrics)
+
+    def state(self) -> SlotState:
+        """Return what `restore` needs to go on exactly here."""
+        dtypes = (dtype for dtype, _ in self._expected)
+        state = SlotState(
+            how="boundary",
+            episode=self.episode,
+            seed=self.seed,
+            steps=self.steps,
+            ret=self.ret,
+            obs=tuple(np.array(leaf, dtype) for leaf, dtype in zip(self.obs, dtypes, strict=True)),
+            mask=None if self.mask is None else self.mask.copy(),
+            terms=dict(self._terms),
+            step_s=self.total_step_s / max(self.total_steps, 1),
+        )
+        if self.ended:
+            state.reason = "its episode was over"
+            return state
+        owner = find_state_owner(self.env)
+        if owner is not None:
+            try:
+                state.saved = copy_plain({"env": owner.get_state(), "generator": read_generator(self.env)})
+            except Exception as error:  # noqa: BLE001  border: the user's get_state
+                state.reason = f"get_state() can't be used ({type(error).__name__}: {error})"
+            else:
+                state.how = "state"
+                return state
+        if self.seed is None:
+            state.reason = "the episode has no seed of its own"
+        elif self._actions is None:
+            state.reason = f"its actions were not kept (the limit is {MAX_REPLAY_STEPS} steps)"
+        else:
+            action = self._spec.action
+            state.how = "replay"
+            state.actions = np.array(self._actions, action.dtype).reshape(self.steps, *action.shape)
+        return state
+
+    def restore(self, state: SlotState, budget_s: float = REPLAY_BUDGET_S) -> str:
+        """Go on from a state and say how: `state`, `replay`, or `boundary: reason` (the next episode)."""
+        reason = state.reason
+        if state.how == "state":
+            reason = self._restore_saved(state)
+        elif state.how == "replay":
+            reason = self._replay(state, budget_s)
+        if state.how != "boundary" and not reason:
+            return state.how
+        self.reset(state.episode + 1)
+        return f"boundary: {reason}"
+
+    def _restore_saved(self, state: SlotState) -> str:
+        """Go on through set_state; return why it failed, or an empty string."""
+        owner = find_state_owner(self.env)
+        if owner is None:
+            return "the environment has no set_state() any more"
+        self.reset(state.episode, state.seed)  # many environments build their parts in reset
+        try:
+            owner.set_state(copy_plain(state.saved["env"]))
+            restore_generator(self.env, state.saved["generator"])
+        except Exception as error:  # noqa: BLE001  border: the user's set_state
+            return f"set_state() raised {type(error).__name__}: {error}"
+        restore_wrappers(self.env, state.steps)
+        self._past_steps -= state.steps  # they were made elsewhere
+        self.steps, self.ret, self._terms = state.steps, state.ret, dict(state.terms)
+        self._actions = None  # they were not kept; get_state is there for the next time
+        self.obs, self.mask, self.info = state.obs, state.mask, {}
+        return ""
+
+    def _replay(self, state: SlotState, budget_s: float) -> str:
+        """Go on by redoing the episode; return why that failed, or an empty string."""
+        assert state.actions is not None
+        if state.replay_s > budget_s:
+            return (
+                f"replaying {state.steps} steps would take {state.replay_s:.1f} s, "
+                f"over the {budget_s:.1f} s allowed"
+            )
+        try:
+            self.reset(state.episode, state.seed)
+            for action in action_rows(self._spec, state.actions):
+                self.step(action)
+        except MissionGymError as error:
+            return f"the replay failed ({error})"
+        same = repr(self.ret) == repr(state.ret) and all(
+            np.asarray(got, old.dtype).tobytes() == old.tobytes()
+            for got, old in zip(self.obs, state.obs, strict=True)
+        )
+        if same and not self.ended:
+            return ""
+        return f"the replay of {state.steps} steps gave another observation; the environment ignores its seed"
+
+    def _read(self, obs: Any, info: Any, ended: bool) -> None:
+        """Check an observation and its mask, and show them."""
+        if not isinstance(info, dict):
+            self._refuse(f"info must be a dict, got {type(info).__name__}")
+        self.info = info
+        try:
+            leaves = self._flatten(obs)
+        except (KeyError, IndexError, TypeError) as error:
+            self._refuse(
+                f"the observation {_short(obs)} does not fit {self._spec.observation_space} "
+                f"({type(error).__name__}: {error})"
+            )
+        for leaf, (dtype, shape) in zip(leaves, self._expected, strict=True):
+            if type(leaf) is not np.ndarray or leaf.dtype is not dtype or leaf.shape != shape:
+                leaves = tuple(self._coerce(index, leaf) for index, leaf in enumerate(leaves))
+                break
+        self.obs = leaves
+        if self._mask_size:
+            self.mask = self._read_mask(obs, info, ended)
+
+    def _coerce(self, index: int, leaf: Any) -> Array:
+        """Accept what fits by value: Python numbers, lists, and dtypes of the same kind."""
+        expected = self._spec.leaves[index]
+        if isinstance(leaf, (int, np.integer)) and expected.kind == "categories" and expected.shape == ():
+            return np.asarray(leaf)
+        try:
+            got = np.asarray(leaf)
+        except ValueError:  # a ragged list
+            got = np.asarray(None)
+        fits = np.can_cast(got.dtype, expected.dtype, "same_kind")
+        fits = fits or (expected.kind == "categories" and got.dtype.kind in "iu")
+        if not fits or got.shape != expected.shape:
+            name = f"observation {expected.name!r}" if expected.name else "the observation"
+            self._refuse(
+                f"{name} has shape {got.shape} and dtype {got.dtype}, expected shape {expected.shape} and "
+                f"dtype {expected.dtype} as in the observation space"
+            )
+        return got
+
+    def _read_mask(self, obs: Any, info: dict[str, Any], ended: bool) -> Array:
+        if self._mask_key is not None:
+            raw = obs[self._mask_key]
+        elif self._mask_method is not None:
+            raw = self._mask_method()
+        else:
+            raw = info.get("action_mask")
+        size = self._mask_size
+        if ended and raw is None:
+            return np.ones(size, np.bool_)
+        mask = np.asarray(raw)
+        if mask.shape != (size,) or mask.dtype.kind not in "biu":
+            self._refuse(
+                f"the action mask ({self._spec.mask_source}) is {_short(raw)}, expected a flat array of "
+                f"{size} zeros and ones at every step"
+            )
+        mask = mask.astype(np.bool_)
+        if not np.logical_or.reduceat(mask, self._mask_parts).all():
+            if ended:  # nothing will be played from here
+                return np.ones(size, np.bool_)
+            self._refuse(
+                f"the action mask {_short(raw)} leaves no legal action; every part of the action needs "
+                "one, or the episode must end"
+            )
+        return mask
+
+    def _add_terms(self, terms: Any) -> None:
+        try:
+            for name, value in terms.items():
+                self._terms[name] = self._terms.get(name, 0.0) + float(value)
+        except (AttributeError, TypeError, ValueError):
+            self._refuse(f'info["reward_terms"] is {_short(terms)}, expected a dict of numbers')
+
+    def _to_float(self, reward: Any) -> float:
+        if isinstance(reward, (float, int, np.floating)):
+            return float(reward)
+        value = np.asarray(reward)
+        if value.size != 1 or value.dtype.kind not in "biuf":
+            self._refuse(f"the reward is {_short(reward)}, expected one number")
+        return float(value.item())
+
+    def _to_bool(self, name: str, flag: Any) -> bool:
+        if isinstance(flag, np.bool_):
+            return bool(flag)
+        value = np.asarray(flag)
+        if value.size != 1 or value.dtype.kind not in "biu" or value.item() not in (0, 1):
+            self._refuse(f"{name} is {_short(flag)}, expected True or False")
+        return bool(value.item())
+
+    def _where(self) -> str:
+        return f"environment {self.env_id}, seed {self.seed}, episode {self.episode}, step {self.steps}"
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise EnvContractError(f"{self._where()}: {what} [{self._spec.env_id}]")
+
+
+def action_rows(spec: EnvSpec, actions: Array) -> list[Any]:
+    """Split a batch [B, *shape] in the environment's units into one action each: int, or an own array."""
+    if spec.action.shape == () and spec.action.kind == "categories":
+        return np.asarray(actions, spec.action.dtype).tolist()  # type: ignore[no-any-return]
+    return list(np.array(actions, spec.action.dtype))
+
+
+def check_outcome(outcome: Any, spec: EnvSpec, where: Callable[[], str]) -> str | None:
+    """Return the outcome of an episode if it is a name the environment declared, or None."""
+    if outcome is None:
+        return None
+    if not isinstance(outcome, str):
+        raise EnvContractError(f'{where()}: info["outcome"] is {outcome!r}, expected a name [{spec.env_id}]')
+    if spec.outcomes and outcome not in spec.outcomes:
+        raise EnvContractError(
+            f'{where()}: info["outcome"]={outcome!r} is not declared in metadata["outcomes"]='
+            f"{list(spec.outcomes)}{nearest(outcome, spec.outcomes)} [{spec.env_id}]"
+        )
+    return outcome
+
+
+def read_metrics(metrics: Any, spec: EnvSpec, where: Callable[[], str]) -> dict[str, float]:
+    """Keep the numeric entries of `info["episode_metrics"]`."""
+    if not isinstance(metrics, dict):
+        raise EnvContractError(
+            f'{where()}: info["episode_metrics"] is {_short(metrics)}, expected a dict [{spec.env_id}]'
+        )
+    return {
+        name: float(value) for name, value in metrics.items() if isinstance(value, numbers.Real | np.bool_)
+    }
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -1,0 +1,142 @@
+"""Gymnasium spaces to leaf and action layouts, and observations to leaves and back.
+
+An observation becomes a tuple of arrays in the order of the space: Dict by its keys, Tuple by position.
+The same flattener works on one observation and on a batch, since a batched Dict is a Dict of batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import getitem, itemgetter
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from mission_gym.data import ActionSpec, Array, LeafKind, LeafSpec
+from mission_gym.errors import EnvContractError
+
+Space = gym.Space[Any]
+Path = tuple[Any, ...]
+
+_MIN_IMAGE_SIDE = 8
+_MAX_CATEGORIES = 1 << 16  # one-hot: more would be as good as unbounded
+
+
+def leaf_specs(space: Space, skip_key: str | None = None) -> tuple[LeafSpec, ...]:
+    """Return the leaves of an observation space; a top-level `skip_key` (a mask) is no leaf."""
+    return tuple(_leaf_spec(leaf, ".".join(map(str, path))) for path, leaf in _walk(space, skip_key))
+
+
+def action_spec(space: Space) -> ActionSpec:
+    """Return the layout of an action space: Discrete, MultiDiscrete, MultiBinary or Box."""
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        nvec, start = _categories(space, "action")
+        return ActionSpec("categories", space.shape or (), str(space.dtype), nvec, start)
+    if isinstance(space, spaces.MultiBinary):
+        _refuse_empty(space, "action")
+        return ActionSpec("binary", space.shape, str(space.dtype))
+    if isinstance(space, spaces.Box):
+        _refuse_empty(space, "action")
+        low, high = (tuple(float(x) for x in bound.ravel()) for bound in (space.low, space.high))
+        return ActionSpec("box", space.shape, str(space.dtype), low=low, high=high)
+    raise EnvContractError(
+        f"action space {type(space).__name__} is not supported; use Discrete, MultiDiscrete, MultiBinary or "
+        "Box (flatten Dict and Tuple actions with a wrapper)"
+    )
+
+
+def make_flattener(space: Space, skip_key: str | None = None) -> Callable[[Any], tuple[Any, ...]]:
+    """Compile a function from an observation to its leaves, in `leaf_specs` order and not yet checked."""
+    paths = [path for path, _ in _walk(space, skip_key)]
+    if paths == [()]:
+        return lambda obs: (obs,)
+    if len(paths) > 1 and all(len(path) == 1 for path in paths):
+        return itemgetter(*(path[0] for path in paths))
+    return lambda obs: tuple(reduce(getitem, path, obs) for path in paths)
+
+
+def unflatten(space: Space, leaves: tuple[Any, ...]) -> Any:
+    """Put leaves, single or batched, back into the shape of the space."""
+    return _rebuild(space, iter(leaves))
+
+
+def mask_parts(action: ActionSpec) -> Array:
+    """Return where each part of a flat action mask begins, for `np.logical_or.reduceat`."""
+    return np.cumsum((0, *action.nvec[:-1]))
+
+
+def _rebuild(space: Space, leaves: Iterator[Any]) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _rebuild(part, leaves) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_rebuild(part, leaves) for part in space.spaces)
+    return next(leaves)
+
+
+def _walk(space: Space, skip_key: str | None = None) -> list[tuple[Path, Space]]:
+    """List the leaves of a space with their paths."""
+    parts: list[tuple[Any, Space]]
+    if isinstance(space, spaces.Dict):
+        parts = [(key, part) for key, part in space.spaces.items() if key != skip_key]
+    elif isinstance(space, spaces.Tuple):
+        parts = list(enumerate(space.spaces))
+    else:
+        return [((), space)]
+    if not parts:
+        raise EnvContractError(f"observation space {space} is empty; there is nothing to observe")
+    return [((key, *path), leaf) for key, part in parts for path, leaf in _walk(part)]
+
+
+def _leaf_spec(space: Space, name: str) -> LeafSpec:
+    where = f"observation {name!r}" if name else "observation"
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        nvec, start = _categories(space, where)
+        return LeafSpec(name, space.shape or (), str(space.dtype), "categories", nvec, start)
+    if isinstance(space, spaces.MultiBinary):
+        _refuse_empty(space, where)
+        return LeafSpec(name, space.shape, str(space.dtype), "binary")
+    if isinstance(space, spaces.Box):
+        _refuse_empty(space, where)
+        if space.dtype.kind == "b":
+            return LeafSpec(name, space.shape, str(space.dtype), "binary")
+        channels_last = len(space.shape) == 3 and space.shape[2] <= space.shape[0]
+        kind: LeafKind = "image" if _is_image(space, channels_last) else "vector"
+        return LeafSpec(
+            name, space.shape, str(space.dtype), kind, channels_last=channels_last and kind == "image"
+        )
+    raise EnvContractError(
+        f"{where} space {type(space).__name__} is not supported; use Box, Discrete, MultiDiscrete, "
+        "MultiBinary, or a Dict or Tuple of them (convert it with a wrapper)"
+    )
+
+
+def _is_image(space: spaces.Box, channels_last: bool) -> bool:
+    if space.dtype != np.uint8 or len(space.shape) not in (2, 3):
+        return False
+    sides = space.shape[:2] if channels_last or len(space.shape) == 2 else space.shape[1:]
+    return min(sides) >= _MIN_IMAGE_SIDE
+
+
+def _categories(
+    space: spaces.Discrete | spaces.MultiDiscrete, where: str
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return (nvec, start), flat."""
+    sizes = space.n if isinstance(space, spaces.Discrete) else space.nvec
+    nvec = tuple(int(n) for n in np.ravel(sizes))
+    start = tuple(int(n) for n in np.ravel(space.start))
+    if not nvec:
+        raise EnvContractError(f"{where} space {space} is empty; it needs at least one number")
+    if max(nvec) > _MAX_CATEGORIES:
+        raise EnvContractError(
+            f"{where} space {space} has {max(nvec)} categories; at most {_MAX_CATEGORIES} are supported, "
+            "since each becomes an input or an output of the network; use Box or split it into parts"
+        )
+    return nvec, start
+
+
+def _refuse_empty(space: spaces.Box | spaces.MultiBinary, where: str) -> None:
+    if 0 in space.shape:
+        raise EnvContractError(f"{where} space {space} is empty; it needs at least one number")

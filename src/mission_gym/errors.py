@@ -1,0 +1,65 @@
+"""Every exception a user can meet. Each knows the exit code of the command line.
+
+Exit codes: 2 usage, config, environment contract or run state; 3 environment, worker, disk or
+non-finite failure beyond recovery. Anything that is not a MissionGymError is a bug: exit 1.
+
+A message says what is wrong with the values, the rule, what to do, and where it came from:
+`batch_size=1000 does not divide the rollout of 8192 (32 envs x 256 steps); use 1024 or auto [--batch-size]`
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class MissionGymError(Exception):
+    """The root of the tree; `exit_code` is what the command line returns for it."""
+
+    exit_code = 3
+
+
+class UsageError(MissionGymError):
+    """The user asked for something that can't be done; nothing was started."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """One or more values of the config are wrong; `problems` lists them all."""
+
+    def __init__(self, problems: str | Sequence[str]) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class EnvContractError(UsageError):
+    """The environment breaks Gymnasium's contract, or uses what we do not support."""
+
+
+class RunStateError(MissionGymError):
+    """The run directory is not in a state that allows this (locked, missing, altered, finished)."""
+
+    exit_code = 2
+
+
+class WorkerError(MissionGymError):
+    """The user's environment failed beyond recovery."""
+
+
+class EnvFailure(WorkerError):
+    """An environment raised; the message names index, seed, episode step and action."""
+
+
+class DiskError(MissionGymError):
+    """The disk refused a write that can't be done without."""
+
+
+class NotFiniteError(MissionGymError):
+    """NaN or infinity in an observation, a reward, a loss or a gradient; weights are unharmed."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)` for the closest known name, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""

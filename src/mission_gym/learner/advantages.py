@@ -1,0 +1,73 @@
+"""Generalised advantage estimation and the return scale: one equation per function, no network."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mission_gym.data import Array
+
+_CLIP = 10.0
+
+
+def compute_gae(
+    reward: Array, value: Array, next_value: Array, ended: Array, gamma: float, lam: float
+) -> tuple[Array, Array]:
+    """Advantages and returns, float32 [T, S].
+
+    delta_t = r_t + gamma V'_t - V_t,  A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1}.
+    `next_value` V'_t is 0 where terminated, V(final_obs) where truncated, else V(o_{t+1}); the trace
+    is cut at both kinds of end, the end of the block bootstraps without cutting.
+    """
+    delta = reward + gamma * next_value - value
+    decay = (gamma * lam) * ~ended
+    advantage = np.empty_like(delta)
+    running = np.zeros(delta.shape[1], delta.dtype)
+    for t in range(len(delta) - 1, -1, -1):
+        running = delta[t] + decay[t] * running
+        advantage[t] = running
+    return advantage.astype(np.float32), (advantage + value).astype(np.float32)
+
+
+class ReturnScale:
+    """Divides rewards by the standard deviation of discounted sums per environment; no mean is taken.
+
+    The sums are carried across blocks and start anew where an episode ends. Logged returns stay raw.
+    """
+
+    def __init__(self, num_envs: int, gamma: float) -> None:
+        self.gamma = gamma
+        self.sums = np.zeros(num_envs)
+        self.count, self.mean, self.var = 0.0, 0.0, 1.0
+
+    def scale(self, reward: Array, ended: Array, valid: Array, env_ids: Array) -> Array:
+        """Take the block's rewards [T, S] into the statistics and return them scaled."""
+        sums = self.sums[env_ids]
+        seen = np.empty(reward.shape)
+        for t in range(len(reward)):
+            sums = sums * self.gamma + reward[t]
+            seen[t] = sums
+            sums = np.where(ended[t], 0.0, sums)
+        self.sums[env_ids] = sums
+        self._merge(seen[valid])
+        scaled: Array = np.clip(reward / np.sqrt(self.var + 1e-8), -_CLIP, _CLIP)
+        return scaled
+
+    def _merge(self, seen: Array) -> None:
+        count, total = len(seen), self.count + len(seen)
+        if not count:
+            return
+        delta = float(seen.mean()) - self.mean
+        old = self.var * self.count if self.count else 0.0
+        self.var = (old + float(seen.var()) * count + delta**2 * self.count * count / total) / total
+        self.mean += delta * count / total
+        self.count = total
+
+    def arrays(self) -> dict[str, Array]:
+        return {
+            "return_scale.sums": self.sums.copy(),
+            "return_scale.moments": np.array([self.count, self.mean, self.var]),
+        }
+
+    def load(self, arrays: dict[str, Array]) -> None:
+        self.sums = np.array(arrays["return_scale.sums"])
+        self.count, self.mean, self.var = (float(x) for x in arrays["return_scale.moments"])

@@ -1,0 +1,252 @@
+"""PPO, in the order of its equations: values, advantages, clipped surrogate, early stop.
+
+A block comes in with raw observations and rewards. Statistics (normaliser, return scale) are frozen
+while it is learned from and merged afterwards. The state before the update is kept until it is over:
+a stop request or a non-finite number puts it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
+from mission_gym.errors import NotFiniteError
+from mission_gym.learner.advantages import ReturnScale, compute_gae
+from mission_gym.learner.kernel import EpochStats, Kernel, Samples, StepSettings
+from mission_gym.policy import Encoded, Encoder, PolicySpec
+from mission_gym.streams import generator
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A value that moves linearly with the absolute step, from `start` to `end` at `total` steps."""
+
+    start: float
+    end: float
+    total: int
+
+    def at(self, step: int) -> float:
+        share = min(step / self.total, 1.0)
+        return self.start + (self.end - self.start) * share
+
+
+@dataclass(frozen=True, slots=True)
+class PpoSettings:
+    """The hyperparameters; see docs/algorithms/ppo.md for each default and its reason."""
+
+    batch_size: int
+    n_epochs: int
+    gamma: float
+    gae_lambda: float
+    learning_rate: Schedule
+    clip_range: Schedule
+    ent_coef: Schedule
+    vf_coef: float
+    max_grad_norm: float
+    target_kl: float | None
+    normalize_advantage: bool
+    normalize_returns: bool
+
+
+class PpoLearner:
+    """`update(block) -> UpdateStats`; `weights()`; `arrays()` and `load_arrays()` for checkpoints."""
+
+    def __init__(
+        self, kernel: Kernel, spec: PolicySpec, settings: PpoSettings, num_envs: int, seed: int
+    ) -> None:
+        self.kernel = kernel
+        self.settings = settings
+        self.seed = seed
+        self.version = 0  # updates made
+        self.step = 0  # transitions learned from
+        self.gradient_steps = 0
+        self.encoder = Encoder(spec.leaves, spec.normalize_obs)
+        self.return_scale = ReturnScale(num_envs, settings.gamma) if settings.normalize_returns else None
+
+    def prime(self, obs: Leaves) -> None:
+        """Start the observation statistics from the leaves [N, ...] of one short block."""
+        if self.encoder.normalizer is not None:
+            self.encoder.normalizer.merge(self.encoder.flatten(obs))
+
+    def weights(self) -> Weights:
+        normalizer = self.encoder.normalizer
+        return Weights(
+            self.version, self.kernel.parameters() | (normalizer.arrays() if normalizer is not None else {})
+        )
+
+    def update(self, block: Block, stop: Callable[[], bool] = lambda: False) -> UpdateStats | None:
+        """Learn from a full block. None, with the state as before, if a stop was asked for."""
+        check_finite(block, self.version)
+        before = self.arrays()
+        num_steps, num_rows = block.reward.shape
+        flat_raw, samples, values = self._samples(block)
+        self.kernel.load_samples(samples)
+        settings = StepSettings(
+            learning_rate=self.settings.learning_rate.at(self.step),
+            clip_range=self.settings.clip_range.at(self.step),
+            ent_coef=self.settings.ent_coef.at(self.step),
+            vf_coef=self.settings.vf_coef,
+            max_grad_norm=self.settings.max_grad_norm,
+            normalize_advantage=self.settings.normalize_advantage,
+        )
+
+        rng = generator(self.seed, "minibatches", self.version)
+        epochs: list[EpochStats] = []
+        for _ in range(self.settings.n_epochs):
+            order = rng.permutation(num_steps * num_rows).reshape(-1, self.settings.batch_size)
+            stats = self.kernel.epoch(order, settings, stop)
+            if stats is None:
+                self.load_arrays(before)
+                return None
+            if not np.isfinite(stats.grad_norm):
+                self.load_arrays(before)
+                raise NotFiniteError(_name_cause(samples, values, stats, self.version))
+            epochs.append(stats)
+            if self.settings.target_kl is not None and stats.approx_kl > 1.5 * self.settings.target_kl:
+                break
+
+        if self.encoder.normalizer is not None:
+            self.encoder.normalizer.merge(flat_raw[block.valid.ravel()])
+        gradient_steps = sum(stats.gradient_steps for stats in epochs)
+        self.version += 1
+        self.step += num_steps * num_rows
+        self.gradient_steps += gradient_steps
+        return UpdateStats(gradient_steps, _metrics(epochs, settings, samples, values, self))
+
+    def _samples(self, block: Block) -> tuple[Array, Samples, Array]:
+        """Values, advantages and old log-probabilities of a block, in one pass over the network."""
+        num_steps, num_rows = block.reward.shape
+        num = num_steps * num_rows
+        flat_obs = tuple(leaf.reshape((num + num_rows, *leaf.shape[2:])) for leaf in block.obs)
+        if block.final_obs:
+            finals = tuple(np.stack(column) for column in zip(*block.final_obs, strict=True))
+            flat_obs = tuple(np.concatenate(pair) for pair in zip(flat_obs, finals, strict=True))
+        inputs = self.encoder.encode(flat_obs)
+        action = block.action.reshape(num, -1)
+        mask = None if block.mask is None else block.mask[:-1].reshape(num, -1)
+        log_prob, value = self.kernel.evaluate(inputs, action, mask)
+
+        values = value[: num + num_rows].reshape(num_steps + 1, num_rows).astype(np.float64)
+        ended = block.terminated | block.truncated
+        next_value = values[1:].copy()
+        for (t, row), final in zip(block.final_at, value[num + num_rows :], strict=True):
+            next_value[t, row] = final
+        next_value[block.terminated] = 0.0  # terminated wins if both flags are set
+
+        reward = block.reward.astype(np.float64)
+        if self.return_scale is not None:
+            reward = self.return_scale.scale(reward, ended, block.valid, block.env_ids)
+        advantage, returns = compute_gae(
+            reward, values[:-1], next_value, ended, self.settings.gamma, self.settings.gae_lambda
+        )
+        samples = Samples(
+            inputs=Encoded(inputs.flat[:num], tuple(image[:num] for image in inputs.images)),
+            mask=mask,
+            action=action,
+            log_prob=log_prob,
+            advantage=advantage.ravel(),
+            returns=returns.ravel(),
+            weight=None if block.valid.all() else block.valid.ravel().astype(np.float32),
+        )
+        return self.encoder.flatten(tuple(leaf[:num] for leaf in flat_obs)), samples, values[:-1].ravel()
+
+    def arrays(self) -> dict[str, Array]:
+        """Everything the learner must have to go on: parameters, optimizer, statistics, counters."""
+        counters = np.array([self.version, self.step, self.gradient_steps], np.int64)
+        arrays = {f"policy/{name}": array for name, array in self.weights().arrays.items()}
+        arrays |= {f"optimizer/{name}": array for name, array in self.kernel.optimizer().items()}
+        if self.return_scale is not None:
+            arrays |= self.return_scale.arrays()
+        return arrays | {"counters": counters}
+
+    def load_arrays(self, arrays: dict[str, Array]) -> None:
+        policy = strip(arrays, "policy/")
+        self.kernel.load_parameters(policy)
+        self.kernel.load_optimizer(strip(arrays, "optimizer/"))
+        if self.encoder.normalizer is not None:
+            self.encoder.normalizer.load(policy)
+        if self.return_scale is not None:
+            self.return_scale.load(arrays)
+        self.version, self.step, self.gradient_steps = (int(x) for x in arrays["counters"])
+
+
+def strip(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:
+    """The arrays whose names begin with the prefix, without it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def check_finite(block: Block, update: int) -> None:
+    """Raise NotFiniteError that names the tensor, update and environment; nothing was learned yet."""
+    named = {f"observation leaf {i}": leaf for i, leaf in enumerate(block.obs) if leaf.dtype.kind == "f"}
+    for name, array in (named | {"reward": block.reward}).items():
+        if np.isfinite(array.sum(dtype=np.float64)):
+            continue
+        bad = np.argwhere(~np.isfinite(array))
+        if len(bad):
+            t, row = (int(x) for x in bad[0][:2])
+            raise NotFiniteError(
+                f"{name} of environment {block.env_ids[row]} is {array[tuple(bad[0])]} at step {t} of update"
+                f" {update}; the weights are as before this update. Mend the environment"
+                " (mission-gym check finds the step), then resume"
+            )
+    for (t, row), leaves in zip(block.final_at, block.final_obs, strict=True):
+        if not all(np.isfinite(leaf).all() for leaf in leaves):
+            raise NotFiniteError(
+                f"final observation of environment {block.env_ids[row]} is not finite at step {t} of update"
+                f" {update}; the weights are as before this update"
+            )
+
+
+def _name_cause(samples: Samples, values: Array, stats: EpochStats, update: int) -> str:
+    tensors = {
+        "network input": samples.inputs.flat,
+        "value": values,
+        "advantage": samples.advantage,
+        "old log-probability": samples.log_prob,
+    }
+    named = [name for name, array in tensors.items() if not np.isfinite(array).all()]
+    numbers = {"policy loss": stats.policy_loss, "value loss": stats.value_loss, "entropy": stats.entropy}
+    named += [name for name, number in numbers.items() if not np.isfinite(number)]
+    return (
+        f"gradient norm is {stats.grad_norm} in update {update} (not finite: {(named or ['gradient'])[0]});"
+        " the weights are as before this update. Lower learning_rate, or set normalize_obs and"
+        " normalize_returns, then resume or branch"
+    )
+
+
+def _metrics(
+    epochs: list[EpochStats], settings: StepSettings, samples: Samples, values: Array, learner: PpoLearner
+) -> dict[str, float]:
+    weight = np.ones(len(values)) if samples.weight is None else samples.weight
+    returns = samples.returns[weight > 0]
+    spread = float(returns.var())
+    explained = 1.0 - float((returns - values[weight > 0]).var()) / spread if spread > 0 else float("nan")
+
+    def mean(field: str) -> float:
+        return float(np.mean([getattr(stats, field) for stats in epochs]))
+
+    policy_loss, value_loss, entropy = mean("policy_loss"), mean("value_loss"), mean("entropy")
+    metrics = {
+        "train/approx_kl": epochs[-1].approx_kl,
+        "train/clip_fraction": mean("clip_fraction"),
+        "train/clip_range": settings.clip_range,
+        "train/entropy_loss": -entropy,
+        "train/explained_variance": explained,
+        "train/grad_norm": mean("grad_norm"),
+        "train/learning_rate": settings.learning_rate,
+        "train/loss": policy_loss + settings.vf_coef * value_loss - settings.ent_coef * entropy,
+        "train/n_updates": float(learner.version),
+        "train/epochs_made": float(len(epochs)),
+        "train/policy_gradient_loss": policy_loss,
+        "train/value_loss": value_loss,
+        "train/first_kl": epochs[0].first_kl,
+        "train/first_ratio_error": epochs[0].first_ratio_error,
+        "train/value_mean": float(values[weight > 0].mean()),
+    }
+    log_std = learner.kernel.parameters().get("log_std")
+    if log_std is not None:
+        metrics["train/std"] = float(np.exp(log_std).mean())
+    return metrics

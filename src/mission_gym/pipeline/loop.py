@@ -1,0 +1,66 @@
+"""The synchronous loop: collect a block, learn from it, report; one block is in hand at any time.
+
+The block in hand, with its `filled` count, is part of the loop's state: a stop request leaves a block
+half filled, or an update not made, and a checkpoint of that goes on exactly there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from mission_gym.clock import PhaseClock
+from mission_gym.data import Block, Progress, UpdateStats, Weights
+from mission_gym.rollout.collector import Collector, clear_block
+
+
+class Learner(Protocol):
+    """PPO and its kin, as the loop sees them."""
+
+    version: int
+    step: int
+    gradient_steps: int
+
+    def update(self, block: Block, stop: Callable[[], bool]) -> UpdateStats | None: ...
+
+    def weights(self) -> Weights: ...
+
+
+def run(
+    collector: Collector, learner: Learner, block: Block, total_steps: int, stop: Callable[[], bool]
+) -> Iterator[Progress]:
+    """Yield one Progress per update until `total_steps` are learned from, or a stop is asked for."""
+    clock = PhaseClock()
+    while learner.step < total_steps:
+        collector.policy.load(learner.weights())
+        with clock.phase("collect"):
+            if not collector.fill(block, learner.version, stop):
+                return
+        with clock.phase("update"):
+            stats = learner.update(block, stop)
+            if stats is None:
+                return
+        episodes = block.episodes
+        clear_block(block)
+        yield Progress(
+            step=learner.step,
+            update=learner.version,
+            gradient_steps=learner.gradient_steps,
+            metrics=stats.metrics,
+            episodes=episodes,
+            phases=clock.take() | collector.clock.take(),
+        )
+
+
+class StopFlag:
+    """A stop request that the loop polls: set by a signal or a deadline, never cleared."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self.deadline: float | None = None  # time.monotonic
+
+    def __call__(self) -> bool:
+        if self.reason is None and self.deadline is not None and time.monotonic() >= self.deadline:
+            self.reason = "max_time"
+        return self.reason is not None

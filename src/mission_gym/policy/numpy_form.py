@@ -1,0 +1,62 @@
+"""The NumPy form of an MLP policy: acts on a small batch in a few microseconds, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mission_gym.data import ActOut, Array, Leaves, Weights
+from mission_gym.policy.encoding import Encoder
+from mission_gym.policy.layout import PolicySpec
+from mission_gym.policy.sampling import Sampler
+
+
+def _relu(x: Array) -> Array:
+    return np.maximum(x, 0.0, out=x)
+
+
+def _tanh(x: Array) -> Array:
+    return np.tanh(x, out=x)
+
+
+def _elu(x: Array) -> Array:
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0.0)))
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": _tanh, "relu": _relu, "elu": _elu}
+
+
+class NumpyPolicy:
+    """Acts with the actor alone; values are the learner's work."""
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self.spec = spec
+        self.version = -1
+        self._encoder = Encoder(spec.leaves, spec.normalize_obs)
+        self._sampler = Sampler(spec.action)
+        self._activation = ACTIVATIONS[spec.activation]
+        self._layers: list[tuple[Array, Array]] = []
+        self._log_std: Array | None = None
+
+    def load(self, weights: Weights) -> None:
+        """Take over the weights; arrays are kept by reference."""
+        arrays = weights.arrays
+        depth = len(self.spec.network_arch) + 1
+        self._layers = [
+            (arrays[f"actor.{2 * i}.weight"].T, arrays[f"actor.{2 * i}.bias"]) for i in range(depth)
+        ]
+        self._log_std = arrays.get("log_std")
+        if self._encoder.normalizer is not None:
+            self._encoder.normalizer.load(arrays)
+        self.version = weights.version
+
+    def act(self, obs: Leaves, mask: Array | None, noise: Array | None) -> ActOut:
+        """Actions for leaves [B, ...]; `noise` [B, K] explores, None plays greedily."""
+        x = self._encoder.encode(obs).flat
+        for weight, bias in self._layers[:-1]:
+            x = x @ weight
+            x += bias
+            x = self._activation(x)
+        weight, bias = self._layers[-1]
+        return self._sampler(x @ weight + bias, self._log_std, mask, noise)

@@ -1,0 +1,92 @@
+"""From actor outputs to stored actions and their log-probabilities, in NumPy, for every acting path.
+
+Noise is drawn by the caller for a whole block (`draw_noise`), so an interrupted block goes on with
+the same numbers. Masked entries are filled with the dtype's finite minimum and can't be drawn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mission_gym.data import ActionSpec, ActOut, Array
+
+FILLER = float(np.finfo(np.float32).min)
+_HALF_LOG_2PI = 0.9189385332046727
+
+
+def draw_noise(action: ActionSpec, rng: np.random.Generator, num_steps: int, num_rows: int) -> Array:
+    """Noise [T, B, K] for one block: normal for box actions, uniform in [0, 1) otherwise."""
+    shape = (num_steps, num_rows, action.num_stored)
+    if action.kind == "box":
+        return rng.standard_normal(shape, np.float32)
+    return rng.random(shape, np.float32)
+
+
+def part_columns(nvec: tuple[int, ...]) -> Array | None:
+    """Columns [K, W] that lay flat logits out as equal parts, -1 for padding; None if they are equal."""
+    if len(set(nvec)) == 1:
+        return None
+    columns = np.full((len(nvec), max(nvec)), -1, np.int64)
+    start = 0
+    for row, size in zip(columns, nvec, strict=True):
+        row[:size] = np.arange(start, start + size)
+        start += size
+    return columns
+
+
+def split_parts(flat: Array, nvec: tuple[int, ...], columns: Array | None, filler: float) -> Array:
+    """Flat [B, sum(nvec)] as [B, K, W]; padding holds the filler."""
+    if columns is None:
+        return flat.reshape(len(flat), len(nvec), nvec[0])
+    return np.where(columns < 0, np.asarray(filler, flat.dtype), flat[:, columns])
+
+
+class Sampler:
+    """Draws actions from actor outputs; `noise=None` takes the mode."""
+
+    def __init__(self, action: ActionSpec) -> None:
+        self.action = action
+        self._columns = part_columns(action.nvec) if action.kind == "categories" else None
+
+    def __call__(
+        self, params: Array, log_std: Array | None, mask: Array | None, noise: Array | None
+    ) -> ActOut:
+        """params [B, P], log_std [K] for box, mask bool [B, M], noise [B, K]."""
+        if self.action.kind == "box":
+            assert log_std is not None
+            return _gaussian(params, log_std, noise)
+        if self.action.kind == "binary":
+            return _bernoulli(params, noise)
+        return self._categorical(params, mask, noise)
+
+    def _categorical(self, params: Array, mask: Array | None, noise: Array | None) -> ActOut:
+        if mask is not None:
+            params = np.where(mask, params, np.float32(FILLER))
+        logits = split_parts(params, self.action.nvec, self._columns, FILLER)
+        # float64: the cumulated probabilities of masked entries must not move by rounding.
+        shifted = (logits - logits.max(axis=-1, keepdims=True)).astype(np.float64)
+        weights = np.exp(shifted)
+        cumulated = weights.cumsum(axis=-1)
+        total = cumulated[..., -1]
+        if noise is None:
+            action = shifted.argmax(axis=-1)
+        else:
+            # `<=` skips entries of probability 0 before the first legal one; noise < 1 those behind the last.
+            action = (cumulated <= (noise * total)[..., None]).sum(axis=-1)
+        chosen = np.take_along_axis(shifted, action[..., None], axis=-1)[..., 0]
+        return ActOut(action, (chosen - np.log(total)).sum(axis=-1).astype(np.float32))
+
+
+def _bernoulli(logits: Array, noise: Array | None) -> ActOut:
+    action = (logits > 0) if noise is None else (noise < 1.0 / (1.0 + np.exp(-logits.astype(np.float64))))
+    signed = np.where(action, logits, -logits)
+    log_prob = -np.logaddexp(0.0, -signed.astype(np.float64)).sum(axis=-1)
+    return ActOut(action.astype(np.int64), log_prob.astype(np.float32))
+
+
+def _gaussian(mean: Array, log_std: Array, noise: Array | None) -> ActOut:
+    if noise is None:
+        noise = np.zeros_like(mean)
+    action = mean + np.exp(log_std) * noise
+    log_prob = (-0.5 * noise**2 - log_std - _HALF_LOG_2PI).sum(axis=-1)
+    return ActOut(action.astype(np.float32), log_prob.astype(np.float32))

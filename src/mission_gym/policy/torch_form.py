@@ -1,0 +1,235 @@
+"""The torch form: actor and critic networks, and the acting wrapper for those that are no plain MLP.
+
+MLP: actor and critic are separate. Images: one convolutional trunk for both. A network of the user's
+own (`--network module:callable`, called with the PolicySpec) maps observations to features [N, D], or
+to a pair of them (actor's, critic's); our linear heads follow.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mission_gym.data import ActOut, Array, Leaves, Weights
+from mission_gym.errors import ConfigError
+from mission_gym.policy.encoding import Encoder
+from mission_gym.policy.layout import PolicySpec
+from mission_gym.policy.sampling import Sampler
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
+Inputs = tuple[Tensor, tuple[Tensor, ...]]  # flat [N, F], images uint8 [N, C, H, W]
+_SQRT2 = 2.0**0.5
+
+
+def _linear(num_in: int, num_out: int, gain: float, generator: torch.Generator) -> nn.Linear:
+    layer = nn.Linear(num_in, num_out)
+    nn.init.orthogonal_(layer.weight, gain, generator=generator)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _mlp(
+    sizes: tuple[int, ...], activation: type[nn.Module], head: tuple[int, float], generator: torch.Generator
+) -> nn.Sequential:
+    """Hidden layers, each followed by the activation, and a linear head of (width, gain)."""
+    layers: list[nn.Module] = []
+    for num_in, num_out in itertools.pairwise(sizes):
+        layers += [_linear(num_in, num_out, _SQRT2, generator), activation()]
+    return nn.Sequential(*layers, _linear(sizes[-1], *head, generator))
+
+
+class ConvTrunk(nn.Module):
+    """Convolutions for each image leaf, joined with the flat features.
+
+    Large pictures get Nature's three strided layers; small ones, which those do not fit, two 3x3 layers.
+    """
+
+    def __init__(self, spec: PolicySpec, num_flat: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList()
+        width = num_flat
+        for leaf in spec.leaves:
+            if leaf.kind != "image":
+                continue
+            shape = (1, *leaf.shape) if len(leaf.shape) == 2 else leaf.shape
+            channels, height, side = (shape[2], *shape[:2]) if leaf.channels_last else shape
+            plan = (
+                [(32, 8, 4), (64, 4, 2), (64, 3, 1)] if min(height, side) >= 36 else [(32, 3, 2), (64, 3, 2)]
+            )
+            layers: list[nn.Module] = []
+            for num_out, kernel, stride in plan:
+                conv = nn.Conv2d(channels, num_out, kernel, stride)
+                nn.init.orthogonal_(conv.weight, _SQRT2, generator=generator)
+                nn.init.zeros_(cast(Tensor, conv.bias))
+                layers += [conv, nn.ReLU()]
+                channels = num_out
+            body = nn.Sequential(*layers, nn.Flatten())
+            with torch.no_grad():
+                flat = body(torch.zeros(1, *_channels_first(shape, leaf.channels_last))).shape[1]
+            self.convs.append(nn.Sequential(body, _linear(flat, 512, _SQRT2, generator), nn.ReLU()))
+            width += 512
+        self.num_features = width
+
+    def forward(self, flat: Tensor, images: tuple[Tensor, ...]) -> Tensor:
+        parts = [conv(image.float() / 255.0) for conv, image in zip(self.convs, images, strict=True)]
+        return torch.cat([*parts, flat], dim=1) if flat.shape[1] else torch.cat(parts, dim=1)
+
+
+def _channels_first(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:
+    return (shape[2], *shape[:2]) if channels_last else shape
+
+
+class OwnTrunk(nn.Module):
+    """The user's network: a single tensor for a plain observation, else a dict by leaf name."""
+
+    def __init__(self, spec: PolicySpec, slices: dict[str, slice]) -> None:
+        super().__init__()
+        self.leaves = spec.leaves
+        self.slices = slices
+        self.net = _load_network(cast(str, spec.network))(spec)
+        if not isinstance(self.net, nn.Module):
+            raise ConfigError(
+                f"network {spec.network!r} gave a {type(self.net).__name__}; it must return a torch.nn.Module"
+                " that maps observations to features [N, D] [--network]"
+            )
+
+    def forward(self, flat: Tensor, images: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        pictures = iter(images)
+        inputs = {
+            leaf.name: next(pictures).float() / 255.0
+            if leaf.kind == "image"
+            else flat[:, self.slices[leaf.name]]
+            for leaf in self.leaves
+        }
+        features = self.net(next(iter(inputs.values())) if len(inputs) == 1 else inputs)
+        return features if isinstance(features, tuple) else (features, features)
+
+
+def _load_network(path: str) -> Callable[[PolicySpec], Any]:
+    module_name, _, name = path.partition(":")
+    try:
+        made = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"network {path!r} can't be imported: {error}; give module:callable [--network]"
+        ) from error
+    return cast(Callable[[PolicySpec], Any], made)
+
+
+class ActorCritic(nn.Module):
+    """`actor_params`, `value` and `log_std` for one PolicySpec, weights drawn on the CPU from `seed`."""
+
+    log_std: nn.Parameter | None
+
+    def __init__(self, spec: PolicySpec, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        encoder = Encoder(spec.leaves, normalize=False)
+        activation = ACTIVATIONS[spec.activation]
+        self.trunk: ConvTrunk | OwnTrunk | None = None
+        widths = (encoder.num_flat, encoder.num_flat)
+        if spec.network is not None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                self.trunk = OwnTrunk(spec, encoder.slices)
+            widths = self._own_widths(spec, encoder.num_flat)
+        elif spec.has_images:
+            self.trunk = ConvTrunk(spec, encoder.num_flat, generator)
+            widths = (self.trunk.num_features, self.trunk.num_features)
+        hidden = () if spec.network is not None else spec.network_arch
+        self.actor = _mlp((widths[0], *hidden), activation, (spec.action.num_params, 0.01), generator)
+        self.critic = _mlp((widths[1], *hidden), activation, (1, 1.0), generator)
+        self.log_std = (
+            nn.Parameter(torch.full((spec.action.num_stored,), spec.log_std_init))
+            if spec.action.kind == "box"
+            else None
+        )
+
+    def _own_widths(self, spec: PolicySpec, num_flat: int) -> tuple[int, int]:
+        images = tuple(
+            torch.zeros(
+                2,
+                *(
+                    (1, *leaf.shape)
+                    if len(leaf.shape) == 2
+                    else _channels_first(leaf.shape, leaf.channels_last)
+                ),
+            )
+            for leaf in spec.leaves
+            if leaf.kind == "image"
+        )
+        try:
+            with torch.no_grad():
+                out = cast(OwnTrunk, self.trunk)(torch.zeros(2, num_flat), images)
+            for features in out:
+                if features.ndim != 2 or len(features) != 2:
+                    raise ValueError(f"it returned shape {tuple(features.shape)} for a batch of 2")
+        except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigError(
+                f"network {spec.network!r} fails on a batch of 2 observations: {error};"
+                " it must return features [N, D] or a pair of them [--network]"
+            ) from error
+        return int(out[0].shape[1]), int(out[1].shape[1])
+
+    def actor_params(self, inputs: Inputs) -> Tensor:
+        return cast(Tensor, self.actor(self._features(inputs)[0]))
+
+    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Actor outputs [N, P] and values [N]."""
+        for_actor, for_critic = self._features(inputs)
+        return self.actor(for_actor), self.critic(for_critic).squeeze(-1)
+
+    def _features(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        flat, images = inputs
+        if self.trunk is None:
+            return flat, flat
+        features = self.trunk(flat, images)
+        return features if isinstance(features, tuple) else (features, features)
+
+
+class TorchPolicy:
+    """Acts with the torch form: for images and networks of the user's own."""
+
+    def __init__(self, spec: PolicySpec, device: str = "cpu") -> None:
+        self.spec = spec
+        self.version = -1
+        self.device = torch.device(device)
+        self._model = ActorCritic(spec, seed=0).to(self.device).eval()
+        self._encoder = Encoder(spec.leaves, spec.normalize_obs)
+        self._sampler = Sampler(spec.action)
+        self._log_std: Array | None = None
+
+    def load(self, weights: Weights) -> None:
+        """Copy the weights in."""
+        load_arrays(self._model, weights.arrays)
+        self._log_std = weights.arrays.get("log_std")
+        if self._encoder.normalizer is not None:
+            self._encoder.normalizer.load(weights.arrays)
+        self.version = weights.version
+
+    def act(self, obs: Leaves, mask: Array | None, noise: Array | None) -> ActOut:
+        """Actions for leaves [B, ...]; `noise` [B, K] explores, None plays greedily."""
+        encoded = self._encoder.encode(obs)
+        with torch.inference_mode():
+            flat = torch.from_numpy(np.ascontiguousarray(encoded.flat)).to(self.device)
+            images = tuple(torch.from_numpy(np.ascontiguousarray(i)).to(self.device) for i in encoded.images)
+            params = self._model.actor_params((flat, images)).float().cpu().numpy()
+        return self._sampler(params, self._log_std, mask, noise)
+
+
+def model_arrays(model: nn.Module) -> dict[str, Array]:
+    """Every parameter and buffer of a network as a NumPy copy, by name."""
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in model.state_dict().items()}
+
+
+def load_arrays(model: nn.Module, arrays: dict[str, Array]) -> None:
+    """Copy arrays by name into a network; names and shapes must fit."""
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            tensor.copy_(torch.from_numpy(np.array(arrays[name])))

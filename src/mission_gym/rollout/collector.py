@@ -1,0 +1,189 @@
+"""Fills blocks [T, S] from a vector and a policy, one row of T per vector step.
+
+The noise of a block is a function of (seed, block number): a block that was stopped half-way goes on
+later with the same numbers. Observations are stored raw; no values are computed here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from mission_gym.clock import PhaseClock
+from mission_gym.data import ActOut, Array, Block, EnvSpec, Leaves, StepBatch, Weights
+from mission_gym.policy.sampling import draw_noise
+from mission_gym.streams import generator
+
+
+class ActingPolicy(Protocol):
+    """Either form of a policy."""
+
+    version: int
+
+    def act(self, obs: Leaves, mask: Array | None, noise: Array | None) -> ActOut: ...
+
+    def load(self, weights: Weights) -> None: ...
+
+
+class SteppingVector(Protocol):
+    """What a collector needs of a vector."""
+
+    num_envs: int
+
+    def reset(self) -> StepBatch: ...
+
+    def step(self, actions: Array) -> StepBatch: ...
+
+
+def make_block(spec: EnvSpec, num_steps: int, num_rows: int) -> Block:
+    """An empty block for these sizes."""
+    stored = np.float32 if spec.action.kind == "box" else np.int64
+    shape = (num_steps, num_rows)
+    return Block(
+        obs=tuple(np.zeros((num_steps + 1, num_rows, *leaf.shape), leaf.dtype) for leaf in spec.leaves),
+        mask=np.zeros((num_steps + 1, num_rows, spec.mask_size), bool) if spec.mask_size else None,
+        action=np.zeros((*shape, spec.action.num_stored), stored),
+        log_prob=np.zeros(shape, np.float32),
+        reward=np.zeros(shape, np.float32),
+        terminated=np.zeros(shape, bool),
+        truncated=np.zeros(shape, bool),
+        valid=np.zeros(shape, bool),
+        env_ids=np.arange(num_rows, dtype=np.int64),
+        version=np.zeros(num_rows, np.int64),
+    )
+
+
+def block_bytes(spec: EnvSpec, num_steps: int, num_rows: int) -> int:
+    """The memory of one block."""
+    per_row = sum(leaf.size_bytes for leaf in spec.leaves) + spec.mask_size
+    return num_rows * ((num_steps + 1) * per_row + num_steps * (8 * spec.action.num_stored + 11))
+
+
+class Collector:
+    """Steps one vector with one policy. `start` or `go_on` first, then `fill` block after block."""
+
+    def __init__(self, vec: SteppingVector, policy: ActingPolicy, spec: EnvSpec, seed: int) -> None:
+        self.vec = vec
+        self.policy = policy
+        self.spec = spec
+        self.seed = seed
+        self.clock = PhaseClock()
+        self._batch: StepBatch | None = None
+
+    def start(self) -> None:
+        """Begin every environment's first episode."""
+        self._batch = self.vec.reset()
+
+    def go_on(self, batch: StepBatch) -> None:
+        """Go on from restored environments."""
+        self._batch = batch
+
+    def prime(self, num_steps: int) -> Leaves:
+        """Play a short block with a policy that was just made; return its observations [N, ...]. The
+        environments start anew afterwards, as if it had never been played."""
+        block = make_block(self.spec, num_steps, self.vec.num_envs)
+        self.start()
+        self.fill(block, -1, lambda: False)
+        self.start()
+        return tuple(leaf.reshape((-1, *leaf.shape[2:])) for leaf in block.obs)
+
+    def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
+        """Fill the block from row `block.filled` on; False if a stop was asked for before its end."""
+        assert self._batch is not None, "start or go_on comes first"
+        batch, action_spec = self._batch, self.spec.action
+        num_steps, num_rows = block.reward.shape
+        noise = draw_noise(action_spec, generator(self.seed, "act", 0, number), num_steps, num_rows)
+        block.version[:] = self.policy.version
+        act_s = env_s = 0.0
+        stopped = False
+        for t in range(block.filled, num_steps):
+            if stop():
+                stopped = True
+                break
+            _copy_obs(block, t, batch)
+            before = time.perf_counter()
+            out = self.policy.act(batch.obs, batch.mask, noise[t])
+            between = time.perf_counter()
+            batch = self.vec.step(action_spec.to_env(out.action))
+            act_s += between - before
+            env_s += time.perf_counter() - between
+            block.action[t], block.log_prob[t], block.reward[t] = out.action, out.log_prob, batch.reward
+            block.terminated[t], block.truncated[t] = batch.terminated, batch.truncated
+            block.valid[t] = batch.valid
+            if len(batch.ended):
+                self._keep_finals(block, t, batch)
+            block.filled = t + 1
+        _copy_obs(block, block.filled, batch)
+        self._batch = batch
+        self.clock.add("act", act_s)
+        self.clock.add("env", env_s)
+        return not stopped
+
+    @staticmethod
+    def _keep_finals(block: Block, t: int, batch: StepBatch) -> None:
+        block.episodes += batch.episodes
+        for position, row in enumerate(batch.ended.tolist()):
+            if batch.truncated[row] and not batch.terminated[row]:
+                block.final_at.append((t, row))
+                block.final_obs.append(tuple(leaf[position].copy() for leaf in batch.final_obs))
+
+
+def _copy_obs(block: Block, t: int, batch: StepBatch) -> None:
+    for stored, leaf in zip(block.obs, batch.obs, strict=True):
+        stored[t] = leaf
+    if block.mask is not None:
+        block.mask[t] = batch.mask
+
+
+def clear_block(block: Block) -> None:
+    """Make the block ready to be filled anew."""
+    block.filled = 0
+    block.final_at, block.final_obs, block.episodes = [], [], []
+
+
+def cut_row(block: Block, row: int) -> None:
+    """End the running episode of a row before `filled`, for an environment that could not be brought
+    back: its last transition bootstraps from the last observation that was seen."""
+    t = block.filled - 1
+    if t < 0 or block.terminated[t, row] or block.truncated[t, row]:
+        return
+    block.truncated[t, row] = True
+    block.final_at.append((t, row))
+    block.final_obs.append(tuple(leaf[t + 1, row].copy() for leaf in block.obs))
+
+
+def pack_block(block: Block) -> dict[str, Array]:
+    """The filled part of a block as arrays, for a checkpoint (episodes aside)."""
+    t = block.filled
+    arrays = {f"block/obs/{i}": leaf[: t + 1] for i, leaf in enumerate(block.obs)}
+    if block.mask is not None:
+        arrays["block/mask"] = block.mask[: t + 1]
+    for name in _ROW_FIELDS:
+        arrays[f"block/{name}"] = getattr(block, name)[:t]
+    if block.final_at:
+        arrays["block/final_at"] = np.array(block.final_at, np.int64)
+        for i, column in enumerate(zip(*block.final_obs, strict=True)):
+            arrays[f"block/final/{i}"] = np.stack(column)
+    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+
+
+def unpack_block(block: Block, arrays: dict[str, Array]) -> None:
+    """Put a packed block back, up to its filled row."""
+    t = len(arrays["block/reward"])
+    for i, leaf in enumerate(block.obs):
+        leaf[: t + 1] = arrays[f"block/obs/{i}"]
+    if block.mask is not None:
+        block.mask[: t + 1] = arrays["block/mask"]
+    for name in _ROW_FIELDS:
+        getattr(block, name)[:t] = arrays[f"block/{name}"]
+    if "block/final_at" in arrays:
+        block.final_at = [(int(a), int(b)) for a, b in arrays["block/final_at"]]
+        columns = [arrays[f"block/final/{i}"] for i in range(len(block.obs))]
+        block.final_obs = [tuple(np.array(c[e]) for c in columns) for e in range(len(block.final_at))]
+    block.filled = t
+
+
+_ROW_FIELDS = ("action", "log_prob", "reward", "terminated", "truncated", "valid")

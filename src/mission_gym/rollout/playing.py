@@ -1,0 +1,85 @@
+"""Plays a fixed list of seeds with any policy: episodes are counted by seed, never first finished.
+
+Counting the first to finish favours short episodes. Environment i plays the seeds i, i + n, i + 2n, ...
+of the list; rows that are through are no longer stepped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
+from mission_gym.policy.sampling import draw_noise
+from mission_gym.streams import generator
+
+
+class PlayingVector(Protocol):
+    """What playing needs of a vector."""
+
+    num_envs: int
+    rows_step_alone: bool  # whether `send` takes some of the rows
+
+    def reset(self) -> StepBatch: ...
+
+    def send(self, actions: Array, env_ids: Sequence[int] | None = None) -> None: ...
+
+    def recv(self) -> StepBatch: ...
+
+
+Actor = Callable[[Leaves, Array | None, Array | None], Array]  # obs, mask, noise -> env actions [B, ...]
+
+
+def seed_of_suite(seeds: Sequence[int], num_envs: int) -> Callable[[int, int], int]:
+    """The seed of episode `number` of environment `env_id`; past the list any seed will do."""
+
+    def seed_of(env_id: int, number: int) -> int:
+        position = env_id + num_envs * number
+        return seeds[position] if position < len(seeds) else seeds[env_id % len(seeds)]
+
+    return seed_of
+
+
+def play(
+    vec: PlayingVector,
+    actor: Actor,
+    spec: EnvSpec,
+    num_episodes: int,
+    *,
+    explore: bool,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[Episode] | None:
+    """Play `num_episodes` episodes, in the order of their seeds; None if a stop was asked for.
+
+    The vector's seeds come from `seed_of_suite`. Sampled play draws its noise from a fixed stream.
+    """
+    num_envs = vec.num_envs
+    episodes: dict[int, Episode] = {}
+    obs, mask = _own(vec.reset())
+    rng = generator("play")
+    active = list(range(num_envs))
+    while len(episodes) < num_episodes:
+        if stop():
+            return None
+        noise = draw_noise(spec.action, rng, 1, num_envs)[0] if explore else None
+        actions = actor(obs, mask, noise)
+        if vec.rows_step_alone:
+            vec.send(actions[active], active)
+        else:
+            vec.send(actions)
+        batch = vec.recv()
+        for leaf, new in zip(obs, batch.obs, strict=True):
+            leaf[batch.env_ids] = new
+        if mask is not None:
+            mask[batch.env_ids] = batch.mask
+        for episode in batch.episodes:
+            position = episode.env_id + num_envs * episode.number
+            if position < num_episodes:
+                episodes[position] = episode
+            if position + num_envs >= num_episodes and episode.env_id in active:
+                active.remove(episode.env_id)
+    return [episodes[position] for position in range(num_episodes)]
+
+
+def _own(batch: StepBatch) -> tuple[Leaves, Array | None]:
+    return tuple(leaf.copy() for leaf in batch.obs), None if batch.mask is None else batch.mask.copy()

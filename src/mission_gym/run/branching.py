@@ -1,0 +1,124 @@
+"""A child run from a checkpoint, with changes: what fits is carried over, what does not is explained.
+
+Carried over: weights, normaliser, optimizer, counters (so schedules go on by absolute step). The
+environments start new episodes, with seeds that the parent has not played.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mission_gym.config.layers import Resolved, read_config, resolve
+from mission_gym.config.rules import finish
+from mission_gym.data import EnvSpec
+from mission_gym.env.resume import unpack_states
+from mission_gym.errors import ConfigError, UsageError
+from mission_gym.run.assemble import EnvSource, make_learner, open_environment, settle
+from mission_gym.run.recorder import Listener
+from mission_gym.run.session import Session
+from mission_gym.run.snapshot import load_learner
+from mission_gym.run.starting import begin, open_run_environment
+from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
+from mission_gym.store.lineage import Lineage, pin
+from mission_gym.store.resolve import RunRef, checkpoint_for
+
+_ENV_PATHS = ("env.env_id", "env.env_kwargs", "env.wrap")
+# What a change means for what was learned so far; paths not named here only change what comes.
+_EFFECTS = {
+    "env.env_id": "the policy meets another environment; its values are wrong at first",
+    "env.env_kwargs": "the policy meets a changed environment; its values are wrong at first",
+    "env.wrap": "the policy meets a changed environment; its values are wrong at first",
+    "ppo.gamma": "values were learned under another discount and move first",
+    "policy.normalize_returns": "values were learned on another scale and move first",
+    "policy.log_std_init": "not used: the deviation comes from the checkpoint",
+    "run.timesteps": "schedules now fall over this total",
+    "run.seed": "random streams change from here on",
+}
+
+
+@contextmanager
+def branch_run(
+    ref: RunRef,
+    flags: Mapping[str, Any],
+    listener: Listener,
+    *,
+    sets: Sequence[str] = (),
+    config_file: Path | None = None,
+    preset: str | None = None,
+    source: EnvSource = None,
+) -> Iterator[Session]:
+    """A child run, locked and ready to train. ConfigError, by field, if the weights do not fit."""
+    info = checkpoint_for(ref)
+    parent = read_config(ref.run.config_yaml)
+    wanted = resolve(None, flags, sets=sets, config_file=config_file, preset=preset, base=parent)
+    resolved, notes = finish(wanted)
+    config = resolved.config
+    if source is not None or any(config.value(path) != parent.config.value(path) for path in _ENV_PATHS):
+        environment = open_environment(config, dict(config.env.env_kwargs), source)
+    else:
+        environment = open_run_environment(ref.run, config)
+    resolved = settle(resolved, environment.spec)
+    # Pinned before it is read, so that the parent's retention can't take it away in between.
+    pin(ref.run, info.step, f"branch of {config.run.run_name or config.env.env_id}")
+    checkpoint = load_checkpoint(info.path)
+    step = int(checkpoint.state["counters"][1])
+    if resolved.config.run.timesteps <= step:
+        raise UsageError(
+            f"timesteps={config.run.timesteps} is not above step {step}, where the branch begins;"
+            " give a larger total [--timesteps]"
+        )
+    refuse_misfits(checkpoint, resolved, environment.spec)
+    parentage = Lineage("", "", ref.run.name, str(ref.run.path), info.step)
+    notes += explain_changes(parent, resolved)
+    notes.append(f"branches from {ref.run.name} at step {step}; environments start new episodes")
+    with begin(resolved, environment, listener, notes, source=source, parentage=parentage) as session:
+        carry_over(checkpoint, session)
+        yield session
+
+
+def carry_over(checkpoint: Checkpoint, session: Session) -> None:
+    """Load the learner of the parent, and begin episodes that it has not played."""
+    learner = session.learner
+    fresh = learner.arrays()
+    scale = {name: fresh[name] for name in fresh if name.startswith("return_scale.")}
+    state = scale | checkpoint.state
+    if "return_scale.sums" in scale:
+        state["return_scale.sums"] = np.zeros_like(scale["return_scale.sums"])
+    load_learner(Checkpoint(checkpoint.step, checkpoint.path, checkpoint.policy, state, {}, {}), learner)
+    states = unpack_states(checkpoint.state, checkpoint.state_json["environments"])
+    played = max(state.episode for state in states)
+    offset = checkpoint.state_json["counters"]["session"]["episode_offset"]
+    session.begin_at(learner.step, episode_offset=offset + played + 1)
+
+
+def refuse_misfits(checkpoint: Checkpoint, resolved: Resolved, spec: EnvSpec) -> None:
+    """Raise ConfigError that lists every array of the checkpoint that the child's network can't take."""
+    wanted = make_learner(resolved.config, spec).weights().arrays
+    problems = []
+    for name in sorted(wanted.keys() | checkpoint.policy.keys()):
+        ours, theirs = wanted.get(name), checkpoint.policy.get(name)
+        if ours is None or theirs is None:
+            problems.append(
+                f"{name}: {'only in the checkpoint' if ours is None else 'not in the checkpoint'}"
+            )
+        elif ours.shape != theirs.shape:
+            problems.append(f"{name}: {list(theirs.shape)} in the checkpoint, {list(ours.shape)} now")
+    if problems:
+        fields = "network_arch, network, normalize_obs or the environment's spaces"
+        raise ConfigError([f"the weights do not fit the branch; {fields} changed:", *problems])
+
+
+def explain_changes(parent: Resolved, child: Resolved) -> list[str]:
+    """One line per changed field: before, after, and what it means for what was learned."""
+    lines = []
+    for path in child.sources:
+        before, after = parent.config.value(path), child.config.value(path)
+        if before != after:
+            effect = _EFFECTS.get(path, "")
+            lines.append(f"{path}: {before} -> {after}" + (f" ({effect})" if effect else ""))
+    return lines

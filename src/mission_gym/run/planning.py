@@ -1,0 +1,166 @@
+"""The plan of a run: counts, memory and the expected rate, printed before the start and stored."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import numpy as np
+import psutil
+
+from mission_gym.config.schema import Config
+from mission_gym.data import EnvSpec, Fact, Plan
+from mission_gym.errors import ConfigError
+from mission_gym.learner.kernel import Samples, StepSettings
+from mission_gym.learner.ppo import PpoLearner
+from mission_gym.policy import Encoded
+from mission_gym.rollout.collector import Collector, block_bytes
+
+_TORCH_BYTES = 350 << 20  # resident memory of a process that has loaded torch
+_PRIME_STEPS = 256  # transitions of the short block that primes the normaliser and is timed
+
+
+def prime_steps(config: Config) -> int:
+    """Vector steps of the short block before the start: a fixed count, so that equal runs stay equal."""
+    return min(config.ppo.n_steps_per_env, max(4, -(-_PRIME_STEPS // config.vector.n_envs)))
+
+
+def check_memory(config: Config, spec: EnvSpec) -> int:
+    """Predict the bytes of a run; ConfigError, with the nearest plan that fits, if that is not free."""
+    per_env = block_bytes(spec, config.ppo.n_steps_per_env, 1)
+    # The learner encodes the block once (float32) beside the raw one.
+    fixed = _TORCH_BYTES + 20 * _num_parameters(config, spec)
+    need = fixed + 2 * config.vector.n_envs * per_env
+    free = psutil.virtual_memory().available
+    if need > free:
+        fits = max(1, int((free - fixed) // (2 * per_env)))
+        raise ConfigError(
+            f"the run needs {need / 1e9:.1f} GB and {free / 1e9:.1f} GB are free (blocks of"
+            f" {config.vector.n_envs} envs x {config.ppo.n_steps_per_env} steps); use n_envs={fits} or fewer"
+            " steps per env [--n-envs, --n-steps-per-env]"
+        )
+    return need
+
+
+def _num_parameters(config: Config, spec: EnvSpec) -> int:
+    features = sum(int(np.prod(leaf.shape, dtype=np.int64)) for leaf in spec.leaves if leaf.kind != "image")
+    widths = (features + 512, *config.policy.network_arch, spec.action.num_params)
+    return 2 * sum((a + 1) * b for a, b in pairwise(widths))
+
+
+def measure_gradient_step_s(learner: PpoLearner, num_flat: int, spec: EnvSpec, mask_size: int) -> float:
+    """Time one gradient step of the planned batch on blank data; the learner is left as it was."""
+    before, batch = learner.arrays(), learner.settings.batch_size
+    images = tuple(
+        np.zeros((batch, *_channels_first(leaf.shape, leaf.channels_last)), np.uint8)
+        for leaf in spec.leaves
+        if leaf.kind == "image"
+    )
+    stored = np.float32 if spec.action.kind == "box" else np.int64
+    zeros = np.zeros(batch, np.float32)
+    learner.kernel.load_samples(
+        Samples(
+            inputs=Encoded(np.zeros((batch, num_flat), np.float32), images),
+            mask=np.ones((batch, mask_size), bool) if mask_size else None,
+            action=np.zeros((batch, spec.action.num_stored), stored),
+            log_prob=zeros,
+            advantage=zeros,
+            returns=zeros,
+            weight=None,
+        )
+    )
+    settings = StepSettings(0.0, 0.2, 0.0, 0.5, 0.5, True)
+    order = np.arange(batch)[None]
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        learner.kernel.epoch(order, settings, lambda: False)
+        seconds.append(time.perf_counter() - start)
+        if seconds[-1] > 0.5:
+            break
+    learner.load_arrays(before)
+    return min(seconds)
+
+
+def _channels_first(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:
+    if len(shape) == 2:
+        return (1, *shape)
+    return (shape[2], *shape[:2]) if channels_last else shape
+
+
+def predict_fps(config: Config, collect_s: float, gradient_step_s: float) -> float:
+    """Steps per second from the seconds of one collected step and one gradient step."""
+    assert isinstance(config.ppo.batch_size, int)
+    update_s = gradient_step_s * config.ppo.n_epochs / config.ppo.batch_size
+    return 1.0 / (collect_s + update_s)
+
+
+def measure_collect_s(collector: Collector, learner: PpoLearner, num_steps: int) -> float:
+    """Play the short block: prime the learner's statistics with it, return seconds per step."""
+    collector.policy.load(learner.weights())
+    start = time.perf_counter()
+    learner.prime(collector.prime(num_steps))
+    return (time.perf_counter() - start) / (num_steps * collector.vec.num_envs)
+
+
+def make_plan(
+    config: Config, spec: EnvSpec, memory_bytes: int, predicted_fps: float | None, notes: list[str]
+) -> Plan:
+    """Put the plan together; `plan.json` and the terminal show these facts."""
+    ppo, rollout, total = config.ppo, config.rollout_size, config.run.timesteps
+    assert isinstance(ppo.batch_size, int)
+    minibatches = rollout // ppo.batch_size
+    eval_freq, save_freq = config.evaluation.eval_freq, config.checkpoints.checkpoint_freq
+    assert isinstance(eval_freq, int)
+    assert isinstance(save_freq, int)
+    num_evals = 0 if eval_freq == 0 else max(1, -(-total // eval_freq))
+    compute = config.compute
+    network = config.policy.network or ",".join(map(str, config.policy.network_arch))
+    shape = "your own" if config.policy.network else config.policy.activation
+    threads = "1 thread" if compute.threads == 1 else f"{compute.threads} threads"
+    episodes = config.evaluation.eval_episodes
+    facts = [
+        Fact("environment", config.env.env_id, describe_spaces(spec)),
+        Fact("environments", f"{config.vector.n_envs}", f"{config.vector.vector} backend"),
+        Fact("rollout", f"{rollout}", f"{config.vector.n_envs} envs x {ppo.n_steps_per_env} steps"),
+        Fact(
+            "batch",
+            f"{ppo.batch_size}",
+            f"{minibatches} minibatches x {ppo.n_epochs} epochs ="
+            f" {minibatches * ppo.n_epochs} gradient steps per update",
+        ),
+        Fact("updates", f"{total // rollout}", f"{total:,} steps"),
+        Fact("network", network, f"{shape}, acting with {compute.acting}"),
+        Fact("learner", compute.device, f"{compute.kernel} kernel, {threads}"),
+        Fact(
+            "evaluations",
+            f"{num_evals}",
+            f"{episodes} episodes every {eval_freq:,} steps" if eval_freq else "",
+        ),
+        Fact("checkpoints", f"every {save_freq:,} steps", "and after every evaluation" if eval_freq else ""),
+        Fact("memory", f"{memory_bytes / 1e9:.2f} GB", "blocks, network, optimizer, torch"),
+    ]
+    if predicted_fps is not None:
+        facts.append(
+            Fact(
+                "expected",
+                f"{predicted_fps:,.0f} steps/s",
+                f"about {_duration(total / predicted_fps)}, measured just now",
+            )
+        )
+    return Plan(tuple(facts), memory_bytes, predicted_fps, tuple(notes))
+
+
+def describe_spaces(spec: EnvSpec) -> str:
+    """The observation and action of an environment in a few words."""
+    leaves = ", ".join(f"{leaf.kind}{list(leaf.shape)}" for leaf in spec.leaves)
+    action = spec.action
+    shape = list(action.nvec) if action.kind == "categories" else list(action.shape)
+    masked = ", masked" if spec.mask_source else ""
+    return f"observes {leaves}; acts {action.kind}{shape}{masked}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,154 @@
+"""Writes what happened: metrics.jsonl first, then its views progress.csv, monitor.csv and TensorBoard.
+
+Rows are equal for equal runs but for keys that begin with `time/` or `phase/`. A disk that refuses a
+row does not end the training: it is said once, and the next row is tried again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from mission_gym.data import EnvSpec, Episode
+from mission_gym.errors import DiskError
+from mission_gym.store.rundir import RunDir
+from mission_gym.store.tables import MetricsLog, MonitorCsv, ProgressCsv
+
+Listener = Callable[[dict[str, Any]], None]
+_WINDOW = 100  # episodes behind the rolling means, as in SB3
+
+
+class Recorder:
+    """One run's writers. Every event goes to the listener, and to disk unless it is a mere tick."""
+
+    def __init__(self, run: RunDir, spec: EnvSpec, listener: Listener, *, tensorboard: bool) -> None:
+        self.run = run
+        self.spec = spec
+        self.listener = listener
+        self.started = time.time()
+        self.elapsed_before = 0.0  # seconds of earlier processes of this run
+        self.num_episodes = 0
+        self.window: deque[tuple[float, int, str | None]] = deque(maxlen=_WINDOW)
+        self._metrics = MetricsLog(run.metrics_jsonl)
+        self._progress = ProgressCsv(run.progress_csv)
+        self._monitor = MonitorCsv(run.monitor_csv, env_id=spec.env_id, t_start=self.started)
+        self._tensorboard_wanted = tensorboard
+        self._tensorboard: Any = None
+        self._disk_failed = False
+
+    @property
+    def elapsed_s(self) -> float:
+        return self.elapsed_before + time.time() - self.started
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the record, so that a resumed run's rows go on where they were."""
+        return {
+            "window": [list(item) for item in self.window],
+            "num_episodes": self.num_episodes,
+            "elapsed_s": self.elapsed_s,
+            "offsets": {
+                "metrics": self._metrics.offset(),
+                "progress": self._progress.offset(),
+                "monitor": self._monitor.offset(),
+            },
+        }
+
+    def load_state(self, state: dict[str, Any], step: int) -> None:
+        """Go on after a checkpoint: rows that were written later describe work that is made again."""
+        self.window.extend((float(r), int(n), outcome) for r, n, outcome in state["window"])
+        self.num_episodes = state["num_episodes"]
+        self.elapsed_before = state["elapsed_s"]
+        self._metrics.truncate(state["offsets"]["metrics"])
+        self._progress.truncate(state["offsets"]["progress"])
+        self._monitor.truncate(state["offsets"]["monitor"])
+        self._open_tensorboard(purge_step=step + 1)
+
+    def _open_tensorboard(self, purge_step: int | None) -> None:
+        if self._tensorboard_wanted and self._tensorboard is None:
+            from tensorboardX import SummaryWriter
+
+            self._tensorboard = SummaryWriter(str(self.run.tensorboard), purge_step=purge_step)
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Record an event and tell the listener."""
+        row = {"event": event, **fields}
+        self._write(lambda: self._metrics.append(row))
+        self.listener(row)
+
+    def tick(self, **fields: Any) -> None:
+        """Tell the listener alone: nothing worth keeping."""
+        self.listener({"event": "tick", **fields})
+
+    def add_episodes(self, episodes: list[Episode]) -> None:
+        """Take finished episodes into monitor.csv and the rolling window; failed ones are left out."""
+        for episode in episodes:
+            if episode.failed:
+                continue
+            self.num_episodes += 1
+            self.window.append((episode.ret, episode.length, episode.outcome))
+            self._write(lambda e=episode: self._monitor.append(e, self.elapsed_s))  # type: ignore[misc]
+
+    def rolling(self) -> dict[str, float]:
+        """Means over the last 100 episodes; empty before the first one has ended."""
+        if not self.window:
+            return {}
+        count = len(self.window)
+        metrics = {
+            "rollout/ep_rew_mean": sum(item[0] for item in self.window) / count,
+            "rollout/ep_len_mean": sum(item[1] for item in self.window) / count,
+        }
+        outcomes = [item[2] for item in self.window if item[2] is not None]
+        for name in dict.fromkeys([*self.spec.outcomes, *sorted(set(outcomes))]):
+            metrics[f"outcome/{name}"] = outcomes.count(name) / count
+        return metrics
+
+    def add_row(self, step: int, metrics: dict[str, Any]) -> None:
+        """Write one row of metrics to every view."""
+        self.emit("progress", step=step, **metrics)
+        self._write(lambda: self._progress.append({"time/total_timesteps": step, **metrics}))
+        self._add_scalars(step, metrics)
+
+    def add_evaluation(self, step: int, document: dict[str, Any], fields: dict[str, Any]) -> None:
+        """Write an evaluation to the stream, the CSV and TensorBoard."""
+        self.emit("eval", step=step, **document, **fields)
+        scalars = {
+            "eval/mean_reward": document["return_mean"],
+            "eval/mean_ep_length": document["length_mean"],
+        }
+        scalars |= {f"eval/outcome_{name}": rate["rate"] for name, rate in document["outcomes"].items()}
+        self._write(lambda: self._progress.append({"time/total_timesteps": step, **scalars}))
+        self._add_scalars(step, scalars)
+
+    def _add_scalars(self, step: int, scalars: dict[str, Any]) -> None:
+        self._open_tensorboard(purge_step=None)
+        if self._tensorboard is None:
+            return
+        try:
+            for name, value in scalars.items():
+                if isinstance(value, int | float):
+                    self._tensorboard.add_scalar(name, value, step)
+            self._tensorboard.flush()
+        except OSError as error:
+            self._tell_once(f"TensorBoard files can't be written: {error}")
+
+    def _write(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except DiskError as error:
+            self._tell_once(f"{error}; training goes on, rows are missing")
+
+    def _tell_once(self, message: str) -> None:
+        if not self._disk_failed:
+            self._disk_failed = True
+            self.listener({"event": "warning", "message": message})
+
+    def close(self) -> None:
+        for table in (self._metrics, self._progress, self._monitor):
+            table.close()
+        if self._tensorboard is not None:
+            try:
+                self._tensorboard.close()
+            except OSError as error:
+                self._tell_once(f"TensorBoard files can't be written: {error}")

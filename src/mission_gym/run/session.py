@@ -1,0 +1,329 @@
+"""One process's work on one run: the loop, and between updates rows, evaluations and checkpoints.
+
+`Session.updates` is the whole of it: it yields one Progress per update and leaves the run directory
+whole however it ends: budget spent, goal reached, signal, caller's break, or exception.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from mission_gym.clock import PhaseClock
+from mission_gym.config.layers import Resolved
+from mission_gym.config.schema import parse_stop_when
+from mission_gym.data import Progress, Weights
+from mission_gym.errors import DiskError, MissionGymError, NotFiniteError
+from mission_gym.pipeline.loop import StopFlag
+from mission_gym.pipeline.loop import run as run_loop
+from mission_gym.rollout.collector import Collector, clear_block, make_block
+from mission_gym.run.assemble import (
+    Environment,
+    make_learner,
+    make_loaded_policy,
+    make_policy,
+    training_seeds,
+)
+from mission_gym.run.evaluation import evaluate, policy_actor
+from mission_gym.run.recorder import Listener, Recorder
+from mission_gym.run.signals import stop_on_signals
+from mission_gym.run.snapshot import restore_snapshot, take_snapshot
+from mission_gym.store.checkpoints import (
+    Checkpoint,
+    delete_checkpoint,
+    list_checkpoints,
+    plan_retention,
+    save_checkpoint,
+)
+from mission_gym.store.evals import best_step, write_eval
+from mission_gym.store.lineage import read_pins
+from mission_gym.store.rundir import RunDir
+
+_STATUS_S = 1.0  # seconds between heartbeats
+_SAVE_S = 300.0  # a kill costs at most this much, however slow the steps are
+
+
+class Session:
+    """The compute bank of a run, its recorder, and the counters that live between updates."""
+
+    def __init__(self, run: RunDir, resolved: Resolved, environment: Environment, listener: Listener) -> None:
+        self.run = run
+        self.config = config = resolved.config
+        self.environment = environment
+        self.stop = StopFlag()
+        self.clock = PhaseClock()
+        self.spec = environment.spec
+        self.recorder = Recorder(run, self.spec, listener, tensorboard=config.run.tensorboard)
+        self.learner = make_learner(config, self.spec)
+        self.block = make_block(self.spec, config.ppo.n_steps_per_env, config.vector.n_envs)
+        self.counters: dict[str, Any] = {"last_eval": 0, "last_save": 0, "episode_offset": 0, "goal": None}
+        seeds = training_seeds(config.run.seed)
+        self.vec = environment.make_vector(
+            config.vector.n_envs, lambda env, number: seeds(env, number + self.counters["episode_offset"])
+        )
+        self.collector = Collector(self.vec, make_policy(config, self.spec), self.spec, config.run.seed)
+        self.cause = ""
+        self._torn = False
+        self._saved_at = self._status_at = self._rate_at = time.monotonic()
+        self._rate_step = 0
+        self._rate = 0.0
+        self._first_step = 0
+
+    @property
+    def step(self) -> int:
+        """Transitions collected, the block in hand included."""
+        return self.learner.step + self.block.filled * self.block.num_rows
+
+    def restore(self, checkpoint: Checkpoint) -> list[str]:
+        """Take up a checkpoint of this run; returns how the environments came back."""
+        record = checkpoint.state_json["counters"]
+        self.counters |= record["session"]
+        self.recorder.load_state(record["recorder"], checkpoint.step)
+        ways = restore_snapshot(checkpoint, self.learner, self.vec, self.block, self.collector)
+        self._first_step = self._rate_step = self.learner.step
+        return ways
+
+    def begin_at(self, step: int, *, episode_offset: int) -> None:
+        """Begin with a learner that has made `step` steps elsewhere, on episodes from the offset on."""
+        self.counters |= {"episode_offset": episode_offset, "last_eval": step, "last_save": step}
+        self._first_step = self._rate_step = step
+        self.collector.start()
+
+    def updates(self) -> Generator[Progress]:
+        """Train. The collector was started or restored, and the caller holds the run's lock."""
+        config = self.config
+        if config.run.max_time is not None:
+            deadline = time.monotonic() + config.run.max_time
+        else:
+            deadline = float("inf")
+        self._rate_at = self._saved_at = time.monotonic()
+        self._write_status(state="running", cause=None, phase="collect")
+        with ExitStack() as stack:
+            stack.callback(self._close)
+            stack.enter_context(stop_on_signals(self.stop))
+            try:
+                self._between_updates()
+                if not self._ended():
+                    loop = run_loop(
+                        self.collector,
+                        self.learner,
+                        self.block,
+                        config.run.timesteps,
+                        lambda: self.stop() or time.monotonic() >= deadline,
+                    )
+                    self._torn = True  # until the loop hands over, a step may be broken off
+                    for progress in loop:
+                        self._torn = False
+                        self._record(progress)
+                        self._between_updates()
+                        yield progress
+                        if self._ended() or time.monotonic() >= deadline:
+                            break
+                        self._torn = True
+                    self._torn = False
+                self._finish(deadline)
+            except GeneratorExit:
+                self._save_and_end("stopped", "the caller left the loop")
+            except KeyboardInterrupt:
+                self._write_status(state="stopped", cause="interrupted twice; the last checkpoint is intact")
+                raise
+            except BaseException as error:
+                self._fail(error)
+                raise
+
+    def _ended(self) -> bool:
+        return self.stop() or self.counters["goal"] is not None
+
+    def _finish(self, deadline: float) -> None:
+        """The loop is over without an error: by a signal, by the deadline, by the goal or by the budget."""
+        if self.stop():
+            self._save_and_end("stopped", f"{self.stop.reason}")
+            return
+        if self.config.evaluation.eval_freq and self.counters["last_eval"] != self.step:
+            self._evaluate()
+        if self.counters["goal"]:
+            cause = f"goal reached: {self.counters['goal']}"
+        elif self.learner.step >= self.config.run.timesteps:
+            cause = "all steps made"
+        else:
+            cause = "max_time reached"
+        self._save_and_end(
+            "stopped" if self.stop() else "done", f"{self.stop.reason}" if self.stop() else cause
+        )
+
+    def _save_and_end(self, state: str, cause: str) -> None:
+        if self.counters["last_save"] != self.step or not list_checkpoints(self.run.checkpoints):
+            self._save()
+        self._end(state, cause)
+
+    def _end(self, state: str, cause: str) -> None:
+        self.cause = cause
+        self.recorder.emit(
+            "end", step=self.step, state=state, cause=cause, **{"time/elapsed_s": self.recorder.elapsed_s}
+        )
+        self._write_status(state=state, cause=cause, phase=None)
+
+    def _fail(self, error: BaseException) -> None:
+        """Record the cause, and keep what was learned if it is finite."""
+        cause = f"{type(error).__name__}: {error}"
+        try:
+            weights = self.learner.weights().arrays.values()
+            if all(np.isfinite(array).all() for array in weights):
+                if isinstance(error, NotFiniteError):
+                    clear_block(self.block)
+                    self._torn = False
+                self._save(torn=self._torn)
+            self._end("failed", cause)
+        except MissionGymError as second:
+            self.recorder.listener(
+                {"event": "warning", "message": f"the failure could not be saved: {second}"}
+            )
+
+    def _close(self) -> None:
+        self.vec.close()
+        self.recorder.close()
+
+    def _record(self, progress: Progress) -> None:
+        """Count the update, and write a row where one is due."""
+        for phase, seconds in progress.phases.items():
+            self.clock.add(phase, seconds)
+        self.recorder.add_episodes(progress.episodes)
+        now = time.monotonic()
+        elapsed = now - self._rate_at
+        if elapsed >= 0.2:
+            self._rate = (progress.step - self._rate_step) / elapsed
+            self._rate_at, self._rate_step = now, progress.step
+        rolling = self.recorder.rolling()
+        interval = self.config.run.log_interval
+        if progress.update % int(interval) == 0 or progress.step >= self.config.run.timesteps:
+            phases = self.clock.take()
+            metrics = rolling | progress.metrics
+            metrics |= {
+                "time/iterations": progress.update,
+                "time/fps": round(self._overall_rate(progress.step), 1),
+            }
+            metrics |= {"time/time_elapsed": round(self.recorder.elapsed_s, 3)}
+            metrics |= {f"phase/{name}_s": round(seconds, 6) for name, seconds in phases.items()}
+            self.recorder.add_row(progress.step, metrics | {"train/gradient_steps": progress.gradient_steps})
+        self.recorder.tick(
+            step=progress.step, total=self.config.run.timesteps, fps=self._rate, phase="training", **rolling
+        )
+        if now - self._status_at >= _STATUS_S:
+            self._write_status(durable=False)
+
+    def _overall_rate(self, step: int) -> float:
+        seconds = self.recorder.elapsed_s - self.recorder.elapsed_before
+        return (step - self._first_step) / max(seconds, 1e-9)
+
+    def _between_updates(self) -> None:
+        """Make the evaluation and the checkpoint that are due; what a stop left undone is made on resume."""
+        step = self.learner.step
+        if self.block.filled or self.stop():
+            return
+        if _is_due(step, self.counters["last_eval"], self.config.evaluation.eval_freq):
+            self._evaluate()
+        is_late = time.monotonic() - self._saved_at >= _SAVE_S and step > self.counters["last_save"]
+        if is_late or _is_due(step, self.counters["last_save"], self.config.checkpoints.checkpoint_freq):
+            self._save()
+
+    def _evaluate(self) -> None:
+        """Play the selection suite, keep the result, and save a checkpoint with its score."""
+        self.recorder.tick(
+            step=self.step, total=self.config.run.timesteps, fps=self._rate, phase="evaluating"
+        )
+        weights = self.learner.weights()
+        with self.clock.phase("evaluate"):
+            start = time.perf_counter()
+            result = evaluate(
+                self.environment,
+                policy_actor(make_loaded_policy(self.config, self.spec, weights), self.spec),
+                "select",
+                self.config.evaluation.eval_episodes,
+                stop=self.stop,
+            )
+            seconds = time.perf_counter() - start
+        self._rate_at += seconds
+        if result is None:
+            return
+        self.counters["last_eval"] = self.step
+        document = result.document()
+        self.recorder.add_evaluation(
+            self.step, document, {"score": result.score, "time/seconds": round(seconds, 3)}
+        )
+        try:
+            write_eval(self.run, self.step, "select", document | {"score": result.score})
+        except DiskError as error:
+            self.recorder.emit("warning", message=f"the evaluation was not kept: {error}")
+        if self.config.run.stop_when is not None:
+            rule = parse_stop_when(self.config.run.stop_when)
+            low = result.low(rule.name)
+            if low is not None and rule.reached(low):
+                self.counters["goal"] = f"{self.config.run.stop_when} (lower bound {low:.3g})"
+        self._save(score=result.score)
+
+    def _save(self, *, score: float | None = None, torn: bool = False) -> None:
+        """Write a checkpoint and apply retention. A full disk is said aloud; the last checkpoint stays."""
+        with self.clock.phase("save"):
+            self.counters["last_save"] = 0 if torn else self.step
+            try:
+                counters = {"session": self.counters, "recorder": self.recorder.state()}
+                snapshot = take_snapshot(self.learner, self.vec, self.block, counters, torn=torn)
+                save_checkpoint(
+                    self.run.checkpoints,
+                    snapshot.step,
+                    policy=snapshot.policy,
+                    state=snapshot.state,
+                    state_json=snapshot.state_json,
+                    meta={"score": score, "update": self.learner.version},
+                )
+                self._saved_at = time.monotonic()
+                self._retain()
+            except DiskError as error:
+                self.recorder.emit("warning", message=f"checkpoint not saved, the last one is kept: {error}")
+            else:
+                self._write_status(durable=False)
+
+    def _retain(self) -> None:
+        settings = self.config.checkpoints
+        infos = {info.step: info for info in list_checkpoints(self.run.checkpoints)}
+        doomed = plan_retention(
+            list(infos.values()),
+            keep_last=settings.keep_last,
+            keep_best=settings.keep_best,
+            budget_bytes=settings.checkpoint_budget_mb * 1_000_000,
+            pinned=read_pins(self.run).keys(),
+        )
+        for step in doomed:
+            delete_checkpoint(infos[step].path)
+
+    def _write_status(self, *, durable: bool = True, **fields: Any) -> None:
+        self._status_at = time.monotonic()
+        rolling = self.recorder.rolling()
+        try:
+            self.run.write_status(
+                durable=durable,
+                step=self.step,
+                total=self.config.run.timesteps,
+                updates=self.learner.version,
+                gradient_steps=self.learner.gradient_steps,
+                episodes=self.recorder.num_episodes,
+                env_failures=0,
+                fps=round(self._overall_rate(self.learner.step), 1),
+                return_mean=rolling.get("rollout/ep_rew_mean"),
+                best_step=best_step(self.run),
+                **fields,
+            )
+        except DiskError as error:
+            self.recorder.listener({"event": "warning", "message": f"status not written: {error}"})
+
+    def weights(self) -> Weights:
+        return self.learner.weights()
+
+
+def _is_due(step: int, last: int, every: int | str) -> bool:
+    """Whether a multiple of `every` was passed since `last`; 0 is never."""
+    return bool(every) and step // int(every) > last // int(every)

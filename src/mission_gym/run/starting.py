@@ -1,0 +1,232 @@
+"""Begins and takes up runs: everything that can be refused is refused before a folder is made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from mission_gym.config.layers import Resolved, format_config, read_config
+from mission_gym.config.rules import finish
+from mission_gym.config.schema import Config
+from mission_gym.env.factory import make_factory
+from mission_gym.errors import ConfigError, RunStateError, UsageError
+from mission_gym.run.assemble import Environment, EnvSource, open_environment, settle
+from mission_gym.run.planning import (
+    check_memory,
+    make_plan,
+    measure_collect_s,
+    measure_gradient_step_s,
+    predict_fps,
+    prime_steps,
+)
+from mission_gym.run.recorder import Listener
+from mission_gym.run.session import Session
+from mission_gym.store.checkpoints import load_last_good
+from mission_gym.store.files import disk_errors, read_json, write_atomic, write_json
+from mission_gym.store.lineage import Lineage, read_lineage, write_lineage
+from mission_gym.store.rundir import RunDir, slug
+
+_FILES = "files.json"  # env/files.json: keyword -> the run's own copy of the file named there
+
+
+@contextmanager
+def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) -> Iterator[Session]:
+    """A new run, locked and ready to train; the plan was emitted."""
+    resolved, notes = finish(resolved)
+    environment = open_environment(resolved.config, dict(resolved.config.env.env_kwargs), source)
+    resolved = settle(resolved, environment.spec)
+    with begin(resolved, environment, listener, notes, source=source) as session:
+        yield session
+
+
+@contextmanager
+def begin(
+    resolved: Resolved,
+    environment: Environment,
+    listener: Listener,
+    notes: list[str],
+    *,
+    source: EnvSource,
+    parentage: Lineage | None = None,
+) -> Iterator[Session]:
+    """Make the folder of a settled config and everything in it, up to the first step."""
+    config = resolved.config
+    check_outcome(config, environment)
+    memory = check_memory(config, environment.spec)
+    run = RunDir.create(Path(config.run.runs_dir), config.run.run_name or slug(config.env.env_id))
+    with run.lock():
+        environment = _own_files(run, config, environment, source)
+        write_atomic(run.config_yaml, format_config(resolved))
+        origin = parentage or Lineage("", "")
+        write_lineage(
+            run, replace(origin, config_hash=config_hash(config), env_signature=environment.spec.signature)
+        )
+        session = Session(run, resolved, environment, listener)
+        _prepare(session, memory, notes)
+        yield session
+
+
+def _prepare(session: Session, memory: int, notes: list[str]) -> None:
+    """Prime the statistics, measure, and emit the plan."""
+    config, spec, learner = session.config, session.spec, session.learner
+    collect_s = measure_collect_s(session.collector, learner, prime_steps(config))
+    gradient_s = measure_gradient_step_s(learner, learner.encoder.num_flat, spec, spec.mask_size)
+    fps = predict_fps(config, collect_s, gradient_s)
+    plan = make_plan(config, spec, memory, fps, notes)
+    document = asdict(plan) | {"versions": versions(), "signature": spec.signature}
+    document |= {"measured": {"collect_s_per_step": collect_s, "gradient_step_s": gradient_s}}
+    write_json(session.run.plan_json, document)
+    session.run.write_status(predicted_fps=round(fps, 1))
+    session.recorder.emit(
+        "plan", run=str(session.run.path), name=session.run.name, **{"time/plan": asdict(plan)}
+    )
+
+
+@contextmanager
+def resume_run(
+    run: RunDir, listener: Listener, *, timesteps: int | None = None, source: EnvSource = None
+) -> Iterator[Session]:
+    """A run taken up in place, exactly where its last good checkpoint stands."""
+    with run.lock():
+        resolved = read_config(run.config_yaml)
+        checkpoint, notes = load_last_good(run.checkpoints)
+        resolved, more = _extend(run, resolved, checkpoint.step, timesteps)
+        environment = open_run_environment(run, resolved.config, source)
+        check_signature(run, environment)
+        session = Session(run, resolved, environment, listener)
+        ways = session.restore(checkpoint)
+        exact = _exactness(run, ways)
+        session.recorder.emit(
+            "resume", run=str(run.path), name=run.name, step=checkpoint.step,
+            total=resolved.config.run.timesteps, notes=[*notes, *more, *ways, exact],
+        )  # fmt: skip
+        yield session
+
+
+def _extend(run: RunDir, resolved: Resolved, step: int, timesteps: int | None) -> tuple[Resolved, list[str]]:
+    """The config with a new total where one was asked for; RunStateError if there is nothing to do."""
+    notes: list[str] = []
+    status = run.read_status()
+    if timesteps is not None:
+        if timesteps <= step:
+            raise RunStateError(
+                f"timesteps={timesteps} is not above the {step} steps of run {run.name} [--timesteps]"
+            )
+        resolved, notes = finish(resolved.with_values({"run.timesteps": timesteps}, "flag --timesteps"))
+        falling = [
+            name for name in ("learning_rate", "clip_range", "ent_coef")
+            if resolved.config.value(f"ppo.{name}_final") is not None
+        ]  # fmt: skip
+        if falling:
+            notes.append(f"{', '.join(falling)} now fall over {resolved.config.run.timesteps} steps")
+        write_atomic(run.config_yaml, format_config(resolved))
+    elif status.get("state") == "done" and step >= resolved.config.run.timesteps:
+        raise RunStateError(
+            f"run {run.name} is finished ({step} steps);"
+            f" `mission-gym resume {run.name} --timesteps N` extends it"
+        )
+    return resolved, notes
+
+
+def _exactness(run: RunDir, ways: list[str]) -> str:
+    plan: dict[str, Any] = read_json(run.plan_json) if run.plan_json.exists() else {}
+    changed = [
+        f"{name} {before} -> {versions().get(name)}"
+        for name, before in plan.get("versions", {}).items()
+        if versions().get(name) != before
+    ]
+    if changed:
+        return f"the resume is statistical, not exact: {', '.join(changed)}"
+    if any("boundary" in way for way in ways):
+        return "the resume is not exact: some episodes could not be brought back"
+    return "the resume is exact"
+
+
+def check_outcome(config: Config, environment: Environment) -> None:
+    """Refuse a `stop_when` that names an outcome the environment does not declare."""
+    from mission_gym.config.schema import parse_stop_when
+
+    if config.run.stop_when is None:
+        return
+    name = parse_stop_when(config.run.stop_when).name
+    declared = environment.spec.outcomes
+    if name != "return" and name not in declared:
+        known = ", ".join(["return", *declared])
+        raise ConfigError(
+            f"stop_when={config.run.stop_when!r}: the environment declares no outcome {name!r} in"
+            f" metadata['outcomes']; it has {known} [--stop-when]"
+        )
+
+
+def config_hash(config: Config) -> str:
+    """A hash of everything that can change a number."""
+    content = config.model_dump(
+        mode="json", exclude={"run": {"run_name", "runs_dir", "notes", "tensorboard"}}
+    )
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """What bits depend on: a resume under other versions is statistical."""
+    packages = {name: version(name) for name in ("mission-gym", "numpy", "torch", "gymnasium")}
+    return packages | {
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()} {platform.system()}",
+    }
+
+
+def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) -> Environment:
+    """The environment of a run, from its own snapshot of config files."""
+    kwargs = dict(config.env.env_kwargs)
+    files = run.env / _FILES
+    if files.exists():
+        kwargs |= {key: str(run.env / name) for key, name in read_json(files).items()}
+    if source is None and config.env.env_id.startswith("<"):
+        raise UsageError(
+            f"run {run.name} was trained on a callable that can't be imported ({config.env.env_id});"
+            " pass it as env= in Python"
+        )
+    return open_environment(config, kwargs, source)
+
+
+def check_signature(run: RunDir, environment: Environment) -> None:
+    """Refuse an environment whose spaces are no longer those that the run was made with."""
+    made_with = read_lineage(run).env_signature
+    if made_with != environment.spec.signature:
+        raise RunStateError(
+            f"the environment {environment.spec.env_id} has changed its spaces since run {run.name} was made"
+            f" (signature {made_with} -> {environment.spec.signature}); a policy can't be carried over"
+        )
+
+
+def _own_files(run: RunDir, config: Config, environment: Environment, source: EnvSource) -> Environment:
+    """Copy files and folders named in the keywords into the run, and use them from there."""
+    names: dict[str, str] = {}
+    with disk_errors(run.env):
+        run.env.mkdir(exist_ok=True)
+        for key, value in environment.request.kwargs.items():
+            path = Path(value) if isinstance(value, str) and value else None
+            if path is None or not path.exists():
+                continue
+            name = f"{key}-{path.name}" if path.name in names.values() else path.name
+            if path.is_dir():
+                shutil.copytree(path, run.env / name)
+            else:
+                shutil.copy2(path, run.env / name)
+            names[key] = name
+    if not names:
+        return environment
+    write_json(run.env / _FILES, names)
+    if source is not None:
+        return open_run_environment(run, config, source)
+    kwargs = {**config.env.env_kwargs, **{key: str(run.env / name) for key, name in names.items()}}
+    request = replace(environment.request, kwargs=kwargs)
+    return replace(environment, request=request, factory=make_factory(request))

@@ -1,0 +1,115 @@
+"""Atomic, durable files. A reader sees the old content or the new, whatever kills the writer.
+
+Every write of the room goes through here or reports through `disk_errors`, so that a full or
+read-only disk is a DiskError with the path and the cause.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mission_gym.errors import DiskError, RunStateError
+
+TEMPORARY = ".tmp-"
+_REMEDIES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "raise the limit on file sizes",
+    errno.EACCES: "check the permissions",
+    errno.EPERM: "check the permissions",
+    errno.EROFS: "choose a folder that can be written",
+}
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into a DiskError about `path`."""
+    try:
+        yield
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, "check the disk")
+        raise DiskError(f"can't write {path}: {error.strerror or error}; {remedy}") from error
+
+
+def write_synced(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write a new file; `durable` waits until the disk has it."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has the names in `folder`."""
+    if sys.platform == "win32":  # folders can't be opened there; a rename is durable on NTFS
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomic(path: Path, data: bytes | str, *, durable: bool = True) -> None:
+    """Replace the content of `path` in one step; without `durable` a power cut may bring back the old."""
+    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
+    with disk_errors(path):
+        try:
+            content = data.encode() if isinstance(data, str) else data
+            write_synced(temporary, content, durable=durable)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        if durable:
+            sync_folder(path.parent)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files in `folder` whose writers were killed."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        import psutil
+
+        pid = path.name.rpartition("-")[2]
+        # Containers give every process the same small pids, so our own may be a dead writer's.
+        if pid.isdigit() and (int(pid) == os.getpid() or not psutil.pid_exists(int(pid))):
+            with disk_errors(path):
+                path.unlink(missing_ok=True)
+
+
+def plain(value: Any) -> Any:
+    """Return `value` as strict JSON has it: NumPy scalars as Python's, NaN and infinity as None."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
+    """Write `value` atomically as strict JSON."""
+    write_atomic(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n", durable=durable)
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; RunStateError if it is missing, unreadable or damaged."""
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise RunStateError(f"can't read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise RunStateError(f"{path} is truncated or altered: {error}") from error

@@ -1,0 +1,121 @@
+"""From what a user types to a run and a checkpoint: `RUN`, `RUN@STEP`, `RUN@best`, `RUN@last`.
+
+RUN is a path of a run or of a checkpoint inside one, a run name with or without its time stamp, a
+unique prefix, or `latest`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from mission_gym.errors import RunStateError, nearest
+from mission_gym.store.checkpoints import CheckpointInfo, list_checkpoints, step_of
+from mission_gym.store.evals import best_step
+from mission_gym.store.rundir import RunDir
+
+Step = int | Literal["best", "last"] | None
+_STAMP = re.compile(r"-\d{8}-\d{6}(-\d+)?$")
+_NUM_LISTED = 12
+
+
+class RunRef(NamedTuple):
+    """A run, the checkpoint that was meant (None: the best, else the last), and a note to say aloud."""
+
+    run: RunDir
+    step: Step
+    note: str = ""
+
+
+def list_runs(runs_dir: Path) -> list[RunDir]:
+    """All runs in a folder, the newest last."""
+    runs = [RunDir(path) for path in runs_dir.iterdir()] if runs_dir.is_dir() else []
+    # Two of one moment differ by their suffix: the longer, then the greater, is the later.
+    return sorted((run for run in runs if run.exists), key=lambda run: (run.created, len(run.name), run.name))
+
+
+def find_run(text: str, runs_dir: Path) -> RunRef:
+    """Resolve what the user typed; RunStateError with the candidates or the nearest name."""
+    by_path = _find_path(text)  # first as it stands: a path may hold an "@"
+    if by_path:
+        return by_path
+    name, at, step_text = text.rpartition("@")
+    if not at:
+        return _find_name(text, runs_dir)
+    step = _parse_step(step_text, text)
+    found = _find_path(name) or _find_name(name, runs_dir)
+    if found.step is not None:
+        raise RunStateError(f"{text!r} names two checkpoints, by path and by @{step}; drop one of them")
+    return found._replace(step=step)
+
+
+def checkpoint_for(ref: RunRef) -> CheckpointInfo:
+    """The checkpoint that is meant: without a step the best where evaluations were made, else the last."""
+    infos = {info.step: info for info in list_checkpoints(ref.run.checkpoints)}
+    if not infos:
+        raise RunStateError(f"run {ref.run.name} has no checkpoint yet [{ref.run.checkpoints}]")
+    step = ref.step
+    if step is None or step == "best":
+        best = best_step(ref.run, among=infos)
+        if best is None and step == "best":
+            raise RunStateError(f"run {ref.run.name} has no evaluated checkpoint to call the best; use @last")
+        step = "last" if best is None else best
+    if step == "last":
+        step = max(infos)
+    if step not in infos:
+        known = _shorten([str(step) for step in infos])
+        raise RunStateError(f"run {ref.run.name} has no checkpoint at step {step}; it has {known}")
+    return infos[step]
+
+
+def _find_path(text: str) -> RunRef | None:
+    path = Path(os.path.abspath(text))
+    if path.is_file():
+        path = path.parent
+    if RunDir(path).exists:
+        return RunRef(RunDir(path), None)
+    run, step = RunDir(path.parent.parent), step_of(path)
+    if step is not None and path.is_dir() and path.parent == run.checkpoints and run.exists:
+        return RunRef(run, step)
+    return None
+
+
+def _find_name(name: str, runs_dir: Path) -> RunRef:
+    runs = {run.name: run for run in list_runs(runs_dir)}
+    if not runs:
+        raise RunStateError(
+            f"no run {name!r}: there are no runs in {runs_dir}; `mission-gym train` makes one"
+        )
+    if name == "latest":
+        return RunRef(list(runs.values())[-1], None)
+    if name in runs:
+        return RunRef(runs[name], None)
+    namesakes = [run for run in runs.values() if _STAMP.sub("", run.name) == name]
+    if namesakes:
+        newest = namesakes[-1]
+        note = f"{len(namesakes)} runs are named {name!r}; taking the newest, {newest.name}"
+        return RunRef(newest, None, note if len(namesakes) > 1 else "")
+    candidates = [known for known in runs if name and known.startswith(name)]
+    if len(candidates) > 1:
+        raise RunStateError(f"{name!r} fits {len(candidates)} runs: {_shorten(candidates)}; type more of it")
+    if candidates:
+        return RunRef(runs[candidates[0]], None)
+    hint = nearest(name, [*runs, *(_STAMP.sub("", known) for known in runs)])
+    raise RunStateError(f"no run {name!r} in {runs_dir}{hint}; `mission-gym runs list` shows them all")
+
+
+def _parse_step(step_text: str, text: str) -> Step:
+    if step_text == "best":
+        return "best"
+    if step_text == "last":
+        return "last"
+    if step_text.isascii() and step_text.isdigit():
+        return int(step_text)
+    raise RunStateError(f"{step_text!r} in {text!r} is no checkpoint; use @STEP, @best or @last")
+
+
+def _shorten(names: list[str]) -> str:
+    left_out = len(names) - _NUM_LISTED
+    return ", ".join(names[-_NUM_LISTED:]) + (f" and {left_out} earlier" if left_out > 0 else "")

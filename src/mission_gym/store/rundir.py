@@ -1,0 +1,183 @@
+"""The folder of one run: its files by name, its lock, its status.
+
+`RunDir` is a cheap handle: several may exist for one folder, readers need no lock, and only the
+process inside `lock()` writes. A run that says it is alive while nobody holds its lock is dead.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from mission_gym.errors import DiskError, RunStateError, UsageError
+from mission_gym.store import lock
+from mission_gym.store.checkpoints import recover
+from mission_gym.store.files import read_json, remove_leftovers, sync_folder, write_json
+
+_STATUS_LOCK = threading.Lock()  # a heartbeat thread and the loop both merge into status.json
+# Reading a status takes the lock for some microseconds, which must not look like a second writer.
+_LOCK_WAIT_S = 0.1
+_RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+def slug(env_id: str) -> str:
+    """A run name from an environment: `mission_gym/Capture-v0` -> `capture-v0`, `pkg:Env` -> `pkg-env`."""
+    return re.sub(r"[^a-z0-9._-]+", "-", env_id.rpartition("/")[2].lower()).strip("-.") or "run"
+
+
+class RunDir:
+    """A run directory; the properties name its files, which may not exist yet."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(os.path.abspath(path))
+
+    @classmethod
+    def create(cls, runs_dir: Path, name: str, now: datetime | None = None) -> RunDir:
+        """Make `<name>-<YYYYMMDD-HHMMSS>`, with -2, -3 ... if taken; UsageError where it can't be written."""
+        if not _RUN_NAME.fullmatch(name) or name == "latest":
+            raise UsageError(
+                f"run name {name!r} does not fit; use letters, digits, '_', '-' and '.', not the last two "
+                f"in front, and not 'latest' [--run-name]"
+            )
+        now = now or datetime.now()
+        stamped = f"{name}-{now:%Y%m%d-%H%M%S}"
+        try:
+            runs_dir.mkdir(parents=True, exist_ok=True)
+            run = cls(_make_folder(runs_dir, stamped))
+            sync_folder(runs_dir)
+        except OSError as error:
+            raise UsageError(
+                f"can't make a run in {runs_dir}: {error.strerror or error}; give another folder [--runs-dir]"
+            ) from error
+        try:
+            run.write_status(state="starting", created=now.timestamp())
+        except DiskError as error:
+            shutil.rmtree(run.path, ignore_errors=True)
+            raise UsageError(f"{error}, or give another folder [--runs-dir]") from error
+        return run
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def config_yaml(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def env(self) -> Path:
+        return self.path / "env"
+
+    @property
+    def plan_json(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def status_json(self) -> Path:
+        return self.path / "status.json"
+
+    @property
+    def metrics_jsonl(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def progress_csv(self) -> Path:
+        return self.path / "progress.csv"
+
+    @property
+    def monitor_csv(self) -> Path:
+        return self.path / "monitor.csv"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def eval(self) -> Path:
+        return self.path / "eval"
+
+    @property
+    def lineage_json(self) -> Path:
+        return self.path / "lineage.json"
+
+    @property
+    def pins_json(self) -> Path:
+        return self.path / "pins.json"
+
+    @property
+    def log_txt(self) -> Path:
+        return self.path / "log.txt"
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder is a run: every run has a status from its first moment."""
+        return self.status_json.is_file()
+
+    @property
+    def created(self) -> float:
+        """Unix time of the start, 0 if the status lost it."""
+        return float(self._stored_status().get("created", 0.0))
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Own the run for writing, put in order what a kill left; RunStateError if another process has it."""
+        with lock.hold(self._lock_path, wait_s=_LOCK_WAIT_S):
+            recover(self.checkpoints)
+            remove_leftovers(self.path)
+            remove_leftovers(self.eval)
+            yield
+
+    def write_status(self, *, durable: bool = True, **fields: Any) -> None:
+        """Merge fields into the status, with pid and heartbeat; None removes a field."""
+        with _STATUS_LOCK:
+            merged = {**self._stored_status(), **fields, "pid": os.getpid(), "heartbeat": time.time()}
+            kept = {name: value for name, value in merged.items() if value is not None}
+            write_json(self.status_json, kept, durable=durable)
+
+    def read_status(self) -> dict[str, Any]:
+        """The status; a run whose process was killed reads as `failed`, cause `process gone`."""
+        status = self._stored_status()
+        if status.get("state") in ("starting", "running") and not lock.is_held(self._lock_path):
+            status = self._stored_status()  # it may have ended between the two looks
+            if status.get("state") in ("starting", "running"):
+                status |= {"state": "failed", "cause": "process gone"}
+        return status
+
+    @property
+    def _lock_path(self) -> Path:
+        return self.path / ".lock"
+
+    def _stored_status(self) -> dict[str, Any]:
+        if not self.exists:
+            return {}
+        try:
+            status = read_json(self.status_json)
+        except RunStateError as error:  # a heartbeat lost in a power cut must not cost the run
+            return {"state": "failed", "cause": str(error)}
+        return dict(status)
+
+
+def _make_folder(runs_dir: Path, stamped: str) -> Path:
+    number = 1
+    while True:
+        path = runs_dir / (stamped if number == 1 else f"{stamped}-{number}")
+        try:
+            path.mkdir()  # the one arbiter between processes that start in the same second
+        except FileExistsError:
+            number += 1
+            continue
+        return path

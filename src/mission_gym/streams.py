@@ -1,0 +1,46 @@
+"""Random streams as pure functions of (seed, name, counters): nothing to save, nothing to restore.
+
+Every episode has its own seed below 2**31. Training, model selection and the final report use
+disjoint ranges, so an evaluation never plays an episode that was trained on. The evaluation suites
+do not depend on the run's seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import numpy as np
+
+Stream = Literal["train", "select", "report"]
+_RANGES: dict[Stream, tuple[int, int]] = {
+    "train": (0, 1 << 30),
+    "select": (1 << 30, 1 << 29),
+    "report": ((1 << 30) + (1 << 29), 1 << 29),
+}
+
+
+def _digest(*parts: int | str) -> int:
+    text = "/".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
+
+
+def episode_seed(run_seed: int, stream: Stream, env_id: int, episode: int) -> int:
+    """The seed of one episode: a hash, inside the range of its stream."""
+    first, count = _RANGES[stream]
+    return first + _digest(run_seed, stream, env_id, episode) % count
+
+
+def suite_seeds(stream: Literal["select", "report"], episodes: int) -> list[int]:
+    """The fixed seeds of an evaluation suite; a longer suite begins with the shorter one."""
+    return [episode_seed(0, stream, 0, number) for number in range(episodes)]
+
+
+def generator(*parts: int | str) -> np.random.Generator:
+    """A NumPy generator for a named place, e.g. `generator(seed, "act", group, block_number)`."""
+    return np.random.Generator(np.random.Philox(_digest(*parts)))
+
+
+def torch_seed(*parts: int | str) -> int:
+    """A seed for torch's own generator at a named place."""
+    return _digest(*parts) % (1 << 63)

@@ -1,0 +1,154 @@
+"""Our vector behind Gymnasium's interface: equal to `gymnasium.vector.SyncVectorEnv` bit for bit.
+
+Same-step leaves auto-reset to the vector. Next-step and disabled turn it off and reset rows by name.
+Every call returns fresh arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from mission_gym.data import Array, StepBatch
+from mission_gym.env.factory import Factory
+from mission_gym.env.probe import probe
+from mission_gym.env.spaces import leaf_specs, unflatten
+from mission_gym.errors import UsageError
+from mission_gym.vector.serial import SerialVec
+
+
+class GymVector(VectorEnv[Any, Any, Any]):
+    """A `gymnasium.vector.VectorEnv` on a SerialVec; only resets by the caller carry seeds."""
+
+    def __init__(self, factories: Sequence[Factory], name: str, autoreset_mode: AutoresetMode) -> None:
+        spec = probe(factories[0], name)
+        # Gymnasium's interface shows the mask where the environment puts it, in the observation too.
+        spec = replace(spec, mask_source="", leaves=leaf_specs(spec.observation_space))
+        self.num_envs = len(factories)
+        self._mode = autoreset_mode
+        same_step = autoreset_mode == AutoresetMode.SAME_STEP
+        self._vec = SerialVec(factories, spec, self.num_envs, _no_seed, infos=True, autoreset=same_step)
+        self.single_observation_space = spec.observation_space
+        self.single_action_space = spec.action_space
+        self.observation_space = batch_space(spec.observation_space, self.num_envs)
+        self.action_space = batch_space(spec.action_space, self.num_envs)
+        self.metadata = {**self._vec.envs[0].metadata, "autoreset_mode": autoreset_mode}
+        self.render_mode = self._vec.envs[0].render_mode
+        self._obs = tuple(np.zeros((self.num_envs, *leaf.shape), leaf.dtype) for leaf in spec.leaves)
+        self._done = np.zeros(self.num_envs, np.bool_)
+
+    def reset(
+        self,
+        *,
+        seed: int | list[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all rows, or those of `options["reset_mask"]`; an int seeds row i with seed + i."""
+        if isinstance(seed, list):
+            seeds = seed
+        else:
+            seeds = [None if seed is None else seed + row for row in range(self.num_envs)]
+        if len(seeds) != self.num_envs:
+            raise UsageError(f"{len(seeds)} seeds for {self.num_envs} environments; give one for each")
+        if options is None or "reset_mask" not in options:
+            batch = self._vec.reset(seeds=seeds, options=options)
+        else:
+            chosen = self._check_reset_mask(options["reset_mask"])
+            rest = {key: value for key, value in options.items() if key != "reset_mask"}
+            batch = self._vec.reset(chosen, [seeds[row] for row in chosen], rest)
+        self._done[batch.env_ids] = False
+        self._keep(batch)
+        return self._show(), self._collect_infos([batch])
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Step every row; what happens at the end of an episode is the auto-reset mode's."""
+        rows = np.asarray(actions)
+        reward = np.zeros(self.num_envs)
+        terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
+        batches = []
+        live = np.arange(self.num_envs)
+        if self._mode == AutoresetMode.NEXT_STEP and self._done.any():
+            batches.append(
+                self._vec.reset(np.flatnonzero(self._done).tolist(), [None] * int(self._done.sum()))
+            )
+            self._keep(batches[0])
+            live = np.flatnonzero(~self._done)
+        if live.size:
+            self._vec.send(rows[live], live.tolist())
+            batch = self._vec.recv()
+            self._keep(batch)
+            reward[live], terminated[live], truncated[live] = batch.reward, batch.terminated, batch.truncated
+            batches.append(batch)
+        self._done = terminated | truncated
+        return self._show(), reward, terminated, truncated, self._collect_infos(batches)
+
+    def render(self) -> tuple[Any, ...]:
+        """Return one frame for each environment."""
+        return self.call("render")
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method, or read an attribute, of every environment."""
+        found = [env.get_wrapper_attr(name) for env in self._vec.envs]
+        return tuple(item(*args, **kwargs) if callable(item) else item for item in found)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Read an attribute of every environment."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of every environment: one value for all, or a list or tuple with one for each."""
+        if not isinstance(values, list | tuple):
+            values = [values] * self.num_envs
+        if len(values) != self.num_envs:
+            raise UsageError(
+                f"{len(values)} values of {name!r} for {self.num_envs} environments; give one for each"
+            )
+        for env, value in zip(self._vec.envs, values, strict=True):
+            env.set_wrapper_attr(name, value)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the environments."""
+        self._vec.close()
+
+    def _check_reset_mask(self, mask: Any) -> list[int]:
+        fits = isinstance(mask, np.ndarray) and mask.shape == (self.num_envs,) and mask.dtype == np.bool_
+        if not fits or not mask.any():
+            raise UsageError(
+                f'options["reset_mask"] is {mask!r}, expected a bool array of shape ({self.num_envs},) '
+                "with at least one True"
+            )
+        rows: list[int] = np.flatnonzero(mask).tolist()
+        return rows
+
+    def _keep(self, batch: StepBatch) -> None:
+        for kept, leaf in zip(self._obs, batch.obs, strict=True):
+            kept[batch.env_ids] = leaf
+
+    def _show(self) -> Any:
+        return unflatten(self.single_observation_space, tuple(leaf.copy() for leaf in self._obs))
+
+    def _collect_infos(self, batches: list[StepBatch]) -> dict[str, Any]:
+        """Lay out the infos as Gymnasium does; in row order, since the first value decides the dtype."""
+        by_row: dict[int, list[dict[str, Any]]] = {}
+        for batch in batches:
+            ids = batch.env_ids.tolist()
+            by_row.update({ids[row]: [info] for row, info in batch.infos.items() if info})
+            for position, row in enumerate(batch.ended.tolist() if batch.final_infos else ()):
+                leaves = tuple(leaf[position].copy() for leaf in batch.final_obs)
+                final_obs = unflatten(self.single_observation_space, leaves)
+                final = {"final_obs": final_obs, "final_info": batch.final_infos[row]}
+                by_row[ids[row]] = [final, batch.infos[row]]
+        infos: dict[str, Any] = {}
+        for row in sorted(by_row):
+            for info in by_row[row]:
+                infos = self._add_info(infos, info, row)
+        return infos
+
+
+def _no_seed(env_id: int, episode: int) -> None:
+    """Gymnasium seeds the first episode only; the others go on with the environment's generator."""

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mission_gym.config.layers import format_config, read_config, read_presets, resolve
+from mission_gym.config.rules import finish
+from mission_gym.errors import ConfigError
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "my.yaml"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_the_stronger_source_wins(tmp_path: Path) -> None:
+    file = write(tmp_path, "vector: {n_envs: 3}\nppo: {n_steps: 30, gamma: 0.3, n_epochs: 3}")
+    resolved = resolve(
+        "CartPole-v1",
+        {"n_envs": "1"},
+        sets=["vector.n_envs=2", "ppo.n_steps=20"],
+        config_file=file,
+        preset="fast",
+    )
+    config, sources = resolved.config, resolved.sources
+    assert (config.vector.n_envs, sources["vector.n_envs"]) == (1, "flag --n-envs")
+    assert (config.ppo.n_steps_per_env, sources["ppo.n_steps_per_env"]) == (20, "--set ppo.n_steps")
+    assert (config.ppo.gamma, sources["ppo.gamma"]) == (0.3, f"config {file}")
+    assert (config.ppo.batch_size, sources["ppo.batch_size"]) == (2048, "preset fast")
+    assert (config.ppo.gae_lambda, sources["ppo.gae_lambda"]) == (0.8, "settings CartPole-v1")
+    assert (config.ppo.vf_coef, sources["ppo.vf_coef"]) == (0.5, "default")
+    explicit = {path for path in sources if resolved.explicit(path)}
+    assert explicit == {"env.env_id", "vector.n_envs", "ppo.n_steps_per_env", "ppo.gamma", "ppo.n_epochs"}
+
+
+def test_flags_name_their_negation_and_alias() -> None:
+    sources = resolve("Env-v0", {"tensorboard": False, "n_steps": 64}).sources
+    assert sources["run.tensorboard"] == "flag --no-tensorboard"
+    assert sources["ppo.n_steps_per_env"] == "flag --n-steps"
+
+
+def test_the_environment_may_come_from_set_or_file(tmp_path: Path) -> None:
+    file = write(tmp_path, "env: {env_id: CartPole-v1}")
+    assert resolve(None, {}, config_file=file).sources["ppo.gamma"] == "settings CartPole-v1"
+    assert resolve(None, {}, sets=["env.env_id=Pendulum-v1"], config_file=file).config.ppo.gamma == 0.9
+
+
+def test_a_missing_environment_is_told() -> None:
+    with pytest.raises(
+        ConfigError, match="no environment is given; name one, like `mission-gym train CartPole-v1`"
+    ):
+        resolve(None, {})
+
+
+def test_all_problems_come_in_one_error(tmp_path: Path) -> None:
+    file = write(tmp_path, "pop: {gamma: 1}\nppo: {gama: 1}\ngamma: 0.9\nvector: 5")
+    with pytest.raises(ConfigError) as caught:
+        resolve(
+            None,
+            {"n_env": 4, "n_steps": 1, "n_steps_per_env": 2, "seed": -1},
+            sets=["gamma=0.9", "ppo.gamma", "run.notes=[1"],
+            config_file=file,
+            preset="fats",
+        )
+    assert caught.value.problems == [
+        "'n_env' is not a known field (did you mean 'n_envs'?); correct the name [flag --n-env]",
+        "ppo.n_steps_per_env is given twice; keep one [flag --n-steps; flag --n-steps-per-env]",
+        "'ppo.gamma' has no value; write section.field=value, like ppo.gamma=0.98 [--set]",
+        "this is not valid YAML: expected ',' or ']', but got '<stream end>' in line 1; correct it"
+        " [--set run.notes]",
+        "'gamma' is not a known field (did you mean 'ppo.gamma'?); correct the name [--set gamma]",
+        "'pop' is not a section (did you mean 'ppo'?); the sections are env, vector, ppo, policy, compute,"
+        f" evaluation, checkpoints, run [config {file}]",
+        "'gamma' is not a section; write the field below `ppo:`; the sections are env, vector, ppo, policy,"
+        f" compute, evaluation, checkpoints, run [config {file}]",
+        f"section 'vector' holds 5; write its fields below it [config {file}]",
+        f"'ppo.gama' is not a known field (did you mean 'ppo.gamma'?); correct the name [config {file}]",
+        "preset 'fats' is unknown (did you mean 'fast'?); choose one of fast, heavy, beast, max-gpu, gpu,"
+        " cpu, quick, develop, full, overnight [--preset]",
+        "no environment is given; name one, like `mission-gym train CartPole-v1`, or write env_id below"
+        " `env:` in the config file [ENV]",
+        "seed: -1 is not a whole number from 0 up; write it like 5000, 500k, 50M or 1e6 [flag --seed]",
+    ]
+
+
+def test_set_values_are_yaml() -> None:
+    sets = [
+        "policy.network_arch=[32, 16]",
+        "ppo.target_kl=null",
+        "ppo.learning_rate=1e-3",
+        "run.stop_when=won>=0.8",
+    ]
+    config = resolve("Env-v0", {}, sets=sets).config
+    assert config.policy.network_arch == (32, 16)
+    assert config.ppo.target_kl is None
+    assert config.ppo.learning_rate == 1e-3
+    assert config.run.stop_when == "won>=0.8"
+
+
+def test_the_same_set_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"ppo\.gamma is given twice"):
+        resolve("Env-v0", {}, sets=["ppo.gamma=0.9", "ppo.gamma=0.8"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "ppo: !!python/object/apply:os.getcwd []",
+            "only plain YAML values are read, and nothing in it was run",
+        ),
+        ("- ppo", "the file and its `sources:` must be mappings"),
+        ("sources: 5", "the file and its `sources:` must be mappings"),
+        ("ppo: [", "this is not valid YAML"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(ConfigError, match=message):
+        resolve("Env-v0", {}, config_file=file)
+    with pytest.raises(ConfigError, match=message):
+        read_config(file)
+
+
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="the file can't be read: No such file or directory; check the path"
+    ):
+        resolve("Env-v0", {}, config_file=tmp_path / "none.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"run: {notes: \xe9}")
+    with pytest.raises(ConfigError, match="the file is not UTF-8 text"):
+        resolve("Env-v0", {}, config_file=tmp_path / "latin.yaml")
+
+
+def test_empty_files_and_sections_change_nothing(tmp_path: Path) -> None:
+    assert resolve("Env-v0", {}, config_file=write(tmp_path, "")) == resolve("Env-v0", {})
+    assert resolve("Env-v0", {}, config_file=write(tmp_path, "ppo:\n")) == resolve("Env-v0", {})
+
+
+def test_a_written_config_reads_back_equal(tmp_path: Path) -> None:
+    flags = {"env_kwargs": ["size=5", "text=é"], "learning_rate": 1e-5, "max_time": "5m", "n_steps": 64}
+    resolved, _ = finish(resolve("CartPole-v1", flags, preset="fast"))
+    assert read_config(write(tmp_path, format_config(resolved))) == resolved
+
+
+def test_a_written_config_is_valid_as_config_and_remembers_what_was_explicit(tmp_path: Path) -> None:
+    first, _ = finish(resolve("CartPole-v1", {"gamma": 0.9}))
+    file = write(tmp_path, format_config(first))
+    second = resolve(None, {}, config_file=file)
+    assert second.config == first.config
+    assert second.sources["ppo.gamma"] == f"flag --gamma via config {file}"
+    assert {path for path in second.sources if second.explicit(path)} == {"env.env_id", "ppo.gamma"}
+
+    third = resolve(None, {}, config_file=write(tmp_path, format_config(second)))
+    assert third.sources == second.sources
+
+
+def test_a_line_added_to_a_written_config_is_explicit(tmp_path: Path) -> None:
+    file = write(
+        tmp_path, "env: {env_id: Env-v0}\nppo: {gamma: 0.9, vf_coef: 0.5}\nsources: {ppo.vf_coef: default}"
+    )
+    resolved = resolve(None, {}, config_file=file)
+    assert resolved.explicit("ppo.gamma")
+    assert not resolved.explicit("ppo.vf_coef")
+
+
+def test_a_preset_without_effect_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path, format_config(resolve("Env-v0", {})))
+    with pytest.raises(ConfigError, match="preset fast changes nothing: stronger values replace all of it"):
+        resolve(None, {}, config_file=file, preset="fast")
+
+
+def test_with_values_replaces_and_checks() -> None:
+    resolved = resolve("Env-v0", {})
+    planned = resolved.with_values({"vector.n_envs": 32}, "plan")
+    assert planned.config.vector.n_envs == 32
+    assert planned.sources["vector.n_envs"] == "plan"
+    assert not planned.explicit("vector.n_envs")
+    assert resolved.config.vector.n_envs == 8
+    with pytest.raises(ConfigError, match=r"n_envs=0 should be greater than or equal to 1 \[plan\]"):
+        resolved.with_values({"vector.n_envs": 0}, "plan")
+
+
+@pytest.mark.parametrize(
+    ("name", "n_envs", "n_steps", "batch", "epochs", "arch"),
+    [
+        ("fast", 16, 256, 2048, 15, (512, 512)),
+        ("heavy", 32, 256, 4096, 20, (1024, 512, 256)),
+        ("beast", 64, 512, 8192, 30, (1024, 512, 512, 256)),
+        ("max-gpu", 32, 256, 512, 30, (1024, 1024, 512, 256)),
+        ("gpu", 8, 512, 256, 10, (256, 256)),
+        ("cpu", 1, 256, 64, 4, (128, 128)),
+    ],
+)
+def test_presets_of_sizes(
+    name: str, n_envs: int, n_steps: int, batch: int, epochs: int, arch: tuple[int, ...]
+) -> None:
+    resolved, notes = finish(resolve("Env-v0", {"timesteps": 1 << 20}, preset=name))
+    config = resolved.config
+    assert (config.vector.n_envs, config.ppo.n_steps_per_env, config.ppo.batch_size) == (
+        n_envs,
+        n_steps,
+        batch,
+    )
+    assert (config.ppo.n_epochs, config.policy.network_arch) == (epochs, arch)
+    assert config.ppo.target_kl == (0.03 if epochs >= 15 else None)
+    assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("name", "n_envs", "timesteps"),
+    [("quick", 4, 10_000), ("develop", 8, 100_000), ("full", 12, 900_000), ("overnight", 16, 5_000_000)],
+)
+def test_presets_of_length(name: str, n_envs: int, timesteps: int) -> None:
+    config = resolve("CartPole-v1", {}, preset=name).config
+    assert (config.vector.n_envs, config.run.timesteps, config.ppo.batch_size) == (n_envs, timesteps, "auto")
+
+
+def test_every_preset_fits_every_shipped_environment() -> None:
+    for env_id in ("CartPole-v1", "Acrobot-v1", "LunarLander-v3", "Pendulum-v1", "MountainCar-v0"):
+        for preset in (None, *read_presets()):
+            finish(resolve(env_id, {}, preset=preset))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "rollout"),
+    [
+        ("CartPole-v1", 256),
+        ("Acrobot-v1", 4096),
+        ("LunarLander-v3", 16384),
+        ("Pendulum-v1", 4096),
+        ("MountainCar-v0", 256),
+    ],
+)
+def test_shipped_settings_fix_sizes_and_normalisation(env_id: str, rollout: int) -> None:
+    resolved = resolve(env_id, {})
+    assert resolved.config.rollout_size == rollout
+    for path in ("vector.n_envs", "ppo.batch_size", "policy.normalize_obs", "policy.normalize_returns"):
+        assert resolved.sources[path] == f"settings {env_id}"

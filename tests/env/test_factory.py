@@ -1,0 +1,144 @@
+"""Names become environments, or errors that say what to do."""
+
+import json
+import pickle
+import sys
+from dataclasses import asdict
+
+import gymnasium as gym
+import pytest
+
+from mission_gym.env.factory import EnvRequest, is_trusted, make_factory, make_vector_factory
+from mission_gym.env.toys import Faulty, Identity
+from mission_gym.errors import EnvContractError, UsageError
+
+OWN_MODULE = """
+import gymnasium as gym
+from mission_gym.env.toys import Identity
+
+def make(n):
+    return Identity(n)
+
+def shift(env):
+    return gym.wrappers.TransformReward(env, lambda reward: reward + 1)
+
+def make_many(num_envs):
+    return gym.make_vec("CartPole-v1", num_envs, "vector_entry_point")
+
+def make_one(num_envs):
+    return Identity()
+
+def nothing():
+    return 3
+
+gym.register("Own-v0", entry_point=Identity)
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_envs.py").write_text(OWN_MODULE)
+    (tmp_path / "needs_more.py").write_text("import a_package_that_is_not_there")
+    (tmp_path / "breaks.py").write_text("raise ValueError('half written')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name in ("own_envs", "needs_more", "breaks"):
+        sys.modules.pop(name, None)
+    gym.registry.pop("Own-v0", None)
+
+
+def build(env_id, wrap=(), render_mode=None, **kwargs):
+    return make_factory(EnvRequest(env_id, kwargs, wrap), render_mode)()
+
+
+def test_ids_modules_and_callables(own_module):
+    assert build("CartPole-v1", max_episode_steps=7).spec.max_episode_steps == 7
+    assert build("own_envs:Own-v0").spec.id == "Own-v0"
+    assert build("own_envs:make", n=6).action_space.n == 6
+    assert make_factory(Identity)().action_space.n == 4
+    assert build("CartPole-v1", render_mode="rgb_array").render_mode == "rgb_array"
+
+
+def test_wrappers_apply_in_order(own_module):
+    env = build("CartPole-v1", wrap=("own_envs:shift", "own_envs:shift"))
+    env.reset(seed=0)
+    assert env.step(0)[1] == 3.0
+
+
+def test_a_request_is_json_and_its_factory_pickles():
+    request = EnvRequest("CartPole-v1", {"max_episode_steps": 3})
+    assert EnvRequest(**json.loads(json.dumps(asdict(request)))).kwargs == request.kwargs
+    assert pickle.loads(pickle.dumps(make_factory(request)))().spec.max_episode_steps == 3
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "error", "message"),
+    [
+        ("CartPol-v1", {}, UsageError, r"unknown environment 'CartPol-v1' \(did you mean 'CartPole-v1'\?\)"),
+        ("CartPole-v9", {}, UsageError, r"did you mean 'CartPole-v[01]'"),
+        ("no_such_module:Thing", {}, UsageError, "no module named 'no_such_module'; install it, or start in"),
+        ("needs_more:Thing", {}, UsageError, "needs 'a_package_that_is_not_there', which is not installed"),
+        ("breaks:Thing", {}, EnvContractError, "importing 'breaks' raised ValueError: half written"),
+        ("own_envs:mak", {}, UsageError, r"registers no environment 'mak' \(did you mean 'make'\?\)"),
+        ("own_envs:nothing", {}, EnvContractError, "gave a int, no gymnasium.Env"),
+        ("own_envs:make", {}, EnvContractError, "raised TypeError: .*missing 1 required"),
+        (
+            "mission_gym.env.toys:Faulty",
+            {"fail": "constructor"},
+            EnvContractError,
+            "RuntimeError: no licence",
+        ),
+        (
+            "own_envs:make_many",
+            {"num_envs": 2},
+            EnvContractError,
+            "it is vectorised itself: use --vector batched",
+        ),
+    ],
+)
+def test_bad_names(own_module, env_id, kwargs, error, message):
+    with pytest.raises(error, match=message):
+        build(env_id, **kwargs)
+
+
+def test_a_missing_extra_is_named():
+    def needs_box2d():
+        raise gym.error.DependencyNotInstalled('run `pip install swig` and `pip install "gymnasium[box2d]"`')
+
+    with pytest.raises(UsageError, match=r'; run: pip install "gymnasium\[box2d\]"$'):
+        make_factory(needs_box2d)()
+
+
+def test_bad_wrapper(own_module):
+    with pytest.raises(UsageError, match="wrapper 'CartPole-v1' is no callable"):
+        build("CartPole-v1", wrap=("CartPole-v1",))
+    with pytest.raises(EnvContractError, match="building 'own_envs:nothing' raised TypeError"):
+        build("CartPole-v1", wrap=("own_envs:nothing",))
+
+
+def test_a_callable_that_raises():
+    with pytest.raises(EnvContractError, match="RuntimeError: no licence for the simulator"):
+        make_factory(lambda: Faulty("constructor"))()
+
+
+def test_vector_factories(own_module):
+    assert make_vector_factory(EnvRequest("CartPole-v1"))(3).num_envs == 3
+    assert make_vector_factory(EnvRequest("own_envs:make_many"))(2).num_envs == 2
+    with pytest.raises(UsageError, match="'Pendulum-v1' has no vector form"):
+        make_vector_factory(EnvRequest("Pendulum-v1"))(2)
+    with pytest.raises(UsageError, match=r"wrappers own_envs:shift can't be applied"):
+        make_vector_factory(EnvRequest("CartPole-v1", {}, ("own_envs:shift",)))
+    with pytest.raises(EnvContractError, match=r"gave a Identity, no gymnasium.vector.VectorEnv"):
+        make_vector_factory(EnvRequest("own_envs:make_one"))(2)
+
+
+def test_trust():
+    assert is_trusted(gym.make("CartPole-v1"))
+    assert not is_trusted(gym.make("FrozenLake-v1"))
+    assert not is_trusted(Identity())
+
+    class Mine(gym.Wrapper):
+        pass
+
+    assert not is_trusted(Mine(gym.make("CartPole-v1")))

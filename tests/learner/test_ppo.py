@@ -1,0 +1,173 @@
+"""PPO on blocks made by hand: the first-minibatch invariant, restoring, refusing what is not finite."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mission_gym.data import ActionSpec, Block, EnvSpec, LeafSpec
+from mission_gym.errors import NotFiniteError
+from mission_gym.learner.ppo import PpoLearner, PpoSettings, Schedule
+from mission_gym.learner.torch_kernel import TorchKernel
+from mission_gym.policy import NumpyPolicy, PolicySpec
+from mission_gym.policy.sampling import draw_noise
+from mission_gym.policy.torch_form import TorchPolicy
+from mission_gym.rollout.collector import make_block
+from mission_gym.streams import generator
+
+ACTIONS = {
+    "discrete": ActionSpec("categories", (), "int64", nvec=(4,), start=(0,)),
+    "multi_discrete": ActionSpec("categories", (3,), "int64", nvec=(3, 2, 4), start=(0, 0, 0)),
+    "multi_binary": ActionSpec("binary", (3,), "int8"),
+    "box": ActionSpec("box", (2,), "float32", low=(-2.0, -1.0), high=(2.0, 1.0)),
+}
+VECTOR = LeafSpec("", (3,), "float32", "vector")
+IMAGE = LeafSpec("eye", (12, 12), "uint8", "image")
+T, S = 16, 8
+
+
+def make_learner(spec: PolicySpec, **changes: object) -> PpoLearner:
+    settings = {
+        "batch_size": 32, "n_epochs": 2, "gamma": 0.99, "gae_lambda": 0.95,
+        "learning_rate": Schedule(3e-4, 3e-4, 1000), "clip_range": Schedule(0.2, 0.2, 1000),
+        "ent_coef": Schedule(0.01, 0.0, 1000), "vf_coef": 0.5, "max_grad_norm": 0.5, "target_kl": None,
+        "normalize_advantage": True, "normalize_returns": True,
+    }  # fmt: skip
+    return PpoLearner(
+        TorchKernel(spec, seed=1), spec, PpoSettings(**(settings | changes)), num_envs=S, seed=5
+    )
+
+
+def make_filled_block(spec: PolicySpec, learner: PpoLearner, masked: bool = False) -> Block:
+    """A block acted by the policy itself on random observations."""
+    env = EnvSpec("toy", spec.leaves, spec.action, None, None, mask_source="info" if masked else "")
+    block = make_block(env, T, S)
+    rng = np.random.default_rng(0)
+    for leaf in block.obs:
+        leaf[:] = (
+            rng.integers(0, 256, leaf.shape) if leaf.dtype == np.uint8 else rng.normal(2.0, 3.0, leaf.shape)
+        )
+    learner.prime(tuple(leaf.reshape((-1, *leaf.shape[2:])) for leaf in block.obs))
+    if block.mask is not None:
+        block.mask[:] = rng.random(block.mask.shape) < 0.5
+        block.mask[..., np.cumsum((0, *spec.action.nvec[:-1]))] = True
+    policy = NumpyPolicy(spec) if spec.is_mlp else TorchPolicy(spec)
+    policy.load(learner.weights())
+    noise = draw_noise(spec.action, generator("block"), T, S)
+    for t in range(T):
+        mask = None if block.mask is None else block.mask[t]
+        out = policy.act(tuple(leaf[t] for leaf in block.obs), mask, noise[t])
+        block.action[t], block.log_prob[t] = out.action, out.log_prob
+    block.reward[:] = rng.normal(size=(T, S))
+    block.terminated[:] = rng.random((T, S)) < 0.05
+    block.truncated[:] = rng.random((T, S)) < 0.05
+    block.valid[:] = True
+    for t, s in np.argwhere(block.truncated & ~block.terminated).tolist():
+        block.final_at.append((t, s))
+        block.final_obs.append(tuple(leaf[t, s] for leaf in block.obs))
+    block.filled = T
+    return block
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("leaves", [(VECTOR,), (VECTOR, IMAGE)], ids=["mlp", "image"])
+def test_first_minibatch_has_ratio_one(name: str, masked: bool, leaves: tuple[LeafSpec, ...]) -> None:
+    if masked and ACTIONS[name].kind != "categories":
+        pytest.skip("masks exist for categories only")
+    spec = PolicySpec(leaves, ACTIONS[name], (16,))
+    learner = make_learner(spec)
+    block = make_filled_block(spec, learner, masked)
+    log_prob, _ = learner.kernel.evaluate(
+        learner.encoder.encode(tuple(leaf[:-1].reshape((-1, *leaf.shape[2:])) for leaf in block.obs)),
+        block.action.reshape(T * S, -1),
+        None if block.mask is None else block.mask[:-1].reshape(T * S, -1),
+    )
+    np.testing.assert_allclose(log_prob.reshape(T, S), block.log_prob, atol=1e-5)
+    stats = learner.update(block)
+    assert stats is not None
+    assert stats.gradient_steps == 2 * T * S // 32
+    assert stats.metrics["train/first_ratio_error"] < 1e-5
+    assert abs(stats.metrics["train/first_kl"]) < 1e-6
+
+
+def test_a_stop_request_leaves_everything_as_before() -> None:
+    spec = PolicySpec((VECTOR,), ACTIONS["box"], (16,))
+    learner = make_learner(spec)
+    block = make_filled_block(spec, learner)
+    learner.update(block)
+    before = learner.arrays()
+    calls = iter(range(100))
+    assert learner.update(block, lambda: next(calls) >= 5) is None
+    after = learner.arrays()
+    assert before.keys() == after.keys()
+    for name in before:
+        np.testing.assert_array_equal(before[name], after[name], err_msg=name)
+    # The update that is repeated is the update that would have been.
+    twin = make_learner(spec)
+    twin.load_arrays(before)
+    learner.update(block)
+    twin.update(block)
+    for name, array in learner.arrays().items():
+        np.testing.assert_array_equal(array, twin.arrays()[name], err_msg=name)
+
+
+def test_invalid_transitions_have_no_weight() -> None:
+    spec = PolicySpec((VECTOR,), ACTIONS["discrete"], (16,), normalize_obs=False)
+    outcomes = []
+    for poison in (0.0, 50.0):
+        learner = make_learner(spec, batch_size=T * S, normalize_returns=False)
+        block = make_filled_block(spec, learner)
+        block.valid[3, :] = False
+        block.truncated[2, :], block.terminated[2, :] = False, True  # the lost transition follows an end
+        block.final_at = [at for at in block.final_at if at[0] != 2]
+        block.final_obs = block.final_obs[: len(block.final_at)]
+        block.reward[3, :] = poison
+        learner.update(block)
+        outcomes.append(learner.kernel.parameters())
+    for name, array in outcomes[0].items():
+        np.testing.assert_allclose(array, outcomes[1][name], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("field", "match"),
+    [
+        ("reward", "reward of environment 2 is nan at step 4 of update 0"),
+        ("obs", "observation leaf 0 of environment 2 is nan at step 4"),
+    ],
+)
+def test_nan_in_a_block_is_named_before_learning(field: str, match: str) -> None:
+    spec = PolicySpec((VECTOR,), ACTIONS["discrete"], (16,))
+    learner = make_learner(spec)
+    block = make_filled_block(spec, learner)
+    before = learner.arrays()
+    (block.reward if field == "reward" else block.obs[0])[4, 2] = np.nan
+    with pytest.raises(NotFiniteError, match=match):
+        learner.update(block)
+    np.testing.assert_array_equal(before["policy/actor.0.weight"], learner.arrays()["policy/actor.0.weight"])
+
+
+def test_an_exploding_update_is_undone_and_named() -> None:
+    spec = PolicySpec((VECTOR,), ACTIONS["discrete"], (16,), normalize_obs=False)
+    learner = make_learner(spec, normalize_returns=False, normalize_advantage=False)
+    block = make_filled_block(spec, learner)
+    block.reward[:] = 3e38
+    before = learner.arrays()
+    with pytest.raises(NotFiniteError, match=r"gradient norm is .* in update 0"):
+        learner.update(block)
+    for name, array in before.items():
+        np.testing.assert_array_equal(array, learner.arrays()[name])
+
+
+def test_target_kl_ends_the_update_after_an_epoch_and_reports_the_steps_made() -> None:
+    spec = PolicySpec((VECTOR,), ACTIONS["discrete"], (16,))
+    learner = make_learner(spec, n_epochs=50, target_kl=1e-4, learning_rate=Schedule(1e-2, 1e-2, 1000))
+    stats = learner.update(make_filled_block(spec, learner))
+    assert stats is not None
+    assert stats.gradient_steps < 50 * T * S // 32
+    assert stats.gradient_steps == stats.metrics["train/epochs_made"] * T * S // 32
+
+
+def test_schedules_follow_the_absolute_step() -> None:
+    schedule = Schedule(1.0, 0.5, 1000)
+    assert [schedule.at(step) for step in (0, 500, 1000, 2000)] == [1.0, 0.75, 0.5, 0.5]

@@ -1,0 +1,178 @@
+"""`make_vec` gives what Gymnasium's own SyncVectorEnv gives, bit for bit, in every auto-reset mode."""
+
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from mission_gym.env.toys import Constant, DictMask, Identity, Toy
+from mission_gym.errors import EnvContractError, UsageError
+from mission_gym.vector.api import make_vec
+
+MODES = {mode.name.lower(): mode for mode in AutoresetMode}
+
+
+class Mixed(Toy):
+    """Dict and Tuple observations, infos of many kinds, episodes of random length."""
+
+    def __init__(self):
+        self.observation_space = spaces.Dict(
+            {
+                "pair": spaces.Tuple((spaces.Box(-1, 1, (2, 2), np.float64), spaces.Discrete(5, start=3))),
+                "bits": spaces.MultiBinary(3),
+                "action_mask": spaces.MultiBinary(2),
+            }
+        )
+        self.action_space = spaces.Discrete(2)
+
+    def observe(self):
+        rng = self.np_random
+        pair = (rng.uniform(-1, 1, (2, 2)), int(rng.integers(3, 8)))
+        return {"pair": pair, "bits": rng.integers(0, 2, 3, np.int8), "action_mask": np.ones(2, np.int8)}
+
+    def info(self):
+        info = {"count": self.steps, "name": f"step {self.steps}", "nested": {"x": float(self.steps)}}
+        if self.steps % 3 == 0:
+            info["array"] = np.arange(2) * self.steps
+        return info
+
+    def step(self, action):
+        return self.advance(float(self.np_random.normal()), terminated=bool(self.np_random.random() < 0.1))
+
+
+def assert_same(one, two):
+    assert isinstance(one, dict) == isinstance(two, dict)
+    if isinstance(one, dict):
+        assert set(one) == set(two)
+        for key in one:
+            assert_same(one[key], two[key])
+    elif isinstance(one, tuple):
+        assert len(one) == len(two)
+        for mine, theirs in zip(one, two, strict=True):
+            assert_same(mine, theirs)
+    elif isinstance(one, np.ndarray) and one.dtype == object:
+        assert one.shape == two.shape
+        for mine, theirs in zip(one, two, strict=True):
+            assert_same(mine, theirs)
+    elif isinstance(one, np.ndarray):
+        assert one.dtype == two.dtype
+        np.testing.assert_array_equal(one, two)
+    else:
+        assert one == two
+
+
+ENVS = ["CartPole-v1", "Pendulum-v1", "Taxi-v4", "FrozenLake-v1", Mixed, DictMask]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("env", ENVS)
+def test_equal_to_gymnasium(env, mode):
+    kwargs = {"max_episode_steps": 60} if env in ("Pendulum-v1", "Taxi-v4") else {}
+    build = partial(gym.make, env, **kwargs) if isinstance(env, str) else env
+    theirs = SyncVectorEnv([build] * 3, autoreset_mode=MODES[mode])
+    ours = make_vec(env, 3, env_kwargs=kwargs, autoreset_mode=mode)
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+    assert ours.metadata == theirs.metadata
+    assert_same(ours.reset(seed=11), theirs.reset(seed=11))
+    theirs.action_space.seed(5)
+    num_ended = 0
+    for step in range(300):
+        actions = theirs.action_space.sample()
+        if env is DictMask:
+            actions[:, 0] = [sub.colour for sub in theirs.envs]  # never a forbidden one
+        got, expected = ours.step(actions), theirs.step(actions)
+        assert_same(got, expected)
+        done = got[2] | got[3]
+        num_ended += done.sum()
+        if mode == "disabled" and done.any():
+            seeds = [step, None, 7]
+            assert_same(
+                ours.reset(seed=seeds, options={"reset_mask": done.copy()}),
+                theirs.reset(seed=list(seeds), options={"reset_mask": done.copy()}),
+            )
+    assert num_ended > 3
+    assert_same(ours.reset(seed=[3, None, 5], options={}), theirs.reset(seed=[3, None, 5], options={}))
+    ours.close()
+    theirs.close()
+
+
+def test_arrays_are_fresh():
+    vec = make_vec("CartPole-v1", 2)
+    first, _ = vec.reset(seed=0)
+    kept = first.copy()
+    results = vec.step(np.zeros(2, np.int64))
+    copies = [array.copy() for array in results[:4]]
+    vec.step(np.ones(2, np.int64))
+    np.testing.assert_array_equal(first, kept)
+    assert_same(tuple(results[:4]), tuple(copies))
+    vec.close()
+
+
+def test_attributes_calls_and_rendering():
+    vec = make_vec("CartPole-v1", 2, env_kwargs={"render_mode": "rgb_array"})
+    vec.reset(seed=0)
+    assert vec.render_mode == "rgb_array"
+    assert [frame.shape for frame in vec.render()] == [(400, 600, 3)] * 2
+    vec.set_attr("gravity", [1.0, 2.0])
+    assert vec.get_attr("gravity") == (1.0, 2.0)
+    vec.set_attr("gravity", 3.0)
+    assert vec.call("get_wrapper_attr", "gravity") == (3.0, 3.0)
+    with pytest.raises(UsageError, match="1 values of 'gravity' for 2 environments"):
+        vec.set_attr("gravity", [1.0])
+    vec.close()
+    vec.close()
+    assert vec.closed
+
+
+def test_what_an_environment_can_be():
+    assert make_vec("CartPole-v1").num_envs == 1
+    assert make_vec(Identity, 2, env_kwargs={"n": 7}).single_action_space.n == 7
+    assert make_vec([Constant, Constant, Constant]).num_envs == 3
+    assert make_vec("CartPole-v1", 2, autoreset_mode=AutoresetMode.DISABLED).num_envs == 2
+    batched = make_vec("CartPole-v1", 2, backend="batched", autoreset_mode="next_step")
+    assert type(batched).__name__ == "CartPoleVectorEnv"
+    vec = gym.wrappers.vector.RecordEpisodeStatistics(make_vec("CartPole-v1", 2, autoreset_mode="next_step"))
+    vec.reset(seed=0)
+    vec.step(vec.action_space.sample())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        (
+            ("CartPole-v1", 2),
+            {"backend": "seriel"},
+            UsageError,
+            r"unknown backend 'seriel' \(did you mean 'serial'",
+        ),
+        (("CartPole-v1", 0), {}, UsageError, "num_envs=0; at least one"),
+        (([Constant], 2), {}, UsageError, "num_envs=2 for a list of 1 callables"),
+        (("CartPole-v1",), {"autoreset_mode": "samestep"}, UsageError, "did you mean 'same_step'"),
+        (
+            ("CartPole-v1",),
+            {"backend": "batched"},
+            UsageError,
+            "autoreset_mode=same_step but .* declares NEXT_STEP",
+        ),
+        ((Constant,), {"backend": "batched"}, UsageError, "made by its id or module:callable"),
+        (([Constant, Identity],), {}, EnvContractError, "environment 1 has spaces Discrete"),
+    ],
+)
+def test_bad_arguments(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        make_vec(*arguments, **options)
+
+
+def test_bad_resets():
+    vec = make_vec("CartPole-v1", 2)
+    with pytest.raises(UsageError, match="3 seeds for 2 environments"):
+        vec.reset(seed=[1, 2, 3])
+    vec.reset(seed=1)
+    for mask in ([True, False], np.array([1, 0]), np.zeros(2, bool), np.ones(3, bool)):
+        with pytest.raises(UsageError, match=r'options\["reset_mask"\] is .* expected a bool array'):
+            vec.reset(options={"reset_mask": mask})
+    vec.close()
