@@ -26,7 +26,7 @@ def test_autos_become_numbers() -> None:
 def test_short_runs_keep_their_minimums() -> None:
     config = finish(resolve("Env-v0", {"timesteps": 2048}))[0].config
     assert config.evaluation.eval_freq == 20_000
-    assert config.checkpoints.checkpoint_freq == 1024
+    assert config.checkpoints.checkpoint_freq == 20_000
 
 
 def test_log_interval_holds_rows_at_a_thousand() -> None:

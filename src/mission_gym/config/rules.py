@@ -96,7 +96,7 @@ def _fill_intervals(resolved: Resolved) -> Resolved:
     timesteps, rollout = config.run.timesteps, config.rollout_size
     intervals = {
         "evaluation.eval_freq": max(20_000, timesteps // 50),
-        "checkpoints.checkpoint_freq": max(timesteps // 20, rollout),
+        "checkpoints.checkpoint_freq": max(20_000, timesteps // 20, rollout),
         "run.log_interval": -(-timesteps // (rollout * _MAX_METRIC_ROWS)),
     }
     return resolved.with_values(

@@ -217,7 +217,7 @@ class ComputeSection(_Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where the learner computes.")
     threads: FromOneOrAuto = Field("auto", description="Threads of the learner.")
     acting: Literal["auto", "numpy", "torch"] = Field("auto", description="Which form of the policy acts.")
-    kernel: Literal["auto", "torch"] = Field("auto", description="Which update kernel the learner runs.")
+    kernel: Literal["auto", "numpy", "torch"] = Field("auto", description="Which update kernel the learner runs.")
 
 
 class EvaluationSection(_Section):
@@ -233,7 +233,7 @@ class CheckpointSection(_Section):
     """When checkpoints are saved and which are kept."""
 
     checkpoint_freq: FromOneOrAuto = Field(
-        "auto", description="Steps between checkpoints. auto: timesteps/20, at least one rollout."
+        "auto", description="Steps between checkpoints. auto: 20000, at least timesteps/20."
     )
     keep_last: Whole = Field(3, ge=1, description="Newest checkpoints that are kept.")
     keep_best: Whole = Field(2, ge=0, description="Best evaluated checkpoints that are kept.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter
 from typing import Any, NoReturn
 
@@ -39,7 +40,7 @@ class EnvSlot:
     def __init__(
         self, factory: Factory, spec: EnvSpec, env_id: int, seed_of: Callable[[int], int | None]
     ) -> None:
-        self.env = factory()
+        self._factory = factory
         self.env_id = env_id
         self.episode = 0
         self.seed: int | None = None
@@ -61,16 +62,28 @@ class EnvSlot:
         self._expected = [(np.dtype(leaf.dtype), leaf.shape) for leaf in spec.leaves]
         one_array = isinstance(spec.observation_space, Box) and not source
         self._plain = self._expected[0] if one_array else None
-        self._mask_method = self.env.get_wrapper_attr(MASK_METHOD) if source == "method" else None
         self._mask_parts = mask_parts(spec.action)
         self._mask_size = spec.mask_size
+        self._build()
+
+    def _build(self) -> None:
+        spec = self._spec
+        self.env = self._factory()
+        self._mask_method = self.env.get_wrapper_attr(MASK_METHOD) if spec.mask_source == "method" else None
         spaces = (self.env.observation_space, self.env.action_space)
         if spaces != (spec.observation_space, spec.action_space):
             self.env.close()
             raise EnvContractError(
-                f"environment {env_id} has spaces {spaces[0]} and {spaces[1]}, expected "
+                f"environment {self.env_id} has spaces {spaces[0]} and {spaces[1]}, expected "
                 f"{spec.observation_space} and {spec.action_space}; all environments must be alike"
             )
+
+    def rebuild(self) -> None:
+        """Replace the environment by a new one that was not reset yet."""
+        with suppress(Exception):  # border: a broken environment may not even close
+            self.env.close()
+        self.ended = True
+        self._build()
 
     @property
     def total_steps(self) -> int:
@@ -89,7 +102,9 @@ class EnvSlot:
         try:
             result = self.env.reset(seed=self.seed, options=options)
         except Exception as error:  # border: the user's reset
-            raise EnvFailure(f"{self._where()}: reset() raised {type(error).__name__}: {error}") from error
+            failure = EnvFailure(f"{self._where()}: reset() raised {type(error).__name__}: {error}")
+            failure.facts = self.facts()
+            raise failure from error
         if not isinstance(result, tuple) or len(result) != 2:
             self._refuse(f"reset() must return (observation, info), got {_short(result)}")
         self._read(*result, ended=False)
@@ -110,10 +125,12 @@ class EnvSlot:
         try:
             result = self.env.step(action)
         except Exception as error:  # border: the user's step
-            raise EnvFailure(
+            failure = EnvFailure(
                 f"{self._where()}: step() raised {type(error).__name__}: {error}; "
                 f"the action was {_short(action)}"
-            ) from error
+            )
+            failure.facts = self.facts()
+            raise failure from error
         self.total_step_s += perf_counter() - start
         self.steps = steps + 1
         try:
@@ -147,6 +164,22 @@ class EnvSlot:
         metrics.update({f"reward_terms/{name}": value for name, value in self._terms.items()})
         seed = -1 if self.seed is None else self.seed
         return Episode(self.env_id, self.episode, seed, self.ret, self.steps, outcome, terminated, metrics)
+
+    def fail(self) -> Episode:
+        """Return the episode that a failure broke off."""
+        seed = -1 if self.seed is None else self.seed
+        return Episode(self.env_id, self.episode, seed, self.ret, self.steps, None, False, {}, failed=True)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a repro bundle needs: the episode, and its actions where they were kept."""
+        actions = None if self._actions is None else np.asarray(self._actions).tolist()
+        return {
+            "env_index": self.env_id,
+            "episode": self.episode,
+            "seed": self.seed,
+            "step": self.steps,
+            "actions": actions,
+        }
 
     def state(self) -> SlotState:
         """Return what `restore` needs to go on exactly here."""

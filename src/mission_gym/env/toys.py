@@ -218,18 +218,18 @@ class Unseeded(Stateful):
 
 
 class Faulty(Toy):
-    """Breaks in the way asked for at step `at` (0 is the reset); until then it is harmless."""
+    """Breaks in the way asked for at step `at` (0 is the reset) of every episode behind the first `after`."""
 
-    def __init__(self, fail: Fault = "raise", at: int = 3) -> None:
+    def __init__(self, fail: Fault = "raise", at: int = 3, after: int = 0) -> None:
         if fail == "constructor":
             raise RuntimeError("no licence for the simulator")
-        self.fail, self.at = fail, at
+        self.fail, self.at, self.harmless = fail, at, after
         self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.action_space = spaces.Discrete(2)
 
     def observe(self) -> Array:
         obs = np.zeros(2, np.float32)
-        if self.steps >= self.at:
+        if self.is_due(self.steps):
             if self.fail == "nan":
                 obs[1] = np.nan
             elif self.fail == "shape":
@@ -242,13 +242,17 @@ class Faulty(Toy):
     def info(self) -> dict[str, Any]:
         if self.fail != "no_action":
             return {}
-        return {"action_mask": np.full(2, self.steps < self.at)}
+        return {"action_mask": np.full(2, not self.is_due(self.steps))}
+
+    def is_due(self, step: int) -> bool:
+        return self.harmless < 0 and step >= self.at
 
     def begin(self) -> None:
-        if self.fail == "reset":
+        self.harmless -= 1
+        if self.fail == "reset" and self.is_due(self.at):
             raise RuntimeError("the map file is missing")
 
     def step(self, action: Any) -> Step:
-        if self.fail == "raise" and self.steps + 1 >= self.at:
+        if self.fail == "raise" and self.is_due(self.steps + 1):
             raise RuntimeError("the simulator fell over")
         return self.advance(0.0)

@@ -14,6 +14,10 @@ from typing import NamedTuple, Protocol
 from mission_gym.data import Array
 from mission_gym.policy import Encoded
 
+ADAM_BETAS = (0.9, 0.999)
+ADAM_EPSILON = 1e-5
+ADVANTAGE_FLOOR = 1e-5  # under the deviation: equal advantages carry no signal to amplify
+
 
 @dataclass(slots=True)
 class Samples:
@@ -49,9 +53,26 @@ class EpochStats(NamedTuple):
     entropy: float
     approx_kl: float
     clip_fraction: float
-    grad_norm: float
+    grad_norm: float  # the largest of the epoch
     first_kl: float
     first_ratio_error: float  # max |ratio - 1| in the first minibatch
+
+
+def mean_stats(table: Array) -> EpochStats:
+    """The epoch of a table [gradient steps, 7]: policy loss, value loss, entropy, KL, clip fraction,
+    gradient norm, max |ratio - 1|."""
+    policy_loss, value_loss, entropy, approx_kl, clip_fraction = (float(x) for x in table[:, :5].mean(axis=0))
+    return EpochStats(
+        gradient_steps=len(table),
+        policy_loss=policy_loss,
+        value_loss=value_loss,
+        entropy=entropy,
+        approx_kl=approx_kl,
+        clip_fraction=clip_fraction,
+        grad_norm=float(table[:, 5].max()),
+        first_kl=float(table[0, 3]),
+        first_ratio_error=float(table[0, 6]),
+    )
 
 
 class Kernel(Protocol):

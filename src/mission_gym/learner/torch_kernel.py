@@ -6,6 +6,7 @@ optimizer are one call each, whatever the network.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -14,14 +15,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mission_gym.data import ActionSpec, Array
-from mission_gym.learner.kernel import EpochStats, Samples, StepSettings
+from mission_gym.learner.kernel import (
+    ADAM_BETAS,
+    ADAM_EPSILON,
+    ADVANTAGE_FLOOR,
+    EpochStats,
+    Samples,
+    StepSettings,
+    mean_stats,
+)
 from mission_gym.policy import Encoded, PolicySpec
-from mission_gym.policy.sampling import FILLER, part_columns
+from mission_gym.policy.sampling import FILLER, HALF_LOG_2PI, part_columns
 from mission_gym.policy.torch_form import ActorCritic, Inputs, load_arrays, model_arrays
 
-ADAM_EPSILON = 1e-5
-_ADVANTAGE_FLOOR = 1e-5  # under the deviation: equal advantages carry no signal to amplify
-_HALF_LOG_2PI = 0.9189385332046727
 _EVALUATE_ROWS = 16_384  # rows per pass where there are images
 
 
@@ -40,8 +46,8 @@ class Distribution:
         if self.action.kind == "box":
             assert log_std is not None
             z = (action - params) * torch.exp(-log_std)
-            log_prob = (-0.5 * z.square() - log_std - _HALF_LOG_2PI).sum(-1)
-            return log_prob, (log_std + 0.5 + _HALF_LOG_2PI).sum().expand(len(params))
+            log_prob = (-0.5 * z.square() - log_std - HALF_LOG_2PI).sum(-1)
+            return log_prob, (log_std + 0.5 + HALF_LOG_2PI).sum().expand(len(params))
         if self.action.kind == "binary":
             log_prob = -F.binary_cross_entropy_with_logits(params, action, reduction="none").sum(-1)
             entropy = F.softplus(params) - params * torch.sigmoid(params)
@@ -71,8 +77,11 @@ class TorchKernel:
         self.model = ActorCritic(spec, seed).to(self.device)
         self.distribution = Distribution(spec.action, self.device)
         self._action_dtype = torch.int64 if spec.action.kind == "categories" else torch.float32
+        self._names = {name: tuple(p.shape) for name, p in self.model.named_parameters() if p.requires_grad}
         self.flat, self.flat_grad = _flatten_parameters(self.model)
-        self.adam = torch.optim.Adam([self.flat], lr=0.0, eps=ADAM_EPSILON, fused=self.device.type != "mps")
+        self.adam = torch.optim.Adam(
+            [self.flat], lr=0.0, betas=ADAM_BETAS, eps=ADAM_EPSILON, fused=self.device.type != "mps"
+        )
 
     def evaluate(self, inputs: Encoded, action: Array, mask: Array | None) -> tuple[Array, Array]:
         flat, images = self._inputs(inputs)
@@ -115,19 +124,7 @@ class TorchKernel:
             if stop():
                 return None
             stats.append(self._step(index, settings))
-        table = torch.stack(stats).double().cpu().numpy()
-        mean = table.mean(axis=0)
-        return EpochStats(
-            gradient_steps=len(rows),
-            policy_loss=float(mean[0]),
-            value_loss=float(mean[1]),
-            entropy=float(mean[2]),
-            approx_kl=float(mean[3]),
-            clip_fraction=float(mean[4]),
-            grad_norm=float(mean[5]),
-            first_kl=float(table[0, 3]),
-            first_ratio_error=float(table[0, 6]),
-        )
+        return mean_stats(torch.stack(stats).double().cpu().numpy())
 
     def _step(self, index: Tensor, settings: StepSettings) -> Tensor:
         """One gradient step on the rows `index`; returns its statistics without leaving the device."""
@@ -144,7 +141,7 @@ class TorchKernel:
         if settings.normalize_advantage:
             center = mean(advantage)
             deviation = mean((advantage - center).square()).sqrt()
-            advantage = (advantage - center) / deviation.clamp_min(_ADVANTAGE_FLOOR)
+            advantage = (advantage - center) / deviation.clamp_min(ADVANTAGE_FLOOR)
 
         params, value = self.model(inputs)
         log_prob, entropy = self.distribution(params, self.model.log_std, self._action[index], mask)
@@ -178,20 +175,30 @@ class TorchKernel:
 
     def optimizer(self) -> dict[str, Array]:
         state = self.adam.state.get(self.flat)
-        if not state:
-            zeros = np.zeros(len(self.flat), np.float32)
-            return {"adam.mean": zeros, "adam.square": zeros.copy(), "adam.step": np.zeros((), np.float32)}
-        return {
-            "adam.mean": state["exp_avg"].cpu().numpy().copy(),
-            "adam.square": state["exp_avg_sq"].cpu().numpy().copy(),
-            "adam.step": state["step"].cpu().numpy().copy(),
-        }
+        zeros = torch.zeros_like(self.flat)
+        mean, square = (state["exp_avg"], state["exp_avg_sq"]) if state else (zeros, zeros)
+        arrays = {f"mean.{name}": part for name, part in self._split(mean).items()}
+        arrays |= {f"square.{name}": part for name, part in self._split(square).items()}
+        return arrays | {"step": np.array(float(state["step"]) if state else 0.0, np.float32)}
 
     def load_optimizer(self, arrays: dict[str, Array]) -> None:
+        moments = {
+            field: np.concatenate([arrays[f"{prefix}.{name}"].ravel() for name in self._names])
+            for field, prefix in (("exp_avg", "mean"), ("exp_avg_sq", "square"))
+        }
         self.adam.state[self.flat] = {
-            "step": torch.tensor(float(arrays["adam.step"]), dtype=torch.float32),
-            "exp_avg": self._tensor(np.array(arrays["adam.mean"]), torch.float32),
-            "exp_avg_sq": self._tensor(np.array(arrays["adam.square"]), torch.float32),
+            field: self._tensor(array, torch.float32) for field, array in moments.items()
+        }
+        self.adam.state[self.flat]["step"] = torch.tensor(float(arrays["step"]), dtype=torch.float32)
+
+    def _split(self, flat: Tensor) -> dict[str, Array]:
+        """A flat tensor in the order of the parameters as arrays by name."""
+        parts = flat.detach().cpu().numpy()
+        ends = np.cumsum([math.prod(shape) for shape in self._names.values()])
+        pieces = np.split(parts, ends[:-1])
+        return {
+            name: piece.reshape(shape).copy()
+            for (name, shape), piece in zip(self._names.items(), pieces, strict=True)
         }
 
     def _tensor(self, array: Array, dtype: torch.dtype) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 from mission_gym.data import ActionSpec, ActOut, Array
 
 FILLER = float(np.finfo(np.float32).min)
-_HALF_LOG_2PI = 0.9189385332046727
+HALF_LOG_2PI = 0.9189385332046727
 
 
 def draw_noise(action: ActionSpec, rng: np.random.Generator, num_steps: int, num_rows: int) -> Array:
@@ -88,5 +88,5 @@ def _gaussian(mean: Array, log_std: Array, noise: Array | None) -> ActOut:
     if noise is None:
         noise = np.zeros_like(mean)
     action = mean + np.exp(log_std) * noise
-    log_prob = (-0.5 * noise**2 - log_std - _HALF_LOG_2PI).sum(axis=-1)
+    log_prob = (-0.5 * noise**2 - log_std - HALF_LOG_2PI).sum(axis=-1)
     return ActOut(action.astype(np.float32), log_prob.astype(np.float32))

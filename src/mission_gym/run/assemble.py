@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+from threadpoolctl import ThreadpoolController
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import find_unused
@@ -19,8 +22,10 @@ from mission_gym.data import EnvSpec, Weights
 from mission_gym.env.factory import EnvRequest, Factory, make_factory, make_vector_factory
 from mission_gym.env.probe import probe, probe_vector
 from mission_gym.errors import ConfigError, UsageError
+from mission_gym.learner.kernel import Kernel
+from mission_gym.learner.numpy_kernel import NumpyKernel
 from mission_gym.learner.ppo import PpoLearner, PpoSettings, Schedule
-from mission_gym.policy import NumpyPolicy, PolicySpec
+from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.streams import episode_seed, torch_seed
 from mission_gym.vector.batched import BatchedVec
@@ -81,15 +86,15 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
     config = resolved.config
     chosen: dict[str, Any] = {}
     is_mlp = policy_spec(config, spec).is_mlp
-    if config.compute.acting == "numpy" and not is_mlp:
-        problems.append(
-            "acting=numpy is not possible: the network is not a plain MLP; use torch or auto"
-            f" [{resolved.sources['compute.acting']}]"
-        )
+    for name in ("acting", "kernel"):
+        if config.value(f"compute.{name}") == "numpy" and not is_mlp:
+            problems.append(
+                f"{name}=numpy is not possible: the network is not a plain MLP; use torch or auto"
+                f" [{resolved.sources[f'compute.{name}']}]"
+            )
     device = config.compute.device
     if device == "auto":
-        device = "cpu"
-        chosen["compute.device"] = device
+        device = chosen["compute.device"] = "cpu"
     elif not _device_exists(device):
         problems.append(
             f"device={device} is not available: this torch sees no such device; use cpu or auto"
@@ -101,10 +106,12 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
         chosen["vector.vector"] = "serial"
     if config.compute.acting == "auto":
         chosen["compute.acting"] = "numpy" if is_mlp else "torch"
+    threads = config.compute.threads
+    if threads == "auto":
+        threads = chosen["compute.threads"] = choose_threads(config, spec)
     if config.compute.kernel == "auto":
-        chosen["compute.kernel"] = "torch"
-    if config.compute.threads == "auto":
-        chosen["compute.threads"] = choose_threads(config, spec)
+        # With one thread the analytic kernel is faster at every width; more threads are torch's strength.
+        chosen["compute.kernel"] = "numpy" if is_mlp and device == "cpu" and threads == 1 else "torch"
     return resolved.with_values(chosen, "plan")
 
 
@@ -116,6 +123,12 @@ def _device_exists(device: str) -> bool:
     if device == "mps":
         return torch.backends.mps.is_available()
     return True
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """NumPy with one thread inside the block: more only hurt the small products of acting, and bits may
+    depend on them. torch has its own count."""
+    return ThreadpoolController().select(internal_api=["openblas", "mkl", "blis"]).limit(limits=1)
 
 
 def usable_cores() -> int:
@@ -194,7 +207,9 @@ def make_learner(config: Config, spec: EnvSpec) -> PpoLearner:
         normalize_advantage=ppo.normalize_advantage,
         normalize_returns=config.policy.normalize_returns,
     )
-    kernel = TorchKernel(layout, torch_seed(seed, "init"), config.compute.device)
+    kernel: Kernel = TorchKernel(layout, torch_seed(seed, "init"), config.compute.device)
+    if config.compute.kernel == "numpy":
+        kernel = NumpyKernel(layout, Encoder(layout.leaves, normalize=False).num_flat, kernel.parameters())
     return PpoLearner(kernel, layout, settings, config.vector.n_envs, seed)
 
 

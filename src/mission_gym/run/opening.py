@@ -15,7 +15,7 @@ from mission_gym.env.spaces import make_flattener
 from mission_gym.errors import RunStateError, UsageError
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.rollout.collector import ActingPolicy
-from mission_gym.run.assemble import Environment, EnvSource, make_loaded_policy
+from mission_gym.run.assemble import Environment, EnvSource, make_loaded_policy, one_blas_thread
 from mission_gym.run.evaluation import EvalResult, Suite, evaluate, policy_actor
 from mission_gym.run.starting import check_signature, open_run_environment
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
@@ -66,7 +66,8 @@ def evaluate_run(
     actor = policy_actor(opened.policy, opened.environment.spec)
     results: list[EvalResult] = []
     for mode in (explore, not explore):
-        result = evaluate(opened.environment, actor, suite, num_episodes, explore=mode, stop=stop)
+        with one_blas_thread():
+            result = evaluate(opened.environment, actor, suite, num_episodes, explore=mode, stop=stop)
         if result is None:
             raise RunStateError("the evaluation was interrupted; nothing was kept")
         results.append(result)

@@ -28,6 +28,7 @@ from mission_gym.run.assemble import (
     make_policy,
     training_seeds,
 )
+from mission_gym.run.cleaning import find_doomed_checkpoints
 from mission_gym.run.evaluation import evaluate, policy_actor
 from mission_gym.run.recorder import Listener, Recorder
 from mission_gym.run.signals import stop_on_signals
@@ -36,15 +37,13 @@ from mission_gym.store.checkpoints import (
     Checkpoint,
     delete_checkpoint,
     list_checkpoints,
-    plan_retention,
     save_checkpoint,
 )
 from mission_gym.store.evals import best_step, write_eval
-from mission_gym.store.lineage import read_pins
 from mission_gym.store.rundir import RunDir
 
 _STATUS_S = 1.0  # seconds between heartbeats
-_SAVE_S = 300.0  # a kill costs at most this much, however slow the steps are
+_SAVE_S = 60.0  # a kill costs at most this much, however slow the steps are
 
 
 class Session:
@@ -67,7 +66,7 @@ class Session:
         )
         self.collector = Collector(self.vec, make_policy(config, self.spec), self.spec, config.run.seed)
         self.cause = ""
-        self._torn = False
+        self._collecting = False
         self._saved_at = self._status_at = self._rate_at = time.monotonic()
         self._rate_step = 0
         self._rate = 0.0
@@ -115,16 +114,16 @@ class Session:
                         config.run.timesteps,
                         lambda: self.stop() or time.monotonic() >= deadline,
                     )
-                    self._torn = True  # until the loop hands over, a step may be broken off
+                    self._collecting = True
                     for progress in loop:
-                        self._torn = False
+                        self._collecting = False
                         self._record(progress)
                         self._between_updates()
                         yield progress
                         if self._ended() or time.monotonic() >= deadline:
                             break
-                        self._torn = True
-                    self._torn = False
+                        self._collecting = True
+                    self._collecting = False
                 self._finish(deadline)
             except GeneratorExit:
                 self._save_and_end("stopped", "the caller left the loop")
@@ -162,9 +161,14 @@ class Session:
 
     def _end(self, state: str, cause: str) -> None:
         self.cause = cause
-        self.recorder.emit(
-            "end", step=self.step, state=state, cause=cause, **{"time/elapsed_s": self.recorder.elapsed_s}
-        )
+        times = {
+            "time/elapsed_s": self.recorder.elapsed_s,
+            "time/fps": round(self._overall_rate(self.step), 1),
+            "time/process_steps": self.step - self._first_step,
+        }
+        times |= {f"phase/{name}_s": round(seconds, 6) for name, seconds in self.clock.take().items()}
+        goal = self.counters["goal"]
+        self.recorder.emit("end", step=self.step, state=state, cause=cause, goal=goal, **times)
         self._write_status(state=state, cause=cause, phase=None)
 
     def _fail(self, error: BaseException) -> None:
@@ -173,15 +177,14 @@ class Session:
         try:
             weights = self.learner.weights().arrays.values()
             if all(np.isfinite(array).all() for array in weights):
+                # An error while collecting leaves the environments at different steps.
+                torn = self._collecting and self.block.filled < self.block.num_steps
                 if isinstance(error, NotFiniteError):
                     clear_block(self.block)
-                    self._torn = False
-                self._save(torn=self._torn)
-            self._end("failed", cause)
+                self._save(torn=torn)
         except MissionGymError as second:
-            self.recorder.listener(
-                {"event": "warning", "message": f"the failure could not be saved: {second}"}
-            )
+            self.recorder.listener({"event": "warning", "message": f"nothing was saved: {second}"})
+        self._end("failed", cause)
 
     def _close(self) -> None:
         self.vec.close()
@@ -288,17 +291,8 @@ class Session:
                 self._write_status(durable=False)
 
     def _retain(self) -> None:
-        settings = self.config.checkpoints
-        infos = {info.step: info for info in list_checkpoints(self.run.checkpoints)}
-        doomed = plan_retention(
-            list(infos.values()),
-            keep_last=settings.keep_last,
-            keep_best=settings.keep_best,
-            budget_bytes=settings.checkpoint_budget_mb * 1_000_000,
-            pinned=read_pins(self.run).keys(),
-        )
-        for step in doomed:
-            delete_checkpoint(infos[step].path)
+        for info in find_doomed_checkpoints(self.run, self.config.checkpoints):
+            delete_checkpoint(info.path)
 
     def _write_status(self, *, durable: bool = True, **fields: Any) -> None:
         self._status_at = time.monotonic()

@@ -7,7 +7,7 @@ in hand where one was begun. Random streams are functions of the counters, so th
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mission_gym.data import Array, Block, Episode
@@ -35,11 +35,7 @@ def take_snapshot(
 ) -> Snapshot:
     """Gather the state. `torn`: a vector step was broken off, so that the environments stand at
     different steps; they start their next episodes, and the block in hand is dropped."""
-    states = vec.state()
-    if torn:
-        states = [
-            replace(state, how="boundary", reason="the run broke off inside a step") for state in states
-        ]
+    states = _boundaries(vec) if torn else vec.state()
     arrays = learner.arrays()
     filled = 0 if torn else block.filled
     env_arrays, env_json = pack_states(states)
@@ -63,6 +59,13 @@ def take_snapshot(
             "counters": counters,
         },
     )
+
+
+def _boundaries(vec: Vector) -> list[SlotState]:
+    reason = "the run broke off inside a step"
+    return [
+        SlotState("boundary", number, None, 0, 0.0, (), reason=reason) for number in vec.episode_numbers()
+    ]
 
 
 def restore_snapshot(

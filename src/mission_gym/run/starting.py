@@ -18,7 +18,7 @@ from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config
 from mission_gym.env.factory import make_factory
 from mission_gym.errors import ConfigError, RunStateError, UsageError
-from mission_gym.run.assemble import Environment, EnvSource, open_environment, settle
+from mission_gym.run.assemble import Environment, EnvSource, one_blas_thread, open_environment, settle
 from mission_gym.run.planning import (
     check_memory,
     make_plan,
@@ -62,7 +62,7 @@ def begin(
     check_outcome(config, environment)
     memory = check_memory(config, environment.spec)
     run = RunDir.create(Path(config.run.runs_dir), config.run.run_name or slug(config.env.env_id))
-    with run.lock():
+    with run.lock(), one_blas_thread():
         environment = _own_files(run, config, environment, source)
         write_atomic(run.config_yaml, format_config(resolved))
         origin = parentage or Lineage("", "")
@@ -86,8 +86,9 @@ def _prepare(session: Session, memory: int, notes: list[str]) -> None:
     write_json(session.run.plan_json, document)
     session.run.write_status(predicted_fps=round(fps, 1))
     session.recorder.emit(
-        "plan", run=str(session.run.path), name=session.run.name, **{"time/plan": asdict(plan)}
-    )
+        "plan", run=str(session.run.path), name=session.run.name, main_outcome=spec.main_outcome,
+        **{"time/plan": asdict(plan)},
+    )  # fmt: skip
 
 
 @contextmanager
@@ -95,7 +96,7 @@ def resume_run(
     run: RunDir, listener: Listener, *, timesteps: int | None = None, source: EnvSource = None
 ) -> Iterator[Session]:
     """A run taken up in place, exactly where its last good checkpoint stands."""
-    with run.lock():
+    with run.lock(), one_blas_thread():
         resolved = read_config(run.config_yaml)
         checkpoint, notes = load_last_good(run.checkpoints)
         resolved, more = _extend(run, resolved, checkpoint.step, timesteps)
@@ -106,7 +107,8 @@ def resume_run(
         exact = _exactness(run, ways)
         session.recorder.emit(
             "resume", run=str(run.path), name=run.name, step=checkpoint.step,
-            total=resolved.config.run.timesteps, notes=[*notes, *more, *ways, exact],
+            total=resolved.config.run.timesteps, main_outcome=session.spec.main_outcome,
+            notes=[*notes, *more, *ways, exact],
         )  # fmt: skip
         yield session
 

@@ -189,6 +189,10 @@ class BatchedVec:
         self._shown = (leaves, np.stack(masks) if masks else None)
         return self._show(), ["state"] * self.num_envs
 
+    def episode_numbers(self) -> list[int]:
+        """Return the number of each row's running episode, also after a failure."""
+        return [int(number) for number in self._numbers]
+
     def statistics(self) -> dict[str, Any]:
         """Return counts and what `close` met."""
         return {

@@ -1,24 +1,73 @@
 """All environments in this process, one after the other: the reference every other vector must equal.
 
 In: a factory, the EnvSpec, seeds by (environment, episode). Out: StepBatch. `send` notes the actions and
-`recv` makes the steps, so a call can't be interrupted half-way.
+`recv` makes the steps, so a call can't be interrupted half-way. An environment that raises is rebuilt: its
+transition is not valid, its episode has failed, and the others go on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
-from mission_gym.env.factory import Env, Factory
+from mission_gym.env.factory import Factory
 from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import REPLAY_BUDGET_S, EnvSlot, action_rows
-from mission_gym.errors import UsageError
+from mission_gym.errors import EnvFailure, MissionGymError, UsageError
+from mission_gym.vector.restarts import RestartBudget
 
 SeedOf = Callable[[int, int], int | None]
+Allocate = Callable[[Any, Any], Array]  # shape, dtype -> zeros
+
+
+@dataclass(slots=True)
+class Rows:
+    """The arrays that a vector writes its steps into, one row for each environment."""
+
+    obs: Leaves
+    mask: Array | None
+    final_obs: Leaves
+    final_mask: Array | None
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+
+    def part(self, first: int, last: int) -> Rows:
+        """The rows from `first` up to `last`, as views."""
+        cut = slice(first, last)
+        return Rows(
+            tuple(leaf[cut] for leaf in self.obs),
+            None if self.mask is None else self.mask[cut],
+            tuple(leaf[cut] for leaf in self.final_obs),
+            None if self.final_mask is None else self.final_mask[cut],
+            self.reward[cut],
+            self.terminated[cut],
+            self.truncated[cut],
+            self.valid[cut],
+        )
+
+
+def make_rows(spec: EnvSpec, count: int, allocate: Allocate = np.zeros) -> Rows:
+    """Blank rows, in memory of the allocator's choice."""
+
+    def leaves() -> Leaves:
+        return tuple(allocate((count, *leaf.shape), leaf.dtype) for leaf in spec.leaves)
+
+    def masks() -> Array | None:
+        return allocate((count, spec.mask_size), np.bool_) if spec.mask_source else None
+
+    def flags() -> Array:
+        return allocate((count,), np.bool_)
+
+    return Rows(
+        leaves(), masks(), leaves(), masks(), allocate((count,), np.float64), flags(), flags(), flags()
+    )
 
 
 class SerialVec:
@@ -26,6 +75,9 @@ class SerialVec:
 
     factory: one for all, or one for each environment. infos: whether batches carry the info dicts.
     autoreset: off leaves an ended row at its last observation until it is reset by name.
+    max_restarts: of an environment that raises, without a finished episode in between.
+    rows, first_id: the arrays to write to and the id of the first environment, for a part of a vector.
+    watch: told of every step before it is made.
     """
 
     rows_step_alone = True
@@ -38,6 +90,10 @@ class SerialVec:
         seed_of: SeedOf,
         infos: bool = False,
         autoreset: bool = True,
+        max_restarts: int = 0,
+        rows: Rows | None = None,
+        first_id: int = 0,
+        watch: Callable[[EnvSlot, Any], None] | None = None,
     ) -> None:
         factories = [factory] * num_envs if callable(factory) else list(factory)
         self.spec = spec
@@ -50,27 +106,41 @@ class SerialVec:
         self._close_errors: list[str] = []
         self._slots: list[EnvSlot] = []
         self._all = list(range(num_envs))
-        self._obs = self._empty_leaves(num_envs)
-        self._mask = np.ones((num_envs, spec.mask_size), np.bool_) if spec.mask_source else None
-        self._final_obs = self._empty_leaves(num_envs)
-        self._final_mask = None if self._mask is None else self._mask.copy()
-        one_array = len(self._obs) == 1 and self._mask is None
-        self._plain = self._obs[0] if one_array else None  # the short way to write a row
-        self._reward = np.zeros(num_envs)
-        self._terminated = np.zeros(num_envs, np.bool_)
-        self._truncated = np.zeros(num_envs, np.bool_)
-        self._valid = np.ones(num_envs, np.bool_)
+        self._restarts = RestartBudget(max_restarts)
+        self._watch = watch
+        self._first_id = first_id
+        self._seed_of = seed_of
+        self.use(rows or make_rows(spec, num_envs))
         try:
-            for env_id, make in enumerate(factories):
-                self._slots.append(EnvSlot(make, spec, env_id, _bind(seed_of, env_id)))
+            for env_id, make in enumerate(factories, first_id):
+                self._slots.append(EnvSlot(make, spec, env_id, self._bind(env_id)))
         except BaseException:
             self.close()
             raise
 
-    @property
-    def envs(self) -> list[Env]:
-        """The environments themselves, for adapters."""
-        return [slot.env for slot in self._slots]
+    def use(self, rows: Rows) -> None:
+        """Write to these arrays from now on."""
+        self._rows = rows
+        rows.valid[:] = True
+        one_array = len(rows.obs) == 1 and rows.mask is None
+        self._plain = rows.obs[0] if one_array else None  # the short way to write a row
+
+    def seed_with(self, seed_of: SeedOf) -> None:
+        """Take the seeds of the episodes to come from another function."""
+        self._seed_of = seed_of
+
+    def _bind(self, env_id: int) -> Callable[[int], int | None]:
+        return lambda episode: self._seed_of(env_id, episode)
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a method, or read an attribute, of every environment."""
+        found = [slot.env.get_wrapper_attr(name) for slot in self._slots]
+        return [item(*args, **kwargs) if callable(item) else item for item in found]
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Set an attribute of every environment, one value each."""
+        for slot, value in zip(self._slots, values, strict=True):
+            slot.env.set_wrapper_attr(name, value)
 
     def reset(
         self,
@@ -92,10 +162,8 @@ class SerialVec:
         for row, env_id in enumerate(ids):
             slot = self._slots[env_id]
             episode = 0 if env_ids is None else slot.episode + 1
-            if seeds is None:
-                slot.reset(episode, options=options)
-            else:
-                slot.reset(episode, seeds[row], options)
+            own = {} if seeds is None else {"seed": seeds[row]}
+            self._begin(slot, episode, options=options, **own)
         self._ready = True
         return self._show(ids)
 
@@ -122,27 +190,36 @@ class SerialVec:
         (actions, ids), self._sent = self._sent, None
         slots = self._slots if ids is self._all else [self._slots[env_id] for env_id in ids]
         self._ready = False  # until every row is done
-        self._terminated[: len(ids)] = self._truncated[: len(ids)] = False
-        rewards, masks, plain = self._reward, self._mask, self._plain
+        rows, plain, watch = self._rows, self._plain, self._watch
+        rows.terminated[: len(ids)] = rows.truncated[: len(ids)] = False
+        rows.valid[: len(ids)] = True
+        rewards = rows.reward
         ended: list[int] = []
         episodes: list[Episode] = []
         final_infos: dict[int, dict[str, Any]] = {}
         for row, slot in enumerate(slots):
-            reward, terminated, truncated = slot.step(actions[row])
+            if watch is not None:
+                watch(slot, actions[row])
+            failure = None
+            try:
+                reward, terminated, truncated = slot.step(actions[row])
+            except EnvFailure as error:
+                # The observation shown is still that before the step.
+                failure, reward, terminated, truncated = error, 0.0, False, True
+                rows.valid[row] = False
             rewards[row] = reward
-            if slot.ended:
-                self._terminated[row], self._truncated[row] = terminated, truncated
-                episodes.append(slot.finish(terminated))
-                _write(slot, len(ended), self._final_obs, self._final_mask)
+            if slot.ended or failure is not None:
+                rows.terminated[row], rows.truncated[row] = terminated, truncated
+                episodes.append(slot.finish(terminated) if failure is None else slot.fail())
+                _write(slot, len(ended), rows.final_obs, rows.final_mask)
                 ended.append(row)
-                if self._autoreset:
-                    if self._infos:
-                        final_infos[row] = slot.info
-                    slot.reset(slot.episode + 1)
+                if self._infos and self._autoreset:
+                    final_infos[row] = slot.info
+                self._go_on(slot, failure)
             if plain is not None:
                 plain[row] = slot.obs[0]
             else:
-                _write(slot, row, self._obs, masks)
+                _write(slot, row, rows.obs, rows.mask)
         self._ready = True
         self._num_episodes += len(episodes)
         batch = self._batch(ids, len(ended))
@@ -154,6 +231,33 @@ class SerialVec:
         """Send to all environments and receive."""
         self.send(actions)
         return self.recv()
+
+    def _go_on(self, slot: EnvSlot, failure: EnvFailure | None) -> None:
+        """Begin the next episode of a row that ended, in a new environment if the old one failed."""
+        if failure is None:
+            self._restarts.forget(slot.env_id)
+            if self._autoreset:
+                self._begin(slot, slot.episode + 1)
+        else:
+            self._revive(slot, failure, slot.episode + 1 if self._autoreset else None)
+
+    def _begin(self, slot: EnvSlot, episode: int, **how: Any) -> None:
+        try:
+            slot.reset(episode, **how)
+        except EnvFailure as failure:
+            self._revive(slot, failure, episode, **how)
+
+    def _revive(self, slot: EnvSlot, failure: MissionGymError, episode: int | None, **how: Any) -> None:
+        """Rebuild an environment until it resets, or its restarts are used up."""
+        while True:
+            self._restarts.spend(slot.env_id, failure)
+            try:
+                slot.rebuild()
+                if episode is not None:
+                    slot.reset(episode, **how)
+                return
+            except MissionGymError as again:
+                failure = again
 
     def state(self) -> list[SlotState]:
         """Return what `restore` needs, one entry for each environment."""
@@ -182,6 +286,10 @@ class SerialVec:
         self._ready = True
         return self._show(self._all), how
 
+    def episode_numbers(self) -> list[int]:
+        """Return the number of each environment's running episode, also after a failure."""
+        return [slot.episode for slot in self._slots]
+
     def statistics(self) -> dict[str, Any]:
         """Return counts, the mean seconds of a step, and what `close` met."""
         steps = sum(slot.total_steps for slot in self._slots)
@@ -191,6 +299,7 @@ class SerialVec:
             "steps": steps,
             "episodes": self._num_episodes,
             "mean_step_s": seconds / steps if steps else 0.0,
+            "env_failures": self._restarts.total,
             "close_errors": list(self._close_errors),
         }
 
@@ -214,30 +323,28 @@ class SerialVec:
     def _show(self, ids: list[int]) -> StepBatch:
         """Return a batch in which nothing happened, with what the named rows show now."""
         for row, env_id in enumerate(ids):
-            _write(self._slots[env_id], row, self._obs, self._mask)
-        count = len(ids)
-        self._reward[:count] = 0.0
-        self._terminated[:count] = self._truncated[:count] = False
+            _write(self._slots[env_id], row, self._rows.obs, self._rows.mask)
+        rows, count = self._rows, len(ids)
+        rows.reward[:count] = 0.0
+        rows.terminated[:count] = rows.truncated[:count] = False
+        rows.valid[:count] = True
         return self._batch(ids, 0)
 
     def _batch(self, ids: list[int], num_ended: int) -> StepBatch:
-        count = len(ids)
+        rows = self._rows.part(0, len(ids))
         return StepBatch(
-            env_ids=np.array(ids, np.int64),
-            obs=tuple(array[:count] for array in self._obs),
-            reward=self._reward[:count],
-            terminated=self._terminated[:count],
-            truncated=self._truncated[:count],
-            valid=self._valid[:count],
-            mask=None if self._mask is None else self._mask[:count],
+            env_ids=np.array(ids, np.int64) + self._first_id,
+            obs=rows.obs,
+            reward=rows.reward,
+            terminated=rows.terminated,
+            truncated=rows.truncated,
+            valid=rows.valid,
+            mask=rows.mask,
             ended=np.empty(0, np.int64),
-            final_obs=tuple(array[:num_ended] for array in self._final_obs),
-            final_mask=None if self._final_mask is None else self._final_mask[:num_ended],
+            final_obs=tuple(array[:num_ended] for array in rows.final_obs),
+            final_mask=None if rows.final_mask is None else rows.final_mask[:num_ended],
             infos={row: self._slots[env_id].info for row, env_id in enumerate(ids)} if self._infos else {},
         )
-
-    def _empty_leaves(self, count: int) -> Leaves:
-        return tuple(np.zeros((count, *leaf.shape), leaf.dtype) for leaf in self.spec.leaves)
 
     def _check_open(self) -> None:
         if not self._slots:
@@ -250,7 +357,3 @@ def _write(slot: EnvSlot, row: int, obs: Leaves, mask: Array | None) -> None:
         array[row] = leaf
     if mask is not None:
         mask[row] = slot.mask
-
-
-def _bind(seed_of: SeedOf, env_id: int) -> Callable[[int], int | None]:
-    return lambda episode: seed_of(env_id, episode)

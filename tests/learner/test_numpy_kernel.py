@@ -1,0 +1,123 @@
+"""The analytic kernel against autograd: equal gradients, steps and statistics for every action space."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from mission_gym.data import ActionSpec, LeafSpec
+from mission_gym.learner.kernel import Samples, StepSettings
+from mission_gym.learner.numpy_kernel import NumpyKernel
+from mission_gym.learner.torch_kernel import TorchKernel
+from mission_gym.policy import Encoded, PolicySpec
+
+ACTIONS = {
+    "discrete": ActionSpec("categories", (), "int64", nvec=(4,), start=(0,)),
+    "multi_discrete": ActionSpec("categories", (3,), "int64", nvec=(3, 2, 4), start=(0, 0, 0)),
+    "multi_discrete_equal": ActionSpec("categories", (2,), "int64", nvec=(3, 3), start=(0, 0)),
+    "multi_binary": ActionSpec("binary", (3,), "int8"),
+    "box": ActionSpec("box", (2,), "float32", low=(-2.0, -1.0), high=(2.0, 1.0)),
+}
+MASKED = [(name, masked) for name in ACTIONS for masked in (False, True) if not masked or "discrete" in name]
+F, N = 5, 64
+SETTINGS = StepSettings(1e-2, 0.1, 0.02, 0.5, 0.5, True)
+
+
+def make_pair(spec: PolicySpec) -> tuple[TorchKernel, NumpyKernel]:
+    reference = TorchKernel(spec, seed=3)
+    return reference, NumpyKernel(spec, F, reference.parameters())
+
+
+def make_samples(
+    spec: PolicySpec, reference: TorchKernel, *, masked: bool, weighted: bool = False
+) -> Samples:
+    rng = np.random.default_rng(0)
+    action_spec = spec.action
+    mask = None
+    if masked:
+        mask = rng.random((N, sum(action_spec.nvec))) < 0.5
+        mask[:, np.cumsum((0, *action_spec.nvec[:-1]))] = True
+    if action_spec.kind == "categories":
+        starts = np.cumsum((0, *action_spec.nvec))
+        legal = np.ones((N, starts[-1]), bool) if mask is None else mask
+        parts = [legal[:, a:b] * rng.random((N, b - a)) for a, b in itertools.pairwise(starts)]
+        action = np.stack([part.argmax(axis=1) for part in parts], axis=1)
+    elif action_spec.kind == "binary":
+        action = rng.integers(0, 2, (N, 3))
+    else:
+        action = rng.normal(size=(N, 2)).astype(np.float32)
+    inputs = Encoded(rng.normal(size=(N, F)).astype(np.float32), ())
+    log_prob, _ = reference.evaluate(inputs, action, mask)
+    return Samples(
+        inputs=inputs,
+        mask=mask,
+        action=action,
+        log_prob=(log_prob + rng.normal(0, 0.15, N)).astype(np.float32),  # ratios on both sides of the clip
+        advantage=rng.normal(size=N).astype(np.float32),
+        returns=rng.normal(size=N).astype(np.float32),
+        weight=(rng.random(N) < 0.8).astype(np.float32) if weighted else None,
+    )
+
+
+@pytest.mark.parametrize(("name", "masked"), MASKED)
+@pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gradients_and_statistics_equal_autograd(
+    name: str, masked: bool, activation: str, weighted: bool
+) -> None:
+    spec = PolicySpec((LeafSpec("", (F,), "float32", "vector"),), ACTIONS[name], (16, 8), activation)
+    reference, kernel = make_pair(spec)
+    samples = make_samples(spec, reference, masked=masked, weighted=weighted)
+    for one, other in zip(
+        reference.evaluate(samples.inputs, samples.action, samples.mask),
+        kernel.evaluate(samples.inputs, samples.action, samples.mask),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, atol=2e-6)
+    order = np.arange(N)[None]
+    for each in (reference, kernel):
+        each.load_samples(samples)
+    expected, got = (each.epoch(order, SETTINGS, lambda: False) for each in (reference, kernel))
+    assert expected is not None
+    assert got is not None
+    np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
+    # The first moment after one step is a tenth of the clipped gradient.
+    gradients, analytic = reference.optimizer(), kernel.optimizer()
+    assert gradients.keys() == analytic.keys()
+    for key in gradients:
+        np.testing.assert_allclose(analytic[key], gradients[key], atol=4e-8, rtol=1e-4, err_msg=key)
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_many_steps_stay_together(name: str) -> None:
+    spec = PolicySpec((LeafSpec("", (F,), "float32", "vector"),), ACTIONS[name], (16,))
+    reference, kernel = make_pair(spec)
+    samples = make_samples(spec, reference, masked=False)
+    settings = StepSettings(1e-3, 0.2, 0.01, 0.5, 0.5, True)
+    rng = np.random.default_rng(1)
+    for each in (reference, kernel):
+        each.load_samples(samples)
+    for _ in range(10):
+        order = rng.permutation(N).reshape(-1, 16)
+        for each in (reference, kernel):
+            each.epoch(order, settings, lambda: False)
+    for key, array in reference.parameters().items():
+        np.testing.assert_allclose(kernel.parameters()[key], array, atol=2e-4, err_msg=key)
+
+
+def test_optimizer_state_moves_between_kernels() -> None:
+    spec = PolicySpec((LeafSpec("", (F,), "float32", "vector"),), ACTIONS["box"], (16, 8))
+    reference, kernel = make_pair(spec)
+    samples = make_samples(spec, reference, masked=False)
+    order = np.arange(N).reshape(4, -1)
+    kernel.load_samples(samples)
+    kernel.epoch(order, SETTINGS, lambda: False)
+    reference.load_parameters(kernel.parameters())
+    reference.load_optimizer(kernel.optimizer())
+    reference.load_samples(samples)
+    for each in (reference, kernel):
+        each.epoch(order, SETTINGS, lambda: False)
+    for key, array in reference.parameters().items():
+        np.testing.assert_allclose(kernel.parameters()[key], array, atol=2e-5, err_msg=key)

@@ -1,0 +1,150 @@
+"""What goes wrong while training: the cause is recorded, nothing learned is lost, nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mission_gym.config.layers import resolve
+from mission_gym.errors import ConfigError, EnvContractError, NotFiniteError, UsageError
+from mission_gym.run.starting import resume_run, start_run
+from mission_gym.store.checkpoints import list_checkpoints, load_last_good
+from mission_gym.store.resolve import list_runs
+from mission_gym.store.rundir import RunDir
+
+SMALL = {
+    "n_envs": 2, "n_steps_per_env": 16, "batch_size": 16, "n_epochs": 2, "timesteps": 320, "eval_freq": 0,
+    "checkpoint_freq": 64, "network_arch": "8", "tensorboard": False, "vector": "serial",
+}  # fmt: skip
+FAULTY = "mission_gym.env.toys:Faulty"
+
+
+def run_to_the_end(tmp_path: Path, env: str, **flags: Any) -> RunDir:
+    with start_run(resolve(env, SMALL | {"runs_dir": str(tmp_path)} | flags), lambda event: None) as session:
+        for _ in session.updates():
+            pass
+    return session.run
+
+
+def only_run(tmp_path: Path) -> RunDir:
+    (run,) = list_runs(tmp_path)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "match"),
+    [
+        ({"fail": "nan", "after": 7}, NotFiniteError, r"observation leaf 0 of environment \d is nan at step"),
+        ({"fail": "shape", "after": 7}, EnvContractError, "shape"),
+        ({"fail": "no_action", "after": 7}, EnvContractError, "no legal action"),
+    ],
+    ids=lambda value: value["fail"] if isinstance(value, dict) else "",
+)
+def test_a_broken_step_fails_the_run_and_keeps_what_was_learned(
+    kwargs: dict[str, Any], error: type[Exception], match: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=match):
+        run_to_the_end(tmp_path, FAULTY, env_kwargs=kwargs)
+    run = only_run(tmp_path)
+    status = run.read_status()
+    assert status["state"] == "failed"
+    assert error.__name__ in status["cause"]
+    checkpoint, notes = load_last_good(run.checkpoints)
+    assert not notes
+    assert checkpoint.step >= 64
+    assert not list(run.path.glob("**/.tmp*"))
+
+
+def test_a_mended_environment_goes_on_from_the_failed_run(tmp_path: Path) -> None:
+    with pytest.raises(NotFiniteError):
+        run_to_the_end(tmp_path, FAULTY, env_kwargs={"fail": "nan", "after": 7})
+    run = only_run(tmp_path)
+    config = run.config_yaml.read_text()
+    run.config_yaml.write_text(config.replace("after: 7", "after: 100000"))
+    with resume_run(run, lambda event: None) as session:
+        for _ in session.updates():
+            pass
+    assert run.read_status()["state"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("env", "kwargs", "match"),
+    [
+        ("NoSuch-v0", {}, "NoSuch-v0"),
+        ("no_such_module:Env", {}, "no_such_module"),
+        (FAULTY, {"fail": "constructor"}, "RuntimeError: no licence"),
+        (FAULTY, {"fail": "reset", "at": 0}, "reset"),
+    ],
+)
+def test_what_can_be_refused_at_the_start_leaves_no_folder(
+    env: str, kwargs: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=match):
+        run_to_the_end(tmp_path, env, env_kwargs=kwargs)
+    assert not list_runs(tmp_path)
+
+
+def test_an_unused_explicit_value_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"log_std_init=-1\.0 is not used: the actions are not continuous"):
+        run_to_the_end(tmp_path, "CartPole-v1", log_std_init=-1.0)
+    assert not list_runs(tmp_path)
+
+
+def test_stop_when_names_a_declared_outcome(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="declares no outcome 'captured'"):
+        run_to_the_end(tmp_path, "CartPole-v1", stop_when="captured>=0.8", eval_freq=64)
+
+
+def test_a_plan_that_does_not_fit_into_memory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"needs .* GB and .* GB are free .* use n_envs="):
+        run_to_the_end(
+            tmp_path,
+            "CartPole-v1",
+            n_envs=4_000_000,
+            n_steps_per_env=1000,
+            timesteps="4000M",
+            batch_size="auto",
+        )
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system that can be filled."""
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_does_not_end_the_training(tmp_path: Path) -> None:
+    said: list[dict[str, Any]] = []
+    with small_disk(tmp_path / "disk", "2m") as disk:
+        with start_run(resolve("CartPole-v1", SMALL | {"runs_dir": str(disk)}), said.append) as session:
+            for progress in session.updates():
+                if progress.update == 4:
+                    free = os.statvfs(disk)
+                    (disk / "ballast").write_bytes(b"x" * (free.f_bavail * free.f_bsize))
+        kept = list_checkpoints(session.run.checkpoints)
+        warnings = [event["message"] for event in said if event["event"] == "warning"]
+        assert session.learner.step == 320
+        assert any("checkpoint not saved, the last one is kept" in message for message in warnings)
+        load_last_good(session.run.checkpoints)
+        assert kept
+
+
+def test_an_unwritable_place_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(UsageError, match="--runs-dir"):
+        run_to_the_end(tmp_path / "file", "CartPole-v1")

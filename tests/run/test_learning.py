@@ -1,0 +1,58 @@
+"""Learning is the proof of correctness: known optima in seconds, then the shipped settings on real tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mission_gym as mg
+
+TOY = {
+    "seed": 1, "n_envs": 8, "n_steps_per_env": 64, "learning_rate": 2e-3, "gamma": 0.5, "n_epochs": 6,
+    "network_arch": "32", "tensorboard": False, "progress": False, "eval_freq": 0,
+}  # fmt: skip
+
+
+def train(tmp_path: Path, env: str, **flags: Any) -> mg.Run:
+    return mg.train(env, runs_dir=str(tmp_path), **flags)
+
+
+@pytest.mark.parametrize(
+    ("toy", "timesteps", "least"),
+    [("Identity", 10_000, 19.0), ("Binary", 15_000, 19.0), ("Pointer", 20_000, -6.0)],
+)
+def test_known_optimum_is_found(toy: str, timesteps: int, least: float, tmp_path: Path) -> None:
+    run = train(tmp_path, f"mission_gym.env.toys:{toy}", timesteps=timesteps, **TOY)
+    assert run.evaluate(episodes=20)["return_mean"] >= least
+
+
+@pytest.mark.slow
+def test_nested_observations_images_masks_and_outcomes_together(tmp_path: Path) -> None:
+    run = train(tmp_path, "mission_gym.env.toys:DictMask", timesteps=6_000, **TOY)
+    result = run.evaluate(episodes=20)
+    assert result["outcomes"]["won"]["rate"] >= 0.9
+
+
+@pytest.mark.slow
+def test_truncation_is_not_death(tmp_path: Path) -> None:
+    """1 a step for ever is worth 1 / (1 - 0.99) = 100; a truncation taken for death gives under 10."""
+    run = train(
+        tmp_path,
+        "mission_gym.env.toys:Constant",
+        timesteps=50_000,
+        **TOY | {"gamma": 0.99, "learning_rate": 5e-3, "normalize_returns": False, "network_arch": "64"},
+    )
+    last = [row for row in run.metrics() if row["event"] == "progress"][-1]
+    assert last["train/value_mean"] == pytest.approx(100, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("env", "least"), [("CartPole-v1", 475.0), ("Pendulum-v1", -250.0)])
+def test_shipped_settings_solve_the_short_tasks_in_100k_steps(
+    env: str, least: float, seed: int, tmp_path: Path
+) -> None:
+    run = train(tmp_path, env, timesteps=100_000, seed=seed, tensorboard=False, progress=False)
+    assert run.evaluate(episodes=100)["return_mean"] >= least
