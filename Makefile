@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test quick check fmt bench clean
+.PHONY: demo test quick check fmt docs bench clean
 
 demo: $(STAMP)
 	$(BIN)/mission-gym demo
@@ -23,6 +23,9 @@ check: $(STAMP)
 fmt: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(STAMP)
+	$(BIN)/python docs/generate.py
 
 bench: $(STAMP)
 	$(BIN)/mission-gym bench ppo

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class MissionGymError(Exception):
@@ -44,11 +45,21 @@ class RunStateError(MissionGymError):
 
 
 class WorkerError(MissionGymError):
-    """The user's environment failed beyond recovery."""
+    """The user's environment failed beyond recovery; `facts` is what a repro bundle needs."""
+
+    facts: dict[str, Any] | None = None
 
 
 class EnvFailure(WorkerError):
     """An environment raised; the message names index, seed, episode step and action."""
+
+
+class WorkerDied(WorkerError):
+    """A worker process ended: exit, segmentation fault, kill, memory over its limit."""
+
+
+class WorkerTimeout(WorkerError):
+    """A worker process did not answer in time; the message holds its stack where it could be had."""
 
 
 class DiskError(MissionGymError):

@@ -22,6 +22,7 @@ from mission_gym.store.tables import MetricsLog
 SMALL = {
     "n_envs": 4, "n_steps_per_env": 16, "batch_size": 16, "n_epochs": 2, "timesteps": 384, "eval_freq": 128,
     "eval_episodes": 2, "checkpoint_freq": 64, "network_arch": "16", "seed": 3, "tensorboard": False,
+    "vector": "serial",
 }  # fmt: skip
 ENVS = {
     "CartPole-v1": "replay",
@@ -185,7 +186,7 @@ def test_a_finished_run_is_extended_only_when_asked(tmp_path: Path) -> None:
     constant = {"learning_rate_final": "none", "clip_range_final": "none"}
     with start(tmp_path, "CartPole-v1", **constant) as session:
         run = drain(session)
-    finished = r"is finished \(384 steps\); .* --timesteps N` extends it"
+    finished = r"is finished \(all steps made, 384 steps\); .* --timesteps N` extends it"
     with pytest.raises(RunStateError, match=finished), resume_run(run, silent):
         pass
     below = "timesteps=300 is not above the 384 steps"

@@ -124,9 +124,29 @@ def _never_evaluates(facts: _Facts) -> bool:
     return facts.config.evaluation.eval_freq == 0
 
 
+def _in_process(facts: _Facts) -> bool:
+    return facts.config.vector.vector in ("serial", "batched")
+
+
 _OWN_NETWORK = "the network is given by --network; remove one"
 _NEVER_EVALUATES = "--eval-freq 0 makes no evaluations; remove one"
 _UNUSED = (
+    _Unused("vector.num_workers", _in_process, "there are no workers; use --vector workers or remove it"),
+    _Unused(
+        "vector.num_workers",
+        lambda facts: facts.config.vector.vector == "threads",
+        "threads run in one process; remove it",
+    ),
+    _Unused(
+        "vector.env_timeout",
+        _in_process,
+        "a step in this process can't be timed out; use --vector workers or remove it",
+    ),
+    _Unused(
+        "vector.max_restarts",
+        lambda facts: facts.config.vector.vector == "batched",
+        "a batched environment can't be restarted by rows; remove it",
+    ),
     _Unused("policy.network_arch", _own_network, _OWN_NETWORK),
     _Unused("policy.activation", _own_network, _OWN_NETWORK),
     _Unused(

@@ -156,10 +156,19 @@ class EnvSection(_Section):
 class VectorSection(_Section):
     """How environments are stepped."""
 
-    vector: Literal["auto", "serial", "batched"] = Field(
-        "auto", description="Backend: serial steps in this process, batched takes a vector environment."
+    vector: Literal["auto", "serial", "workers", "threads", "batched"] = Field(
+        "auto",
+        description="Backend: serial steps in this process, workers in several others, threads in one other"
+        " (for environments that wait), batched takes a vector environment.",
     )
     n_envs: Whole = Field(8, ge=1, description="Environments stepped together; the rollout grows with them.")
+    num_workers: FromOneOrAuto = Field("auto", description="Worker processes. auto: one per usable core.")
+    env_timeout: Duration = Field(
+        60.0, gt=0, description="Time a step may take before its worker is replaced; a reset may take 5m."
+    )
+    max_restarts: Whole = Field(
+        5, ge=0, description="Restarts of an environment without a finished episode in between."
+    )
 
 
 class PpoSection(_Section):
@@ -217,6 +226,9 @@ class ComputeSection(_Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where the learner computes.")
     threads: FromOneOrAuto = Field("auto", description="Threads of the learner.")
     acting: Literal["auto", "numpy", "torch"] = Field("auto", description="Which form of the policy acts.")
+    acting_rows: FromOneOrAuto = Field(
+        "auto", description="Environments acted for at once; part of the numbers of a run."
+    )
     kernel: Literal["auto", "numpy", "torch"] = Field("auto", description="Which update kernel the learner runs.")
 
 

@@ -25,7 +25,7 @@ Env = gym.Env[Any, Any]
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 Factory = Callable[[], Env]
 
-_TRUSTED = ("gymnasium.envs.classic_control.", "mission_gym.missions.")
+_TRUSTED = ("gymnasium.envs.classic_control.", "mission_gym.missions.", "mission_gym.env.toys")
 _TRUSTED_WRAPPERS = ("gymnasium.wrappers.common", "mission_gym.")  # others may hold functions of the user's
 
 
@@ -55,6 +55,16 @@ def make_vector_factory(request: EnvRequest) -> Callable[[int], VectorEnv]:
             "drop them or use another vector [--wrap with --vector batched]"
         )
     return partial(_make_vector, request)
+
+
+def names_trusted(request: EnvRequest) -> bool:
+    """Whether the name alone says that the environment is Gymnasium's classic control or one of ours."""
+    name = request.env_id
+    if ":" not in name and name in gym.registry:
+        entry = gym.registry[name].entry_point
+        name = entry if isinstance(entry, str) else ""
+    module = name.partition(":")[0] + "."
+    return module.startswith(_TRUSTED) and all(wrap.startswith(_TRUSTED_WRAPPERS) for wrap in request.wrap)
 
 
 def is_trusted(env: Env) -> bool:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from mission_gym.clock import PhaseClock
 from mission_gym.data import Block, Progress, UpdateStats, Weights
-from mission_gym.rollout.collector import Collector, clear_block
+from mission_gym.rollout.collector import BlockCollector, clear_block
 
 
 class Learner(Protocol):
@@ -28,7 +28,7 @@ class Learner(Protocol):
 
 
 def run(
-    collector: Collector, learner: Learner, block: Block, total_steps: int, stop: Callable[[], bool]
+    collector: BlockCollector, learner: Learner, block: Block, total_steps: int, stop: Callable[[], bool]
 ) -> Iterator[Progress]:
     """Yield one Progress per update until `total_steps` are learned from, or a stop is asked for."""
     clock = PhaseClock()

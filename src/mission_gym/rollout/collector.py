@@ -1,14 +1,15 @@
 """Fills blocks [T, S] from a vector and a policy, one row of T per vector step.
 
-The noise of a block is a function of (seed, block number): a block that was stopped half-way goes on
-later with the same numbers. Observations are stored raw; no values are computed here.
+Acting is done in groups of a fixed number of rows: bits depend on the shape of a batch. The noise of a
+block is a function of (seed, group, block number): a block that was stopped half-way goes on later with the
+same numbers, and it does not matter which process acts. Observations are stored raw; values are not computed.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,21 +39,35 @@ class SteppingVector(Protocol):
     def step(self, actions: Array) -> StepBatch: ...
 
 
-def make_block(spec: EnvSpec, num_steps: int, num_rows: int) -> Block:
-    """An empty block for these sizes."""
+def make_block(
+    spec: EnvSpec, num_steps: int, num_rows: int, allocate: Callable[[Any, Any], Array] = np.zeros
+) -> Block:
+    """An empty block for these sizes, in memory of the allocator's choice."""
     stored = np.float32 if spec.action.kind == "box" else np.int64
     shape = (num_steps, num_rows)
     return Block(
-        obs=tuple(np.zeros((num_steps + 1, num_rows, *leaf.shape), leaf.dtype) for leaf in spec.leaves),
-        mask=np.zeros((num_steps + 1, num_rows, spec.mask_size), bool) if spec.mask_size else None,
-        action=np.zeros((*shape, spec.action.num_stored), stored),
-        log_prob=np.zeros(shape, np.float32),
-        reward=np.zeros(shape, np.float32),
-        terminated=np.zeros(shape, bool),
-        truncated=np.zeros(shape, bool),
-        valid=np.zeros(shape, bool),
+        obs=tuple(allocate((num_steps + 1, num_rows, *leaf.shape), leaf.dtype) for leaf in spec.leaves),
+        mask=allocate((num_steps + 1, num_rows, spec.mask_size), np.bool_) if spec.mask_size else None,
+        action=allocate((*shape, spec.action.num_stored), stored),
+        log_prob=allocate(shape, np.float32),
+        reward=allocate(shape, np.float32),
+        terminated=allocate(shape, np.bool_),
+        truncated=allocate(shape, np.bool_),
+        valid=allocate(shape, np.bool_),
         env_ids=np.arange(num_rows, dtype=np.int64),
         version=np.zeros(num_rows, np.int64),
+    )
+
+
+def part_of(block: Block, num_steps: int, first: int, last: int) -> Block:
+    """The first `num_steps` rows of some segments of a block, as views; its lists are new."""
+    columns = slice(first, last)
+    return Block(
+        obs=tuple(leaf[: num_steps + 1, columns] for leaf in block.obs),
+        mask=None if block.mask is None else block.mask[: num_steps + 1, columns],
+        env_ids=block.env_ids[columns],
+        version=block.version[columns],
+        **{name: getattr(block, name)[:num_steps, columns] for name in _ROW_FIELDS},
     )
 
 
@@ -62,16 +77,50 @@ def block_bytes(spec: EnvSpec, num_steps: int, num_rows: int) -> int:
     return num_rows * ((num_steps + 1) * per_row + num_steps * (8 * spec.action.num_stored + 11))
 
 
-class Collector:
-    """Steps one vector with one policy. `start` or `go_on` first, then `fill` block after block."""
+class BlockCollector(Protocol):
+    """What the loop needs of a collector, here or in workers."""
 
-    def __init__(self, vec: SteppingVector, policy: ActingPolicy, spec: EnvSpec, seed: int) -> None:
+    vec: Any
+    clock: PhaseClock
+
+    @property
+    def policy(self) -> Any: ...
+
+    def start(self) -> None: ...
+
+    def go_on(self, batch: StepBatch) -> None: ...
+
+    def prime(self, num_steps: int) -> Leaves: ...
+
+    def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool: ...
+
+
+class Collector:
+    """Steps one vector with one policy. `start` or `go_on` first, then `fill` block after block.
+
+    acting_rows: of a group; all rows by default. first_row: of this vector, where it is a part of one.
+    """
+
+    def __init__(
+        self,
+        vec: SteppingVector,
+        policy: ActingPolicy,
+        spec: EnvSpec,
+        seed: int,
+        acting_rows: int | None = None,
+        first_row: int = 0,
+    ) -> None:
         self.vec = vec
         self.policy = policy
         self.spec = spec
         self.seed = seed
         self.clock = PhaseClock()
         self._batch: StepBatch | None = None
+        size = acting_rows or vec.num_envs
+        starts = range(0, vec.num_envs, size)
+        self._groups = [
+            ((first_row + start) // size, slice(start, min(start + size, vec.num_envs))) for start in starts
+        ]
 
     def start(self) -> None:
         """Begin every environment's first episode."""
@@ -94,39 +143,54 @@ class Collector:
         """Fill the block from row `block.filled` on; False if a stop was asked for before its end."""
         assert self._batch is not None, "start or go_on comes first"
         batch, action_spec = self._batch, self.spec.action
-        num_steps, num_rows = block.reward.shape
-        noise = draw_noise(action_spec, generator(self.seed, "act", 0, number), num_steps, num_rows)
+        num_steps = block.num_steps
+        noise = [
+            draw_noise(
+                action_spec, generator(self.seed, "act", group, number), num_steps, rows.stop - rows.start
+            )
+            for group, rows in self._groups
+        ]
         block.version[:] = self.policy.version
         act_s = env_s = 0.0
         stopped = False
+        _copy_obs(block, block.filled, batch)
         for t in range(block.filled, num_steps):
             if stop():
                 stopped = True
                 break
-            _copy_obs(block, t, batch)
             before = time.perf_counter()
-            out = self.policy.act(batch.obs, batch.mask, noise[t])
+            self._act(block, t, batch, noise)
             between = time.perf_counter()
-            batch = self.vec.step(action_spec.to_env(out.action))
+            batch = self.vec.step(action_spec.to_env(block.action[t]))
             act_s += between - before
             env_s += time.perf_counter() - between
-            block.action[t], block.log_prob[t], block.reward[t] = out.action, out.log_prob, batch.reward
+            block.reward[t] = batch.reward
             block.terminated[t], block.truncated[t] = batch.terminated, batch.truncated
             block.valid[t] = batch.valid
             if len(batch.ended):
                 self._keep_finals(block, t, batch)
+            _copy_obs(block, t + 1, batch)
             block.filled = t + 1
-        _copy_obs(block, block.filled, batch)
+        sort_finals(block)
         self._batch = batch
         self.clock.add("act", act_s)
         self.clock.add("env", env_s)
         return not stopped
+
+    def _act(self, block: Block, t: int, batch: StepBatch, noise: list[Array]) -> None:
+        """Choose the actions of row t, group by group."""
+        for (_, rows), drawn in zip(self._groups, noise, strict=True):
+            mask = None if batch.mask is None else batch.mask[rows]
+            out = self.policy.act(tuple(leaf[rows] for leaf in batch.obs), mask, drawn[t])
+            block.action[t, rows], block.log_prob[t, rows] = out.action, out.log_prob
 
     @staticmethod
     def _keep_finals(block: Block, t: int, batch: StepBatch) -> None:
         block.episodes += batch.episodes
         for position, row in enumerate(batch.ended.tolist()):
             if batch.truncated[row] and not batch.terminated[row]:
+                if not batch.valid[row]:  # lost in a failure: the step before is the last good one
+                    cut_row(block, t, row)
                 block.final_at.append((t, row))
                 block.final_obs.append(tuple(leaf[position].copy() for leaf in batch.final_obs))
 
@@ -144,15 +208,34 @@ def clear_block(block: Block) -> None:
     block.final_at, block.final_obs, block.episodes = [], [], []
 
 
-def cut_row(block: Block, row: int) -> None:
-    """End the running episode of a row before `filled`, for an environment that could not be brought
+def cut_row(block: Block, end: int, row: int) -> None:
+    """End the running episode of a row before `end`, for an environment that could not be brought
     back: its last transition bootstraps from the last observation that was seen."""
-    t = block.filled - 1
+    t = end - 1
     if t < 0 or block.terminated[t, row] or block.truncated[t, row]:
         return
     block.truncated[t, row] = True
     block.final_at.append((t, row))
     block.final_obs.append(tuple(leaf[t + 1, row].copy() for leaf in block.obs))
+
+
+def lose_row(block: Block, t: int, row: int) -> None:
+    """Mark a transition as lost in a failure; the one before bootstraps from the last good observation."""
+    cut_row(block, t, row)
+    block.action[t, row] = block.log_prob[t, row] = block.reward[t, row] = 0
+    block.valid[t, row] = block.terminated[t, row] = False
+    block.truncated[t, row] = True
+    if block.mask is not None:
+        block.mask[t, row] = True  # the blank action must be legal
+    block.final_at.append((t, row))
+    block.final_obs.append(tuple(leaf[t, row].copy() for leaf in block.obs))
+
+
+def sort_finals(block: Block) -> None:
+    """Bring the final observations into the order of (t, s), in which a serial collector meets them."""
+    order = sorted(range(len(block.final_at)), key=block.final_at.__getitem__)
+    block.final_at = [block.final_at[i] for i in order]
+    block.final_obs = [block.final_obs[i] for i in order]
 
 
 def pack_block(block: Block) -> dict[str, Array]:

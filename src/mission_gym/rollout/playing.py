@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
+from mission_gym.errors import EnvFailure
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.streams import generator
 
@@ -52,13 +53,14 @@ def play(
     """Play `num_episodes` episodes, in the order of their seeds; None if a stop was asked for.
 
     The vector's seeds come from `seed_of_suite`. Sampled play draws its noise from a fixed stream.
+    Episodes that an environment's failure broke off are left out; EnvFailure if none is left.
     """
     num_envs = vec.num_envs
     episodes: dict[int, Episode] = {}
     obs, mask = _own(vec.reset())
     rng = generator("play")
     active = list(range(num_envs))
-    while len(episodes) < num_episodes:
+    while active:
         if stop():
             return None
         noise = draw_noise(spec.action, rng, 1, num_envs)[0] if explore else None
@@ -74,11 +76,15 @@ def play(
             mask[batch.env_ids] = batch.mask
         for episode in batch.episodes:
             position = episode.env_id + num_envs * episode.number
-            if position < num_episodes:
+            if position < num_episodes and not episode.failed:
                 episodes[position] = episode
             if position + num_envs >= num_episodes and episode.env_id in active:
                 active.remove(episode.env_id)
-    return [episodes[position] for position in range(num_episodes)]
+    if not episodes:
+        raise EnvFailure(
+            f"all {num_episodes} episodes failed; `mission-gym check` may find the cause [{spec.env_id}]"
+        )
+    return [episodes[position] for position in sorted(episodes)]
 
 
 def _own(batch: StepBatch) -> tuple[Leaves, Array | None]:

@@ -6,10 +6,10 @@ the first update, and stored with its source. Training, evaluation and resume al
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,25 +18,30 @@ from threadpoolctl import ThreadpoolController
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import find_unused
 from mission_gym.config.schema import Config
-from mission_gym.data import EnvSpec, Weights
-from mission_gym.env.factory import EnvRequest, Factory, make_factory, make_vector_factory
+from mission_gym.data import Block, EnvSpec, Weights
+from mission_gym.env.factory import EnvRequest, Factory, make_factory, make_vector_factory, names_trusted
 from mission_gym.env.probe import probe, probe_vector
 from mission_gym.errors import ConfigError, UsageError
 from mission_gym.learner.kernel import Kernel
 from mission_gym.learner.numpy_kernel import NumpyKernel
 from mission_gym.learner.ppo import PpoLearner, PpoSettings, Schedule
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
-from mission_gym.rollout.collector import ActingPolicy
+from mission_gym.procs import BoundedLog, usable_cores
+from mission_gym.rollout.collector import ActingPolicy, BlockCollector, Collector, make_block
+from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_block
 from mission_gym.streams import episode_seed, torch_seed
 from mission_gym.vector.batched import BatchedVec
+from mission_gym.vector.crew import Limits
+from mission_gym.vector.probing import probe_in_worker
 from mission_gym.vector.serial import SerialVec
+from mission_gym.vector.workers import WorkersVec
 
 # Below this many multiply-adds in a gradient step, a second thread costs more than it gives (measured:
 # 64,64 at batch 512 is slower with two threads, 512,512 at batch 2048 is 1.8 times faster).
 _WORK_FOR_THREADS = 50_000_000
 
 SeedOf = Callable[[int, int], int | None]
-Vector = SerialVec | BatchedVec
+Vector = SerialVec | BatchedVec | WorkersVec
 EnvSource = Callable[..., Any] | None  # a callable of the user's that can't be imported
 
 
@@ -47,19 +52,37 @@ class Environment:
     spec: EnvSpec
     request: EnvRequest
     factory: Factory
-    backend: str  # serial or batched
+    backend: str  # serial, workers, threads or batched
+    num_workers: int = 1
+    limits: Limits = Limits()
+    log: BoundedLog = field(default_factory=lambda: BoundedLog(None))  # what environments print
 
-    def make_vector(self, num_envs: int, seed_of: SeedOf) -> Vector:
+    def make_vector(self, num_envs: int, seed_of: SeedOf, **parts: Any) -> Vector:
+        """A vector of it; `parts` are those that a collector adds to workers."""
         if self.backend == "batched":
             return BatchedVec(make_vector_factory(self.request)(num_envs), self.spec, seed_of)
-        return SerialVec(self.factory, self.spec, num_envs, seed_of)
+        if self.backend == "serial":
+            return SerialVec(
+                self.factory, self.spec, num_envs, seed_of, max_restarts=self.limits.max_restarts
+            )
+        return WorkersVec(
+            self.factory,
+            self.spec,
+            num_envs,
+            seed_of,
+            num_workers=self.num_workers,
+            threads=self.backend == "threads",
+            limits=self.limits,
+            log=self.log,
+            **parts,
+        )
 
 
 def open_environment(config: Config, kwargs: dict[str, Any], source: EnvSource = None) -> Environment:
     """Build one environment, read its spec and close it. `kwargs` are those of the config, with files
     replaced by the run's own copies."""
     request = EnvRequest(config.env.env_id, kwargs, config.env.wrap)
-    backend = "batched" if config.vector.vector == "batched" else "serial"
+    backend = choose_backend(config)
     if source is not None:
         if backend == "batched":
             raise UsageError(
@@ -70,14 +93,67 @@ def open_environment(config: Config, kwargs: dict[str, Any], source: EnvSource =
         factory = make_factory(request)
     if backend == "batched":
         spec = probe_vector(make_vector_factory(request), config.env.env_id)
-    else:
+    elif backend == "serial":
         spec = probe(factory, config.env.env_id)
-    return Environment(spec, request, factory, backend)
+    else:
+        spec, _ = probe_in_worker(factory, config.env.env_id)
+    limits = Limits(timeout_s=config.vector.env_timeout, max_restarts=config.vector.max_restarts)
+    return Environment(spec, request, factory, backend, choose_num_workers(config, backend), limits)
+
+
+def choose_backend(config: Config) -> str:
+    """An environment of the user's runs in this process only if that was asked for."""
+    if config.vector.vector != "auto":
+        return config.vector.vector
+    trusted = names_trusted(EnvRequest(config.env.env_id, wrap=config.env.wrap))
+    return "serial" if trusted and config.vector.num_workers == "auto" else "workers"
+
+
+def choose_num_workers(config: Config, backend: str) -> int:
+    """Workers of a run: one for each usable core, and none without an environment."""
+    if backend != "workers":
+        return 1
+    wanted = config.vector.num_workers
+    return min(usable_cores() if wanted == "auto" else wanted, config.vector.n_envs)
+
+
+def choose_acting_rows(num_envs: int, num_workers: int) -> int:
+    """Rows of a group: one group at least for each worker, equal groups where that is no great loss."""
+    share = num_envs // num_workers
+    fitting = max(rows for rows in range(1, share + 1) if num_envs % rows == 0)
+    return fitting if 2 * fitting >= share else share
+
+
+def make_collector(
+    config: Config, environment: Environment, seed_of: SeedOf
+) -> tuple[Vector, BlockCollector, Block]:
+    """The vector of a run, the collector that steps it and the block it fills: inside the workers where
+    the NumPy form acts, else here."""
+    spec, num_steps, num_envs = environment.spec, config.ppo.n_steps_per_env, config.vector.n_envs
+    rows = config.compute.acting_rows
+    assert isinstance(rows, int)
+    if environment.backend in ("workers", "threads") and config.compute.acting == "numpy":
+        vec = environment.make_vector(
+            num_envs,
+            seed_of,
+            unit=rows,
+            service=SERVICE,
+            extra=CollectSetup(policy_spec(config, spec), config.run.seed, rows, num_steps),
+            carve=carve_block(spec, num_steps, num_envs),
+        )
+        assert isinstance(vec, WorkersVec)
+        remote = RemoteCollector(vec, spec)
+        return vec, remote, remote.block
+    vec = environment.make_vector(num_envs, seed_of)
+    collector = Collector(vec, make_policy(config, spec), spec, config.run.seed, rows)
+    return vec, collector, make_block(spec, num_steps, num_envs)
 
 
 def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
     """Replace every `auto` that depends on the machine or the environment; refuse explicit values that
     this run would not use."""
+    if resolved.config.vector.vector == "auto":
+        resolved = resolved.with_values({"vector.vector": choose_backend(resolved.config)}, "plan")
     problems = find_unused(
         resolved,
         has_vector_leaves=any(leaf.kind == "vector" for leaf in spec.leaves),
@@ -102,10 +178,14 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
         )
     if problems:
         raise ConfigError(problems)
-    if config.vector.vector == "auto":
-        chosen["vector.vector"] = "serial"
-    if config.compute.acting == "auto":
-        chosen["compute.acting"] = "numpy" if is_mlp else "torch"
+    if config.vector.num_workers == "auto":
+        chosen["vector.num_workers"] = choose_num_workers(config, config.vector.vector)
+    acting = config.compute.acting
+    if acting == "auto":
+        acting = chosen["compute.acting"] = "numpy" if is_mlp else "torch"
+    if config.compute.acting_rows == "auto":
+        num_workers = choose_num_workers(config, config.vector.vector) if acting == "numpy" else 1
+        chosen["compute.acting_rows"] = choose_acting_rows(config.vector.n_envs, num_workers)
     threads = config.compute.threads
     if threads == "auto":
         threads = chosen["compute.threads"] = choose_threads(config, spec)
@@ -131,21 +211,13 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     return ThreadpoolController().select(internal_api=["openblas", "mkl", "blis"]).limit(limits=1)
 
 
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def choose_threads(config: Config, spec: EnvSpec) -> int:
-    """One thread for small networks, all usable cores for large ones and for images."""
-    batch = config.ppo.batch_size
-    assert isinstance(batch, int)
+    """One thread for small networks, all usable cores for large ones."""
     widths = (64, *config.policy.network_arch)
-    work = batch * sum(a * b for a, b in pairwise(widths)) * 2
-    large = work >= _WORK_FOR_THREADS or policy_spec(config, spec).has_images
-    return usable_cores() if large else 1
+    work = 2 * sum(a * b for a, b in pairwise(widths))
+    # Convolutions make about 200 multiply-adds a byte of the picture, and a layer of 512 follows.
+    work += sum(200 * leaf.size_bytes + 300_000 for leaf in spec.leaves if leaf.kind == "image")
+    return usable_cores() if work * int(config.ppo.batch_size) >= _WORK_FOR_THREADS else 1
 
 
 def policy_spec(config: Config, spec: EnvSpec) -> PolicySpec:
@@ -213,6 +285,11 @@ def make_learner(config: Config, spec: EnvSpec) -> PpoLearner:
     return PpoLearner(kernel, layout, settings, config.vector.n_envs, seed)
 
 
-def training_seeds(seed: int) -> SeedOf:
-    """Every episode of every environment has its own seed, in the training range."""
-    return lambda env_id, episode: episode_seed(seed, "train", env_id, episode)
+def training_seeds(seed: int, counters: dict[str, Any]) -> SeedOf:
+    """Every episode of every environment has its own seed, in the training range; a branch begins behind
+    its parent's episodes."""
+    return partial(_training_seed, seed, counters)
+
+
+def _training_seed(seed: int, counters: dict[str, Any], env_id: int, episode: int) -> int:
+    return episode_seed(seed, "train", env_id, episode + counters["episode_offset"])

@@ -63,8 +63,6 @@ def branch_run(
     else:
         environment = open_run_environment(ref.run, config)
     resolved = settle(resolved, environment.spec)
-    # Pinned before it is read, so that the parent's retention can't take it away in between.
-    pin(ref.run, info.step, f"branch of {config.run.run_name or config.env.env_id}")
     checkpoint = load_checkpoint(info.path)
     step = int(checkpoint.state["counters"][1])
     if resolved.config.run.timesteps <= step:
@@ -77,6 +75,7 @@ def branch_run(
     notes += explain_changes(parent, resolved)
     notes.append(f"branches from {ref.run.name} at step {step}; environments start new episodes")
     with begin(resolved, environment, listener, notes, source=source, parentage=parentage) as session:
+        pin(ref.run, info.step, session.run.name)
         carry_over(checkpoint, session)
         yield session
 

@@ -14,7 +14,7 @@ from mission_gym.errors import ConfigError
 from mission_gym.learner.kernel import Samples, StepSettings
 from mission_gym.learner.ppo import PpoLearner
 from mission_gym.policy import Encoded
-from mission_gym.rollout.collector import Collector, block_bytes
+from mission_gym.rollout.collector import BlockCollector, block_bytes
 
 _TORCH_BYTES = 350 << 20  # resident memory of a process that has loaded torch
 _PRIME_STEPS = 256  # transitions of the short block that primes the normaliser and is timed
@@ -95,12 +95,12 @@ def predict_fps(config: Config, collect_s: float, gradient_step_s: float) -> flo
     return 1.0 / (collect_s + update_s)
 
 
-def measure_collect_s(collector: Collector, learner: PpoLearner, num_steps: int) -> float:
+def measure_collect_s(collector: BlockCollector, learner: PpoLearner, num_steps: int) -> float:
     """Play the short block: prime the learner's statistics with it, return seconds per step."""
     collector.policy.load(learner.weights())
     start = time.perf_counter()
     learner.prime(collector.prime(num_steps))
-    return (time.perf_counter() - start) / (num_steps * collector.vec.num_envs)
+    return (time.perf_counter() - start) / (num_steps * int(collector.vec.num_envs))
 
 
 def make_plan(

@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from mission_gym.data import EnvSpec, Episode
 from mission_gym.errors import DiskError
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.tables import MetricsLog, MonitorCsv, ProgressCsv
+from mission_gym.store.tables import MetricsLog, MonitorCsv, ProgressCsv, TextLog
 
 Listener = Callable[[dict[str, Any]], None]
+_TERM = "reward_terms/"  # prefix of a reward term among an episode's metrics
 _WINDOW = 100  # episodes behind the rolling means, as in SB3
 
 
@@ -30,10 +32,11 @@ class Recorder:
         self.started = time.time()
         self.elapsed_before = 0.0  # seconds of earlier processes of this run
         self.num_episodes = 0
-        self.window: deque[tuple[float, int, str | None]] = deque(maxlen=_WINDOW)
+        self.window: deque[tuple[float, int, str | None, dict[str, float]]] = deque(maxlen=_WINDOW)
         self._metrics = MetricsLog(run.metrics_jsonl)
         self._progress = ProgressCsv(run.progress_csv)
         self._monitor = MonitorCsv(run.monitor_csv, env_id=spec.env_id, t_start=self.started)
+        self._log = TextLog(run.log_txt)
         self._tensorboard_wanted = tensorboard
         self._tensorboard: Any = None
         self._disk_failed = False
@@ -57,7 +60,7 @@ class Recorder:
 
     def load_state(self, state: dict[str, Any], step: int) -> None:
         """Go on after a checkpoint: rows that were written later describe work that is made again."""
-        self.window.extend((float(r), int(n), outcome) for r, n, outcome in state["window"])
+        self.window.extend((float(r), int(n), outcome, extra) for r, n, outcome, extra in state["window"])
         self.num_episodes = state["num_episodes"]
         self.elapsed_before = state["elapsed_s"]
         self._metrics.truncate(state["offsets"]["metrics"])
@@ -75,6 +78,8 @@ class Recorder:
         """Record an event and tell the listener."""
         row = {"event": event, **fields}
         self._write(lambda: self._metrics.append(row))
+        if event != "progress":
+            self._write(lambda: self._log.add(f"{datetime.now():%Y-%m-%d %H:%M:%S}", event, fields))
         self.listener(row)
 
     def tick(self, **fields: Any) -> None:
@@ -87,7 +92,7 @@ class Recorder:
             if episode.failed:
                 continue
             self.num_episodes += 1
-            self.window.append((episode.ret, episode.length, episode.outcome))
+            self.window.append((episode.ret, episode.length, episode.outcome, episode.metrics))
             self._write(lambda e=episode: self._monitor.append(e, self.elapsed_s))  # type: ignore[misc]
 
     def rolling(self) -> dict[str, float]:
@@ -102,7 +107,7 @@ class Recorder:
         outcomes = [item[2] for item in self.window if item[2] is not None]
         for name in dict.fromkeys([*self.spec.outcomes, *sorted(set(outcomes))]):
             metrics[f"outcome/{name}"] = outcomes.count(name) / count
-        return metrics
+        return metrics | mean_extras([item[3] for item in self.window])
 
     def add_row(self, step: int, metrics: dict[str, Any]) -> None:
         """Write one row of metrics to every view."""
@@ -145,10 +150,28 @@ class Recorder:
             self.listener({"event": "warning", "message": message})
 
     def close(self) -> None:
-        for table in (self._metrics, self._progress, self._monitor):
+        for table in (self._metrics, self._progress, self._monitor, self._log):
             table.close()
         if self._tensorboard is not None:
             try:
                 self._tensorboard.close()
             except OSError as error:
                 self._tell_once(f"TensorBoard files can't be written: {error}")
+
+
+def mean_extras(extras: list[dict[str, float]]) -> dict[str, float]:
+    """Means of the environment's own episode metrics, and the share of each reward term.
+
+    A share is the term's part of the sum of magnitudes: how much of the reward's movement it makes.
+    """
+    means: dict[str, float] = {}
+    for name in dict.fromkeys(name for extra in extras for name in extra):
+        values = [extra[name] for extra in extras if name in extra]
+        means[name] = sum(values) / len(values)
+    terms = {name.removeprefix(_TERM): mean for name, mean in means.items() if name.startswith(_TERM)}
+    total = sum(abs(mean) for mean in terms.values())
+    metrics = {f"episode/{name}": mean for name, mean in means.items() if not name.startswith(_TERM)}
+    for name, mean in terms.items():
+        metrics[f"reward/{name}"] = mean
+        metrics[f"reward_share/{name}"] = abs(mean) / total if total else float("nan")
+    return metrics

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,20 +18,22 @@ from mission_gym.clock import PhaseClock
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import parse_stop_when
 from mission_gym.data import Progress, Weights
-from mission_gym.errors import DiskError, MissionGymError, NotFiniteError
+from mission_gym.errors import DiskError, MissionGymError, NotFiniteError, WorkerError
 from mission_gym.pipeline.loop import StopFlag
 from mission_gym.pipeline.loop import run as run_loop
-from mission_gym.rollout.collector import Collector, clear_block, make_block
+from mission_gym.procs import BoundedLog
+from mission_gym.rollout.collector import clear_block
 from mission_gym.run.assemble import (
     Environment,
+    make_collector,
     make_learner,
     make_loaded_policy,
-    make_policy,
     training_seeds,
 )
 from mission_gym.run.cleaning import find_doomed_checkpoints
 from mission_gym.run.evaluation import evaluate, policy_actor
 from mission_gym.run.recorder import Listener, Recorder
+from mission_gym.run.repro import write_bundle
 from mission_gym.run.signals import stop_on_signals
 from mission_gym.run.snapshot import restore_snapshot, take_snapshot
 from mission_gym.store.checkpoints import (
@@ -52,25 +55,26 @@ class Session:
     def __init__(self, run: RunDir, resolved: Resolved, environment: Environment, listener: Listener) -> None:
         self.run = run
         self.config = config = resolved.config
-        self.environment = environment
+        self.environment = replace(environment, log=BoundedLog(run.path / "env-output.txt"))
         self.stop = StopFlag()
         self.clock = PhaseClock()
         self.spec = environment.spec
         self.recorder = Recorder(run, self.spec, listener, tensorboard=config.run.tensorboard)
         self.learner = make_learner(config, self.spec)
-        self.block = make_block(self.spec, config.ppo.n_steps_per_env, config.vector.n_envs)
         self.counters: dict[str, Any] = {"last_eval": 0, "last_save": 0, "episode_offset": 0, "goal": None}
-        seeds = training_seeds(config.run.seed)
-        self.vec = environment.make_vector(
-            config.vector.n_envs, lambda env, number: seeds(env, number + self.counters["episode_offset"])
-        )
-        self.collector = Collector(self.vec, make_policy(config, self.spec), self.spec, config.run.seed)
+        self.counters |= {"env_failures": 0}
+        seeds = training_seeds(config.run.seed, self.counters)
+        self.vec, self.collector, self.block = make_collector(config, self.environment, seeds)
         self.cause = ""
         self._collecting = False
         self._saved_at = self._status_at = self._rate_at = time.monotonic()
         self._rate_step = 0
         self._rate = 0.0
         self._first_step = 0
+
+    @property
+    def _worker_restarts(self) -> int:
+        return int(self.vec.statistics().get("worker_restarts", 0))
 
     @property
     def step(self) -> int:
@@ -80,7 +84,7 @@ class Session:
     def restore(self, checkpoint: Checkpoint) -> list[str]:
         """Take up a checkpoint of this run; returns how the environments came back."""
         record = checkpoint.state_json["counters"]
-        self.counters |= record["session"]
+        self.counters |= record["session"] | {"goal": None}
         self.recorder.load_state(record["recorder"], checkpoint.step)
         ways = restore_snapshot(checkpoint, self.learner, self.vec, self.block, self.collector)
         self._first_step = self._rate_step = self.learner.step
@@ -100,11 +104,12 @@ class Session:
         else:
             deadline = float("inf")
         self._rate_at = self._saved_at = time.monotonic()
-        self._write_status(state="running", cause=None, phase="collect")
         with ExitStack() as stack:
-            stack.callback(self._close)
+            stack.callback(self.close)
             stack.enter_context(stop_on_signals(self.stop))
             try:
+                self._write_status(state="running", cause=None, phase="collect")
+                self.recorder.tick(step=self.step, total=config.run.timesteps, fps=0.0, phase="training")
                 self._between_updates()
                 if not self._ended():
                     loop = run_loop(
@@ -184,9 +189,29 @@ class Session:
                 self._save(torn=torn)
         except MissionGymError as second:
             self.recorder.listener({"event": "warning", "message": f"nothing was saved: {second}"})
+        self._keep_repro(error)
         self._end("failed", cause)
 
-    def _close(self) -> None:
+    def fail_early(self, error: MissionGymError) -> None:
+        """Record a failure before the first step: there is nothing to save."""
+        self._keep_repro(error)
+        self._end("failed", f"{type(error).__name__}: {error}")
+
+    def _keep_repro(self, error: BaseException) -> None:
+        """Write what an environment's failure needs to be repeated."""
+        if not isinstance(error, WorkerError):
+            return
+        try:
+            path = write_bundle(self.run, error, self.environment.request)
+        except (DiskError, TypeError) as second:  # keywords of a Python caller need not be JSON
+            self.recorder.listener({"event": "warning", "message": f"no repro bundle was kept: {second}"})
+        else:
+            if path is not None:
+                message = f"mission-gym check --repro {path} replays the failure"
+                self.recorder.listener({"event": "warning", "message": message})
+
+    def close(self) -> None:
+        """End the environments and close the files."""
         self.vec.close()
         self.recorder.close()
 
@@ -195,6 +220,7 @@ class Session:
         for phase, seconds in progress.phases.items():
             self.clock.add(phase, seconds)
         self.recorder.add_episodes(progress.episodes)
+        self.counters["env_failures"] += sum(episode.failed for episode in progress.episodes)
         now = time.monotonic()
         elapsed = now - self._rate_at
         if elapsed >= 0.2:
@@ -211,6 +237,10 @@ class Session:
             }
             metrics |= {"time/time_elapsed": round(self.recorder.elapsed_s, 3)}
             metrics |= {f"phase/{name}_s": round(seconds, 6) for name, seconds in phases.items()}
+            metrics |= {
+                "rollout/env_failures": self.counters["env_failures"],
+                "rollout/worker_restarts": self._worker_restarts,
+            }
             self.recorder.add_row(progress.step, metrics | {"train/gradient_steps": progress.gradient_steps})
         self.recorder.tick(
             step=progress.step, total=self.config.run.timesteps, fps=self._rate, phase="training", **rolling
@@ -305,7 +335,8 @@ class Session:
                 updates=self.learner.version,
                 gradient_steps=self.learner.gradient_steps,
                 episodes=self.recorder.num_episodes,
-                env_failures=0,
+                env_failures=self.counters["env_failures"],
+                worker_restarts=self._worker_restarts,
                 fps=round(self._overall_rate(self.learner.step), 1),
                 return_mean=rolling.get("rollout/ep_rew_mean"),
                 best_step=best_step(self.run),

@@ -13,7 +13,7 @@ from typing import Any
 from mission_gym.data import Array, Block, Episode
 from mission_gym.env.resume import SlotState, pack_states, unpack_states
 from mission_gym.learner.ppo import PpoLearner, strip
-from mission_gym.rollout.collector import Collector, cut_row, pack_block, unpack_block
+from mission_gym.rollout.collector import BlockCollector, cut_row, pack_block, unpack_block
 from mission_gym.run.assemble import Vector
 from mission_gym.store.checkpoints import Checkpoint
 
@@ -37,7 +37,7 @@ def take_snapshot(
     different steps; they start their next episodes, and the block in hand is dropped."""
     states = _boundaries(vec) if torn else vec.state()
     arrays = learner.arrays()
-    filled = 0 if torn else block.filled
+    filled, lost = (0, block.filled) if torn else (block.filled, 0)
     env_arrays, env_json = pack_states(states)
     state = {name: array for name, array in arrays.items() if not name.startswith("policy/")} | env_arrays
     episodes: list[Episode] = []
@@ -47,7 +47,7 @@ def take_snapshot(
             state |= packed
             episodes = block.episodes
         else:
-            filled = 0
+            lost, filled = filled, 0
     return Snapshot(
         step=learner.step + filled * block.num_rows,
         policy=strip(arrays, "policy/"),
@@ -55,6 +55,7 @@ def take_snapshot(
         state_json={
             "environments": env_json,
             "block_filled": filled,
+            "block_lost": lost,
             "block_episodes": [list(episode) for episode in episodes],
             "counters": counters,
         },
@@ -69,7 +70,7 @@ def _boundaries(vec: Vector) -> list[SlotState]:
 
 
 def restore_snapshot(
-    checkpoint: Checkpoint, learner: PpoLearner, vec: Vector, block: Block, collector: Collector
+    checkpoint: Checkpoint, learner: PpoLearner, vec: Vector, block: Block, collector: BlockCollector
 ) -> list[str]:
     """Bring everything back; returns how the environments came back, to be said aloud."""
     load_learner(checkpoint, learner)
@@ -82,10 +83,13 @@ def restore_snapshot(
     collector.go_on(batch)
     for row, way in enumerate(ways):
         if way.startswith("boundary"):
-            cut_row(block, row)
+            cut_row(block, block.filled, row)
             if learner.return_scale is not None:
                 learner.return_scale.sums[row] = 0.0
-    return [f"{count} of {len(ways)} environments came back by {way}" for way, count in Counter(ways).items()]
+    told = [f"{count} of {len(ways)} environments came back by {way}" for way, count in Counter(ways).items()]
+    if document["block_lost"]:
+        told.append(f"{document['block_lost'] * block.num_rows} steps were not saved and are lost")
+    return told
 
 
 def load_learner(checkpoint: Checkpoint, learner: PpoLearner) -> None:

@@ -7,7 +7,7 @@ import json
 import platform
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +17,7 @@ from mission_gym.config.layers import Resolved, format_config, read_config
 from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config
 from mission_gym.env.factory import make_factory
-from mission_gym.errors import ConfigError, RunStateError, UsageError
+from mission_gym.errors import ConfigError, MissionGymError, RunStateError, UsageError
 from mission_gym.run.assemble import Environment, EnvSource, one_blas_thread, open_environment, settle
 from mission_gym.run.planning import (
     check_memory,
@@ -69,9 +69,13 @@ def begin(
         write_lineage(
             run, replace(origin, config_hash=config_hash(config), env_signature=environment.spec.signature)
         )
-        session = Session(run, resolved, environment, listener)
-        _prepare(session, memory, notes)
-        yield session
+        with closing(Session(run, resolved, environment, listener)) as session:
+            try:
+                _prepare(session, memory, notes)
+            except MissionGymError as error:
+                session.fail_early(error)
+                raise
+            yield session
 
 
 def _prepare(session: Session, memory: int, notes: list[str]) -> None:
@@ -102,15 +106,15 @@ def resume_run(
         resolved, more = _extend(run, resolved, checkpoint.step, timesteps)
         environment = open_run_environment(run, resolved.config, source)
         check_signature(run, environment)
-        session = Session(run, resolved, environment, listener)
-        ways = session.restore(checkpoint)
-        exact = _exactness(run, ways)
-        session.recorder.emit(
-            "resume", run=str(run.path), name=run.name, step=checkpoint.step,
-            total=resolved.config.run.timesteps, main_outcome=session.spec.main_outcome,
-            notes=[*notes, *more, *ways, exact],
-        )  # fmt: skip
-        yield session
+        with closing(Session(run, resolved, environment, listener)) as session:
+            ways = session.restore(checkpoint)
+            exact = _exactness(run, ways)
+            session.recorder.emit(
+                "resume", run=str(run.path), name=run.name, step=checkpoint.step,
+                total=resolved.config.run.timesteps, main_outcome=session.spec.main_outcome,
+                notes=[*notes, *more, *ways, exact],
+            )  # fmt: skip
+            yield session
 
 
 def _extend(run: RunDir, resolved: Resolved, step: int, timesteps: int | None) -> tuple[Resolved, list[str]]:
@@ -130,9 +134,9 @@ def _extend(run: RunDir, resolved: Resolved, step: int, timesteps: int | None) -
         if falling:
             notes.append(f"{', '.join(falling)} now fall over {resolved.config.run.timesteps} steps")
         write_atomic(run.config_yaml, format_config(resolved))
-    elif status.get("state") == "done" and step >= resolved.config.run.timesteps:
+    elif status.get("state") == "done":
         raise RunStateError(
-            f"run {run.name} is finished ({step} steps);"
+            f"run {run.name} is finished ({status.get('cause', 'done')}, {step} steps);"
             f" `mission-gym resume {run.name} --timesteps N` extends it"
         )
     return resolved, notes
@@ -147,8 +151,8 @@ def _exactness(run: RunDir, ways: list[str]) -> str:
     ]
     if changed:
         return f"the resume is statistical, not exact: {', '.join(changed)}"
-    if any("boundary" in way for way in ways):
-        return "the resume is not exact: some episodes could not be brought back"
+    if any("boundary" in way or "lost" in way for way in ways):
+        return "the resume is not exact: not everything could be brought back"
     return "the resume is exact"
 
 

@@ -1,4 +1,4 @@
-"""Append-only tables of a run: metrics.jsonl, progress.csv, monitor.csv.
+"""Append-only tables of a run: metrics.jsonl, progress.csv, monitor.csv, log.txt.
 
 A row is in the file when `append` returns, whole or (on DiskError) not at all; a row torn by a kill
 is cut off at the next opening. `offset` goes into a checkpoint and `truncate` cuts what came after
@@ -158,6 +158,14 @@ class MonitorCsv(Table):
             episode.seed,
         )
         self._append(_line(row))
+
+
+class TextLog(Table):
+    """log.txt: what happened, for people; one line an event, never cut."""
+
+    def add(self, time_text: str, event: str, fields: Mapping[str, Any]) -> None:
+        told = " ".join(f"{name}={plain(value)}" for name, value in fields.items())
+        self._append(f"{time_text} {event} {' '.join(told.split())}\n")
 
 
 def _line(values: Iterable[Any]) -> str:

@@ -6,7 +6,7 @@ Every call returns fresh arrays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,31 +14,31 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from mission_gym.data import Array, StepBatch
-from mission_gym.env.factory import Factory
-from mission_gym.env.probe import probe
+from mission_gym.data import Array, EnvSpec, StepBatch
 from mission_gym.env.spaces import leaf_specs, unflatten
 from mission_gym.errors import UsageError
 from mission_gym.vector.serial import SerialVec
+from mission_gym.vector.workers import WorkersVec
+
+Make = Callable[..., SerialVec | WorkersVec]  # spec, seed_of, infos, autoreset -> vector
 
 
 class GymVector(VectorEnv[Any, Any, Any]):
-    """A `gymnasium.vector.VectorEnv` on a SerialVec; only resets by the caller carry seeds."""
+    """A `gymnasium.vector.VectorEnv` on a vector of ours; only resets by the caller carry seeds."""
 
-    def __init__(self, factories: Sequence[Factory], name: str, autoreset_mode: AutoresetMode) -> None:
-        spec = probe(factories[0], name)
+    def __init__(self, make: Make, spec: EnvSpec, num_envs: int, autoreset_mode: AutoresetMode) -> None:
         # Gymnasium's interface shows the mask where the environment puts it, in the observation too.
         spec = replace(spec, mask_source="", leaves=leaf_specs(spec.observation_space))
-        self.num_envs = len(factories)
+        self.num_envs = num_envs
         self._mode = autoreset_mode
         same_step = autoreset_mode == AutoresetMode.SAME_STEP
-        self._vec = SerialVec(factories, spec, self.num_envs, _no_seed, infos=True, autoreset=same_step)
+        self._vec = make(spec=spec, seed_of=_no_seed, infos=True, autoreset=same_step)
         self.single_observation_space = spec.observation_space
         self.single_action_space = spec.action_space
         self.observation_space = batch_space(spec.observation_space, self.num_envs)
         self.action_space = batch_space(spec.action_space, self.num_envs)
-        self.metadata = {**self._vec.envs[0].metadata, "autoreset_mode": autoreset_mode}
-        self.render_mode = self._vec.envs[0].render_mode
+        self.metadata = {**self._vec.call("metadata")[0], "autoreset_mode": autoreset_mode}
+        self.render_mode = self._vec.call("render_mode")[0]
         self._obs = tuple(np.zeros((self.num_envs, *leaf.shape), leaf.dtype) for leaf in spec.leaves)
         self._done = np.zeros(self.num_envs, np.bool_)
 
@@ -70,7 +70,7 @@ class GymVector(VectorEnv[Any, Any, Any]):
         rows = np.asarray(actions)
         reward = np.zeros(self.num_envs)
         terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
-        batches = []
+        batches: list[StepBatch] = []
         live = np.arange(self.num_envs)
         if self._mode == AutoresetMode.NEXT_STEP and self._done.any():
             batches.append(
@@ -93,8 +93,7 @@ class GymVector(VectorEnv[Any, Any, Any]):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method, or read an attribute, of every environment."""
-        found = [env.get_wrapper_attr(name) for env in self._vec.envs]
-        return tuple(item(*args, **kwargs) if callable(item) else item for item in found)
+        return tuple(self._vec.call(name, *args, **kwargs))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Read an attribute of every environment."""
@@ -108,8 +107,7 @@ class GymVector(VectorEnv[Any, Any, Any]):
             raise UsageError(
                 f"{len(values)} values of {name!r} for {self.num_envs} environments; give one for each"
             )
-        for env, value in zip(self._vec.envs, values, strict=True):
-            env.set_wrapper_attr(name, value)
+        self._vec.set_attr(name, values)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments."""
@@ -138,11 +136,12 @@ class GymVector(VectorEnv[Any, Any, Any]):
         for batch in batches:
             ids = batch.env_ids.tolist()
             by_row.update({ids[row]: [info] for row, info in batch.infos.items() if info})
-            for position, row in enumerate(batch.ended.tolist() if batch.final_infos else ()):
+            same_step = self._mode == AutoresetMode.SAME_STEP
+            for position, row in enumerate(batch.ended.tolist() if same_step else ()):
                 leaves = tuple(leaf[position].copy() for leaf in batch.final_obs)
                 final_obs = unflatten(self.single_observation_space, leaves)
-                final = {"final_obs": final_obs, "final_info": batch.final_infos[row]}
-                by_row[ids[row]] = [final, batch.infos[row]]
+                final = {"final_obs": final_obs, "final_info": batch.final_infos.get(row, {})}
+                by_row[ids[row]] = [final, batch.infos.get(row, {})]
         infos: dict[str, Any] = {}
         for row in sorted(by_row):
             for info in by_row[row]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -23,6 +23,15 @@ from mission_gym.vector.restarts import RestartBudget
 
 SeedOf = Callable[[int, int], int | None]
 Allocate = Callable[[Any, Any], Array]  # shape, dtype -> zeros
+
+
+class Ended(NamedTuple):
+    """What is kept of an episode while the next one begins."""
+
+    episode: Episode
+    obs: Leaves
+    mask: Array | None
+    info: dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -158,12 +167,22 @@ class SerialVec:
         if env_ids is not None and not self._ready:
             raise UsageError("reset() of single environments before a first reset() of all; reset all first")
         ids = self._all if env_ids is None else list(env_ids)
-        self._ready = False
-        for row, env_id in enumerate(ids):
-            slot = self._slots[env_id]
-            episode = 0 if env_ids is None else slot.episode + 1
+        numbers = [0 if env_ids is None else self._slots[env_id].episode + 1 for env_id in ids]
+        return self.begin(numbers, ids, seeds, options)
+
+    def begin(
+        self,
+        numbers: Sequence[int],
+        env_ids: list[int] | None = None,
+        seeds: Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> StepBatch:
+        """Begin episodes by their numbers."""
+        ids = self._all if env_ids is None else env_ids
+        self._sent, self._ready = None, False
+        for row, (env_id, number) in enumerate(zip(ids, numbers, strict=True)):
             own = {} if seeds is None else {"seed": seeds[row]}
-            self._begin(slot, episode, options=options, **own)
+            self._begin(self._slots[env_id], number, options=options, **own)
         self._ready = True
         return self._show(ids)
 
@@ -194,54 +213,67 @@ class SerialVec:
         rows.terminated[: len(ids)] = rows.truncated[: len(ids)] = False
         rows.valid[: len(ids)] = True
         rewards = rows.reward
-        ended: list[int] = []
-        episodes: list[Episode] = []
-        final_infos: dict[int, dict[str, Any]] = {}
+        ended: dict[int, Ended] = {}
         for row, slot in enumerate(slots):
             if watch is not None:
                 watch(slot, actions[row])
-            failure = None
             try:
                 reward, terminated, truncated = slot.step(actions[row])
-            except EnvFailure as error:
-                # The observation shown is still that before the step.
-                failure, reward, terminated, truncated = error, 0.0, False, True
-                rows.valid[row] = False
-            rewards[row] = reward
-            if slot.ended or failure is not None:
-                rows.terminated[row], rows.truncated[row] = terminated, truncated
-                episodes.append(slot.finish(terminated) if failure is None else slot.fail())
-                _write(slot, len(ended), rows.final_obs, rows.final_mask)
-                ended.append(row)
-                if self._infos and self._autoreset:
-                    final_infos[row] = slot.info
-                self._go_on(slot, failure)
+            except EnvFailure as failure:
+                ended[row] = self._lose(slot, failure, rows, row)
+            else:
+                rewards[row] = reward
+                if slot.ended:
+                    rows.terminated[row], rows.truncated[row] = terminated, truncated
+                    ended[row] = self._end(slot, slot.finish(terminated), None)
             if plain is not None:
                 plain[row] = slot.obs[0]
             else:
-                _write(slot, row, rows.obs, rows.mask)
+                write_row(slot, row, rows.obs, rows.mask)
         self._ready = True
-        self._num_episodes += len(episodes)
-        batch = self._batch(ids, len(ended))
-        batch.ended = np.array(ended, np.int64)
-        batch.episodes, batch.final_infos = episodes, final_infos
-        return batch
+        return self._finish(ids, rows, ended)
 
     def step(self, actions: Array) -> StepBatch:
         """Send to all environments and receive."""
         self.send(actions)
         return self.recv()
 
-    def _go_on(self, slot: EnvSlot, failure: EnvFailure | None) -> None:
-        """Begin the next episode of a row that ended, in a new environment if the old one failed."""
+    def _lose(self, slot: EnvSlot, failure: EnvFailure, rows: Rows, row: int) -> Ended:
+        """Mark a transition as lost; the observation shown is still that before the step."""
+        rows.reward[row] = 0.0
+        rows.valid[row], rows.truncated[row] = False, True
+        return self._end(slot, slot.fail(), failure)
+
+    def _end(self, slot: EnvSlot, episode: Episode, failure: EnvFailure | None) -> Ended:
+        """Keep what an episode ended with, and begin the next: in a new environment if the old one failed."""
+        leaves = tuple(np.array(leaf) for leaf in slot.obs)
+        ended = Ended(episode, leaves, slot.mask, slot.info)
         if failure is None:
             self._restarts.forget(slot.env_id)
             if self._autoreset:
                 self._begin(slot, slot.episode + 1)
         else:
             self._revive(slot, failure, slot.episode + 1 if self._autoreset else None)
+        return ended
+
+    def _finish(self, ids: list[int], rows: Rows, ended: dict[int, Ended]) -> StepBatch:
+        """Put a batch together once its rows are written."""
+        for place, over in enumerate(ended.values()):
+            for array, leaf in zip(rows.final_obs, over.obs, strict=True):
+                array[place] = leaf
+            if rows.final_mask is not None:
+                rows.final_mask[place] = over.mask
+        self._num_episodes += len(ended)
+        batch = self._batch(ids, len(ended), rows)
+        batch.ended = np.array(list(ended), np.int64)
+        batch.episodes = [over.episode for over in ended.values()]
+        if self._infos and self._autoreset:
+            batch.final_infos = {row: over.info for row, over in ended.items()}
+        return batch
 
     def _begin(self, slot: EnvSlot, episode: int, **how: Any) -> None:
+        if self._watch is not None:
+            self._watch(slot, None)
         try:
             slot.reset(episode, **how)
         except EnvFailure as failure:
@@ -323,15 +355,15 @@ class SerialVec:
     def _show(self, ids: list[int]) -> StepBatch:
         """Return a batch in which nothing happened, with what the named rows show now."""
         for row, env_id in enumerate(ids):
-            _write(self._slots[env_id], row, self._rows.obs, self._rows.mask)
+            write_row(self._slots[env_id], row, self._rows.obs, self._rows.mask)
         rows, count = self._rows, len(ids)
         rows.reward[:count] = 0.0
         rows.terminated[:count] = rows.truncated[:count] = False
         rows.valid[:count] = True
-        return self._batch(ids, 0)
+        return self._batch(ids, 0, rows)
 
-    def _batch(self, ids: list[int], num_ended: int) -> StepBatch:
-        rows = self._rows.part(0, len(ids))
+    def _batch(self, ids: list[int], num_ended: int, rows: Rows) -> StepBatch:
+        rows = rows.part(0, len(ids))
         return StepBatch(
             env_ids=np.array(ids, np.int64) + self._first_id,
             obs=rows.obs,
@@ -351,7 +383,7 @@ class SerialVec:
             raise UsageError("the vector is closed; make a new one")
 
 
-def _write(slot: EnvSlot, row: int, obs: Leaves, mask: Array | None) -> None:
+def write_row(slot: EnvSlot, row: int, obs: Leaves, mask: Array | None) -> None:
     """Copy what a slot shows into row arrays; the environment may reuse its own."""
     for array, leaf in zip(obs, slot.obs, strict=True):
         array[row] = leaf

@@ -1,0 +1,109 @@
+"""Writes the generated blocks of the documentation: tables of fields, presets, settings, commands, metrics.
+
+A block stands between `<!-- generated: NAME -->` and `<!-- end -->`. `make docs` runs this; a test compares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import mission_gym.config.layers as layers
+from mission_gym.cli.main import COMMANDS
+from mission_gym.config.plain import read_yaml
+from mission_gym.config.schema import Config, FieldInfo, describe_fields
+from mission_gym.report.formats import show_value
+from mission_gym.store.metrics import METRICS, Metric
+
+ROOT = Path(__file__).parent.parent
+_BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def find_pages() -> list[Path]:
+    """Every page of the documentation."""
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def render(text: str) -> str:
+    """The page with every generated block as it should be; KeyError for a block of another name."""
+    blocks = _make_blocks()
+    return _BLOCK.sub(lambda match: f"{match[1]}{blocks[match[2]]}\n{match[3]}", text)
+
+
+def _make_blocks() -> dict[str, str]:
+    return {
+        "commands": _table(
+            ("command", "what it does"),
+            ((f"`mission-gym {name}`", command.text) for name, command in COMMANDS.items()),
+        ),
+        "fields": _render_fields(),
+        "presets": _render_values(layers.read_presets()),
+        "settings": _render_values(_read_settings()),
+        "metrics": _render_metrics(METRICS),
+        "train-metrics": _render_metrics([each for each in METRICS if each.name.startswith("train/")]),
+    }
+
+
+def _render_fields() -> str:
+    parts: list[str] = []
+    for section, holder in Config.model_fields.items():
+        rows = [
+            (_show_flags(field), _code(field.type_text), _show_default(field), field.description)
+            for field in describe_fields()
+            if field.path.startswith(f"{section}.")
+        ]
+        parts += [f"### `{section}:`", str((holder.annotation or Config).__doc__)]
+        parts.append(_table(("flag", "type", "default", "what it is"), rows))
+    return "\n\n".join(parts)
+
+
+def _show_flags(field: FieldInfo) -> str:
+    if field.name == "env_id":
+        return "`ENV`"
+    flags = [field.name, *field.aliases, *([f"no_{field.name}"] if field.type_text == "bool" else [])]
+    return ", ".join(f"`--{flag.replace('_', '-')}`" for flag in flags)
+
+
+def _show_default(field: FieldInfo) -> str:
+    if field.name == "env_id":
+        return "must be given"
+    return "empty" if field.default in ("", (), {}) else _code(show_value(field.default))
+
+
+def _render_values(named: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row per name, a column per field that any of them sets."""
+    fields = list(dict.fromkeys(field for values in named.values() for field in values))
+    rows = [
+        (_code(name), *(_code(show_value(values[field])) if field in values else "" for field in fields))
+        for name, values in named.items()
+    ]
+    return _table(("", *fields), rows)
+
+
+def _read_settings() -> dict[str, dict[str, Any]]:
+    path = Path(layers.__file__).with_name("settings.yaml")
+    settings: dict[str, dict[str, Any]] = read_yaml(path.read_text("utf-8"), path.name)
+    return settings
+
+
+def _render_metrics(metrics: Iterable[Metric]) -> str:
+    rows = [(_code(metric.name), metric.unit, metric.text, metric.bad) for metric in metrics]
+    if not any(row[3] for row in rows):
+        return _table(("name", "unit", "meaning"), [row[:3] for row in rows])
+    return _table(("name", "unit", "meaning", "when it is bad"), rows)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("|", "\\|")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    for page in find_pages():
+        page.write_text(render(page.read_text("utf-8")), "utf-8")

@@ -1,0 +1,68 @@
+"""`mission-gym bench NAME`: reproduces a table of the docs on this machine, peers in the same run.
+
+In: the name of a contest. Out: rows with `case, ours, peers, ratio` and more, each with the machine; the
+same rows in bench-results/. A ratio above 1 means that ours is better. Progress goes to stderr.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from mission_gym.bench.contest import PEERS, Row, find_sides
+from mission_gym.bench.learning import ALL_CASES, LearningGrid, measure_learning
+from mission_gym.bench.ppo import PpoGrid, measure_ppo
+from mission_gym.errors import UsageError, nearest
+from mission_gym.procs import usable_cores
+from mission_gym.run.starting import versions
+from mission_gym.store.files import disk_errors, write_json
+
+_FOLDER = Path("bench-results")
+
+
+def _ppo(full: bool) -> list[Row]:
+    return measure_ppo(PpoGrid(repeats=7) if full else PpoGrid())
+
+
+def _learning(full: bool) -> list[Row]:
+    return measure_learning(LearningGrid(ALL_CASES, seeds=(1, 2, 3, 4, 5)) if full else LearningGrid())
+
+
+CONTESTS: dict[str, Callable[[bool], list[Row]]] = {"ppo": _ppo, "learning": _learning}
+
+
+def run_bench(name: str, *, full: bool) -> list[Row]:
+    """Run a contest, `full` for its whole grid, and keep its rows in the current folder's bench-results."""
+    if name not in CONTESTS:
+        known = ", ".join(CONTESTS)
+        raise UsageError(
+            f"no benchmark is called {name!r}{nearest(name, CONTESTS)}; choose one of {known} [bench NAME]"
+        )
+    path = _FOLDER / f"{name}-{datetime.now():%Y%m%d-%H%M%S}.json"
+    with disk_errors(path):  # before the minutes that would be lost
+        _FOLDER.mkdir(exist_ok=True)
+    machine = _describe_machine()
+    rows = [row | {"machine": machine} for row in CONTESTS[name](full)]
+    write_json(path, rows)
+    print(f"kept in {path}", file=sys.stderr)
+    return rows
+
+
+def _describe_machine() -> dict[str, str]:
+    """Processor, cores and the versions that speed depends on."""
+    peers = {PEERS[side]: version(PEERS[side]) for side in find_sides() if side in PEERS}
+    return {"cpu": _name_cpu(), "cores": str(usable_cores())} | versions() | peers
+
+
+def _name_cpu() -> str:
+    """The processor's model where the system tells it, else its kind."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,51 @@
+"""Mission Gym's side of a contest: a real run in a folder that is thrown away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mission_gym.bench.sides import Evaluation, Job, Result, Stopwatch
+from mission_gym.config.layers import resolve
+from mission_gym.run.evaluation import evaluate, policy_actor
+from mission_gym.run.opening import open_run
+from mission_gym.run.starting import start_run
+from mission_gym.store.resolve import RunRef
+from mission_gym.store.rundir import RunDir
+
+
+def train(job: Job, folder: Path) -> Result:
+    """Train as `mission-gym train` does, without TensorBoard."""
+    evals: list[Evaluation] = []
+    resolved = resolve(job.env_id, job.flags | {"runs_dir": str(folder), "tensorboard": False})
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "eval":
+            watch.skip(event["time/seconds"])
+            evals.append(Evaluation(event["step"], watch.read_s(), event["return_mean"]))
+
+    with start_run(resolved, listen) as session:
+        watch = Stopwatch()
+        updates = session.updates()
+        warm_from = next(updates).step
+        first_s = watch.read_s()
+        for _ in updates:
+            pass
+        warm_s = watch.read_s() - first_s
+    return Result(
+        gradient_steps=session.learner.gradient_steps,
+        warm_steps=session.step - warm_from,
+        warm_s=warm_s,
+        return_mean=session.recorder.rolling().get("rollout/ep_rew_mean"),
+        evals=evals,
+        report_return=_report(session.run, job.report_episodes) if job.report_episodes else None,
+    )
+
+
+def _report(run: RunDir, episodes: int) -> float:
+    """The mean return of the best checkpoint on the report suite."""
+    opened = open_run(RunRef(run, None))
+    actor = policy_actor(opened.policy, opened.environment.spec)
+    result = evaluate(opened.environment, actor, "report", episodes)
+    assert result is not None  # nobody asks it to stop
+    return result.return_mean

@@ -1,0 +1,158 @@
+"""Stable-Baselines3's side of a contest: its PPO on DummyVecEnv, with the settings of the same config.
+
+It is evaluated by our evaluator, on the same seeds and at the same cadence. What differs is its own:
+the scale of continuous actions, and statistics that move within a rollout.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from mission_gym.bench.sides import Evaluation, Job, Result, Stopwatch
+from mission_gym.config.layers import resolve
+from mission_gym.config.rules import finish
+from mission_gym.config.schema import Config
+from mission_gym.data import Array, Leaves
+from mission_gym.run.assemble import open_environment
+from mission_gym.run.evaluation import EvalResult, Suite, evaluate
+
+_ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}
+
+
+def train(job: Job, folder: Path) -> Result:
+    """Train SB3's PPO; nothing is written to the folder."""
+    config = finish(resolve(job.env_id, job.flags))[0].config
+    model = _make_model(config)
+    watcher = _Watcher(config)
+    model.learn(config.run.timesteps, callback=watcher)
+    warm_s = watcher.watch.read_s() - watcher.first_s
+    if config.evaluation.eval_freq and watcher.last_eval != model.num_timesteps:
+        watcher.evaluate()
+    episodes = [episode["r"] for episode in model.ep_info_buffer or ()]
+    return Result(
+        gradient_steps=_count_gradient_steps(model),
+        warm_steps=model.num_timesteps - config.rollout_size,
+        warm_s=warm_s,
+        return_mean=float(np.mean(episodes)) if episodes else None,
+        evals=watcher.evals,
+        report_return=watcher.report(job.report_episodes) if job.report_episodes else None,
+    )
+
+
+def _make_model(config: Config) -> PPO:
+    ppo, policy = config.ppo, config.policy
+    assert ppo.ent_coef_final is None, "SB3 has no schedule of the entropy weight: settings would differ"
+    assert policy.network is None, "SB3 can't take our networks: settings would differ"
+    assert isinstance(ppo.batch_size, int)
+    env: VecEnv = make_vec_env(config.env.env_id, config.vector.n_envs, seed=config.run.seed)
+    if policy.normalize_obs or policy.normalize_returns:
+        env = VecNormalize(
+            env, norm_obs=policy.normalize_obs, norm_reward=policy.normalize_returns, gamma=ppo.gamma
+        )
+    return PPO(
+        "MlpPolicy",
+        env,
+        n_steps=ppo.n_steps_per_env,
+        batch_size=ppo.batch_size,
+        n_epochs=ppo.n_epochs,
+        learning_rate=_schedule(ppo.learning_rate, ppo.learning_rate_final),
+        clip_range=_schedule(ppo.clip_range, ppo.clip_range_final),
+        gamma=ppo.gamma,
+        gae_lambda=ppo.gae_lambda,
+        ent_coef=ppo.ent_coef,
+        vf_coef=ppo.vf_coef,
+        max_grad_norm=ppo.max_grad_norm,
+        target_kl=ppo.target_kl,
+        normalize_advantage=ppo.normalize_advantage,
+        policy_kwargs={
+            "net_arch": list(policy.network_arch),
+            "activation_fn": _ACTIVATIONS[policy.activation],
+            "log_std_init": policy.log_std_init,
+        },
+        seed=config.run.seed,
+        device="cpu",
+    )
+
+
+def _schedule(start: float, end: float | None) -> float | Callable[[float], float]:
+    """SB3 gives a schedule the share of the training that is left."""
+    return start if end is None else lambda left: end + (start - end) * left
+
+
+def _count_gradient_steps(model: PPO) -> int:
+    """Adam's own counter: SB3 counts epochs only."""
+    return int(max(state["step"] for state in model.policy.optimizer.state.values()))
+
+
+class _Watcher(BaseCallback):
+    """Reads the watch after the first update, evaluates where our session would, and keeps the best."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.watch = Stopwatch()
+        self.first_s = 0.0
+        self.evals: list[Evaluation] = []
+        self.last_eval = 0
+        self._rollout = config.rollout_size
+        self._freq, self._episodes = int(config.evaluation.eval_freq), config.evaluation.eval_episodes
+        self._environment = open_environment(config, dict(config.env.env_kwargs))
+        self._best: tuple[float, dict[str, Any], Any] | None = None
+
+    def _on_training_start(self) -> None:
+        self.watch = Stopwatch()
+
+    def _on_rollout_start(self) -> None:
+        """The update before this rollout is over."""
+        step = self.num_timesteps
+        if step == self._rollout:
+            self.first_s = self.watch.read_s()
+        if self._freq and step // self._freq > self.last_eval // self._freq:
+            self.evaluate()
+
+    def _on_step(self) -> bool:
+        return True
+
+    def evaluate(self) -> None:
+        """Play the selection suite, and keep the policy if none was better."""
+        train_s = self.watch.read_s()
+        result = self._play("select", self._episodes)
+        self.last_eval = self.num_timesteps
+        self.evals.append(Evaluation(self.num_timesteps, train_s, result.return_mean))
+        if self._best is None or result.score >= self._best[0]:
+            weights = copy.deepcopy(self.model.policy.state_dict())
+            self._best = result.score, weights, copy.deepcopy(self._statistics)
+        self.watch.skip(self.watch.read_s() - train_s)
+
+    def report(self, episodes: int) -> float:
+        """The mean return of the best policy on the report suite."""
+        assert self._best is not None  # a job with a report has evaluations
+        _, weights, statistics = self._best
+        self.model.policy.load_state_dict(weights)
+        if isinstance(self.training_env, VecNormalize):
+            self.training_env.obs_rms = statistics
+        return self._play("report", episodes).return_mean
+
+    @property
+    def _statistics(self) -> Any:
+        return self.training_env.obs_rms if isinstance(self.training_env, VecNormalize) else None
+
+    def _play(self, suite: Suite, episodes: int) -> EvalResult:
+        def actor(obs: Leaves, mask: Array | None, noise: Array | None) -> Array:
+            (leaf,) = obs
+            if isinstance(self.training_env, VecNormalize):
+                leaf = np.asarray(self.training_env.normalize_obs(leaf))
+            return self.model.predict(leaf, deterministic=True)[0]
+
+        result = evaluate(self._environment, actor, suite, episodes)
+        assert result is not None  # nobody asks it to stop
+        return result

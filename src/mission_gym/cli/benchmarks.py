@@ -1,0 +1,36 @@
+"""`bench NAME`: performance figures of this machine, peers side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from mission_gym.cli.flags import AS_JSON, Switch, parse
+from mission_gym.cli.output import messages_to_stderr, show
+from mission_gym.report.tables import view_bench
+
+
+@dataclass(kw_only=True)
+class BenchFlags:
+    """Flags of `bench`."""
+
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME", help="ppo or learning.")]
+    full: Annotated[
+        Switch,
+        tyro.conf.arg(help="The whole grid; the default takes under ten minutes.", help_behavior_hint=""),
+    ] = False
+    json: Annotated[Switch, tyro.conf.arg(help=AS_JSON, help_behavior_hint="")] = False
+
+
+def bench(args: Sequence[str]) -> int:
+    """`mission-gym bench NAME`."""
+    flags = parse(BenchFlags, args, "bench", "Reproduce performance figures on this machine.")
+    from mission_gym.bench.main import run_bench
+
+    with messages_to_stderr():
+        rows = run_bench(flags.name, full=flags.full)
+    show(rows, as_json=flags.json, view=view_bench)
+    return 0

@@ -1,0 +1,118 @@
+"""`eval`, `baselines` and `check`: an environment is played, nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import tyro
+
+from mission_gym.cli.flags import AS_JSON, ReadFlags, Switch, parse
+from mission_gym.cli.output import messages_to_stderr, note, show
+from mission_gym.config.layers import resolve
+from mission_gym.config.schema import Config
+from mission_gym.report.formats import show_count
+from mission_gym.report.tables import view_findings, view_results
+from mission_gym.store.resolve import find_run
+
+Episodes = Annotated[int, tyro.conf.arg(metavar="N", help="Episodes to play, from the report suite.")]
+
+
+@dataclass(kw_only=True)
+class EvalFlags(ReadFlags):
+    """Flags of `eval`."""
+
+    run: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="RUN[@STEP]", help="The run; without a step its best checkpoint."),
+    ]
+    episodes: Episodes = 100
+    stochastic: Annotated[
+        Switch, tyro.conf.arg(help="Sample actions instead of the likeliest one.", help_behavior_hint="")
+    ] = False
+
+
+@dataclass(kw_only=True)
+class EnvFlags:
+    """Which environment, for commands without a run."""
+
+    env_id: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="ENV", help="Gymnasium id, module:Id or module:callable."),
+    ]
+    env_kwargs: Annotated[
+        tuple[str, ...],
+        tyro.conf.arg(
+            metavar="key=value ...",
+            help="Arguments of the environment, with YAML scalars.",
+            help_behavior_hint="",
+        ),
+    ] = ()
+    wrap: Annotated[
+        tuple[str, ...],
+        tyro.conf.arg(
+            metavar="module:callable ...", help="Wrappers, the innermost first.", help_behavior_hint=""
+        ),
+    ] = ()
+    json: Annotated[Switch, tyro.conf.arg(help=AS_JSON, help_behavior_hint="")] = False
+
+    def config(self) -> Config:
+        """The config of a run of this environment that asks for nothing else."""
+        return resolve(self.env_id, {"env_kwargs": list(self.env_kwargs), "wrap": list(self.wrap)}).config
+
+
+@dataclass(kw_only=True)
+class BaselineFlags(EnvFlags):
+    """Flags of `baselines`."""
+
+    episodes: Episodes = 100
+
+
+def evaluate(args: Sequence[str]) -> int:
+    """`mission-gym eval RUN[@STEP]`."""
+    flags = parse(EvalFlags, args, "eval", "Evaluate a run on fixed, held-out seeds.")
+    ref = find_run(flags.run, flags.runs_dir)
+    note(ref.note)
+    from mission_gym.run.opening import evaluate_run, open_run
+
+    with messages_to_stderr():
+        opened = open_run(ref)
+        note(f"evaluating {opened.run.name} at step {show_count(opened.step)} on {flags.episodes} episodes")
+        document, warnings = evaluate_run(opened, flags.episodes, explore=flags.stochastic)
+    for warning in warnings:
+        note(f"warning: {warning}")
+    show(document, as_json=flags.json, view=_view_modes)
+    return 0
+
+
+def _view_modes(document: dict[str, Any]) -> Any:
+    other = document["other_mode"]
+    return view_results({document["mode"]: document, other["mode"]: other})
+
+
+def baselines(args: Sequence[str]) -> int:
+    """`mission-gym baselines ENV`."""
+    flags = parse(BaselineFlags, args, "baselines", "Play the report suite without any learning.")
+    config = flags.config()
+    from mission_gym.run.assemble import open_environment
+    from mission_gym.run.baselines import run_baselines
+
+    with messages_to_stderr():
+        environment = open_environment(config, dict(config.env.env_kwargs))
+        results = run_baselines(environment, flags.episodes)
+    show(results, as_json=flags.json, view=view_results)
+    return 0
+
+
+def check(args: Sequence[str]) -> int:
+    """`mission-gym check ENV`; 2 if there are errors."""
+    flags = parse(EnvFlags, args, "check", "Examine an environment before training on it.")
+    env = flags.config().env
+    from mission_gym.env.factory import EnvRequest
+    from mission_gym.run.checking import check_environment, has_errors
+
+    with messages_to_stderr():
+        findings = check_environment(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap))
+    show([asdict(finding) for finding in findings], as_json=flags.json, view=view_findings)
+    return 2 if has_errors(findings) else 0

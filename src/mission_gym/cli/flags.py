@@ -1,0 +1,116 @@
+"""From argv to typed flags, through tyro. The flags of `train` and `branch` are made from the config schema.
+
+Only flags that were given appear in `Values`, so that every other value keeps its own source.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints, is_typeddict
+
+import tyro
+
+from mission_gym.config.schema import Config, FieldInfo, describe_fields
+from mission_gym.errors import UsageError, nearest
+from mission_gym.report.formats import show_value
+
+T = TypeVar("T")
+Switch = tyro.conf.FlagCreatePairsOff[bool]
+RunName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+Given = dict[str, Any]
+RUNS_DIR = "Folder that holds the runs."
+AS_JSON = "Print one JSON document."
+
+
+@dataclass(kw_only=True)
+class ReadFlags:
+    """What every command that reads runs takes."""
+
+    runs_dir: Annotated[Path, tyro.conf.arg(help=RUNS_DIR, metavar="DIR")] = Path("runs")
+    json: Annotated[Switch, tyro.conf.arg(help=AS_JSON, help_behavior_hint="")] = False
+
+
+@dataclass(kw_only=True)
+class LayerFlags:
+    """Where values come from, besides their own flags."""
+
+    preset: Annotated[
+        str | None,
+        tyro.conf.arg(metavar="NAME", help="A named choice of values, such as fast, heavy or quick."),
+    ] = None
+    config: Annotated[
+        Path | None, tyro.conf.arg(metavar="FILE", help="A YAML file of values, such as a run's config.yaml.")
+    ] = None
+    set: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        tyro.conf.arg(metavar="section.field=value", help="One value by its full name."),
+    ] = ()
+
+
+def parse(kind: type[T], args: Sequence[str], command: str, text: str) -> T:
+    """Fill the dataclass `kind` from argv; UsageError with the nearest name for what it does not have."""
+    parsed, unknown = tyro.cli(
+        kind,
+        prog=f"mission-gym {command}",
+        description=text,
+        args=list(args),
+        return_unknown_args=True,
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    if unknown:
+        known = [f"--{name.replace('_', '-')}" for name in _flag_names(kind)]
+        wrong = [arg.partition("=")[0] for arg in unknown if arg.startswith("-")]
+        if not wrong:
+            raise UsageError(f"{unknown[0]!r} is one argument too many; see `mission-gym {command} --help`")
+        hints = ", ".join(f"{flag!r}{nearest(flag, known)}" for flag in wrong)
+        raise UsageError(f"unknown flag {hints}; `mission-gym {command} --help` lists them")
+    return parsed
+
+
+def with_values(base: type[T], skip: Sequence[str] = ()) -> type[T]:
+    """The dataclass with a group of flags for every section of the config."""
+    groups: dict[str, Given] = {}
+    for info in describe_fields():
+        section = info.path.split(".")[0]
+        if info.name not in ("env_id", *skip):
+            groups.setdefault(section, {})[info.name] = _flag(info)
+    fields: list[Any] = []
+    for section, flags in groups.items():
+        kind: Any = TypedDict(section, flags, total=False)  # type: ignore[misc]
+        kind.__doc__ = (Config.model_fields[section].annotation or Config).__doc__
+        fields.append((section, kind, field(default_factory=dict)))
+    return make_dataclass(base.__name__, fields, bases=(base,), kw_only=True)
+
+
+def given_values(flags: Any) -> Given:
+    """The config values that were given as flags, by field name."""
+    sections = (getattr(flags, section, {}) for section in Config.model_fields)
+    return {name: value for values in sections for name, value in values.items()}
+
+
+def _flag(info: FieldInfo) -> Any:
+    if info.type_text == "bool":
+        kind: Any = bool
+    else:
+        kind = tuple[str, ...] if info.type_text.endswith(" ...") else str
+    # An empty default (no text, no wrappers) says nothing.
+    default = f"(default: {show_value(info.default)})" if info.default not in ("", {}, ()) else ""
+    argument = tyro.conf.arg(
+        help=info.description,
+        metavar="" if kind is bool else info.type_text,
+        help_behavior_hint=default,
+        aliases=[f"--{alias.replace('_', '-')}" for alias in info.aliases],
+    )
+    return Annotated[kind, argument]
+
+
+def _flag_names(kind: Any) -> list[str]:
+    names = []
+    for item in dataclasses.fields(kind):
+        annotation = get_type_hints(kind).get(item.name, item.type)
+        for name in annotation.__annotations__ if is_typeddict(annotation) else [item.name]:
+            names += [name, f"no_{name}"]
+    return names

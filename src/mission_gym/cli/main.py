@@ -1,0 +1,91 @@
+"""`mission-gym`: finds the command, loads only its module, and turns errors into exit codes.
+
+0 done; 1 bug (traceback); 2 usage, config, environment contract or run state; 3 environment, worker,
+disk or non-finite failure; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mission_gym import __version__
+from mission_gym.errors import MissionGymError, nearest
+
+
+class _Command(NamedTuple):
+    module: str  # in this room, with a function of the command's name, or of `function`
+    text: str
+    function: str = ""
+
+
+COMMANDS = {
+    "demo": _Command("demo", "train CartPole-v1 until it is solved, evaluate it, say what to do next"),
+    "train": _Command("training", "train a policy: mission-gym train ENV"),
+    "resume": _Command("training", "go on with a run, in place and exactly"),
+    "branch": _Command("training", "a child run from a checkpoint, with changes"),
+    "eval": _Command("evaluating", "play held-out episodes with a run's policy", "evaluate"),
+    "baselines": _Command("evaluating", "random, no-op and scripted policies on the same episodes"),
+    "check": _Command("evaluating", "the environment doctor: what is wrong, why, and the fix"),
+    "runs": _Command("runs", "list, show, compare, lineage, clean"),
+    "config": _Command("runs", "every value of a run, with its source"),
+    "bench": _Command("benchmarks", "reproduce performance figures on this machine, beside peers"),
+}
+
+# NumPy's BLAS threads cost more than they give on the small batches of acting; the learner sets torch's
+# threads itself. The libraries read these when they load.
+_THREAD_CAPS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; a bug comes out as the exception that it is."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if "--version" in args:
+        print(f"mission-gym {__version__}")
+        return 0
+    if not args or args[0] in ("-h", "--help"):
+        print(_help(), file=sys.stdout if args else sys.stderr)
+        return 0 if args else 2
+    name = args[0]
+    if name not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        return _say(f"{name!r} is not a command{nearest(name, COMMANDS)}; the commands are {known}", 2)
+    for variable in _THREAD_CAPS:
+        os.environ.setdefault(variable, "1")
+    command = COMMANDS[name]
+    module = importlib.import_module(f"mission_gym.cli.{command.module}")
+    try:
+        code: int = getattr(module, command.function or name)(args[1:])
+    except SystemExit as stop:  # tyro's: help was printed, or a flag lacks its value
+        return stop.code if isinstance(stop.code, int) else 2
+    except KeyboardInterrupt:
+        return _say("interrupted", 130)
+    except MissionGymError as error:
+        return _say(str(error), error.exit_code)
+    return code
+
+
+def _say(message: str, code: int) -> int:
+    print(f"mission-gym: {message}", file=sys.stderr)
+    return code
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.text}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: mission-gym COMMAND [...]",
+            "",
+            "Point it at any Gymnasium environment, and it trains as fast as your machine allows.",
+            "",
+            *lines,
+            "",
+            "mission-gym COMMAND --help lists the flags of a command; --version tells the version.",
+            "RUN is a run's name, a unique beginning of it, its path, or `latest`; RUN@STEP, RUN@best and",
+            "RUN@last name a checkpoint.",
+        ]
+    )

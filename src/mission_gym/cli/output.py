@@ -1,0 +1,46 @@
+"""What a command says: one JSON document or a view on stdout, notes on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import RenderableType
+
+from mission_gym.report.console import make_console
+from mission_gym.store.files import plain
+
+
+def show(document: Any, *, as_json: bool, view: Callable[[Any], RenderableType]) -> None:
+    """Print a document as JSON, or as `view` makes it; quiet where the reader has left."""
+    if not as_json:
+        make_console().print(view(document))
+        return
+    try:
+        print(json.dumps(plain(document), indent=2, allow_nan=False), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def messages_to_stderr() -> Iterator[None]:
+    """Whatever the user's environment prints in the block goes to stderr: stdout is for the result."""
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+def note(message: str) -> None:
+    """Say something aside."""
+    if message:
+        print(message, file=sys.stderr)

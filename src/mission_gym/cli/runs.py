@@ -1,0 +1,152 @@
+"""`runs list | show | compare | lineage | clean` and `config`: what is on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from mission_gym.cli.flags import ReadFlags, RunName, Switch, parse
+from mission_gym.cli.output import note, show
+from mission_gym.errors import UsageError, nearest
+from mission_gym.report.documents import (
+    compare_runs,
+    describe_config,
+    describe_run,
+    describe_run_fully,
+    trace_lineage,
+)
+from mission_gym.report.formats import show_count, show_number
+from mission_gym.report.tables import view_comparison, view_config, view_lineage, view_run, view_runs
+from mission_gym.run.cleaning import Doomed, clean, plan_cleaning, plan_removal
+from mission_gym.store.resolve import find_run, list_runs
+from mission_gym.store.rundir import RunDir
+
+
+@dataclass(kw_only=True)
+class OneRun(ReadFlags):
+    """Flags of a command about one run."""
+
+    run: Annotated[RunName, tyro.conf.arg(help="The run.")]
+
+
+@dataclass(kw_only=True)
+class SeveralRuns(ReadFlags):
+    """Flags of a command about several runs."""
+
+    runs: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...", help_behavior_hint="")
+    ] = ()
+
+
+@dataclass(kw_only=True)
+class CleanFlags(SeveralRuns):
+    """Flags of `runs clean`."""
+
+    yes: Annotated[Switch, tyro.conf.arg(help="Delete; without it nothing is.", help_behavior_hint="")] = (
+        False
+    )
+
+
+def runs(args: Sequence[str]) -> int:
+    """`mission-gym runs ...`."""
+    name = args[0] if args else ""
+    if name in ("-h", "--help"):
+        print("usage: mission-gym runs list|show|compare|lineage|clean [...]")
+        return 0
+    if name not in _VIEWS:
+        known = ", ".join(_VIEWS)
+        raise UsageError(f"{name!r} is not a command of runs{nearest(name, _VIEWS)}; it has {known}")
+    return _VIEWS[name](args[1:])
+
+
+def config(args: Sequence[str]) -> int:
+    """`mission-gym config RUN`."""
+    flags = parse(OneRun, args, "config", "Print every value of a run with its source.")
+    show(describe_config(_find(flags.run, flags)), as_json=flags.json, view=view_config)
+    return 0
+
+
+def _find(text: str, flags: ReadFlags) -> RunDir:
+    ref = find_run(text, flags.runs_dir)
+    note(ref.note)
+    return ref.run
+
+
+def _list(args: Sequence[str]) -> int:
+    flags = parse(ReadFlags, args, "runs list", "List the runs, the newest last.")
+    rows = [describe_run(run) for run in list_runs(flags.runs_dir)]
+    if not rows:
+        note(f"no runs in {flags.runs_dir}; `mission-gym train ENV` makes one")
+    show(rows, as_json=flags.json, view=view_runs)
+    return 0
+
+
+def _show(args: Sequence[str]) -> int:
+    flags = parse(OneRun, args, "runs show", "Tell everything about a run.")
+    show(describe_run_fully(_find(flags.run, flags)), as_json=flags.json, view=view_run)
+    return 0
+
+
+def _compare(args: Sequence[str]) -> int:
+    flags = parse(SeveralRuns, args, "runs compare", "Compare results and configs of runs.")
+    if len(flags.runs) < 2:
+        raise UsageError(f"{len(flags.runs)} runs are given; a comparison needs two or more [RUN ...]")
+    document = compare_runs([_find(text, flags) for text in flags.runs])
+    show(document, as_json=flags.json, view=view_comparison)
+    return 0
+
+
+def _lineage(args: Sequence[str]) -> int:
+    flags = parse(OneRun, args, "runs lineage", "Tell where a run came from and what came from it.")
+    document = trace_lineage(_find(flags.run, flags), flags.runs_dir)
+    show(document, as_json=flags.json, view=view_lineage)
+    return 0
+
+
+def _clean(args: Sequence[str]) -> int:
+    text = "Delete the runs that are named, or else the checkpoints of all runs that retention drops."
+    flags = parse(CleanFlags, args, "runs clean", text)
+    if flags.runs:
+        doomed = plan_removal([_find(run, flags) for run in flags.runs])
+    else:
+        doomed = plan_cleaning(list_runs(flags.runs_dir))
+    document = {"deleted": flags.yes, "items": [_describe(item) for item in doomed]}
+    show(document, as_json=flags.json, view=_view_cleaning)
+    if flags.yes:
+        clean(doomed)
+    elif doomed:
+        note("nothing was deleted; --yes does it")
+    return 0
+
+
+def _describe(item: Doomed) -> dict[str, Any]:
+    return {
+        "run": item.run.name,
+        "path": str(item.path),
+        "step": item.step,
+        "size_bytes": item.size_bytes,
+        "children": list(item.children),
+    }
+
+
+def _view_cleaning(document: dict[str, Any]) -> RenderableType:
+    lines = []
+    for item in document["items"]:
+        what = "whole run" if item["step"] is None else f"checkpoint {show_count(item['step'])}"
+        children = f", parent of {', '.join(item['children'])}" if item["children"] else ""
+        lines.append(Text(f"{item['run']}  {what}  {show_number(item['size_bytes'] / 1e6)} MB{children}"))
+    return Group(*lines) if lines else Text("nothing to delete")
+
+
+_VIEWS: dict[str, Callable[[Sequence[str]], int]] = {
+    "list": _list,
+    "show": _show,
+    "compare": _compare,
+    "lineage": _lineage,
+    "clean": _clean,
+}

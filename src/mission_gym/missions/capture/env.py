@@ -1,0 +1,155 @@
+"""One capture mission as a `gymnasium.Env`: a single row of the simulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from mission_gym.data import Array
+from mission_gym.errors import UsageError
+from mission_gym.missions.capture.baselines import Baselines, Policy
+from mission_gym.missions.capture.scenario import load_scenario
+from mission_gym.missions.capture.sim.layout import NUM_ACTIONS, OUTCOMES
+from mission_gym.missions.capture.simulator import Simulator, to_seed
+
+FRAMES_PER_S = 12  # a picture for each command: three times as fast as the mission
+
+_ROW = np.zeros(1, np.int64)
+
+
+class CaptureEnv(gym.Env[Array, Array]):
+    """Hold a zone with a small fleet.
+
+    level, config_dir: which scenario. blind: the policy sees nothing of the defenders; its mask allows a
+    tag whenever the tagger is charged, and one without a target does nothing.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
+        "render_modes": ["rgb_array", "human"],
+        "render_fps": FRAMES_PER_S,
+        "outcomes": OUTCOMES,
+        "main_outcome": OUTCOMES[0],
+    }
+
+    def __init__(
+        self,
+        level: str = "normal",
+        config_dir: str | Path | None = None,
+        render_mode: str | None = None,
+        blind: bool = False,
+    ) -> None:
+        check_render_mode(render_mode)
+        self.simulator = Simulator(load_scenario(level, config_dir), 1, blind=blind)
+        self.observation_space, self.action_space = make_spaces(self.simulator)
+        self.baselines: dict[str, Policy] = Baselines(self.simulator.scenario).single
+        self.render_mode = render_mode
+        self._terms: dict[str, float] = {}  # summed over the episode, for the renderer
+        self._running = False
+        self._renderer: Any = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Begin an episode: number 0 of the seed, or the next one of the seed given last."""
+        fresh = self._np_random is None
+        super().reset(seed=seed)
+        if seed is not None:
+            self.simulator.seed(_ROW, np.array([to_seed(seed)]))
+        elif fresh:
+            self.simulator.seed(_ROW, self.np_random.integers(1 << 62, size=1))
+        obs, mask = self.simulator.make_outputs()
+        self.simulator.begin(_ROW, obs, mask)
+        self._running, self._terms = True, {}
+        if self._renderer is not None:
+            self._renderer.begin()
+        if self.render_mode == "human":
+            self.render()
+        return obs[0], {"outcome": None, "reward_terms": {}, "action_mask": mask[0]}
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        """Play one command. Every end is a rule of the mission: terminated, never truncated."""
+        if not self._running:
+            raise UsageError("step() before reset(), or after the end of the episode; reset first")
+        actions = check_actions(np.asarray(action)[None], (1, self.simulator.num_attackers))
+        shown = self.simulator.step(actions)
+        terms = {name: float(values[0]) for name, values in self.simulator.name_terms(shown.terms).items()}
+        info: dict[str, Any] = {
+            "outcome": self.simulator.read_outcomes()[0],
+            "reward_terms": terms,
+            "action_mask": shown.mask[0],
+        }
+        ended = bool(shown.ended[0])
+        if ended:
+            self._running = False
+            metrics = self.simulator.read_metrics()
+            info["episode_metrics"] = {name: float(values[0]) for name, values in metrics.items()}
+        for name, value in terms.items():
+            self._terms[name] = self._terms.get(name, 0.0) + value
+        if self._renderer is not None:
+            self._renderer.follow(self.simulator)
+        if self.render_mode == "human":
+            self.render()
+        return shown.obs[0], float(shown.rewards[0]), ended, False, info
+
+    def render(self) -> Any:
+        """Draw the game: an array [H, W, 3] for rgb_array, a window for human."""
+        if self.render_mode is None:
+            raise UsageError(
+                "render() without a render mode; build the environment with render_mode='rgb_array'"
+            )
+        if self._renderer is None:
+            from mission_gym.missions.capture.rendering import Renderer
+
+            self._renderer = Renderer(
+                self.simulator.scenario, FRAMES_PER_S if self.render_mode == "human" else None
+            )
+        return self._renderer.draw(self.simulator, self._terms)
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that an exact continuation needs, as plain values."""
+        return self.simulator.get_state() | {"running": self._running, "terms": dict(self._terms)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on exactly from what `get_state` gave."""
+        self.simulator.set_state(state)
+        self._running, self._terms = state["running"], dict(state["terms"])
+
+    def close(self) -> None:
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+        self.simulator.close()
+
+
+def make_spaces(simulator: Simulator) -> tuple[spaces.Box, spaces.MultiDiscrete]:
+    """The spaces of a single game."""
+    return (
+        spaces.Box(-1.0, 1.0, (simulator.num_features,), np.float32),
+        spaces.MultiDiscrete(np.full(simulator.num_attackers, NUM_ACTIONS)),
+    )
+
+
+def check_render_mode(render_mode: str | None) -> None:
+    modes = CaptureEnv.metadata["render_modes"]
+    if render_mode is not None and render_mode not in modes:
+        raise UsageError(f"render_mode={render_mode!r} is unknown; use one of {', '.join(modes)} or none")
+
+
+def check_actions(actions: Array, shape: tuple[int, ...]) -> Array:
+    """Return actions int64 [N, A]; an index outside the space would read beyond the simulator's tables."""
+    if actions.shape != shape or actions.dtype.kind not in "iu":
+        raise UsageError(
+            f"actions of shape {actions.shape[1:]} and dtype {actions.dtype}; the mission takes {shape[1]} "
+            f"whole numbers from 0 to {NUM_ACTIONS - 1}, one for each unit"
+        )
+    if actions.min() < 0 or actions.max() >= NUM_ACTIONS:
+        wrong = actions[(actions < 0) | (actions >= NUM_ACTIONS)][0]
+        raise UsageError(
+            f"action {wrong} does not exist; the mission takes 0 (hold), 1 to 8 (headings) and "
+            f"{NUM_ACTIONS - 1} (tag) for each unit"
+        )
+    return np.ascontiguousarray(actions, np.int64)

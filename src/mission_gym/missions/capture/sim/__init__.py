@@ -1,0 +1,1 @@
+"""The compiled simulator: kernels over rows of games. `rows` holds the two entries, reset and step."""

@@ -1,0 +1,77 @@
+"""Plain YAML with the line of every key, so that a message can point at it. Nothing in a file is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Key = tuple[str | int, ...]
+
+
+@dataclass
+class Tree:
+    """The values of a file, and where each key of them is written, as `file, line n`."""
+
+    value: Any = None
+    places: dict[Key, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def place(self, key: Key) -> str:
+        """Where a key is written, or the nearest thing above it that is."""
+        while key not in self.places and key:
+            key = key[:-1]
+        return self.places.get(key, "")
+
+    def change(self, changes: Any, key: Key, other: Tree) -> None:
+        """Lay the mapping `changes`, written in `other` under `key`, over the values of this tree."""
+        _merge(self.value, changes)
+        for path, place in other.places.items():
+            if path[: len(key)] == key and len(path) > len(key):
+                self.places[path[len(key) :]] = place
+
+
+def read_tree(path: Path) -> Tree:
+    """Read a file; what is wrong with its form is in `problems`."""
+    tree = Tree(places={(): f"{path}, line 1"})
+    try:
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        if node is None:
+            tree.problems.append(f"the file is empty; write the mission's values into it [{path}, line 1]")
+        else:
+            tree.value = _build(node, (), path, tree)
+    except OSError as error:
+        tree.problems.append(f"the file can't be read ({error.strerror}); every mission needs it [{path}]")
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: what looks like a date or is no UTF-8
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark is not None else 1
+        what = getattr(error, "problem", None) or error
+        tree.problems.append(f"this is not plain YAML: {what}; correct it [{path}, line {line}]")
+    return tree
+
+
+def _build(node: yaml.Node, key: Key, path: Path, tree: Tree) -> Any:
+    tree.places.setdefault(key, f"{path}, line {node.start_mark.line + 1}")
+    if isinstance(node, yaml.SequenceNode):
+        return [_build(item, (*key, index), path, tree) for index, item in enumerate(node.value)]
+    if isinstance(node, yaml.MappingNode):
+        built: dict[Any, Any] = {}
+        for name_node, item in node.value:
+            name = yaml.SafeLoader("").construct_object(name_node)
+            place = f"{path}, line {name_node.start_mark.line + 1}"
+            if name in built:
+                tree.problems.append(f"key {name!r} is there twice; keep one of them [{place}]")
+            tree.places[(*key, name)] = place
+            built[name] = _build(item, (*key, name), path, tree)
+        return built
+    return yaml.SafeLoader("").construct_object(node)
+
+
+def _merge(base: dict[str, Any], changes: dict[str, Any]) -> None:
+    for name, value in changes.items():
+        if isinstance(value, dict) and isinstance(base.get(name), dict):
+            _merge(base[name], value)
+        else:
+            base[name] = value

@@ -1,0 +1,62 @@
+"""Numbers as a person reads them. What is missing or not finite shows as `n/a`, never as 0."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+MISSING = "n/a"
+
+
+def _is_missing(value: float | None) -> bool:
+    return value is None or not math.isfinite(value)
+
+
+def show_number(value: float | None) -> str:
+    """Four digits of a number."""
+    if value is None or _is_missing(value):
+        return MISSING
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def show_count(value: float | None) -> str:
+    """A whole number with thousands apart."""
+    return MISSING if value is None or _is_missing(value) else f"{value:,.0f}"
+
+
+def show_rate(value: float | None) -> str:
+    """A share of 1 in per cent."""
+    return MISSING if value is None or _is_missing(value) else f"{100 * value:.0f} %"
+
+
+def show_duration(seconds: float | None) -> str:
+    """Seconds as h:mm:ss or m:ss."""
+    if seconds is None or _is_missing(seconds):
+        return MISSING
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def show_value(value: Any) -> str:
+    """A value of a config as its flag takes it."""
+    if isinstance(value, list | tuple):
+        return ",".join(str(item) for item in value)
+    if isinstance(value, dict):
+        return " ".join(f"{key}={item}" for key, item in value.items())
+    return "none" if value is None else str(value)
+
+
+def show_path(path: Path) -> str:
+    """A path as short as it can be typed from here."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def run_argument(path: Path) -> str:
+    """A run as a command takes it: its name where the default folder holds it, else its path."""
+    in_default = path.parent == Path("runs").absolute()
+    return path.name if in_default else shlex.quote(show_path(path))

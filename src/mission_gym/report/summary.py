@@ -1,0 +1,89 @@
+"""The last words of a run: how it ended, how fast it was, where the time went, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from mission_gym.errors import RunStateError
+from mission_gym.report.documents import best_evaluation
+from mission_gym.report.formats import MISSING, run_argument, show_count, show_duration, show_path, show_rate
+from mission_gym.report.tables import make_pairs, show_interval, show_outcome
+from mission_gym.store.rundir import RunDir
+
+_STATE_STYLES = {"done": "bold green", "stopped": "bold yellow", "failed": "bold red"}
+_PHASES = {"collect": "collecting", "update": "learning", "evaluate": "evaluating", "save": "saving"}
+
+
+def view_summary(
+    run: RunDir, end: Mapping[str, Any], phases: Mapping[str, float], elapsed_s: float
+) -> RenderableType:
+    """The summary from a run's `end` event; phases and elapsed time are seconds of this process."""
+    made = end["time/process_steps"]
+    now = "" if made == end["step"] else f", {show_count(made)} of them now,"
+    rows = [
+        ("steps", f"{show_count(end['step'])}{now} in {show_duration(end['time/elapsed_s'])}"),
+        ("rate", _show_rates(run, end, phases)),
+        ("best", _show_best(run)),
+        ("time", _show_phases(phases, elapsed_s)),
+        ("run", show_path(run.path)),
+    ]
+    saved = f"; saved at step {show_count(end['step'])}" if end["state"] == "stopped" else ""
+    cause = end["cause"].partition("\n")[0]  # a failure's whole text comes with the error itself
+    head = Text.assemble((end["state"], _STATE_STYLES[end["state"]]), f": {cause}{saved}")
+    return Group(Text(), head, make_pairs(rows))
+
+
+def list_next_commands(run: RunDir, end: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Commands that make sense now, each with what it does."""
+    name = run_argument(run.path)
+    is_whole = end["state"] == "done" and end["step"] >= run.read_status().get("total", 0)
+    resume = f"mission-gym resume {name}" + (f" --timesteps {2 * end['step']}" if is_whole else "")
+    commands = [
+        (f"mission-gym eval {name}", "100 held-out episodes"),
+        (f"mission-gym branch {name}", "a child run, with changes"),
+    ]
+    if not end["goal"]:  # a run that has reached its goal has nothing left to do
+        commands.insert(0, (resume, "go on"))
+    if run.tensorboard.exists():
+        commands.append((f"tensorboard --logdir {shlex.quote(show_path(run.tensorboard))}", "curves"))
+    return commands
+
+
+def _show_rates(run: RunDir, end: Mapping[str, Any], phases: Mapping[str, float]) -> str:
+    """The prediction is about collecting and learning, so that is what it is held against."""
+    training_s = phases.get("collect", 0.0) + phases.get("update", 0.0)
+    achieved = end["time/process_steps"] / training_s if training_s else None
+    predicted = show_count(run.read_status().get("predicted_fps"))
+    overall = f"{show_count(end['time/fps'] or None)} with everything"
+    return f"{show_count(achieved)} steps/s of training, predicted {predicted}; {overall}"
+
+
+def _show_best(run: RunDir) -> str:
+    try:
+        best = best_evaluation(run)
+    except RunStateError:  # a damaged file is no reason to hide the rest
+        best = None
+    if best is None:
+        return MISSING
+    outcomes = "".join(f", {name} {show_outcome(rate)}" for name, rate in best["outcomes"].items())
+    return f"return {show_interval(best, 'return')}{outcomes} at step {show_count(best['step'])}"
+
+
+def _show_phases(phases: Mapping[str, float], elapsed_s: float) -> str:
+    counted = sum(phases.get(name, 0.0) for name in _PHASES)
+    total = max(elapsed_s, counted)
+
+    def share(seconds: float) -> str:
+        return show_rate(seconds / total if total else None)
+
+    parts = {text: share(phases.get(name, 0.0)) for name, text in _PHASES.items()}
+    parts["collecting"] += (
+        f" (environments {share(phases.get('env', 0.0))}, acting {share(phases.get('act', 0.0))})"
+    )
+    parts["other"] = share(total - counted)
+    return ", ".join(f"{text} {shown}" for text, shown in parts.items())

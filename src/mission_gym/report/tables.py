@@ -1,0 +1,198 @@
+"""From plain values to what rich prints: plans, runs, configs, evaluations, findings, benchmarks.
+
+Tables have no frames, so that they are text in a file, and fold at any width rather than break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from mission_gym.report.formats import MISSING, show_count, show_number, show_rate, show_value
+
+Document = Mapping[str, Any]
+_LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "ok": "green"}
+
+
+def make_pairs(rows: Sequence[tuple[str, str]]) -> Table:
+    """Names and values in two columns."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _make_table(*columns: str, numbers: Sequence[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in columns:
+        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+    return table
+
+
+def view_plan(plan: Document) -> RenderableType:
+    """The facts of a plan with their reasons."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_column(style="dim", overflow="fold")
+    for fact in plan["facts"]:
+        table.add_row(fact["name"], fact["value"], fact["reason"])
+    return table
+
+
+def view_runs(rows: Sequence[Document]) -> RenderableType:
+    """`runs list`."""
+    numbers = ("step", "steps/s", "return")
+    table = _make_table("run", "state", *numbers, numbers=numbers)
+    for row in rows:
+        table.add_row(
+            row["name"],
+            row["state"] or MISSING,
+            show_count(row["step"]),
+            show_count(row["fps"]),
+            show_number(row["return_mean"]),
+        )
+    return table
+
+
+def view_run(document: Document) -> RenderableType:
+    """`runs show`."""
+    state = document["state"] or MISSING
+    of_total = f" of {show_count(document['total'])}" if document["total"] else ""
+    rows = [
+        ("run", document["name"]),
+        ("path", document["path"]),
+        ("environment", document["env_id"] or MISSING),
+        ("state", f"{state}: {document['cause']}" if document["cause"] else state),
+        ("steps", f"{show_count(document['step'])}{of_total}"),
+        ("updates", f"{show_count(document['updates'])}"),
+        ("gradient steps", show_count(document["gradient_steps"])),
+        ("episodes", show_count(document["episodes"])),
+        ("failures", f"{show_count(document['env_failures'])} of environments"),
+        (
+            "rate",
+            f"{show_count(document['fps'])} steps/s (predicted {show_count(document['predicted_fps'])})",
+        ),
+        ("return", f"{show_number(document['return_mean'])} over the last 100 episodes of training"),
+        ("best", f"step {show_count(document['best_step'])}"),
+        ("checkpoints", ", ".join(show_count(step) for step in document["checkpoints"]) or "none"),
+    ]
+    if document["parent"]:
+        rows.append(("branch of", f"{document['parent']} at step {show_count(document['parent_step'])}"))
+    if document["notes"]:
+        rows.append(("notes", document["notes"]))
+    views: list[RenderableType] = [make_pairs(rows)]
+    if document["evals"]:
+        table = _make_table(
+            "evaluated at", "suite", "episodes", "return", numbers=("evaluated at", "episodes")
+        )
+        for result in document["evals"]:
+            table.add_row(
+                show_count(result["step"]),
+                result["suite"],
+                show_count(result["episodes"]),
+                show_interval(result, "return"),
+            )
+        views += [Text(), table]
+    return Group(*views)
+
+
+def view_comparison(document: Document) -> RenderableType:
+    """`runs compare`: a column per run."""
+    runs = document["runs"]
+    table = _make_table("", *(run["name"] for run in runs))
+    table.add_row("state", *(run["state"] or MISSING for run in runs))
+    table.add_row("steps", *(show_count(run["step"]) for run in runs))
+    table.add_row("steps/s", *(show_count(run["fps"]) for run in runs))
+    table.add_row("return", *(show_number(run["return_mean"]) for run in runs))
+    table.add_row("best evaluation", *(show_interval(run["best"], "return") for run in runs))
+    table.add_row("at step", *(show_count(run["best"]["step"]) for run in runs))
+    for path, values in document["differences"].items():
+        table.add_row(path, *(show_value(value) for value in values))
+    return table
+
+
+def view_lineage(document: Document) -> RenderableType:
+    """`runs lineage`: the eldest ancestor at the root."""
+    nodes: dict[str, Tree] = {}
+    above: Tree | None = None
+    for ancestor in reversed(document["ancestors"]):
+        name = ancestor["name"] + ("" if ancestor["exists"] else " (removed)")
+        above = nodes[ancestor["name"]] = Tree(name) if above is None else above.add(name)
+    title = Text(document["run"], style="bold")
+    steps = [ancestor["step"] for ancestor in document["ancestors"]]
+    if above is not None and steps:
+        title.append(f" from step {show_count(steps[0])}", style="dim")
+    own = Tree(title) if above is None else above.add(title)
+    nodes[document["run"]] = own
+    for child in document["descendants"]:
+        label = Text(child["name"]).append(f" from step {show_count(child['step'])}", style="dim")
+        nodes[child["name"]] = nodes[child["parent"]].add(label)
+    return next(iter(nodes.values()))
+
+
+def view_config(document: Mapping[str, Document]) -> RenderableType:
+    """`config`: each value with its source."""
+    table = _make_table("field", "value", "source")
+    for path, entry in document.items():
+        table.add_row(path, show_value(entry["value"]), Text(entry["source"], style="dim"))
+    return table
+
+
+def show_interval(result: Document, name: str) -> str:
+    """A mean with its 95 % interval, as far as they are there."""
+    mean, low, high = (result.get(f"{name}_{part}") for part in ("mean", "low", "high"))
+    bounds = f" ({show_number(low)} to {show_number(high)})" if low is not None else ""
+    return f"{show_number(mean)}{bounds}"
+
+
+def show_outcome(rate: Document) -> str:
+    """A rate with its 95 % interval."""
+    return f"{show_rate(rate['rate'])} ({show_rate(rate['low'])} to {show_rate(rate['high'])})"
+
+
+def view_results(results: Mapping[str, Document]) -> RenderableType:
+    """Evaluations side by side, a column each; `eval`, `baselines` and `demo`."""
+    outcomes = dict.fromkeys(name for result in results.values() for name in result["outcomes"])
+    table = _make_table("", *results)
+    table.add_row("return", *(show_interval(result, "return") for result in results.values()))
+    table.add_row("length", *(show_number(result["length_mean"]) for result in results.values()))
+    for name in outcomes:
+        rates = (result["outcomes"].get(name) for result in results.values())
+        table.add_row(name, *(show_outcome(rate) if rate else MISSING for rate in rates))
+    counts = {result["episodes"] for result in results.values()}
+    caption = f"{show_count(min(counts))} episodes each, seeds of the report suite, 95 % intervals"
+    return Group(table, Text(caption, style="dim"))
+
+
+def view_findings(findings: Sequence[Document]) -> RenderableType:
+    """`check`: a paragraph per finding, what and why and the fix."""
+    views: list[RenderableType] = []
+    for finding in findings:
+        level = (f"{finding['level']:<8}", _LEVEL_STYLES.get(finding["level"], "cyan"))
+        views.append(Text.assemble(level, f"{finding['name']}: {finding['what']}"))
+        more = [finding["why"], f"fix: {finding['fix']}" if finding["fix"] else ""]
+        views += [Padding(Text(text, style="dim"), (0, 0, 0, 8), expand=False) for text in more if text]
+    return Group(*views)
+
+
+def view_bench(rows: Sequence[Document]) -> RenderableType:
+    """`bench`: ours beside the peers, and every further key below."""
+    peers = dict.fromkeys(name for row in rows for name in row["peers"])
+    table = _make_table("case", "ours", *peers, "ratio", numbers=("ours", *peers, "ratio"))
+    details: list[RenderableType] = []
+    for row in rows:
+        numbers = (show_number(row["peers"].get(name)) for name in peers)
+        table.add_row(row["case"], show_number(row["ours"]), *numbers, show_number(row["ratio"]))
+        more = {key: value for key, value in row.items() if key not in ("case", "ours", "peers", "ratio")}
+        text = ", ".join(f"{key} {show_value(value)}" for key, value in more.items())
+        details.append(Text(f"{row['case']}: {text}", style="dim"))
+    return Group(table, Text(), *details)

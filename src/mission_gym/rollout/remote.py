@@ -1,0 +1,160 @@
+"""The collector whose acting is done by worker processes: one command per block and worker, no barrier
+per step. Blocks are equal to those of a serial Collector bit for bit, however many workers there are.
+
+A worker that dies costs the rows it had not reported; its place in the block is filled by a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mission_gym.clock import PhaseClock
+from mission_gym.data import Block, EnvSpec, Episode, Leaves, StepBatch, Weights
+from mission_gym.rollout.collector import cut_row, lose_row, make_block, part_of, sort_finals
+from mission_gym.rollout.worker import CollectSetup, Report
+from mission_gym.vector.crew import Lost
+from mission_gym.vector.workers import WorkersVec, lost_episode
+
+SERVICE = "mission_gym.rollout.worker:serve_collecting"
+_POLL_S = 0.05  # how soon a stop request is seen
+
+
+class _Mailbox:
+    """The weights for the next block; the policies are in the workers."""
+
+    def __init__(self) -> None:
+        self.version = -1
+        self.weights: Weights | None = None
+
+    def load(self, weights: Weights) -> None:
+        self.weights, self.version = weights, weights.version
+
+
+class RemoteCollector:
+    """Collects through a WorkersVec that was made with `SERVICE`, a CollectSetup and `carve_block`."""
+
+    def __init__(self, vec: WorkersVec, spec: EnvSpec) -> None:
+        self.vec = vec
+        self.spec = spec
+        self.policy = _Mailbox()
+        self.clock = PhaseClock()
+        self.block: Block = vec.shared
+
+    def start(self) -> None:
+        """Begin every environment's first episode."""
+        self.vec.reset()
+
+    def go_on(self, batch: StepBatch) -> None:
+        """Nothing to do: restored environments are in the workers."""
+
+    def prime(self, num_steps: int) -> Leaves:
+        """As Collector.prime."""
+        short = part_of(self.block, num_steps, 0, self.vec.num_envs)
+        self.start()
+        self.fill(short, -1, lambda: False)
+        self.start()
+        return tuple(leaf.reshape((-1, *leaf.shape[2:])) for leaf in short.obs)
+
+    def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
+        """As Collector.fill; after a stop all workers have filled the same rows."""
+        round_ = _Round(self.vec, block, self.policy.weights, number)
+        reports = round_.run(stop)
+        block.version[:] = self.policy.version
+        for report in reports:  # seconds are those of the mean worker
+            self.clock.add("act", report.act_s / len(reports))
+            self.clock.add("env", report.env_s / len(reports))
+        return block.filled == block.num_steps
+
+
+class _Round:
+    """One block in the making."""
+
+    def __init__(self, vec: WorkersVec, block: Block, weights: Weights | None, number: int) -> None:
+        assert weights is not None, "load weights first"
+        self._vec, self._block, self._weights, self._number = vec, block, weights, number
+        self._rows = dict.fromkeys(range(vec.crew.size), block.filled)  # done, by worker
+        self._waiting = set(self._rows)
+        self._paused: dict[int, int] = {}
+        self._reports: list[Report] = []
+
+    def run(self, stop: Callable[[], bool]) -> list[Report]:
+        """Give the commands and take reports until every worker is done; returns their last ones."""
+        vec, limit, asked = self._vec, None, False
+        vec.board.pause[0] = 0
+        for worker in self._rows:
+            self._command(worker)
+        while self._waiting:
+            if not asked and stop():
+                asked = True
+                vec.board.pause[0] = 1
+            for worker, reply in vec.crew.wait(self._waiting, _POLL_S):
+                if isinstance(reply, Report):
+                    self._take(worker, reply)
+                elif isinstance(reply, Lost):
+                    self._lose(worker)
+                elif reply[0] == "report":
+                    self._take(worker, reply[1])
+                else:
+                    self._paused[worker] = reply[1]
+                    if limit is not None:  # a worker that was replaced after the others had agreed
+                        vec.crew.send(worker, "until", limit)
+            if asked and limit is None and self._paused.keys() >= self._waiting:
+                limit = max([*self._paused.values(), *self._rows.values()])
+                for worker in self._waiting:
+                    vec.crew.send(worker, "until", limit)
+        self._block.filled = min(self._rows.values())
+        assert len(set(self._rows.values())) == 1, f"workers stand at different rows: {self._rows}"
+        sort_finals(self._block)
+        self._sort_episodes()
+        return self._reports
+
+    def _sort_episodes(self) -> None:
+        """Bring the episodes into the order in which a serial collector meets them: by row of T, then by
+        environment; reports come in any order."""
+        block = self._block
+        queues: dict[int, list[Episode]] = {}
+        for episode in sorted(block.episodes, key=lambda episode: (episode.env_id, episode.number)):
+            queues.setdefault(episode.env_id, []).append(episode)
+        ended = (block.terminated | block.truncated)[: block.filled]
+        ordered = [queues[row].pop(0) for _, row in np.argwhere(ended).tolist() if queues.get(row)]
+        block.episodes = ordered + [episode for queue in queues.values() for episode in queue]
+
+    def _command(self, worker: int) -> None:
+        self._vec.crew.send(
+            worker, "collect", self._weights, self._number, self._rows[worker], self._block.num_steps
+        )
+
+    def _take(self, worker: int, report: Report) -> None:
+        """Add a worker's report to the block."""
+        first = self._vec.env_ids[worker][0]
+        self._rows[worker] = report.filled
+        self._block.episodes += report.episodes
+        self._block.final_at += [(t, first + row) for t, row in report.final_at]
+        self._block.final_obs += report.final_obs
+        self._vec.count(report.episodes)
+        if report.done:
+            self._waiting.discard(worker)
+            self._reports.append(report)
+
+    def _lose(self, worker: int) -> None:
+        """Go on in a worker that was replaced: the row under way is lost, its episodes have failed."""
+        t, block = self._rows[worker], self._block
+        self._paused.pop(worker, None)
+        for env_id in self._vec.env_ids[worker]:
+            if t < block.num_steps:
+                lose_row(block, t, env_id)
+            else:
+                cut_row(block, t, env_id)
+            block.episodes.append(lost_episode(env_id, self._vec.episode_numbers()[env_id] - 1))
+        self._rows[worker] = min(t + 1, block.num_steps)
+        self._command(worker)
+
+
+def carve_block(spec: EnvSpec, num_steps: int, num_envs: int) -> Callable[..., Block]:
+    """How a WorkersVec lays the shared block out behind its board."""
+    return lambda carver: make_block(spec, num_steps, num_envs, carver)
+
+
+__all__ = ["SERVICE", "CollectSetup", "RemoteCollector", "carve_block"]

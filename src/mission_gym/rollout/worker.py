@@ -1,0 +1,168 @@
+"""Collecting inside a worker process: it acts for its own rows and fills its part of a shared block.
+
+In: weights and a block number. Out: reports of the rows that are done, with their episodes and final
+observations, a few times a second, so that the death of the process costs almost nothing; then the rest.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from mission_gym.data import Array, Block, Episode, Leaves, StepBatch, Weights
+from mission_gym.policy import NumpyPolicy, PolicySpec
+from mission_gym.procs import Link
+from mission_gym.rollout.collector import Collector, make_block, part_of
+from mission_gym.vector.threaded import ThreadedVec
+from mission_gym.vector.worker import Service, WorkerSetup, serve
+
+REPORT_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class CollectSetup:
+    """What a collecting worker needs beside its rows."""
+
+    policy: PolicySpec
+    seed: int
+    acting_rows: int
+    num_steps: int
+
+
+class Report(NamedTuple):
+    """Rows of T below `filled` are done; places in `final_at` are those of the worker's own part."""
+
+    filled: int
+    episodes: list[Episode]
+    final_at: list[tuple[int, int]]
+    final_obs: list[Leaves]
+    done: bool = False
+    act_s: float = 0.0
+    env_s: float = 0.0
+
+
+class CollectService(Service):
+    """A worker that also collects: all its rows together, or with threads each acting group on its own."""
+
+    def __init__(self, link: Link, setup: WorkerSetup) -> None:
+        super().__init__(link, setup)
+        extra: CollectSetup = setup.extra
+        self._block = make_block(setup.spec, extra.num_steps, setup.num_envs, self.carver)
+        count = setup.last - setup.first
+        size = extra.acting_rows if setup.threads else count
+        self._parts = [range(first, min(first + size, count)) for first in range(0, count, size)]
+        self._collectors = [
+            Collector(
+                self.vec.part(rows[0], rows[-1] + 1) if isinstance(self.vec, ThreadedVec) else self.vec,
+                NumpyPolicy(extra.policy),
+                setup.spec,
+                extra.seed,
+                extra.acting_rows,
+                first_row=setup.first + rows[0],
+            )
+            for rows in self._parts
+        ]
+
+    def collect(self, weights: Weights, number: int, filled: int, num_steps: int) -> Report:
+        """Fill rows `filled` to `num_steps` of this worker's part, or up to where the parent asks to stop."""
+        first = self.setup.first
+        blocks = [
+            part_of(self._block, num_steps, first + rows[0], first + rows[-1] + 1) for rows in self._parts
+        ]
+        for collector, rows, block in zip(self._collectors, self._parts, blocks, strict=True):
+            if self.shown is not None:
+                collector.go_on(_rows_of(self.shown, rows))
+            collector.policy.load(weights)
+            block.filled = filled
+        self.shown = None
+        meeting = _Meeting(self.link, self.board.pause, blocks)
+
+        def fill(place: int) -> None:
+            try:
+                self._collectors[place].fill(blocks[place], number, lambda: meeting.is_over(place))
+            finally:
+                meeting.leave(place)
+
+        if len(blocks) == 1:
+            fill(0)
+        else:
+            with ThreadPoolExecutor(len(blocks)) as pool:
+                list(pool.map(fill, range(len(blocks))))
+        reports = [_take(block) for block in blocks]
+        seconds = [collector.clock.take() for collector in self._collectors]
+        return Report(
+            filled=blocks[0].filled,
+            episodes=[episode for report in reports for episode in report.episodes],
+            final_at=[
+                (t, rows[0] + row)
+                for rows, report in zip(self._parts, reports, strict=True)
+                for t, row in report.final_at
+            ],
+            final_obs=[leaves for report in reports for leaves in report.final_obs],
+            done=True,
+            act_s=sum(each["act"] for each in seconds) / len(seconds),
+            env_s=sum(each["env"] for each in seconds) / len(seconds),
+        )
+
+
+class _Meeting:
+    """Brings the parts of a worker, and through the parent all workers, to the same row when a stop is
+    asked for; reports the rows of a worker with one part."""
+
+    def __init__(self, link: Link, pause: Array, blocks: list[Block]) -> None:
+        self._link, self._pause, self._blocks = link, pause, blocks
+        self._changed = threading.Condition()
+        self._at_work = set(range(len(blocks)))
+        self._waiting: set[int] = set()
+        self._limit: int | None = None
+        self._reported = time.monotonic()
+
+    def is_over(self, place: int) -> bool:
+        """Whether a part has come to the row where all stop."""
+        block = self._blocks[place]
+        if len(self._blocks) == 1:
+            now = time.monotonic()
+            if now - self._reported >= REPORT_S:
+                self._reported = now
+                self._link.send(("report", _take(block)))
+        if self._limit is None and self._pause[0]:
+            with self._changed:
+                self._waiting.add(place)
+                self._agree()
+                self._changed.wait_for(lambda: self._limit is not None)
+        return self._limit is not None and block.filled >= self._limit
+
+    def leave(self, place: int) -> None:
+        """A part is through with its block."""
+        with self._changed:
+            self._at_work.discard(place)
+            self._agree()
+
+    def _agree(self) -> None:
+        """Once all that are at work wait, ask the parent how far to go."""
+        if self._limit is None and self._waiting and self._waiting >= self._at_work:
+            self._link.send(("paused", max(block.filled for block in self._blocks)))
+            _, self._limit = self._link.recv()
+            self._changed.notify_all()
+
+
+def _rows_of(batch: StepBatch, rows: range) -> StepBatch:
+    """What some rows of a batch show."""
+    cut = slice(rows[0], rows[-1] + 1)
+    mask = None if batch.mask is None else batch.mask[cut]
+    return replace(batch, obs=tuple(leaf[cut] for leaf in batch.obs), mask=mask)
+
+
+def _take(block: Block) -> Report:
+    """What is new in a block since the last report."""
+    report = Report(block.filled, block.episodes, block.final_at, block.final_obs)
+    block.episodes, block.final_at, block.final_obs = [], [], []
+    return report
+
+
+def serve_collecting(link: Link, setup: Any) -> None:
+    """What a collecting worker process runs."""
+    serve(link, setup, CollectService)

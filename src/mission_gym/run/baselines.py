@@ -1,0 +1,175 @@
+"""Policies that learned nothing, on the report suite: what a trained one has to beat.
+
+`random` draws uniformly among the legal actions, `noop` always takes the zero or first legal action. An
+environment may declare scripted ones: `env.unwrapped.baselines`, a dict from a name to a callable
+(observation, info) -> action, all in the environment's own form; one called `noop` or `random` replaces ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from mission_gym.data import ActionSpec, Array, EnvSpec, Leaves
+from mission_gym.env.slot import EnvSlot, action_rows
+from mission_gym.errors import (
+    EnvContractError,
+    EnvFailure,
+    MissionGymError,
+    RunStateError,
+    UsageError,
+    nearest,
+)
+from mission_gym.rollout.playing import Actor
+from mission_gym.run.assemble import Environment
+from mission_gym.run.evaluation import EvalResult, evaluate, summarise
+from mission_gym.streams import generator, suite_seeds
+
+Scripted = Callable[[Any, dict[str, Any]], Any]  # observation, info -> action
+
+
+def run_baselines(
+    environment: Environment,
+    num_episodes: int,
+    *,
+    names: Sequence[str] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, dict[str, Any]]:
+    """Play the first seeds of the report suite with each baseline, or with those named; name -> the keys
+    of `eval --json`."""
+    if num_episodes < 1:
+        raise UsageError(f"episodes={num_episodes} is not a positive count [--episodes]")
+    spec = environment.spec
+    scripted = _find_scripted(environment)
+    known = list(dict.fromkeys(["random", "noop", *scripted]))
+    unknown = [name for name in names or () if name not in known]
+    if unknown:
+        raise UsageError(
+            f"unknown baseline {unknown[0]!r}{nearest(unknown[0], known)}; "
+            f"{spec.env_id} has {', '.join(known)}"
+        )
+    results: dict[str, dict[str, Any]] = {}
+    for name in known if names is None else names:
+        result: EvalResult | None
+        if name in scripted:
+            result = _play_scripted(environment, name, num_episodes, stop)
+        else:
+            actor = _random_actor(spec) if name == "random" else _noop_actor(spec)
+            explore = name == "random"
+            result = evaluate(environment, actor, "report", num_episodes, explore=explore, stop=stop)
+        if result is None:
+            raise RunStateError("the baselines were interrupted; nothing was kept")
+        results[name] = result.document()
+    return results
+
+
+def draw_random(action: ActionSpec, mask: Array | None, rng: np.random.Generator, num_rows: int) -> Array:
+    """Stored actions [B, K], uniform over the legal ones; standard normal where a Box bound is infinite."""
+    if action.kind == "binary":
+        return rng.integers(0, 2, (num_rows, action.num_stored))
+    if action.kind == "box":
+        finite = np.isfinite(action.low) & np.isfinite(action.high)
+        uniform = rng.uniform(-1.0, 1.0, (num_rows, action.num_stored))
+        return np.where(finite, uniform, rng.standard_normal(uniform.shape)).astype(np.float32)
+    scores = rng.random((num_rows, sum(action.nvec)))
+    return _best_of_parts(scores if mask is None else np.where(mask, scores, -1.0), action)
+
+
+def _random_actor(spec: EnvSpec) -> Actor:
+    rng = generator("baseline", "random")
+
+    def actor(obs: Leaves, mask: Array | None, noise: Array | None) -> Array:
+        return spec.action.to_env(draw_random(spec.action, mask, rng, len(obs[0])))
+
+    return actor
+
+
+def _noop_actor(spec: EnvSpec) -> Actor:
+    action = spec.action
+
+    def actor(obs: Leaves, mask: Array | None, noise: Array | None) -> Array:
+        num_rows = len(obs[0])
+        if action.kind == "box":
+            zero = np.clip(0.0, action.low, action.high).astype(action.dtype).reshape(action.shape)
+            return np.repeat(zero[None], num_rows, axis=0)
+        if mask is None:
+            return action.to_env(np.zeros((num_rows, action.num_stored), np.int64))
+        return action.to_env(_best_of_parts(mask, action))
+
+    return actor
+
+
+def _best_of_parts(scores: Array, action: ActionSpec) -> Array:
+    """The position of the highest score [B, K] in each part of flat scores [B, M], ties to the first."""
+    edges = pairwise(np.cumsum((0, *action.nvec)))
+    return np.stack([scores[:, first:last].argmax(axis=1) for first, last in edges], axis=1)
+
+
+class _Remember(gym.Wrapper[Any, Any, Any, Any]):
+    """Keeps the last observation in the environment's own form."""
+
+    obs: Any = None
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self.obs, info = self.env.reset(**kwargs)
+        return self.obs, info
+
+    def step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        self.obs = result[0]
+        return result
+
+
+def _find_scripted(environment: Environment) -> list[str]:
+    try:
+        env = environment.factory()
+    except MissionGymError:
+        if environment.backend == "batched":  # it may exist in its vector form alone
+            return []
+        raise
+    try:
+        declared = getattr(env.unwrapped, "baselines", {})
+    finally:
+        env.close()
+    if not isinstance(declared, dict) or not all(callable(policy) for policy in declared.values()):
+        raise EnvContractError(
+            f"{environment.spec.env_id}: its attribute baselines is {declared!r}, expected a dict from a "
+            "name to a callable (observation, info) -> action"
+        )
+    return list(declared)
+
+
+def _play_scripted(
+    environment: Environment, name: str, num_episodes: int, stop: Callable[[], bool]
+) -> EvalResult | None:
+    """One environment plays one episode per seed; None if a stop was asked for."""
+    spec = environment.spec
+    seeds = suite_seeds("report", num_episodes)
+    env = _Remember(environment.factory())
+    policy: Scripted = env.unwrapped.baselines[name]  # type: ignore[attr-defined]  # may be a method of this one
+    slot = EnvSlot(lambda: env, spec, 0, seeds.__getitem__)
+    episodes = []
+    try:
+        for number in range(num_episodes):
+            slot.reset(number)
+            terminated = False
+            while not slot.ended:
+                if stop():
+                    return None
+                try:
+                    chosen = policy(env.obs, slot.info)
+                    action = action_rows(spec, np.asarray(chosen).reshape(1, *spec.action.shape))[0]
+                except Exception as error:  # border: the environment's scripted policy
+                    raise EnvFailure(
+                        f"baseline {name!r} raised {type(error).__name__}: {error} at seed {slot.seed}, "
+                        f"step {slot.steps} [{spec.env_id}]"
+                    ) from error
+                _, terminated, _ = slot.step(action)
+            episodes.append(slot.finish(terminated))
+    finally:
+        env.close()
+    return summarise(episodes, spec, explore=False)

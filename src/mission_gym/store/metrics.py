@@ -1,0 +1,136 @@
+"""Every number in a run's metrics stream: its name, its unit, what it means, what a bad value says.
+
+The one place for these texts; documentation is generated from it. A name may end in `*`, where the
+environment or the run decides the rest.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """One metric, or a family of them."""
+
+    name: str
+    unit: str
+    text: str
+    bad: str = ""  # what a bad value looks like, and what to do
+
+
+METRICS = (
+    Metric(
+        "rollout/ep_rew_mean",
+        "reward",
+        "Mean return of the last 100 finished episodes of training, as the environment gives it.",
+    ),
+    Metric("rollout/ep_len_mean", "steps", "Mean length of the same episodes."),
+    Metric(
+        "rollout/env_failures",
+        "count",
+        "Episodes lost so far because an environment raised, hung or died.",
+        "Growing: read env-output.txt; `mission-gym check` may find the cause.",
+    ),
+    Metric("rollout/worker_restarts", "count", "Worker processes replaced so far, by this process."),
+    Metric("outcome/*", "share", "Share of the same episodes that ended with this outcome."),
+    Metric(
+        "train/approx_kl",
+        "nats",
+        "KL of the policy before the update from the one in its last epoch: mean of ratio - 1 - log ratio.",
+        "Above 0.045, where a target_kl of 0.03 ends an update: steps are too large. Lower learning_rate or"
+        " n_epochs, or set target_kl.",
+    ),
+    Metric(
+        "train/clip_fraction",
+        "share",
+        "Share of samples whose probability ratio left the clip range, mean over all epochs.",
+        "High and rising: much of the rollout no longer teaches. 0 throughout: the policy hardly moves.",
+    ),
+    Metric("train/clip_range", "ratio", "The clip range of this update."),
+    Metric(
+        "train/entropy_loss",
+        "nats",
+        "Minus the mean entropy of the policy, before its weight.",
+        "Near 0 early on (discrete actions): it stopped exploring. Raise ent_coef or lower learning_rate.",
+    ),
+    Metric(
+        "train/explained_variance",
+        "share",
+        "Share of the variance of returns that values predicted before the update; empty if all are equal.",
+        "At or below 0 for long: values say nothing. More steps, normalize_returns, or a larger network.",
+    ),
+    Metric(
+        "train/grad_norm",
+        "norm",
+        "Norm of the gradient before clipping: the largest of each epoch, mean over the epochs.",
+        "Far above max_grad_norm and growing: values diverge. Lower learning_rate, set normalize_returns.",
+    ),
+    Metric("train/learning_rate", "", "The learning rate of this update."),
+    Metric("train/loss", "", "policy_gradient_loss + vf_coef value_loss - ent_coef entropy."),
+    Metric("train/n_updates", "updates", "Updates made (SB3 counts epochs under this name)."),
+    Metric(
+        "train/epochs_made",
+        "epochs",
+        "Epochs made in this update.",
+        "Below n_epochs: target_kl ended the update. Always 1: learning_rate is too high for it.",
+    ),
+    Metric("train/gradient_steps", "gradient steps", "Gradient steps made since the start of the run."),
+    Metric(
+        "train/policy_gradient_loss",
+        "",
+        "The clipped surrogate with its sign turned, mean over all epochs; its size says little.",
+    ),
+    Metric(
+        "train/value_loss",
+        "squared return",
+        "Mean squared error of values, in scaled units where normalize_returns is on.",
+        "Growing without better returns: values diverge. Lower learning_rate or check the reward's scale.",
+    ),
+    Metric(
+        "train/first_kl",
+        "nats",
+        "The same KL in the first minibatch, before anything was learned from this rollout.",
+        "Above 1e-6: the pass over the rollout and the gradient step disagree. That is a defect; report it.",
+    ),
+    Metric(
+        "train/first_ratio_error",
+        "ratio",
+        "Largest |ratio - 1| in the first minibatch.",
+        "Above 1e-5: as for train/first_kl.",
+    ),
+    Metric(
+        "train/value_mean",
+        "return",
+        "Mean value of the rollout's observations, in scaled units where normalize_returns is on.",
+    ),
+    Metric(
+        "train/std",
+        "policy units",
+        "Mean standard deviation of continuous actions.",
+        "Growing without end: ent_coef is too high. Near 0 early on: it stopped exploring.",
+    ),
+    Metric("time/total_timesteps", "steps", "Steps made when the row was written; `step` in metrics.jsonl."),
+    Metric("time/iterations", "updates", "Updates made, under SB3's name."),
+    Metric("time/fps", "steps/s", "Steps per second of this process since its start, everything included."),
+    Metric("time/time_elapsed", "s", "Seconds of training over all processes of the run."),
+    Metric("time/elapsed_s", "s", "The same at the end of a process, in its `end` row."),
+    Metric("time/process_steps", "steps", "Steps that this process made, in its `end` row."),
+    Metric("time/seconds", "s", "Duration of an evaluation, in its `eval` row."),
+    Metric("phase/collect_s", "s", "Collecting rollouts, since the last row."),
+    Metric("phase/env_s", "s", "The part of collecting that environments took."),
+    Metric("phase/act_s", "s", "The part of collecting that choosing actions took."),
+    Metric("phase/update_s", "s", "Learning, since the last row."),
+    Metric("phase/evaluate_s", "s", "Evaluating, since the last row."),
+    Metric("phase/save_s", "s", "Saving checkpoints, since the last row."),
+    Metric("eval/mean_reward", "reward", "Mean return on the selection suite."),
+    Metric("eval/mean_ep_length", "steps", "Mean episode length on the selection suite."),
+    Metric(
+        "eval/outcome_*", "share", "Share of the selection suite's episodes that ended with this outcome."
+    ),
+)
+
+
+def find_metric(name: str) -> Metric | None:
+    """The metric that a name belongs to, None if it is not in the table."""
+    return next((metric for metric in METRICS if fnmatchcase(name, metric.name)), None)

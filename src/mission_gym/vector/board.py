@@ -1,0 +1,66 @@
+"""The shared memory between a vector and its workers, carved alike on both sides.
+
+`rows` is what the last steps gave, `last` the observations before them (the last good ones if a worker
+dies), `beats` what each worker is doing now, `journal` the actions of every running episode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mission_gym.data import Array, EnvSpec, Leaves
+from mission_gym.vector.serial import Allocate, Rows, make_rows
+
+_JOURNAL_STEPS = 4096
+_JOURNAL_BYTES = 8 << 20
+RESETTING = -1  # in place of the episode step
+
+
+class Beat(NamedTuple):
+    """What a worker is at: `beats` grows with every step and reset; `step` is RESETTING in a reset."""
+
+    beats: int
+    env_id: int
+    episode: int
+    seed: int
+    step: int
+
+
+@dataclass(slots=True)
+class Board:
+    """Arrays over all environments of a vector."""
+
+    rows: Rows
+    last: Leaves
+    actions: Array  # [B, *shape], in the environment's units
+    beats: Array  # int64 [W, 8], the first five as in Beat
+    journal: Array  # [B, J, *shape]
+    pause: Array  # int64 [1]: not 0 asks collecting workers to come to the same row
+
+    def beat(self, worker: int) -> Beat:
+        return Beat(*self.beats[worker, :5].tolist())
+
+    def actions_of(self, env_id: int, steps: int) -> list[Any] | None:
+        """The actions of the running episode, the one under way included; None if it is too long."""
+        if steps >= self.journal.shape[1]:
+            return None
+        actions: list[Any] = self.journal[env_id, : steps + 1].tolist()
+        return actions
+
+
+def carve_board(allocate: Allocate, spec: EnvSpec, num_envs: int, num_workers: int) -> Board:
+    """Lay the board out; the order of the arrays is the format."""
+    action = spec.action
+    one_action = int(np.prod(action.shape, dtype=np.int64)) * np.dtype(action.dtype).itemsize
+    kept = max(1, min(_JOURNAL_STEPS, _JOURNAL_BYTES // (num_envs * max(one_action, 1))))
+    return Board(
+        rows=make_rows(spec, num_envs, allocate),
+        last=tuple(allocate((num_envs, *leaf.shape), leaf.dtype) for leaf in spec.leaves),
+        actions=allocate((num_envs, *action.shape), action.dtype),
+        beats=allocate((num_workers, 8), np.int64),
+        journal=allocate((num_envs, kept, *action.shape), action.dtype),
+        pause=allocate((1,), np.int64),
+    )

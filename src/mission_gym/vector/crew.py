@@ -1,0 +1,289 @@
+"""The worker processes of a vector, seen from the parent: started, asked, watched, replaced.
+
+Every wait sees death, silence and greed: a worker that ended, that made no step for `timeout_s`, or whose
+memory passed its limit is ended with all it started, and a new one takes over its rows with new episodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from mission_gym.errors import EnvContractError, MissionGymError, WorkerDied, WorkerError, WorkerTimeout
+from mission_gym.procs import BoundedLog, Child, Region, usable_cores, wait_for_replies
+from mission_gym.vector.board import RESETTING, Board
+from mission_gym.vector.restarts import RestartBudget
+
+FIRST_TIMEOUT_S = 300.0  # building and the first reset
+_INSPECT_S = 0.25
+_CLOSE_S = 5.0
+_MEMORY_SHARE = 0.8  # of the memory free at the start, for all workers together
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """In place of a reply: the worker died over the command and was replaced."""
+
+    failure: WorkerError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a worker counts as hung or greedy, and how often an environment may fail."""
+
+    timeout_s: float = 60.0
+    max_restarts: int = 5
+    memory_bytes: int | None = None  # of one worker; None: an equal share of what is free
+
+
+class Crew:
+    """One Child per part of the rows. `begin` is called with the index of a worker that was replaced."""
+
+    def __init__(
+        self,
+        target: str,
+        setups: list[bytes],
+        region: Region,
+        board: Board,
+        env_ids: list[range],
+        limits: Limits,
+        log: BoundedLog,
+    ) -> None:
+        self.env_ids = env_ids
+        self.size = len(setups)
+        self.budget = RestartBudget(limits.max_restarts)
+        self.num_restarts = 0
+        self.begin_message: Callable[[int], Any] | None = None  # set once there are episodes to go on with
+        self._target, self._setups = target, setups
+        self._region, self._board, self._limits, self._log = region, board, limits, log
+        free = psutil.virtual_memory().available
+        self._memory_limit = limits.memory_bytes or int(free * _MEMORY_SHARE / self.size)
+        self._spin = usable_cores() > self.size
+        self._inspected = time.monotonic()
+        self._heard = [(0, time.monotonic())] * self.size  # last beat, and when it was new
+        self._children: list[Child] = []
+        try:
+            self._children = [self._start(worker) for worker in range(self.size)]
+            self._build(range(self.size))
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, worker: int, *message: Any) -> None:
+        """Give a command; a worker that can't take it is found by the next wait."""
+        self._heard[worker] = (self._board.beat(worker).beats, time.monotonic())
+        with contextlib.suppress(WorkerError):
+            self._children[worker].send(message)
+
+    def wait(self, workers: Iterable[int], timeout_s: float) -> list[tuple[int, Any]]:
+        """Wait for replies or losses of these workers; empty if the time has passed.
+
+        An error that a worker replies with is raised here.
+        """
+        by_child = {self._children[worker]: worker for worker in workers}
+        end = time.monotonic() + timeout_s
+        while True:
+            left = max(0.0, min(end - time.monotonic(), _INSPECT_S))
+            found: list[tuple[int, Any]] = []
+            for child in wait_for_replies(by_child, left, spin=self._spin):
+                worker = by_child[child]
+                try:
+                    found += [(worker, open_reply(reply)) for reply in child.take()]
+                except WorkerDied as failure:
+                    found.append((worker, self._replace(worker, failure)))
+            now = time.monotonic()
+            if now - self._inspected >= _INSPECT_S:
+                self._inspected = now
+                busy = [worker for worker in by_child.values() if worker not in dict(found)]
+                found += self._inspect(busy)
+            if found or now >= end:
+                return found
+
+    def ask(self, workers: Iterable[int], *message: Any, each: list[Any] | None = None) -> list[Any]:
+        """Give all workers a command and wait for all replies, in order; a lost one is asked again.
+
+        each: a further argument for every worker.
+        """
+        ids = list(workers)
+        messages = {worker: (*message, *(() if each is None else each[i])) for i, worker in enumerate(ids)}
+        for worker in ids:
+            self.send(worker, *messages[worker])
+        replies: dict[int, Any] = {}
+        while len(replies) < len(ids):
+            waiting = [worker for worker in ids if worker not in replies]
+            for worker, reply in self.wait(waiting, _INSPECT_S):
+                if isinstance(reply, Lost):
+                    self.send(worker, *messages[worker])
+                else:
+                    replies[worker] = reply
+        return [replies[worker] for worker in ids]
+
+    def pids(self) -> list[int]:
+        """The processes, for diagnostics."""
+        return [child.pid for child in self._children]
+
+    def close(self) -> list[str]:
+        """End every worker and all it started; returns what went wrong while environments were closed."""
+        problems: list[str] = []
+        waiting = {}
+        for child in self._children:
+            with contextlib.suppress(WorkerError):
+                child.send(("close",), timeout_s=0.2)
+                waiting[child] = True
+        end = time.monotonic() + _CLOSE_S
+        while waiting and time.monotonic() < end:
+            for child in wait_for_replies(waiting, max(0.0, end - time.monotonic())):
+                try:
+                    for reply in child.take():
+                        if reply[0] == "ok" and isinstance(reply[1], list):
+                            problems += reply[1]
+                            del waiting[child]
+                except (WorkerDied, KeyError):
+                    waiting.pop(child, None)
+        problems += [
+            f"worker {child.pid} did not close in {_CLOSE_S:.0f} s and was killed" for child in waiting
+        ]
+        for child in self._children:
+            child.end(grace_s=0.0 if child in waiting else 1.0)
+        self._children = []
+        return problems
+
+    def _start(self, worker: int) -> Child:
+        return Child(self._target, self._setups[worker], regions=[self._region], on_output=self._log)
+
+    def _build(self, workers: Iterable[int]) -> None:
+        """Wait until these workers have built their environments."""
+        waiting = set(workers)
+        end = time.monotonic() + FIRST_TIMEOUT_S
+        while waiting:
+            for child in wait_for_replies([self._children[worker] for worker in waiting], _INSPECT_S):
+                worker = self._children.index(child)
+                for reply in child.take():
+                    open_reply(reply)
+                    waiting.discard(worker)
+            for worker in list(waiting):
+                if self._children[worker].is_gone():
+                    child = self._children[worker]
+                    raise WorkerDied(
+                        f"{self._name(worker)}: the worker process {child.describe_end()} while building its "
+                        f"environments; its last words:\n{child.tail()}"
+                    )
+                if time.monotonic() > end:
+                    raise WorkerTimeout(
+                        f"{self._name(worker)}: building took over {FIRST_TIMEOUT_S:.0f} s\n"
+                        f"{self._children[worker].read_stack()}"
+                    )
+
+    def _name(self, worker: int) -> str:
+        ids = self.env_ids[worker]
+        return f"environment {ids[0]}" if len(ids) == 1 else f"environments {ids[0]} to {ids[-1]}"
+
+    def _inspect(self, workers: Iterable[int]) -> list[tuple[int, Lost]]:
+        """Find workers that are gone, silent or greedy, and replace them."""
+        lost = []
+        for worker in workers:
+            child, now = self._children[worker], time.monotonic()
+            beat = self._board.beat(worker)
+            if beat.beats != self._heard[worker][0]:
+                self._heard[worker] = (beat.beats, now)
+            limit_s = self._limits.timeout_s
+            if beat.step == RESETTING:
+                limit_s = max(limit_s, FIRST_TIMEOUT_S)
+            silent_s = now - self._heard[worker][1]
+            memory = child.memory_bytes()
+            if child.is_gone():
+                cause: WorkerError = WorkerDied(f"the worker process {child.pid} {child.describe_end()}")
+            elif memory > self._memory_limit:
+                cause = WorkerDied(
+                    f"the worker process {child.pid} holds {memory / 1e6:.0f} MB, over its limit of "
+                    f"{self._memory_limit / 1e6:.0f} MB"
+                )
+            elif silent_s > limit_s:
+                what = "reset()" if beat.step == RESETTING else "step()"
+                cause = WorkerTimeout(
+                    f"{what} did not return within {limit_s:.0f} s [--env-timeout]; the worker's stack:\n"
+                    f"{child.read_stack()}"
+                )
+            else:
+                continue
+            lost.append((worker, self._replace(worker, cause)))
+        return lost
+
+    def _replace(self, worker: int, cause: WorkerError) -> Lost:
+        """End a worker and start another with new episodes; raises when its restarts are used up."""
+        failure = self._explain(worker, cause)
+        while True:
+            beat = self._board.beat(worker)
+            blamed = beat.env_id if beat.beats else self.env_ids[worker][0]
+            tail = self._children[worker].tail()
+            self._children[worker].end()
+            details = f"its last words:\n{tail}" if tail and isinstance(cause, WorkerDied) else ""
+            self.budget.spend(blamed, failure, details)
+            self.num_restarts += 1
+            self._board.beats[worker] = 0
+            self._children[worker] = self._start(worker)
+            try:
+                self._build([worker])
+                if self.begin_message is not None:
+                    self._begin(worker)
+                return Lost(failure)
+            except EnvContractError as again:  # the constructor raised this time
+                failure = WorkerDied(str(again))
+            except WorkerError as again:
+                failure = again
+
+    def _begin(self, worker: int) -> None:
+        """Begin new episodes in a new worker, with the same watch as over any command."""
+        assert self.begin_message is not None
+        child = self._children[worker]
+        child.send(self.begin_message(worker))
+        end = time.monotonic() + FIRST_TIMEOUT_S
+        while True:
+            if wait_for_replies([child], _INSPECT_S):
+                for reply in child.take():
+                    open_reply(reply)
+                    self._heard[worker] = (self._board.beat(worker).beats, time.monotonic())
+                    return
+            if child.is_gone():
+                raise WorkerDied(f"the worker process {child.pid} {child.describe_end()}")
+            if time.monotonic() > end:
+                raise WorkerTimeout(f"reset() did not return within {FIRST_TIMEOUT_S:.0f} s")
+
+    def _explain(self, worker: int, cause: WorkerError) -> WorkerError:
+        """Say where a worker was when it failed, with what a repro bundle needs."""
+        beat = self._board.beat(worker)
+        if not beat.beats:
+            return type(cause)(f"{self._name(worker)}: {cause}")
+        seed = None if beat.seed < 0 else beat.seed
+        step = max(beat.step, 0)
+        actions = None if beat.step == RESETTING else self._board.actions_of(beat.env_id, step)
+        doing = (
+            "in reset()" if beat.step == RESETTING else f"the action was {actions[-1] if actions else '?'}"
+        )
+        failure = type(cause)(
+            f"environment {beat.env_id}, seed {seed}, episode {beat.episode}, step {step}: {cause}; {doing}"
+        )
+        failure.facts = {
+            "env_index": beat.env_id,
+            "episode": beat.episode,
+            "seed": seed,
+            "step": step,
+            "actions": actions if beat.step != RESETTING else [],
+        }
+        return failure
+
+
+def open_reply(reply: Any) -> Any:
+    """The content of a reply; an error is raised, with the worker's traceback."""
+    kind, *content = reply
+    if kind != "error":
+        return content[0] if kind == "ok" else reply
+    error, trace = content
+    if not isinstance(error, MissionGymError):
+        error.add_note(f"in a worker:\n{trace}")
+    raise error

@@ -1,0 +1,44 @@
+"""How often an environment may fail: bounded restarts, with a pause that grows, then one last error."""
+
+from __future__ import annotations
+
+import time
+import traceback
+
+from mission_gym.errors import MissionGymError, WorkerError
+
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+
+
+class RestartBudget:
+    """Counts the failures of each environment since its last finished episode."""
+
+    def __init__(self, max_restarts: int) -> None:
+        self.max_restarts = max_restarts
+        self.total = 0
+        self._failures: dict[int, int] = {}
+
+    def spend(self, env_id: int, failure: MissionGymError, details: str = "") -> None:
+        """Pause before another attempt; raise the failure if there have been too many.
+
+        The first attempt comes at once. details: the original traceback, where `failure` has no cause.
+        """
+        self.total += 1
+        count = self._failures[env_id] = self._failures.get(env_id, 0) + 1
+        if count > self.max_restarts:
+            if not details and failure.__cause__ is not None:
+                details = "".join(traceback.format_exception(failure.__cause__))
+            rule = f"environment {env_id} failed {count} times without a finished episode in between"
+            message = f"{failure}\n{rule}; the limit is {self.max_restarts} restarts [--max-restarts]"
+            last = type(failure)(f"{message}\n{details.rstrip()}" if details else message)
+            if isinstance(last, WorkerError) and isinstance(failure, WorkerError):
+                last.facts = failure.facts
+            raise last from failure
+        if count > 1:
+            time.sleep(min(_FIRST_PAUSE_S * 2 ** (count - 2), _LONGEST_PAUSE_S))
+
+    def forget(self, env_id: int) -> None:
+        """An episode was finished: what was before no longer counts."""
+        if self._failures:
+            self._failures.pop(env_id, None)

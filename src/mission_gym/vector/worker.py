@@ -1,0 +1,221 @@
+"""What a worker process does: it holds some rows of a vector and obeys commands. It never loads torch.
+
+In: a WorkerSetup, then commands by name. Out: one reply per command; steps go through the board.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mission_gym.data import EnvSpec, StepBatch
+from mission_gym.env.factory import Factory
+from mission_gym.env.probe import probe
+from mission_gym.env.resume import SlotState
+from mission_gym.env.slot import EnvSlot
+from mission_gym.procs import Link, describe_error
+from mission_gym.vector.board import RESETTING, carve_board
+from mission_gym.vector.serial import SerialVec, make_rows
+from mission_gym.vector.threaded import ThreadedVec
+
+_BEAT = struct.Struct("<5q")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSetup:
+    """The rows `first` up to `last` of a vector, and how to build them."""
+
+    spec: EnvSpec
+    factories: Sequence[Factory]  # of this worker's rows
+    worker: int
+    first: int
+    last: int
+    num_envs: int  # of the whole vector
+    num_workers: int
+    infos: bool
+    autoreset: bool
+    max_restarts: int
+    spin: bool
+    threads: bool
+    extra: Any = None  # for services of other rooms
+
+
+class Service:
+    """The commands of a worker; each public method is one."""
+
+    def __init__(self, link: Link, setup: WorkerSetup) -> None:
+        self.link = link
+        self.setup = setup
+        self.carver = link.regions[0].carver()
+        self.board = carve_board(self.carver, setup.spec, setup.num_envs, setup.num_workers)
+        count = setup.last - setup.first
+        self._rows = self.board.rows.part(setup.first, setup.last)
+        self._last = tuple(leaf[setup.first : setup.last] for leaf in self.board.last)
+        self._scratch = make_rows(setup.spec, count)  # steps of some of the rows
+        self._beat = memoryview(self.board.beats[setup.worker]).cast("B")
+        self._num_beats = 0
+        self._journal = self.board.journal
+        self.vec = self.make_vector(count)
+        self.shown: StepBatch | None = None  # what the rows showed after the last reset or restore
+
+    def make_vector(self, count: int) -> SerialVec:
+        setup = self.setup
+        kind = ThreadedVec if setup.threads else SerialVec
+        return kind(
+            setup.factories,
+            setup.spec,
+            count,
+            _no_seed,
+            infos=setup.infos,
+            autoreset=setup.autoreset,
+            max_restarts=setup.max_restarts,
+            rows=self._rows,
+            first_id=setup.first,
+            watch=self._watch,
+        )
+
+    def begin(self, numbers: Sequence[int], seed_of: bytes) -> None:
+        """Begin these episodes, one of each environment."""
+        self.vec.seed_with(pickle.loads(seed_of))
+        self.shown = self.vec.begin(list(numbers))
+
+    def reset(self, env_ids: list[int] | None, seeds: Any, options: Any, seed_of: bytes) -> Any:
+        """Reset all rows, or those named by their place in this worker."""
+        self.vec.seed_with(pickle.loads(seed_of))
+        if env_ids is None:
+            batch = self.shown = self.vec.reset(None, seeds, options)
+        else:
+            self.vec.use(self._scratch)
+            batch = self.vec.reset(env_ids, seeds, options)
+            self._scatter(env_ids)
+        return {row: info for row, info in batch.infos.items() if info}
+
+    def step(self, rows: list[int] | None) -> Any:
+        """Step all rows, or those named; None if nothing but numbers came of it."""
+        shared, first = self._rows, self.setup.first
+        for kept, leaf in zip(self._last, shared.obs, strict=True):
+            kept[:] = leaf
+        actions = self.board.actions[first : self.setup.last]
+        if rows is None:
+            self.vec.send(actions)
+            batch = self.vec.recv()
+        else:
+            self.vec.use(self._scratch)
+            self.vec.send(actions[rows], rows)
+            batch = self.vec.recv()
+            self._scatter(rows)
+            for array, leaf in zip(shared.final_obs, batch.final_obs, strict=True):
+                array[: len(leaf)] = leaf
+            if shared.final_mask is not None:
+                shared.final_mask[: len(batch.ended)] = batch.final_mask
+        infos = {row: info for row, info in batch.infos.items() if info}
+        if not len(batch.ended) and not infos:
+            return None
+        return batch.ended.tolist(), batch.episodes, infos, batch.final_infos
+
+    def _scatter(self, rows: list[int]) -> None:
+        """Bring compact rows to their places on the board."""
+        shared, scratch, count = self._rows, self._scratch, len(rows)
+        for array, leaf in zip(shared.obs, scratch.obs, strict=True):
+            array[rows] = leaf[:count]
+        if shared.mask is not None and scratch.mask is not None:
+            shared.mask[rows] = scratch.mask[:count]
+        for name in ("reward", "terminated", "truncated", "valid"):
+            getattr(shared, name)[rows] = getattr(scratch, name)[:count]
+        self.vec.use(shared)
+
+    def state(self) -> list[SlotState]:
+        return self.vec.state()
+
+    def restore(
+        self, states: list[SlotState], budget_s: float, seed_of: bytes
+    ) -> tuple[list[str], list[int]]:
+        """Go on from states; returns how each row came back, and the numbers of the episodes."""
+        self.vec.seed_with(pickle.loads(seed_of))
+        self.shown, ways = self.vec.restore(states, budget_s)
+        return ways, self.vec.episode_numbers()
+
+    def statistics(self) -> dict[str, Any]:
+        return self.vec.statistics()
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        return self.vec.call(name, *args, **kwargs)
+
+    def set_attr(self, name: str, values: list[Any]) -> None:
+        self.vec.set_attr(name, values)
+
+    def close(self) -> list[str]:
+        self.vec.close()
+        errors: list[str] = self.vec.statistics()["close_errors"]
+        return errors
+
+    def _watch(self, slot: EnvSlot, action: Any) -> None:
+        """Leave a note of what comes next, where the parent finds it if it is the last."""
+        self._num_beats += 1
+        step = RESETTING if action is None else slot.steps
+        seed = -1 if slot.seed is None else slot.seed
+        _BEAT.pack_into(self._beat, 0, self._num_beats, slot.env_id, slot.episode, seed, step)
+        if action is not None and step < self._journal.shape[1]:
+            self._journal[slot.env_id, step] = action
+
+
+def serve(link: Link, setup: bytes, make: Callable[[Link, WorkerSetup], Service] = Service) -> None:
+    """Build the rows, say so, and obey until the parent is gone or says `close`."""
+    try:
+        service = make(link, pickle.loads(setup))
+    except Exception as error:  # noqa: BLE001  border: worker main
+        link.send(("error", *describe_error(error)))
+        return
+    link.send(("ok", None))
+    spin = service.setup.spin
+    name = ""
+    while name != "close":
+        name, *args = link.recv(spin)
+        try:
+            reply: tuple[Any, ...] = ("ok", getattr(service, name)(*args))
+        except EOFError:
+            raise
+        except Exception as error:  # noqa: BLE001  border: worker main
+            reply = ("error", *describe_error(error))
+        link.send(reply)
+
+
+def serve_probe(link: Link, setup: bytes) -> None:
+    """Look at one throw-away environment: its EnvSpec and the mean seconds of a step."""
+    try:
+        factory, env_id, seconds = pickle.loads(setup)
+        spec = probe(factory, env_id)
+        link.send(("ok", (spec, _measure_step_s(factory, spec, seconds))))
+    except Exception as error:  # noqa: BLE001  border: worker main
+        link.send(("error", *describe_error(error)))
+
+
+def _measure_step_s(factory: Factory, spec: EnvSpec, seconds: float) -> float | None:
+    """Random steps for at most `seconds`; None if it was not asked for, or the environment failed."""
+    if not seconds:
+        return None
+    from time import perf_counter
+
+    slot = EnvSlot(factory, spec, 0, lambda episode: episode)
+    spec.action_space.seed(0)
+    end = perf_counter() + seconds
+    try:
+        slot.reset(0)
+        while perf_counter() < end and slot.total_steps < 1000:
+            if slot.ended:
+                slot.reset(slot.episode + 1)
+            slot.step(np.asarray(spec.action_space.sample()))
+    except Exception:  # noqa: BLE001  border: what fails here fails again where it is told
+        return None
+    finally:
+        slot.env.close()
+    return slot.total_step_s / max(slot.total_steps, 1)
+
+
+def _no_seed(env_id: int, episode: int) -> None:
+    """Until the first reset brings the seeds."""

@@ -1,0 +1,346 @@
+"""Environments in worker processes: several in each, steps through shared memory, one message per step.
+
+In: as SerialVec, and how many workers. Out: the same transitions as SerialVec, bit for bit, for the same
+actions. A worker that dies is replaced: its rows lose one transition and begin new episodes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from mission_gym.data import Array, EnvSpec, Episode, StepBatch
+from mission_gym.env.factory import Factory
+from mission_gym.env.resume import SlotState
+from mission_gym.env.slot import REPLAY_BUDGET_S
+from mission_gym.errors import UsageError, WorkerTimeout
+from mission_gym.procs import BoundedLog, Carver, Region, dump_object, usable_cores
+from mission_gym.vector.board import carve_board
+from mission_gym.vector.crew import Crew, Limits, Lost
+from mission_gym.vector.serial import SeedOf
+from mission_gym.vector.worker import WorkerSetup
+
+_WAIT_S = 60.0
+SERVICE = "mission_gym.vector.worker:serve"
+
+
+def split_rows(num_envs: int, num_workers: int, unit: int = 1) -> list[range]:
+    """Rows for each worker: contiguous, in whole units, as equal as possible."""
+    units = -(-num_envs // unit)
+    workers = min(num_workers, units)
+    edges = [min(num_envs, units * i // workers * unit) for i in range(workers + 1)]
+    return [range(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+
+
+class WorkersVec:
+    """A vector of environments in worker processes.
+
+    threads: one worker that steps its environments side by side, for those that wait. unit: rows that must share a worker. first_ready: `recv` gives the rows of the workers that are ready
+    instead of all that were sent. service, extra, carve: what another room adds to the workers; what
+    `carve` makes of the shared memory behind the board is in `shared`.
+    """
+
+    rows_step_alone = True
+
+    def __init__(
+        self,
+        factory: Factory | Sequence[Factory],
+        spec: EnvSpec,
+        num_envs: int,
+        seed_of: SeedOf,
+        infos: bool = False,
+        autoreset: bool = True,
+        *,
+        num_workers: int | None = None,
+        threads: bool = False,
+        limits: Limits | None = None,
+        log: BoundedLog | None = None,
+        unit: int = 1,
+        first_ready: bool = False,
+        service: str = SERVICE,
+        extra: Any = None,
+        carve: Callable[[Carver], Any] = lambda carver: None,
+    ) -> None:
+        factories = [factory] * num_envs if callable(factory) else list(factory)
+        limits = limits or Limits()
+        self.spec = spec
+        self.num_envs = num_envs
+        self.env_ids = split_rows(num_envs, 1 if threads else num_workers or usable_cores(), unit)
+        self._seed_of = seed_of
+        self._autoreset = autoreset
+        self._first_ready = first_ready
+        self._close_errors: list[str] = []
+        self._num_steps = self._num_episodes = 0
+        self._ready = False
+        self._numbers = [0] * num_envs  # of the running episodes
+        self._worker_of = [w for w, ids in enumerate(self.env_ids) for _ in ids]
+        self._pending: dict[int, list[int] | None] = {}  # worker -> rows sent, None for all of its own
+        self._arrived: dict[int, Any] = {}  # replies that were not handed over yet
+        setups = [
+            WorkerSetup(
+                spec, factories[ids[0] : ids[-1] + 1], worker, ids[0], ids[-1] + 1, num_envs,
+                len(self.env_ids), infos, autoreset, limits.max_restarts,
+                usable_cores() > len(self.env_ids), threads, extra,
+            )
+            for worker, ids in enumerate(self.env_ids)
+        ]  # fmt: skip
+        packed = [dump_object(setup) for setup in setups]
+        size = Carver()
+        carve_board(size, spec, num_envs, len(self.env_ids))
+        carve(size)
+        self._region: Region | None = Region(size.size)
+        carver = self._region.carver()
+        self.board = carve_board(carver, spec, num_envs, len(self.env_ids))
+        self.shared = carve(carver)
+        try:
+            self.crew = Crew(
+                service, packed, self._region, self.board, self.env_ids, limits, log or BoundedLog(None)
+            )
+        except BaseException:
+            self._region.close()
+            raise
+
+    def reset(
+        self,
+        env_ids: Sequence[int] | None = None,
+        seeds: Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> StepBatch:
+        """Begin episode 0 of all environments, or the next episode of those named, as SerialVec does."""
+        self._check_open()
+        if self._pending:
+            raise UsageError("reset() between send() and recv(); receive the steps under way first")
+        if env_ids is not None and not self._ready:
+            raise UsageError("reset() of single environments before a first reset() of all; reset all first")
+        ids = list(range(self.num_envs)) if env_ids is None else list(env_ids)
+        position = {env_id: row for row, env_id in enumerate(ids)}
+        packed = dump_object(self._seed_of)
+        self._ready = False
+        parts = self._split(ids)
+        each = []
+        for worker, rows in parts.items():
+            mine = None if seeds is None else [seeds[position[row + self.env_ids[worker][0]]] for row in rows]
+            each.append((None if env_ids is None else rows, mine, options, packed))
+        for env_id in ids:
+            self._numbers[env_id] = 0 if env_ids is None else self._numbers[env_id] + 1
+        self.crew.begin_message = self.begin_message
+        replies = self.crew.ask(parts, "reset", each=each)
+        self._ready = True
+        infos: dict[int, Any] = {}
+        for worker, reply in zip(parts, replies, strict=True):
+            local = parts[worker] if env_ids is not None else list(range(len(self.env_ids[worker])))
+            infos |= {position[local[row] + self.env_ids[worker][0]]: info for row, info in reply.items()}
+        return self.show(ids, infos)
+
+    def begin_message(self, worker: int) -> tuple[Any, ...]:
+        """The command by which a new worker begins the episodes after those that were lost."""
+        for env_id in self.env_ids[worker]:
+            self._numbers[env_id] += 1
+        numbers = [self._numbers[env_id] for env_id in self.env_ids[worker]]
+        return ("begin", numbers, dump_object(self._seed_of))
+
+    def send(self, actions: Array, env_ids: Sequence[int] | None = None) -> None:
+        """Give actions [B, *shape] in the environment's units to all environments, or to those named."""
+        self._check_open()
+        if not self._ready:
+            raise UsageError("send() before reset(), or after a failure; reset or restore the vector first")
+        ids = list(range(self.num_envs)) if env_ids is None else list(env_ids)
+        expected = (len(ids), *self.spec.action.shape)
+        if np.shape(actions) != expected:
+            raise UsageError(
+                f"actions have shape {np.shape(actions)}, expected {expected}: one row for each environment"
+            )
+        parts = dict.fromkeys(range(len(self.env_ids))) if env_ids is None else self._split(ids)
+        if self._pending.keys() & parts.keys():
+            raise UsageError("send() twice without recv(); receive the steps under way first")
+        self.board.actions[slice(None) if env_ids is None else ids] = actions
+        for worker, rows in parts.items():
+            self._pending[worker] = rows
+            self.crew.send(worker, "step", rows)
+
+    def recv(self, deadline_s: float | None = None) -> StepBatch:
+        """Return the steps that were sent; WorkerTimeout if they are not there within `deadline_s`."""
+        self._check_open()
+        if not self._pending:
+            raise UsageError("recv() without send(); send actions first")
+        end = math.inf if deadline_s is None else time.monotonic() + deadline_s
+        replies = self._arrived
+        self._ready = False  # until the replies are in; an error leaves it so
+        while len(replies) < len(self._pending) and not (self._first_ready and replies):
+            left = min(end - time.monotonic(), _WAIT_S)
+            if left <= 0:
+                self._ready = True
+                raise WorkerTimeout(f"no reply within {deadline_s} s; receive again, or close the vector")
+            waiting = [worker for worker in self._pending if worker not in replies]
+            replies.update(self.crew.wait(waiting, left))
+        self._ready = True
+        self._arrived = {}
+        return self._gather(replies)
+
+    def step(self, actions: Array) -> StepBatch:
+        """Send to all environments and receive."""
+        self.send(actions)
+        return self.recv()
+
+    def state(self) -> list[SlotState]:
+        """Return what `restore` needs, one entry for each environment."""
+        if not self._ready or self._pending:
+            raise UsageError("state() before reset() or between send() and recv(); take it between steps")
+        replies = self.crew.ask(range(self.crew.size), "state")
+        return [state for reply in replies for state in reply]
+
+    def restore(
+        self, states: Sequence[SlotState], budget_s: float = REPLAY_BUDGET_S
+    ) -> tuple[StepBatch, list[str]]:
+        """Go on from `states`; the replays of the workers run side by side, each within the budget."""
+        self._check_open()
+        if len(states) != self.num_envs:
+            raise UsageError(
+                f"{len(states)} saved environments can't go on in {self.num_envs}; use the same number"
+            )
+        packed = dump_object(self._seed_of)
+        each = [(list(states[ids[0] : ids[-1] + 1]), budget_s, packed) for ids in self.env_ids]
+        self._numbers = [state.episode for state in states]
+        self.crew.begin_message = self.begin_message
+        replies = self.crew.ask(range(self.crew.size), "restore", each=each)
+        self._numbers = [number for _, numbers in replies for number in numbers]
+        self._ready = True
+        return self.show(list(range(self.num_envs)), {}), [way for ways, _ in replies for way in ways]
+
+    def episode_numbers(self) -> list[int]:
+        """Return the number of each environment's running episode, also after a failure."""
+        return list(self._numbers)
+
+    def count(self, episodes: Sequence[Episode]) -> None:
+        """Take note of episodes that ended."""
+        for episode in episodes:
+            self._num_episodes += 1
+            if self._autoreset:
+                self._numbers[episode.env_id] = episode.number + 1
+            if not episode.failed:
+                self.crew.budget.forget(episode.env_id)
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a method, or read an attribute, of every environment."""
+        replies = self.crew.ask(range(self.crew.size), "call", name, args, kwargs)
+        return [item for reply in replies for item in reply]
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Set an attribute of every environment, one value each."""
+        each = [(list(values[ids[0] : ids[-1] + 1]),) for ids in self.env_ids]
+        self.crew.ask(range(self.crew.size), "set_attr", name, each=each)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return counts, and what `close` met."""
+        return {
+            "num_envs": self.num_envs,
+            "num_workers": self.crew.size,
+            "steps": self._num_steps,
+            "episodes": self._num_episodes,
+            "worker_restarts": self.crew.num_restarts,
+            "close_errors": list(self._close_errors),
+        }
+
+    def close(self) -> None:
+        """End the workers; environments that raise or hang while closing are noted in the statistics."""
+        if self._region is None:
+            return
+        self._close_errors += self.crew.close()
+        self._region.close()
+        self._region = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def show(self, ids: list[int], infos: dict[int, Any]) -> StepBatch:
+        """Return a batch in which nothing happened, with what the named rows show now."""
+        rows = self.board.rows
+        off = np.zeros(len(ids), np.bool_)
+        whole = len(ids) == self.num_envs
+        return StepBatch(
+            env_ids=np.array(ids, np.int64),
+            obs=rows.obs if whole else tuple(leaf[ids] for leaf in rows.obs),
+            reward=np.zeros(len(ids)),
+            terminated=off,
+            truncated=off.copy(),
+            valid=~off,
+            mask=rows.mask if whole or rows.mask is None else rows.mask[ids],
+            ended=np.empty(0, np.int64),
+            final_obs=tuple(leaf[:0] for leaf in rows.final_obs),
+            final_mask=None if rows.final_mask is None else rows.final_mask[:0],
+            infos=infos,
+        )
+
+    def _split(self, ids: Sequence[int]) -> dict[int, list[int]]:
+        """By worker, the places of environments in it."""
+        parts: dict[int, list[int]] = {}
+        for env_id in ids:
+            worker = self._worker_of[env_id]
+            parts.setdefault(worker, []).append(env_id - self.env_ids[worker][0])
+        return parts
+
+    def _gather(self, replies: dict[int, Any]) -> StepBatch:
+        """Make one batch of the replies, in the order of the environments."""
+        rows = self.board.rows
+        ids: list[int] = []
+        ended: list[int] = []
+        finals: list[Any] = []
+        episodes: list[Episode] = []
+        infos: dict[int, Any] = {}
+        final_infos: dict[int, Any] = {}
+        for worker in sorted(replies):
+            first, sent, reply = self.env_ids[worker][0], self._pending.pop(worker), replies[worker]
+            local = range(len(self.env_ids[worker])) if sent is None else sent
+            base = len(ids)
+            ids += [first + row for row in local]
+            if isinstance(reply, Lost):
+                mine = ids[base:]
+                rows.reward[mine] = 0.0
+                rows.valid[mine] = rows.terminated[mine] = False
+                rows.truncated[mine] = True
+                ended += range(base, len(ids))
+                finals.append((self.board.last, np.array(mine)))
+                episodes += [lost_episode(env_id, self._numbers[env_id] - 1) for env_id in mine]
+            elif reply is not None:
+                over, done, new_infos, last_infos = reply
+                ended += [base + row for row in over]
+                finals.append((rows.final_obs, np.arange(first, first + len(over))))
+                self.count(done)
+                episodes += done
+                infos |= {base + row: info for row, info in new_infos.items()}
+                final_infos |= {base + row: info for row, info in last_infos.items()}
+        self._num_steps += len(ids)
+        whole = len(ids) == self.num_envs
+        batch = self.show(ids, infos)
+        for name in ("reward", "terminated", "truncated", "valid"):
+            array = getattr(rows, name)
+            setattr(batch, name, array if whole else array[ids])
+        if ended:
+            batch.ended = np.array(ended, np.int64)
+            batch.final_obs = tuple(
+                np.concatenate([source[leaf][at] for source, at in finals]) for leaf in range(len(rows.obs))
+            )
+            if rows.final_mask is not None:
+                masks = rows.final_mask  # of lost rows: whatever is there, nothing is played from them
+                batch.final_mask = np.concatenate([masks[at] for _, at in finals])
+        batch.episodes, batch.final_infos = episodes, final_infos
+        return batch
+
+    def _check_open(self) -> None:
+        if self._region is None:
+            raise UsageError("the vector is closed; make a new one")
+
+
+def lost_episode(env_id: int, number: int) -> Episode:
+    """An episode that went with its worker; nothing is known of its return."""
+    return Episode(env_id, number, -1, 0.0, 0, None, False, {}, failed=True)

@@ -1,0 +1,122 @@
+"""The plumbing of the benchmarks at tiny sizes; what they measure is never asserted."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mission_gym.bench import main, ours, sb3
+from mission_gym.bench.contest import make_row, run_jobs
+from mission_gym.bench.learning import LearningCase, LearningGrid, make_learning_row, measure_learning
+from mission_gym.bench.ppo import PpoGrid, measure_ppo
+from mission_gym.bench.sides import Evaluation, Job, Result
+from mission_gym.errors import UsageError, WorkerError
+
+
+def _flags(**more):
+    return {"seed": 1, "device": "cpu", "threads": 1} | more
+
+
+def _result(report_return, *evals):
+    return Result(10, 100, 1.0, None, [Evaluation(*each) for each in evals], report_return)
+
+
+def test_unknown_name_is_refused_with_the_nearest():
+    with pytest.raises(UsageError, match=r"'learnin' \(did you mean 'learning'\?\); choose one of ppo, lear"):
+        main.run_bench("learnin", full=False)
+
+
+def test_ppo_without_the_peer_writes_its_rows(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "stable_baselines3", None)
+    monkeypatch.setitem(main.CONTESTS, "ppo", lambda full: measure_ppo(PpoGrid((2048,), 1, 1)))
+    (row,) = main.run_bench("ppo", full=False)
+    assert row["ours"] > 0
+    assert row["peers"] == {"sb3": None}
+    assert row["ratio"] is None
+    assert row["note"] == "sb3 is not installed: pip install mission-gym[sb3]"
+    assert row["gradient_steps"] == {"ours": [40]}
+    assert row["wall_s"]["ours"][0] > 0
+    assert {"cpu", "cores", "python", "torch", "numpy"} <= row["machine"].keys()
+    (path,) = Path("bench-results").glob("ppo-*.json")
+    assert json.loads(path.read_text()) == [row]
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "[1/1] CartPole-v1 seed 1 ours" in captured.err
+
+
+def test_learning_runs_every_side():
+    (row,) = measure_learning(LearningGrid((LearningCase("CartPole-v1", 512, 1.0),), (1,), 2))
+    assert row["case"] == "CartPole-v1 to 1 within 512 steps"
+    assert row["ratio"] == row["peers"]["sb3"] / row["ours"]
+    assert row["steps_to_score"] == {"ours": [512], "sb3": [512]}
+    assert (row["passed"], row["sb3_passed"]) == ("1/1", "1/1")
+
+
+@pytest.mark.parametrize("side", [ours, sb3])
+def test_sides_evaluate_at_the_same_steps_and_make_the_same_gradient_steps(side, tmp_path):
+    """Acrobot's settings normalise, so the peer's statistics are used too."""
+    flags = _flags(
+        timesteps=768, n_envs=4, n_steps_per_env=64, n_epochs=2, batch_size=64, eval_freq=512, eval_episodes=1
+    )
+    result = side.train(Job(side.__name__, "Acrobot-v1", flags, 2), tmp_path)
+    assert [each.step for each in result.evals] == [512, 768]
+    assert result.evals[0].train_s < result.evals[1].train_s
+    assert result.gradient_steps == 3 * 2 * 4
+    assert result.warm_steps == 512
+    assert -500 <= result.report_return <= 0
+
+
+def test_the_peer_follows_falling_schedules_and_continuous_actions(tmp_path):
+    flags = _flags(
+        timesteps=128, n_envs=2, n_steps_per_env=32, n_epochs=1, batch_size=64, eval_episodes=1,
+        learning_rate_final=0.0, clip_range_final=0.0,
+    )  # fmt: skip
+    result = sb3.train(Job("sb3", "Pendulum-v1", flags), tmp_path)
+    assert [each.step for each in result.evals] == [128]
+    assert result.report_return is None
+    assert result.return_mean is None  # no episode has ended
+
+
+def test_learning_row_counts_seeds_that_never_reach_the_threshold_as_slowest():
+    case = LearningCase("CartPole-v1", 1000, 100.0)
+    reached = _result(120.0, (200, 2.0, 50.0), (400, 4.0, 100.0), (600, 6.0, 90.0))
+    sooner = _result(99.0, (200, 1.0, 101.0))
+    never = _result(10.0, (200, 2.0, 20.0))
+    row = make_learning_row(case, {"ours": [reached, sooner, never], "sb3": [never, never, reached]})
+    assert row["ours"] == 4.0
+    assert row["peers"] == {"sb3": None}
+    assert row["ratio"] is None
+    assert row["spread"] == {"ours": [1.0, None], "sb3": [4.0, None]}
+    assert row["steps_to_score"] == {"ours": [400, 200, None], "sb3": [None, None, 400]}
+    assert (row["passed"], row["sb3_passed"]) == ("1/3", "1/3")
+    assert row["ours_returns"] == [120.0, 99.0, 10.0]
+
+
+def test_ratio_above_one_is_better_either_way():
+    numbers = {"ours": [30.0, 10.0, 20.0], "sb3": [10.0, 5.0, 40.0]}
+    faster = make_row("a", "steps/s", numbers, more_is_better=True)
+    assert (faster["ours"], faster["peers"], faster["ratio"]) == (20.0, {"sb3": 10.0}, 2.0)
+    assert faster["spread"] == {"ours": [10.0, 30.0], "sb3": [5.0, 40.0]}
+    slower = make_row("a", "s", numbers, more_is_better=False)
+    assert slower["ratio"] == 0.5
+
+
+def test_a_failed_child_ends_the_contest_and_leaves_no_process():
+    jobs = [Job("ours", name, _flags(timesteps="50M")) for name in ("NoSuchEnv-v0", "CartPole-v1")]
+    with pytest.raises(WorkerError, match=r"(?s)NoSuchEnv-v0 seed 1 ours ended with code 1.*unknown environ"):
+        run_jobs(jobs, at_once=2)
+    assert psutil.Process().children(recursive=True) == []
+
+
+def test_a_child_ends_with_its_parent(tmp_path):
+    job = {"side": "ours", "env_id": "CartPole-v1", "flags": _flags(timesteps="50M")}
+    command = [sys.executable, "-m", "mission_gym.bench.contestant", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as child:
+        child.stdin.write(json.dumps(job) + "\n")
+        child.stdin.close()  # as the system does when the parent is killed
+        assert child.wait(timeout=60) == 1
+    assert list(tmp_path.iterdir()) == []

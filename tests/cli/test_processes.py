@@ -1,0 +1,159 @@
+"""The command as a process: exit codes, signals, pure stdout, readers that leave."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from mission_gym.cli.main import main
+from mission_gym.store.resolve import find_run
+
+NOISY = """
+import os
+from mission_gym.env.toys import Identity
+
+class Noisy(Identity):
+    def step(self, action):
+        print("noise")
+        os.write(1, b"raw noise")
+        return super().step(action)
+
+class Interrupts(Identity):
+    made = 0
+
+    def step(self, action):
+        Interrupts.made += 1
+        if Interrupts.made == 2000:
+            raise KeyboardInterrupt
+        return super().step(action)
+"""
+ENDLESS = ["train", "mission_gym.env.toys:Identity", "--timesteps", "50M", "--eval-freq", "1000"]
+
+
+def start(*args, cwd, module="mission_gym", **pipes):
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")
+    }
+    command = [sys.executable, "-m", module, *args]
+    return subprocess.Popen(command, cwd=cwd, env=environment, text=True, **pipes)
+
+
+@pytest.fixture
+def noisy(tmp_path, monkeypatch):
+    """A folder with environments of the user's own, and the folder is the current one."""
+    (tmp_path / "noisy_envs.py").write_text(NOISY)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_tells_how_to_go_on(number, tmp_path, capsys):
+    process = start(*ENDLESS, "--no-tensorboard", "--run-name", "long", cwd=tmp_path, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("evaluation at"):
+            break
+    process.send_signal(number)
+    rest = process.stderr.read()
+    assert process.wait(30) == 130
+    run = find_run("long", tmp_path / "runs").run
+    status = run.read_status()
+    assert (status["state"], status["cause"]) == ("stopped", number.name)
+    assert f"stopped: {number.name}; saved at step {status['step']:,}" in rest
+    assert f"  mission-gym resume {run.name}  # go on" in rest
+    assert "\x1b" not in rest
+    more = ["--timesteps", str(status["step"] + 1), "--runs-dir", str(tmp_path / "runs")]
+    assert main(["resume", "long", *more]) == 0
+
+
+def test_a_second_interrupt_ends_at_once_with_130(noisy, capsys):
+    args = ["--timesteps", "100k", "--n-envs", "1", "--n-steps", "64", "--eval-freq", "0", "--no-tensorboard"]
+    assert main(["train", "noisy_envs:Interrupts", *args, "--run-name", "twice"]) == 130
+    assert "the last checkpoint is intact: mission-gym resume twice-" in capsys.readouterr().err
+    assert find_run("twice", noisy / "runs").run.read_status()["state"] == "stopped"
+
+
+def test_a_failing_environment_is_exit_3_with_its_own_traceback(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fault = ["--env-kwargs", "fail=raise", "at=5", "after=3"]
+    args = ["--n-envs", "1", "--n-steps", "64", "--timesteps", "1k", "--no-tensorboard"]
+    assert main(["train", "mission_gym.env.toys:Faulty", *args, *fault]) == 3
+    message = "environment 0, seed .* step 4: step\\(\\) raised RuntimeError: the simulator fell over"
+    err = capsys.readouterr().err
+    assert re.search(f"^failed: EnvFailure: {message}", err, re.MULTILINE)
+    assert re.search(f"^mission-gym: {message}", err, re.MULTILINE)
+
+
+def test_stdout_holds_one_document_whatever_the_environment_prints(noisy):
+    process = start(
+        "baselines", "noisy_envs:Noisy", "--episodes", "2", "--json",
+        cwd=noisy, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    out, err = process.communicate()
+    assert process.returncode == 0
+    assert json.loads(out).keys() == {"random", "noop"}
+    assert "raw noise" in err
+
+
+def test_evaluate_as_a_module_takes_a_model(family, tmp_path):
+    model = find_run("parent", family).run.path
+    process = start(
+        "--model", str(model), "--episodes", "3", "--json",
+        cwd=tmp_path, module="mission_gym.scripts.evaluate", stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert json.loads(process.communicate()[0])["episodes"] == 3
+
+
+def test_train_ppo_as_a_module_is_train(tmp_path):
+    process = start(
+        "--gamma", "2", cwd=tmp_path, module="mission_gym.scripts.train_ppo", stderr=subprocess.PIPE
+    )
+    err = process.communicate()[1]
+    assert process.returncode == 2
+    assert "mission-gym: no environment is given" in err
+    assert "[flag --gamma]" in err
+
+
+@pytest.mark.parametrize("args", [["runs", "list", "--json"], ["runs", "list"]])
+def test_a_reader_of_stdout_that_leaves_is_no_error(args, family, tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    process = start(*args, "--runs-dir", str(family), cwd=tmp_path, stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert process.communicate()[1] == ""
+    assert process.returncode == 0
+
+
+def test_a_reader_of_stderr_that_leaves_does_not_end_the_training(tmp_path):
+    args = [
+        "--timesteps",
+        "512",
+        "--n-envs",
+        "4",
+        "--n-steps",
+        "16",
+        "--eval-freq",
+        "128",
+        "--no-tensorboard",
+    ]
+    process = start(
+        "train", "mission_gym.env.toys:Identity", *args, "--run-name", "alone",
+        cwd=tmp_path, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.stderr.close()
+    assert process.wait(60) == 0
+    assert find_run("alone", tmp_path / "runs").run.read_status()["state"] == "done"
+
+
+@pytest.mark.slow
+def test_the_demo_reaches_its_goal(tmp_path, capsys):
+    assert main(["demo", "--runs-dir", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert "the goal was reached" in err
+    assert all(name in out for name in ("trained", "random", "noop"))

@@ -1,0 +1,177 @@
+"""Commands that read runs: one JSON document on stdout, or a table; `clean` shows before it deletes."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from mission_gym.cli.main import main
+from mission_gym.store.checkpoints import list_checkpoints
+from mission_gym.store.resolve import find_run, list_runs
+
+ENV_ID = "mission_gym.env.toys:Identity"
+RATE_KEYS = {"rate", "low", "high"}
+EVAL_KEYS = {
+    "run",
+    "step",
+    "episodes",
+    "return_mean",
+    "return_low",
+    "return_high",
+    "length_mean",
+    "outcomes",
+}
+ROW_KEYS = {"name", "path", "state", "step", "fps", "return_mean"}
+
+
+@pytest.fixture
+def read(family, capsys):
+    """Run a command on the family and return its JSON document."""
+
+    def command(*args):
+        assert main([*args, "--runs-dir", str(family), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return command
+
+
+@pytest.fixture
+def text(family, capsys):
+    """Run a command on the family and return what it prints."""
+
+    def command(*args):
+        assert main([*args, "--runs-dir", str(family)]) == 0
+        return capsys.readouterr().out
+
+    return command
+
+
+def test_list(read, text):
+    rows = read("runs", "list")
+    assert [row["state"] for row in rows] == ["done", "done"]
+    assert [row["step"] for row in rows] == [192, 256]
+    assert all(row.keys() == ROW_KEYS for row in rows)
+    assert re.search(r"parent-\d{8}-\d{6} +done +192 ", text("runs", "list"))
+
+
+def test_an_empty_folder_is_an_empty_list(tmp_path, capsys):
+    assert main(["runs", "list", "--json", "--runs-dir", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == []
+    assert "`mission-gym train ENV` makes one" in err
+
+
+def test_show(read, text):
+    document = read("runs", "show", "child")
+    assert document.keys() >= ROW_KEYS | {"env_failures", "gradient_steps", "predicted_fps", "best_step"}
+    assert document["parent"].startswith("parent-")
+    assert document["parent_step"] == 128
+    shown = text("runs", "show", "parent")
+    assert "done: all steps made" in shown
+    assert ENV_ID in shown
+
+
+def test_compare_shows_what_differs(read, text):
+    document = read("runs", "compare", "parent", "child")
+    assert document["differences"]["ppo.gamma"] == [0.99, 0.9]
+    assert "ppo.gae_lambda" not in document["differences"]
+    assert re.search(r"ppo.gamma +0.99 +0.9", text("runs", "compare", "parent", "child"))
+
+
+def test_lineage_goes_both_ways(read, text):
+    up, down = read("runs", "lineage", "child"), read("runs", "lineage", "parent")
+    assert [(item["name"][:6], item["step"], item["exists"]) for item in up["ancestors"]] == [
+        ("parent", 128, True)
+    ]
+    assert [(item["name"][:5], item["step"]) for item in down["descendants"]] == [("child", 128)]
+    assert "from step 128" in text("runs", "lineage", "child")
+
+
+def test_config_tells_each_value_with_its_source(read, text):
+    document = read("config", "child")
+    assert document["ppo.gamma"] == {"value": 0.9, "source": "flag --gamma"}
+    assert document["policy.network_arch"]["value"] == [64, 64]
+    assert re.search(r"ppo.gamma +0.9 +flag --gamma", text("config", "child"))
+
+
+def test_eval(read, text, family):
+    document = read("eval", "parent@128", "--episodes", "5")
+    assert document.keys() >= EVAL_KEYS
+    assert (document["step"], document["episodes"], document["mode"]) == (128, 5, "greedy")
+    assert read("eval", "parent@last", "--episodes", "5", "--stochastic")["mode"] == "sampled"
+    path = str(find_run("parent@128", family).run.checkpoints / "step_000000000128")
+    assert read("eval", path, "--episodes", "5") == document
+    assert "5 episodes each" in text("eval", "parent", "--episodes", "5")
+
+
+def test_a_step_without_checkpoint_is_refused(family, capsys):
+    assert main(["eval", "parent@100", "--runs-dir", str(family)]) == 2
+    assert "no checkpoint at step 100; it has" in capsys.readouterr().err
+
+
+def test_baselines(capsys):
+    assert main(["baselines", ENV_ID, "--episodes", "5", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document.keys() == {"random", "noop"}
+    assert all(result.keys() >= EVAL_KEYS - {"run", "step"} for result in document.values())
+
+
+def test_check_finds_a_broken_environment(capsys):
+    args = ["check", "mission_gym.env.toys:Faulty", "--env-kwargs", "fail=nan", "--json"]
+    assert main(args) == 2
+    findings = json.loads(capsys.readouterr().out)
+    assert findings[0]["level"] == "error"
+    assert findings[0].keys() == {"level", "name", "what", "why", "fix"}
+
+
+def test_a_finished_run_is_resumed_only_with_more_steps(family, tmp_path, capsys):
+    shutil.copytree(family, tmp_path / "runs", dirs_exist_ok=True)
+    where = ["--runs-dir", str(tmp_path / "runs")]
+    assert main(["resume", "parent", *where]) == 2
+    assert "is finished (192 steps); `mission-gym resume parent" in capsys.readouterr().err
+    assert main(["resume", "parent@128", *where]) == 2
+    assert "`mission-gym branch parent@128` begins at another" in capsys.readouterr().err
+    assert main(["resume", "parent", *where, "--timesteps", "256"]) == 0
+    assert find_run("parent", tmp_path / "runs").run.read_status()["step"] == 256
+
+
+def test_clean_shows_first_and_deletes_with_yes(family, tmp_path, capsys):
+    runs_dir = tmp_path / "runs"
+    shutil.copytree(family, runs_dir)
+    where = ["--runs-dir", str(runs_dir)]
+    parent = find_run("parent", runs_dir).run
+    first = parent.checkpoints / "step_000000000192"
+    for step in range(150, 160):  # copies under names that retention has no reason to keep
+        shutil.copytree(first, parent.checkpoints / f"step_{step:012d}")
+    assert main(["runs", "clean", *where]) == 0
+    out, err = capsys.readouterr()
+    assert "checkpoint 151" in out
+    assert "nothing was deleted; --yes does it" in err
+    before = len(list_checkpoints(parent.checkpoints))
+    assert main(["runs", "clean", *where, "--yes", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    steps = [info.step for info in list_checkpoints(parent.checkpoints)]
+    assert len(steps) == before - len(document["items"])
+    assert {128, 192} <= set(steps)  # the branch's parent and the last
+
+
+def test_clean_removes_a_named_run(family, tmp_path, capsys):
+    runs_dir = tmp_path / "runs"
+    shutil.copytree(family, runs_dir)
+    args = ["runs", "clean", "parent", "--runs-dir", str(runs_dir)]
+    assert main(args) == 0
+    assert re.search(r"parent-\S+  whole run  \S+ MB, parent of", capsys.readouterr().out)
+    assert len(list_runs(runs_dir)) == 2
+    assert main([*args, "--yes"]) == 0
+    assert [run.name[:5] for run in list_runs(runs_dir)] == ["child"]
+
+
+def test_clean_leaves_a_locked_run_alone(family, tmp_path, capsys):
+    runs_dir = tmp_path / "runs"
+    shutil.copytree(family, runs_dir)
+    run = find_run("child", runs_dir).run
+    with run.lock():
+        assert main(["runs", "clean", "child", "--yes", "--runs-dir", str(runs_dir)]) == 2
+    assert "is in use by process" in capsys.readouterr().err
+    assert run.exists

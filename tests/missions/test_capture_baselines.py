@@ -1,0 +1,52 @@
+"""The scripted policies: legal, equal in both forms, and in the order that the levels promise."""
+
+import numpy as np
+import pytest
+
+from mission_gym.missions.capture.env import CaptureEnv
+from mission_gym.missions.capture.vector_env import CaptureVectorEnv
+from mission_gym.streams import suite_seeds
+
+
+def captured_share(level, name, episodes=128):
+    vec = CaptureVectorEnv(episodes, level)
+    obs, infos = vec.reset(seed=suite_seeds("select", episodes))
+    won, running = np.zeros(episodes, bool), np.ones(episodes, bool)
+    while running.any():
+        obs, _, ended, _, infos = vec.step(vec.baselines[name](obs, infos["action_mask"]))
+        if ended.any():
+            won |= running & ended & (infos["final_info"]["outcome"] == "captured")
+            running &= ~ended
+    return won.mean()
+
+
+@pytest.mark.parametrize("name", ["noop", "random", "rush", "careful", "holder"])
+def test_both_forms_play_alike(name):
+    vec, env = CaptureVectorEnv(3), CaptureEnv()
+    assert set(env.baselines) == set(vec.baselines)
+    obs, infos = vec.reset(seed=4)
+    one, info = env.reset(seed=4)
+    for _ in range(40):
+        actions = vec.baselines[name](obs, infos["action_mask"])
+        assert vec.action_space.contains(actions)
+        action = env.baselines[name](one, info)
+        assert env.action_space.contains(action)
+        if name != "random":
+            assert np.array_equal(action, actions[0])
+        obs, _, _, _, infos = vec.step(actions)
+        one, _, over, _, info = env.step(actions[0])
+        if over:
+            one, info = env.reset()
+
+
+def test_normal_is_between_hopeless_and_trivial():
+    random, rush, holder = (captured_share("normal", name) for name in ("random", "rush", "holder"))
+    assert random < 0.05
+    assert 0.3 < rush < 0.8
+    assert holder > rush
+
+
+def test_easy_is_easy_and_hard_needs_more_than_a_rush():
+    assert captured_share("easy", "rush") > 0.9
+    assert captured_share("hard", "rush") < 0.1
+    assert captured_share("hard", "holder") > 0.5

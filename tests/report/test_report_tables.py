@@ -1,0 +1,133 @@
+"""Tables at every width: whole words where there is room, folded cells where there is not."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from mission_gym.report import tables
+
+RESULT = {
+    "episodes": 100,
+    "return_mean": 187.43,
+    "return_low": 180.1,
+    "return_high": 195.0,
+    "length_mean": 187.4,
+    "outcomes": {"captured": {"rate": 0.45, "low": 0.36, "high": 0.55}},
+}
+NO_OUTCOME = RESULT | {"outcomes": {}, "return_low": None}
+RUN = {
+    "name": "a-rather-long-environment-name-20260101-120000",
+    "path": "/somewhere/runs/a-rather-long-environment-name-20260101-120000",
+    "state": "failed",
+    "cause": "process gone",
+    "step": None,
+    "fps": None,
+    "return_mean": None,
+}
+SHOWN = RUN | {
+    "total": 1_000_000,
+    "updates": None,
+    "gradient_steps": None,
+    "episodes": None,
+    "env_failures": None,
+    "predicted_fps": 5123.4,
+    "env_id": None,
+    "notes": "a [bracketed] note",
+    "parent": "older-20260101-110000",
+    "parent_step": 4096,
+    "best_step": None,
+    "checkpoints": [],
+    "evals": [RESULT | {"step": 4096, "suite": "select"}],
+}
+FINDING = {
+    "level": "error",
+    "name": "observation",
+    "what": "the observation [0] is NaN at step 3",
+    "why": "it would spoil the weights",
+    "fix": "return finite numbers",
+}
+VIEWS = {
+    "plan": tables.view_plan(
+        {"facts": [{"name": "rollout", "value": "4096", "reason": "32 envs x 128 steps"}], "notes": []}
+    ),
+    "runs": tables.view_runs([RUN, RUN | {"state": "done", "step": 4096, "fps": 5123.0, "return_mean": 1.5}]),
+    "run": tables.view_run(SHOWN),
+    "compare": tables.view_comparison(
+        {
+            "runs": [RUN | {"best": {"step": None}}, RUN | {"best": RESULT | {"step": 1}}],
+            "differences": {"ppo.gamma": [0.99, 0.9], "policy.network_arch": [[64, 64], [512]]},
+        }
+    ),
+    "config": tables.view_config({"env.env_id": {"value": "my_module:Env", "source": "flag ENV"}}),
+    "results": tables.view_results({"trained": RESULT, "random": NO_OUTCOME, "noop": RESULT}),
+    "findings": tables.view_findings([FINDING, FINDING | {"level": "ok", "fix": ""}]),
+    "bench": tables.view_bench(
+        [
+            {"case": "a", "ours": 12000.0, "peers": {"sb3": 9000.0}, "ratio": 1.33, "unit": "steps/s"},
+            {"case": "b", "ours": 1.0, "peers": {}, "ratio": None, "unit": "s"},
+        ]
+    ),
+}
+
+
+def render(view, width=80):
+    file = io.StringIO()
+    Console(file=file, width=width, markup=False, highlight=False).print(view)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_view_fits_and_is_plain_text_without_a_terminal(name, width):
+    text = render(VIEWS[name], width)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "\x1b" not in text
+    assert "…" not in text  # folded, not cut
+
+
+def test_what_a_dead_run_lacks_is_not_zero():
+    line = render(VIEWS["runs"], 120).splitlines()[1]
+    assert line.split()[1:] == ["failed", "n/a", "n/a", "n/a"]
+
+
+def test_brackets_are_text():
+    assert "a [bracketed] note" in render(VIEWS["run"], 120)
+    assert "the observation [0] is NaN" in render(VIEWS["findings"], 120)
+
+
+def test_results_stand_side_by_side_with_their_intervals():
+    text = render(VIEWS["results"], 120)
+    assert "187.4 (180.1 to 195)" in text
+    assert "45 % (36 % to 55 %)" in text
+    assert "n/a" in text  # the outcome that one of them does not have
+
+
+def test_a_missing_peer_shows_as_missing():
+    assert render(VIEWS["bench"]).splitlines()[2].split() == ["b", "1", "n/a", "n/a"]
+
+
+def test_lineage_is_a_tree_from_the_eldest_down():
+    text = render(
+        tables.view_lineage(
+            {
+                "run": "child",
+                "ancestors": [
+                    {"name": "parent", "path": "/p", "step": 512, "exists": True},
+                    {"name": "eldest", "path": "/e", "step": 256, "exists": False},
+                ],
+                "descendants": [
+                    {"name": "grandchild", "path": "/g", "parent": "child", "step": 1024},
+                    {"name": "sibling", "path": "/s", "parent": "grandchild", "step": 2048},
+                ],
+            }
+        )
+    )
+    lines = [line.strip(" │├└─") for line in text.splitlines()]
+    assert lines[0] == "eldest (removed)"
+    assert lines[1:] == [
+        "parent",
+        "child from step 512",
+        "grandchild from step 1,024",
+        "sibling from step 2,048",
+    ]

@@ -1,0 +1,107 @@
+"""The view of a run from real events: plain lines in a pipe, one whole line in a terminal."""
+
+import re
+
+import pytest
+
+from mission_gym.config.layers import resolve
+from mission_gym.report.terminal import LiveView
+from mission_gym.run.starting import start_run
+
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory):
+    """The events of a small run on disk."""
+    seen = []
+    values = {"n_envs": 4, "n_steps_per_env": 16, "timesteps": 130, "eval_freq": 64, "tensorboard": False}
+    values["runs_dir"] = str(tmp_path_factory.mktemp("runs"))
+    with start_run(resolve("mission_gym.env.toys:Identity", values), seen.append) as session:
+        for _ in session.updates():
+            pass
+    return seen
+
+
+def show(events):
+    with LiveView() as listener:
+        for event in events:
+            listener(event)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Rich takes stderr for a terminal of 60 columns."""
+    for name, value in {"TTY_COMPATIBLE": "1", "COLUMNS": "60", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_plain_lines_tell_the_whole_story(events, capsys):
+    show(events)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert not CONTROL.search(err)
+    assert re.search(r"rollout +64 +4 envs x 16 steps", err)
+    assert "note: timesteps 130 rounded up to 192: 3 rollouts of 64" in err
+    assert len(re.findall(r"evaluation at step \d+: return \d", err)) == 3
+    assert "done: all steps made" in err
+    assert re.search(r"rate +[\d,]+ steps/s of training, predicted [\d,]+; [\d,]+ with everything", err)
+    assert re.search(r"best +return .* at step \d+", err)
+    assert re.search(r"collecting \d+ % \(environments \d+ %, acting \d+ %\), learning \d+ %", err)
+    path = events[0]["run"]
+    assert f"mission-gym resume {path} --timesteps 384" in err
+    assert f"mission-gym eval {path}" in err
+    assert "tensorboard --logdir" not in err  # there are no event files
+
+
+def test_a_terminal_gets_one_line_that_fits_and_evaluations_above_it(events, capsys, terminal):
+    show(events)
+    err = capsys.readouterr().err
+    assert "\x1b[?25h" in err  # the cursor is back
+    live = [line for line in re.split(r"[\r\n]", CONTROL.sub("\n", err)) if "steps/s  return" in line]
+    assert live
+    assert all(len(line) <= 60 for line in live)
+    assert "evaluation at step 64" in err
+
+
+def test_a_stop_tells_that_it_was_saved_and_how_to_go_on(events, capsys):
+    end = events[-1] | {"state": "stopped", "cause": "SIGINT", "step": 128}
+    show([*events[:-1], end])
+    err = capsys.readouterr().err
+    assert "stopped: SIGINT; saved at step 128" in err
+    assert re.search(r"mission-gym resume \S+  # go on", err)
+
+
+def test_a_run_that_reached_its_goal_is_not_resumed(events, capsys):
+    show([*events[:-1], events[-1] | {"goal": "return>=5"}])
+    assert "mission-gym resume" not in capsys.readouterr().err
+
+
+def test_unknown_numbers_are_not_zero(events, capsys, terminal):
+    tick = {"event": "tick", "step": 64, "total": 192, "fps": 0.0, "phase": "training"}
+    show([events[0], tick])
+    assert "64/192  n/a steps/s  return n/a  ETA n/a" in CONTROL.sub("", capsys.readouterr().err)
+
+
+def test_the_main_outcome_has_its_place(events, capsys, terminal):
+    plan = events[0] | {"main_outcome": "won"}
+    tick = {"event": "tick", "step": 64, "total": 192, "fps": 10.0, "phase": "training", "outcome/won": 0.25}
+    show([plan, tick])
+    assert "return n/a  won 25 %" in CONTROL.sub("", capsys.readouterr().err)
+
+
+def test_a_warning_and_a_resume_are_said(events, capsys):
+    resumed = events[0] | {"event": "resume", "step": 64, "total": 192, "notes": ["the resume is exact"]}
+    show([resumed, {"event": "warning", "message": "checkpoint not saved [disk]"}])
+    err = capsys.readouterr().err
+    assert "resumes at step 64 of 192" in err
+    assert "note: the resume is exact" in err
+    assert "warning: checkpoint not saved [disk]" in err
+
+
+def test_an_exception_leaves_the_terminal_intact(events, capsys, terminal):
+    tick = next(event for event in events if event["event"] == "tick")
+    with pytest.raises(KeyError, match="phase"):
+        show([events[0], tick, {"event": "tick"}])
+    err = capsys.readouterr().err
+    assert err.rindex("\x1b[?25h") > err.rindex("\x1b[?25l")

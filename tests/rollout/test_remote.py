@@ -1,0 +1,185 @@
+"""Collecting in workers: the same blocks as in one process, and blocks that survive every kind of death."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mission_gym.data import Block, EnvSpec, Weights
+from mission_gym.env.factory import EnvRequest, Factory, make_factory
+from mission_gym.env.probe import probe
+from mission_gym.errors import WorkerDied
+from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
+from mission_gym.rollout.collector import Collector, clear_block, make_block
+from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_block
+from mission_gym.vector.crew import Limits
+from mission_gym.vector.serial import SerialVec
+from mission_gym.vector.workers import WorkersVec
+
+sys.path.append(str(Path(__file__).parent.parent / "vector"))
+from hazards import Hazard  # noqa: E402
+
+SEED = 5
+
+
+def seed_of(env_id: int, episode: int) -> int:
+    return 1000 * env_id + episode
+
+
+def make_weights(spec: EnvSpec) -> Weights:
+    """A policy of random weights, 16 wide."""
+    encoder, rng = Encoder(spec.leaves, True), np.random.default_rng(0)
+    widths = (encoder.num_flat, 16, spec.action.num_params)
+    arrays = {"log_std": np.zeros(spec.action.num_stored, np.float32)}
+    for i in range(2):
+        arrays[f"actor.{2 * i}.weight"] = rng.normal(size=(widths[i + 1], widths[i])).astype(np.float32)
+        arrays[f"actor.{2 * i}.bias"] = np.zeros(widths[i + 1], np.float32)
+    if encoder.normalizer is not None:
+        arrays |= encoder.normalizer.arrays()
+    return Weights(0, arrays)
+
+
+def policy_spec(spec: EnvSpec) -> PolicySpec:
+    return PolicySpec(spec.leaves, spec.action, network_arch=(16,))
+
+
+@contextmanager
+def remote(
+    factory: Any, spec: EnvSpec, num_envs: int, num_steps: int, rows: int, num_workers: int, **limits: Any
+) -> Iterator[RemoteCollector]:
+    with WorkersVec(
+        factory,
+        spec,
+        num_envs,
+        seed_of,
+        num_workers=num_workers,
+        threads=num_workers == 0,
+        limits=Limits(**({"timeout_s": 20.0} | limits)),
+        unit=rows,
+        service=SERVICE,
+        extra=CollectSetup(policy_spec(spec), SEED, rows, num_steps),
+        carve=carve_block(spec, num_steps, num_envs),
+    ) as vec:
+        collector = RemoteCollector(vec, spec)
+        collector.policy.load(make_weights(spec))
+        yield collector
+
+
+@contextmanager
+def serial(factory: Factory, spec: EnvSpec, num_envs: int, rows: int) -> Iterator[Collector]:
+    with SerialVec(factory, spec, num_envs, seed_of) as vec:
+        policy = NumpyPolicy(policy_spec(spec))
+        policy.load(make_weights(spec))
+        yield Collector(vec, policy, spec, SEED, rows)
+
+
+def assert_equal_blocks(mine: Block, theirs: Block) -> None:
+    assert mine.filled == theirs.filled
+    for name in ("action", "log_prob", "reward", "terminated", "truncated", "valid", "env_ids", "version"):
+        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
+    for one, two in zip(mine.obs, theirs.obs, strict=True):
+        np.testing.assert_array_equal(one, two)
+    if theirs.mask is not None:
+        np.testing.assert_array_equal(mine.mask, theirs.mask)
+    assert mine.final_at == theirs.final_at
+    for ours, other in zip(mine.final_obs, theirs.final_obs, strict=True):
+        for one, two in zip(ours, other, strict=True):
+            np.testing.assert_array_equal(one, two)
+    assert mine.episodes == theirs.episodes
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "mission_gym.env.toys:Identity"])
+@pytest.mark.parametrize(("num_workers", "rows"), [(1, 2), (2, 2), (3, 2), (2, 3), (0, 2)])
+def test_blocks_are_equal_whatever_the_number_of_workers(env: str, num_workers: int, rows: int) -> None:
+    """No workers stands for threads."""
+    factory = make_factory(EnvRequest(env))
+    spec = probe(factory, env)
+    with remote(factory, spec, 7, 30, rows, num_workers) as one, serial(factory, spec, 7, rows) as two:
+        block = make_block(spec, 30, 7)
+        for collector in (one, two):
+            collector.start()
+        for number in range(3):
+            assert one.fill(one.block, number, lambda: False)
+            assert two.fill(block, number, lambda: False)
+            assert_equal_blocks(one.block, block)
+            clear_block(one.block)
+            clear_block(block)
+
+
+@pytest.mark.parametrize("num_workers", [2, 0])
+def test_a_stopped_block_goes_on_as_if_it_had_not_been_stopped(num_workers: int) -> None:
+    spec = probe(make_factory(EnvRequest("CartPole-v1")), "CartPole-v1")
+    factory = make_factory(EnvRequest("CartPole-v1"))
+    with remote(factory, spec, 4, 400, 2, num_workers) as one, serial(factory, spec, 4, 2) as two:
+        one.start()
+        two.start()
+        polls = 0
+        while not one.fill(one.block, 0, lambda: True):
+            polls += 1
+        block = make_block(spec, 400, 4)
+        two.fill(block, 0, lambda: False)
+        assert_equal_blocks(one.block, block)
+        assert polls > 1
+
+
+@pytest.mark.parametrize("kind", ["raise", "exit", "hang"])
+def test_a_failure_costs_one_row_of_the_block(kind: str, tmp_path: Path) -> None:
+    spec = probe(Hazard, "hazard")
+    factories = [Hazard, partial(Hazard, kind=kind, at=12, once=str(tmp_path / "x")), Hazard, Hazard]
+    with remote(factories, spec, 4, 40, 2, 2, timeout_s=0.5 if kind == "hang" else 20.0) as collector:
+        collector.start()
+        assert collector.fill(collector.block, 0, lambda: False)
+        block = collector.block
+        hurt = [1] if kind == "raise" else [0, 1]
+        for row in range(4):
+            lost = np.flatnonzero(~block.valid[:, row]).tolist()
+            assert len(lost) == (row in hurt)
+            if lost:
+                t = lost[0]
+                assert t <= 11  # rows that were not reported are lost with their worker
+                assert (t, row) in block.final_at
+                if t:
+                    assert block.truncated[t - 1, row]
+                    assert (t - 1, row) in block.final_at
+                np.testing.assert_array_equal(block.obs[0][t + 1, row], [0, 0])
+                place = block.final_at.index((t, row))
+                np.testing.assert_array_equal(block.final_obs[place][0], block.obs[0][t, row])
+        assert block.final_at == sorted(block.final_at)
+        failed = [episode.env_id for episode in block.episodes if episode.failed]
+        assert sorted(failed) == hurt
+        ended = (block.truncated | block.terminated)[:, 2:].sum()
+        assert sum(episode.env_id >= 2 for episode in block.episodes) == ended == 4
+
+
+def test_too_many_failures_end_the_collection() -> None:
+    spec = probe(Hazard, "hazard")
+    factories = [Hazard, partial(Hazard, kind="segfault")]
+    with remote(factories, spec, 2, 40, 1, 2, max_restarts=1) as collector:
+        collector.start()
+        with pytest.raises(WorkerDied, match=r"environment 1, .*was killed by SIGSEGV"):
+            collector.fill(collector.block, 0, lambda: False)
+
+
+def test_workers_load_no_torch() -> None:
+    from mission_gym.procs import BoundedLog, Child, wait_for_replies
+
+    child = Child("test_remote:report_modules", None, on_output=BoundedLog(None))
+    try:
+        wait_for_replies([child], 20.0)
+        assert child.take() == [[]]
+    finally:
+        child.end()
+
+
+def report_modules(link: Any, setup: Any) -> None:
+    import mission_gym.rollout.worker
+
+    assert mission_gym.rollout.worker
+    link.send([name for name in ("torch", "tensorboardX", "pydantic") if name in sys.modules])

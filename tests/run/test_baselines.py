@@ -1,0 +1,152 @@
+"""Baselines on the report suite: legal, repeatable, and named by the environment."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from mission_gym.data import ActionSpec
+from mission_gym.env.factory import EnvRequest, make_factory, make_vector_factory
+from mission_gym.env.probe import probe, probe_vector
+from mission_gym.env.toys import DictMask, Identity, Pointer
+from mission_gym.errors import EnvContractError, EnvFailure, RunStateError, UsageError
+from mission_gym.run.assemble import Environment
+from mission_gym.run.baselines import draw_random, run_baselines
+
+
+class Scripted(DictMask):
+    """Declares its best player, a method that looks at the instance it plays in."""
+
+    def __init__(self):
+        super().__init__()
+        self.baselines = {"expert": self.expert, "first": lambda obs, info: [info["action_mask"].argmax(), 0]}
+
+    def expert(self, obs, info):
+        assert obs["colour"] == self.colour
+        return (obs["colour"], obs["body"]["switches"][0])
+
+
+class Clumsy(Identity):
+    baselines = {"clumsy": lambda obs, info: info["missing"]}
+
+
+class Misdeclared(Identity):
+    baselines = ["expert"]
+
+
+class Shifted(Pointer):
+    """Zero lies outside the bounds; the reward tells which action was taken."""
+
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Box(np.array([-2, 1], np.float32), np.array([2, 3], np.float32))
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, float(action[0] + 10 * action[1]), *rest
+
+
+def open_toy(factory):
+    spec = probe(factory, "toy")
+    return Environment(spec, EnvRequest("toy"), make_factory(factory), "serial")
+
+
+def test_masks_are_respected_and_every_baseline_plays_the_same_suite():
+    results = run_baselines(open_toy(Scripted), 20)
+    assert list(results) == ["random", "noop", "expert", "first"]
+    assert results["expert"]["outcomes"]["won"]["rate"] == 1.0
+    assert results["expert"]["return_mean"] == 10.0
+    assert results["random"]["outcomes"]["lost"]["rate"] == 1.0
+    # The first legal colour and side 0 are what `noop` plays, too.
+    assert results["first"] == results["noop"]
+    assert results["noop"]["episodes"] == 20
+    assert results["noop"]["length_mean"] == 10.0
+    assert (results["random"]["mode"], results["noop"]["mode"]) == ("sampled", "greedy")
+
+
+def test_an_environment_knows_its_own_noop_best():
+    class Waiting(Identity):
+        baselines = {"noop": lambda obs, info: obs}
+
+    results = run_baselines(open_toy(Waiting), 3)
+    assert list(results) == ["random", "noop"]
+    assert results["noop"]["return_mean"] == 20.0
+
+
+def test_random_is_repeatable():
+    toy = open_toy(DictMask)
+    assert run_baselines(toy, 5, names=["random"]) == run_baselines(toy, 5, names=["random"])
+
+
+def test_noop_is_zero_clipped_into_the_bounds():
+    result = run_baselines(open_toy(Shifted), 2, names=["noop"])["noop"]
+    assert result["return_mean"] == 20 * 10.0
+
+
+def test_noop_of_a_discrete_space_is_its_first_action():
+    taken = []
+
+    class Watched(Identity):
+        def step(self, action):
+            taken.append(action)
+            return super().step(action)
+
+    run_baselines(open_toy(lambda: Watched(n=3, start=-1)), 1, names=["noop"])
+    assert set(taken) == {-1}
+
+
+def test_a_batched_environment():
+    request = EnvRequest("CartPole-v1")
+    spec = probe_vector(make_vector_factory(request), "CartPole-v1")
+    environment = Environment(spec, request, make_factory(request), "batched")
+    results = run_baselines(environment, 4)
+    assert 8 <= results["noop"]["length_mean"] <= 11
+    assert results["random"]["episodes"] == 4
+
+
+@pytest.mark.parametrize(
+    ("action", "low", "high"),
+    [
+        (ActionSpec("categories", (2,), "int64", (3, 2), (0, 0)), [0, 0], [2, 1]),
+        (ActionSpec("binary", (2,), "int8"), [0, 0], [1, 1]),
+        (ActionSpec("box", (2,), "float32", low=(0.0, 0.0), high=(5.0, 1.0)), [-1, -1], [1, 1]),
+    ],
+)
+def test_random_draws_cover_the_space(action, low, high):
+    drawn = draw_random(action, None, np.random.default_rng(0), 2000)
+    assert drawn.shape == (2000, 2)
+    np.testing.assert_allclose(drawn.min(axis=0), low, atol=0.01)
+    np.testing.assert_allclose(drawn.max(axis=0), high, atol=0.01)
+
+
+def test_random_draws_are_uniform_over_the_legal():
+    action = ActionSpec("categories", (), "int64", (4,), (0,))
+    mask = np.tile([True, False, True, True], (6000, 1))
+    counts = np.bincount(draw_random(action, mask, np.random.default_rng(0), 6000)[:, 0], minlength=4)
+    assert counts[1] == 0
+    assert np.abs(counts[[0, 2, 3]] - 2000).max() < 150
+
+
+def test_unbounded_boxes_are_drawn_from_a_normal():
+    action = ActionSpec("box", (1,), "float32", low=(-np.inf,), high=(np.inf,))
+    drawn = draw_random(action, None, np.random.default_rng(0), 5000)
+    assert abs(float(drawn.std()) - 1) < 0.05
+
+
+def test_refusals():
+    toy = open_toy(Scripted)
+    with pytest.raises(
+        UsageError, match=r"unknown baseline 'exprt' \(did you mean 'expert'\?\); toy has random"
+    ):
+        run_baselines(toy, 2, names=["exprt"])
+    with pytest.raises(UsageError, match="episodes=0 is not a positive count"):
+        run_baselines(toy, 0)
+    with pytest.raises(EnvContractError, match=r"attribute baselines is \['expert'\], expected a dict"):
+        run_baselines(open_toy(Misdeclared), 2)
+    with pytest.raises(EnvFailure, match=r"baseline 'clumsy' raised KeyError: 'missing' at seed .*, step 0"):
+        run_baselines(open_toy(Clumsy), 2, names=["clumsy"])
+
+
+@pytest.mark.parametrize("name", ["random", "expert"])
+def test_a_stop_is_said(name):
+    with pytest.raises(RunStateError, match="the baselines were interrupted"):
+        run_baselines(open_toy(Scripted), 2, names=[name], stop=lambda: True)

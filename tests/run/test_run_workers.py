@@ -1,0 +1,119 @@
+"""A run whose environments live in workers: exact resume, equal to serial, contained failures, a repro."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_exact_resume import (
+    SMALL,
+    assert_equal_runs,
+    drain,
+    final_state,
+    rows,
+    silent,
+    start,
+    stop_at_poll,
+)
+
+from mission_gym.config.layers import resolve
+from mission_gym.errors import ConfigError, EnvFailure, WorkerDied
+from mission_gym.run.repro import replay_bundle
+from mission_gym.run.starting import resume_run, start_run
+from mission_gym.store.rundir import RunDir
+
+sys.path.append(str(Path(__file__).parent.parent / "vector"))
+WORKERS = {"vector": "workers", "num_workers": 2}
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    with start(tmp_path_factory.mktemp("straight"), "CartPole-v1", **WORKERS) as session:
+        return drain(session)
+
+
+@pytest.mark.parametrize("poll", [2, 5, 9])
+def test_interrupted_and_resumed_equals_a_straight_run(poll: int, tmp_path: Path, straight: RunDir) -> None:
+    with start(tmp_path, "CartPole-v1", **WORKERS) as session:
+        stop_at_poll(session, poll)
+        run = drain(session)
+    assert run.read_status()["state"] == "stopped"
+    said: list[dict[str, Any]] = []
+    with resume_run(run, said.append) as session:
+        drain(session)
+    notes = next(event["notes"] for event in said if event["event"] == "resume")
+    assert "the resume is exact" in notes
+    assert_equal_runs(run, straight)
+
+
+def test_serial_and_workers_learn_the_same(tmp_path: Path, straight: RunDir) -> None:
+    with start(tmp_path, "CartPole-v1", acting_rows=2) as session:
+        run = drain(session)
+    assert final_state(run) == final_state(straight)
+    assert rows(run) == rows(straight)
+
+
+def test_images_are_acted_for_centrally_and_resume_is_exact(tmp_path: Path) -> None:
+    env = "mission_gym.env.toys:DictMask"
+    with start(tmp_path, env, **WORKERS) as session:
+        whole = drain(session)
+    with start(tmp_path, env, **WORKERS) as session:
+        stop_at_poll(session, 30)
+        run = drain(session)
+    with resume_run(run, silent) as session:
+        drain(session)
+    assert_equal_runs(run, whole)
+
+
+def hazard_flags(tmp_path: Path, **hazard: Any) -> dict[str, Any]:
+    kwargs = [f"{key}={value}" for key, value in hazard.items()]
+    return {**SMALL, **WORKERS, "runs_dir": str(tmp_path), "env_kwargs": kwargs, "max_restarts": 1}
+
+
+def test_a_crash_costs_an_episode_and_is_counted(tmp_path: Path) -> None:
+    flags = hazard_flags(tmp_path, kind="exit", at=18, once=str(tmp_path / "x"))
+    with start_run(resolve("hazards:Hazard", flags), silent) as session:
+        run = drain(session)
+    status = run.read_status()
+    assert status["state"] == "done"
+    assert status["worker_restarts"] == 1
+    assert status["env_failures"] == 2  # both environments of that worker
+    assert [row["rollout/env_failures"] for row in rows(run) if row["event"] == "progress"][-1] == 2
+
+
+@pytest.mark.parametrize(("kind", "error"), [("segfault", WorkerDied), ("raise", EnvFailure)])
+def test_a_failure_beyond_recovery_leaves_a_bundle_that_replays(
+    kind: str, error: type[Exception], tmp_path: Path
+) -> None:
+    session = None
+    with (
+        pytest.raises(error, match=r"environment \d, seed \d+"),
+        start_run(resolve("hazards:Hazard", hazard_flags(tmp_path, kind=kind, at=15)), silent) as session,
+    ):
+        drain(session)
+    assert session is not None
+    assert session.run.read_status()["state"] == "failed"
+    (bundle,) = session.run.path.glob("repro-*.json")
+    (finding,) = replay_bundle(bundle)
+    assert "the failure came back at step 14" in finding
+    assert ("SIGSEGV" if kind == "segfault" else "the simulator fell over") in finding
+
+
+def test_values_for_workers_are_refused_without_workers(tmp_path: Path) -> None:
+    flags = {"vector": "serial", "num_workers": 2, "env_timeout": "5s", "runs_dir": str(tmp_path)}
+    with (
+        pytest.raises(ConfigError, match="(?s)num_workers=2 is not used.*env_timeout=5.0 is not used"),
+        start_run(resolve("CartPole-v1", flags), silent),
+    ):
+        pass
+
+
+def test_an_environment_of_the_user_is_kept_out_of_this_process(tmp_path: Path) -> None:
+    flags = {**SMALL, "runs_dir": str(tmp_path), "timesteps": 64, "vector": "auto", "eval_freq": 64}
+    sys.modules.pop("hazards", None)
+    with start_run(resolve("hazards:Hazard", flags), silent) as session:
+        assert session.config.vector.vector == "workers"
+        drain(session)
+    assert "hazards" not in sys.modules

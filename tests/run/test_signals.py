@@ -1,0 +1,123 @@
+"""Real processes, really interrupted: Ctrl-C, SIGTERM and kill -9, then resumed to the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mission_gym.config.layers import resolve
+from mission_gym.run.starting import resume_run, start_run
+from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
+from mission_gym.store.resolve import list_runs
+from mission_gym.store.rundir import RunDir
+from mission_gym.store.tables import MetricsLog
+
+FLAGS: dict[str, Any] = {
+    "n_envs": 4, "n_steps_per_env": 32, "batch_size": 32, "n_epochs": 4, "timesteps": 128 * 30,
+    "eval_freq": 1000, "eval_episodes": 2, "checkpoint_freq": 500, "network_arch": "16", "seed": 3,
+    "tensorboard": False,
+}  # fmt: skip
+# Says every update, so that the parent knows where it is without waiting by the clock.
+CHILD = """
+import json, sys
+import mission_gym as mg
+env, flags = sys.argv[1], json.loads(sys.argv[2])
+for item in mg.iterate(env, **flags):
+    print(item.step, flush=True)
+"""
+
+
+def start_child(env: str, runs_dir: Path, flags: dict[str, Any]) -> subprocess.Popen[str]:
+    document = json.dumps(flags | {"runs_dir": str(runs_dir)})
+    return subprocess.Popen([sys.executable, "-c", CHILD, env, document], stdout=subprocess.PIPE, text=True)
+
+
+def wait_for_step(child: subprocess.Popen[str], step: int) -> None:
+    assert child.stdout is not None
+    for line in child.stdout:
+        if int(line) >= step:
+            return
+    raise AssertionError(f"the child ended early with {child.wait()}")
+
+
+def read_end(run: RunDir) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
+    last = load_checkpoint(list_checkpoints(run.checkpoints)[-1].path)
+    rows = [
+        {key: value for key, value in row.items() if not key.startswith(("time/", "phase/"))}
+        for row in MetricsLog.read(run.metrics_jsonl)
+        if row["event"] in ("progress", "eval")
+    ]
+    return last.policy | last.state, rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    "env", ["CartPole-v1", "Pendulum-v1", "LunarLander-v3", "mission_gym.env.toys:DictMask"]
+)
+def test_interrupted_and_resumed_equals_straight(env: str, number: signal.Signals, tmp_path: Path) -> None:
+    flags = FLAGS | ({"timesteps": 128 * 12} if "DictMask" in env else {})
+    child = start_child(env, tmp_path / "runs", flags)
+    wait_for_step(child, 700)
+    child.send_signal(number)
+    child.communicate(timeout=60)
+    (run,) = list_runs(tmp_path / "runs")
+    status = run.read_status()
+    if number == signal.SIGKILL:
+        assert (status["state"], status["cause"]) == ("failed", "process gone")
+    else:
+        assert (status["state"], status["cause"]) == ("stopped", number.name)
+        assert status["step"] < flags["timesteps"]
+    with resume_run(run, lambda event: None) as session:
+        for _ in session.updates():
+            pass
+    assert not list(run.path.rglob(".tmp*"))
+
+    straight = resolve(env, flags | {"runs_dir": str(tmp_path / "straight")})
+    with start_run(straight, lambda event: None) as session:
+        for _ in session.updates():
+            pass
+    (arrays, rows), (expected, expected_rows) = read_end(run), read_end(session.run)
+    assert arrays.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(arrays[name], array, err_msg=name)
+    assert rows == expected_rows
+
+
+def test_a_second_ctrl_c_ends_at_once_with_the_last_checkpoint_intact(tmp_path: Path) -> None:
+    child = start_child("CartPole-v1", tmp_path, FLAGS | {"timesteps": 10**7, "eval_freq": 10**6})
+    wait_for_step(child, 1000)
+    child.send_signal(signal.SIGINT)
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=60)
+    (run,) = list_runs(tmp_path)
+    assert run.read_status()["state"] == "stopped"
+    load_checkpoint(list_checkpoints(run.checkpoints)[-1].path)
+
+
+@pytest.mark.slow
+def test_sigterm_in_a_long_update_saves_within_seconds(tmp_path: Path) -> None:
+    """`heavy` on two cores updates for half a minute; the update is abandoned and made again on resume."""
+    flags = {"preset": "heavy", "timesteps": 16384, "eval_freq": 0, "tensorboard": False, "seed": 1}
+    code = CHILD.replace("print(item.step, flush=True)", "pass")
+    document = json.dumps(flags | {"runs_dir": str(tmp_path)})
+    environ = os.environ | {"PYTHONUNBUFFERED": "1"}
+    child = subprocess.Popen([sys.executable, "-c", code, "CartPole-v1", document], env=environ)
+    try:
+        while not (runs := list_runs(tmp_path)) or runs[0].read_status().get("state") != "running":
+            assert child.poll() is None
+        child.send_signal(signal.SIGTERM)
+        child.wait(timeout=30)
+    finally:
+        child.kill()
+    status = runs[0].read_status()
+    assert (status["state"], status["cause"]) == ("stopped", "SIGTERM")
+    assert list_checkpoints(runs[0].checkpoints)

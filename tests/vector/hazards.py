@@ -1,0 +1,99 @@
+"""An environment that fails in every way there is, for the tests of containment."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+
+class Hazard(gym.Env[Any, Any]):
+    """Episodes of 20 steps that show (steps, 0). At step `at` of an episode it does what `kind` says; with
+    `once`, a path, only the first time over all processes."""
+
+    def __init__(self, kind: str = "", at: int = 3, once: str = "", note: str = "") -> None:
+        self.kind, self.at, self.once, self.note = kind, at, once, note
+        self.observation_space = spaces.Box(-1.0, 1000.0, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.steps = 0
+        self.leak: list[bytes] = []
+        if kind == "constructor":
+            raise RuntimeError("no licence for the simulator")
+        if kind == "grandchild":
+            code = "import time; time.sleep(600)"
+            child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+            Path(note).write_text(str(child.pid))
+
+    def due(self) -> bool:
+        if self.steps != self.at:
+            return False
+        if self.once:
+            path = Path(self.once)
+            if path.exists():
+                return False
+            path.touch()
+        return True
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        if self.kind == "reset":
+            raise RuntimeError("the map file is missing")
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        obs = np.array([self.steps, action], np.float32)
+        if self.kind and self.due():
+            obs = self.fail(obs)
+        return obs, 1.0, False, self.steps >= 20, {}
+
+    def fail(self, obs: Any) -> Any:
+        match self.kind:
+            case "raise":
+                raise RuntimeError("the simulator fell over")
+            case "exit":
+                os._exit(7)
+            case "segfault":
+                ctypes.string_at(0)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "hang":
+                hang_here()
+            case "nan":
+                obs[1] = np.nan
+            case "shape":
+                obs = np.full(4, 77.0, np.float32)
+            case "space":
+                self.observation_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
+                obs = np.full(4, 77.0, np.float32)
+            case "print":
+                for _ in range(64):
+                    os.write(1, b"x" * (1 << 20))
+            case "leak":
+                while True:
+                    self.leak.append(os.urandom(5_000_000))
+                    time.sleep(0.01)
+        return obs
+
+    def close(self) -> None:
+        if self.kind == "close raises":
+            raise RuntimeError("the window is gone")
+        if self.kind == "close hangs":
+            hang_here()
+
+
+def hang_here() -> None:
+    while True:
+        time.sleep(60)

@@ -1,0 +1,364 @@
+"""Worker processes: equal to serial, and every way to die contained with nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from hazards import Hazard
+
+from mission_gym.data import StepBatch
+from mission_gym.env.factory import EnvRequest, make_factory
+from mission_gym.env.probe import probe
+from mission_gym.errors import (
+    EnvContractError,
+    EnvFailure,
+    UsageError,
+    WorkerDied,
+    WorkerError,
+    WorkerTimeout,
+)
+from mission_gym.procs import BoundedLog
+from mission_gym.vector import crew as crew_module
+from mission_gym.vector.crew import Limits
+from mission_gym.vector.serial import SerialVec
+from mission_gym.vector.workers import WorkersVec, split_rows
+
+SPEC = probe(Hazard, "hazard")
+
+
+def seed_of(env_id: int, episode: int) -> int:
+    return 1000 * env_id + episode
+
+
+def own_processes() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def memory_files() -> int:
+    return sum("mission-gym" in os.readlink(f"/proc/self/fd/{fd}") for fd in _open_fds())
+
+
+def _open_fds() -> list[str]:
+    return [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    gc.collect()  # the memory goes with its last array
+    processes, files = own_processes(), memory_files()
+    yield
+    assert own_processes() == processes
+    gc.collect()
+    assert memory_files() <= files
+
+
+@pytest.fixture(autouse=True)
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew_module, "_CLOSE_S", 1.0)
+    monkeypatch.setattr(crew_module, "_INSPECT_S", 0.05)
+
+
+def make(hazards: dict[int, Any], num_envs: int = 4, num_workers: int = 2, **limits: Any) -> WorkersVec:
+    """Harmless environments but for those named, in that many workers."""
+    factories = [partial(Hazard, **hazards.get(env_id, {})) for env_id in range(num_envs)]
+    limits = {"timeout_s": 20.0} | limits
+    return WorkersVec(factories, SPEC, num_envs, seed_of, num_workers=num_workers, limits=Limits(**limits))
+
+
+def play(vec: WorkersVec, steps: int) -> list[StepBatch]:
+    vec.reset()
+    return [own(vec.step(np.arange(vec.num_envs) % 2)) for _ in range(steps)]
+
+
+def own(batch: StepBatch) -> StepBatch:
+    """A copy that later steps leave alone."""
+    for name in ("reward", "terminated", "truncated", "valid"):
+        setattr(batch, name, getattr(batch, name).copy())
+    batch.obs = tuple(leaf.copy() for leaf in batch.obs)
+    return batch
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "mission_gym.env.toys:DictMask"])
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_equal_actions_give_equal_transitions(env: str, num_workers: int) -> None:
+    factory = make_factory(EnvRequest(env))
+    spec = probe(factory, env)
+    rng = np.random.default_rng(0)
+    with (
+        WorkersVec(factory, spec, 5, seed_of, num_workers=num_workers) as one,
+        SerialVec(factory, spec, 5, seed_of) as two,
+    ):
+        mine, theirs = one.reset(), two.reset()
+        for number in range(60):
+            assert_equal(mine, theirs)
+            if spec.mask_source:
+                legal = [int(row[:3].argmax()) for row in theirs.mask]
+                actions = np.stack([legal, rng.integers(0, 2, 5)], 1)
+            else:
+                actions = np.stack([spec.action_space.sample() for _ in range(5)])
+            ids = None if number % 3 else [4, 1, 2]
+            for vec in (one, two):
+                vec.send(actions if ids is None else actions[ids], ids)
+            mine, theirs = one.recv(), two.recv()
+            order = np.argsort(theirs.env_ids)
+            if ids is not None:  # workers answer in the order of the rows
+                for leaf, other in zip(mine.obs, theirs.obs, strict=True):
+                    np.testing.assert_array_equal(leaf[np.argsort(mine.env_ids)], other[order])
+                mine, theirs = one.restore(one.state())[0], two.restore(two.state())[0]
+
+
+def assert_equal(mine: StepBatch, theirs: StepBatch) -> None:
+    for name in ("env_ids", "reward", "terminated", "truncated", "valid", "ended", "mask", "final_mask"):
+        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
+    for name in ("obs", "final_obs"):
+        for leaf, other in zip(getattr(mine, name), getattr(theirs, name), strict=True):
+            np.testing.assert_array_equal(leaf, other, err_msg=name)
+    assert mine.episodes == theirs.episodes
+
+
+def test_rows_are_split_in_whole_units() -> None:
+    assert split_rows(8, 3, 2) == [range(0, 2), range(2, 4), range(4, 8)]
+    assert split_rows(7, 2, 4) == [range(0, 4), range(4, 7)]
+    assert split_rows(2, 16) == [range(0, 1), range(1, 2)]
+
+
+def test_a_raise_costs_one_episode_and_its_siblings_go_on(tmp_path: Path) -> None:
+    with make({5: {"kind": "raise", "once": str(tmp_path / "x")}}, 16) as vec:
+        batches = play(vec, 6)
+        pids = vec.crew.pids()
+        assert all(psutil.pid_exists(pid) for pid in pids)
+    lost = batches[2]
+    assert lost.valid.tolist() == [env_id != 5 for env_id in range(16)]
+    assert lost.truncated.tolist() == [env_id == 5 for env_id in range(16)]
+    np.testing.assert_array_equal(lost.final_obs[0], [[2, 1]])  # the last good observation
+    np.testing.assert_array_equal(lost.obs[0][5], [0, 0])
+    assert [(e.env_id, e.number, e.failed, e.length) for e in lost.episodes] == [(5, 0, True, 2)]
+    np.testing.assert_array_equal(batches[5].obs[0][:, 0], [3 if i == 5 else 6 for i in range(16)])
+    assert vec.statistics()["worker_restarts"] == 0
+
+
+@pytest.mark.parametrize("kind", ["exit", "segfault", "kill"])
+def test_a_dead_worker_is_replaced_and_only_its_episodes_are_lost(kind: str, tmp_path: Path) -> None:
+    with make({1: {"kind": kind, "once": str(tmp_path / "x")}}) as vec:
+        batches = play(vec, 5)
+    lost = batches[2]
+    assert lost.valid.tolist() == [False, False, True, True]
+    assert [(e.env_id, e.number, e.failed) for e in lost.episodes] == [(0, 0, True), (1, 0, True)]
+    np.testing.assert_array_equal(lost.final_obs[0], [[2, 0], [2, 1]])
+    assert batches[4].obs[0][:, 0].tolist() == [2, 2, 5, 5]
+    assert vec.statistics()["worker_restarts"] == 1
+
+
+@pytest.mark.parametrize("kind", ["hang", "stop"])
+def test_a_silent_worker_is_replaced(kind: str, tmp_path: Path) -> None:
+    with make({1: {"kind": kind, "once": str(tmp_path / "x")}}, timeout_s=0.5) as vec:
+        batches = play(vec, 5)
+    assert batches[2].valid.tolist() == [False, False, True, True]
+    assert batches[4].obs[0][:, 0].tolist() == [2, 2, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "match"),
+    [
+        ("raise", EnvFailure, r"(?s)environment 1, seed 100\d, .* step 2: step\(\) raised RuntimeError: the "
+         r"simulator fell over; the action was 1.*failed 2 times.*--max-restarts.*Traceback.*in fail"),
+        ("reset", EnvFailure, r"(?s)reset\(\) raised RuntimeError: the map file is missing.*Traceback"),
+        ("exit", WorkerDied, r"environment 1, seed 1001, episode 1, step 2: .* ended with code 7; the action"),
+        ("segfault", WorkerDied, r"(?s)was killed by SIGSEGV; the action was 1.*failed 2 times"),
+        ("hang", WorkerTimeout, r"(?s)step\(\) did not return within 0 s \[--env-timeout\].*in hang_here"),
+    ],
+)  # fmt: skip
+def test_beyond_its_restarts_the_failure_is_told_in_full(kind: str, error: type, match: str) -> None:
+    timeout_s = 0.4 if kind == "hang" else 20.0
+    with make({1: {"kind": kind}}, max_restarts=1, timeout_s=timeout_s) as vec:
+        with pytest.raises(error, match=match) as caught:
+            play(vec, 8)
+        if kind != "reset":
+            assert caught.value.facts is not None
+            assert caught.value.facts["actions"] == [1, 1, 1]
+            assert caught.value.facts["env_index"] == 1
+        assert vec.episode_numbers()[2:] == [0, 0]
+
+
+def test_all_may_crash_at_once(tmp_path: Path) -> None:
+    with make({i: {"kind": "kill", "once": str(tmp_path / str(i))} for i in range(4)}, max_restarts=3) as vec:
+        batches = play(vec, 12)
+    assert batches[-1].valid.all()
+    assert vec.statistics()["worker_restarts"] == 4
+
+
+def test_a_constructor_error_shows_the_original() -> None:
+    with pytest.raises(RuntimeError, match="no licence for the simulator"):
+        make({2: {"kind": "constructor"}})
+    with pytest.raises(EnvContractError, match=r"building .*partial.* raised RuntimeError: no licence"):
+        factory = make_factory(partial(Hazard, kind="constructor"))
+        WorkersVec(factory, SPEC, 2, seed_of, num_workers=2)
+
+
+@pytest.mark.parametrize("kind", ["shape", "space"])
+def test_a_wrong_shape_is_refused_and_touches_no_neighbour(kind: str) -> None:
+    with make({1: {"kind": kind}}) as vec:
+        vec.reset()
+        vec.board.rows.obs[0][3:] = vec.board.last[0][:] = 55.0  # canaries
+        before = [array.copy() for array in (vec.board.actions, vec.board.journal)]
+        with pytest.raises(EnvContractError, match=r"environment 1.*has shape \(4,\)"):
+            for _ in range(4):
+                vec.step(np.zeros(4, int))
+        assert not (vec.board.rows.obs[0] == 77.0).any()
+        assert not (vec.board.last[0] == 77.0).any()
+        for array, old in zip((vec.board.actions, vec.board.journal), before, strict=True):
+            np.testing.assert_array_equal(array, old)
+
+
+def test_not_a_number_is_handed_on_for_the_learner_to_judge() -> None:
+    with make({1: {"kind": "nan"}}) as vec:
+        assert np.isnan(play(vec, 3)[2].obs[0][1, 1])
+
+
+def test_close_that_raises_or_hangs_is_noted_and_ended() -> None:
+    with make({0: {"kind": "close raises"}, 3: {"kind": "close hangs"}}) as vec:
+        play(vec, 2)
+    errors = vec.statistics()["close_errors"]
+    assert any("environment 0: RuntimeError: the window is gone" in error for error in errors)
+    assert any("did not close in 1 s and was killed" in error for error in errors)
+
+
+def test_output_goes_to_a_log_with_a_cap(tmp_path: Path) -> None:
+    path = tmp_path / "envs.log"
+    factories = [partial(Hazard, kind="print"), Hazard]
+    log = BoundedLog(path, 100_000)
+    with WorkersVec(factories, SPEC, 2, seed_of, num_workers=2, log=log) as vec:
+        assert play(vec, 5)[-1].valid.all()
+    assert 100_000 <= path.stat().st_size < 101_000
+    assert path.read_text().endswith("[the log is full; further output is dropped]\n")
+
+
+def test_children_of_environments_end_with_their_worker(tmp_path: Path) -> None:
+    notes = [tmp_path / "0", tmp_path / "1"]
+    with make({i: {"kind": "grandchild", "note": str(note)} for i, note in enumerate(notes)}, 2) as vec:
+        play(vec, 2)
+        pids = [int(note.read_text()) for note in notes]
+        assert all(psutil.pid_exists(pid) for pid in pids)
+        os.kill(vec.crew.pids()[0], 9)
+        assert vec.step(np.zeros(2, int)).valid.tolist() == [False, True]
+        wait_until_gone(pids[:1])
+        pids[0] = int(notes[0].read_text())
+    wait_until_gone(pids)
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 10
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
+        assert time.monotonic() < deadline, f"{pids} still run"
+        time.sleep(0.01)
+
+
+def test_a_greedy_worker_is_replaced(tmp_path: Path) -> None:
+    hazard = {"kind": "leak", "once": str(tmp_path / "x")}
+    with make({0: hazard}, memory_bytes=150_000_000) as vec:
+        batches = play(vec, 5)
+    assert batches[2].valid.tolist() == [False, False, True, True]
+    greedy = make({0: hazard | {"once": ""}}, memory_bytes=150_000_000, max_restarts=0)
+    with greedy as vec, pytest.raises(WorkerDied, match=r"holds \d+ MB, over its limit of 150 MB"):
+        play(vec, 5)
+
+
+def test_too_much_shared_memory_says_how_much() -> None:
+    from mission_gym.procs import Region
+
+    with pytest.raises(WorkerError, match=r"\d+ MB of shared memory can't be had .*--n-envs"):
+        Region(1 << 50)
+
+
+def test_calls_out_of_order_are_refused() -> None:
+    with make({}) as vec:
+        with pytest.raises(UsageError, match=r"send\(\) before reset"):
+            vec.send(np.zeros(4, int))
+        vec.reset()
+        with pytest.raises(UsageError, match=r"recv\(\) without send"):
+            vec.recv()
+        vec.send(np.zeros(4, int))
+        with pytest.raises(UsageError, match=r"send\(\) twice without recv"):
+            vec.send(np.zeros(4, int))
+        with pytest.raises(UsageError, match="between send"):
+            vec.reset()
+        vec.recv()
+        with pytest.raises(UsageError, match=r"actions have shape \(3,\)"):
+            vec.send(np.zeros(3, int))
+    with pytest.raises(UsageError, match="closed"):
+        vec.reset()
+
+
+def test_what_cannot_be_sent_is_refused() -> None:
+    lock = threading.Lock()
+    with pytest.raises(UsageError, match=r"can't be sent to a worker.*serial"):
+        WorkersVec(lambda: Hazard(str(lock)), SPEC, 1, seed_of)
+
+
+def test_first_ready_rows_do_not_wait_for_the_slowest(tmp_path: Path) -> None:
+    factories = [partial(Hazard, kind="hang", at=1), Hazard]
+    with WorkersVec(factories, SPEC, 2, seed_of, num_workers=2, first_ready=True) as vec:
+        vec.reset()
+        vec.send(np.zeros(2, int))
+        for count in range(1, 6):
+            batch = vec.recv(deadline_s=20)
+            assert batch.env_ids.tolist() == [1]
+            assert batch.obs[0][0, 0] == count
+            vec.send(np.zeros(1, int), [1])
+        vec.recv(deadline_s=20)
+        with pytest.raises(WorkerTimeout, match=r"no reply within 0\.05 s"):
+            vec.recv(deadline_s=0.05)
+
+
+SCRIPT = """
+import sys, os, gymnasium as gym, numpy as np
+import mission_gym.vector.workers as w
+from mission_gym.env.probe import probe
+class Local(gym.Env):
+    observation_space = gym.spaces.Box(0, 9, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+    def step(self, action):
+        assert "torch" not in sys.modules and os.environ["OMP_NUM_THREADS"] == "1"
+        return np.ones(1, np.float32), 1.0, False, False, {}
+vec = w.WorkersVec(Local, probe(Local, "local"), 2, lambda env, n: n, num_workers=2)
+vec.reset()
+assert vec.step(np.zeros(2, int)).valid.all()
+print(*vec.crew.pids(), flush=True)
+"""
+
+
+def test_a_script_without_a_guard_works_and_its_workers_die_with_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT + "sys.stdin.read()\n")
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    pids = [int(word) for word in process.stdout.readline().split()]
+    assert len(pids) == 2
+    process.kill()
+    process.communicate()
+    wait_until_gone(pids)
+
+
+def test_a_script_that_forgets_to_close_leaves_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=True
+    )
+    wait_until_gone([int(word) for word in done.stdout.split()])
