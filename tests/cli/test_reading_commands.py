@@ -129,7 +129,7 @@ def test_a_finished_run_is_resumed_only_with_more_steps(family, tmp_path, capsys
     shutil.copytree(family, tmp_path / "runs", dirs_exist_ok=True)
     where = ["--runs-dir", str(tmp_path / "runs")]
     assert main(["resume", "parent", *where]) == 2
-    assert "is finished (192 steps); `mission-gym resume parent" in capsys.readouterr().err
+    assert "is finished (all steps made, 192 steps); `mission-gym resume parent" in capsys.readouterr().err
     assert main(["resume", "parent@128", *where]) == 2
     assert "`mission-gym branch parent@128` begins at another" in capsys.readouterr().err
     assert main(["resume", "parent", *where, "--timesteps", "256"]) == 0

@@ -24,7 +24,7 @@ class Head(Protocol):
 
     def load(self, params: Array, log_std: Array | None, action: Array, mask: Array | None) -> None: ...
 
-    def backward(self, slope: Array, bonus: Array | np.float32) -> Array:
+    def backward(self, slope: Array, bonus: Array) -> Array:
         """`slope` = d loss / d log pi [B], `bonus` = entropy weight per row; returns the entropy [B]."""
 
 
@@ -44,26 +44,29 @@ class CategoricalHead:
             params = np.where(mask, params, np.float32(FILLER))
         z = split_parts(params, self.nvec, self.columns, FILLER)
         z = z - z.max(axis=-1, keepdims=True)
-        self.p = np.exp(z)
-        total = self.p.sum(axis=-1, keepdims=True)
-        self.p /= total
+        p = np.exp(z)
+        total = np.add.reduce(p, axis=-1, keepdims=True)
+        p /= total
         z -= np.log(total)
-        self.log_p, self.action = z, action[..., None]
-        self.log_prob = np.take_along_axis(z, self.action, axis=-1)[..., 0].sum(axis=-1)
+        # Places of the chosen entries in the flat array.
+        num, parts, width = z.shape
+        self.chosen = action + (np.arange(num * parts) * width).reshape(num, parts)
+        self.p, self.log_p = p, z
+        picked = z.ravel().take(self.chosen)
+        self.log_prob = picked[:, 0] if parts == 1 else np.add.reduce(picked, axis=-1)
 
-    def backward(self, slope: Array, bonus: Array | np.float32) -> Array:
-        p = self.p
-        # 0 log 0 = 0: a masked entry holds a log-probability near the dtype's minimum.
-        p_log_p = np.where(p > 0, p * self.log_p, np.float32(0.0))
-        entropy = -p_log_p.sum(axis=-1, keepdims=True)
-        d = -p * slope[:, None, None]
-        chosen = np.take_along_axis(d, self.action, axis=-1) + slope[:, None, None]
-        np.put_along_axis(d, self.action, chosen, axis=-1)
-        weight = bonus[:, None, None] if isinstance(bonus, np.ndarray) else bonus
-        d += weight * (p_log_p + p * entropy)
-        flat = d.reshape(len(d), -1)
+    def backward(self, slope: Array, bonus: Array) -> Array:
+        p, num = self.p, len(slope)
+        # 0 log 0 = 0: a masked entry holds a log-probability near the dtype's minimum, or -inf.
+        p_log_p = p * np.maximum(self.log_p, np.float32(FILLER))
+        entropy = -np.add.reduce(p_log_p, axis=-1, keepdims=True)
+        d = p * -slope.reshape(num, 1, 1)
+        d.ravel()[self.chosen] += slope.reshape(num, 1)
+        if bonus.any():
+            d += bonus.reshape(num, 1, 1) * (p_log_p + p * entropy)
+        flat = d.reshape(num, -1)
         self.d_params = flat if self.places is None else flat[:, self.places]
-        return np.asarray(entropy[..., 0].sum(axis=-1))
+        return entropy.reshape(num) if p.shape[1] == 1 else np.add.reduce(entropy[..., 0], axis=-1)
 
 
 class BinaryHead:
@@ -81,10 +84,9 @@ class BinaryHead:
         self.action = action.astype(np.float32)
         self.log_prob = (self.action * params - self.softplus).sum(axis=-1)
 
-    def backward(self, slope: Array, bonus: Array | np.float32) -> Array:
-        weight = bonus[:, None] if isinstance(bonus, np.ndarray) else bonus
+    def backward(self, slope: Array, bonus: Array) -> Array:
         flat = self.logits * self.sigma * (1.0 - self.sigma)
-        self.d_params = slope[:, None] * (self.action - self.sigma) + weight * flat
+        self.d_params = slope[:, None] * (self.action - self.sigma) + bonus[:, None] * flat
         return np.asarray((self.softplus - self.logits * self.sigma).sum(axis=-1))
 
 
@@ -100,10 +102,9 @@ class GaussianHead:
         self.z = (action - params) * self.inverse
         self.log_prob = (-0.5 * self.z * self.z - log_std - np.float32(HALF_LOG_2PI)).sum(axis=-1)
 
-    def backward(self, slope: Array, bonus: Array | np.float32) -> Array:
+    def backward(self, slope: Array, bonus: Array) -> Array:
         self.d_params = slope[:, None] * (self.z * self.inverse)
-        total = bonus.sum() if isinstance(bonus, np.ndarray) else bonus * np.float32(len(slope))
-        self.d_log_std = slope @ (self.z * self.z - 1.0) - total
+        self.d_log_std = slope @ (self.z * self.z - 1.0) - bonus.sum()
         entropy = float((self.log_std + 0.5 + HALF_LOG_2PI).sum())
         return np.full(len(slope), entropy, np.float32)
 

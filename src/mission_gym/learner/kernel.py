@@ -60,7 +60,7 @@ class EpochStats(NamedTuple):
 
 def mean_stats(table: Array) -> EpochStats:
     """The epoch of a table [gradient steps, 7]: policy loss, value loss, entropy, KL, clip fraction,
-    gradient norm, max |ratio - 1|."""
+    max |ratio - 1|, gradient norm."""
     policy_loss, value_loss, entropy, approx_kl, clip_fraction = (float(x) for x in table[:, :5].mean(axis=0))
     return EpochStats(
         gradient_steps=len(table),
@@ -69,9 +69,9 @@ def mean_stats(table: Array) -> EpochStats:
         entropy=entropy,
         approx_kl=approx_kl,
         clip_fraction=clip_fraction,
-        grad_norm=float(table[:, 5].max()),
+        grad_norm=float(table[:, 6].max()),
         first_kl=float(table[0, 3]),
-        first_ratio_error=float(table[0, 6]),
+        first_ratio_error=float(table[0, 5]),
     )
 
 

@@ -56,6 +56,13 @@ _FORWARD: dict[str, Callable[[Array], Array]] = {
 _SLOPE = {"tanh": _tanh_slope, "relu": _relu_slope, "elu": _elu_slope}
 
 
+def _normalize(advantage: Array, weight: Array) -> Array:
+    centered: Array = advantage - weight.dot(advantage)
+    deviation = math.sqrt(float(weight.dot(centered * centered)))
+    centered *= np.float32(1.0 / max(deviation, ADVANTAGE_FLOOR))
+    return centered
+
+
 class _Net:
     """Views of one flat vector: a stack of hidden layers for actor and critic, and their heads."""
 
@@ -105,6 +112,7 @@ class NumpyKernel:
         )
         self.head = make_head(spec.action)
         self._activate, self._slope = _FORWARD[spec.activation], _SLOPE[spec.activation]
+        self._one_row = np.ones((1, 1), np.float32)
         self._scratch, self._scratch2 = np.empty(size, np.float32), np.empty(size, np.float32)
         self.load_parameters(initial)
 
@@ -143,75 +151,74 @@ class NumpyKernel:
         self._samples = samples
 
     def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> EpochStats | None:
+        # One gather for the epoch; minibatches are slices of it.
+        samples, rows = self._samples, order.ravel()
+        flat = samples.inputs.flat.take(rows, axis=0)
+        action = samples.action.take(rows, axis=0)
+        mask = None if samples.mask is None else samples.mask.take(rows, axis=0)
+        weights = np.ones(len(rows), np.float32) if samples.weight is None else samples.weight.take(rows)
+        columns = [column.take(rows) for column in (samples.log_prob, samples.advantage, samples.returns)]
         stats = []
-        for index in order:
+        size = order.shape[1]
+        for start in range(0, len(rows), size):
             if stop():
                 return None
-            stats.append(self._step(index, settings))
+            part = slice(start, start + size)
+            weight = weights[part] * np.float32(1.0 / max(float(weights[part].sum()), 1.0))
+            log_prob, advantage, returns = (column[part] for column in columns)
+            if settings.normalize_advantage:
+                advantage = _normalize(advantage, weight)
+            hidden, params, values = self._forward(flat[part])
+            self.head.load(params, self.net.log_std, action[part], None if mask is None else mask[part])
+            d_values, row = self._losses(settings, weight, log_prob, advantage, returns, values)
+            self._backward(flat[part], hidden, self.head.d_params, d_values)
+            if self.net_grad.log_std is not None:
+                self.net_grad.log_std[:] = self.head.d_log_std
+            norm = math.sqrt(float(self.grad.dot(self.grad)))
+            if math.isfinite(norm):
+                self._adam(settings, min(settings.max_grad_norm / (norm + 1e-6), 1.0))
+            stats.append((*row, norm))
         return mean_stats(np.array(stats, np.float64))
 
-    def _step(self, index: Array, settings: StepSettings) -> tuple[float, ...]:
-        """One gradient step on the rows `index`."""
-        samples = self._samples
-        x = samples.inputs.flat.take(index, axis=0)
-        old_log_prob, returns = samples.log_prob.take(index), samples.returns.take(index)
-        mask = None if samples.mask is None else samples.mask.take(index, axis=0)
-        if samples.weight is None:
-            weight: Array | np.float32 = np.float32(1.0 / len(index))
-        else:
-            weight = samples.weight.take(index)
-            weight = weight / max(float(weight.sum()), 1.0)
-        advantage = self._advantage(samples.advantage.take(index), weight, settings)
+    def _losses(
+        self,
+        settings: StepSettings,
+        weight: Array,
+        old_log_prob: Array,
+        advantage: Array,
+        returns: Array,
+        values: Array,
+    ) -> tuple[Array, tuple[float, ...]]:
+        """Let the head compute d loss / d actor outputs; return d loss / d values and the statistics.
 
-        hidden, params, values = self._forward(x)
-        self.head.load(params, self.net.log_std, samples.action.take(index, axis=0), mask)
+        Sums over rows are dot products with `weight`, which sums to 1.
+        """
         log_ratio = self.head.log_prob - old_log_prob
         ratio = np.exp(log_ratio)
-        error = ratio - 1.0
-        low, high = -settings.clip_range, settings.clip_range
-        clipped = ((error > high) & (advantage > 0)) | ((error < low) & (advantage < 0))
-        gain = np.where(clipped, np.clip(error, low, high) + np.float32(1.0), ratio) * advantage
+        error = ratio - np.float32(1.0)
+        outside = np.abs(error) > settings.clip_range
+        # The clipped branch is the smaller one, and flat, where the ratio has left on the gainful side.
+        flat = outside & ((error > 0) == (advantage > 0))
+        weighted = weight * advantage
+        clipped = np.clip(ratio, 1.0 - settings.clip_range, 1.0 + settings.clip_range)
+        loss = -float(weighted.dot(ratio * ~flat)) - float(weighted.dot(clipped * flat))
+        slope = weighted * ratio
+        slope *= ~flat
+        entropy = self.head.backward(np.negative(slope, out=slope), weight * np.float32(settings.ent_coef))
         miss = values - returns
-
-        # d loss / d log pi: the clipped branch is flat.
-        slope = np.where(clipped, np.float32(0.0), -(weight * advantage * ratio))
-        entropy = self.head.backward(slope, weight * np.float32(settings.ent_coef))
-        self._backward(x, hidden, self.head.d_params, (2.0 * settings.vf_coef) * weight * miss)
-        if self.net_grad.log_std is not None:
-            self.net_grad.log_std[:] = self.head.d_log_std
-        norm = math.sqrt(float(np.dot(self.grad, self.grad)))
-        if math.isfinite(norm):
-            self._adam(settings, min(settings.max_grad_norm / (norm + 1e-6), 1.0))
-
-        def mean(values: Array) -> float:
-            return float((values * weight).sum())
-
-        outside = (np.abs(error) > settings.clip_range).astype(np.float32)
-        return (
-            -mean(gain),
-            mean(miss * miss),
-            mean(entropy),
-            mean(error - log_ratio),
-            mean(outside),
-            norm,
-            float(np.abs(error).max()),
-        )
-
-    @staticmethod
-    def _advantage(advantage: Array, weight: Array | np.float32, settings: StepSettings) -> Array:
-        if not settings.normalize_advantage:
-            return advantage
-        centered: Array = advantage - (advantage * weight).sum()
-        deviation = math.sqrt(float((centered * centered * weight).sum()))
-        centered *= np.float32(1.0 / max(deviation, ADVANTAGE_FLOOR))
-        return centered
+        d_values = weight * miss
+        value_loss = float(d_values.dot(miss))
+        d_values *= np.float32(2.0 * settings.vf_coef)
+        kl = float(weight.dot(error - log_ratio))
+        worst = float(np.abs(error).max())
+        return d_values, (loss, value_loss, float(weight.dot(entropy)), kl, float(weight.dot(outside)), worst)
 
     def _backward(self, x: Array, hidden: list[Array], d_params: Array, d_values: Array) -> None:
         """Write the gradient of every array; it is the whole of it, so nothing is zeroed first."""
         actor, critic = hidden[-1]
         weight, bias = self.net_grad.actor_head
         np.matmul(actor.T, d_params, out=weight)
-        d_params.sum(axis=0, out=bias)
+        np.dot(self._ones(len(d_params))[0], d_params, out=bias)
         weight, bias = self.net_grad.critic_head
         np.matmul(critic.T, d_values[:, None], out=weight)
         bias[0] = d_values.sum()
@@ -223,9 +230,15 @@ class NumpyKernel:
             weight, bias = self.net_grad.hidden[layer]
             below = hidden[layer - 1].transpose(0, 2, 1) if layer else x.T
             np.matmul(below, d, out=weight)
-            d.sum(axis=1, keepdims=True, out=bias)
+            np.matmul(self._ones(d.shape[1]), d, out=bias)
             if layer:
                 d = np.matmul(d, self.net.hidden[layer][0].transpose(0, 2, 1))
+
+    def _ones(self, num: int) -> Array:
+        """[1, num] of ones: a product with it sums faster than `sum` does."""
+        if self._one_row.shape[1] != num:
+            self._one_row = np.ones((1, num), np.float32)
+        return self._one_row
 
     def _adam(self, settings: StepSettings, clip: float) -> None:
         """Adam with bias correction, in place on the flat vectors."""

@@ -164,7 +164,7 @@ class TorchKernel:
             error = (ratio - 1.0).abs()
             clip_fraction = mean((error > settings.clip_range).float())
             return torch.stack(
-                [policy_loss, value_loss, entropy_mean, approx_kl, clip_fraction, norm, error.max()]
+                [policy_loss, value_loss, entropy_mean, approx_kl, clip_fraction, error.max(), norm]
             ).detach()
 
     def parameters(self) -> dict[str, Array]:

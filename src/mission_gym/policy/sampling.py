@@ -38,7 +38,8 @@ def split_parts(flat: Array, nvec: tuple[int, ...], columns: Array | None, fille
     """Flat [B, sum(nvec)] as [B, K, W]; padding holds the filler."""
     if columns is None:
         return flat.reshape(len(flat), len(nvec), nvec[0])
-    return np.where(columns < 0, np.asarray(filler, flat.dtype), flat[:, columns])
+    # Indexing with a table lays its result out in another order than C.
+    return np.ascontiguousarray(np.where(columns < 0, np.asarray(filler, flat.dtype), flat[:, columns]))
 
 
 class Sampler:

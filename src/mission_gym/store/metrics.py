@@ -33,6 +33,14 @@ METRICS = (
         "Growing: read env-output.txt; `mission-gym check` may find the cause.",
     ),
     Metric("rollout/worker_restarts", "count", "Worker processes replaced so far, by this process."),
+    Metric("episode/*", "as given", "Mean of the environment's own episode metrics over the same episodes."),
+    Metric("reward/*", "reward", "Mean sum of this reward term over the same episodes, weights applied."),
+    Metric(
+        "reward_share/*",
+        "share",
+        "The term's part of the sum of magnitudes of all terms.",
+        "Above 0.95: one term makes the whole reward, and the others teach nothing.",
+    ),
     Metric("outcome/*", "share", "Share of the same episodes that ended with this outcome."),
     Metric(
         "train/approx_kl",
