@@ -67,8 +67,6 @@ def _show_flags(field: FieldInfo) -> str:
 
 
 def _show_default(field: FieldInfo) -> str:
-    if field.name == "env_id":
-        return "must be given"
     return "empty" if field.default in ("", (), {}) else _code(show_value(field.default))
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+import mission_gym.missions  # noqa: F401  registers the missions
+
 if TYPE_CHECKING:
     from mission_gym.api import Run, iterate, load, train
     from mission_gym.config.sizes import choose_batch_size, pick_batch_size
@@ -40,4 +42,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
+    if name == "vector":  # mg.vector.SB3VecEnv
+        return importlib.import_module("mission_gym.vector")
     raise AttributeError(f"module 'mission_gym' has no attribute {name!r}")

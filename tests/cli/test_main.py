@@ -43,7 +43,10 @@ def test_version(capsys, args):
         (["train", ENV_ID, "--no-tensorbord"], r"unknown flag .* \(did you mean '--no-tensorboard'\?\)"),
         (["eval", "x", "--epsiodes=3"], r"unknown flag '--epsiodes' \(did you mean '--episodes'\?\)"),
         (["train", ENV_ID, "another"], r"'another' is one argument too many; see `mission-gym train --help`"),
-        (["train"], r"no environment is given; name one, like `mission-gym train CartPole-v1`"),
+        (
+            ["train", ENV_ID, "--subproc", "--vector", "serial"],
+            r"--subproc is --vector workers, and --vector serial is given; keep one",
+        ),
         (["train", "NoSuchEnv-v0"], r"NoSuchEnv"),
         (["train", ENV_ID, "--preset", "fats"], r"preset 'fats' is unknown \(did you mean 'fast'\?\)"),
         (["train", ENV_ID, "--set", "ppo.gama=1"], r"'ppo.gama' is not a known field"),

@@ -47,11 +47,12 @@ def test_the_environment_may_come_from_set_or_file(tmp_path: Path) -> None:
     assert resolve(None, {}, sets=["env.env_id=Pendulum-v1"], config_file=file).config.ppo.gamma == 0.9
 
 
-def test_a_missing_environment_is_told() -> None:
-    with pytest.raises(
-        ConfigError, match="no environment is given; name one, like `mission-gym train CartPole-v1`"
-    ):
-        resolve(None, {})
+def test_without_an_environment_the_capture_mission_is_meant() -> None:
+    resolved = resolve(None, {}, preset="fast")
+    assert resolved.config.env.env_id == "mission_gym/Capture-v0"
+    assert resolved.sources["env.env_id"] == "default"
+    assert resolved.sources["vector.vector"] == "settings mission_gym/Capture-v0"
+    assert (resolved.config.vector.n_envs, resolved.config.rollout_size) == (16, 4096)
 
 
 def test_all_problems_come_in_one_error(tmp_path: Path) -> None:
@@ -79,8 +80,6 @@ def test_all_problems_come_in_one_error(tmp_path: Path) -> None:
         f"'ppo.gama' is not a known field (did you mean 'ppo.gamma'?); correct the name [config {file}]",
         "preset 'fats' is unknown (did you mean 'fast'?); choose one of fast, heavy, beast, max-gpu, gpu,"
         " cpu, quick, develop, full, overnight [--preset]",
-        "no environment is given; name one, like `mission-gym train CartPole-v1`, or write env_id below"
-        " `env:` in the config file [ENV]",
         "seed: -1 is not a whole number from 0 up; write it like 5000, 500k, 50M or 1e6 [flag --seed]",
     ]
 

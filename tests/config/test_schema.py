@@ -142,4 +142,4 @@ def test_aliases_and_defaults_are_described() -> None:
     fields = {field.name: field for field in describe_fields()}
     assert fields["n_steps_per_env"].aliases == ("n_steps",)
     assert fields["n_steps_per_env"].default == 128
-    assert fields["env_id"].default is None
+    assert fields["env_id"].default == "mission_gym/Capture-v0"

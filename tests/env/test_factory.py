@@ -8,7 +8,7 @@ from dataclasses import asdict
 import gymnasium as gym
 import pytest
 
-from mission_gym.env.factory import EnvRequest, is_trusted, make_factory, make_vector_factory
+from mission_gym.env.factory import EnvRequest, is_trusted, make_factory, make_vector_factory, names_trusted
 from mission_gym.env.toys import Faulty, Identity
 from mission_gym.errors import EnvContractError, UsageError
 
@@ -136,9 +136,23 @@ def test_vector_factories(own_module):
 def test_trust():
     assert is_trusted(gym.make("CartPole-v1"))
     assert not is_trusted(gym.make("FrozenLake-v1"))
-    assert not is_trusted(Identity())
+    assert is_trusted(Identity())
 
     class Mine(gym.Wrapper):
         pass
 
     assert not is_trusted(Mine(gym.make("CartPole-v1")))
+
+
+def test_trust_by_name():
+    def trusts(name, *wrap):
+        return names_trusted(EnvRequest(name, wrap=wrap))
+
+    assert trusts("CartPole-v1")
+    assert trusts("CartPole-v1", "mission_gym.env.wrappers:TimeLimit")
+    assert trusts("mission_gym.env.toys:Identity")
+    assert not trusts("CartPole-v1", "own_envs:Wrapper")
+    assert not trusts("FrozenLake-v1")
+    assert not trusts("own_envs:make_one")
+    assert not trusts("mission_gym_of_mine:make_one")
+    assert not trusts("Nowhere-v0")

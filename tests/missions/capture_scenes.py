@@ -36,6 +36,7 @@ def scene(**changes: Any) -> Simulator:
         "level__defenders__aim_jitter_deg": 0.0,
         "level__defenders__reaction_max_s": 0.0,
         "units__DEF_UGV__integrity": 150.0,
+        "units__DEF_UGV__tag_damage": 35.0,
         "units__DEF_UGV__sensor_range_m": 50.0,
     }
     sim = Simulator(scenario(**(quiet | changes)), 1)

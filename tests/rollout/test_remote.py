@@ -17,6 +17,7 @@ from mission_gym.env.factory import EnvRequest, Factory, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import WorkerDied
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
+from mission_gym.rollout import remote as remote_module
 from mission_gym.rollout.collector import Collector, clear_block, make_block
 from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_block
 from mission_gym.vector.crew import Limits
@@ -24,7 +25,7 @@ from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
 
 sys.path.append(str(Path(__file__).parent.parent / "vector"))
-from hazards import Hazard  # noqa: E402
+from hazards import Hazard
 
 SEED = 5
 
@@ -117,13 +118,13 @@ def test_blocks_are_equal_whatever_the_number_of_workers(env: str, num_workers: 
 def test_a_stopped_block_goes_on_as_if_it_had_not_been_stopped(num_workers: int) -> None:
     spec = probe(make_factory(EnvRequest("CartPole-v1")), "CartPole-v1")
     factory = make_factory(EnvRequest("CartPole-v1"))
-    with remote(factory, spec, 4, 400, 2, num_workers) as one, serial(factory, spec, 4, 2) as two:
+    with remote(factory, spec, 4, 120, 2, num_workers) as one, serial(factory, spec, 4, 2) as two:
         one.start()
         two.start()
         polls = 0
         while not one.fill(one.block, 0, lambda: True):
             polls += 1
-        block = make_block(spec, 400, 4)
+        block = make_block(spec, 120, 4)
         two.fill(block, 0, lambda: False)
         assert_equal_blocks(one.block, block)
         assert polls > 1
@@ -156,6 +157,17 @@ def test_a_failure_costs_one_row_of_the_block(kind: str, tmp_path: Path) -> None
         assert sorted(failed) == hurt
         ended = (block.truncated | block.terminated)[:, 2:].sum()
         assert sum(episode.env_id >= 2 for episode in block.episodes) == ended == 4
+
+
+def test_a_stop_does_not_wait_for_a_step_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_module, "_STOP_S", 0.3)
+    spec = probe(Hazard, "hazard")
+    with remote([Hazard, partial(Hazard, kind="hang")], spec, 2, 40, 1, 2, timeout_s=60.0) as collector:
+        collector.start()
+        polls = iter([False] * 5)
+        assert not collector.fill(collector.block, 0, lambda: next(polls, True))
+        assert collector.block.filled == 0
+        assert {state.how for state in collector.vec.state()} == {"boundary"}
 
 
 def test_too_many_failures_end_the_collection() -> None:

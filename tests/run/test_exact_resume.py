@@ -126,6 +126,23 @@ def test_interrupted_anywhere_and_resumed_equals_a_straight_run(
     assert_equal_runs(run, straight(env))
 
 
+@pytest.mark.parametrize("vector", ["serial", "batched"])
+def test_the_capture_mission_comes_back_by_its_own_state(vector: str, tmp_path: Path) -> None:
+    runs = []
+    for poll in (10**9, 40):
+        with start(tmp_path, "mission_gym/Capture-v0", vector=vector) as session:
+            stop_at_poll(session, poll)
+            run = drain(session)
+        runs.append(run)
+    said: list[dict[str, Any]] = []
+    with resume_run(runs[1], said.append) as session:
+        drain(session)
+    notes = next(event["notes"] for event in said if event["event"] == "resume")
+    assert "4 of 4 environments came back by state" in notes
+    assert "the resume is exact" in notes
+    assert_equal_runs(*runs)
+
+
 def test_interrupted_at_every_poll_of_the_first_two_updates(
     tmp_path: Path, straight: Callable[[str], RunDir]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from test_exact_resume import (
     stop_at_poll,
 )
 
+from mission_gym.cli.main import main
 from mission_gym.config.layers import resolve
 from mission_gym.errors import ConfigError, EnvFailure, WorkerDied
 from mission_gym.run.repro import replay_bundle
@@ -85,26 +87,26 @@ def test_a_crash_costs_an_episode_and_is_counted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "error"), [("segfault", WorkerDied), ("raise", EnvFailure)])
 def test_a_failure_beyond_recovery_leaves_a_bundle_that_replays(
-    kind: str, error: type[Exception], tmp_path: Path
+    kind: str, error: type[Exception], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    session = None
-    with (
-        pytest.raises(error, match=r"environment \d, seed \d+"),
-        start_run(resolve("hazards:Hazard", hazard_flags(tmp_path, kind=kind, at=15)), silent) as session,
-    ):
+    resolved = resolve("hazards:Hazard", hazard_flags(tmp_path, kind=kind, at=15))
+    with pytest.raises(error, match=r"environment \d, seed \d+"), start_run(resolved, silent) as session:
         drain(session)
-    assert session is not None
-    assert session.run.read_status()["state"] == "failed"
-    (bundle,) = session.run.path.glob("repro-*.json")
-    (finding,) = replay_bundle(bundle)
-    assert "the failure came back at step 14" in finding
-    assert ("SIGSEGV" if kind == "segfault" else "the simulator fell over") in finding
+    (run,) = [RunDir(path) for path in tmp_path.iterdir() if path.is_dir()]
+    assert run.read_status()["state"] == "failed"
+    (bundle,) = run.path.glob("repro-*.json")
+    replay = replay_bundle(bundle)
+    assert replay.failed
+    assert "the failure came back at step 14" in replay.text
+    assert ("SIGSEGV" if kind == "segfault" else "the simulator fell over") in replay.text
+    assert main(["check", "--repro", str(bundle), "--json"]) == 3
+    assert json.loads(capfd.readouterr().out)["failed"]
 
 
 def test_values_for_workers_are_refused_without_workers(tmp_path: Path) -> None:
     flags = {"vector": "serial", "num_workers": 2, "env_timeout": "5s", "runs_dir": str(tmp_path)}
     with (
-        pytest.raises(ConfigError, match="(?s)num_workers=2 is not used.*env_timeout=5.0 is not used"),
+        pytest.raises(ConfigError, match=r"(?s)num_workers=2 is not used.*env_timeout=5.0 is not used"),
         start_run(resolve("CartPole-v1", flags), silent),
     ):
         pass

@@ -37,10 +37,10 @@ class Hazard(gym.Env[Any, Any]):
         if self.steps != self.at:
             return False
         if self.once:
-            path = Path(self.once)
-            if path.exists():
+            try:
+                Path(self.once).touch(exist_ok=False)
+            except FileExistsError:
                 return False
-            path.touch()
         return True
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:

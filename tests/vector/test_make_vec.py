@@ -68,12 +68,15 @@ ENVS = ["CartPole-v1", "Pendulum-v1", "Taxi-v4", "FrozenLake-v1", Mixed, DictMas
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("env", ENVS)
-def test_equal_to_gymnasium(env, mode):
+@pytest.mark.parametrize(
+    ("env", "backend"),
+    [*((env, "serial") for env in ENVS), ("CartPole-v1", "workers"), (Mixed, "workers"), (Mixed, "threads")],
+)
+def test_equal_to_gymnasium(env, backend, mode):
     kwargs = {"max_episode_steps": 60} if env in ("Pendulum-v1", "Taxi-v4") else {}
     build = partial(gym.make, env, **kwargs) if isinstance(env, str) else env
     theirs = SyncVectorEnv([build] * 3, autoreset_mode=MODES[mode])
-    ours = make_vec(env, 3, env_kwargs=kwargs, autoreset_mode=mode)
+    ours = make_vec(env, 3, env_kwargs=kwargs, autoreset_mode=mode, backend=backend)
     assert ours.observation_space == theirs.observation_space
     assert ours.action_space == theirs.action_space
     assert ours.metadata == theirs.metadata
@@ -112,8 +115,9 @@ def test_arrays_are_fresh():
     vec.close()
 
 
-def test_attributes_calls_and_rendering():
-    vec = make_vec("CartPole-v1", 2, env_kwargs={"render_mode": "rgb_array"})
+@pytest.mark.parametrize("backend", ["serial", "workers"])
+def test_attributes_calls_and_rendering(backend):
+    vec = make_vec("CartPole-v1", 2, env_kwargs={"render_mode": "rgb_array"}, backend=backend)
     vec.reset(seed=0)
     assert vec.render_mode == "rgb_array"
     assert [frame.shape for frame in vec.render()] == [(400, 600, 3)] * 2

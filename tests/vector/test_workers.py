@@ -129,9 +129,9 @@ def assert_equal(mine: StepBatch, theirs: StepBatch) -> None:
 
 
 def test_rows_are_split_in_whole_units() -> None:
-    assert split_rows(8, 3, 2) == [range(0, 2), range(2, 4), range(4, 8)]
-    assert split_rows(7, 2, 4) == [range(0, 4), range(4, 7)]
-    assert split_rows(2, 16) == [range(0, 1), range(1, 2)]
+    assert split_rows(8, 3, 2) == [range(2), range(2, 4), range(4, 8)]
+    assert split_rows(7, 2, 4) == [range(4), range(4, 7)]
+    assert split_rows(2, 16) == [range(1), range(1, 2)]
 
 
 def test_a_raise_costs_one_episode_and_its_siblings_go_on(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_silent_worker_is_replaced(kind: str, tmp_path: Path) -> None:
         ("raise", EnvFailure, r"(?s)environment 1, seed 100\d, .* step 2: step\(\) raised RuntimeError: the "
          r"simulator fell over; the action was 1.*failed 2 times.*--max-restarts.*Traceback.*in fail"),
         ("reset", EnvFailure, r"(?s)reset\(\) raised RuntimeError: the map file is missing.*Traceback"),
-        ("exit", WorkerDied, r"environment 1, seed 1001, episode 1, step 2: .* ended with code 7; the action"),
+        ("exit", WorkerDied, r"environment 1, seed 1001, episode 1, step 2: .* ended with code 7; the"),
         ("segfault", WorkerDied, r"(?s)was killed by SIGSEGV; the action was 1.*failed 2 times"),
         ("hang", WorkerTimeout, r"(?s)step\(\) did not return within 0 s \[--env-timeout\].*in hang_here"),
     ],
@@ -193,7 +193,8 @@ def test_beyond_its_restarts_the_failure_is_told_in_full(kind: str, error: type,
 
 
 def test_all_may_crash_at_once(tmp_path: Path) -> None:
-    with make({i: {"kind": "kill", "once": str(tmp_path / str(i))} for i in range(4)}, max_restarts=3) as vec:
+    hazards = {i: {"kind": "kill", "once": str(tmp_path / str(i))} for i in range(4)}
+    with make(hazards, max_restarts=3) as vec:
         batches = play(vec, 12)
     assert batches[-1].valid.all()
     assert vec.statistics()["worker_restarts"] == 4
@@ -202,8 +203,8 @@ def test_all_may_crash_at_once(tmp_path: Path) -> None:
 def test_a_constructor_error_shows_the_original() -> None:
     with pytest.raises(RuntimeError, match="no licence for the simulator"):
         make({2: {"kind": "constructor"}})
+    factory = make_factory(partial(Hazard, kind="constructor"))
     with pytest.raises(EnvContractError, match=r"building .*partial.* raised RuntimeError: no licence"):
-        factory = make_factory(partial(Hazard, kind="constructor"))
         WorkersVec(factory, SPEC, 2, seed_of, num_workers=2)
 
 
@@ -214,12 +215,16 @@ def test_a_wrong_shape_is_refused_and_touches_no_neighbour(kind: str) -> None:
         vec.board.rows.obs[0][3:] = vec.board.last[0][:] = 55.0  # canaries
         before = [array.copy() for array in (vec.board.actions, vec.board.journal)]
         with pytest.raises(EnvContractError, match=r"environment 1.*has shape \(4,\)"):
-            for _ in range(4):
-                vec.step(np.zeros(4, int))
+            step_often(vec)
         assert not (vec.board.rows.obs[0] == 77.0).any()
         assert not (vec.board.last[0] == 77.0).any()
         for array, old in zip((vec.board.actions, vec.board.journal), before, strict=True):
             np.testing.assert_array_equal(array, old)
+
+
+def step_often(vec: WorkersVec) -> None:
+    for _ in range(4):
+        vec.step(np.zeros(4, int))
 
 
 def test_not_a_number_is_handed_on_for_the_learner_to_judge() -> None:

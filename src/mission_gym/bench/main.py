@@ -16,6 +16,8 @@ from pathlib import Path
 from mission_gym.bench.contest import PEERS, Row, find_sides
 from mission_gym.bench.learning import ALL_CASES, LearningGrid, measure_learning
 from mission_gym.bench.ppo import PpoGrid, measure_ppo
+from mission_gym.bench.soak import measure_soak
+from mission_gym.bench.vector import FULL, VectorGrid, measure_vector
 from mission_gym.errors import UsageError, nearest
 from mission_gym.procs import usable_cores
 from mission_gym.run.starting import versions
@@ -32,7 +34,20 @@ def _learning(full: bool) -> list[Row]:
     return measure_learning(LearningGrid(ALL_CASES, seeds=(1, 2, 3, 4, 5)) if full else LearningGrid())
 
 
-CONTESTS: dict[str, Callable[[bool], list[Row]]] = {"ppo": _ppo, "learning": _learning}
+def _vector(full: bool) -> list[Row]:
+    return measure_vector(VectorGrid(FULL) if full else VectorGrid())
+
+
+def _soak(full: bool) -> list[Row]:
+    return measure_soak(600.0 if full else 120.0)
+
+
+CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
+    "ppo": _ppo,
+    "learning": _learning,
+    "vector": _vector,
+    "soak": _soak,
+}
 
 
 def run_bench(name: str, *, full: bool) -> list[Row]:

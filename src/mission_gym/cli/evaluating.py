@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -105,8 +106,31 @@ def baselines(args: Sequence[str]) -> int:
     return 0
 
 
+@dataclass(kw_only=True)
+class ReproFlags:
+    """Flags of `check --repro`."""
+
+    repro: Annotated[
+        Path, tyro.conf.arg(metavar="FILE", help="A repro bundle that a failed run left; it is replayed.")
+    ]
+    json: Annotated[Switch, tyro.conf.arg(help=AS_JSON, help_behavior_hint="")] = False
+
+
+def _replay(args: Sequence[str]) -> int:
+    """`mission-gym check --repro FILE`; 3 if the failure came back."""
+    flags = parse(ReproFlags, args, "check", "Replay the failure of an environment.")
+    from mission_gym.run.repro import replay_bundle
+
+    with messages_to_stderr():
+        replay = replay_bundle(flags.repro)
+    show(asdict(replay), as_json=flags.json, view=lambda document: document["text"])
+    return 3 if replay.failed else 0
+
+
 def check(args: Sequence[str]) -> int:
-    """`mission-gym check ENV`; 2 if there are errors."""
+    """`mission-gym check ENV`; 2 if there are errors. `--repro FILE` replays a failure instead."""
+    if any(arg.partition("=")[0] == "--repro" for arg in args):
+        return _replay(args)
     flags = parse(EnvFlags, args, "check", "Examine an environment before training on it.")
     env = flags.config().env
     from mission_gym.env.factory import EnvRequest

@@ -23,13 +23,15 @@ class _Command(NamedTuple):
 
 
 COMMANDS = {
-    "demo": _Command("demo", "train CartPole-v1 until it is solved, evaluate it, say what to do next"),
-    "train": _Command("training", "train a policy: mission-gym train ENV"),
+    "demo": _Command("demo", "train the capture mission until it wins, evaluate it, film it, report it"),
+    "train": _Command("training", "train a policy: mission-gym train [ENV]"),
     "resume": _Command("training", "go on with a run, in place and exactly"),
     "branch": _Command("training", "a child run from a checkpoint, with changes"),
     "eval": _Command("evaluating", "play held-out episodes with a run's policy", "evaluate"),
     "baselines": _Command("evaluating", "random, no-op and scripted policies on the same episodes"),
     "check": _Command("evaluating", "the environment doctor: what is wrong, why, and the fix"),
+    "record": _Command("recording", "film the episodes that a run's policy plays"),
+    "play": _Command("playing", "play an environment by hand, in a window"),
     "runs": _Command("runs", "list, show, compare, lineage, clean"),
     "config": _Command("runs", "every value of a run, with its source"),
     "bench": _Command("benchmarks", "reproduce performance figures on this machine, beside peers"),

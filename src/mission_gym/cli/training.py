@@ -10,9 +10,11 @@ from typing import Annotated, Any
 
 import tyro
 
-from mission_gym.cli.flags import RUNS_DIR, LayerFlags, RunName, given_values, parse, with_values
+from mission_gym.cli.flags import RUNS_DIR, LayerFlags, RunName, Switch, given_values, parse, with_values
 from mission_gym.cli.output import note
-from mission_gym.config.layers import resolve
+from mission_gym.cli.warming import compile_beside
+from mission_gym.config.layers import Resolved, resolve
+from mission_gym.config.schema import EnvSection
 from mission_gym.config.sizes import parse_count
 from mission_gym.errors import UsageError
 from mission_gym.report.formats import run_argument
@@ -29,9 +31,14 @@ class TrainFlags(LayerFlags):
     env_id: Annotated[
         tyro.conf.Positional[str | None],
         tyro.conf.arg(
-            metavar="ENV", help="Gymnasium id, module:Id or module:callable.", help_behavior_hint=""
+            metavar="ENV",
+            help="Gymnasium id, module:Id or module:callable.",
+            help_behavior_hint=f"(default: {EnvSection().env_id})",
         ),
     ] = None
+    subproc: Annotated[Switch, tyro.conf.arg(help="Short for --vector workers.", help_behavior_hint="")] = (
+        False
+    )
 
 
 @dataclass(kw_only=True)
@@ -56,14 +63,23 @@ class BranchFlags(LayerFlags):
 
 
 def train(args: Sequence[str]) -> int:
-    """`mission-gym train ENV`."""
-    flags: Any = parse(with_values(TrainFlags), args, "train", "Train a policy on an environment.")
-    resolved = resolve(
-        flags.env_id, given_values(flags), sets=flags.set, config_file=flags.config, preset=flags.preset
-    )
+    """`mission-gym train [ENV]`."""
+    resolved = read_training(args)
+    compile_beside(resolved.config.env.env_id)
     from mission_gym.run.starting import start_run
 
     return _follow(lambda listener: start_run(resolved, listener))
+
+
+def read_training(args: Sequence[str]) -> Resolved:
+    """The config that the flags of `train` ask for."""
+    flags: Any = parse(with_values(TrainFlags), args, "train", "Train a policy on an environment.")
+    values = given_values(flags)
+    if flags.subproc and values.setdefault("vector", "workers") != "workers":
+        raise UsageError(
+            f"--subproc is --vector workers, and --vector {values['vector']} is given; keep one"
+        )
+    return resolve(flags.env_id, values, sets=flags.set, config_file=flags.config, preset=flags.preset)
 
 
 def resume(args: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ import yaml
 from pydantic import ValidationError
 
 from mission_gym.config.plain import read_yaml, to_plain
-from mission_gym.config.schema import Config, describe_fields
+from mission_gym.config.schema import Config, EnvSection, describe_fields
 from mission_gym.errors import ConfigError, nearest
 
 # Names and aliases to paths: as flags, presets and settings write them, and as files and --set do.
@@ -103,8 +103,9 @@ def resolve(
         )
     if base is not None:
         entries = _overlay([entries, base.entries()])
-    elif "env.env_id" in entries:
-        name = str(entries["env.env_id"].value)
+    else:
+        chosen = entries.get("env.env_id")
+        name = str(chosen.value) if chosen else EnvSection().env_id
         shipped = [(key, value, f"settings {name}") for key, value in _read_settings().get(name, {}).items()]
         entries = _overlay([entries, _place(shipped, _PATH_OF_NAME, problems)])
     return _build(entries, problems)
@@ -242,12 +243,6 @@ def _explain(error: ValidationError, entries: _Layer) -> list[str]:
     for item in error.errors(include_url=False):
         path = ".".join(str(part) for part in item["loc"][:2])
         if path in explained:
-            continue
-        if item["type"] == "missing":
-            explained[path] = (
-                "no environment is given; name one, like `mission-gym train CartPole-v1`,"
-                " or write env_id below `env:` in the config file [ENV]"
-            )
             continue
         value, source = entries[path]
         name = path.split(".")[1]

@@ -148,7 +148,9 @@ class _Section(BaseModel):
 class EnvSection(_Section):
     """Which environment is trained."""
 
-    env_id: str = Field(min_length=1, description="Gymnasium id, module:Id or module:callable.")
+    env_id: str = Field(
+        "mission_gym/Capture-v0", min_length=1, description="Gymnasium id, module:Id or module:callable."
+    )
     env_kwargs: Kwargs = Field({}, description="Arguments of the environment, key=value with YAML scalars.")
     wrap: Importables = Field((), description="Wrappers as module:callable, the innermost first.")
 
@@ -305,7 +307,7 @@ class FieldInfo(NamedTuple):
     path: str  # section.field
     name: str  # the field; its flag has dashes for underscores
     type_text: str
-    default: Any  # None for env_id, which must be given
+    default: Any
     description: str
     aliases: tuple[str, ...]
 
@@ -338,7 +340,7 @@ def describe_fields() -> Iterator[FieldInfo]:
                 f"{section}.{name}",
                 name,
                 _type_text(field.annotation),
-                None if field.is_required() else field.default,
+                field.default,
                 field.description,
                 tuple(alias for alias, target in _ALIASES.items() if target == name),
             )

@@ -18,7 +18,9 @@ from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import load_env_creator
 
+from mission_gym.env.foreign import FromSB3, is_sb3
 from mission_gym.errors import EnvContractError, MissionGymError, UsageError, nearest
 
 Env = gym.Env[Any, Any]
@@ -67,6 +69,21 @@ def names_trusted(request: EnvRequest) -> bool:
     return module.startswith(_TRUSTED) and all(wrap.startswith(_TRUSTED_WRAPPERS) for wrap in request.wrap)
 
 
+def find_snapshot_kwargs(request: EnvRequest) -> dict[str, Any]:
+    """Keywords that name files which the environment reads without being told, so that a run can own them.
+
+    A built-in environment's class says them: `snapshot_kwargs(**kwargs)`.
+    """
+    if not names_trusted(request):  # asking the class would import the user's module here
+        return {}
+    target: Any = _find(request.env_id)
+    if target in gym.registry:
+        entry = gym.registry[target].entry_point
+        target = load_env_creator(entry) if isinstance(entry, str) else entry
+    hook = getattr(target, "snapshot_kwargs", None)
+    return {} if hook is None else hook(**request.kwargs)
+
+
 def is_trusted(env: Env) -> bool:
     """Whether every layer of the environment is Gymnasium's classic control or a mission of ours."""
     while isinstance(env, gym.Wrapper):
@@ -106,6 +123,8 @@ def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
         mode = gym.VectorizeMode.VECTOR_ENTRY_POINT
         build = partial(gym.make_vec, target, num_envs, mode, **request.kwargs)
     made = _guard(request.env_id, build)
+    if is_sb3(made):
+        return FromSB3(made)
     if not isinstance(made, gym.vector.VectorEnv):
         raise EnvContractError(
             f"{request.env_id!r} gave a {type(made).__name__}, no gymnasium.vector.VectorEnv; a batched "

@@ -61,7 +61,8 @@ class EnvSlot:
         self._flatten = make_flattener(spec.observation_space, self._mask_key)
         self._expected = [(np.dtype(leaf.dtype), leaf.shape) for leaf in spec.leaves]
         one_array = isinstance(spec.observation_space, Box) and not source
-        self._plain = self._expected[0] if one_array else None
+        self._plain_dtype: Any = self._expected[0][0] if one_array else None
+        self._plain_shape = self._expected[0][1]
         self._mask_parts = mask_parts(spec.action)
         self._mask_size = spec.mask_size
         self._build()
@@ -102,9 +103,7 @@ class EnvSlot:
         try:
             result = self.env.reset(seed=self.seed, options=options)
         except Exception as error:  # border: the user's reset
-            failure = EnvFailure(f"{self._where()}: reset() raised {type(error).__name__}: {error}")
-            failure.facts = self.facts()
-            raise failure from error
+            raise self._failure(f"reset() raised {type(error).__name__}: {error}") from error
         if not isinstance(result, tuple) or len(result) != 2:
             self._refuse(f"reset() must return (observation, info), got {_short(result)}")
         self._read(*result, ended=False)
@@ -125,12 +124,8 @@ class EnvSlot:
         try:
             result = self.env.step(action)
         except Exception as error:  # border: the user's step
-            failure = EnvFailure(
-                f"{self._where()}: step() raised {type(error).__name__}: {error}; "
-                f"the action was {_short(action)}"
-            )
-            failure.facts = self.facts()
-            raise failure from error
+            what = f"step() raised {type(error).__name__}: {error}; the action was {_short(action)}"
+            raise self._failure(what) from error
         self.total_step_s += perf_counter() - start
         self.steps = steps + 1
         try:
@@ -149,7 +144,12 @@ class EnvSlot:
         if terminated or truncated:
             self.ended = True
         # Almost every step of almost every environment: one array, as declared.
-        if type(obs) is np.ndarray and (obs.dtype, obs.shape) == self._plain and type(info) is dict:
+        if (
+            type(obs) is np.ndarray
+            and obs.dtype is self._plain_dtype
+            and obs.shape == self._plain_shape
+            and type(info) is dict
+        ):
             self.obs, self.info = (obs,), info
         else:
             self._read(obs, info, self.ended)
@@ -168,18 +168,7 @@ class EnvSlot:
     def fail(self) -> Episode:
         """Return the episode that a failure broke off."""
         seed = -1 if self.seed is None else self.seed
-        return Episode(self.env_id, self.episode, seed, self.ret, self.steps, None, False, {}, failed=True)
-
-    def facts(self) -> dict[str, Any]:
-        """Return what a repro bundle needs: the episode, and its actions where they were kept."""
-        actions = None if self._actions is None else np.asarray(self._actions).tolist()
-        return {
-            "env_index": self.env_id,
-            "episode": self.episode,
-            "seed": self.seed,
-            "step": self.steps,
-            "actions": actions,
-        }
+        return Episode(self.env_id, self.episode, seed, self.ret, self.steps, None, False, {}, True)
 
     def state(self) -> SlotState:
         """Return what `restore` needs to go on exactly here."""
@@ -359,6 +348,14 @@ class EnvSlot:
 
     def _where(self) -> str:
         return f"environment {self.env_id}, seed {self.seed}, episode {self.episode}, step {self.steps}"
+
+    def _failure(self, what: str) -> EnvFailure:
+        """An error with what a repro bundle needs: the episode, and its actions where they were kept."""
+        actions = None if self._actions is None else np.asarray(self._actions).tolist()
+        failure = EnvFailure(f"{self._where()}: {what}")
+        place = {"env_index": self.env_id, "episode": self.episode, "seed": self.seed, "step": self.steps}
+        failure.facts = {**place, "actions": actions}
+        return failure
 
     def _refuse(self, what: str) -> NoReturn:
         raise EnvContractError(f"{self._where()}: {what} [{self._spec.env_id}]")

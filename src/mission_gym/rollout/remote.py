@@ -6,19 +6,21 @@ A worker that dies costs the rows it had not reported; its place in the block is
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
 
 from mission_gym.clock import PhaseClock
 from mission_gym.data import Block, EnvSpec, Episode, Leaves, StepBatch, Weights
-from mission_gym.rollout.collector import cut_row, lose_row, make_block, part_of, sort_finals
+from mission_gym.rollout.collector import clear_block, cut_row, lose_row, make_block, part_of, sort_finals
 from mission_gym.rollout.worker import CollectSetup, Report
 from mission_gym.vector.crew import Lost
 from mission_gym.vector.workers import WorkersVec, lost_episode
 
 SERVICE = "mission_gym.rollout.worker:serve_collecting"
 _POLL_S = 0.05  # how soon a stop request is seen
+_STOP_S = 2.5  # what a stop request may wait for slow steps; the run must be saved within five seconds
 
 
 class _Mailbox:
@@ -80,14 +82,17 @@ class _Round:
         self._reports: list[Report] = []
 
     def run(self, stop: Callable[[], bool]) -> list[Report]:
-        """Give the commands and take reports until every worker is done; returns their last ones."""
-        vec, limit, asked = self._vec, None, False
+        """Give the commands and take reports until every worker is done; returns their last ones.
+
+        If a stop was asked for and some step takes too long, the block and its episodes are given up.
+        """
+        vec, limit, asked = self._vec, None, 0.0
         vec.board.pause[0] = 0
         for worker in self._rows:
             self._command(worker)
         while self._waiting:
             if not asked and stop():
-                asked = True
+                asked = time.monotonic()
                 vec.board.pause[0] = 1
             for worker, reply in vec.crew.wait(self._waiting, _POLL_S):
                 if isinstance(reply, Report):
@@ -100,6 +105,10 @@ class _Round:
                     self._paused[worker] = reply[1]
                     if limit is not None:  # a worker that was replaced after the others had agreed
                         vec.crew.send(worker, "until", limit)
+            if asked and self._waiting and time.monotonic() - asked > _STOP_S:
+                vec.abandon(f"a step took over {_STOP_S} s when the run was stopped")
+                clear_block(self._block)
+                return self._reports
             if asked and limit is None and self._paused.keys() >= self._waiting:
                 limit = max([*self._paused.values(), *self._rows.values()])
                 for worker in self._waiting:

@@ -38,7 +38,7 @@ from mission_gym.vector.workers import WorkersVec
 
 # Below this many multiply-adds in a gradient step, a second thread costs more than it gives (measured:
 # 64,64 at batch 512 is slower with two threads, 512,512 at batch 2048 is 1.8 times faster).
-_WORK_FOR_THREADS = 50_000_000
+_WORK_FOR_THREADS = 120_000_000
 
 SeedOf = Callable[[int, int], int | None]
 Vector = SerialVec | BatchedVec | WorkersVec
@@ -54,7 +54,7 @@ class Environment:
     factory: Factory
     backend: str  # serial, workers, threads or batched
     num_workers: int = 1
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     log: BoundedLog = field(default_factory=lambda: BoundedLog(None))  # what environments print
 
     def make_vector(self, num_envs: int, seed_of: SeedOf, **parts: Any) -> Vector:

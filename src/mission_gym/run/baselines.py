@@ -3,6 +3,7 @@
 `random` draws uniformly among the legal actions, `noop` always takes the zero or first legal action. An
 environment may declare scripted ones: `env.unwrapped.baselines`, a dict from a name to a callable
 (observation, info) -> action, all in the environment's own form; one called `noop` or `random` replaces ours.
+Those of a batched environment take (observations [N, ...], masks [N, M]) and give actions for all rows.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import gymnasium as gym
 import numpy as np
 
 from mission_gym.data import ActionSpec, Array, EnvSpec, Leaves
+from mission_gym.env.factory import make_vector_factory
 from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.errors import (
     EnvContractError,
     EnvFailure,
-    MissionGymError,
     RunStateError,
     UsageError,
     nearest,
@@ -29,7 +30,7 @@ from mission_gym.run.assemble import Environment
 from mission_gym.run.evaluation import EvalResult, evaluate, summarise
 from mission_gym.streams import generator, suite_seeds
 
-Scripted = Callable[[Any, dict[str, Any]], Any]  # observation, info -> action
+Scripted = Callable[[Any, Any], Any]  # observation, info (of a batch: mask) -> action
 
 
 def run_baselines(
@@ -44,7 +45,9 @@ def run_baselines(
     if num_episodes < 1:
         raise UsageError(f"episodes={num_episodes} is not a positive count [--episodes]")
     spec = environment.spec
-    scripted = _find_scripted(environment)
+    batched = environment.backend == "batched"
+    declared = _find_batched(environment) if batched else _find_scripted(environment)
+    scripted = _check_declared(declared, spec)
     known = list(dict.fromkeys(["random", "noop", *scripted]))
     unknown = [name for name in names or () if name not in known]
     if unknown:
@@ -55,7 +58,10 @@ def run_baselines(
     results: dict[str, dict[str, Any]] = {}
     for name in known if names is None else names:
         result: EvalResult | None
-        if name in scripted:
+        if name in scripted and batched:
+            actor = _batched_actor(scripted[name], name, spec)
+            result = evaluate(environment, actor, "report", num_episodes, stop=stop)
+        elif name in scripted:
             result = _play_scripted(environment, name, num_episodes, stop)
         else:
             actor = _random_actor(spec) if name == "random" else _noop_actor(spec)
@@ -124,23 +130,41 @@ class _Remember(gym.Wrapper[Any, Any, Any, Any]):
         return result
 
 
-def _find_scripted(environment: Environment) -> list[str]:
+def _find_scripted(environment: Environment) -> Any:
+    env = environment.factory()
     try:
-        env = environment.factory()
-    except MissionGymError:
-        if environment.backend == "batched":  # it may exist in its vector form alone
-            return []
-        raise
-    try:
-        declared = getattr(env.unwrapped, "baselines", {})
+        return getattr(env.unwrapped, "baselines", {})
     finally:
         env.close()
+
+
+def _find_batched(environment: Environment) -> Any:
+    env = make_vector_factory(environment.request)(1)
+    try:
+        return getattr(env.unwrapped, "baselines", {})
+    finally:
+        env.close()
+
+
+def _check_declared(declared: Any, spec: EnvSpec) -> dict[str, Scripted]:
     if not isinstance(declared, dict) or not all(callable(policy) for policy in declared.values()):
         raise EnvContractError(
-            f"{environment.spec.env_id}: its attribute baselines is {declared!r}, expected a dict from a "
+            f"{spec.env_id}: its attribute baselines is {declared!r}, expected a dict from a "
             "name to a callable (observation, info) -> action"
         )
-    return list(declared)
+    return declared
+
+
+def _batched_actor(policy: Scripted, name: str, spec: EnvSpec) -> Actor:
+    def actor(obs: Leaves, mask: Array | None, noise: Array | None) -> Array:
+        try:
+            return np.asarray(policy(obs[0] if len(obs) == 1 else obs, mask))
+        except Exception as error:  # border: the environment's scripted policy
+            raise EnvFailure(
+                f"baseline {name!r} raised {type(error).__name__}: {error} [{spec.env_id}]"
+            ) from error
+
+    return actor
 
 
 def _play_scripted(

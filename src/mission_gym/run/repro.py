@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,20 @@ def write_bundle(run: RunDir, error: WorkerError, request: EnvRequest) -> Path |
     return path
 
 
-def replay_bundle(path: Path) -> list[str]:
-    """Play a bundle's actions from its seed; says whether the failure came back, and how."""
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Whether a failure came back, and how."""
+
+    failed: bool
+    text: str
+
+
+def replay_bundle(path: Path) -> Replay:
+    """Play a bundle's actions from its seed."""
     bundle = _read_bundle(path)
     where = f"{bundle['env_id']}, seed {bundle['seed']}"
     if bundle["actions"] is None:
-        return [f"{where}: the episode was too long for its actions to be kept; it can't be replayed"]
+        return Replay(False, f"{where}: the episode was too long to keep its actions; it can't be replayed")
     child = Child("mission_gym.run.repro:serve_replay", dump_object(bundle), on_output=BoundedLog(None))
     step = -1
     try:
@@ -50,18 +59,19 @@ def replay_bundle(path: Path) -> list[str]:
                 if kind == "step":
                     step, end = content, time.monotonic() + _REPLAY_S
                 elif kind == "failed":
-                    return [f"{where}: the failure came back at step {_place(step)}: {content}"]
+                    return Replay(True, f"{where}: the failure came back at step {_place(step)}: {content}")
                 else:
-                    return [
+                    return Replay(
+                        False,
                         f"{where}: all {len(bundle['actions'])} actions were played and nothing failed; the "
-                        "cause is not in the environment's seed and actions alone"
-                    ]
-        stack = child.read_stack()
-        return [f"{where}: the failure came back at step {_place(step)}: it hangs; the stack:\n{stack}"]
+                        "cause is not in the environment's seed and actions alone",
+                    )
+        how = f"it hangs; the stack:\n{child.read_stack()}"
     except WorkerDied:
-        return [f"{where}: the failure came back at step {_place(step)}: the process {child.describe_end()}"]
+        how = f"the process {child.describe_end()}"
     finally:
         child.end()
+    return Replay(True, f"{where}: the failure came back at step {_place(step)}: {how}")
 
 
 def serve_replay(link: Link, setup: bytes) -> None:

@@ -110,6 +110,8 @@ class Session:
             try:
                 self._write_status(state="running", cause=None, phase="collect")
                 self.recorder.tick(step=self.step, total=config.run.timesteps, fps=0.0, phase="training")
+                if not list_checkpoints(self.run.checkpoints):
+                    self._save()  # where it all began, to be shown beside what was learned
                 self._between_updates()
                 if not self._ended():
                     loop = run_loop(

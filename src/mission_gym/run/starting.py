@@ -16,7 +16,7 @@ from typing import Any
 from mission_gym.config.layers import Resolved, format_config, read_config
 from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config
-from mission_gym.env.factory import make_factory
+from mission_gym.env.factory import find_snapshot_kwargs, make_factory
 from mission_gym.errors import ConfigError, MissionGymError, RunStateError, UsageError
 from mission_gym.run.assemble import Environment, EnvSource, one_blas_thread, open_environment, settle
 from mission_gym.run.planning import (
@@ -214,11 +214,13 @@ def check_signature(run: RunDir, environment: Environment) -> None:
 
 
 def _own_files(run: RunDir, config: Config, environment: Environment, source: EnvSource) -> Environment:
-    """Copy files and folders named in the keywords into the run, and use them from there."""
+    """Copy files and folders that the keywords name, or that the environment reads unnamed, into the run, and
+    use them from there."""
     names: dict[str, str] = {}
     with disk_errors(run.env):
         run.env.mkdir(exist_ok=True)
-        for key, value in environment.request.kwargs.items():
+        request = environment.request
+        for key, value in {**request.kwargs, **find_snapshot_kwargs(request)}.items():
             path = Path(value) if isinstance(value, str) and value else None
             if path is None or not path.exists():
                 continue

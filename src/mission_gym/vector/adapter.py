@@ -42,6 +42,11 @@ class GymVector(VectorEnv[Any, Any, Any]):
         self._obs = tuple(np.zeros((self.num_envs, *leaf.shape), leaf.dtype) for leaf in spec.leaves)
         self._done = np.zeros(self.num_envs, np.bool_)
 
+    @property
+    def inner(self) -> SerialVec | WorkersVec:
+        """The vector itself, for further adapters."""
+        return self._vec
+
     def reset(
         self,
         *,
@@ -68,6 +73,12 @@ class GymVector(VectorEnv[Any, Any, Any]):
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """Step every row; what happens at the end of an episode is the auto-reset mode's."""
         rows = np.asarray(actions)
+        if self._mode == AutoresetMode.SAME_STEP or not self._done.any():
+            batch = self._vec.step(rows)
+            self._keep(batch)
+            self._done = batch.terminated | batch.truncated
+            flags = batch.terminated.copy(), batch.truncated.copy()
+            return self._show(), batch.reward.copy(), *flags, self._collect_infos([batch])
         reward = np.zeros(self.num_envs)
         terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
         batches: list[StepBatch] = []
@@ -93,7 +104,7 @@ class GymVector(VectorEnv[Any, Any, Any]):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method, or read an attribute, of every environment."""
-        return tuple(self._vec.call(name, *args, **kwargs))
+        return tuple(self._vec.call(name, args, kwargs))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Read an attribute of every environment."""
@@ -124,11 +135,16 @@ class GymVector(VectorEnv[Any, Any, Any]):
         return rows
 
     def _keep(self, batch: StepBatch) -> None:
+        """Take what a batch shows into arrays of our own; those handed out before stay as they are."""
+        if len(batch.env_ids) == self.num_envs:
+            self._obs = tuple(leaf.copy() for leaf in batch.obs)
+            return
+        self._obs = tuple(leaf.copy() for leaf in self._obs)
         for kept, leaf in zip(self._obs, batch.obs, strict=True):
             kept[batch.env_ids] = leaf
 
     def _show(self) -> Any:
-        return unflatten(self.single_observation_space, tuple(leaf.copy() for leaf in self._obs))
+        return unflatten(self.single_observation_space, self._obs)
 
     def _collect_infos(self, batches: list[StepBatch]) -> dict[str, Any]:
         """Lay out the infos as Gymnasium does; in row order, since the first value decides the dtype."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Leaves
-from mission_gym.vector.serial import Allocate, Rows, make_rows
+from mission_gym.vector.rows import Allocate, Rows, make_rows
 
 _JOURNAL_STEPS = 4096
 _JOURNAL_BYTES = 8 << 20

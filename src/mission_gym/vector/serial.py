@@ -7,22 +7,22 @@ transition is not valid, its episode has failed, and the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from gymnasium import Wrapper
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
-from mission_gym.env.factory import Factory
+from mission_gym.env.factory import Env, Factory
 from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import REPLAY_BUDGET_S, EnvSlot, action_rows
 from mission_gym.errors import EnvFailure, MissionGymError, UsageError
 from mission_gym.vector.restarts import RestartBudget
+from mission_gym.vector.rows import Rows, make_rows, write_row
 
 SeedOf = Callable[[int, int], int | None]
-Allocate = Callable[[Any, Any], Array]  # shape, dtype -> zeros
 
 
 class Ended(NamedTuple):
@@ -32,51 +32,6 @@ class Ended(NamedTuple):
     obs: Leaves
     mask: Array | None
     info: dict[str, Any]
-
-
-@dataclass(slots=True)
-class Rows:
-    """The arrays that a vector writes its steps into, one row for each environment."""
-
-    obs: Leaves
-    mask: Array | None
-    final_obs: Leaves
-    final_mask: Array | None
-    reward: Array
-    terminated: Array
-    truncated: Array
-    valid: Array
-
-    def part(self, first: int, last: int) -> Rows:
-        """The rows from `first` up to `last`, as views."""
-        cut = slice(first, last)
-        return Rows(
-            tuple(leaf[cut] for leaf in self.obs),
-            None if self.mask is None else self.mask[cut],
-            tuple(leaf[cut] for leaf in self.final_obs),
-            None if self.final_mask is None else self.final_mask[cut],
-            self.reward[cut],
-            self.terminated[cut],
-            self.truncated[cut],
-            self.valid[cut],
-        )
-
-
-def make_rows(spec: EnvSpec, count: int, allocate: Allocate = np.zeros) -> Rows:
-    """Blank rows, in memory of the allocator's choice."""
-
-    def leaves() -> Leaves:
-        return tuple(allocate((count, *leaf.shape), leaf.dtype) for leaf in spec.leaves)
-
-    def masks() -> Array | None:
-        return allocate((count, spec.mask_size), np.bool_) if spec.mask_source else None
-
-    def flags() -> Array:
-        return allocate((count,), np.bool_)
-
-    return Rows(
-        leaves(), masks(), leaves(), masks(), allocate((count,), np.float64), flags(), flags(), flags()
-    )
 
 
 class SerialVec:
@@ -132,7 +87,9 @@ class SerialVec:
         self._rows = rows
         rows.valid[:] = True
         one_array = len(rows.obs) == 1 and rows.mask is None
-        self._plain = rows.obs[0] if one_array else None  # the short way to write a row
+        # The short way to write all rows: one array each, joined along its first axis.
+        leaf = rows.obs[0]
+        self._plain = leaf.reshape(-1, *leaf.shape[2:]) if one_array and leaf.ndim > 1 else None
 
     def seed_with(self, seed_of: SeedOf) -> None:
         """Take the seeds of the episodes to come from another function."""
@@ -141,15 +98,26 @@ class SerialVec:
     def _bind(self, env_id: int) -> Callable[[int], int | None]:
         return lambda episode: self._seed_of(env_id, episode)
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call a method, or read an attribute, of every environment."""
-        found = [slot.env.get_wrapper_attr(name) for slot in self._slots]
-        return [item(*args, **kwargs) if callable(item) else item for item in found]
+    def call(
+        self,
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        env_ids: Sequence[int] | None = None,
+    ) -> list[Any]:
+        """Call a method, or read an attribute, of every environment or of those named."""
+        ids = self._all if env_ids is None else env_ids
+        found = [self._slots[env_id].env.get_wrapper_attr(name) for env_id in ids]
+        return [item(*args, **(kwargs or {})) if callable(item) else item for item in found]
 
-    def set_attr(self, name: str, values: Sequence[Any]) -> None:
-        """Set an attribute of every environment, one value each."""
-        for slot, value in zip(self._slots, values, strict=True):
-            slot.env.set_wrapper_attr(name, value)
+    def set_attr(self, name: str, values: Sequence[Any], env_ids: Sequence[int] | None = None) -> None:
+        """Set an attribute of every environment or of those named, one value each."""
+        for env_id, value in zip(self._all if env_ids is None else env_ids, values, strict=True):
+            self._slots[env_id].env.set_wrapper_attr(name, value)
+
+    def layers(self) -> list[list[str]]:
+        """Return the names of the classes of each environment, the outermost wrapper first."""
+        return [list(_layers(slot.env)) for slot in self._slots]
 
     def reset(
         self,
@@ -212,24 +180,29 @@ class SerialVec:
         rows, plain, watch = self._rows, self._plain, self._watch
         rows.terminated[: len(ids)] = rows.truncated[: len(ids)] = False
         rows.valid[: len(ids)] = True
-        rewards = rows.reward
         ended: dict[int, Ended] = {}
+        rewards: list[float] = []
+        shown: list[Array] = []
         for row, slot in enumerate(slots):
             if watch is not None:
                 watch(slot, actions[row])
             try:
                 reward, terminated, truncated = slot.step(actions[row])
             except EnvFailure as failure:
+                rewards.append(0.0)
                 ended[row] = self._lose(slot, failure, rows, row)
             else:
-                rewards[row] = reward
+                rewards.append(reward)
                 if slot.ended:
                     rows.terminated[row], rows.truncated[row] = terminated, truncated
                     ended[row] = self._end(slot, slot.finish(terminated), None)
             if plain is not None:
-                plain[row] = slot.obs[0]
+                shown.append(slot.obs[0])
             else:
                 write_row(slot, row, rows.obs, rows.mask)
+        rows.reward[: len(ids)] = rewards
+        if plain is not None and shown:
+            np.concatenate(shown, out=plain[: len(ids) * rows.obs[0].shape[1]], casting="unsafe")
         self._ready = True
         return self._finish(ids, rows, ended)
 
@@ -375,17 +348,20 @@ class SerialVec:
             ended=np.empty(0, np.int64),
             final_obs=tuple(array[:num_ended] for array in rows.final_obs),
             final_mask=None if rows.final_mask is None else rows.final_mask[:num_ended],
-            infos={row: self._slots[env_id].info for row, env_id in enumerate(ids)} if self._infos else {},
+            infos=self._show_infos(ids) if self._infos else {},
         )
+
+    def _show_infos(self, ids: list[int]) -> dict[int, dict[str, Any]]:
+        """The infos that say something, by row."""
+        return {row: info for row, env_id in enumerate(ids) if (info := self._slots[env_id].info)}
 
     def _check_open(self) -> None:
         if not self._slots:
             raise UsageError("the vector is closed; make a new one")
 
 
-def write_row(slot: EnvSlot, row: int, obs: Leaves, mask: Array | None) -> None:
-    """Copy what a slot shows into row arrays; the environment may reuse its own."""
-    for array, leaf in zip(obs, slot.obs, strict=True):
-        array[row] = leaf
-    if mask is not None:
-        mask[row] = slot.mask
+def _layers(env: Env) -> Iterator[str]:
+    while isinstance(env, Wrapper):
+        yield f"{type(env).__module__}.{type(env).__qualname__}"
+        env = env.env
+    yield f"{type(env).__module__}.{type(env).__qualname__}"

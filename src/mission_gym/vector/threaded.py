@@ -16,7 +16,8 @@ import numpy as np
 from mission_gym.data import Array, StepBatch
 from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.errors import EnvFailure, UsageError
-from mission_gym.vector.serial import Ended, Rows, SerialVec, make_rows, write_row
+from mission_gym.vector.rows import Rows, make_rows, write_row
+from mission_gym.vector.serial import Ended, SerialVec
 
 _Done = SimpleQueue[tuple[int, Ended | None, BaseException | None]]
 _Task = tuple[int, Any, Rows, _Done]

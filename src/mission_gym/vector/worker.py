@@ -20,7 +20,8 @@ from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot
 from mission_gym.procs import Link, describe_error
 from mission_gym.vector.board import RESETTING, carve_board
-from mission_gym.vector.serial import SerialVec, make_rows
+from mission_gym.vector.rows import make_rows
+from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.threaded import ThreadedVec
 
 _BEAT = struct.Struct("<5q")
@@ -93,7 +94,7 @@ class Service:
             self.vec.use(self._scratch)
             batch = self.vec.reset(env_ids, seeds, options)
             self._scatter(env_ids)
-        return {row: info for row, info in batch.infos.items() if info}
+        return batch.infos
 
     def step(self, rows: list[int] | None) -> Any:
         """Step all rows, or those named; None if nothing but numbers came of it."""
@@ -113,7 +114,7 @@ class Service:
                 array[: len(leaf)] = leaf
             if shared.final_mask is not None:
                 shared.final_mask[: len(batch.ended)] = batch.final_mask
-        infos = {row: info for row, info in batch.infos.items() if info}
+        infos = batch.infos
         if not len(batch.ended) and not infos:
             return None
         return batch.ended.tolist(), batch.episodes, infos, batch.final_infos
@@ -143,11 +144,14 @@ class Service:
     def statistics(self) -> dict[str, Any]:
         return self.vec.statistics()
 
-    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        return self.vec.call(name, *args, **kwargs)
+    def call(self, name: str, args: Any, kwargs: Any, rows: list[int]) -> list[Any]:
+        return self.vec.call(name, args, kwargs, rows)
 
-    def set_attr(self, name: str, values: list[Any]) -> None:
-        self.vec.set_attr(name, values)
+    def set_attr(self, name: str, values: list[Any], rows: list[int]) -> None:
+        self.vec.set_attr(name, values, rows)
+
+    def layers(self) -> list[list[str]]:
+        return self.vec.layers()
 
     def close(self) -> list[str]:
         self.vec.close()

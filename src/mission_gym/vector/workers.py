@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
@@ -34,15 +35,16 @@ def split_rows(num_envs: int, num_workers: int, unit: int = 1) -> list[range]:
     units = -(-num_envs // unit)
     workers = min(num_workers, units)
     edges = [min(num_envs, units * i // workers * unit) for i in range(workers + 1)]
-    return [range(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return [range(first, last) for first, last in pairwise(edges)]
 
 
 class WorkersVec:
     """A vector of environments in worker processes.
 
-    threads: one worker that steps its environments side by side, for those that wait. unit: rows that must share a worker. first_ready: `recv` gives the rows of the workers that are ready
-    instead of all that were sent. service, extra, carve: what another room adds to the workers; what
-    `carve` makes of the shared memory behind the board is in `shared`.
+    threads: one worker that steps its environments side by side, for those that wait. unit: rows that must
+    share a worker. first_ready: `recv` gives the rows of the workers that are ready instead of all that
+    were sent. service, extra, carve: what another room adds to the workers; what `carve` makes of the
+    shared memory behind the board is in `shared`.
     """
 
     rows_step_alone = True
@@ -77,6 +79,7 @@ class WorkersVec:
         self._close_errors: list[str] = []
         self._num_steps = self._num_episodes = 0
         self._ready = False
+        self._abandoned = ""
         self._numbers = [0] * num_envs  # of the running episodes
         self._worker_of = [w for w, ids in enumerate(self.env_ids) for _ in ids]
         self._pending: dict[int, list[int] | None] = {}  # worker -> rows sent, None for all of its own
@@ -187,8 +190,17 @@ class WorkersVec:
         self.send(actions)
         return self.recv()
 
+    def abandon(self, reason: str) -> None:
+        """Give the running episodes up: workers do not answer, and nobody can wait for them."""
+        self._abandoned = reason
+
     def state(self) -> list[SlotState]:
         """Return what `restore` needs, one entry for each environment."""
+        if self._abandoned:
+            return [
+                SlotState("boundary", number, None, 0, 0.0, (), reason=self._abandoned)
+                for number in self._numbers
+            ]
         if not self._ready or self._pending:
             raise UsageError("state() before reset() or between send() and recv(); take it between steps")
         replies = self.crew.ask(range(self.crew.size), "state")
@@ -225,15 +237,39 @@ class WorkersVec:
             if not episode.failed:
                 self.crew.budget.forget(episode.env_id)
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call a method, or read an attribute, of every environment."""
-        replies = self.crew.ask(range(self.crew.size), "call", name, args, kwargs)
-        return [item for reply in replies for item in reply]
+    def call(
+        self,
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        env_ids: Sequence[int] | None = None,
+    ) -> list[Any]:
+        """Call a method, or read an attribute, of every environment or of those named."""
+        ids = list(range(self.num_envs)) if env_ids is None else list(env_ids)
+        parts = self._split(ids)
+        replies = self.crew.ask(parts, "call", name, args, kwargs, each=[(rows,) for rows in parts.values()])
+        found = {
+            row + self.env_ids[worker][0]: item
+            for (worker, rows), reply in zip(parts.items(), replies, strict=True)
+            for row, item in zip(rows, reply, strict=True)
+        }
+        return [found[env_id] for env_id in ids]
 
-    def set_attr(self, name: str, values: Sequence[Any]) -> None:
-        """Set an attribute of every environment, one value each."""
-        each = [(list(values[ids[0] : ids[-1] + 1]),) for ids in self.env_ids]
-        self.crew.ask(range(self.crew.size), "set_attr", name, each=each)
+    def set_attr(self, name: str, values: Sequence[Any], env_ids: Sequence[int] | None = None) -> None:
+        """Set an attribute of every environment or of those named, one value each."""
+        ids = list(range(self.num_envs)) if env_ids is None else list(env_ids)
+        value_of = dict(zip(ids, values, strict=True))
+        parts = self._split(ids)
+        each = [
+            ([value_of[row + self.env_ids[worker][0]] for row in rows], rows)
+            for worker, rows in parts.items()
+        ]
+        self.crew.ask(parts, "set_attr", name, each=each)
+
+    def layers(self) -> list[list[str]]:
+        """Return the names of the classes of each environment, the outermost wrapper first."""
+        replies = self.crew.ask(range(self.crew.size), "layers")
+        return [names for reply in replies for names in reply]
 
     def statistics(self) -> dict[str, Any]:
         """Return counts, and what `close` met."""

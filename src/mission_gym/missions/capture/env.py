@@ -12,7 +12,7 @@ from gymnasium import spaces
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
 from mission_gym.missions.capture.baselines import Baselines, Policy
-from mission_gym.missions.capture.scenario import load_scenario
+from mission_gym.missions.capture.scenario import SHIPPED, load_scenario
 from mission_gym.missions.capture.sim.layout import NUM_ACTIONS, OUTCOMES
 from mission_gym.missions.capture.simulator import Simulator, to_seed
 
@@ -48,19 +48,24 @@ class CaptureEnv(gym.Env[Array, Array]):
         self.baselines: dict[str, Policy] = Baselines(self.simulator.scenario).single
         self.render_mode = render_mode
         self._terms: dict[str, float] = {}  # summed over the episode, for the renderer
-        self._running = False
+        self._seeded = self._running = False
         self._renderer: Any = None
+
+    @staticmethod
+    def snapshot_kwargs(config_dir: str | Path | None = None, **others: Any) -> dict[str, Any]:
+        """The folder of scenario files in use, for a run to own."""
+        return {"config_dir": str(SHIPPED if config_dir is None else config_dir)}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
         """Begin an episode: number 0 of the seed, or the next one of the seed given last."""
-        fresh = self._np_random is None
         super().reset(seed=seed)
         if seed is not None:
             self.simulator.seed(_ROW, np.array([to_seed(seed)]))
-        elif fresh:
+        elif not self._seeded:
             self.simulator.seed(_ROW, self.np_random.integers(1 << 62, size=1))
+        self._seeded = True
         obs, mask = self.simulator.make_outputs()
         self.simulator.begin(_ROW, obs, mask)
         self._running, self._terms = True, {}
@@ -116,7 +121,7 @@ class CaptureEnv(gym.Env[Array, Array]):
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on exactly from what `get_state` gave."""
         self.simulator.set_state(state)
-        self._running, self._terms = state["running"], dict(state["terms"])
+        self._seeded, self._running, self._terms = True, state["running"], dict(state["terms"])
 
     def close(self) -> None:
         if self._renderer is not None:

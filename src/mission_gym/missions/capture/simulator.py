@@ -160,6 +160,11 @@ def compile_kernels() -> None:
     simulator.step(np.zeros((1, simulator.num_attackers), np.int64))
 
 
+def is_compiling() -> bool:
+    """Whether `compile_kernels` found no cache on disk that it could load."""
+    return bool(begin_rows.stats.cache_misses or step_rows.stats.cache_misses)  # type: ignore[attr-defined]
+
+
 def _bytes(array: Array) -> Array:
     return array.reshape(-1).view(np.uint8)
 

@@ -50,13 +50,12 @@ class CaptureVectorEnv(VectorEnv[Array, Array, Array]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.baselines: dict[str, BatchPolicy] = Baselines(self.simulator.scenario).batch
         self._rows = np.arange(num_envs)
-        self._running = False
+        self._seeded = self._running = False
 
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
         """Begin an episode in every row. seed: one for each row, or one number s for s, s + 1, ..."""
-        fresh = self._np_random is None
         super().reset(seed=seed if isinstance(seed, int) else None)
         if isinstance(seed, int):
             seeds = np.array([to_seed(seed + row) for row in range(self.num_envs)])
@@ -66,8 +65,9 @@ class CaptureVectorEnv(VectorEnv[Array, Array, Array]):
             seeds = np.array([to_seed(int(one)) for one in seed])
         else:
             seeds = self.np_random.integers(1 << 62, size=self.num_envs)
-        if seed is not None or fresh:  # else every row goes on to the next episode of its seed
+        if seed is not None or not self._seeded:  # else every row goes on to the next episode of its seed
             self.simulator.seed(self._rows, seeds)
+            self._seeded = True
         obs, mask = self.simulator.make_outputs()
         self.simulator.begin(self._rows, obs, mask)
         self._running = True
@@ -110,7 +110,7 @@ class CaptureVectorEnv(VectorEnv[Array, Array, Array]):
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on exactly from what `get_state` gave."""
         self.simulator.set_state(state)
-        self._running = True
+        self._seeded = self._running = True
 
     def close_extras(self, **kwargs: Any) -> None:
         self.simulator.close()

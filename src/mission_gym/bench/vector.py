@@ -1,0 +1,304 @@
+"""`bench vector`: steps per second of vectors over environments of known cost, peers in the same run.
+
+Stepping compares `make_vec(backend="auto")` with Gymnasium's and SB3's vectors. Collecting compares our
+workers, which act for themselves with a 64,64 policy, with the same peers under the same policy here. The
+limit is one plain loop per core, all at once. Every number is a median of three, the contestants in turn.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from mission_gym.bench.burn import Burn, loop_plainly, measure_spins_per_us
+from mission_gym.bench.contest import Row
+from mission_gym.data import EnvSpec, Weights
+from mission_gym.env.probe import probe
+from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
+from mission_gym.policy.sampling import draw_noise
+from mission_gym.procs import usable_cores
+from mission_gym.rollout.collector import clear_block
+from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_block
+from mission_gym.run.assemble import choose_acting_rows
+from mission_gym.vector.api import make_vec
+from mission_gym.vector.workers import WorkersVec
+
+_REPEATS = 3
+Measure = Callable[[float], float]  # seconds -> steps per second
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What environments cost."""
+
+    step_us: int
+    num_envs: int = 32
+    jitter: bool = False
+    reset_steps: int = 0
+    slow: bool = False  # the first environment is 20 times slower
+    image: bool = False
+
+    def __str__(self) -> str:
+        extras = [
+            "jitter" if self.jitter else "",
+            f"reset = {self.reset_steps} steps" if self.reset_steps else "",
+            "one 20 times slower" if self.slow else "",
+            "84x84x4" if self.image else "",
+        ]
+        return ", ".join([f"{self.step_us} us", f"{self.num_envs} envs", *filter(None, extras)])
+
+    def factories(self, spins_per_us: float) -> list[Callable[[], Burn]]:
+        spins = int(self.step_us * spins_per_us)
+        shared: dict[str, Any] = {"jitter": self.jitter, "reset_steps": self.reset_steps, "image": self.image}
+        rest = [partial(Burn, spins, **shared)] * (self.num_envs - 1)
+        return [partial(Burn, spins * (20 if self.slow else 1), **shared), *rest]
+
+
+SHORT = (
+    *(Case(step_us) for step_us in (0, 10, 100, 1000)),
+    Case(100, jitter=True),
+    Case(100, reset_steps=50),
+    Case(100, slow=True),
+    Case(100, num_envs=8),
+    Case(100, image=True),
+)
+_KINDS: tuple[dict[str, Any], ...] = ({}, {"jitter": True}, {"reset_steps": 50}, {"slow": True})
+FULL = tuple(
+    Case(step_us, num_envs, image=image, **kind)
+    for step_us in (0, 10, 100, 1000)
+    for num_envs in (8, 32, 128)
+    for image in (False, True)
+    for kind in _KINDS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VectorGrid:
+    """What is measured, and for how long each time."""
+
+    cases: tuple[Case, ...] = SHORT
+    seconds: float = 0.6
+    waiting_envs: int = 256
+
+
+def measure_vector(grid: VectorGrid) -> list[Row]:
+    """Two rows for each case, then the waiting environments and the memory of a worker."""
+    spins_per_us = measure_spins_per_us()
+    rows: list[Row] = []
+    for number, case in enumerate(grid.cases, 1):
+        print(f"[{number}/{len(grid.cases)}] {case}", file=sys.stderr)
+        rows += _measure_case(case, spins_per_us, grid.seconds)
+    return [*rows, _measure_waiting(grid.waiting_envs), _measure_memory()]
+
+
+def _measure_case(case: Case, spins_per_us: float, seconds: float) -> list[Row]:
+    factories = case.factories(spins_per_us)
+    spec = probe(factories[-1], "burn")
+    weights = _make_weights(spec) if not case.image else None
+    rates: dict[str, list[float]] = {}
+    limits: list[float] = []
+    with ExitStack() as stack:
+        contestants: dict[str, Measure] = {}
+        for name, make in _peers(case.num_envs).items():
+            step, close = make(factories)
+            stack.callback(close)
+            contestants[name] = partial(_step, step, case.num_envs)
+            if weights is not None:
+                contestants[f"{name} with policy"] = partial(
+                    _act_and_step, step, spec, weights, case.num_envs
+                )
+        ours: Any = stack.enter_context(_closing(make_vec(factories)))
+        ours.reset(seed=0)
+        contestants["ours"] = partial(_step, ours.step, case.num_envs)
+        if weights is not None:
+            contestants["ours collecting"] = stack.enter_context(_collecting(factories, spec, weights, case))
+        for _ in range(_REPEATS):
+            limits.append(_measure_limit(case, spins_per_us, seconds))
+            for name, measure in contestants.items():
+                rates.setdefault(name, []).append(measure(seconds))
+    medians = {name: statistics.median(column) for name, column in rates.items()}
+    limit = statistics.median(limits)
+    rows = [_row(f"stepping, {case}", "ours", medians, set(_peers(1)), limit)]
+    if weights is not None:
+        peers = {name for name in medians if name.endswith("with policy")}
+        rows.append(_row(f"collecting, {case}", "ours collecting", medians, peers, limit))
+    return rows
+
+
+def _row(case: str, ours: str, medians: dict[str, float], peers: set[str], limit: float) -> Row:
+    rivals = {name: medians[name] for name in sorted(peers)}
+    parallel = [rate for name, rate in rivals.items() if "async" in name or "subproc" in name]
+    return {
+        "case": case,
+        "ours": medians[ours],
+        "peers": rivals,
+        "ratio": medians[ours] / max(rivals.values()) if rivals else None,
+        "ratio_to_parallel": medians[ours] / max(parallel) if parallel else None,
+        "unit": "steps/s",
+        "limit": limit,
+        "of_limit": medians[ours] / limit,
+    }
+
+
+def _step(step: Callable[[Any], Any], num_envs: int, seconds: float) -> float:
+    actions = np.zeros(num_envs, np.int64)
+    count, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        step(actions)
+        count += num_envs
+    return count / (time.perf_counter() - begun)
+
+
+def _act_and_step(
+    step: Callable[[Any], Any], spec: EnvSpec, weights: Weights, num_envs: int, seconds: float
+) -> float:
+    """As a collector of one process does: act for all rows, then step them."""
+    policy = NumpyPolicy(PolicySpec(spec.leaves, spec.action))
+    policy.load(weights)
+    rng = np.random.default_rng(0)
+    obs = np.zeros((num_envs, *spec.leaves[0].shape), np.float32)
+    count, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        out = policy.act((obs,), None, draw_noise(spec.action, rng, 1, num_envs)[0])
+        obs = step(out.action[:, 0])[0]
+        count += num_envs
+    return count / (time.perf_counter() - begun)
+
+
+@contextmanager
+def _collecting(factories: Any, spec: EnvSpec, weights: Weights, case: Case) -> Iterator[Measure]:
+    """Our workers filling blocks of about a quarter of a second."""
+    workers = min(usable_cores(), case.num_envs)
+    rows = choose_acting_rows(case.num_envs, workers)
+    step_s = (case.step_us * (2 if case.reset_steps or case.slow else 1) + 10) * 1e-6
+    num_steps = int(np.clip(0.25 * workers / (step_s * case.num_envs), 16, 512))
+    with WorkersVec(
+        factories, spec, case.num_envs, lambda env_id, number: 1000 * env_id + number, num_workers=workers,
+        unit=rows, service=SERVICE, carve=carve_block(spec, num_steps, case.num_envs),
+        extra=CollectSetup(PolicySpec(spec.leaves, spec.action), 0, rows, num_steps),
+    ) as vec:  # fmt: skip
+        collector = RemoteCollector(vec, spec)
+        collector.policy.load(weights)
+        collector.start()
+
+        def measure(seconds: float) -> float:
+            count, begun = 0, time.perf_counter()
+            while time.perf_counter() - begun < seconds:
+                collector.fill(collector.block, count, lambda: False)
+                clear_block(collector.block)
+                count += num_steps * case.num_envs
+            return count / (time.perf_counter() - begun)
+
+        yield measure
+
+
+def _measure_limit(case: Case, spins_per_us: float, seconds: float) -> float:
+    """One plain loop per core, all at once; with one slow environment, what its share of the cores leaves."""
+    cores = usable_cores()
+    spins = int(case.step_us * spins_per_us)
+    kwargs = {"spins": spins, "jitter": case.jitter, "reset_steps": case.reset_steps, "image": case.image}
+    with ProcessPoolExecutor(cores, multiprocessing.get_context("fork")) as pool:
+        start_at = time.time() + 0.1
+        jobs = [pool.submit(loop_plainly, kwargs, seconds, start_at) for _ in range(cores)]
+        limit = sum(job.result() for job in jobs)
+    # Equal steps of all: 31 + 20 steps' worth of work for 32 steps.
+    return limit * case.num_envs / (case.num_envs + 19) if case.slow else limit
+
+
+def _peers(num_envs: int) -> dict[str, Any]:
+    """Name to what makes a peer from factories: its step function, and how to close it. Processes are
+    forked, which is their fastest start."""
+
+    def gymnasium(kind: Any, **options: Any) -> Any:
+        def make(factories: Any) -> Any:
+            vec = kind(factories, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP, **options)
+            vec.reset(seed=0)
+            return vec.step, vec.close
+
+        return make
+
+    def sb3(name: str, **options: Any) -> Any:
+        def make(factories: Any) -> Any:
+            from stable_baselines3.common import vec_env
+
+            vec = getattr(vec_env, name)(factories, **options)
+            vec.reset()
+            return vec.step, vec.close
+
+        return make
+
+    peers = {
+        "gymnasium sync": gymnasium(gym.vector.SyncVectorEnv),
+        "gymnasium async": gymnasium(gym.vector.AsyncVectorEnv, context="fork"),
+    }
+    if importlib.util.find_spec("stable_baselines3") and num_envs <= 32:
+        peers |= {"sb3 dummy": sb3("DummyVecEnv"), "sb3 subproc": sb3("SubprocVecEnv", start_method="fork")}
+    return peers
+
+
+@contextmanager
+def _closing(vec: Any) -> Iterator[Any]:
+    try:
+        yield vec
+    finally:
+        vec.close()
+
+
+def _make_weights(spec: EnvSpec) -> Weights:
+    """A 64,64 policy."""
+    encoder, rng = Encoder(spec.leaves, True), np.random.default_rng(0)
+    widths = (encoder.num_flat, 64, 64, spec.action.num_params)
+    arrays = {} if encoder.normalizer is None else encoder.normalizer.arrays()
+    for layer in range(3):
+        shape = (widths[layer + 1], widths[layer])
+        arrays[f"actor.{2 * layer}.weight"] = rng.normal(size=shape).astype(np.float32) * np.float32(0.1)
+        arrays[f"actor.{2 * layer}.bias"] = np.zeros(shape[0], np.float32)
+    return Weights(0, arrays)
+
+
+def _measure_waiting(num_envs: int, wait_s: float = 0.02) -> Row:
+    """Environments that wait, as threads of one process."""
+    with _closing(make_vec(partial(Burn, wait_s=wait_s), num_envs, backend="threads")) as vec:
+        vec.reset(seed=0)
+        rate = statistics.median(_step(vec.step, num_envs, 1.0) for _ in range(_REPEATS))
+    limit = num_envs / wait_s
+    return {
+        "case": f"threads, {num_envs} envs that wait {1000 * wait_s:.0f} ms", "ours": rate, "peers": {},
+        "ratio": None, "unit": "steps/s", "limit": limit, "of_limit": rate / limit,
+    }  # fmt: skip
+
+
+def _measure_memory() -> Row:
+    """The proportional memory of a worker with CartPole, 8 environments in two workers."""
+    with _closing(make_vec("CartPole-v1", 8, backend="workers", num_workers=2)) as vec:
+        vec.reset(seed=0)
+        _step(vec.step, 8, 0.2)
+        sizes = [_read_pss_mb(pid) for pid in vec.inner.crew.pids()]
+    known = [size for size in sizes if size is not None]
+    return {
+        "case": "memory of a CartPole worker", "ours": max(known) if known else None, "peers": {},
+        "ratio": None, "unit": "MB PSS",
+    }  # fmt: skip
+
+
+def _read_pss_mb(pid: int) -> float | None:
+    path = Path(f"/proc/{pid}/smaps_rollup")
+    if not path.exists():  # only Linux tells
+        return None
+    for line in path.read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) / 1024
+    return None

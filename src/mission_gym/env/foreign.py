@@ -1,0 +1,62 @@
+"""A VecEnv of Stable-Baselines3 as a `gymnasium.vector.VectorEnv`, recognised by its methods: SB3 is not
+imported. It resets in the same step, as `terminal_observation` tells.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from mission_gym.data import Array
+
+
+def is_sb3(made: Any) -> bool:
+    """Whether an object has what a VecEnv of SB3 has."""
+    return all(hasattr(made, name) for name in ("step_async", "step_wait", "env_method", "num_envs"))
+
+
+class FromSB3(VectorEnv[Any, Any, Any]):
+    """The adapter; truncation is what SB3 calls `TimeLimit.truncated`."""
+
+    def __init__(self, vec: Any) -> None:
+        self._vec = vec
+        self.num_envs = int(vec.num_envs)
+        self.single_observation_space = vec.observation_space
+        self.single_action_space = vec.action_space
+        self.observation_space = batch_space(vec.observation_space, self.num_envs)
+        self.action_space = batch_space(vec.action_space, self.num_envs)
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all rows; a seed is SB3's, row i gets seed + i."""
+        if isinstance(seed, int):
+            self._vec.seed(seed)
+        obs = self._vec.reset()
+        infos: dict[str, Any] = {}
+        for row, info in enumerate(self._vec.reset_infos):
+            infos = self._add_info(infos, info, row)
+        return obs, infos
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Step all rows."""
+        obs, reward, done, rows = self._vec.step(np.asarray(actions))
+        truncated = np.array([bool(info.get("TimeLimit.truncated")) for info in rows]) & done
+        infos: dict[str, Any] = {}
+        for row, info in enumerate(rows):
+            told = {key: value for key, value in info.items() if key not in _SB3_KEYS}
+            if done[row]:
+                told = {"final_obs": info["terminal_observation"], "final_info": told}
+            infos = self._add_info(infos, told, row)
+        return obs, np.asarray(reward, np.float64), done & ~truncated, truncated, infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the environments."""
+        self._vec.close()
+
+
+_SB3_KEYS = ("TimeLimit.truncated", "terminal_observation")

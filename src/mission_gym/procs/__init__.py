@@ -1,0 +1,24 @@
+"""Supervised child processes and the memory they share; nothing is left behind whatever dies.
+
+A child is a plain Python process that runs `module:callable` with a Link: commands come in and replies go
+out as pickled frames over pipes between our own processes. It has its own session, capped threads, the
+parent's import path, and its output in a bounded log. When the parent's end of the command pipe closes, by
+`kill -9` too, the child ends itself and everything it started.
+"""
+
+from mission_gym.procs.children import BoundedLog, Child, dump_object, usable_cores, wait_for_replies
+from mission_gym.procs.inside import Link, child_main, describe_error
+from mission_gym.procs.memory import Carver, Region
+
+__all__ = [
+    "BoundedLog",
+    "Carver",
+    "Child",
+    "Link",
+    "Region",
+    "child_main",
+    "describe_error",
+    "dump_object",
+    "usable_cores",
+    "wait_for_replies",
+]

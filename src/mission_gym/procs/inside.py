@@ -1,0 +1,121 @@
+"""A child process from the inside: its pipes, its main function, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import os
+import pickle
+import select
+import signal
+import struct
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+from mission_gym.errors import WorkerError
+from mission_gym.procs.memory import Region
+
+HEADER = struct.Struct("<I")  # of a frame: its length
+SPIN_S = 30e-6
+STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
+COOKIE = "MISSION_GYM_CHILD"  # marks a child and all that it starts, even in sessions of their own
+
+
+class Link:
+    """The child's end: commands in, replies out. Several threads may reply."""
+
+    def __init__(self, read_fd: int, write_fd: int, regions: list[Region]) -> None:
+        self.regions = regions
+        self._read_fd, self._write_fd = read_fd, write_fd
+        self._lock = threading.Lock()
+        self._poll = select.poll()
+        self._poll.register(read_fd, select.POLLIN)
+
+    def recv(self, spin: bool = False) -> Any:
+        """Wait for the next command; EOFError when the parent is gone."""
+        if spin:
+            end = time.perf_counter() + SPIN_S
+            while time.perf_counter() < end and not self._poll.poll(0):
+                pass
+        (length,) = HEADER.unpack(self._read(HEADER.size))
+        return pickle.loads(self._read(length))
+
+    def send(self, reply: Any) -> None:
+        """Hand over a reply."""
+        try:
+            data = pickle.dumps(reply, pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, AttributeError, TypeError):  # classes that came by value go back so
+            import cloudpickle  # type: ignore[import-untyped]
+
+            data = cloudpickle.dumps(reply)
+        view = memoryview(HEADER.pack(len(data)) + data)
+        with self._lock:
+            while view:
+                view = view[os.write(self._write_fd, view) :]
+
+    def _read(self, count: int) -> bytes:
+        parts = []
+        while count:
+            part = os.read(self._read_fd, count)
+            if not part:
+                raise EOFError
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+
+def child_main() -> None:
+    """What a child runs: its pipes go out of the environment's reach, then `module:callable(link, setup)`."""
+    read_fd, write_fd = os.dup(0), os.dup(1)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)  # what environments print goes to the log
+    if STACK_SIGNAL is not None:
+        faulthandler.register(STACK_SIGNAL, all_threads=True)
+    threading.Thread(target=_end_with_parent, args=(read_fd,), daemon=True).start()
+    link = Link(read_fd, write_fd, [])
+    with contextlib.suppress(EOFError):
+        target, setup, regions = link.recv()
+        link.regions = [Region(size, handle) for size, handle in regions]
+        module, _, name = target.partition(":")
+        getattr(importlib.import_module(module), name)(link, setup)
+    sys.stdout.flush()
+    os._exit(0)  # threads of environments must not hold the process
+
+
+def describe_error(error: BaseException) -> tuple[BaseException, str]:
+    """An error in a form that crosses processes, with its traceback as text."""
+    text = "".join(traceback.format_exception(error.__cause__ or error))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001  border: the user's exception classes
+        return WorkerError(f"{type(error).__name__}: {error}"), text
+    return error, text
+
+
+def _end_with_parent(fd: int) -> None:
+    """Wait until the parent's end of the pipe is closed, then end the whole tree."""
+    poll = select.poll()
+    poll.register(fd, 0)  # hang-up is always reported
+    poll.poll()
+    time.sleep(0.5)  # an orderly end is the main thread's
+    end_tree(os.getpid(), os.environ.get(COOKIE, ""))
+    os._exit(1)
+
+
+def end_tree(pid: int, token: str) -> None:
+    """Kill a child's group and every process that carries its mark, itself last."""
+    import psutil
+
+    me = os.getpid()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid not in (me, pid) and process.environ().get(COOKIE) == token:
+                process.kill()
+    if pid != me:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)

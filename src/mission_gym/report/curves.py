@@ -1,0 +1,83 @@
+"""Curves as SVG text, drawn by hand: a title, axes with round numbers, a line and a legend entry per series.
+
+Colours are classes of the page (`c0` to `c5`), so that light and dark pages each have their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+Points = Sequence[tuple[float, float]]
+NUM_COLORS = 6
+_WIDTH, _HEIGHT = 560, 280
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 54, 34
+
+
+def draw_curves(
+    title: str, series: Mapping[str, Points], *, unit: str = "", top: float | None = None
+) -> str:
+    """A chart over steps; `top` fixes a range from 0, as for shares in per cent."""
+    series = {name: _finite(points) for name, points in series.items()}
+    series = {name: points for name, points in series.items() if points}
+    if not series:
+        return f'<p class="quiet">{escape(title)}: n/a</p>'
+    xs = [x for points in series.values() for x, _ in points]
+    ys = [y for points in series.values() for _, y in points]
+    x_ticks = _find_ticks(0.0, max(xs))
+    y_ticks = _find_ticks(0.0, top) if top is not None else _find_ticks(min(ys), max(ys))
+    x_high, y_low, y_high = max(max(xs), x_ticks[-1]), y_ticks[0], y_ticks[-1]
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = (x / x_high) * (_WIDTH - _LEFT - _RIGHT)
+        up = (y - y_low) / (y_high - y_low) * (_HEIGHT - _TOP - _BOTTOM)
+        return round(_LEFT + across, 1), round(_HEIGHT - _BOTTOM - up, 1)
+
+    parts = [f'<text class="title" x="8" y="20">{escape(title)}</text>']
+    for tick in y_ticks:
+        _, y = place(0.0, tick)
+        parts.append(f'<line class="grid" x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}"/>')
+        parts.append(f'<text class="tick" x="{_LEFT - 7}" y="{y + 4}" text-anchor="end">{_short(tick)}{unit}</text>')
+    for tick in x_ticks:
+        x, _ = place(tick, y_low)
+        parts.append(f'<text class="tick" x="{x}" y="{_HEIGHT - 12}" text-anchor="middle">{_short(tick)}</text>')
+    legend_x = 8.0
+    for number, (name, points) in enumerate(series.items()):
+        color = f"c{number % NUM_COLORS}"
+        path = " ".join("{},{}".format(*place(x, y)) for x, y in points)
+        parts.append(f'<polyline class="line {color}" points="{path}"/>')
+        if len(points) == 1:
+            x, y = place(*points[0])
+            parts.append(f'<circle class="dot {color}" cx="{x}" cy="{y}" r="3"/>')
+        if len(series) > 1:
+            parts.append(f'<rect class="dot {color}" x="{legend_x:.0f}" y="32" width="10" height="10"/>')
+            parts.append(f'<text class="tick" x="{legend_x + 14:.0f}" y="41">{escape(name)}</text>')
+            legend_x += 30 + 6.6 * len(name)
+    body = "\n".join(parts)
+    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">\n{body}\n</svg>'
+
+
+def _finite(points: Points) -> list[tuple[float, float]]:
+    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+
+
+def _find_ticks(low: float, high: float) -> list[float]:
+    """About five round numbers that span the values."""
+    span = high - low
+    if span <= 0:
+        low, high = low - 0.5, low + 0.5
+        span = 1.0
+    rough = span / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(number * step, 10) for number in range(first, last + 1)]
+
+
+def _short(value: float) -> str:
+    """A tick as 0.5, 40, 20k or 1.5M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{letter}"
+    return f"{value:.4g}"

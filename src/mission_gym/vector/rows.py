@@ -1,0 +1,67 @@
+"""The arrays that vectors write their steps into, one row for each environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mission_gym.data import Array, EnvSpec, Leaves
+from mission_gym.env.slot import EnvSlot
+
+Allocate = Callable[[Any, Any], Array]  # shape, dtype -> zeros
+
+
+@dataclass(slots=True)
+class Rows:
+    """The arrays that a vector writes its steps into, one row for each environment."""
+
+    obs: Leaves
+    mask: Array | None
+    final_obs: Leaves
+    final_mask: Array | None
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+
+    def part(self, first: int, last: int) -> Rows:
+        """The rows from `first` up to `last`, as views."""
+        cut = slice(first, last)
+        return Rows(
+            tuple(leaf[cut] for leaf in self.obs),
+            None if self.mask is None else self.mask[cut],
+            tuple(leaf[cut] for leaf in self.final_obs),
+            None if self.final_mask is None else self.final_mask[cut],
+            self.reward[cut],
+            self.terminated[cut],
+            self.truncated[cut],
+            self.valid[cut],
+        )
+
+
+def make_rows(spec: EnvSpec, count: int, allocate: Allocate = np.zeros) -> Rows:
+    """Blank rows, in memory of the allocator's choice."""
+
+    def leaves() -> Leaves:
+        return tuple(allocate((count, *leaf.shape), leaf.dtype) for leaf in spec.leaves)
+
+    def masks() -> Array | None:
+        return allocate((count, spec.mask_size), np.bool_) if spec.mask_source else None
+
+    def flags() -> Array:
+        return allocate((count,), np.bool_)
+
+    return Rows(
+        leaves(), masks(), leaves(), masks(), allocate((count,), np.float64), flags(), flags(), flags()
+    )
+
+
+def write_row(slot: EnvSlot, row: int, obs: Leaves, mask: Array | None) -> None:
+    """Copy what a slot shows into row arrays; the environment may reuse its own."""
+    for array, leaf in zip(obs, slot.obs, strict=True):
+        array[row] = leaf
+    if mask is not None:
+        mask[row] = slot.mask

@@ -1,0 +1,95 @@
+"""Our vectors as a VecEnv of Stable-Baselines3, so that SB3 itself trains on our workers (extra `sb3`).
+
+    model = stable_baselines3.PPO("MlpPolicy", mg.vector.SB3VecEnv("CartPole-v1", 16))
+
+Importing this module imports SB3, and with it torch; nothing else of this room does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.vec_env import VecEnv
+
+from mission_gym.data import Array, StepBatch
+from mission_gym.env.factory import Factory
+from mission_gym.env.spaces import unflatten
+from mission_gym.vector.api import make_vec
+
+Indices = int | Iterable[int] | None
+
+
+class SB3VecEnv(VecEnv):
+    """Same-step auto-reset with `terminal_observation` and `TimeLimit.truncated` in the infos, as SB3 has it.
+
+    env and options are those of `make_vec`; the default backend is `workers`.
+    """
+
+    def __init__(
+        self,
+        env: str | Factory | Sequence[Factory],
+        num_envs: int | None = None,
+        *,
+        backend: str = "workers",
+        **options: Any,
+    ) -> None:
+        gym_vector: Any = make_vec(env, num_envs, backend=backend, **options)
+        self._vec = gym_vector.inner
+        self._gym_vector = gym_vector
+        self._space = gym_vector.single_observation_space
+        super().__init__(gym_vector.num_envs, self._space, gym_vector.single_action_space)
+
+    def reset(self) -> Any:
+        seeds = list(self._seeds)
+        batch = self._vec.reset(seeds=seeds, options=self._options[0] or None)
+        self.reset_infos = [batch.infos.get(row, {}) for row in range(self.num_envs)]
+        self._reset_seeds()
+        self._reset_options()
+        return self._show(batch)
+
+    def step_async(self, actions: Array) -> None:
+        self._vec.send(np.asarray(actions))
+
+    def step_wait(self) -> Any:
+        batch = self._vec.recv()
+        infos: list[dict[str, Any]] = [dict(batch.infos.get(row, {})) for row in range(self.num_envs)]
+        for place, row in enumerate(batch.ended.tolist()):
+            self.reset_infos[row] = infos[row]
+            leaves = tuple(leaf[place].copy() for leaf in batch.final_obs)
+            infos[row] = dict(batch.final_infos.get(row, {}))
+            infos[row]["terminal_observation"] = unflatten(self._space, leaves)
+        done = batch.terminated | batch.truncated
+        for row in range(self.num_envs):
+            infos[row]["TimeLimit.truncated"] = bool(batch.truncated[row] and not batch.terminated[row])
+        return self._show(batch), batch.reward.astype(np.float32), done, infos
+
+    def close(self) -> None:
+        self._gym_vector.close()
+
+    def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
+        return list(self._vec.call(attr_name, env_ids=self._ids(indices)))
+
+    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
+        ids = self._ids(indices)
+        self._vec.set_attr(attr_name, [value] * len(ids), ids)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: Indices = None, **kwargs: Any
+    ) -> list[Any]:
+        return list(self._vec.call(method_name, method_args, kwargs, self._ids(indices)))
+
+    def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
+        name = f"{wrapper_class.__module__}.{wrapper_class.__qualname__}"
+        layers = self._vec.layers()
+        return [name in layers[env_id] for env_id in self._ids(indices)]
+
+    def get_images(self) -> Sequence[Any]:
+        return list(self._vec.call("render"))
+
+    def _ids(self, indices: Indices) -> list[int]:
+        return list(self._get_indices(indices))
+
+    def _show(self, batch: StepBatch) -> Any:
+        return unflatten(self._space, tuple(leaf.copy() for leaf in batch.obs))

@@ -1,0 +1,34 @@
+"""The contest of vectors on the smallest grid: every contestant runs, and the rows can be read."""
+
+from __future__ import annotations
+
+from mission_gym.bench.burn import Burn, measure_spins_per_us
+from mission_gym.bench.vector import FULL, SHORT, Case, VectorGrid, measure_vector
+
+
+def test_every_contestant_runs() -> None:
+    grid = VectorGrid(cases=(Case(10, num_envs=2, jitter=True, reset_steps=1),), seconds=0.02, waiting_envs=2)
+    stepping, collecting, waiting, memory = measure_vector(grid)
+    for row in (stepping, collecting):
+        assert row["ours"] > 0
+        assert row["limit"] > 0
+        assert all(rate > 0 for rate in row["peers"].values())
+        assert row["ratio"] == row["ours"] / max(row["peers"].values())
+    assert {"gymnasium sync", "gymnasium async"} <= stepping["peers"].keys()
+    assert waiting["limit"] == 2 / 0.02
+    assert memory["unit"] == "MB PSS"
+
+
+def test_the_grids_hold_what_the_docs_promise() -> None:
+    assert {case.step_us for case in SHORT} == {case.step_us for case in FULL} == {0, 10, 100, 1000}
+    assert any(case.slow for case in SHORT)
+    assert any(case.image for case in SHORT)
+    slow = Case(100, num_envs=3, slow=True).factories(1.0)
+    assert [factory()._spins for factory in slow] == [2000, 100, 100]
+
+
+def test_burning_costs_what_was_asked_for() -> None:
+    assert measure_spins_per_us() > 0
+    env = Burn(image=True)
+    assert env.reset(seed=0)[0].shape == (84, 84, 4)
+    assert [env.step(0)[3] for _ in range(200)].count(True) == 1

@@ -1,0 +1,56 @@
+"""Command lines of an earlier trainer of the capture mission: they start, and mean what they meant."""
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from mission_gym.cli.training import read_training
+from mission_gym.config.rules import finish
+from mission_gym.missions import CAPTURE_ID
+from mission_gym.store.resolve import list_runs
+
+SCRIPT = "python -m mission_gym.scripts.train_ppo"
+FAST, HEAVY, BEAST = (16, 256, 2048, 15), (32, 256, 4096, 20), (64, 512, 8192, 30)
+# Environments, steps of each, batch, epochs; then the backend and the steps in all, before rounding.
+LINES = {
+    "--preset fast --timesteps 50000000": (*FAST, "batched", 50_000_000),
+    "--preset heavy --timesteps 50000000": (*HEAVY, "batched", 50_000_000),
+    "--preset beast --timesteps 50000000": (*BEAST, "batched", 50_000_000),
+    "--timesteps 50000000 --n-envs 32 --n-steps 256 --batch-size 4096 --n-epochs 20"
+    ' --network-arch "1024,512,256" --subproc --run-name my-heavy-run': (*HEAVY, "workers", 50_000_000),
+    "--preset heavy --run-name job1": (*HEAVY, "batched", None),
+    "--preset fast --timesteps 1000000 --run-name test": (*FAST, "batched", 1_000_000),
+    "--preset heavy --timesteps 50000000 --run-name production": (*HEAVY, "batched", 50_000_000),
+    '--preset heavy --timesteps 50000000 --run-name "parallel-1"': (*HEAVY, "batched", 50_000_000),
+    "--preset heavy --batch-size 2048 --network-arch \"512,512,256\"": (32, 256, 2048, 20, "batched", None),
+    "--preset heavy --batch-size auto": (32, 256, 2048, 20, "batched", None),
+    '--timesteps 50000000 --n-envs 32 --n-steps-per-env 256 --subproc --network-arch "512,512,256"'
+    " --n-epochs 20 --run-name my-experiment": (32, 256, 2048, 20, "workers", 50_000_000),
+    "--timesteps 50M --n-envs 64 --subproc": (64, None, None, None, "workers", 50_000_000),
+    "--timesteps 50M --n-envs 64 --n-steps-per-env 256 --subproc": (64, 256, None, None, "workers", 50_000_000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_the_line_means_what_it_says(line):
+    config = finish(read_training(shlex.split(line)))[0].config
+    vector, ppo, total = config.vector, config.ppo, config.run.timesteps
+    found = (vector.n_envs, ppo.n_steps_per_env, ppo.batch_size, ppo.n_epochs, vector.vector)
+    expected = LINES[line]
+    assert config.env.env_id == CAPTURE_ID
+    assert all(want in (None, got) for got, want in zip(found, expected[:5], strict=True))
+    assert config.rollout_size % ppo.batch_size == 0
+    wanted = expected[5]
+    assert wanted is None or wanted <= total < wanted + config.rollout_size
+
+
+@pytest.mark.parametrize("line", ["--preset fast --timesteps 50M", "--timesteps 50M --n-envs 8 --subproc"])
+def test_the_line_starts(line, tmp_path):
+    command = [*shlex.split(SCRIPT)[1:], *shlex.split(line), "--max-time", "0.001s", "--eval-freq", "0"]
+    ended = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "done: max_time reached" in ended.stderr
+    (run,) = list_runs(tmp_path / "runs")
+    assert run.read_status()["total"] >= 50_000_000

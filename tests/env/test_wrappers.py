@@ -1,0 +1,90 @@
+"""Each wrapper with numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from mission_gym.env import wrappers
+from mission_gym.env.factory import EnvRequest, make_factory
+from mission_gym.errors import EnvContractError
+
+
+class Counter(gym.Env[Any, Any]):
+    """Shows its step count in an array of the given shape and pays it; 100 steps."""
+
+    def __init__(self, shape: tuple[int, ...] = (2,), dtype: type = np.float32) -> None:
+        self.observation_space = spaces.Box(0, 255, shape, dtype)
+        self.action_space = spaces.Discrete(2)
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.steps = 0
+        return self.observe(), {}
+
+    def observe(self) -> Any:
+        return np.full(self.observation_space.shape, self.steps, self.observation_space.dtype)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return self.observe(), float(self.steps), False, self.steps >= 100, {}
+
+
+def test_frame_skip_adds_rewards_and_ends_with_the_episode() -> None:
+    env = wrappers.FrameSkip(Counter(), skip=3)
+    env.reset()
+    obs, reward, *_ = env.step(0)
+    assert (obs[0], reward) == (3, 6.0)
+    for _ in range(33):
+        obs, reward, _, truncated, _ = env.step(0)
+    assert (obs[0], reward, truncated) == (100, 100.0, True)
+
+
+def test_frame_stack_shows_views_that_never_change() -> None:
+    env = wrappers.FrameStack(Counter(), num=3)
+    shown = [env.reset()[0], *(env.step(0)[0] for _ in range(99))]
+    assert env.observation_space.shape == (3, 2)
+    for step, obs in enumerate(shown):
+        assert obs[:, 0].tolist() == [max(step - 2, 0), max(step - 1, 0), step]
+        assert obs.base is not None  # no copy
+    assert env.reset()[0][:, 0].tolist() == [0, 0, 0]
+    assert shown[-1][:, 0].tolist() == [97, 98, 99]
+
+
+def test_images_are_stacked_by_channel() -> None:
+    env = wrappers.FrameStack(Counter((8, 8, 1), np.uint8), num=2)
+    env.reset()
+    assert env.step(0)[0][0, 0].tolist() == [0, 1]
+    assert env.observation_space.shape == (8, 8, 2)
+
+
+def test_grey_and_resize() -> None:
+    env = wrappers.Resize(wrappers.Grey(Counter((16, 16, 3), np.uint8)), 8, 8)
+    env.reset()
+    obs = env.step(0)[0]
+    assert obs.shape == env.observation_space.shape == (8, 8)
+    assert obs.dtype == np.uint8
+    colour = wrappers.Resize(Counter((16, 16, 3), np.uint8), 8, 4)
+    assert colour.reset()[0].shape == (8, 4, 3)
+    for wrap in (wrappers.Grey, wrappers.Resize):
+        with pytest.raises(EnvContractError, match="uint8 images"):
+            wrap(Counter())
+
+
+def test_clip_and_time_limit() -> None:
+    env = wrappers.TimeLimit(wrappers.ClipReward(Counter()), 2)
+    env.reset()
+    assert env.step(0)[1] == 1.0
+    _, reward, _, truncated, _ = env.step(0)
+    assert (reward, truncated) == (1.0, True)
+
+
+def test_wrappers_by_name() -> None:
+    names = [f"mission_gym.env.wrappers:{name}" for name in ("FrameStack", "ClipReward", "TimeLimit")]
+    env = make_factory(EnvRequest("CartPole-v1", wrap=tuple(names)))()
+    assert env.reset(seed=1)[0].shape == (4, 4)
+    env.close()
