@@ -16,6 +16,7 @@ from typing import Any
 
 from mission_gym.config.layers import Resolved, resolve
 from mission_gym.data import Episode
+from mission_gym.errors import UsageError
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.run.assemble import EnvSource, make_loaded_policy
 from mission_gym.run.opening import LoadedPolicy, evaluate_run, open_run
@@ -123,6 +124,10 @@ def _name_of(env: EnvLike) -> tuple[str, EnvSource]:
     """A callable's own import path where that leads back to it, else a name in angle brackets."""
     if isinstance(env, str):
         return env, None
+    if not callable(env):
+        raise UsageError(
+            f"env is a {type(env).__name__}; give an id, module:callable, or a callable that makes one"
+        )
     module, name = getattr(env, "__module__", ""), getattr(env, "__qualname__", type(env).__name__)
     if module != "__main__" and getattr(sys.modules.get(module), name, None) is env:
         return f"{module}:{name}", None

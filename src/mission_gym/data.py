@@ -19,6 +19,7 @@ Array = npt.NDArray[Any]
 Leaves = tuple[Array, ...]
 LeafKind = Literal["vector", "image", "categories", "binary"]
 ActionKind = Literal["categories", "binary", "box"]
+_WIDEST = 1e6  # a Box bound beyond this counts as infinite
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +75,15 @@ class ActionSpec:
         """Turn stored actions [B, K] into the environment's own [B, *shape]."""
         batch = stored.shape[0]
         if self.kind == "box":
-            low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
-            bounded = np.isfinite(low) & np.isfinite(high)
+            low, high = np.asarray(self.low), np.asarray(self.high)
+            # Bounds like the largest float mean "unbounded": scaling to them would only give huge actions.
+            bounded = np.maximum(np.abs(low), np.abs(high)) < _WIDEST
             with np.errstate(invalid="ignore"):  # inf - inf on the side that is not taken
                 middle = np.where(bounded, (low + high) * 0.5, 0.0)
                 half = np.where(bounded, (high - low) * 0.5, 1.0)
-            scaled = np.clip(middle + stored * half, low, high)
-            stored = scaled
+            scaled = (middle + stored * half).astype(self.dtype)
+            # Clipped in the space's own type, so that rounding can't leave the bounds.
+            stored = np.clip(scaled, low.astype(self.dtype), high.astype(self.dtype))
         elif self.kind == "categories":
             stored = stored + np.asarray(self.start, stored.dtype)
         return stored.astype(self.dtype).reshape(batch, *self.shape)

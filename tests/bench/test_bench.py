@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from mission_gym.bench import main, ours, sb3
+from mission_gym.bench.capture import ORIGINAL, CaptureGrid, measure_capture
 from mission_gym.bench.contest import make_row, run_jobs
 from mission_gym.bench.learning import LearningCase, LearningGrid, make_learning_row, measure_learning
 from mission_gym.bench.ppo import PpoGrid, measure_ppo
@@ -46,6 +47,18 @@ def test_ppo_without_the_peer_writes_its_rows(monkeypatch, tmp_path, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "[1/1] CartPole-v1 seed 1 ours" in captured.err
+
+
+def test_capture_measures_simulator_memory_and_training():
+    rows = measure_capture(CaptureGrid(((1, 1), (4, 2)), ("cpu",), 0.0, 1))
+    assert [row["case"] for row in rows] == [
+        "simulator, 1 envs, one core",
+        "simulator, 4 envs, 2 threads",
+        "memory of an environment",
+        "training, preset cpu",
+    ]
+    assert [row["peers"].get(ORIGINAL) for row in rows] == [1750.0, 1750.0, None, 590.0]
+    assert 0 < rows[2]["ours"] < 20_000
 
 
 def test_learning_runs_every_side():

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from mission_gym.config.layers import resolve
-from mission_gym.errors import ConfigError, EnvContractError, NotFiniteError, UsageError
+from mission_gym.errors import ConfigError, DiskError, EnvContractError, NotFiniteError, UsageError
 from mission_gym.run.starting import resume_run, start_run
-from mission_gym.store.checkpoints import list_checkpoints, load_last_good
+from mission_gym.store.checkpoints import load_last_good
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
 
@@ -128,20 +128,35 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_does_not_end_the_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize("freed", [True, False])
+def test_a_full_disk_does_not_end_the_training(freed: bool, tmp_path: Path) -> None:
+    """It goes on with the last checkpoint kept; only a last checkpoint that can't be written is a failure."""
     said: list[dict[str, Any]] = []
     with small_disk(tmp_path / "disk", "2m") as disk:
-        with start_run(resolve("CartPole-v1", SMALL | {"runs_dir": str(disk)}), said.append) as session:
+        ballast = disk / "ballast"
+        end = (
+            contextlib.nullcontext() if freed else pytest.raises(DiskError, match="the last checkpoint could")
+        )
+        with end, start_run(resolve("CartPole-v1", SMALL | {"runs_dir": str(disk)}), said.append) as session:
             for progress in session.updates():
                 if progress.update == 4:
                     free = os.statvfs(disk)
-                    (disk / "ballast").write_bytes(b"x" * (free.f_bavail * free.f_bsize))
-        kept = list_checkpoints(session.run.checkpoints)
+                    ballast.write_bytes(b"x" * (free.f_bavail * free.f_bsize))
+                if progress.update == 9 and freed:
+                    ballast.unlink()
         warnings = [event["message"] for event in said if event["event"] == "warning"]
         assert session.learner.step == 320
         assert any("checkpoint not saved, the last one is kept" in message for message in warnings)
-        load_last_good(session.run.checkpoints)
-        assert kept
+        checkpoint, _ = load_last_good(session.run.checkpoints)
+        assert checkpoint.step == (320 if freed else 128)
+
+
+def test_a_disk_that_takes_no_checkpoint_is_refused_at_the_start(tmp_path: Path) -> None:
+    with (
+        small_disk(tmp_path / "disk", "60k") as disk,
+        pytest.raises(DiskError, match="make room and start again"),
+    ):
+        run_to_the_end(disk, "CartPole-v1", network_arch="128,128")
 
 
 def test_an_unwritable_place_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from mission_gym.bench.capture import CaptureGrid, measure_capture
 from mission_gym.bench.contest import PEERS, Row, find_sides
 from mission_gym.bench.learning import ALL_CASES, LearningGrid, measure_learning
 from mission_gym.bench.ppo import PpoGrid, measure_ppo
@@ -42,11 +43,16 @@ def _soak(full: bool) -> list[Row]:
     return measure_soak(600.0 if full else 120.0)
 
 
+def _capture(full: bool) -> list[Row]:
+    return measure_capture(CaptureGrid(presets=("fast", "heavy", "beast")) if full else CaptureGrid())
+
+
 CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "ppo": _ppo,
     "learning": _learning,
     "vector": _vector,
     "soak": _soak,
+    "capture": _capture,
 }
 
 

@@ -17,7 +17,10 @@ from mission_gym.report.tables import view_bench
 class BenchFlags:
     """Flags of `bench`."""
 
-    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME", help="ppo or learning.")]
+    name: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="NAME", help="ppo, learning, vector, capture or soak."),
+    ]
     full: Annotated[
         Switch,
         tyro.conf.arg(help="The whole grid; the default takes under ten minutes.", help_behavior_hint=""),

@@ -29,7 +29,7 @@ _GOAL = 0.8  # of the lower bound, on the report suite
 _VALUES = {"stop_when": f"captured>={_GOAL + 0.03:g}", "eval_episodes": 256, "run_name": "demo"}
 _EPISODES = 256
 _BASELINES = ("noop", "random", "rush", "careful", "holder")
-_FILM_WIDTH = 420  # pixels of each of the three
+_FILM_WIDTH = 480  # pixels of each of the three
 
 
 @dataclass(kw_only=True)
@@ -84,7 +84,9 @@ def _present(run: RunDir) -> int:
     note("\nfilming the first, a middle and the last checkpoint on one seed")
     films = _film(run)
     html = run.path / "report.html"
-    write_atomic(html, make_html(run, results, [Picture(films[0], "One seed, three checkpoints")], verdict=verdict))
+    write_atomic(
+        html, make_html(run, results, [Picture(films[0], "One seed, three checkpoints")], verdict=verdict)
+    )
     name = run_argument(run.path)
     note(f"\n{verdict}")
     note(f"report   {show_path(html)}")

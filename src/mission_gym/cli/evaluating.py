@@ -9,10 +9,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from mission_gym.cli.flags import AS_JSON, ReadFlags, Switch, parse
+from mission_gym.cli.flags import AS_JSON, EnvFlags, ReadFlags, Switch, parse
 from mission_gym.cli.output import messages_to_stderr, note, show
-from mission_gym.config.layers import resolve
-from mission_gym.config.schema import Config
 from mission_gym.report.formats import show_count
 from mission_gym.report.tables import view_findings, view_results
 from mission_gym.store.resolve import find_run
@@ -35,36 +33,14 @@ class EvalFlags(ReadFlags):
 
 
 @dataclass(kw_only=True)
-class EnvFlags:
-    """Which environment, for commands without a run."""
+class CheckFlags(EnvFlags):
+    """Flags of `check`."""
 
-    env_id: Annotated[
-        tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="ENV", help="Gymnasium id, module:Id or module:callable."),
-    ]
-    env_kwargs: Annotated[
-        tuple[str, ...],
-        tyro.conf.arg(
-            metavar="key=value ...",
-            help="Arguments of the environment, with YAML scalars.",
-            help_behavior_hint="",
-        ),
-    ] = ()
-    wrap: Annotated[
-        tuple[str, ...],
-        tyro.conf.arg(
-            metavar="module:callable ...", help="Wrappers, the innermost first.", help_behavior_hint=""
-        ),
-    ] = ()
     json: Annotated[Switch, tyro.conf.arg(help=AS_JSON, help_behavior_hint="")] = False
-
-    def config(self) -> Config:
-        """The config of a run of this environment that asks for nothing else."""
-        return resolve(self.env_id, {"env_kwargs": list(self.env_kwargs), "wrap": list(self.wrap)}).config
 
 
 @dataclass(kw_only=True)
-class BaselineFlags(EnvFlags):
+class BaselineFlags(CheckFlags):
     """Flags of `baselines`."""
 
     episodes: Episodes = 100
@@ -131,7 +107,7 @@ def check(args: Sequence[str]) -> int:
     """`mission-gym check ENV`; 2 if there are errors. `--repro FILE` replays a failure instead."""
     if any(arg.partition("=")[0] == "--repro" for arg in args):
         return _replay(args)
-    flags = parse(EnvFlags, args, "check", "Examine an environment before training on it.")
+    flags = parse(CheckFlags, args, "check", "Examine an environment before training on it.")
     env = flags.config().env
     from mission_gym.env.factory import EnvRequest
     from mission_gym.run.checking import check_environment, has_errors

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints, is_typedd
 
 import tyro
 
+from mission_gym.config.layers import resolve
 from mission_gym.config.schema import Config, FieldInfo, describe_fields
 from mission_gym.errors import UsageError, nearest
 from mission_gym.report.formats import show_value
@@ -50,8 +51,37 @@ class LayerFlags:
     ] = ()
 
 
+@dataclass(kw_only=True)
+class EnvFlags:
+    """Which environment, for commands without a run."""
+
+    env_id: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="ENV", help="Gymnasium id, module:Id or module:callable."),
+    ]
+    env_kwargs: Annotated[
+        tuple[str, ...],
+        tyro.conf.arg(
+            metavar="key=value ...",
+            help="Arguments of the environment, with YAML scalars.",
+            help_behavior_hint="",
+        ),
+    ] = ()
+    wrap: Annotated[
+        tuple[str, ...],
+        tyro.conf.arg(
+            metavar="module:callable ...", help="Wrappers, the innermost first.", help_behavior_hint=""
+        ),
+    ] = ()
+
+    def config(self) -> Config:
+        """The config of a run of this environment that asks for nothing else."""
+        return resolve(self.env_id, {"env_kwargs": list(self.env_kwargs), "wrap": list(self.wrap)}).config
+
+
 def parse(kind: type[T], args: Sequence[str], command: str, text: str) -> T:
     """Fill the dataclass `kind` from argv; UsageError with the nearest name for what it does not have."""
+    _refuse_doubles(args)
     parsed, unknown = tyro.cli(
         kind,
         prog=f"mission-gym {command}",
@@ -68,6 +98,21 @@ def parse(kind: type[T], args: Sequence[str], command: str, text: str) -> T:
         hints = ", ".join(f"{flag!r}{nearest(flag, known)}" for flag in wrong)
         raise UsageError(f"unknown flag {hints}; `mission-gym {command} --help` lists them")
     return parsed
+
+
+def _refuse_doubles(args: Sequence[str]) -> None:
+    """A flag given twice would be taken once, without a word."""
+    aliases = {alias: info.name for info in describe_fields() for alias in info.aliases}
+    seen: dict[str, str] = {}
+    for arg in args:
+        if not arg.startswith("--") or arg == "--set" or arg.startswith("--set="):
+            continue
+        flag = arg.partition("=")[0]
+        name = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
+        name = aliases.get(name, name)
+        if name in seen:
+            raise UsageError(f"{seen[name]} and {flag} give the same value twice; keep one")
+        seen[name] = flag
 
 
 def with_values(base: type[T], skip: Sequence[str] = ()) -> type[T]:

@@ -116,10 +116,10 @@ def _clean(args: Sequence[str]) -> int:
     else:
         doomed = plan_cleaning(list_runs(flags.runs_dir))
     document = {"deleted": flags.yes, "items": [_describe(item) for item in doomed]}
-    show(document, as_json=flags.json, view=_view_cleaning)
     if flags.yes:
         clean(doomed)
-    elif doomed:
+    show(document, as_json=flags.json, view=_view_cleaning)
+    if doomed and not flags.yes:
         note("nothing was deleted; --yes does it")
     return 0
 

@@ -14,7 +14,7 @@ from mission_gym.cli.flags import RUNS_DIR, LayerFlags, RunName, Switch, given_v
 from mission_gym.cli.output import note
 from mission_gym.cli.warming import compile_beside
 from mission_gym.config.layers import Resolved, resolve
-from mission_gym.config.schema import EnvSection
+from mission_gym.config.schema import DEFAULT_ENV_ID
 from mission_gym.config.sizes import parse_count
 from mission_gym.errors import UsageError
 from mission_gym.report.formats import run_argument
@@ -33,7 +33,7 @@ class TrainFlags(LayerFlags):
         tyro.conf.arg(
             metavar="ENV",
             help="Gymnasium id, module:Id or module:callable.",
-            help_behavior_hint=f"(default: {EnvSection().env_id})",
+            help_behavior_hint=f"(default: {DEFAULT_ENV_ID})",
         ),
     ] = None
     subproc: Annotated[Switch, tyro.conf.arg(help="Short for --vector workers.", help_behavior_hint="")] = (
@@ -76,9 +76,7 @@ def read_training(args: Sequence[str]) -> Resolved:
     flags: Any = parse(with_values(TrainFlags), args, "train", "Train a policy on an environment.")
     values = given_values(flags)
     if flags.subproc and values.setdefault("vector", "workers") != "workers":
-        raise UsageError(
-            f"--subproc is --vector workers, and --vector {values['vector']} is given; keep one"
-        )
+        raise UsageError(f"--subproc is --vector workers, and --vector {values['vector']} is given; keep one")
     return resolve(flags.env_id, values, sets=flags.set, config_file=flags.config, preset=flags.preset)
 
 

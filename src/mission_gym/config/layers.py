@@ -17,7 +17,7 @@ import yaml
 from pydantic import ValidationError
 
 from mission_gym.config.plain import read_yaml, to_plain
-from mission_gym.config.schema import Config, EnvSection, describe_fields
+from mission_gym.config.schema import DEFAULT_ENV_ID, Config, describe_fields
 from mission_gym.errors import ConfigError, nearest
 
 # Names and aliases to paths: as flags, presets and settings write them, and as files and --set do.
@@ -105,7 +105,7 @@ def resolve(
         entries = _overlay([entries, base.entries()])
     else:
         chosen = entries.get("env.env_id")
-        name = str(chosen.value) if chosen else EnvSection().env_id
+        name = str(chosen.value) if chosen else DEFAULT_ENV_ID
         shipped = [(key, value, f"settings {name}") for key, value in _read_settings().get(name, {}).items()]
         entries = _overlay([entries, _place(shipped, _PATH_OF_NAME, problems)])
     return _build(entries, problems)

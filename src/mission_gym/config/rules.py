@@ -17,14 +17,17 @@ from mission_gym.errors import ConfigError
 _MAX_METRIC_ROWS = 1000
 
 
-def finish(resolved: Resolved) -> tuple[Resolved, list[str]]:
+def finish(resolved: Resolved, start: int = 0) -> tuple[Resolved, list[str]]:
     """Resolve every `auto` that is arithmetic and check what depends on several fields.
+
+    start: steps that were made already, where a run goes on or branches off.
 
     Returns the finished config and a note for everything that was adapted. Raises one ConfigError.
     """
     notes: list[str] = []
     problems: list[str] = []
-    for step in (_fit_timesteps, _fit_batch, _fit_schedules):
+    resolved = _fit_timesteps(resolved, start, notes, problems)
+    for step in (_fit_batch, _fit_schedules):
         resolved = step(resolved, notes, problems)
     if problems:
         raise ConfigError(problems)
@@ -35,10 +38,10 @@ def _rollout_text(config: Config) -> str:
     return f"{config.rollout_size} ({config.vector.n_envs} envs x {config.ppo.n_steps_per_env} steps)"
 
 
-def _fit_timesteps(resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
+def _fit_timesteps(resolved: Resolved, start: int, notes: list[str], problems: list[str]) -> Resolved:
     config, source = resolved.config, resolved.sources["run.timesteps"]
     wanted, rollout = config.run.timesteps, config.rollout_size
-    if wanted < rollout:
+    if start == 0 and wanted < rollout:
         fewer = {
             "n_steps_per_env": wanted // config.vector.n_envs,
             "n_envs": wanted // config.ppo.n_steps_per_env,
@@ -49,11 +52,12 @@ def _fit_timesteps(resolved: Resolved, notes: list[str], problems: list[str]) ->
             f" use {' or '.join(ways)} [{source}]"
         )
         return resolved
-    num_rollouts = -(-wanted // rollout)
-    rounded = num_rollouts * rollout
+    num_rollouts = -(-(wanted - start) // rollout)
+    rounded = start + num_rollouts * rollout
     if rounded == wanted:
         return resolved
-    notes.append(f"timesteps {wanted} rounded up to {rounded}: {num_rollouts} rollouts of {rollout}")
+    behind = f" behind step {start}" if start else ""
+    notes.append(f"timesteps {wanted} rounded up to {rounded}: {num_rollouts} rollouts of {rollout}{behind}")
     return resolved.with_values({"run.timesteps": rounded}, f"{source}, rounded up")
 
 

@@ -20,6 +20,7 @@ from mission_gym.config.plain import read_yaml, to_plain
 from mission_gym.config.sizes import parse_count, parse_duration_s
 from mission_gym.errors import ConfigError
 
+DEFAULT_ENV_ID = "mission_gym/Capture-v0"
 _STOP_WHEN = re.compile(
     r"\s*([^<>=]*[^<>=\s])\s*(>=|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*", re.IGNORECASE
 )
@@ -149,7 +150,7 @@ class EnvSection(_Section):
     """Which environment is trained."""
 
     env_id: str = Field(
-        "mission_gym/Capture-v0", min_length=1, description="Gymnasium id, module:Id or module:callable."
+        DEFAULT_ENV_ID, min_length=1, description="Gymnasium id, module:Id or module:callable."
     )
     env_kwargs: Kwargs = Field({}, description="Arguments of the environment, key=value with YAML scalars.")
     wrap: Importables = Field((), description="Wrappers as module:callable, the innermost first.")
@@ -231,7 +232,9 @@ class ComputeSection(_Section):
     acting_rows: FromOneOrAuto = Field(
         "auto", description="Environments acted for at once; part of the numbers of a run."
     )
-    kernel: Literal["auto", "numpy", "torch"] = Field("auto", description="Which update kernel the learner runs.")
+    kernel: Literal["auto", "numpy", "torch"] = Field(
+        "auto", description="Which update kernel the learner runs."
+    )
 
 
 class EvaluationSection(_Section):

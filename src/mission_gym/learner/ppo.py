@@ -68,6 +68,12 @@ class PpoLearner:
 
     def prime(self, obs: Leaves) -> None:
         """Start the observation statistics from the leaves [N, ...] of one short block."""
+        for index, leaf in enumerate(obs):
+            if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+                raise NotFiniteError(
+                    f"observation leaf {index} is not finite within the first {len(leaf)} observations;"
+                    " nothing was learned. Mend the environment (mission-gym check finds the step)"
+                )
         if self.encoder.normalizer is not None:
             self.encoder.normalizer.merge(self.encoder.flatten(obs))
 

@@ -6,7 +6,6 @@ half filled, or an update not made, and a checkpoint of that goes on exactly the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -54,13 +53,10 @@ def run(
 
 
 class StopFlag:
-    """A stop request that the loop polls: set by a signal or a deadline, never cleared."""
+    """A stop request that the loop polls: set by a signal, never cleared."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
-        self.deadline: float | None = None  # time.monotonic
 
     def __call__(self) -> bool:
-        if self.reason is None and self.deadline is not None and time.monotonic() >= self.deadline:
-            self.reason = "max_time"
         return self.reason is not None

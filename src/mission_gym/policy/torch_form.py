@@ -92,7 +92,15 @@ class OwnTrunk(nn.Module):
         super().__init__()
         self.leaves = spec.leaves
         self.slices = slices
-        self.net = _load_network(cast(str, spec.network))(spec)
+        try:
+            self.net = _load_network(cast(str, spec.network))(spec)
+        except ConfigError:
+            raise
+        except Exception as error:  # border: the user's callable
+            raise ConfigError(
+                f"network {spec.network!r} raised {type(error).__name__}: {error}; it is called with the"
+                " PolicySpec and returns a torch.nn.Module [--network]"
+            ) from error
         if not isinstance(self.net, nn.Module):
             raise ConfigError(
                 f"network {spec.network!r} gave a {type(self.net).__name__}; it must return a torch.nn.Module"

@@ -12,22 +12,24 @@ from html import escape
 Points = Sequence[tuple[float, float]]
 NUM_COLORS = 6
 _WIDTH, _HEIGHT = 560, 280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 54, 34
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 22, 54, 34
 
 
 def draw_curves(
-    title: str, series: Mapping[str, Points], *, unit: str = "", top: float | None = None
+    title: str, series: Mapping[str, Points], *, unit: str = "", span: tuple[float, float] | None = None
 ) -> str:
-    """A chart over steps; `top` fixes a range from 0, as for shares in per cent."""
+    """A chart over steps; `span` is what the upright axis shows at least, as 0 to 100 of per cent."""
     series = {name: _finite(points) for name, points in series.items()}
     series = {name: points for name, points in series.items() if points}
     if not series:
         return f'<p class="quiet">{escape(title)}: n/a</p>'
     xs = [x for points in series.values() for x, _ in points]
     ys = [y for points in series.values() for _, y in points]
-    x_ticks = _find_ticks(0.0, max(xs))
-    y_ticks = _find_ticks(0.0, top) if top is not None else _find_ticks(min(ys), max(ys))
-    x_high, y_low, y_high = max(max(xs), x_ticks[-1]), y_ticks[0], y_ticks[-1]
+    ys += span or ()
+    x_high = max(xs) or 1.0
+    x_ticks = [tick for tick in _find_ticks(0.0, x_high) if tick <= x_high]
+    y_ticks = _find_ticks(min(ys), max(ys))
+    y_low, y_high = y_ticks[0], y_ticks[-1]
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x / x_high) * (_WIDTH - _LEFT - _RIGHT)
@@ -38,10 +40,14 @@ def draw_curves(
     for tick in y_ticks:
         _, y = place(0.0, tick)
         parts.append(f'<line class="grid" x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}"/>')
-        parts.append(f'<text class="tick" x="{_LEFT - 7}" y="{y + 4}" text-anchor="end">{_short(tick)}{unit}</text>')
+        parts.append(
+            f'<text class="tick" x="{_LEFT - 7}" y="{y + 4}" text-anchor="end">{_short(tick)}{unit}</text>'
+        )
     for tick in x_ticks:
         x, _ = place(tick, y_low)
-        parts.append(f'<text class="tick" x="{x}" y="{_HEIGHT - 12}" text-anchor="middle">{_short(tick)}</text>')
+        parts.append(
+            f'<text class="tick" x="{x}" y="{_HEIGHT - 12}" text-anchor="middle">{_short(tick)}</text>'
+        )
     legend_x = 8.0
     for number, (name, points) in enumerate(series.items()):
         color = f"c{number % NUM_COLORS}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,17 +24,20 @@ _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --quiet: #5b6878; --paper: #ffffff; --line: #dde3ea;
   --c0: #0f7ac6; --c1: #c2502e; --c2: #23875a; --c3: #8a55c4; --c4: #a4780c; --c5: #5b6878; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e4eaf2; --quiet: #93a1b5; --paper: #10151e;
-  --line: #2a3444; --c0: #56b2ff; --c1: #ff8a70; --c2: #68d381; --c3: #c39bff; --c4: #ffbe54; --c5: #93a1b5; } }
-body { margin: 0 auto; padding: 28px 20px 60px; max-width: 1180px; background: var(--paper); color: var(--ink);
-  font: 15px/1.5 system-ui, sans-serif; }
+  --line: #2a3444; --c0: #56b2ff; --c1: #ff8a70; --c2: #68d381; --c3: #c39bff; --c4: #ffbe54;
+  --c5: #93a1b5; } }
+body { margin: 0 auto; padding: 28px 20px 60px; max-width: 1180px; background: var(--paper);
+  color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 24px; margin: 0; } h2 { font-size: 17px; margin: 34px 0 10px; }
 .quiet, caption, td.why { color: var(--quiet); } .verdict { font-size: 18px; margin: 6px 0 0; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(380px, 1fr)); gap: 18px; }
 svg { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 8px; }
-svg text { fill: var(--ink); font: 13px system-ui, sans-serif; } svg .tick { fill: var(--quiet); font-size: 12px; }
+svg text { fill: var(--ink); font: 13px system-ui, sans-serif; }
+svg .tick { fill: var(--quiet); font-size: 12px; }
 svg .title { font-weight: 600; } .grid { stroke: var(--line); } .line { fill: none; stroke-width: 2; }
 table { border-collapse: collapse; display: block; overflow-x: auto; }
-th, td { text-align: left; padding: 5px 18px 5px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+th, td { text-align: left; padding: 5px 18px 5px 0; border-bottom: 1px solid var(--line);
+  vertical-align: top; }
 th { font-weight: 600; } caption { caption-side: bottom; text-align: left; padding-top: 6px; }
 img { max-width: 100%; border-radius: 8px; } figure { margin: 0; } code { font-size: 13px; }
 """ + "\n".join(f".line.c{n} {{ stroke: var(--c{n}); }} .dot.c{n} {{ fill: var(--c{n}); }}" for n in range(6))
@@ -51,13 +55,13 @@ def make_html(
 ) -> str:
     """The text of the report; results are evaluations by the name of who played."""
     rows = MetricsLog.read(run.metrics_jsonl)
-    plan = next((row["time/plan"] for row in rows if row["event"] == "plan"), {"facts": [], "notes": []})
+    plan: Row = next((row["time/plan"] for row in rows if row["event"] == "plan"), {"facts": [], "notes": []})
     status = run.read_status()
     head = f"{show_count(status.get('step'))} steps, {status.get('state')}: {status.get('cause', '')}"
     sections = [
         f"<h1>{escape(run.name)}</h1><p class='quiet'>{escape(head)}</p>",
         f"<p class='verdict'>{escape(verdict)}</p>" if verdict else "",
-        f"<h2>Curves</h2><div class='charts'>{''.join(_draw_charts(rows))}</div>",
+        f"<h2>Curves over steps</h2><div class='charts'>{''.join(_draw_charts(rows))}</div>",
         f"<h2>Results</h2>{_make_results(results)}" if results else "",
         "".join(f"<h2>{escape(picture.caption)}</h2>{_embed(picture)}" for picture in pictures),
         f"<h2>Plan</h2>{_make_table((), [(f['name'], f['value'], f['reason']) for f in plan['facts']])}",
@@ -84,13 +88,13 @@ def _draw_charts(rows: Sequence[Row]) -> list[str]:
     outcomes = {key.removeprefix("outcome/"): _scale(_pick(progress, key)) for key in names}
     charts = [draw_curves("return", returns)]
     if outcomes:
-        charts.append(draw_curves("outcomes in training", outcomes, unit=" %", top=100.0))
+        charts.append(draw_curves("outcomes in training", outcomes, unit=" %", span=(0.0, 100.0)))
         played: dict[str, list[tuple[float, float]]] = {}
         for row in evals:
             for name, rate in row["outcomes"].items():
                 played.setdefault(name, []).append((row["step"], 100.0 * rate["rate"]))
-        charts.append(draw_curves("outcomes in evaluation", played, unit=" %", top=100.0))
-    charts.append(draw_curves("steps/s", {"rate": _compute_rates(progress)}))
+        charts.append(draw_curves("outcomes in evaluation", played, unit=" %", span=(0.0, 100.0)))
+    charts.append(draw_curves("steps/s", {"rate": _compute_rates(progress)}, span=(0.0, 1.0)))
     return charts
 
 
@@ -107,7 +111,7 @@ def _compute_rates(rows: Sequence[Row], num_points: int = 60) -> Points:
     every = max(1, len(rows) // num_points)
     chosen = rows[::every]
     points = []
-    for before, after in zip(chosen, chosen[1:], strict=False):
+    for before, after in pairwise(chosen):
         seconds = after["time/time_elapsed"] - before["time/time_elapsed"]
         if seconds > 0:
             points.append((after["step"], (after["step"] - before["step"]) / seconds))
@@ -139,7 +143,9 @@ def _make_phases(rows: Sequence[Row]) -> str:
         for name, spent in sorted(seconds.items(), key=lambda item: -item[1])
     ]
     return _make_table(
-        ("phase", "time", "of all"), table, "env and act are parts of collect; the rest is start-up and waiting"
+        ("phase", "time", "of all"),
+        table,
+        "env and act are parts of collect",
     )
 
 

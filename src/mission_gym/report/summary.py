@@ -16,19 +16,26 @@ from mission_gym.report.tables import make_pairs, show_interval, show_outcome
 from mission_gym.store.rundir import RunDir
 
 _STATE_STYLES = {"done": "bold green", "stopped": "bold yellow", "failed": "bold red"}
+_NUM_TERMS = 5  # of the reward that are named
 _PHASES = {"collect": "collecting", "update": "learning", "evaluate": "evaluating", "save": "saving"}
 
 
 def view_summary(
-    run: RunDir, end: Mapping[str, Any], phases: Mapping[str, float], elapsed_s: float
+    run: RunDir,
+    end: Mapping[str, Any],
+    phases: Mapping[str, float],
+    elapsed_s: float,
+    metrics: Mapping[str, Any],
 ) -> RenderableType:
-    """The summary from a run's `end` event; phases and elapsed time are seconds of this process."""
+    """The summary from a run's `end` event; phases and elapsed time are seconds of this process, metrics the
+    last ones that were told."""
     made = end["time/process_steps"]
     now = "" if made == end["step"] else f", {show_count(made)} of them now,"
     rows = [
         ("steps", f"{show_count(end['step'])}{now} in {show_duration(end['time/elapsed_s'])}"),
         ("rate", _show_rates(run, end, phases)),
         ("best", _show_best(run)),
+        *_show_shares(metrics),
         ("time", _show_phases(phases, elapsed_s)),
         ("run", show_path(run.path)),
     ]
@@ -45,7 +52,7 @@ def list_next_commands(run: RunDir, end: Mapping[str, Any]) -> list[tuple[str, s
     resume = f"mission-gym resume {name}" + (f" --timesteps {2 * end['step']}" if is_whole else "")
     commands = [
         (f"mission-gym eval {name}", "100 held-out episodes"),
-        (f"mission-gym branch {name}", "a child run, with changes"),
+        (f"mission-gym branch {name} --timesteps {2 * end['step']}", "a child run, with changes"),
     ]
     if not end["goal"]:  # a run that has reached its goal has nothing left to do
         commands.insert(0, (resume, "go on"))
@@ -72,6 +79,16 @@ def _show_best(run: RunDir) -> str:
         return MISSING
     outcomes = "".join(f", {name} {show_outcome(rate)}" for name, rate in best["outcomes"].items())
     return f"return {show_interval(best, 'return')}{outcomes} at step {show_count(best['step'])}"
+
+
+def _show_shares(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the reward is made of, the largest terms first; no row where the environment tells no terms."""
+    prefix = "reward_share/"
+    shares = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
+    largest = sorted((name for name in shares if shares[name] > 0), key=lambda name: -shares[name])
+    shown = [f"{name} {show_rate(shares[name])}" for name in largest[:_NUM_TERMS]]
+    rest = sum(shares[name] for name in largest[_NUM_TERMS:])
+    return [("reward", ", ".join([*shown, f"others {show_rate(rest)}"] if rest else shown))] if shown else []
 
 
 def _show_phases(phases: Mapping[str, float], elapsed_s: float) -> str:

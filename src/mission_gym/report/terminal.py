@@ -82,7 +82,8 @@ class LiveView:
         self._add_phases(event)
         self._stop_live()
         if self._run is not None:
-            self._print(view_summary(self._run, event, self._phases, time.monotonic() - self._began))
+            elapsed_s = time.monotonic() - self._began
+            self._print(view_summary(self._run, event, self._phases, elapsed_s, self._now))
             self._print(Text("next", style="bold"))
             for command, why in list_next_commands(self._run, event):
                 # Never folded, so that it can be copied from any width.

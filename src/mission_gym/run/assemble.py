@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from gymnasium.wrappers import TimeLimit
 from threadpoolctl import ThreadpoolController
 
 from mission_gym.config.layers import Resolved
@@ -40,6 +41,8 @@ from mission_gym.vector.workers import WorkersVec
 # 64,64 at batch 512 is slower with two threads, 512,512 at batch 2048 is 1.8 times faster).
 _WORK_FOR_THREADS = 120_000_000
 
+EVALUATION_STEPS = 10_000  # of an episode that has no limit of its own
+
 SeedOf = Callable[[int, int], int | None]
 Vector = SerialVec | BatchedVec | WorkersVec
 EnvSource = Callable[..., Any] | None  # a callable of the user's that can't be imported
@@ -56,6 +59,12 @@ class Environment:
     num_workers: int = 1
     limits: Limits = field(default_factory=Limits)
     log: BoundedLog = field(default_factory=lambda: BoundedLog(None))  # what environments print
+
+    def limited(self) -> Environment:
+        """The same environment with a step limit, where it declares none: an evaluation must end."""
+        if self.spec.max_episode_steps is not None or self.backend == "batched":
+            return self
+        return replace(self, factory=partial(_limit_steps, self.factory))
 
     def make_vector(self, num_envs: int, seed_of: SeedOf, **parts: Any) -> Vector:
         """A vector of it; `parts` are those that a collector adds to workers."""
@@ -76,6 +85,10 @@ class Environment:
             log=self.log,
             **parts,
         )
+
+
+def _limit_steps(factory: Factory) -> Any:
+    return TimeLimit(factory(), EVALUATION_STEPS)
 
 
 def open_environment(config: Config, kwargs: dict[str, Any], source: EnvSource = None) -> Environment:
@@ -208,7 +221,9 @@ def _device_exists(device: str) -> bool:
 def one_blas_thread() -> AbstractContextManager[Any]:
     """NumPy with one thread inside the block: more only hurt the small products of acting, and bits may
     depend on them. torch has its own count."""
-    return ThreadpoolController().select(internal_api=["openblas", "mkl", "blis"]).limit(limits=1)
+    libraries = ThreadpoolController().select(internal_api=["openblas", "mkl", "blis"])
+    limit: AbstractContextManager[Any] = libraries.limit(limits=1)
+    return limit
 
 
 def choose_threads(config: Config, spec: EnvSpec) -> int:

@@ -6,6 +6,7 @@ environments start new episodes, with seeds that the parent has not played.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +22,8 @@ from mission_gym.errors import ConfigError, UsageError
 from mission_gym.run.assemble import EnvSource, make_learner, open_environment, settle
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
-from mission_gym.run.snapshot import load_learner
-from mission_gym.run.starting import begin, open_run_environment
+from mission_gym.run.snapshot import learned_steps, load_learner
+from mission_gym.run.starting import begin, read_files
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
 from mission_gym.store.lineage import Lineage, pin
 from mission_gym.store.resolve import RunRef, checkpoint_for
@@ -55,29 +56,55 @@ def branch_run(
     """A child run, locked and ready to train. ConfigError, by field, if the weights do not fit."""
     info = checkpoint_for(ref)
     parent = read_config(ref.run.config_yaml)
-    wanted = resolve(None, flags, sets=sets, config_file=config_file, preset=preset, base=parent)
-    resolved, notes = finish(wanted)
-    config = resolved.config
-    if source is not None or any(config.value(path) != parent.config.value(path) for path in _ENV_PATHS):
-        environment = open_environment(config, dict(config.env.env_kwargs), source)
-    else:
-        environment = open_run_environment(ref.run, config)
-    resolved = settle(resolved, environment.spec)
     checkpoint = load_checkpoint(info.path)
-    step = int(checkpoint.state["counters"][1])
-    if resolved.config.run.timesteps <= step:
+    step = learned_steps(checkpoint)
+    wanted = resolve(None, flags, sets=sets, config_file=config_file, preset=preset, base=_reopen(parent))
+    wanted = wanted.with_values(_inherit(ref, parent, wanted), "parent")
+    if wanted.config.run.timesteps <= step:
         raise UsageError(
-            f"timesteps={config.run.timesteps} is not above step {step}, where the branch begins;"
+            f"timesteps={wanted.config.run.timesteps} is not above step {step}, where the branch begins;"
             " give a larger total [--timesteps]"
         )
-    refuse_misfits(checkpoint, resolved, environment.spec)
+    resolved, notes = finish(wanted, step)
+    environment = open_environment(resolved.config, _choose_kwargs(ref, parent, resolved), source)
+    resolved = settle(resolved, environment.spec)
+    refuse_misfits(checkpoint, parent, resolved, environment.spec)
     parentage = Lineage("", "", ref.run.name, str(ref.run.path), info.step)
     notes += explain_changes(parent, resolved)
     notes.append(f"branches from {ref.run.name} at step {step}; environments start new episodes")
-    with begin(resolved, environment, listener, notes, source=source, parentage=parentage) as session:
+    with begin(
+        resolved, environment, listener, notes, source=source, parentage=parentage, start=step
+    ) as session:
         pin(ref.run, info.step, session.run.name)
         carry_over(checkpoint, session)
         yield session
+
+
+def _reopen(parent: Resolved) -> Resolved:
+    """The parent's config with `auto` where a value was chosen for it: what it follows from may change."""
+    chosen = {path: "auto" for path, source in parent.sources.items() if source in ("auto", "plan")}
+    return parent.with_values(chosen, "default")
+
+
+def _inherit(ref: RunRef, parent: Resolved, wanted: Resolved) -> dict[str, Any]:
+    """Keywords that were not given again stay; a child without a name is called after its parent."""
+    kwargs = parent.config.env.env_kwargs | wanted.config.env.env_kwargs
+    name = wanted.config.run.run_name
+    if name == parent.config.run.run_name:
+        name = f"{re.sub(r'-[0-9]{8}-[0-9]{6}(-[0-9]+)?$', '', ref.run.name)}-branch"
+    return {"env.env_kwargs": kwargs, "run.run_name": name}
+
+
+def _choose_kwargs(ref: RunRef, parent: Resolved, child: Resolved) -> dict[str, Any]:
+    """The child's keywords; files that were not given anew come from the parent's own copies."""
+    kwargs, before = child.config.env.env_kwargs, parent.config.env.env_kwargs
+    same_env = child.config.env.env_id == parent.config.env.env_id
+    copies = {
+        key: copy
+        for key, copy in read_files(ref.run).items()
+        if same_env and kwargs.get(key) == before.get(key)
+    }
+    return kwargs | copies
 
 
 def carry_over(checkpoint: Checkpoint, session: Session) -> None:
@@ -95,8 +122,8 @@ def carry_over(checkpoint: Checkpoint, session: Session) -> None:
     session.begin_at(learner.step, episode_offset=offset + played + 1)
 
 
-def refuse_misfits(checkpoint: Checkpoint, resolved: Resolved, spec: EnvSpec) -> None:
-    """Raise ConfigError that lists every array of the checkpoint that the child's network can't take."""
+def refuse_misfits(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved, spec: EnvSpec) -> None:
+    """Raise ConfigError with the changed fields and the arrays that the child's network can't take."""
     wanted = make_learner(resolved.config, spec).weights().arrays
     problems = []
     for name in sorted(wanted.keys() | checkpoint.policy.keys()):
@@ -108,8 +135,12 @@ def refuse_misfits(checkpoint: Checkpoint, resolved: Resolved, spec: EnvSpec) ->
         elif ours.shape != theirs.shape:
             problems.append(f"{name}: {list(theirs.shape)} in the checkpoint, {list(ours.shape)} now")
     if problems:
-        fields = "network_arch, network, normalize_obs or the environment's spaces"
-        raise ConfigError([f"the weights do not fit the branch; {fields} changed:", *problems])
+        changed = [
+            f"{path}: {parent.config.value(path)} -> {resolved.config.value(path)}"
+            for path in (*_ENV_PATHS, "policy.network_arch", "policy.network", "policy.normalize_obs")
+            if parent.config.value(path) != resolved.config.value(path)
+        ] or ["the environment's spaces changed"]
+        raise ConfigError(["the weights do not fit the branch:", *changed, *problems])
 
 
 def explain_changes(parent: Resolved, child: Resolved) -> list[str]:

@@ -59,7 +59,7 @@ def evaluate_run(
 ) -> tuple[dict[str, Any], list[str]]:
     """Play the suite in the asked mode and in the other one; the document of `eval --json`, and warnings.
 
-    The result is kept in the run's `eval/` unless the run is being trained by another process.
+    The result is kept in the run's `eval/`.
     """
     if num_episodes < 1:
         raise UsageError(f"episodes={num_episodes} is not a positive count [--episodes]")

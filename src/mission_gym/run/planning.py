@@ -104,10 +104,15 @@ def measure_collect_s(collector: BlockCollector, learner: PpoLearner, num_steps:
 
 
 def make_plan(
-    config: Config, spec: EnvSpec, memory_bytes: int, predicted_fps: float | None, notes: list[str]
+    config: Config,
+    spec: EnvSpec,
+    memory_bytes: int,
+    predicted_fps: float | None,
+    notes: list[str],
+    start: int,
 ) -> Plan:
-    """Put the plan together; `plan.json` and the terminal show these facts."""
-    ppo, rollout, total = config.ppo, config.rollout_size, config.run.timesteps
+    """Put the plan of the steps behind `start` together; `plan.json` and the terminal show these facts."""
+    ppo, rollout, total = config.ppo, config.rollout_size, config.run.timesteps - start
     assert isinstance(ppo.batch_size, int)
     minibatches = rollout // ppo.batch_size
     eval_freq, save_freq = config.evaluation.eval_freq, config.checkpoints.checkpoint_freq

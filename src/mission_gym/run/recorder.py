@@ -6,6 +6,7 @@ row does not end the training: it is said once, and the next row is tried again.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 
 from mission_gym.data import EnvSpec, Episode
 from mission_gym.errors import DiskError
+from mission_gym.monitor.alarms import Watch
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog, MonitorCsv, ProgressCsv, TextLog
 
@@ -32,6 +34,7 @@ class Recorder:
         self.started = time.time()
         self.elapsed_before = 0.0  # seconds of earlier processes of this run
         self.num_episodes = 0
+        self.watch = Watch(spec.main_outcome)
         self.window: deque[tuple[float, int, str | None, dict[str, float]]] = deque(maxlen=_WINDOW)
         self._metrics = MetricsLog(run.metrics_jsonl)
         self._progress = ProgressCsv(run.progress_csv)
@@ -51,6 +54,7 @@ class Recorder:
             "window": [list(item) for item in self.window],
             "num_episodes": self.num_episodes,
             "elapsed_s": self.elapsed_s,
+            "watch": self.watch.state(),
             "offsets": {
                 "metrics": self._metrics.offset(),
                 "progress": self._progress.offset(),
@@ -63,6 +67,7 @@ class Recorder:
         self.window.extend((float(r), int(n), outcome, extra) for r, n, outcome, extra in state["window"])
         self.num_episodes = state["num_episodes"]
         self.elapsed_before = state["elapsed_s"]
+        self.watch.load_state(state["watch"])
         self._metrics.truncate(state["offsets"]["metrics"])
         self._progress.truncate(state["offsets"]["progress"])
         self._monitor.truncate(state["offsets"]["monitor"])
@@ -114,6 +119,7 @@ class Recorder:
         self.emit("progress", step=step, **metrics)
         self._write(lambda: self._progress.append({"time/total_timesteps": step, **metrics}))
         self._add_scalars(step, metrics)
+        self._alarm(step, self.watch.see_row(metrics))
 
     def add_evaluation(self, step: int, document: dict[str, Any], fields: dict[str, Any]) -> None:
         """Write an evaluation to the stream, the CSV and TensorBoard."""
@@ -125,6 +131,11 @@ class Recorder:
         scalars |= {f"eval/outcome_{name}": rate["rate"] for name, rate in document["outcomes"].items()}
         self._write(lambda: self._progress.append({"time/total_timesteps": step, **scalars}))
         self._add_scalars(step, scalars)
+        self._alarm(step, self.watch.see_evaluation(document))
+
+    def _alarm(self, step: int, message: str | None) -> None:
+        if message is not None:
+            self.emit("warning", step=step, message=message)
 
     def _add_scalars(self, step: int, scalars: dict[str, Any]) -> None:
         self._open_tensorboard(purge_step=None)
@@ -132,7 +143,7 @@ class Recorder:
             return
         try:
             for name, value in scalars.items():
-                if isinstance(value, int | float):
+                if isinstance(value, int | float) and math.isfinite(value):
                     self._tensorboard.add_scalar(name, value, step)
             self._tensorboard.flush()
         except OSError as error:

@@ -28,6 +28,7 @@ from mission_gym.store.files import TEMPORARY, disk_errors
 from mission_gym.streams import generator
 
 FORMATS = (".gif", ".mp4")
+_PALETTE_PICTURES = 12  # that a GIF's colours are taken from
 _GIF_FPS = 20.0  # viewers slow down what is faster
 _DEFAULT_FPS = 30.0
 _LAST_S = 1.5  # how long the end of an episode stays
@@ -122,35 +123,39 @@ class _Gif:
         self._ms = round(1000 * self._every / fps)
         self._width = width
         self._count = 0
-        self._first: Any = None
-        self._rest: list[bytes] = []  # packed: a long film would not fit otherwise
+        self._size = (0, 0)
+        self._packed: list[bytes] = []  # a long film would not fit otherwise
 
     def add(self, frame: Array) -> None:
         self._count += 1
-        if (self._count - 1) % self._every:
-            return
-        picture = Image.fromarray(_fit(frame, self._width))
-        if self._first is None:
-            self._first = picture.quantize(128)
-        else:
-            drawn = picture.quantize(palette=self._first, dither=Image.Dither.NONE)
-            self._rest.append(zlib.compress(drawn.tobytes(), 1))
+        if (self._count - 1) % self._every == 0:
+            picture = _fit(frame, self._width)
+            self._size = picture.shape[1], picture.shape[0]
+            self._packed.append(zlib.compress(picture.tobytes(), 1))
 
     def finish(self) -> None:
-        first = self._first
-
-        def pictures() -> Iterator[Any]:
-            for packed in self._rest:
-                picture = Image.frombytes("P", first.size, zlib.decompress(packed))
-                picture.putpalette(first.getpalette())
-                yield picture
-
-        first.save(
-            self._path, format="GIF", save_all=True, append_images=pictures(), duration=self._ms, loop=0
+        palette = self._choose_palette()
+        drawn = (
+            self._unpack(packed).quantize(palette=palette, dither=Image.Dither.NONE)
+            for packed in self._packed
+        )
+        next(drawn).save(
+            self._path, format="GIF", save_all=True, append_images=drawn, duration=self._ms, loop=0
         )
 
     def close(self) -> None:
-        self._rest.clear()
+        self._packed.clear()
+
+    def _unpack(self, packed: bytes) -> Image.Image:
+        return Image.frombytes("RGB", self._size, zlib.decompress(packed))
+
+    def _choose_palette(self) -> Image.Image:
+        """Every colour counts once, however few pixels have it: small units are what one looks at."""
+        some = self._packed[:: max(1, len(self._packed) // _PALETTE_PICTURES)]
+        pixels = np.concatenate([np.asarray(self._unpack(packed)).reshape(-1, 3) for packed in some])
+        codes = np.unique((pixels >> 2).astype(np.int32) @ np.array([1 << 12, 1 << 6, 1]))
+        colors = np.stack([codes >> 12, codes >> 6 & 63, codes & 63], axis=1).astype(np.uint8) << 2
+        return Image.fromarray(colors[None]).quantize(256)
 
 
 class _Mp4:

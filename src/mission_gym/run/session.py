@@ -18,7 +18,7 @@ from mission_gym.clock import PhaseClock
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import parse_stop_when
 from mission_gym.data import Progress, Weights
-from mission_gym.errors import DiskError, MissionGymError, NotFiniteError, WorkerError
+from mission_gym.errors import DiskError, MissionGymError, NotFiniteError, RunStateError, WorkerError
 from mission_gym.pipeline.loop import StopFlag
 from mission_gym.pipeline.loop import run as run_loop
 from mission_gym.procs import BoundedLog
@@ -61,7 +61,7 @@ class Session:
         self.spec = environment.spec
         self.recorder = Recorder(run, self.spec, listener, tensorboard=config.run.tensorboard)
         self.learner = make_learner(config, self.spec)
-        self.counters: dict[str, Any] = {"last_eval": 0, "last_save": 0, "episode_offset": 0, "goal": None}
+        self.counters: dict[str, Any] = {"last_eval": 0, "last_save": -1, "episode_offset": 0, "goal": None}
         self.counters |= {"env_failures": 0}
         seeds = training_seeds(config.run.seed, self.counters)
         self.vec, self.collector, self.block = make_collector(config, self.environment, seeds)
@@ -71,6 +71,7 @@ class Session:
         self._rate_step = 0
         self._rate = 0.0
         self._first_step = 0
+        self._deadline = float("inf")  # of time.monotonic
 
     @property
     def _worker_restarts(self) -> int:
@@ -92,7 +93,7 @@ class Session:
 
     def begin_at(self, step: int, *, episode_offset: int) -> None:
         """Begin with a learner that has made `step` steps elsewhere, on episodes from the offset on."""
-        self.counters |= {"episode_offset": episode_offset, "last_eval": step, "last_save": step}
+        self.counters |= {"episode_offset": episode_offset, "last_eval": step}
         self._first_step = self._rate_step = step
         self.collector.start()
 
@@ -100,9 +101,7 @@ class Session:
         """Train. The collector was started or restored, and the caller holds the run's lock."""
         config = self.config
         if config.run.max_time is not None:
-            deadline = time.monotonic() + config.run.max_time
-        else:
-            deadline = float("inf")
+            self._deadline = time.monotonic() + config.run.max_time
         self._rate_at = self._saved_at = time.monotonic()
         with ExitStack() as stack:
             stack.callback(self.close)
@@ -110,8 +109,11 @@ class Session:
             try:
                 self._write_status(state="running", cause=None, phase="collect")
                 self.recorder.tick(step=self.step, total=config.run.timesteps, fps=0.0, phase="training")
-                if not list_checkpoints(self.run.checkpoints):
-                    self._save()  # where it all began, to be shown beside what was learned
+                if not list_checkpoints(self.run.checkpoints) and not self._save():
+                    # Where it all began; and a disk that takes no checkpoint is refused before hours pass.
+                    raise DiskError(
+                        f"no checkpoint can be written to {self.run.path}; make room and start again"
+                    )
                 self._between_updates()
                 if not self._ended():
                     loop = run_loop(
@@ -119,7 +121,7 @@ class Session:
                         self.learner,
                         self.block,
                         config.run.timesteps,
-                        lambda: self.stop() or time.monotonic() >= deadline,
+                        self._out_of_time,
                     )
                     self._collecting = True
                     for progress in loop:
@@ -127,11 +129,11 @@ class Session:
                         self._record(progress)
                         self._between_updates()
                         yield progress
-                        if self._ended() or time.monotonic() >= deadline:
+                        if self._ended() or self._out_of_time():
                             break
                         self._collecting = True
                     self._collecting = False
-                self._finish(deadline)
+                self._finish()
             except GeneratorExit:
                 self._save_and_end("stopped", "the caller left the loop")
             except KeyboardInterrupt:
@@ -141,29 +143,31 @@ class Session:
                 self._fail(error)
                 raise
 
+    def _out_of_time(self) -> bool:
+        return self.stop() or time.monotonic() >= self._deadline
+
     def _ended(self) -> bool:
         return self.stop() or self.counters["goal"] is not None
 
-    def _finish(self, deadline: float) -> None:
+    def _finish(self) -> None:
         """The loop is over without an error: by a signal, by the deadline, by the goal or by the budget."""
         if self.stop():
             self._save_and_end("stopped", f"{self.stop.reason}")
             return
         if self.config.evaluation.eval_freq and self.counters["last_eval"] != self.step:
-            self._evaluate()
-        if self.counters["goal"]:
-            cause = f"goal reached: {self.counters['goal']}"
+            self._evaluate(last=True)
+        if self.stop():  # while that evaluation was made
+            self._save_and_end("stopped", f"{self.stop.reason}")
+        elif self.counters["goal"]:
+            self._save_and_end("done", f"goal reached: {self.counters['goal']}")
         elif self.learner.step >= self.config.run.timesteps:
-            cause = "all steps made"
+            self._save_and_end("done", "all steps made")
         else:
-            cause = "max_time reached"
-        self._save_and_end(
-            "stopped" if self.stop() else "done", f"{self.stop.reason}" if self.stop() else cause
-        )
+            self._save_and_end("stopped", "max_time reached")
 
     def _save_and_end(self, state: str, cause: str) -> None:
-        if self.counters["last_save"] != self.step or not list_checkpoints(self.run.checkpoints):
-            self._save()
+        if self.counters["last_save"] != self.step and not self._save():
+            raise DiskError(f"the last checkpoint could not be written to {self.run.path}")
         self._end(state, cause)
 
     def _end(self, state: str, cause: str) -> None:
@@ -188,7 +192,8 @@ class Session:
                 torn = self._collecting and self.block.filled < self.block.num_steps
                 if isinstance(error, NotFiniteError):
                     clear_block(self.block)
-                self._save(torn=torn)
+                if self.counters["last_save"] != self.learner.step:
+                    self._save(torn=torn)
         except MissionGymError as second:
             self.recorder.listener({"event": "warning", "message": f"nothing was saved: {second}"})
         self._keep_repro(error)
@@ -265,7 +270,7 @@ class Session:
         if is_late or _is_due(step, self.counters["last_save"], self.config.checkpoints.checkpoint_freq):
             self._save()
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, *, last: bool = False) -> None:
         """Play the selection suite, keep the result, and save a checkpoint with its score."""
         self.recorder.tick(
             step=self.step, total=self.config.run.timesteps, fps=self._rate, phase="evaluating"
@@ -278,7 +283,7 @@ class Session:
                 policy_actor(make_loaded_policy(self.config, self.spec, weights), self.spec),
                 "select",
                 self.config.evaluation.eval_episodes,
-                stop=self.stop,
+                stop=self.stop if self.step >= self.config.run.timesteps or last else self._out_of_time,
             )
             seconds = time.perf_counter() - start
         self._rate_at += seconds
@@ -300,10 +305,11 @@ class Session:
                 self.counters["goal"] = f"{self.config.run.stop_when} (lower bound {low:.3g})"
         self._save(score=result.score)
 
-    def _save(self, *, score: float | None = None, torn: bool = False) -> None:
-        """Write a checkpoint and apply retention. A full disk is said aloud; the last checkpoint stays."""
+    def _save(self, *, score: float | None = None, torn: bool = False) -> bool:
+        """Write a checkpoint and apply retention; False, said aloud, if the disk refuses it."""
         with self.clock.phase("save"):
-            self.counters["last_save"] = 0 if torn else self.step
+            before = self.counters["last_save"]
+            self.counters["last_save"] = self.learner.step if torn else self.step
             try:
                 counters = {"session": self.counters, "recorder": self.recorder.state()}
                 snapshot = take_snapshot(self.learner, self.vec, self.block, counters, torn=torn)
@@ -318,13 +324,19 @@ class Session:
                 self._saved_at = time.monotonic()
                 self._retain()
             except DiskError as error:
-                self.recorder.emit("warning", message=f"checkpoint not saved, the last one is kept: {error}")
-            else:
-                self._write_status(durable=False)
+                self.counters["last_save"] = before
+                kept = ", the last one is kept" if list_checkpoints(self.run.checkpoints) else ""
+                self.recorder.emit("warning", message=f"checkpoint not saved{kept}: {error}")
+                return False
+            self._write_status(durable=False)
+            return True
 
     def _retain(self) -> None:
-        for info in find_doomed_checkpoints(self.run, self.config.checkpoints):
-            delete_checkpoint(info.path)
+        try:
+            for info in find_doomed_checkpoints(self.run, self.config.checkpoints):
+                delete_checkpoint(info.path)
+        except RunStateError as error:  # pins that can't be read: rather keep too much
+            self.recorder.emit("warning", message=f"old checkpoints are kept: {error}")
 
     def _write_status(self, *, durable: bool = True, **fields: Any) -> None:
         self._status_at = time.monotonic()

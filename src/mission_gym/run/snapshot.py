@@ -92,6 +92,11 @@ def restore_snapshot(
     return told
 
 
+def learned_steps(checkpoint: Checkpoint) -> int:
+    """Transitions that the checkpoint's policy was learned from."""
+    return int(checkpoint.state["counters"][1])
+
+
 def load_learner(checkpoint: Checkpoint, learner: PpoLearner) -> None:
     """Parameters, optimizer, statistics and counters of the learner alone."""
     policy = {f"policy/{name}": array for name, array in checkpoint.policy.items()}

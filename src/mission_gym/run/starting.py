@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import shutil
+import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from mission_gym.config.layers import Resolved, format_config, read_config
 from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config
-from mission_gym.env.factory import find_snapshot_kwargs, make_factory
-from mission_gym.errors import ConfigError, MissionGymError, RunStateError, UsageError
-from mission_gym.run.assemble import Environment, EnvSource, one_blas_thread, open_environment, settle
+from mission_gym.env.factory import EnvRequest, find_snapshot_kwargs, make_factory
+from mission_gym.errors import ConfigError, RunStateError, UsageError, WorkerError
+from mission_gym.run.assemble import (
+    EVALUATION_STEPS,
+    Environment,
+    EnvSource,
+    make_learner,
+    one_blas_thread,
+    open_environment,
+    settle,
+)
 from mission_gym.run.planning import (
     check_memory,
     make_plan,
@@ -29,12 +38,13 @@ from mission_gym.run.planning import (
 )
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
-from mission_gym.store.checkpoints import load_last_good
+from mission_gym.run.snapshot import learned_steps
+from mission_gym.store.checkpoints import Checkpoint, load_last_good
 from mission_gym.store.files import disk_errors, read_json, write_atomic, write_json
 from mission_gym.store.lineage import Lineage, read_lineage, write_lineage
 from mission_gym.store.rundir import RunDir, slug
 
-_FILES = "files.json"  # env/files.json: keyword -> the run's own copy of the file named there
+_FILES = "env-files.json"  # keyword -> the run's own copy, in env/, of the file or folder named there
 
 
 @contextmanager
@@ -56,35 +66,53 @@ def begin(
     *,
     source: EnvSource,
     parentage: Lineage | None = None,
+    start: int = 0,
 ) -> Iterator[Session]:
-    """Make the folder of a settled config and everything in it, up to the first step."""
+    """Make the folder of a settled config and everything in it, up to the first step.
+
+    A start that fails leaves no folder behind, unless an environment's failure is to be replayed from it.
+    """
     config = resolved.config
     check_outcome(config, environment)
     memory = check_memory(config, environment.spec)
+    make_learner(config, environment.spec)  # a network that can't be built is refused here
+    if environment.spec.max_episode_steps is None and config.evaluation.eval_freq:
+        notes = [*notes, f"no step limit is known; evaluations cut episodes at {EVALUATION_STEPS:,} steps"]
+    files = find_files(environment.request, Path(config.run.runs_dir))
     run = RunDir.create(Path(config.run.runs_dir), config.run.run_name or slug(config.env.env_id))
-    with run.lock(), one_blas_thread():
-        environment = _own_files(run, config, environment, source)
-        write_atomic(run.config_yaml, format_config(resolved))
-        origin = parentage or Lineage("", "")
-        write_lineage(
-            run, replace(origin, config_hash=config_hash(config), env_signature=environment.spec.signature)
-        )
-        with closing(Session(run, resolved, environment, listener)) as session:
-            try:
-                _prepare(session, memory, notes)
-            except MissionGymError as error:
+    with run.lock(), one_blas_thread(), ExitStack() as stack:
+        session: Session | None = None
+        try:
+            environment = _own_files(run, files, config, environment, source)
+            write_atomic(run.config_yaml, format_config(resolved))
+            write_lineage(
+                run,
+                replace(
+                    parentage or Lineage("", ""),
+                    config_hash=config_hash(config),
+                    env_signature=environment.spec.signature,
+                    folder=os.getcwd(),
+                ),
+            )
+            session = stack.enter_context(closing(Session(run, resolved, environment, listener)))
+            _prepare(session, memory, notes, start)
+        except BaseException as error:
+            if session is not None and isinstance(error, WorkerError):
                 session.fail_early(error)
-                raise
-            yield session
+            else:
+                stack.close()
+                shutil.rmtree(run.path, ignore_errors=True)
+            raise
+        yield session
 
 
-def _prepare(session: Session, memory: int, notes: list[str]) -> None:
+def _prepare(session: Session, memory: int, notes: list[str], start: int) -> None:
     """Prime the statistics, measure, and emit the plan."""
     config, spec, learner = session.config, session.spec, session.learner
     collect_s = measure_collect_s(session.collector, learner, prime_steps(config))
     gradient_s = measure_gradient_step_s(learner, learner.encoder.num_flat, spec, spec.mask_size)
     fps = predict_fps(config, collect_s, gradient_s)
-    plan = make_plan(config, spec, memory, fps, notes)
+    plan = make_plan(config, spec, memory, fps, notes, start)
     document = asdict(plan) | {"versions": versions(), "signature": spec.signature}
     document |= {"measured": {"collect_s_per_step": collect_s, "gradient_step_s": gradient_s}}
     write_json(session.run.plan_json, document)
@@ -103,11 +131,14 @@ def resume_run(
     with run.lock(), one_blas_thread():
         resolved = read_config(run.config_yaml)
         checkpoint, notes = load_last_good(run.checkpoints)
-        resolved, more = _extend(run, resolved, checkpoint.step, timesteps)
+        resolved, more = _extend(run, resolved, checkpoint, timesteps)
         environment = open_run_environment(run, resolved.config, source)
         check_signature(run, environment)
         with closing(Session(run, resolved, environment, listener)) as session:
             ways = session.restore(checkpoint)
+            if timesteps is not None:
+                write_atomic(run.config_yaml, format_config(resolved))
+                write_lineage(run, replace(read_lineage(run), config_hash=config_hash(resolved.config)))
             exact = _exactness(run, ways)
             session.recorder.emit(
                 "resume", run=str(run.path), name=run.name, step=checkpoint.step,
@@ -117,23 +148,25 @@ def resume_run(
             yield session
 
 
-def _extend(run: RunDir, resolved: Resolved, step: int, timesteps: int | None) -> tuple[Resolved, list[str]]:
+def _extend(
+    run: RunDir, resolved: Resolved, checkpoint: Checkpoint, timesteps: int | None
+) -> tuple[Resolved, list[str]]:
     """The config with a new total where one was asked for; RunStateError if there is nothing to do."""
     notes: list[str] = []
-    status = run.read_status()
+    status, step = run.read_status(), checkpoint.step
     if timesteps is not None:
         if timesteps <= step:
             raise RunStateError(
                 f"timesteps={timesteps} is not above the {step} steps of run {run.name} [--timesteps]"
             )
-        resolved, notes = finish(resolved.with_values({"run.timesteps": timesteps}, "flag --timesteps"))
+        wanted = resolved.with_values({"run.timesteps": timesteps}, "flag --timesteps")
+        resolved, notes = finish(wanted, learned_steps(checkpoint))
         falling = [
             name for name in ("learning_rate", "clip_range", "ent_coef")
             if resolved.config.value(f"ppo.{name}_final") is not None
         ]  # fmt: skip
         if falling:
             notes.append(f"{', '.join(falling)} now fall over {resolved.config.run.timesteps} steps")
-        write_atomic(run.config_yaml, format_config(resolved))
     elif status.get("state") == "done":
         raise RunStateError(
             f"run {run.name} is finished ({status.get('cause', 'done')}, {step} steps);"
@@ -143,7 +176,10 @@ def _extend(run: RunDir, resolved: Resolved, step: int, timesteps: int | None) -
 
 
 def _exactness(run: RunDir, ways: list[str]) -> str:
-    plan: dict[str, Any] = read_json(run.plan_json) if run.plan_json.exists() else {}
+    try:
+        plan = dict(read_json(run.plan_json))
+    except (RunStateError, TypeError, ValueError):
+        return "whether the resume is exact can't be told: plan.json is missing or damaged"
     changed = [
         f"{name} {before} -> {versions().get(name)}"
         for name, before in plan.get("versions", {}).items()
@@ -191,16 +227,22 @@ def versions() -> dict[str, str]:
 
 def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) -> Environment:
     """The environment of a run, from its own snapshot of config files."""
-    kwargs = dict(config.env.env_kwargs)
-    files = run.env / _FILES
-    if files.exists():
-        kwargs |= {key: str(run.env / name) for key, name in read_json(files).items()}
     if source is None and config.env.env_id.startswith("<"):
         raise UsageError(
             f"run {run.name} was trained on a callable that can't be imported ({config.env.env_id});"
             " pass it as env= in Python"
         )
-    return open_environment(config, kwargs, source)
+    folder = read_lineage(run).folder
+    if folder and folder not in sys.path and Path(folder).is_dir():
+        sys.path.append(folder)  # modules of the user's lie where the run was started
+    return open_environment(config, config.env.env_kwargs | read_files(run), source)
+
+
+def read_files(run: RunDir) -> dict[str, str]:
+    """The keywords that name files, each with the run's own copy."""
+    if not (run.path / _FILES).exists():
+        return {}
+    return {key: str(run.env / name) for key, name in read_json(run.path / _FILES).items()}
 
 
 def check_signature(run: RunDir, environment: Environment) -> None:
@@ -213,17 +255,37 @@ def check_signature(run: RunDir, environment: Environment) -> None:
         )
 
 
-def _own_files(run: RunDir, config: Config, environment: Environment, source: EnvSource) -> Environment:
-    """Copy files and folders that the keywords name, or that the environment reads unnamed, into the run, and
-    use them from there."""
+def find_files(request: EnvRequest, runs_dir: Path) -> dict[str, Path]:
+    """The files and folders that the keywords name, or that the environment reads unnamed."""
+    files: dict[str, Path] = {}
+    for key, value in {**request.kwargs, **find_snapshot_kwargs(request)}.items():
+        if not isinstance(value, str) or not value or not _exists(Path(value)):
+            continue
+        path = Path(value).resolve()
+        if runs_dir.resolve().is_relative_to(path):
+            raise UsageError(
+                f"{key}={value} holds the runs folder {runs_dir}, and is copied into each run; give a folder"
+                " beside it [--env-kwargs]"
+            )
+        files[key] = path
+    return files
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a text too long to be a path
+        return False
+
+
+def _own_files(
+    run: RunDir, files: dict[str, Path], config: Config, environment: Environment, source: EnvSource
+) -> Environment:
+    """Copy the files into the run, and use them from there."""
     names: dict[str, str] = {}
     with disk_errors(run.env):
         run.env.mkdir(exist_ok=True)
-        request = environment.request
-        for key, value in {**request.kwargs, **find_snapshot_kwargs(request)}.items():
-            path = Path(value) if isinstance(value, str) and value else None
-            if path is None or not path.exists():
-                continue
+        for key, path in files.items():
             name = f"{key}-{path.name}" if path.name in names.values() else path.name
             if path.is_dir():
                 shutil.copytree(path, run.env / name)
@@ -232,9 +294,8 @@ def _own_files(run: RunDir, config: Config, environment: Environment, source: En
             names[key] = name
     if not names:
         return environment
-    write_json(run.env / _FILES, names)
+    write_json(run.path / _FILES, names)
     if source is not None:
-        return open_run_environment(run, config, source)
-    kwargs = {**config.env.env_kwargs, **{key: str(run.env / name) for key, name in names.items()}}
-    request = replace(environment.request, kwargs=kwargs)
+        return open_environment(config, environment.request.kwargs | read_files(run), source)
+    request = replace(environment.request, kwargs=environment.request.kwargs | read_files(run))
     return replace(environment, request=request, factory=make_factory(request))

@@ -6,6 +6,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+from mission_gym.errors import RunStateError
 from mission_gym.store.checkpoints import step_name
 from mission_gym.store.files import disk_errors, read_json, write_json
 from mission_gym.store.rundir import RunDir
@@ -23,8 +24,16 @@ def write_eval(run: RunDir, step: int, suite: str, result: dict[str, Any]) -> Pa
 
 
 def read_evals(run: RunDir) -> list[dict[str, Any]]:
-    """All evaluations by step and suite, each with its `step` and `suite`."""
-    return [read_json(path) for path in sorted(run.eval.glob("step_*.json"))]
+    """All evaluations that can be read, by step and suite, each with its `step` and `suite`."""
+    found = []
+    for path in sorted(run.eval.glob("step_*.json")):
+        try:
+            result = read_json(path)
+        except RunStateError:  # a damaged evaluation is no evaluation; it must not cost the run
+            continue
+        if isinstance(result, dict) and {"step", "suite"} <= result.keys():
+            found.append(result)
+    return found
 
 
 def best_step(run: RunDir, among: Container[int] | None = None) -> int | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from mission_gym.errors import RunStateError
 from mission_gym.store import lock
 from mission_gym.store.files import read_json, write_json
 from mission_gym.store.rundir import RunDir
@@ -23,6 +24,7 @@ class Lineage:
     parent: str | None = None  # name of the run
     parent_path: str | None = None
     parent_step: int | None = None
+    folder: str = ""  # where it was started: modules of the user's lie there
 
 
 def write_lineage(run: RunDir, lineage: Lineage) -> None:
@@ -32,7 +34,12 @@ def write_lineage(run: RunDir, lineage: Lineage) -> None:
 
 def read_lineage(run: RunDir) -> Lineage:
     """Read lineage.json; RunStateError if it is missing or damaged."""
-    return Lineage(**read_json(run.lineage_json))
+    try:
+        return Lineage(**read_json(run.lineage_json))
+    except TypeError as error:
+        raise RunStateError(
+            f"{run.lineage_json} is damaged: {error}; restore it from a copy of the run"
+        ) from error
 
 
 def pin(run: RunDir, step: int, child: str) -> None:

@@ -124,8 +124,8 @@ class RunDir:
 
     @property
     def exists(self) -> bool:
-        """Whether the folder is a run: every run has a status from its first moment."""
-        return self.status_json.is_file()
+        """Whether the folder is a run: every run has a status from its first moment, and then a config."""
+        return self.status_json.is_file() or self.config_yaml.is_file()
 
     @property
     def created(self) -> float:
@@ -162,7 +162,7 @@ class RunDir:
         return self.path / ".lock"
 
     def _stored_status(self) -> dict[str, Any]:
-        if not self.exists:
+        if not self.status_json.is_file():
             return {}
         try:
             status = read_json(self.status_json)

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
 from mission_gym.missions.capture.baselines import Baselines, Policy
+from mission_gym.missions.capture.keyboard import Keyboard
 from mission_gym.missions.capture.scenario import SHIPPED, load_scenario
 from mission_gym.missions.capture.sim.layout import NUM_ACTIONS, OUTCOMES
 from mission_gym.missions.capture.simulator import Simulator, to_seed
@@ -113,6 +114,10 @@ class CaptureEnv(gym.Env[Array, Array]):
                 self.simulator.scenario, FRAMES_PER_S if self.render_mode == "human" else None
             )
         return self._renderer.draw(self.simulator, self._terms)
+
+    def make_keyboard(self) -> Keyboard:
+        """Keys for playing by hand."""
+        return Keyboard(self.simulator.scenario.level.attackers.units)
 
     def get_state(self) -> dict[str, Any]:
         """Everything that an exact continuation needs, as plain values."""
