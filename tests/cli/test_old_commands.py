@@ -29,7 +29,9 @@ LINES = {
     '--timesteps 50000000 --n-envs 32 --n-steps-per-env 256 --subproc --network-arch "512,512,256"'
     " --n-epochs 20 --run-name my-experiment": (32, 256, 2048, 20, "workers", 50_000_000),
     "--timesteps 50M --n-envs 64 --subproc": (64, None, None, None, "workers", 50_000_000),
-    "--timesteps 50M --n-envs 64 --n-steps-per-env 256 --subproc": (64, 256, None, None, "workers", 50_000_000),
+    "--timesteps 50M --n-envs 64 --n-steps-per-env 256 --subproc": (
+        64, 256, None, None, "workers", 50_000_000
+    ),
 }  # fmt: skip
 
 

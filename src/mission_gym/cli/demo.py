@@ -47,14 +47,15 @@ class DemoFlags:
 def demo(args: Sequence[str]) -> int:
     """`mission-gym demo`; 1 if the goal was not reached."""
     flags = parse(DemoFlags, args, "demo", "Train the capture mission until it wins, and show it.")
-    compile_beside(CAPTURE_ID)
     values = {
         "seed": flags.seed, "max_time": flags.max_time, "runs_dir": str(flags.runs_dir),
         "env_kwargs": [f"level={flags.level}"],
     }  # fmt: skip
     resolved = resolve(CAPTURE_ID, _VALUES | values)
+    wait = compile_beside(CAPTURE_ID)
     from mission_gym.run.starting import start_run
 
+    wait()
     with LiveView() as listener, start_run(resolved, listener) as session:
         for _ in session.updates():
             pass

@@ -65,9 +65,10 @@ class BranchFlags(LayerFlags):
 def train(args: Sequence[str]) -> int:
     """`mission-gym train [ENV]`."""
     resolved = read_training(args)
-    compile_beside(resolved.config.env.env_id)
+    wait = compile_beside(resolved.config.env.env_id)
     from mission_gym.run.starting import start_run
 
+    wait()
     return _follow(lambda listener: start_run(resolved, listener))
 
 

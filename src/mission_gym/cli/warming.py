@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
+from collections.abc import Callable
 
 from mission_gym.cli.output import note
 from mission_gym.missions import CAPTURE_ID
@@ -10,10 +12,18 @@ from mission_gym.missions import CAPTURE_ID
 _PATIENCE_S = 1.0  # loading the compiled simulator from the disk takes about half a second
 
 
-def compile_beside(env_id: str) -> None:
-    """Begin to compile if the environment is the capture mission; its first use waits for the end."""
-    if env_id == CAPTURE_ID:
-        threading.Thread(target=_compile, daemon=True).start()
+def compile_beside(env_id: str) -> Callable[[], None]:
+    """Begin to compile if the environment is the capture mission; what comes back waits for the end."""
+    if env_id != CAPTURE_ID:
+        return lambda: None
+    thread = threading.Thread(target=_compile, daemon=True)
+    thread.start()
+
+    def wait() -> None:
+        importlib.import_module("mission_gym.learner.torch_kernel")  # takes seconds, so now
+        thread.join()  # a plan that measured the compiler would be wrong
+
+    return wait
 
 
 def _compile() -> None:

@@ -63,8 +63,8 @@ def judge_shares(rows: Sequence[Row]) -> str | None:
     for term in rows[-1]:
         if all(row.get(term, 0.0) > TOO_LARGE for row in rows[-NUM_ROWS:]):
             return (
-                f"the reward term {term!r} makes {100 * rows[-1][term]:.0f} % of the reward; the others teach "
-                "nothing: lower its weight or raise theirs"
+                f"the reward term {term!r} makes {100 * rows[-1][term]:.0f} % of the reward; the others "
+                "teach nothing: lower its weight or raise theirs"
             )
     return None
 

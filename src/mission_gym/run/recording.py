@@ -29,6 +29,7 @@ from mission_gym.streams import generator
 
 FORMATS = (".gif", ".mp4")
 _PALETTE_PICTURES = 12  # that a GIF's colours are taken from
+_COMMON = 48  # colours of 256 that are kept as they are
 _GIF_FPS = 20.0  # viewers slow down what is faster
 _DEFAULT_FPS = 30.0
 _LAST_S = 1.5  # how long the end of an episode stays
@@ -150,12 +151,20 @@ class _Gif:
         return Image.frombytes("RGB", self._size, zlib.decompress(packed))
 
     def _choose_palette(self) -> Image.Image:
-        """Every colour counts once, however few pixels have it: small units are what one looks at."""
+        """The commonest colours as they are, for the ground; of the others each counts once, however few
+        pixels have it: small units are what one looks at."""
         some = self._packed[:: max(1, len(self._packed) // _PALETTE_PICTURES)]
         pixels = np.concatenate([np.asarray(self._unpack(packed)).reshape(-1, 3) for packed in some])
-        codes = np.unique((pixels >> 2).astype(np.int32) @ np.array([1 << 12, 1 << 6, 1]))
-        colors = np.stack([codes >> 12, codes >> 6 & 63, codes & 63], axis=1).astype(np.uint8) << 2
-        return Image.fromarray(colors[None]).quantize(256)
+        codes, counts = np.unique(pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1]), return_counts=True)
+        colors = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1).astype(np.uint8)
+        order = np.argsort(counts, kind="stable")[::-1]
+        common, rest = colors[order[:_COMMON]], colors[order[_COMMON:]]
+        entries = common.reshape(-1).tolist()
+        if len(rest):
+            entries += Image.fromarray(rest[None]).quantize(256 - _COMMON).getpalette() or []
+        palette = Image.new("P", (1, 1))
+        palette.putpalette(entries)
+        return palette
 
 
 class _Mp4:
@@ -188,7 +197,7 @@ def _fit(frame: Array, width: int) -> Array:
     if frame.shape[1] <= width:
         return frame
     height = round(frame.shape[0] * width / frame.shape[1])
-    return np.asarray(Image.fromarray(frame).resize((width, height), Image.Resampling.LANCZOS))
+    return np.asarray(Image.fromarray(frame).resize((width, height), Image.Resampling.BILINEAR))
 
 
 def _add_label(frame: Array, label: str) -> Array:

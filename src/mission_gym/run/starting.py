@@ -76,7 +76,7 @@ def begin(
     check_outcome(config, environment)
     memory = check_memory(config, environment.spec)
     make_learner(config, environment.spec)  # a network that can't be built is refused here
-    if environment.spec.max_episode_steps is None and config.evaluation.eval_freq:
+    if environment.limited() is not environment and config.evaluation.eval_freq:
         notes = [*notes, f"no step limit is known; evaluations cut episodes at {EVALUATION_STEPS:,} steps"]
     files = find_files(environment.request, Path(config.run.runs_dir))
     run = RunDir.create(Path(config.run.runs_dir), config.run.run_name or slug(config.env.env_id))

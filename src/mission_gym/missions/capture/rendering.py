@@ -71,7 +71,8 @@ class Renderer:
         draw_panel(panel, simulator, terms, SMOOTH, ATTACKER, DEFENDER)
         small = pygame.transform.smoothscale(self._canvas, self._size)
         if self._window is None:
-            return np.ascontiguousarray(pygame.surfarray.array3d(small).transpose(1, 0, 2))
+            pixels = np.frombuffer(pygame.image.tobytes(small, "RGB"), np.uint8)
+            return pixels.reshape(self._size[1], self._size[0], 3).copy()
         pygame.event.pump()
         self._window.blit(small, (0, 0))
         pygame.display.flip()

@@ -1,0 +1,84 @@
+"""The HTML report of a real run: whole, self-contained, and with what it was given."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from PIL import Image
+
+import mission_gym as mg
+from mission_gym.report.curves import draw_curves
+from mission_gym.report.html import Picture, make_html
+from mission_gym.store.rundir import RunDir
+
+VOID = {"meta", "img"}
+
+
+class Balance(HTMLParser):
+    """Checks that every element that opens is closed, in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.stack = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.stack.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    made = mg.train(
+        "mission_gym.env.toys:DictMask", runs_dir=str(tmp_path_factory.mktemp("html")), run_name="toy",
+        progress=False, n_envs=2, n_steps_per_env=64, timesteps=512, batch_size=64, n_epochs=1, eval_freq=128,
+        eval_episodes=4, tensorboard=False,
+    )  # fmt: skip
+    return RunDir(made.path)
+
+
+def test_the_report_holds_everything_and_fetches_nothing(run, tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.gif")
+    result = {
+        "episodes": 20, "return_mean": 1.5, "return_low": 1.0, "return_high": 2.0, "length_mean": 9.0,
+        "outcomes": {"won": {"rate": 0.9, "low": 0.7, "high": 0.97}},
+    }  # fmt: skip
+    page = make_html(
+        run, {"<trained>": result}, [Picture(tmp_path / "a.gif", "A & B")], verdict="the goal was reached"
+    )
+    balance = Balance()
+    balance.feed(page)
+    assert balance.stack == []
+    assert len(re.findall(r"<svg", page)) == 4
+    for words in (
+        "&lt;trained&gt;", "90 % (70 % to 97 %)", "1.5 (1 to 2)", "the goal was reached", "A &amp; B",
+        "data:image/gif;base64,", "prefers-color-scheme: dark", "minibatches", "collect", "512 steps, done",
+    ):  # fmt: skip
+        assert words in page, words
+    assert not re.search(r"https?://|<script|<link|@import|url\(", page)
+
+
+def test_a_run_without_rows_has_a_report_too(tmp_path):
+    run = RunDir.create(tmp_path, "empty")
+    run.metrics_jsonl.write_text("")
+    page = make_html(run, {})
+    assert "return: n/a" in page
+    assert "steps/s: n/a" in page
+
+
+def test_curves_fill_their_box_and_skip_what_is_not_finite():
+    svg = draw_curves("t", {"a": [(0, 0.0), (50, float("nan")), (100, 8.0)]})
+    assert 'points="58.0,246.0 538.0,54.0"' in svg
+    assert ">100</text>" in svg
+
+
+@pytest.mark.parametrize("values", [[3.0], [2.0, 2.0], [-1e-9, 1e-9], [0.0, 1e9]])
+def test_any_range_can_be_drawn(values):
+    svg = draw_curves("t", {"a": [(0, value) for value in values]}, span=None)
+    assert "nan" not in svg
+    assert svg.count('class="grid"') >= 2
