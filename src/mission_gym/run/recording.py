@@ -155,7 +155,9 @@ class _Gif:
         pixels have it: small units are what one looks at."""
         some = self._packed[:: max(1, len(self._packed) // _PALETTE_PICTURES)]
         pixels = np.concatenate([np.asarray(self._unpack(packed)).reshape(-1, 3) for packed in some])
-        codes, counts = np.unique(pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1]), return_counts=True)
+        codes, counts = np.unique(
+            pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1]), return_counts=True
+        )
         colors = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1).astype(np.uint8)
         order = np.argsort(counts, kind="stable")[::-1]
         common, rest = colors[order[:_COMMON]], colors[order[_COMMON:]]

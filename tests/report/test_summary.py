@@ -1,0 +1,35 @@
+"""The last words of a run: what the reward was made of."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from mission_gym.report.summary import view_summary
+from mission_gym.store.rundir import RunDir
+
+END = {
+    "step": 64, "state": "done", "cause": "all steps made", "goal": None,
+    "time/process_steps": 64, "time/elapsed_s": 2.0, "time/fps": 32.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shares", "line"),
+    [
+        ({}, None),
+        ({"a": 0.25, "b": 0.75, "c": 0.0}, "reward  b 75 %, a 25 %"),
+        ({"a": float("nan")}, None),
+        (
+            dict(zip("abcdefg", (0.4, 0.2, 0.1, 0.1, 0.1, 0.06, 0.04), strict=True)),
+            "reward  a 40 %, b 20 %, c 10 %, d 10 %, e 10 %, others 10 %",
+        ),
+    ],
+)
+def test_the_largest_terms_are_named(shares, line, tmp_path):
+    run = RunDir.create(tmp_path, "run")
+    metrics = {f"reward_share/{name}": value for name, value in shares.items()}
+    console = Console(file=io.StringIO(), width=200)
+    console.print(view_summary(run, END, {}, 2.0, metrics))
+    lines = [text.rstrip() for text in console.file.getvalue().splitlines()]
+    assert (line in lines) if line else not any(text.startswith("reward") for text in lines)
