@@ -53,6 +53,6 @@ def test_the_line_starts(line, tmp_path):
     command = [*shlex.split(SCRIPT)[1:], *shlex.split(line), "--max-time", "0.001s", "--eval-freq", "0"]
     ended = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    assert "done: max_time reached" in ended.stderr
+    assert "max_time reached" in ended.stderr
     (run,) = list_runs(tmp_path / "runs")
     assert run.read_status()["total"] >= 50_000_000

@@ -107,7 +107,8 @@ def check(args: Sequence[str]) -> int:
     """`mission-gym check ENV`; 2 if there are errors. `--repro FILE` replays a failure instead."""
     if any(arg.partition("=")[0] == "--repro" for arg in args):
         return _replay(args)
-    flags = parse(CheckFlags, args, "check", "Examine an environment before training on it.")
+    text = "Examine an environment before training on it; `--repro FILE` replays what a failed run left."
+    flags = parse(CheckFlags, args, "check", text)
     env = flags.config().env
     from mission_gym.env.factory import EnvRequest
     from mission_gym.run.checking import check_environment, has_errors
