@@ -15,7 +15,7 @@ from mission_gym.vector.serial import SerialVec
 
 
 def first_seed(env_id, episode):
-    return 5
+    return 5 + env_id
 
 
 def make(factory, mode=AutoresetMode.SAME_STEP, num_envs=3):

@@ -1,7 +1,8 @@
 """A `gymnasium.vector.VectorEnv` of the user's behind our protocol, without Python per row.
 
-Seeds: the vector is seeded once, at the first reset; episodes have no seeds of their own, so after a
-restart all rows begin new episodes, unless the vector has get_state and set_state.
+Seeds: the rows are seeded at the first reset only (one number for all where it takes no list); later
+episodes have no seeds of their own, so after a restart all rows begin new ones, unless the vector has
+get_state and set_state.
 Auto-reset: same-step and disabled give our rule. A next-step vector can't: its ended row shows the last
 observation, and the reset row that follows is not valid.
 """
@@ -27,7 +28,7 @@ SeedOf = Callable[[int, int], int | None]
 
 
 class BatchedVec:
-    """The adapter. `seed_of(0, 0)` seeds the vector; after a restart `seed_of(0, n)` of a later episode n."""
+    """The adapter. `seed_of(row, 0)` seeds the rows; after a restart `seed_of(row, n)`, n a later episode."""
 
     rows_step_alone = False
 
@@ -35,6 +36,7 @@ class BatchedVec:
         self.spec = spec
         self.num_envs = vector_env.num_envs
         self._env = vector_env
+        self._takes_lists = True  # of seeds, until it refuses one
         self._seed_of = seed_of
         self._mode = _read_mode(vector_env, spec)
         self._mask_in_obs = spec.mask_source.startswith("obs:")
@@ -229,12 +231,21 @@ class BatchedVec:
 
     def _reset_all(self, numbers: Array) -> StepBatch:
         self._ready = False
-        seed = self._seed_of(0, int(numbers.max()))
-        obs, infos = self._guard("reset", lambda: self._env.reset(seed=seed))
+        obs, infos = self._guard("reset", lambda: self._reset_seeded(numbers))
         self._begin_rows(numbers)
         self._shown = (self._leaves(obs), self._masks(obs, infos, self._resetting))
         self._ready = True
         return self._show()
+
+    def _reset_seeded(self, numbers: Array) -> Any:
+        """Reset with a seed for each row where the environment takes a list, else with the first row's."""
+        seeds = [self._seed_of(row, int(number)) for row, number in enumerate(numbers)]
+        if self._takes_lists and None not in seeds:
+            try:
+                return self._env.reset(seed=seeds)  # type: ignore[arg-type]
+            except Exception:  # noqa: BLE001  border: what is wrong besides the list shows below
+                self._takes_lists = False
+        return self._env.reset(seed=seeds[0])
 
     def _show(self) -> StepBatch:
         """Return a batch in which nothing happened, with what the rows show now."""
