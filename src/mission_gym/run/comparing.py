@@ -95,7 +95,7 @@ def compare_with_batched(
     if probe_vector(factory, request.env_id).signature != spec.signature:
         return "warning", "its vector form has other spaces or another mask than its single form"
     played: list[list[Moment]] = [[], []]
-    with BatchedVec(factory(2), spec, lambda env_id, episode: rows[0].seed) as vec:
+    with BatchedVec(factory(2), spec, lambda env_id, episode: rows[env_id].seed) as vec:
         _note(vec.reset(), spec, played)
         if _first_difference(rows, played):
             return "info", "its vector form seeds its rows in another way, so the two can't be compared"
