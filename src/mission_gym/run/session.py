@@ -17,7 +17,7 @@ import numpy as np
 from mission_gym.clock import PhaseClock
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import parse_stop_when
-from mission_gym.data import Progress, Weights
+from mission_gym.data import Progress
 from mission_gym.errors import DiskError, MissionGymError, NotFiniteError, RunStateError, WorkerError
 from mission_gym.pipeline.loop import StopFlag
 from mission_gym.pipeline.loop import run as run_loop
@@ -358,9 +358,6 @@ class Session:
             )
         except DiskError as error:
             self.recorder.listener({"event": "warning", "message": f"status not written: {error}"})
-
-    def weights(self) -> Weights:
-        return self.learner.weights()
 
 
 def _is_due(step: int, last: int, every: int | str) -> bool:
