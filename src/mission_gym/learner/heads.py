@@ -12,7 +12,10 @@ from typing import Protocol
 import numpy as np
 
 from mission_gym.data import ActionSpec, Array
-from mission_gym.policy.sampling import FILLER, HALF_LOG_2PI, part_columns, split_parts
+from mission_gym.learner.loops import backward_categories, forward_categories
+from mission_gym.policy.sampling import HALF_LOG_2PI
+
+_NO_MASK = np.zeros((0, 0), np.bool_)
 
 
 class Head(Protocol):
@@ -34,39 +37,19 @@ class CategoricalHead:
     d_log_std: Array | None = None
 
     def __init__(self, action: ActionSpec) -> None:
-        self.nvec = action.nvec
-        self.columns = part_columns(action.nvec)
-        # Where each flat logit lies among the padded parts.
-        self.places = None if self.columns is None else np.flatnonzero(self.columns.ravel() >= 0)
+        self.edges = np.cumsum([0, *action.nvec])  # part k holds the columns edges[k] to edges[k + 1]
 
     def load(self, params: Array, log_std: Array | None, action: Array, mask: Array | None) -> None:
-        if mask is not None:
-            params = np.where(mask, params, np.float32(FILLER))
-        z = split_parts(params, self.nvec, self.columns, FILLER)
-        z = z - z.max(axis=-1, keepdims=True)
-        p = np.exp(z)
-        total = np.add.reduce(p, axis=-1, keepdims=True)
-        p /= total
-        z -= np.log(total)
-        # Places of the chosen entries in the flat array.
-        num, parts, width = z.shape
-        self.chosen = action + (np.arange(num * parts) * width).reshape(num, parts)
-        self.p, self.log_p = p, z
-        picked = z.ravel().take(self.chosen)
-        self.log_prob = picked[:, 0] if parts == 1 else np.add.reduce(picked, axis=-1)
+        self.action = action
+        self.p, self.log_p = np.empty_like(params), np.empty_like(params)
+        self.log_prob = np.empty(len(params), np.float32)
+        masks = _NO_MASK if mask is None else mask
+        forward_categories(params, masks, self.edges, action, self.p, self.log_p, self.log_prob)
 
     def backward(self, slope: Array, bonus: Array) -> Array:
-        p, num = self.p, len(slope)
-        # 0 log 0 = 0: a masked entry holds a log-probability near the dtype's minimum, or -inf.
-        p_log_p = p * np.maximum(self.log_p, np.float32(FILLER))
-        entropy = -np.add.reduce(p_log_p, axis=-1, keepdims=True)
-        d = p * -slope.reshape(num, 1, 1)
-        d.ravel()[self.chosen] += slope.reshape(num, 1)
-        if bonus.any():
-            d += bonus.reshape(num, 1, 1) * (p_log_p + p * entropy)
-        flat = d.reshape(num, -1)
-        self.d_params = flat if self.places is None else flat[:, self.places]
-        return entropy.reshape(num) if p.shape[1] == 1 else np.add.reduce(entropy[..., 0], axis=-1)
+        self.d_params, entropy = np.empty_like(self.p), np.empty_like(slope)
+        backward_categories(self.p, self.log_p, self.edges, self.action, slope, bonus, self.d_params, entropy)
+        return entropy
 
 
 class BinaryHead:

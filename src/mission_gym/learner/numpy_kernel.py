@@ -1,8 +1,8 @@
-"""The analytic kernel for MLPs on the CPU: forward, hand-written backward and Adam in NumPy.
+"""The analytic kernel for MLPs on the CPU: forward, hand-written backward and Adam.
 
-Small networks are bound by call overhead, and this makes a fifth of autograd's calls. Actor and critic
-run as one stack [2, B, H]; parameters, gradient and Adam's moments are one flat vector each, and every
-array of the network is a view of it. It agrees with the torch kernel within rounding.
+Small networks are bound by call overhead and by tanh: products are NumPy's, most of the rest is compiled
+(`loops.py`). Actor and critic run as one stack [2, B, H]; parameters, gradient and moments are one flat
+vector each, and every array of the network is a view of it. It agrees with the torch kernel within rounding.
 """
 
 from __future__ import annotations
@@ -24,36 +24,38 @@ from mission_gym.learner.kernel import (
     StepSettings,
     mean_stats,
 )
+from mission_gym.learner.loops import activate_tanh, adam, backward_tanh, clipped_losses
 from mission_gym.policy import Encoded, PolicySpec
 
 _EVALUATE_ROWS = 2048  # rows per pass over a block: activations stay in the cache
 
 
-def _tanh_slope(h: Array) -> Array:
-    slope: Array = 1.0 - h * h
-    return slope
+def _activate_relu(x: Array, bias: Array) -> None:
+    x += bias
+    np.maximum(x, 0.0, out=x)
 
 
-def _relu_slope(h: Array) -> Array:
-    return (h > 0).astype(np.float32)
-
-
-def _elu_slope(h: Array) -> Array:
-    return np.where(h > 0, np.float32(1.0), h + np.float32(1.0))
-
-
-def _elu(x: Array) -> Array:
+def _activate_elu(x: Array, bias: Array) -> None:
+    x += bias
     np.copyto(x, np.expm1(np.minimum(x, 0.0)), where=x < 0)
-    return x
 
 
-_FORWARD: dict[str, Callable[[Array], Array]] = {
-    "tanh": lambda x: np.tanh(x, out=x),
-    "relu": lambda x: np.maximum(x, 0.0, out=x),
-    "elu": _elu,
+def _backward_relu(d: Array, h: Array, d_bias: Array) -> None:
+    d *= h > 0
+    d.sum(axis=1, keepdims=True, out=d_bias)
+
+
+def _backward_elu(d: Array, h: Array, d_bias: Array) -> None:
+    d *= np.where(h > 0, np.float32(1.0), h + np.float32(1.0))
+    d.sum(axis=1, keepdims=True, out=d_bias)
+
+
+# Each activation: x = f(x + bias) in place; and d *= f', from its output h, with the gradient of the bias.
+_ACTIVATIONS: dict[str, tuple[Callable[[Array, Array], None], Callable[[Array, Array, Array], None]]] = {
+    "tanh": (activate_tanh, backward_tanh),
+    "relu": (_activate_relu, _backward_relu),
+    "elu": (_activate_elu, _backward_elu),
 }
-# The slope of each activation, from its output.
-_SLOPE = {"tanh": _tanh_slope, "relu": _relu_slope, "elu": _elu_slope}
 
 
 def _normalize(advantage: Array, weight: Array) -> Array:
@@ -111,9 +113,7 @@ class NumpyKernel:
             _Net(flat, spec, num_flat) for flat in (self.flat, self.grad, self.first, self.second)
         )
         self.head = make_head(spec.action)
-        self._activate, self._slope = _FORWARD[spec.activation], _SLOPE[spec.activation]
-        self._one_row = np.ones((1, 1), np.float32)
-        self._scratch, self._scratch2 = np.empty(size, np.float32), np.empty(size, np.float32)
+        self._activate, self._deactivate = _ACTIVATIONS[spec.activation]
         self.load_parameters(initial)
 
     def _forward(self, x: Array) -> tuple[list[Array], Array, Array]:
@@ -122,8 +122,7 @@ class NumpyKernel:
         h = x
         for weight, bias in self.net.hidden:
             h = np.matmul(h, weight)
-            h += bias
-            h = self._activate(h)
+            self._activate(h, bias)
             hidden.append(h)
         actor, critic = hidden[-1]
         weight, bias = self.net.actor_head
@@ -193,32 +192,30 @@ class NumpyKernel:
 
         Sums over rows are dot products with `weight`, which sums to 1.
         """
-        log_ratio = self.head.log_prob - old_log_prob
-        ratio = np.exp(log_ratio)
-        error = ratio - np.float32(1.0)
-        outside = np.abs(error) > settings.clip_range
-        # The clipped branch is the smaller one, and flat, where the ratio has left on the gainful side.
-        flat = outside & ((error > 0) == (advantage > 0))
-        weighted = weight * advantage
-        clipped = np.clip(ratio, 1.0 - settings.clip_range, 1.0 + settings.clip_range)
-        loss = -float(weighted.dot(ratio * ~flat)) - float(weighted.dot(clipped * flat))
-        slope = weighted * ratio
-        slope *= ~flat
-        entropy = self.head.backward(np.negative(slope, out=slope), weight * np.float32(settings.ent_coef))
+        slope = np.empty_like(weight)
+        loss, kl, clipped, worst = clipped_losses(
+            self.head.log_prob, old_log_prob, advantage, weight, np.float32(settings.clip_range), slope
+        )
+        entropy = self.head.backward(slope, weight * np.float32(settings.ent_coef))
         miss = values - returns
         d_values = weight * miss
         value_loss = float(d_values.dot(miss))
         d_values *= np.float32(2.0 * settings.vf_coef)
-        kl = float(weight.dot(error - log_ratio))
-        worst = float(np.abs(error).max())
-        return d_values, (loss, value_loss, float(weight.dot(entropy)), kl, float(weight.dot(outside)), worst)
+        return d_values, (
+            float(loss),
+            value_loss,
+            float(weight.dot(entropy)),
+            float(kl),
+            float(clipped),
+            float(worst),
+        )
 
     def _backward(self, x: Array, hidden: list[Array], d_params: Array, d_values: Array) -> None:
         """Write the gradient of every array; it is the whole of it, so nothing is zeroed first."""
         actor, critic = hidden[-1]
         weight, bias = self.net_grad.actor_head
         np.matmul(actor.T, d_params, out=weight)
-        np.dot(self._ones(len(d_params))[0], d_params, out=bias)
+        d_params.sum(axis=0, out=bias)
         weight, bias = self.net_grad.critic_head
         np.matmul(critic.T, d_values[:, None], out=weight)
         bias[0] = d_values.sum()
@@ -226,39 +223,28 @@ class NumpyKernel:
         np.matmul(d_params, self.net.actor_head[0].T, out=d[0])
         np.multiply(d_values[:, None], self.net.critic_head[0].T, out=d[1])
         for layer in range(len(hidden) - 1, -1, -1):
-            d *= self._slope(hidden[layer])
             weight, bias = self.net_grad.hidden[layer]
+            self._deactivate(d, hidden[layer], bias)
             below = hidden[layer - 1].transpose(0, 2, 1) if layer else x.T
             np.matmul(below, d, out=weight)
-            np.matmul(self._ones(d.shape[1]), d, out=bias)
             if layer:
                 d = np.matmul(d, self.net.hidden[layer][0].transpose(0, 2, 1))
-
-    def _ones(self, num: int) -> Array:
-        """[1, num] of ones: a product with it sums faster than `sum` does."""
-        if self._one_row.shape[1] != num:
-            self._one_row = np.ones((1, num), np.float32)
-        return self._one_row
 
     def _adam(self, settings: StepSettings, clip: float) -> None:
         """Adam with bias correction, in place on the flat vectors."""
         beta1, beta2 = ADAM_BETAS
         self.num_steps += 1
-        grad, scratch, scratch2 = self.grad, self._scratch, self._scratch2
-        if clip < 1.0:
-            grad *= np.float32(clip)
-        self.first *= np.float32(beta1)
-        self.first += np.multiply(grad, np.float32(1.0 - beta1), out=scratch)
-        self.second *= np.float32(beta2)
-        np.multiply(grad, grad, out=scratch)
-        scratch *= np.float32(1.0 - beta2)
-        self.second += scratch
-        np.sqrt(self.second, out=scratch)
-        scratch *= np.float32(1.0 / math.sqrt(1.0 - beta2**self.num_steps))
-        scratch += np.float32(ADAM_EPSILON)
-        np.divide(self.first, scratch, out=scratch2)
-        scratch2 *= np.float32(settings.learning_rate / (1.0 - beta1**self.num_steps))
-        self.flat -= scratch2
+        adam(
+            self.flat,
+            self.grad,
+            self.first,
+            self.second,
+            np.float32(clip),
+            np.float32(settings.learning_rate / (1.0 - beta1**self.num_steps)),
+            np.float32(1.0 / math.sqrt(1.0 - beta2**self.num_steps)),
+            (np.float32(beta1), np.float32(beta2)),
+            np.float32(ADAM_EPSILON),
+        )
 
     def parameters(self) -> dict[str, Array]:
         return {name: view.copy() for name, view in self.net.named().items()}

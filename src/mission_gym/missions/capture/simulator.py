@@ -7,6 +7,7 @@ neighbours. Every call gives fresh arrays.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ from mission_gym.missions.capture.sim.layout import (
 )
 from mission_gym.missions.capture.sim.rows import begin_rows, step_rows
 from mission_gym.missions.capture.world import make_world
+
+_PARTS_PER_THREAD = 4  # a thread that wakes late, or meets slow games, leaves the rest to the others
 
 
 class Shown(NamedTuple):
@@ -51,10 +54,11 @@ class Simulator:
         self.num_features = num_features(self.num_attackers, self.num_defenders)
         self.world = make_world(scenario, blind)
         self.state = make_state(num_rows, self.num_attackers, self.num_defenders)
-        threads = min(threads, num_rows)
-        cuts = np.linspace(0, num_rows, threads + 1).astype(int).tolist()
+        self._num_helpers = min(threads, num_rows) - 1
+        self._pool = ThreadPoolExecutor(threads - 1, "capture") if self._num_helpers else None
+        parts = min(num_rows, _PARTS_PER_THREAD * threads)
+        cuts = np.linspace(0, num_rows, parts + 1).astype(int).tolist()
         self._ranges = list(pairwise(cuts))
-        self._pool = ThreadPoolExecutor(threads - 1, "capture") if threads > 1 else None
         self._shown = [(name, k) for k, name in enumerate(TERMS) if scenario.reward[name].enabled]
 
     def seed(self, rows: Array, seeds: Array) -> None:
@@ -80,14 +84,19 @@ class Simulator:
         if self._pool is None:
             step_rows(self.world, self.state, 0, self.num_rows, *outputs)
         else:
-            others = [
-                self._pool.submit(step_rows, self.world, self.state, first, last, *outputs)
-                for first, last in self._ranges[1:]
+            ranges = iter(self._ranges)
+            helpers = [
+                self._pool.submit(self._step_ranges, ranges, *outputs) for _ in range(self._num_helpers)
             ]
-            step_rows(self.world, self.state, *self._ranges[0], *outputs)
-            for other in others:
-                other.result()
+            self._step_ranges(ranges, *outputs)
+            for helper in helpers:
+                helper.result()
         return Shown(obs, mask, terms, rewards, self.state.games["outcome"] != RUNNING)
+
+    def _step_ranges(self, ranges: Iterator[tuple[int, int]], *outputs: Array) -> None:
+        """Step ranges of rows until none is left; the threads take them from one iterator."""
+        for first, last in ranges:
+            step_rows(self.world, self.state, first, last, *outputs)
 
     def name_terms(self, terms: Array) -> dict[str, Array]:
         """Split terms [N, T] by name, without those that are off."""

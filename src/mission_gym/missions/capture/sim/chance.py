@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from mission_gym.missions.capture.sim.compiled import kernel
+from mission_gym.compiled import kernel
 from mission_gym.missions.capture.sim.layout import Record
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from mission_gym.compiled import kernel
 from mission_gym.missions.capture.sim.chance import draw
-from mission_gym.missions.capture.sim.compiled import kernel
 from mission_gym.missions.capture.sim.geometry import length
 from mission_gym.missions.capture.sim.layout import (
     GUARD,

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from mission_gym.compiled import kernel
 from mission_gym.data import Array
-from mission_gym.missions.capture.sim.compiled import kernel
 from mission_gym.missions.capture.sim.layout import (
     ALL_DISABLED,
     CAPTURED,

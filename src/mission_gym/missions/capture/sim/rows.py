@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
+from mission_gym.compiled import entry, kernel
 from mission_gym.data import Array
 from mission_gym.missions.capture.sim.chance import begin_stream, draw, draw_in_disc, draw_index, draw_span
-from mission_gym.missions.capture.sim.compiled import entry, kernel
 from mission_gym.missions.capture.sim.defenders import run_clocks, think
 from mission_gym.missions.capture.sim.geometry import contact
 from mission_gym.missions.capture.sim.layout import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mission_gym.missions.capture.sim.compiled import kernel
+from mission_gym.compiled import kernel
 from mission_gym.missions.capture.sim.geometry import is_clear
 from mission_gym.missions.capture.sim.layout import Record, State, World
 
