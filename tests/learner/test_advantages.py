@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mission_gym.learner.advantages import ReturnScale, compute_gae
+from mission_gym.learner.advantages import ReturnScale, compute_gae, compute_importance
 
 
 def column(*values: float) -> np.ndarray:
@@ -24,6 +24,38 @@ def test_the_trace_is_cut_at_an_end() -> None:
     ended = np.array([[False], [True], [False]])
     advantage, _ = compute_gae(column(1, 1, 100), column(0, 0, 0), column(0, 0, 0), ended, gamma=1.0, lam=1.0)
     np.testing.assert_allclose(advantage[:, 0], [2.0, 1.0, 100.0])
+
+
+def test_importance_is_the_ratio_up_to_one_and_exactly_one_without_lag() -> None:
+    prox = np.log(np.array([[0.2, 0.2, 0.2], [0.9, 0.9, 0.9]], np.float32))
+    mu = np.log(np.array([[0.8, 0.8, 0.1], [0.3, 0.3, 0.3]], np.float32))
+    importance = compute_importance(prox, mu, np.array([1, 0, 2]))
+    assert importance is not None
+    assert importance.dtype == np.float32
+    np.testing.assert_allclose(importance, [[0.25, 1.0, 1.0], [1.0, 1.0, 1.0]], rtol=1e-6)
+    assert (importance[:, 1] == 1.0).all()
+    assert compute_importance(prox, mu, np.zeros(3, np.int64)) is None
+
+
+def test_traces_of_a_lagging_segment_by_hand() -> None:
+    # gamma = lambda = 1/2, rho = (1/2, 1/4, 1/2); delta = (3/2, 1, 1).
+    # A_2 = 1; A_1 = 1 + 1/4 1/2 A_2 = 9/8; A_0 = 3/2 + 1/4 1/4 A_1 = 201/128; G_t = V_t + rho_t A_t.
+    importance = column(0.5, 0.25, 0.5).astype(np.float32)
+    advantage, returns = compute_gae(
+        column(1, 1, 1), column(0, 1, 2), column(1, 2, 4), np.zeros((3, 1), bool), 0.5, 0.5, importance
+    )
+    np.testing.assert_allclose(advantage[:, 0], [201 / 128, 9 / 8, 1.0])
+    np.testing.assert_allclose(returns[:, 0], [201 / 256, 1 + 9 / 32, 2.5])
+
+
+def test_an_importance_of_one_changes_no_bit_of_the_traces() -> None:
+    rng = np.random.default_rng(0)
+    reward, value, next_value = rng.normal(size=(3, 9, 4))
+    ended = rng.random((9, 4)) < 0.2
+    plain = compute_gae(reward, value, next_value, ended, 0.99, 0.95)
+    ones = compute_gae(reward, value, next_value, ended, 0.99, 0.95, np.ones((9, 4), np.float32))
+    for one, other in zip(plain, ones, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_return_scale_carries_sums_over_blocks_and_resets_at_ends() -> None:

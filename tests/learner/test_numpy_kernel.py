@@ -31,7 +31,12 @@ def make_pair(spec: PolicySpec) -> tuple[TorchKernel, NumpyKernel]:
 
 
 def make_samples(
-    spec: PolicySpec, reference: TorchKernel, *, masked: bool, weighted: bool = False
+    spec: PolicySpec,
+    reference: TorchKernel,
+    *,
+    masked: bool,
+    weighted: bool = False,
+    lagging: bool = False,
 ) -> Samples:
     rng = np.random.default_rng(0)
     action_spec = spec.action
@@ -58,18 +63,20 @@ def make_samples(
         advantage=rng.normal(size=N).astype(np.float32),
         returns=rng.normal(size=N).astype(np.float32),
         weight=(rng.random(N) < 0.8).astype(np.float32) if weighted else None,
+        importance=np.minimum(rng.uniform(0.2, 1.5, N), 1.0).astype(np.float32) if lagging else None,
     )
 
 
 @pytest.mark.parametrize(("name", "masked"), MASKED)
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
 @pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("lagging", [False, True])
 def test_gradients_and_statistics_equal_autograd(
-    name: str, masked: bool, activation: str, weighted: bool
+    name: str, masked: bool, activation: str, weighted: bool, lagging: bool
 ) -> None:
     spec = PolicySpec((LeafSpec("", (F,), "float32", "vector"),), ACTIONS[name], (16, 8), activation)
     reference, kernel = make_pair(spec)
-    samples = make_samples(spec, reference, masked=masked, weighted=weighted)
+    samples = make_samples(spec, reference, masked=masked, weighted=weighted, lagging=lagging)
     for one, other in zip(
         reference.evaluate(samples.inputs, samples.action, samples.mask),
         kernel.evaluate(samples.inputs, samples.action, samples.mask),
@@ -88,6 +95,26 @@ def test_gradients_and_statistics_equal_autograd(
     assert gradients.keys() == analytic.keys()
     for key in gradients:
         np.testing.assert_allclose(analytic[key], gradients[key], atol=4e-8, rtol=1e-4, err_msg=key)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_importance_multiplies_the_surrogate_and_nothing_else(weighted: bool) -> None:
+    """The reference's loss, written out: importance times the smaller of the two surrogates."""
+    spec = PolicySpec((LeafSpec("", (F,), "float32", "vector"),), ACTIONS["discrete"], (16, 8))
+    reference, _ = make_pair(spec)
+    samples = make_samples(spec, reference, masked=False, weighted=weighted, lagging=True)
+    log_prob, value = reference.evaluate(samples.inputs, samples.action, None)
+    weight = np.ones(N) if samples.weight is None else samples.weight.astype(np.float64)
+    weight = weight / weight.sum()
+    ratio = np.exp(log_prob.astype(np.float64) - samples.log_prob)
+    centered = samples.advantage - weight @ samples.advantage
+    advantage = centered / np.sqrt(weight @ centered**2)
+    surrogate = np.minimum(ratio * advantage, np.clip(ratio, 0.9, 1.1) * advantage)
+    reference.load_samples(samples)
+    stats = reference.epoch(np.arange(N)[None], SETTINGS, lambda: False)
+    assert stats is not None
+    np.testing.assert_allclose(stats.policy_loss, -(weight @ (samples.importance * surrogate)), rtol=1e-5)
+    np.testing.assert_allclose(stats.value_loss, weight @ (value - samples.returns) ** 2, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ACTIONS)

@@ -7,6 +7,7 @@ import pytest
 
 from mission_gym.data import ActionSpec, Block, EnvSpec, LeafSpec
 from mission_gym.errors import NotFiniteError
+from mission_gym.learner import ppo
 from mission_gym.learner.ppo import PpoLearner, PpoSettings, Schedule
 from mission_gym.learner.torch_kernel import TorchKernel
 from mission_gym.policy import NumpyPolicy, PolicySpec
@@ -89,6 +90,60 @@ def test_first_minibatch_has_ratio_one(name: str, masked: bool, leaves: tuple[Le
     assert stats.gradient_steps == 2 * T * S // 32
     assert stats.metrics["train/first_ratio_error"] < 1e-5
     assert abs(stats.metrics["train/first_kl"]) < 1e-6
+
+
+def collected_by(version: int, learner: PpoLearner, spec: PolicySpec) -> Block:
+    block = make_filled_block(spec, learner)
+    block.version[:] = version
+    return block
+
+
+def test_without_a_lag_no_importance_touches_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lag 0 with the correction in place, and with it cut out: the same bits."""
+    spec = PolicySpec((VECTOR,), ACTIONS["discrete"], (16,))
+    hashes = []
+    for machinery in (True, False):
+        if not machinery:
+            monkeypatch.setattr(ppo, "compute_importance", lambda *_: None)
+        learner = make_learner(spec)
+        learner.update(collected_by(0, learner, spec))
+        block = collected_by(1, learner, spec)
+        block.log_prob -= 0.3  # what the behaviour policy said does not matter where it is the learner's
+        stats = learner.update(block)
+        assert stats is not None
+        assert stats.metrics["train/lag"] == stats.metrics["train/lag_gradient_steps"] == 0.0
+        assert stats.metrics["train/importance_mean"] == 1.0
+        hashes.append({name: array.tobytes() for name, array in learner.arrays().items()})
+    assert hashes[0] == hashes[1]
+
+
+def test_a_lagging_block_is_weighed_against_the_policy_that_collected_it() -> None:
+    spec = PolicySpec((VECTOR,), ACTIONS["discrete"], (16,))
+    learner = make_learner(spec)
+    first = learner.update(collected_by(0, learner, spec))
+    assert first is not None
+    block = collected_by(0, learner, spec)
+    block.version[S // 2 :] = 1  # a mixed block
+    block.log_prob += np.log(2.0)  # mu twice as sure of every action: the ratio is 1/2
+    block.valid[3, 0] = False
+    _, samples, _ = learner._samples(block)
+    assert samples.importance is not None
+    importance = samples.importance.reshape(T, S)
+    np.testing.assert_allclose(importance[:, : S // 2], 0.5, rtol=1e-5)
+    assert (importance[:, S // 2 :] == 1.0).all()
+    stats = learner.update(block)
+    assert stats is not None
+    assert stats.metrics["train/lag"] == 1.0
+    assert stats.metrics["train/lag_gradient_steps"] == first.gradient_steps == 8
+    expected = (importance.sum() - 0.5) / (T * S - 1)
+    assert stats.metrics["train/importance_mean"] == pytest.approx(expected, rel=1e-5)
+    assert stats.metrics["train/first_ratio_error"] < 1e-5  # the clip is around the learner's own policy
+
+
+def test_counters_of_an_older_checkpoint_are_read() -> None:
+    learner = make_learner(PolicySpec((VECTOR,), ACTIONS["discrete"], (16,)))
+    learner.load_arrays(learner.arrays() | {"counters": np.array([4, 512, 32])})
+    assert (learner.version, learner.step, learner.gradient_steps, learner.recent) == (4, 512, 32, [])
 
 
 def test_a_stop_request_leaves_everything_as_before() -> None:

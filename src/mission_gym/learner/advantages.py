@@ -1,4 +1,4 @@
-"""Generalised advantage estimation and the return scale: one equation per function, no network."""
+"""Importance, generalised advantage estimation and the return scale: one equation each, no network."""
 
 from __future__ import annotations
 
@@ -9,23 +9,44 @@ from mission_gym.data import Array
 _CLIP = 10.0
 
 
+def compute_importance(log_prob: Array, behaviour: Array, lag: Array) -> Array | None:
+    """rho = min(pi_prox / mu, 1), float32 [T, S], from log-probabilities [T, S]; exactly 1 in segments
+    whose `lag` [S] is 0, None where no segment lags."""
+    if not lag.any():
+        return None
+    importance: Array = np.exp(np.minimum(log_prob - behaviour, np.float32(0.0)))
+    importance[:, lag == 0] = 1.0
+    return importance
+
+
 def compute_gae(
-    reward: Array, value: Array, next_value: Array, ended: Array, gamma: float, lam: float
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    ended: Array,
+    gamma: float,
+    lam: float,
+    importance: Array | None = None,
 ) -> tuple[Array, Array]:
     """Advantages and returns, float32 [T, S].
 
-    delta_t = r_t + gamma V'_t - V_t,  A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1}.
+    delta_t = r_t + gamma V'_t - V_t,  A_t = delta_t + gamma lambda rho_{t+1} (1 - ended_t) A_{t+1},
+    G_t = V_t + rho_t A_t, with rho = 1 where there is no `importance`.
     `next_value` V'_t is 0 where terminated, V(final_obs) where truncated, else V(o_{t+1}); the trace
     is cut at both kinds of end, the end of the block bootstraps without cutting.
     """
     delta = reward + gamma * next_value - value
     decay = (gamma * lam) * ~ended
+    if importance is not None:
+        # A_t judges the action at t, whichever policy took it; doubt begins with the one after.
+        decay[:-1] *= importance[1:]
     advantage = np.empty_like(delta)
     running = np.zeros(delta.shape[1], delta.dtype)
     for t in range(len(delta) - 1, -1, -1):
         running = delta[t] + decay[t] * running
         advantage[t] = running
-    return advantage.astype(np.float32), (advantage + value).astype(np.float32)
+    gain = advantage if importance is None else advantage * importance
+    return advantage.astype(np.float32), (gain + value).astype(np.float32)
 
 
 class ReturnScale:

@@ -30,6 +30,7 @@ class Samples:
     advantage: Array  # float32 [N]
     returns: Array  # float32 [N]
     weight: Array | None  # float32 [N], 0 for transitions that are not valid; None: all are
+    importance: Array | None = None  # float32 [N], multiplies the surrogate; None: all are 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,6 +157,7 @@ class NumpyKernel:
         mask = None if samples.mask is None else samples.mask.take(rows, axis=0)
         weights = np.ones(len(rows), np.float32) if samples.weight is None else samples.weight.take(rows)
         columns = [column.take(rows) for column in (samples.log_prob, samples.advantage, samples.returns)]
+        importance = None if samples.importance is None else samples.importance.take(rows)
         stats = []
         size = order.shape[1]
         for start in range(0, len(rows), size):
@@ -167,6 +168,8 @@ class NumpyKernel:
             log_prob, advantage, returns = (column[part] for column in columns)
             if settings.normalize_advantage:
                 advantage = _normalize(advantage, weight)
+            if importance is not None:
+                advantage = advantage * importance[part]
             hidden, params, values = self._forward(flat[part])
             self.head.load(params, self.net.log_std, action[part], None if mask is None else mask[part])
             d_values, row = self._losses(settings, weight, log_prob, advantage, returns, values)

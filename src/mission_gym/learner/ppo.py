@@ -2,7 +2,7 @@
 
 A block comes in with raw observations and rewards. Statistics (normaliser, return scale) are frozen
 while it is learned from and merged afterwards. The state before the update is kept until it is over:
-a stop request or a non-finite number puts it back.
+a stop request or a non-finite number puts it back. A block of an older policy is weighed by importance.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import numpy as np
 
 from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError
-from mission_gym.learner.advantages import ReturnScale, compute_gae
+from mission_gym.learner.advantages import ReturnScale, compute_gae, compute_importance
 from mission_gym.learner.kernel import EpochStats, Kernel, Samples, StepSettings
 from mission_gym.policy import Encoded, Encoder, PolicySpec
 from mission_gym.streams import generator
+
+_RECENT = 8  # updates whose gradient steps are remembered: more than a block ever lags
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class PpoLearner:
         self.version = 0  # updates made
         self.step = 0  # transitions learned from
         self.gradient_steps = 0
+        self.recent: list[int] = []  # gradient steps of the last updates, the newest first
         self.encoder = Encoder(spec.leaves, spec.normalize_obs)
         self.return_scale = ReturnScale(num_envs, settings.gamma) if settings.normalize_returns else None
 
@@ -117,10 +120,12 @@ class PpoLearner:
         if self.encoder.normalizer is not None:
             self.encoder.normalizer.merge(flat_raw[block.valid.ravel()])
         gradient_steps = sum(stats.gradient_steps for stats in epochs)
+        lag_metrics = self._lag_metrics(block, samples)
         self.version += 1
         self.step += num_steps * num_rows
         self.gradient_steps += gradient_steps
-        return UpdateStats(gradient_steps, _metrics(epochs, settings, samples, values, self))
+        self.recent = [gradient_steps, *self.recent][:_RECENT]
+        return UpdateStats(gradient_steps, _metrics(epochs, settings, samples, values, self) | lag_metrics)
 
     def _samples(self, block: Block) -> tuple[Array, Samples, Array]:
         """Values, advantages and old log-probabilities of a block, in one pass over the network."""
@@ -145,8 +150,11 @@ class PpoLearner:
         reward = block.reward.astype(np.float64)
         if self.return_scale is not None:
             reward = self.return_scale.scale(reward, ended, block.valid, block.env_ids)
+        importance = compute_importance(
+            log_prob.reshape(num_steps, num_rows), block.log_prob, self.version - block.version
+        )
         advantage, returns = compute_gae(
-            reward, values[:-1], next_value, ended, self.settings.gamma, self.settings.gae_lambda
+            reward, values[:-1], next_value, ended, self.settings.gamma, self.settings.gae_lambda, importance
         )
         samples = Samples(
             inputs=Encoded(inputs.flat[:num], tuple(image[:num] for image in inputs.images)),
@@ -156,12 +164,25 @@ class PpoLearner:
             advantage=advantage.ravel(),
             returns=returns.ravel(),
             weight=None if block.valid.all() else block.valid.ravel().astype(np.float32),
+            importance=None if importance is None else importance.ravel(),
         )
         return self.encoder.flatten(tuple(leaf[:num] for leaf in flat_obs)), samples, values[:-1].ravel()
 
+    def _lag_metrics(self, block: Block, samples: Samples) -> dict[str, float]:
+        """How far the policy that collected the block was behind, before this update's version counts."""
+        lag = int((self.version - block.version).max())
+        importance = 1.0
+        if samples.importance is not None:
+            importance = float(samples.importance[block.valid.ravel()].mean())
+        return {
+            "train/lag": float(lag),
+            "train/lag_gradient_steps": float(sum(self.recent[:lag])),
+            "train/importance_mean": importance,
+        }
+
     def arrays(self) -> dict[str, Array]:
         """Everything the learner must have to go on: parameters, optimizer, statistics, counters."""
-        counters = np.array([self.version, self.step, self.gradient_steps], np.int64)
+        counters = np.array([self.version, self.step, self.gradient_steps, *self.recent], np.int64)
         arrays = {f"policy/{name}": array for name, array in self.weights().arrays.items()}
         arrays |= {f"optimizer/{name}": array for name, array in self.kernel.optimizer().items()}
         if self.return_scale is not None:
@@ -176,7 +197,7 @@ class PpoLearner:
             self.encoder.normalizer.load(policy)
         if self.return_scale is not None:
             self.return_scale.load(arrays)
-        self.version, self.step, self.gradient_steps = (int(x) for x in arrays["counters"])
+        self.version, self.step, self.gradient_steps, *self.recent = (int(x) for x in arrays["counters"])
 
 
 def strip(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:

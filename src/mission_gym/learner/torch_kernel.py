@@ -112,9 +112,10 @@ class TorchKernel:
         self._action = self._tensor(samples.action, self._action_dtype)
         self._mask = None if samples.mask is None else self._tensor(samples.mask, torch.bool)
         columns = [samples.log_prob, samples.advantage, samples.returns]
-        if samples.weight is not None:
-            columns.append(samples.weight)
+        self._has_weight = samples.weight is not None
+        columns += [column for column in (samples.weight, samples.importance) if column is not None]
         self._columns = self._tensor(np.stack(columns, axis=1), torch.float32)
+        self._has_importance = samples.importance is not None
 
     def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> EpochStats | None:
         self.adam.param_groups[0]["lr"] = settings.learning_rate
@@ -132,7 +133,7 @@ class TorchKernel:
         inputs = (flat[index], tuple(image[index] for image in images))
         columns = self._columns[index]
         old_log_prob, advantage, returns = columns[:, 0], columns[:, 1], columns[:, 2]
-        weight = columns[:, 3] if columns.shape[1] == 4 else None
+        weight = columns[:, 3] if self._has_weight else None
         mask = None if self._mask is None else self._mask[index]
 
         def mean(x: Tensor) -> Tensor:
@@ -142,6 +143,8 @@ class TorchKernel:
             center = mean(advantage)
             deviation = mean((advantage - center).square()).sqrt()
             advantage = (advantage - center) / deviation.clamp_min(ADVANTAGE_FLOOR)
+        if self._has_importance:
+            advantage = advantage * columns[:, -1]
 
         params, value = self.model(inputs)
         log_prob, entropy = self.distribution(params, self.model.log_std, self._action[index], mask)

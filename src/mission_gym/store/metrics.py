@@ -83,6 +83,20 @@ METRICS = (
         "Epochs made in this update.",
         "Below n_epochs: target_kl ended the update. Always 1: learning_rate is too high for it.",
     ),
+    Metric(
+        "train/lag",
+        "updates",
+        "How far the policy that collected the rollout was behind the learner: the largest of its rows."
+        " 1 with overlap (0 in the first update), else 0.",
+    ),
+    Metric("train/lag_gradient_steps", "gradient steps", "The same lag in gradient steps."),
+    Metric(
+        "train/importance_mean",
+        "ratio",
+        "Mean of min(pi_prox / mu, 1), the weight of a lagging rollout's samples; 1 without a lag.",
+        "Far below 1: one update moves the policy far, and overlap costs learning. Lower learning_rate or"
+        " n_epochs, or use --overlap off.",
+    ),
     Metric("train/gradient_steps", "gradient steps", "Gradient steps made since the start of the run."),
     Metric(
         "train/policy_gradient_loss",
