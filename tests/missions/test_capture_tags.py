@@ -63,12 +63,12 @@ def test_the_tagger_charges_for_three_seconds_and_keeps_its_motion():
 
 
 def test_a_disabled_defender_is_counted_once_and_rewarded():
-    sim = scene(reward__defender_tagged__enabled=True)
+    sim = scene()
     put(sim, UGV_A, -40, 0)
     foe = put(sim, DEF_1, -35, 0, heading_deg=90)
     foe["integrity"], foe["cooldown"] = 20.0, 1000
     given = terms(sim, play(sim, TAG))
-    assert given["defender_disabled"] == 0.5
+    assert given["defender_disabled"] == 2.0
     assert given["defender_tagged"] == pytest.approx(0.2, abs=1e-7)
     assert foe["integrity"] == 0.0
     assert sim.read_metrics()["attacker_hits"][0] == 1

@@ -1,20 +1,23 @@
-"""The analytic kernel for MLPs on the CPU: forward, hand-written backward and Adam.
+"""The analytic kernel for MLPs on the CPU: forward, hand-written backward and Adam on flat vectors.
 
-Small networks are bound by call overhead and by tanh: products are NumPy's, most of the rest is compiled
-(`loops.py`). Actor and critic run as one stack [2, B, H]; parameters, gradient and moments are one flat
-vector each, and every array of the network is a view of it. It agrees with the torch kernel within rounding.
+Small networks are bound by call overhead, and this makes a tenth of autograd's calls. With several threads,
+each learns from a fixed part of every minibatch, and their gradients are added in order. It agrees with the
+torch kernel within rounding; bits depend on the number of threads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
 from mission_gym.data import Array
-from mission_gym.learner.heads import make_head
+from mission_gym.learner.analytic import Net, Replica, Rows, count_parameters
 from mission_gym.learner.kernel import (
     ADAM_BETAS,
     ADAM_EPSILON,
@@ -24,38 +27,12 @@ from mission_gym.learner.kernel import (
     StepSettings,
     mean_stats,
 )
-from mission_gym.learner.loops import activate_tanh, adam, backward_tanh, clipped_losses
+from mission_gym.learner.loops import adam
 from mission_gym.policy import Encoded, PolicySpec
 
 _EVALUATE_ROWS = 2048  # rows per pass over a block: activations stay in the cache
 
-
-def _activate_relu(x: Array, bias: Array) -> None:
-    x += bias
-    np.maximum(x, 0.0, out=x)
-
-
-def _activate_elu(x: Array, bias: Array) -> None:
-    x += bias
-    np.copyto(x, np.expm1(np.minimum(x, 0.0)), where=x < 0)
-
-
-def _backward_relu(d: Array, h: Array, d_bias: Array) -> None:
-    d *= h > 0
-    d.sum(axis=1, keepdims=True, out=d_bias)
-
-
-def _backward_elu(d: Array, h: Array, d_bias: Array) -> None:
-    d *= np.where(h > 0, np.float32(1.0), h + np.float32(1.0))
-    d.sum(axis=1, keepdims=True, out=d_bias)
-
-
-# Each activation: x = f(x + bias) in place; and d *= f', from its output h, with the gradient of the bias.
-_ACTIVATIONS: dict[str, tuple[Callable[[Array, Array], None], Callable[[Array, Array, Array], None]]] = {
-    "tanh": (activate_tanh, backward_tanh),
-    "relu": (_activate_relu, _backward_relu),
-    "elu": (_activate_elu, _backward_elu),
-}
+Result = TypeVar("Result")
 
 
 def _normalize(advantage: Array, weight: Array) -> Array:
@@ -65,85 +42,49 @@ def _normalize(advantage: Array, weight: Array) -> Array:
     return centered
 
 
-class _Net:
-    """Views of one flat vector: a stack of hidden layers for actor and critic, and their heads."""
-
-    def __init__(self, flat: Array, spec: PolicySpec, num_flat: int) -> None:
-        start = 0
-
-        def take(*shape: int) -> Array:
-            nonlocal start
-            view = flat[start : start + math.prod(shape)].reshape(shape)
-            start += math.prod(shape)
-            return view
-
-        sizes = (num_flat, *spec.network_arch)
-        self.hidden = [(take(2, num_in, num_out), take(2, 1, num_out)) for num_in, num_out in pairwise(sizes)]
-        self.actor_head = (take(sizes[-1], spec.action.num_params), take(spec.action.num_params))
-        self.critic_head = (take(sizes[-1], 1), take(1))
-        self.log_std = take(spec.action.num_stored) if spec.action.kind == "box" else None
-
-    def named(self) -> dict[str, Array]:
-        """Views under the torch form's names and shapes, so that checkpoints know no kernel."""
-        views: dict[str, Array] = {}
-        for row, (name, head) in enumerate((("actor", self.actor_head), ("critic", self.critic_head))):
-            layers = [(weight[row], bias[row, 0]) for weight, bias in self.hidden]
-            for number, (weight, bias) in enumerate([*layers, head]):
-                views[f"{name}.{2 * number}.weight"], views[f"{name}.{2 * number}.bias"] = weight.T, bias
-        return views if self.log_std is None else views | {"log_std": self.log_std}
-
-
-def _num_parameters(spec: PolicySpec, num_flat: int) -> int:
-    sizes = (num_flat, *spec.network_arch)
-    heads = (sizes[-1] + 1) * (spec.action.num_params + 1)
-    hidden = sum(2 * (num_in + 1) * num_out for num_in, num_out in pairwise(sizes))
-    return hidden + heads + (spec.action.num_stored if spec.action.kind == "box" else 0)
+def _learn(rows: Rows, settings: StepSettings, replica: Replica) -> tuple[float, ...]:
+    return replica.learn(rows, settings)
 
 
 class NumpyKernel:
     """See `kernel.Kernel`. Begins with the arrays it is given: the same draw as the torch form's."""
 
-    def __init__(self, spec: PolicySpec, num_flat: int, initial: dict[str, Array]) -> None:
-        size = _num_parameters(spec, num_flat)
-        self.spec = spec
-        self.flat, self.grad = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    def __init__(self, spec: PolicySpec, num_flat: int, initial: dict[str, Array], threads: int = 1) -> None:
+        size = count_parameters(spec, num_flat)
+        self.flat = np.zeros(size, np.float32)
         self.first, self.second = np.zeros(size, np.float32), np.zeros(size, np.float32)
         self.num_steps = 0
-        self.net, self.net_grad, self.net_first, self.net_second = (
-            _Net(flat, spec, num_flat) for flat in (self.flat, self.grad, self.first, self.second)
+        self.net, self.net_first, self.net_second = (
+            Net(flat, spec, num_flat) for flat in (self.flat, self.first, self.second)
         )
-        self.head = make_head(spec.action)
-        self._activate, self._deactivate = _ACTIVATIONS[spec.activation]
+        self.replicas = [Replica(self.net, spec, num_flat) for _ in range(threads)]
+        self.grad = self.replicas[0].grad  # where all gradients are added up
+        self._pool = ThreadPoolExecutor(threads - 1, "replica") if threads > 1 else None
         self.load_parameters(initial)
 
-    def _forward(self, x: Array) -> tuple[list[Array], Array, Array]:
-        """Hidden outputs (each [2, B, H]), actor outputs [B, P] and values [B] for inputs [B, F]."""
-        hidden: list[Array] = []
-        h = x
-        for weight, bias in self.net.hidden:
-            h = np.matmul(h, weight)
-            self._activate(h, bias)
-            hidden.append(h)
-        actor, critic = hidden[-1]
-        weight, bias = self.net.actor_head
-        params = actor @ weight
-        params += bias
-        weight, bias = self.net.critic_head
-        values = (critic @ weight)[:, 0]
-        values += bias
-        return hidden, params, values
+    def _share(self, tasks: Iterable[Callable[[Replica], Result]]) -> list[Result]:
+        """Do the tasks, task i by replica i modulo their number; results in the order of the tasks."""
+        shares: list[list[Callable[[Replica], Result]]] = [[] for _ in self.replicas]
+        for number, task in enumerate(tasks):
+            shares[number % len(shares)].append(task)
+
+        def work(place: int) -> list[Result]:
+            return [task(self.replicas[place]) for task in shares[place]]
+
+        if self._pool is None:
+            return work(0)
+        others = [self._pool.submit(work, place) for place in range(1, len(shares))]
+        done = [work(0), *(other.result() for other in others)]
+        return [results[turn] for turn in range(len(done[0])) for results in done if turn < len(results)]
 
     def evaluate(self, inputs: Encoded, action: Array, mask: Array | None) -> tuple[Array, Array]:
-        log_probs, values = [], []
-        for start in range(0, len(inputs.flat), _EVALUATE_ROWS):
+        def pass_over(start: int) -> Callable[[Replica], tuple[Array, Array]]:
             rows = slice(start, start + _EVALUATE_ROWS)
-            _, params, value = self._forward(inputs.flat[rows])
-            values.append(value)
-            acted = action[rows]
-            if len(acted):
-                masked = None if mask is None else mask[rows]
-                self.head.load(params[: len(acted)], self.net.log_std, acted, masked)
-                log_probs.append(self.head.log_prob)
+            masked = None if mask is None else mask[rows]
+            return lambda replica: replica.evaluate(inputs.flat[rows], action[rows], masked)
+
+        passes = self._share(pass_over(start) for start in range(0, len(inputs.flat), _EVALUATE_ROWS))
+        log_probs, values = zip(*passes, strict=True)
         return np.concatenate(log_probs), np.concatenate(values)
 
     def load_samples(self, samples: Samples) -> None:
@@ -151,87 +92,49 @@ class NumpyKernel:
 
     def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> EpochStats | None:
         # One gather for the epoch; minibatches are slices of it.
-        samples, rows = self._samples, order.ravel()
-        flat = samples.inputs.flat.take(rows, axis=0)
-        action = samples.action.take(rows, axis=0)
-        mask = None if samples.mask is None else samples.mask.take(rows, axis=0)
-        weights = np.ones(len(rows), np.float32) if samples.weight is None else samples.weight.take(rows)
-        columns = [column.take(rows) for column in (samples.log_prob, samples.advantage, samples.returns)]
-        importance = None if samples.importance is None else samples.importance.take(rows)
+        samples, index = self._samples, order.ravel()
+        weights = np.ones(len(index), np.float32) if samples.weight is None else samples.weight.take(index)
+        gathered = Rows(
+            flat=samples.inputs.flat.take(index, axis=0),
+            action=samples.action.take(index, axis=0),
+            mask=None if samples.mask is None else samples.mask.take(index, axis=0),
+            weight=weights,
+            log_prob=samples.log_prob.take(index),
+            advantage=samples.advantage.take(index),
+            returns=samples.returns.take(index),
+        )
+        importance = None if samples.importance is None else samples.importance.take(index)
         stats = []
         size = order.shape[1]
-        for start in range(0, len(rows), size):
+        for start in range(0, len(index), size):
             if stop():
                 return None
-            part = slice(start, start + size)
-            weight = weights[part] * np.float32(1.0 / max(float(weights[part].sum()), 1.0))
-            log_prob, advantage, returns = (column[part] for column in columns)
+            rows = gathered.part(slice(start, start + size))
+            weight = rows.weight * np.float32(1.0 / max(float(rows.weight.sum()), 1.0))
+            advantage = rows.advantage
             if settings.normalize_advantage:
                 advantage = _normalize(advantage, weight)
             if importance is not None:
-                advantage = advantage * importance[part]
-            hidden, params, values = self._forward(flat[part])
-            self.head.load(params, self.net.log_std, action[part], None if mask is None else mask[part])
-            d_values, row = self._losses(settings, weight, log_prob, advantage, returns, values)
-            self._backward(flat[part], hidden, self.head.d_params, d_values)
-            if self.net_grad.log_std is not None:
-                self.net_grad.log_std[:] = self.head.d_log_std
-            norm = math.sqrt(float(self.grad.dot(self.grad)))
-            if math.isfinite(norm):
-                self._adam(settings, min(settings.max_grad_norm / (norm + 1e-6), 1.0))
-            stats.append((*row, norm))
+                advantage = advantage * importance[start : start + size]
+            stats.append(self._step(rows._replace(weight=weight, advantage=advantage), settings))
         return mean_stats(np.array(stats, np.float64))
 
-    def _losses(
-        self,
-        settings: StepSettings,
-        weight: Array,
-        old_log_prob: Array,
-        advantage: Array,
-        returns: Array,
-        values: Array,
-    ) -> tuple[Array, tuple[float, ...]]:
-        """Let the head compute d loss / d actor outputs; return d loss / d values and the statistics.
-
-        Sums over rows are dot products with `weight`, which sums to 1.
-        """
-        slope = np.empty_like(weight)
-        loss, kl, clipped, worst = clipped_losses(
-            self.head.log_prob, old_log_prob, advantage, weight, np.float32(settings.clip_range), slope
-        )
-        entropy = self.head.backward(slope, weight * np.float32(settings.ent_coef))
-        miss = values - returns
-        d_values = weight * miss
-        value_loss = float(d_values.dot(miss))
-        d_values *= np.float32(2.0 * settings.vf_coef)
-        return d_values, (
-            float(loss),
-            value_loss,
-            float(weight.dot(entropy)),
-            float(kl),
-            float(clipped),
-            float(worst),
-        )
-
-    def _backward(self, x: Array, hidden: list[Array], d_params: Array, d_values: Array) -> None:
-        """Write the gradient of every array; it is the whole of it, so nothing is zeroed first."""
-        actor, critic = hidden[-1]
-        weight, bias = self.net_grad.actor_head
-        np.matmul(actor.T, d_params, out=weight)
-        d_params.sum(axis=0, out=bias)
-        weight, bias = self.net_grad.critic_head
-        np.matmul(critic.T, d_values[:, None], out=weight)
-        bias[0] = d_values.sum()
-        d = np.empty_like(hidden[-1])
-        np.matmul(d_params, self.net.actor_head[0].T, out=d[0])
-        np.multiply(d_values[:, None], self.net.critic_head[0].T, out=d[1])
-        for layer in range(len(hidden) - 1, -1, -1):
-            weight, bias = self.net_grad.hidden[layer]
-            self._deactivate(d, hidden[layer], bias)
-            below = hidden[layer - 1].transpose(0, 2, 1) if layer else x.T
-            np.matmul(below, d, out=weight)
-            if layer:
-                d = np.matmul(d, self.net.hidden[layer][0].transpose(0, 2, 1))
+    def _step(self, rows: Rows, settings: StepSettings) -> tuple[float, ...]:
+        """One gradient step; returns the columns of `mean_stats`."""
+        if self._pool is None:
+            *sums, worst = self.replicas[0].learn(rows, settings)
+        else:
+            cuts = np.linspace(0, len(rows.weight), len(self.replicas) + 1).astype(int)
+            parts = [rows.part(slice(first, last)) for first, last in pairwise(cuts)]
+            learned = self._share(partial(_learn, part, settings) for part in parts)
+            for replica in self.replicas[1:]:
+                self.grad += replica.grad
+            table = np.array(learned)
+            sums, worst = table[:, :-1].sum(axis=0).tolist(), float(table[:, -1].max())
+        norm = math.sqrt(float(self.grad.dot(self.grad)))
+        if math.isfinite(norm):
+            self._adam(settings, min(settings.max_grad_norm / (norm + 1e-6), 1.0))
+        return *sums, worst, norm
 
     def _adam(self, settings: StepSettings, clip: float) -> None:
         """Adam with bias correction, in place on the flat vectors."""

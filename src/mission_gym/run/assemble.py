@@ -37,9 +37,9 @@ from mission_gym.vector.probing import probe_in_worker
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
 
-# Below this many multiply-adds in a gradient step, a second thread costs more than it gives (measured:
-# 64,64 at batch 512 is slower with two threads, 512,512 at batch 2048 is 1.8 times faster).
-_WORK_FOR_THREADS = 120_000_000
+# Below this many multiply-adds forward in a minibatch, a second thread costs more than it gives. Measured on
+# two cores, gain by the second: 64,64 at batch 512 0.7, at 2048 1.3; 128,128 1.8 and 512,512 1.9 at 2048.
+_WORK_FOR_THREADS = 25_000_000
 
 EVALUATION_STEPS = 10_000  # of an episode that has no limit of its own
 
@@ -199,12 +199,11 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
     if config.compute.acting_rows == "auto":
         num_workers = choose_num_workers(config, config.vector.vector) if acting == "numpy" else 1
         chosen["compute.acting_rows"] = choose_acting_rows(config.vector.n_envs, num_workers)
-    threads = config.compute.threads
-    if threads == "auto":
-        threads = chosen["compute.threads"] = choose_threads(config, spec)
+    if config.compute.threads == "auto":
+        chosen["compute.threads"] = choose_threads(config, spec)
     if config.compute.kernel == "auto":
-        # With one thread the analytic kernel is faster at every width; more threads are torch's strength.
-        chosen["compute.kernel"] = "numpy" if is_mlp and device == "cpu" and threads == 1 else "torch"
+        # For an MLP on the CPU the analytic kernel is faster at every width and number of threads.
+        chosen["compute.kernel"] = "numpy" if is_mlp and device == "cpu" else "torch"
     return resolved.with_values(chosen, "plan")
 
 
@@ -296,7 +295,8 @@ def make_learner(config: Config, spec: EnvSpec) -> PpoLearner:
     )
     kernel: Kernel = TorchKernel(layout, torch_seed(seed, "init"), config.compute.device)
     if config.compute.kernel == "numpy":
-        kernel = NumpyKernel(layout, Encoder(layout.leaves, normalize=False).num_flat, kernel.parameters())
+        num_flat = Encoder(layout.leaves, normalize=False).num_flat
+        kernel = NumpyKernel(layout, num_flat, kernel.parameters(), config.compute.threads)
     return PpoLearner(kernel, layout, settings, config.vector.n_envs, seed)
 
 

@@ -26,7 +26,8 @@ class CaptureEnv(gym.Env[Array, Array]):
     """Hold a zone with a small fleet.
 
     level, config_dir: which scenario. blind: the policy sees nothing of the defenders; its mask allows a
-    tag whenever the tagger is charged, and one without a target does nothing.
+    tag whenever the tagger is charged, and one without a target does nothing. threads: taken for the sake of
+    the batched form, whose arguments a run hands to both; one game needs no second.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
@@ -42,6 +43,7 @@ class CaptureEnv(gym.Env[Array, Array]):
         config_dir: str | Path | None = None,
         render_mode: str | None = None,
         blind: bool = False,
+        threads: int | None = None,
     ) -> None:
         check_render_mode(render_mode)
         self.simulator = Simulator(load_scenario(level, config_dir), 1, blind=blind)

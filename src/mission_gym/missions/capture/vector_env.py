@@ -19,10 +19,17 @@ from mission_gym.missions.capture.baselines import Baselines, BatchPolicy
 from mission_gym.missions.capture.env import CaptureEnv, check_actions, make_spaces
 from mission_gym.missions.capture.scenario import load_scenario
 from mission_gym.missions.capture.simulator import Simulator, to_seed
+from mission_gym.procs import usable_cores
+
+_ROWS_PER_THREAD = 64  # with fewer, waking a thread takes longer than it saves
 
 
 class CaptureVectorEnv(VectorEnv[Array, Array, Array]):
-    """N games at once. threads: how many share the rows; it changes the speed, never a number."""
+    """N games at once.
+
+    threads: how many share the rows; by default one for each usable core, while each has enough to do. It
+    changes the speed, never a number.
+    """
 
     metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
         **CaptureEnv.metadata,
@@ -37,13 +44,15 @@ class CaptureVectorEnv(VectorEnv[Array, Array, Array]):
         config_dir: str | Path | None = None,
         render_mode: str | None = None,
         blind: bool = False,
-        threads: int = 1,
+        threads: int | None = None,
     ) -> None:
         if render_mode is not None:
             raise UsageError(
                 f"render_mode={render_mode!r}: the batched mission draws nothing; build a single environment"
             )
         self.num_envs = num_envs
+        if threads is None:
+            threads = max(1, min(usable_cores(), num_envs // _ROWS_PER_THREAD))
         self.simulator = Simulator(load_scenario(level, config_dir), num_envs, threads=threads, blind=blind)
         self.single_observation_space, self.single_action_space = make_spaces(self.simulator)
         self.observation_space = batch_space(self.single_observation_space, num_envs)

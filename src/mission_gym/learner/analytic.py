@@ -1,0 +1,177 @@
+"""Forward and hand-written backward of actor and critic, for the analytic kernel.
+
+Both run as one stack [2, B, H]. Parameters are one flat vector; every array of the network is a view of it.
+Products are NumPy's, most of the rest is compiled (`loops.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from mission_gym.data import Array
+from mission_gym.learner.heads import make_head
+from mission_gym.learner.kernel import StepSettings
+from mission_gym.learner.loops import activate_tanh, backward_tanh, clipped_losses
+from mission_gym.policy import PolicySpec
+
+
+def _activate_relu(x: Array, bias: Array) -> None:
+    x += bias
+    np.maximum(x, 0.0, out=x)
+
+
+def _activate_elu(x: Array, bias: Array) -> None:
+    x += bias
+    np.copyto(x, np.expm1(np.minimum(x, 0.0)), where=x < 0)
+
+
+def _backward_relu(d: Array, h: Array, d_bias: Array) -> None:
+    d *= h > 0
+    d.sum(axis=1, keepdims=True, out=d_bias)
+
+
+def _backward_elu(d: Array, h: Array, d_bias: Array) -> None:
+    d *= np.where(h > 0, np.float32(1.0), h + np.float32(1.0))
+    d.sum(axis=1, keepdims=True, out=d_bias)
+
+
+# Each activation: x = f(x + bias) in place; and d *= f', from its output h, with the gradient of the bias.
+_ACTIVATIONS: dict[str, tuple[Callable[[Array, Array], None], Callable[[Array, Array, Array], None]]] = {
+    "tanh": (activate_tanh, backward_tanh),
+    "relu": (_activate_relu, _backward_relu),
+    "elu": (_activate_elu, _backward_elu),
+}
+
+
+class Net:
+    """Views of one flat vector: a stack of hidden layers for actor and critic, and their heads."""
+
+    def __init__(self, flat: Array, spec: PolicySpec, num_flat: int) -> None:
+        start = 0
+
+        def take(*shape: int) -> Array:
+            nonlocal start
+            view = flat[start : start + math.prod(shape)].reshape(shape)
+            start += math.prod(shape)
+            return view
+
+        sizes = (num_flat, *spec.network_arch)
+        self.hidden = [(take(2, num_in, num_out), take(2, 1, num_out)) for num_in, num_out in pairwise(sizes)]
+        self.actor_head = (take(sizes[-1], spec.action.num_params), take(spec.action.num_params))
+        self.critic_head = (take(sizes[-1], 1), take(1))
+        self.log_std = take(spec.action.num_stored) if spec.action.kind == "box" else None
+
+    def named(self) -> dict[str, Array]:
+        """Views under the torch form's names and shapes, so that checkpoints know no kernel."""
+        views: dict[str, Array] = {}
+        for row, (name, head) in enumerate((("actor", self.actor_head), ("critic", self.critic_head))):
+            layers = [(weight[row], bias[row, 0]) for weight, bias in self.hidden]
+            for number, (weight, bias) in enumerate([*layers, head]):
+                views[f"{name}.{2 * number}.weight"], views[f"{name}.{2 * number}.bias"] = weight.T, bias
+        return views if self.log_std is None else views | {"log_std": self.log_std}
+
+
+def count_parameters(spec: PolicySpec, num_flat: int) -> int:
+    sizes = (num_flat, *spec.network_arch)
+    heads = (sizes[-1] + 1) * (spec.action.num_params + 1)
+    hidden = sum(2 * (num_in + 1) * num_out for num_in, num_out in pairwise(sizes))
+    return hidden + heads + (spec.action.num_stored if spec.action.kind == "box" else 0)
+
+
+class Rows(NamedTuple):
+    """Rows of a minibatch. The weights of the whole minibatch sum to 1."""
+
+    flat: Array  # float32 [B, F]
+    action: Array  # [B, K]
+    mask: Array | None  # bool [B, M]
+    weight: Array  # float32 [B]
+    log_prob: Array  # float32 [B], of the policy before this update
+    advantage: Array  # float32 [B], normalised over the whole minibatch
+    returns: Array  # float32 [B]
+
+    def part(self, rows: slice) -> Rows:
+        return Rows(*(None if column is None else column[rows] for column in self))  # type: ignore[arg-type]
+
+
+class Replica:
+    """Learns from some rows of each minibatch: parameters are shared, the gradient is its own."""
+
+    def __init__(self, net: Net, spec: PolicySpec, num_flat: int) -> None:
+        self.net = net
+        self.grad = np.zeros(count_parameters(spec, num_flat), np.float32)
+        self.net_grad = Net(self.grad, spec, num_flat)
+        self.head = make_head(spec.action)
+        self._activate, self._backward_activation = _ACTIVATIONS[spec.activation]
+
+    def evaluate(self, flat: Array, action: Array, mask: Array | None) -> tuple[Array, Array]:
+        """Log-probabilities of the first len(action) rows, and values of all."""
+        _, params, values = self._forward(flat)
+        self.head.load(params[: len(action)], self.net.log_std, action, mask)
+        return self.head.log_prob, values
+
+    def learn(self, rows: Rows, settings: StepSettings) -> tuple[float, ...]:
+        """Write the gradient of these rows; returns policy loss, value loss, entropy, KL and clip fraction,
+        each a sum with the rows' weights, and the largest |ratio - 1|."""
+        hidden, params, values = self._forward(rows.flat)
+        self.head.load(params, self.net.log_std, rows.action, rows.mask)
+        slope = np.empty_like(rows.weight)
+        loss, kl, clipped, worst = clipped_losses(
+            self.head.log_prob,
+            rows.log_prob,
+            rows.advantage,
+            rows.weight,
+            np.float32(settings.clip_range),
+            slope,
+        )
+        entropy = self.head.backward(slope, rows.weight * np.float32(settings.ent_coef))
+        miss = values - rows.returns
+        d_values = rows.weight * miss
+        value_loss = float(d_values.dot(miss))
+        d_values *= np.float32(2.0 * settings.vf_coef)
+        self._backward(rows.flat, hidden, self.head.d_params, d_values)
+        if self.net_grad.log_std is not None:
+            self.net_grad.log_std[:] = self.head.d_log_std
+        bonus = float(rows.weight.dot(entropy))
+        return float(loss), value_loss, bonus, float(kl), float(clipped), float(worst)
+
+    def _forward(self, x: Array) -> tuple[list[Array], Array, Array]:
+        """Hidden outputs (each [2, B, H]), actor outputs [B, P] and values [B] for inputs [B, F]."""
+        hidden: list[Array] = []
+        h = x
+        for weight, bias in self.net.hidden:
+            h = np.matmul(h, weight)
+            self._activate(h, bias)
+            hidden.append(h)
+        actor, critic = hidden[-1]
+        weight, bias = self.net.actor_head
+        params = actor @ weight
+        params += bias
+        weight, bias = self.net.critic_head
+        values = (critic @ weight)[:, 0]
+        values += bias
+        return hidden, params, values
+
+    def _backward(self, x: Array, hidden: list[Array], d_params: Array, d_values: Array) -> None:
+        """Write the gradient of every array; it is the whole of it, so nothing is zeroed first."""
+        actor, critic = hidden[-1]
+        weight, bias = self.net_grad.actor_head
+        np.matmul(actor.T, d_params, out=weight)
+        d_params.sum(axis=0, out=bias)
+        weight, bias = self.net_grad.critic_head
+        np.matmul(critic.T, d_values[:, None], out=weight)
+        bias[0] = d_values.sum()
+        d = np.empty_like(hidden[-1])
+        np.matmul(d_params, self.net.actor_head[0].T, out=d[0])
+        np.multiply(d_values[:, None], self.net.critic_head[0].T, out=d[1])
+        for layer in range(len(hidden) - 1, -1, -1):
+            weight, bias = self.net_grad.hidden[layer]
+            self._backward_activation(d, hidden[layer], bias)
+            below = hidden[layer - 1].transpose(0, 2, 1) if layer else x.T
+            np.matmul(below, d, out=weight)
+            if layer:
+                d = np.matmul(d, self.net.hidden[layer][0].transpose(0, 2, 1))
