@@ -12,9 +12,11 @@ from mission_gym.bench import main, ours, sb3
 from mission_gym.bench.capture import ORIGINAL, CaptureGrid, measure_capture
 from mission_gym.bench.contest import make_row, run_jobs
 from mission_gym.bench.learning import LearningCase, LearningGrid, make_learning_row, measure_learning
-from mission_gym.bench.ppo import PpoGrid, measure_ppo
+from mission_gym.bench.ppo import PpoCase, PpoGrid, measure_ppo
 from mission_gym.bench.sides import Evaluation, Job, Result
 from mission_gym.errors import UsageError, WorkerError
+
+_CASE = PpoCase("CartPole-v1", 32, 128, 2048, 10, num_updates=1)
 
 
 def _flags(**more):
@@ -33,8 +35,14 @@ def test_unknown_name_is_refused_with_the_nearest():
 def test_ppo_without_the_peer_writes_its_rows(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
-    monkeypatch.setitem(main.CONTESTS, "ppo", lambda full: measure_ppo(PpoGrid((2048,), 1, 1)))
-    (row,) = main.run_bench("ppo", full=False)
+    monkeypatch.setitem(main.CONTESTS, "ppo", lambda full: measure_ppo(PpoGrid((_CASE,), 1)))
+    rows = main.run_bench("ppo", full=False)
+    forms = ["on one core", "on all cores"]
+    assert [row["case"] for row in rows] == [
+        f"CartPole-v1, 32 x 128, batch 2048, 10 epochs, {f}" for f in forms
+    ]
+    row = rows[0]
+    assert row["forms"].keys() == {f"ours {form}" for form in forms}
     assert row["ours"] > 0
     assert row["peers"] == {"sb3": None}
     assert row["ratio"] is None
@@ -43,10 +51,10 @@ def test_ppo_without_the_peer_writes_its_rows(monkeypatch, tmp_path, capsys):
     assert row["wall_s"]["ours"][0] > 0
     assert {"cpu", "cores", "python", "torch", "numpy"} <= row["machine"].keys()
     (path,) = Path("bench-results").glob("ppo-*.json")
-    assert json.loads(path.read_text()) == [row]
+    assert json.loads(path.read_text()) == rows
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "[1/1] CartPole-v1 seed 1 ours" in captured.err
+    assert "[1/2] CartPole-v1 seed 1 ours on one core" in captured.err
 
 
 def test_capture_measures_simulator_memory_and_training():

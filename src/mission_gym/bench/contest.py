@@ -53,10 +53,10 @@ def run_jobs(jobs: Sequence[Job], *, at_once: int) -> list[tuple[Job, Result]]:
 
 
 def group_by_side(results: Iterable[tuple[Job, Result]]) -> dict[str, list[Result]]:
-    """The results of each side, in the order of the jobs."""
+    """The results of each side and form, in the order of the jobs."""
     grouped: dict[str, list[Result]] = {}
     for job, result in results:
-        grouped.setdefault(job.side, []).append(result)
+        grouped.setdefault(job.name, []).append(result)
     return grouped
 
 

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's side of a contest: its PPO on DummyVecEnv, with the settings of the same config.
+"""Stable-Baselines3's side of a contest: its PPO, with the settings of the same config.
 
 It is evaluated by our evaluator, on the same seeds and at the same cadence. What differs is its own:
 the scale of continuous actions, and statistics that move within a rollout.
@@ -16,7 +16,7 @@ import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
 from mission_gym.bench.sides import Evaluation, Job, Result, Stopwatch
 from mission_gym.config.layers import resolve
@@ -32,7 +32,8 @@ _ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.EL
 def train(job: Job, folder: Path) -> Result:
     """Train SB3's PPO; nothing is written to the folder."""
     config = finish(resolve(job.env_id, job.flags))[0].config
-    model = _make_model(config)
+    torch.set_num_threads(job.threads)
+    model = _make_model(config, SubprocVecEnv if job.subproc else DummyVecEnv)
     watcher = _Watcher(config)
     model.learn(config.run.timesteps, callback=watcher)
     warm_s = watcher.watch.read_s() - watcher.first_s
@@ -49,12 +50,14 @@ def train(job: Job, folder: Path) -> Result:
     )
 
 
-def _make_model(config: Config) -> PPO:
+def _make_model(config: Config, form: type[DummyVecEnv | SubprocVecEnv]) -> PPO:
     ppo, policy = config.ppo, config.policy
     assert ppo.ent_coef_final is None, "SB3 has no schedule of the entropy weight: settings would differ"
     assert policy.network is None, "SB3 can't take our networks: settings would differ"
     assert isinstance(ppo.batch_size, int)
-    env: VecEnv = make_vec_env(config.env.env_id, config.vector.n_envs, seed=config.run.seed)
+    env: VecEnv = make_vec_env(
+        config.env.env_id, config.vector.n_envs, seed=config.run.seed, vec_env_cls=form
+    )
     if policy.normalize_obs or policy.normalize_returns:
         env = VecNormalize(
             env, norm_obs=policy.normalize_obs, norm_reward=policy.normalize_returns, gamma=ppo.gamma

@@ -18,9 +18,16 @@ class Job:
     env_id: str
     flags: dict[str, Any]
     report_episodes: int = 0  # of the best policy, on the report suite; 0: none
+    form: str = ""  # how the side runs, where it can run in several ways
+    subproc: bool = False  # a peer's environments in processes of their own
+    threads: int = 1  # of a peer's torch
+
+    @property
+    def name(self) -> str:
+        return f"{self.side} {self.form}".strip()
 
     def __str__(self) -> str:
-        return f"{self.env_id} seed {self.flags['seed']} {self.side}"
+        return f"{self.env_id} seed {self.flags['seed']} {self.name}"
 
 
 class Evaluation(NamedTuple):
