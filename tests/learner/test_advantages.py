@@ -72,6 +72,17 @@ def test_return_scale_carries_sums_over_blocks_and_resets_at_ends() -> None:
     np.testing.assert_allclose(scaled, 2.0 / np.sqrt(scale.var + 1e-8))
 
 
+def test_return_scale_takes_two_segments_of_one_environment_in_order() -> None:
+    scale = ReturnScale(2, gamma=0.5)
+    ids, valid = np.array([0, 1, 0]), np.ones((2, 3), bool)
+    ended = np.array([[False, False, True], [False, False, False]])
+    scale.scale(np.array([[1.0, 2.0, 4.0], [1.0, 2.0, 4.0]]), ended, valid, ids)
+    np.testing.assert_allclose(scale.sums, [4.0, 3.0])
+    seen = np.array([1.0, 2.0, 4.75, 1.5, 3.0, 4.0])  # 4.75 = 1.5 / 2 + 4: the first segment goes on
+    assert np.isclose(scale.mean, seen.mean())
+    assert np.isclose(scale.var, seen.var())
+
+
 def test_return_scale_leaves_invalid_rows_out() -> None:
     scale = ReturnScale(1, gamma=0.9)
     valid = np.array([[True], [False], [True]])

@@ -49,6 +49,15 @@ def compute_gae(
     return advantage.astype(np.float32), (gain + value).astype(np.float32)
 
 
+def _split_repeats(env_ids: Array) -> list[Array]:
+    """Rows of a block in passes, in each of which no environment occurs twice: its first ones, its second."""
+    order = np.argsort(env_ids, kind="stable")
+    ordered = env_ids[order]
+    rank = np.empty(len(order), np.int64)  # how often the environment occurs before
+    rank[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return [np.flatnonzero(rank == turn) for turn in range(int(rank.max()) + 1)]
+
+
 class ReturnScale:
     """Divides rewards by the standard deviation of discounted sums per environment; no mean is taken.
 
@@ -61,14 +70,19 @@ class ReturnScale:
         self.count, self.mean, self.var = 0.0, 0.0, 1.0
 
     def scale(self, reward: Array, ended: Array, valid: Array, env_ids: Array) -> Array:
-        """Take the block's rewards [T, S] into the statistics and return them scaled."""
-        sums = self.sums[env_ids]
+        """Take the block's rewards [T, S] into the statistics and return them scaled.
+
+        Several segments of one environment follow one another in time, in the order of the block.
+        """
         seen = np.empty(reward.shape)
-        for t in range(len(reward)):
-            sums = sums * self.gamma + reward[t]
-            seen[t] = sums
-            sums = np.where(ended[t], 0.0, sums)
-        self.sums[env_ids] = sums
+        for rows in _split_repeats(env_ids):
+            sums = self.sums[env_ids[rows]]
+            running = reward[:, rows]
+            for now, over in zip(running, ended[:, rows], strict=True):
+                now += sums * self.gamma
+                sums = np.where(over, 0.0, now)
+            seen[:, rows] = running
+            self.sums[env_ids[rows]] = sums
         self._merge(seen[valid])
         scaled: Array = np.clip(reward / np.sqrt(self.var + 1e-8), -_CLIP, _CLIP)
         return scaled
