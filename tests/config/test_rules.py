@@ -126,8 +126,26 @@ def test_finish_is_total_and_stable(n_envs: int, n_steps: int, timesteps: int, b
     assert finish(resolved) == (resolved, [])
 
 
-def unused(flags: dict[str, Any], *, vectors: bool = True, box: bool = True) -> list[str]:
-    return find_unused(resolve("Env-v0", flags), has_vector_leaves=vectors, has_box_actions=box)
+def unused(
+    flags: dict[str, Any], *, vectors: bool = True, box: bool = True, torch: bool = False
+) -> list[str]:
+    return find_unused(
+        resolve("Env-v0", flags), has_vector_leaves=vectors, has_box_actions=box, acts_with_torch=torch
+    )
+
+
+def test_first_ready_blocks_need_environments_that_step_on_their_own() -> None:
+    for vector in ("serial", "batched"):
+        assert unused({"vector": vector, "blocks": "first_ready"}) == [
+            "blocks=first_ready is not used: environments in this process are stepped together; use --vector"
+            " workers or threads, or remove it [flag --blocks]"
+        ]
+    assert unused({"vector": "workers", "blocks": "first_ready"}, torch=True) == [
+        "blocks=first_ready is not used: torch acts for all environments at once; use --acting numpy with a"
+        " plain MLP, or remove it [flag --blocks]"
+    ]
+    assert unused({"vector": "threads", "blocks": "first_ready"}) == []
+    assert unused({"vector": "serial", "blocks": "all"}, torch=True) == []
 
 
 def test_what_a_given_network_replaces_is_unused() -> None:

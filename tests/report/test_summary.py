@@ -33,3 +33,10 @@ def test_the_largest_terms_are_named(shares, line, tmp_path):
     console.print(view_summary(run, END, {}, 2.0, metrics))
     lines = [text.rstrip() for text in console.file.getvalue().splitlines()]
     assert (line in lines) if line else not any(text.startswith("reward") for text in lines)
+
+
+def test_the_environment_that_gave_the_least_data_is_named(tmp_path):
+    metrics = {"rollout/share_min": 0.004, "rollout/share_max": 0.1426, "rollout/share_min_env": 3.0}
+    console = Console(file=io.StringIO(), width=200)
+    console.print(view_summary(RunDir.create(tmp_path, "run"), END, {}, 2.0, metrics))
+    assert "0.4 % from environment 3, the least; 14.3 % the most" in console.file.getvalue()

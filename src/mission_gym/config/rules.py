@@ -112,6 +112,7 @@ class _Facts(NamedTuple):
     config: Config
     has_vector_leaves: bool
     has_box_actions: bool
+    acts_with_torch: bool
 
 
 class _Unused(NamedTuple):
@@ -130,6 +131,10 @@ def _never_evaluates(facts: _Facts) -> bool:
 
 def _in_process(facts: _Facts) -> bool:
     return facts.config.vector.vector in ("serial", "batched")
+
+
+def _first_ready(facts: _Facts) -> bool:
+    return facts.config.vector.blocks == "first_ready"
 
 
 _OWN_NETWORK = "the network is given by --network; remove one"
@@ -151,6 +156,16 @@ _UNUSED = (
         lambda facts: facts.config.vector.vector == "batched",
         "a batched environment can't be restarted by rows; remove it",
     ),
+    _Unused(
+        "vector.blocks",
+        lambda facts: _first_ready(facts) and _in_process(facts),
+        "environments in this process are stepped together; use --vector workers or threads, or remove it",
+    ),
+    _Unused(
+        "vector.blocks",
+        lambda facts: _first_ready(facts) and not _in_process(facts) and facts.acts_with_torch,
+        "torch acts for all environments at once; use --acting numpy with a plain MLP, or remove it",
+    ),
     _Unused("policy.network_arch", _own_network, _OWN_NETWORK),
     _Unused("policy.activation", _own_network, _OWN_NETWORK),
     _Unused(
@@ -169,12 +184,14 @@ _UNUSED = (
 )
 
 
-def find_unused(resolved: Resolved, *, has_vector_leaves: bool, has_box_actions: bool) -> list[str]:
+def find_unused(
+    resolved: Resolved, *, has_vector_leaves: bool, has_box_actions: bool, acts_with_torch: bool
+) -> list[str]:
     """Return a problem for each explicit value that this run would ignore.
 
     A value that asks for nothing (none, 0, false) can't be ignored.
     """
-    facts = _Facts(resolved.config, has_vector_leaves, has_box_actions)
+    facts = _Facts(resolved.config, has_vector_leaves, has_box_actions, acts_with_torch)
     problems = []
     for path, when, reason in _UNUSED:
         value = resolved.config.value(path)

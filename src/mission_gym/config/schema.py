@@ -164,6 +164,11 @@ class VectorSection(_Section):
         description="Backend: serial steps in this process, workers in several others, threads in one other"
         " (for environments that wait), batched takes a vector environment.",
     )
+    blocks: Literal["all", "first_ready"] = Field(
+        "all",
+        description="What a rollout is made of: all, one segment of every environment, or first_ready, those"
+        " that are finished first, so that a slow environment does not stall the rest.",
+    )
     n_envs: Whole = Field(8, ge=1, description="Environments stepped together; the rollout grows with them.")
     num_workers: FromOneOrAuto = Field("auto", description="Worker processes. auto: one per usable core.")
     env_timeout: Duration = Field(

@@ -19,7 +19,7 @@ from mission_gym.learner.kernel import EpochStats, Kernel, Samples, StepSettings
 from mission_gym.policy import Encoded, Encoder, PolicySpec
 from mission_gym.streams import generator
 
-_RECENT = 8  # updates whose gradient steps are remembered: more than a block ever lags
+_RECENT = 256  # updates whose gradient steps are remembered; an older segment counts as far as that
 
 
 @dataclass(frozen=True, slots=True)

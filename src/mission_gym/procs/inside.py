@@ -44,6 +44,10 @@ class Link:
         (length,) = HEADER.unpack(self._read(HEADER.size))
         return pickle.loads(self._read(length))
 
+    def has_command(self) -> bool:
+        """Whether a command waits, or the parent is gone."""
+        return bool(self._poll.poll(0))
+
     def send(self, reply: Any) -> None:
         """Hand over a reply."""
         try:

@@ -36,6 +36,7 @@ def view_summary(
         ("rate", _show_rates(run, end, phases)),
         ("best", _show_best(run)),
         *_show_shares(metrics),
+        *_show_slowest(metrics),
         ("time", _show_phases(phases, elapsed_s)),
         ("run", show_path(run.path)),
     ]
@@ -89,6 +90,16 @@ def _show_shares(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     shown = [f"{name} {show_rate(shares[name])}" for name in largest[:_NUM_TERMS]]
     rest = sum(shares[name] for name in largest[_NUM_TERMS:])
     return [("reward", ", ".join([*shown, f"others {show_rate(rest)}"] if rest else shown))] if shown else []
+
+
+def _show_slowest(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The environment that gave the least data; no row where all give the same."""
+    if "rollout/share_min" not in metrics:
+        return []
+    env_id, least, most = (metrics[f"rollout/share_{which}"] for which in ("min_env", "min", "max"))
+    return [
+        ("data", f"{100 * least:.1f} % from environment {env_id:.0f}, the least; {100 * most:.1f} % the most")
+    ]
 
 
 def _show_phases(phases: Mapping[str, float], elapsed_s: float) -> str:

@@ -71,6 +71,18 @@ def part_of(block: Block, num_steps: int, first: int, last: int) -> Block:
     )
 
 
+def copy_segments(source: Block, rows: slice, target: Block, first: int) -> None:
+    """Copy whole segments, without their lists, to the places of another block from `first` on."""
+    places = slice(first, first + rows.stop - rows.start)
+    for mine, theirs in zip(target.obs, source.obs, strict=True):
+        mine[:, places] = theirs[:, rows]
+    if target.mask is not None and source.mask is not None:
+        target.mask[:, places] = source.mask[:, rows]
+    for name in _ROW_FIELDS:
+        getattr(target, name)[:, places] = getattr(source, name)[:, rows]
+    target.env_ids[places], target.version[places] = source.env_ids[rows], source.version[rows]
+
+
 def block_bytes(spec: EnvSpec, num_steps: int, num_rows: int) -> int:
     """The memory of one block."""
     per_row = sum(leaf.size_bytes for leaf in spec.leaves) + spec.mask_size
@@ -93,6 +105,8 @@ class BlockCollector(Protocol):
     def prime(self, num_steps: int) -> Leaves: ...
 
     def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool: ...
+
+    def metrics(self) -> dict[str, float]: ...
 
 
 class Collector:
@@ -177,6 +191,10 @@ class Collector:
         self.clock.add("env", env_s)
         return not stopped
 
+    def metrics(self) -> dict[str, float]:
+        """What a row of metrics tells of the collecting: nothing."""
+        return {}
+
     def _act(self, block: Block, t: int, batch: StepBatch, noise: list[Array]) -> None:
         """Choose the actions of row t, group by group."""
         for (_, rows), drawn in zip(self._groups, noise, strict=True):
@@ -246,6 +264,7 @@ def pack_block(block: Block) -> dict[str, Array]:
         arrays["block/mask"] = block.mask[: t + 1]
     for name in _ROW_FIELDS:
         arrays[f"block/{name}"] = getattr(block, name)[:t]
+    arrays |= {"block/env_ids": block.env_ids, "block/version": block.version}
     if block.final_at:
         arrays["block/final_at"] = np.array(block.final_at, np.int64)
         for i, column in enumerate(zip(*block.final_obs, strict=True)):
@@ -262,6 +281,7 @@ def unpack_block(block: Block, arrays: dict[str, Array]) -> None:
         block.mask[: t + 1] = arrays["block/mask"]
     for name in _ROW_FIELDS:
         getattr(block, name)[:t] = arrays[f"block/{name}"]
+    block.env_ids[:], block.version[:] = arrays["block/env_ids"], arrays["block/version"]
     if "block/final_at" in arrays:
         block.final_at = [(int(a), int(b)) for a, b in arrays["block/final_at"]]
         columns = [arrays[f"block/final/{i}"] for i in range(len(block.obs))]

@@ -23,7 +23,7 @@ _POLL_S = 0.05  # how soon a stop request is seen
 _STOP_S = 2.5  # what a stop request may wait for slow steps; the run must be saved within five seconds
 
 
-class _Mailbox:
+class Mailbox:
     """The weights for the next block; the policies are in the workers."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class RemoteCollector:
     def __init__(self, vec: WorkersVec, spec: EnvSpec) -> None:
         self.vec = vec
         self.spec = spec
-        self.policy = _Mailbox()
+        self.policy = Mailbox()
         self.clock = PhaseClock()
         self.block: Block = vec.shared
 
@@ -68,6 +68,10 @@ class RemoteCollector:
             self.clock.add("act", report.act_s / len(reports))
             self.clock.add("env", report.env_s / len(reports))
         return block.filled == block.num_steps
+
+    def metrics(self) -> dict[str, float]:
+        """As Collector.metrics."""
+        return {}
 
 
 class _Round:

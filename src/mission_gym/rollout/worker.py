@@ -44,6 +44,12 @@ class Report(NamedTuple):
     env_s: float = 0.0
 
 
+def split_parts(count: int, acting_rows: int, *, threads: bool) -> list[range]:
+    """The rows of a worker that are stepped together: all, or with threads each acting group on its own."""
+    size = acting_rows if threads else count
+    return [range(first, min(first + size, count)) for first in range(0, count, size)]
+
+
 class CollectService(Service):
     """A worker that also collects: all its rows together, or with threads each acting group on its own."""
 
@@ -52,8 +58,7 @@ class CollectService(Service):
         extra: CollectSetup = setup.extra
         self._block = make_block(setup.spec, extra.num_steps, setup.num_envs, self.carver)
         count = setup.last - setup.first
-        size = extra.acting_rows if setup.threads else count
-        self._parts = [range(first, min(first + size, count)) for first in range(0, count, size)]
+        self._parts = split_parts(count, extra.acting_rows, threads=setup.threads)
         self._collectors = [
             Collector(
                 self.vec.part(rows[0], rows[-1] + 1) if isinstance(self.vec, ThreadedVec) else self.vec,
@@ -72,12 +77,10 @@ class CollectService(Service):
         blocks = [
             part_of(self._block, num_steps, first + rows[0], first + rows[-1] + 1) for rows in self._parts
         ]
-        for collector, rows, block in zip(self._collectors, self._parts, blocks, strict=True):
-            if self.shown is not None:
-                collector.go_on(_rows_of(self.shown, rows))
+        self.go_on()
+        for collector, block in zip(self._collectors, blocks, strict=True):
             collector.policy.load(weights)
             block.filled = filled
-        self.shown = None
         meeting = _Meeting(self.link, self.board.pause, blocks)
 
         def fill(place: int) -> None:
@@ -91,7 +94,7 @@ class CollectService(Service):
         else:
             with ThreadPoolExecutor(len(blocks)) as pool:
                 list(pool.map(fill, range(len(blocks))))
-        reports = [_take(block) for block in blocks]
+        reports = [take_report(block) for block in blocks]
         seconds = [collector.clock.take() for collector in self._collectors]
         return Report(
             filled=blocks[0].filled,
@@ -106,6 +109,13 @@ class CollectService(Service):
             act_s=sum(each["act"] for each in seconds) / len(seconds),
             env_s=sum(each["env"] for each in seconds) / len(seconds),
         )
+
+    def go_on(self) -> None:
+        """Hand on what the rows show after a reset or a restore."""
+        if self.shown is not None:
+            for collector, rows in zip(self._collectors, self._parts, strict=True):
+                collector.go_on(_rows_of(self.shown, rows))
+        self.shown = None
 
 
 class _Meeting:
@@ -127,7 +137,7 @@ class _Meeting:
             now = time.monotonic()
             if now - self._reported >= REPORT_S:
                 self._reported = now
-                self._link.send(("report", _take(block)))
+                self._link.send(("report", take_report(block)))
         if self._limit is None and self._pause[0]:
             with self._changed:
                 self._waiting.add(place)
@@ -156,7 +166,7 @@ def _rows_of(batch: StepBatch, rows: range) -> StepBatch:
     return replace(batch, obs=tuple(leaf[cut] for leaf in batch.obs), mask=mask)
 
 
-def _take(block: Block) -> Report:
+def take_report(block: Block) -> Report:
     """What is new in a block since the last report."""
     report = Report(block.filled, block.episodes, block.final_at, block.final_obs)
     block.episodes, block.final_at, block.final_obs = [], [], []

@@ -29,6 +29,8 @@ from mission_gym.learner.ppo import PpoLearner, PpoSettings, Schedule
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
 from mission_gym.procs import BoundedLog, usable_cores
 from mission_gym.rollout.collector import ActingPolicy, BlockCollector, Collector, make_block
+from mission_gym.rollout.first_ready import SERVICE as SEGMENT_SERVICE
+from mission_gym.rollout.first_ready import FirstReadyCollector
 from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_block
 from mission_gym.streams import episode_seed, torch_seed
 from mission_gym.vector.batched import BatchedVec
@@ -40,6 +42,7 @@ from mission_gym.vector.workers import WorkersVec
 # Below this many multiply-adds forward in a minibatch, a second thread costs more than it gives. Measured on
 # two cores, gain by the second: 64,64 at batch 512 0.7, at 2048 1.3; 128,128 1.8 and 512,512 1.9 at 2048.
 _WORK_FOR_THREADS = 25_000_000
+_MAX_GROUPS = 64  # of environments that wait, each with a thread of its own
 
 EVALUATION_STEPS = 10_000  # of an episode that has no limit of its own
 
@@ -130,9 +133,17 @@ def choose_num_workers(config: Config, backend: str) -> int:
     return min(usable_cores() if wanted == "auto" else wanted, config.vector.n_envs)
 
 
-def choose_acting_rows(num_envs: int, num_workers: int) -> int:
-    """Rows of a group: one group at least for each worker, equal groups where that is no great loss."""
-    share = num_envs // num_workers
+def _count_groups(config: Config) -> int:
+    """How many acting groups are wanted at least: one for each worker; with threads one for each environment
+    where a slow one must stall only its own group."""
+    if config.vector.blocks == "first_ready" and config.vector.vector == "threads":
+        return min(config.vector.n_envs, _MAX_GROUPS)
+    return choose_num_workers(config, config.vector.vector)
+
+
+def choose_acting_rows(num_envs: int, num_groups: int) -> int:
+    """Rows of a group: so many groups at least, equal ones where that is no great loss."""
+    share = num_envs // num_groups
     fitting = max(rows for rows in range(1, share + 1) if num_envs % rows == 0)
     return fitting if 2 * fitting >= share else share
 
@@ -146,15 +157,20 @@ def make_collector(
     rows = config.compute.acting_rows
     assert isinstance(rows, int)
     if environment.backend in ("workers", "threads") and config.compute.acting == "numpy":
+        first_ready = config.vector.blocks == "first_ready"
+        setup = CollectSetup(policy_spec(config, spec), config.run.seed, rows, num_steps)
         vec = environment.make_vector(
             num_envs,
             seed_of,
             unit=rows,
-            service=SERVICE,
-            extra=CollectSetup(policy_spec(config, spec), config.run.seed, rows, num_steps),
+            service=SEGMENT_SERVICE if first_ready else SERVICE,
+            extra=setup,
             carve=carve_block(spec, num_steps, num_envs),
         )
         assert isinstance(vec, WorkersVec)
+        if first_ready:
+            ready = FirstReadyCollector(vec, spec, setup, threads=environment.backend == "threads")
+            return vec, ready, make_block(spec, num_steps, num_envs)
         remote = RemoteCollector(vec, spec)
         return vec, remote, remote.block
     vec = environment.make_vector(num_envs, seed_of)
@@ -167,14 +183,15 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
     this run would not use."""
     if resolved.config.vector.vector == "auto":
         resolved = resolved.with_values({"vector.vector": choose_backend(resolved.config)}, "plan")
+    is_mlp = policy_spec(resolved.config, spec).is_mlp
     problems = find_unused(
         resolved,
         has_vector_leaves=any(leaf.kind == "vector" for leaf in spec.leaves),
         has_box_actions=spec.action.kind == "box",
+        acts_with_torch=resolved.config.compute.acting == "torch" or not is_mlp,
     )
     config = resolved.config
     chosen: dict[str, Any] = {}
-    is_mlp = policy_spec(config, spec).is_mlp
     for name in ("acting", "kernel"):
         if config.value(f"compute.{name}") == "numpy" and not is_mlp:
             problems.append(
@@ -197,8 +214,9 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
     if acting == "auto":
         acting = chosen["compute.acting"] = "numpy" if is_mlp else "torch"
     if config.compute.acting_rows == "auto":
-        num_workers = choose_num_workers(config, config.vector.vector) if acting == "numpy" else 1
-        chosen["compute.acting_rows"] = choose_acting_rows(config.vector.n_envs, num_workers)
+        chosen["compute.acting_rows"] = choose_acting_rows(
+            config.vector.n_envs, _count_groups(config) if acting == "numpy" else 1
+        )
     if config.compute.threads == "auto":
         chosen["compute.threads"] = choose_threads(config, spec)
     if config.compute.kernel == "auto":

@@ -30,10 +30,12 @@ def check_memory(config: Config, spec: EnvSpec) -> int:
     per_env = block_bytes(spec, config.ppo.n_steps_per_env, 1)
     # The learner encodes the block once (float32) beside the raw one.
     fixed = _TORCH_BYTES + 20 * _num_parameters(config, spec)
-    need = fixed + 2 * config.vector.n_envs * per_env
+    # First-ready segments are made in a block of their own.
+    copies = 3 if config.vector.blocks == "first_ready" else 2
+    need = fixed + copies * config.vector.n_envs * per_env
     free = psutil.virtual_memory().available
     if need > free:
-        fits = max(1, int((free - fixed) // (2 * per_env)))
+        fits = max(1, int((free - fixed) // (copies * per_env)))
         raise ConfigError(
             f"the run needs {need / 1e9:.1f} GB and {free / 1e9:.1f} GB are free (blocks of"
             f" {config.vector.n_envs} envs x {config.ppo.n_steps_per_env} steps); use n_envs={fits} or fewer"
@@ -127,7 +129,7 @@ def make_plan(
     facts = [
         Fact("environment", config.env.env_id, describe_spaces(spec)),
         Fact("environments", f"{config.vector.n_envs}", f"{config.vector.vector} backend"),
-        Fact("rollout", f"{rollout}", f"{config.vector.n_envs} envs x {ppo.n_steps_per_env} steps"),
+        Fact("rollout", f"{rollout}", _describe_rollout(config)),
         Fact(
             "batch",
             f"{ppo.batch_size}",
@@ -154,6 +156,13 @@ def make_plan(
             )
         )
     return Plan(tuple(facts), memory_bytes, predicted_fps, tuple(notes))
+
+
+def _describe_rollout(config: Config) -> str:
+    n_envs, steps = config.vector.n_envs, config.ppo.n_steps_per_env
+    if config.vector.blocks == "first_ready":
+        return f"the {n_envs} segments of {steps} steps that are finished first"
+    return f"{n_envs} envs x {steps} steps"
 
 
 def describe_spaces(spec: EnvSpec) -> str:

@@ -233,7 +233,7 @@ class Session:
         if elapsed >= 0.2:
             self._rate = (progress.step - self._rate_step) / elapsed
             self._rate_at, self._rate_step = now, progress.step
-        rolling = self.recorder.rolling()
+        rolling = self.recorder.rolling() | self.collector.metrics()
         interval = self.config.run.log_interval
         if progress.update % int(interval) == 0 or progress.step >= self.config.run.timesteps:
             phases = self.clock.take()

@@ -139,7 +139,7 @@ def resume_run(
             if timesteps is not None:
                 write_atomic(run.config_yaml, format_config(resolved))
                 write_lineage(run, replace(read_lineage(run), config_hash=config_hash(resolved.config)))
-            exact = _exactness(run, ways)
+            exact = _exactness(run, resolved.config, ways)
             session.recorder.emit(
                 "resume", run=str(run.path), name=run.name, step=checkpoint.step,
                 total=resolved.config.run.timesteps, main_outcome=session.spec.main_outcome,
@@ -175,7 +175,7 @@ def _extend(
     return resolved, notes
 
 
-def _exactness(run: RunDir, ways: list[str]) -> str:
+def _exactness(run: RunDir, config: Config, ways: list[str]) -> str:
     try:
         plan = dict(read_json(run.plan_json))
     except (RunStateError, TypeError, ValueError):
@@ -187,6 +187,11 @@ def _exactness(run: RunDir, ways: list[str]) -> str:
     ]
     if changed:
         return f"the resume is statistical, not exact: {', '.join(changed)}"
+    if config.vector.blocks == "first_ready":
+        return (
+            "the resume is statistical, not exact: first-ready blocks depend on timing, and the segments"
+            " that were under way are dropped"
+        )
     if any("boundary" in way or "lost" in way for way in ways):
         return "the resume is not exact: not everything could be brought back"
     return "the resume is exact"

@@ -33,6 +33,16 @@ METRICS = (
         "Growing: read env-output.txt; `mission-gym check` may find the cause.",
     ),
     Metric("rollout/worker_restarts", "count", "Worker processes replaced so far, by this process."),
+    Metric(
+        "rollout/share_min",
+        "share",
+        "Least share of the data that an environment has given so far, in this process; with --blocks"
+        " first_ready. An equal share is 1 / n_envs.",
+        "Far below it: that environment is slow, and little is learned of what it alone shows. At 0 for long:"
+        " it hangs.",
+    ),
+    Metric("rollout/share_min_env", "environment", "The environment that gave it."),
+    Metric("rollout/share_max", "share", "Largest share of the data that an environment has given so far."),
     Metric("episode/*", "as given", "Mean of the environment's own episode metrics over the same episodes."),
     Metric("reward/*", "reward", "Mean sum of this reward term over the same episodes, weights applied."),
     Metric(
@@ -87,7 +97,8 @@ METRICS = (
         "train/lag",
         "updates",
         "How far the policy that collected the rollout was behind the learner: the largest of its rows."
-        " 1 with overlap (0 in the first update), else 0.",
+        " 1 with overlap (0 in the first update), as old as the slowest segment with --blocks first_ready,"
+        " else 0.",
     ),
     Metric("train/lag_gradient_steps", "gradient steps", "The same lag in gradient steps."),
     Metric(

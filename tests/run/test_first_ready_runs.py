@@ -1,0 +1,88 @@
+"""Runs with first-ready blocks: they learn, tell who gave the data, and say that a resume is statistical."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_exact_resume import drain, rows, silent, start, stop_at_poll
+
+import mission_gym as mg
+from mission_gym.errors import ConfigError
+from mission_gym.run.starting import resume_run
+
+FIRST_READY = {"vector": "workers", "num_workers": 2, "blocks": "first_ready"}
+SHORT = FIRST_READY | {"eval_freq": 0, "eval_episodes": None}
+
+
+def test_an_interrupted_run_goes_on_and_says_that_it_is_statistical(tmp_path: Path) -> None:
+    with start(tmp_path, "CartPole-v1", **SHORT) as session:
+        assert session.config.compute.acting_rows == 2  # those of a worker
+        stop_at_poll(session, 4)
+        run = drain(session)
+    assert run.read_status()["state"] == "stopped"
+    said: list[dict[str, Any]] = []
+    with resume_run(run, said.append) as session:
+        drain(session)
+    notes = next(event["notes"] for event in said if event["event"] == "resume")
+    assert any(note.startswith("4 of 4 environments came back by boundary: segments") for note in notes)
+    assert notes[-1] == (
+        "the resume is statistical, not exact: first-ready blocks depend on timing, and the segments that"
+        " were under way are dropped"
+    )
+    assert run.read_status()["state"] == "done"
+    made = [row for row in rows(run) if row["event"] == "progress"]
+    assert made[-1]["step"] == 384
+    for row in made[1:]:  # the first one may be of a block that was full before
+        assert 0.0 <= row["rollout/share_min"] <= 0.25 <= row["rollout/share_max"] <= 1.0
+        assert row["rollout/share_min_env"] in range(4)
+        assert row["train/lag"] >= 0.0
+
+
+def test_a_full_block_that_was_not_learned_from_comes_back_with_its_environments(tmp_path: Path) -> None:
+    with start(tmp_path, "CartPole-v1", **SHORT) as session:
+        session.learner.update = lambda block, stop: setattr(session.stop, "reason", "SIGTERM")
+        run = drain(session)
+        block = session.block
+    with resume_run(run, silent) as session:
+        assert session.block.filled == 16
+        assert session.block.env_ids.tolist() == block.env_ids.tolist()
+        assert session.block.version.tolist() == block.version.tolist()
+        drain(session)
+    assert run.read_status()["state"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("env", "flags", "reason"),
+    [
+        ("CartPole-v1", {"vector": "serial"}, "stepped together; use --vector workers or threads"),
+        ("mission_gym/Capture-v0", {"vector": "batched"}, "stepped together; use --vector workers"),
+        ("CartPole-v1", {"vector": "workers", "acting": "torch"}, "torch acts for all environments"),
+        ("mission_gym.env.toys:DictMask", {"vector": "workers"}, "torch acts for all environments"),
+    ],
+)
+def test_first_ready_is_refused_where_environments_do_not_step_on_their_own(
+    env: str, flags: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    with (
+        pytest.raises(ConfigError, match=f"blocks=first_ready is not used: .*{reason}"),
+        start(tmp_path, env, blocks="first_ready", **flags),
+    ):
+        pass
+
+
+def test_with_threads_every_environment_is_a_group(tmp_path: Path) -> None:
+    flags = SHORT | {"vector": "threads", "num_workers": None, "timesteps": 64}
+    with start(tmp_path, "CartPole-v1", **flags) as session:
+        assert session.config.compute.acting_rows == 1
+        drain(session)
+
+
+@pytest.mark.slow
+def test_cartpole_is_solved_with_first_ready_blocks(tmp_path: Path) -> None:
+    run = mg.train(
+        "CartPole-v1", timesteps=40_000, seed=1, runs_dir=str(tmp_path), tensorboard=False, progress=False,
+        eval_freq=0, **FIRST_READY,
+    )  # fmt: skip
+    assert run.evaluate(episodes=20)["return_mean"] >= 475.0
