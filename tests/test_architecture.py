@@ -25,7 +25,7 @@ LEVELS = [
     {"api", "cli", "scripts", "__main__"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
-SIDEWAYS = {("data", "errors"), ("scripts", "cli"), ("__main__", "cli"), ("cli", "api")}
+SIDEWAYS = {("data", "errors"), ("clock", "data"), ("scripts", "cli"), ("__main__", "cli"), ("cli", "api")}
 DISK_BANK = {"store", "jobs", "report"}  # import only store and below, and never torch
 TORCH_ROOMS = {"policy", "learner", "pipeline", "run", "bench"}
 LONG_FILES: dict[str, str] = {}  # path -> why it may pass 400 lines

@@ -1,33 +1,58 @@
-"""Phase timers: where the wall time of a role went."""
+"""Phase timers: where the wall time of a role went.
+
+A clock belongs to one role (`collector`, `learner`, `main`) and is used by one thread at a time. Coarse
+phases are timed with `phase`, which keeps spans for the timeline; fine ones are sums, told to `add`.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from mission_gym.data import Phases, Span
+
+# What the wall time of a role is made of; the rest of it is idle. `act`, `env` and `wait` are fine phases
+# inside the coarse `collect`, whose rest is `copy`; `values` is one inside `update`.
+ROLES = {
+    "collector": ("act", "env", "wait", "copy"),
+    "learner": ("values", "update"),
+    "main": ("evaluate", "save"),
+}
+_NUM_SPANS = 256  # kept between two calls of `take`; the oldest go first
 
 
 class PhaseClock:
-    """Adds wall seconds to named phases. Cheap enough for one entry per vector step."""
+    """Adds wall seconds to named phases of one role, and keeps when they began and ended."""
 
-    __slots__ = ("seconds",)
+    __slots__ = ("_now", "_seconds", "_spans", "role")
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+    def __init__(self, role: str = "main", now: Callable[[], float] = time.perf_counter) -> None:
+        self.role = role
+        self._now = now
+        self._seconds: dict[tuple[str, str], float] = {}
+        self._spans: deque[Span] = deque(maxlen=_NUM_SPANS)
 
     def add(self, phase: str, seconds: float) -> None:
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+        """Add seconds that were timed elsewhere; no span."""
+        key = (self.role, phase)
+        self._seconds[key] = self._seconds.get(key, 0.0) + seconds
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time the block under `name`, also when it raises."""
-        start = time.perf_counter()
+        start = self._now()
         try:
             yield
         finally:
-            self.add(name, time.perf_counter() - start)
+            end = self._now()
+            self.add(name, end - start)
+            self._spans.append(Span(self.role, name, start, end))
 
-    def take(self) -> dict[str, float]:
-        """Return the seconds per phase since the last call, and start anew."""
-        taken, self.seconds = self.seconds, {}
+    def take(self) -> Phases:
+        """What was counted since the last call; starts anew."""
+        taken = Phases(self._seconds, list(self._spans))
+        self._seconds = {}
+        self._spans.clear()
         return taken

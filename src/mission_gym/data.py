@@ -225,6 +225,33 @@ class Plan:
     notes: tuple[str, ...] = ()  # adaptations and fallbacks, said aloud
 
 
+class Span(NamedTuple):
+    """A stretch of one role's time; start and end in seconds of `time.perf_counter`."""
+
+    role: str
+    phase: str
+    start: float
+    end: float
+
+
+@dataclass(slots=True)
+class Phases:
+    """What clocks have counted: seconds by (role, phase), and the spans behind the coarse ones.
+
+    A coarse phase (`collect`, `update`) has spans and includes the fine ones of its role, which are sums.
+    """
+
+    seconds: dict[tuple[str, str], float] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+
+    def __or__(self, other: Phases) -> Phases:
+        """Both together: seconds of the same phase of the same role are added."""
+        seconds = dict(self.seconds)
+        for key, more in other.seconds.items():
+            seconds[key] = seconds.get(key, 0.0) + more
+        return Phases(seconds, self.spans + other.spans)
+
+
 @dataclass(slots=True)
 class Progress:
     """One update of the training loop."""
@@ -234,4 +261,4 @@ class Progress:
     gradient_steps: int
     metrics: dict[str, float]
     episodes: list[Episode]
-    phases: dict[str, float]
+    phases: Phases

@@ -7,11 +7,13 @@ a stop request or a non-finite number puts it back. A block of an older policy i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from mission_gym.clock import PhaseClock
 from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError
 from mission_gym.learner.advantages import ReturnScale, compute_gae, compute_importance
@@ -62,6 +64,7 @@ class PpoLearner:
         self.kernel = kernel
         self.settings = settings
         self.seed = seed
+        self.clock = PhaseClock("learner")
         self.version = 0  # updates made
         self.step = 0  # transitions learned from
         self.gradient_steps = 0
@@ -88,11 +91,13 @@ class PpoLearner:
 
     def update(self, block: Block, stop: Callable[[], bool] = lambda: False) -> UpdateStats | None:
         """Learn from a full block. None, with the state as before, if a stop was asked for."""
+        start = time.perf_counter()
         check_finite(block, self.version)
         before = self.arrays()
         num_steps, num_rows = block.reward.shape
         flat_raw, samples, values = self._samples(block)
         self.kernel.load_samples(samples)
+        self.clock.add("values", time.perf_counter() - start)
         settings = StepSettings(
             learning_rate=self.settings.learning_rate.at(self.step),
             clip_range=self.settings.clip_range.at(self.step),

@@ -17,6 +17,7 @@ from mission_gym.rollout.collector import BlockCollector, clear_block
 class Learner(Protocol):
     """PPO and its kin, as the loop sees them."""
 
+    clock: PhaseClock
     version: int
     step: int
     gradient_steps: int
@@ -30,13 +31,12 @@ def run(
     collector: BlockCollector, learner: Learner, block: Block, total_steps: int, stop: Callable[[], bool]
 ) -> Iterator[Progress]:
     """Yield one Progress per update until `total_steps` are learned from, or a stop is asked for."""
-    clock = PhaseClock()
     while learner.step < total_steps:
-        collector.policy.load(learner.weights())
-        with clock.phase("collect"):
+        with collector.clock.phase("collect"):
+            collector.policy.load(learner.weights())
             if not collector.fill(block, learner.version, stop):
                 return
-        with clock.phase("update"):
+        with learner.clock.phase("update"):
             stats = learner.update(block, stop)
             if stats is None:
                 return
@@ -48,7 +48,7 @@ def run(
             gradient_steps=learner.gradient_steps,
             metrics=stats.metrics,
             episodes=episodes,
-            phases=clock.take() | collector.clock.take(),
+            phases=collector.clock.take() | learner.clock.take(),
         )
 
 

@@ -17,7 +17,7 @@ from mission_gym.store.rundir import RunDir
 
 _STATE_STYLES = {"done": "bold green", "stopped": "bold yellow", "failed": "bold red"}
 _NUM_TERMS = 5  # of the reward that are named
-_PHASES = {"collect": "collecting", "update": "learning", "evaluate": "evaluating", "save": "saving"}
+_PHASES = {"collect": "collecting", "learn": "learning", "evaluate": "evaluating", "save": "saving"}
 
 
 def view_summary(
@@ -64,7 +64,7 @@ def list_next_commands(run: RunDir, end: Mapping[str, Any]) -> list[tuple[str, s
 
 def _show_rates(run: RunDir, end: Mapping[str, Any], phases: Mapping[str, float]) -> str:
     """The prediction is about collecting and learning, so that is what it is held against."""
-    training_s = phases.get("collect", 0.0) + phases.get("update", 0.0)
+    training_s = phases.get("collect", 0.0) + phases.get("learn", 0.0)
     achieved = end["time/process_steps"] / training_s if training_s else None
     predicted = show_count(run.read_status().get("predicted_fps"))
     overall = f"{show_count(end['time/fps'] or None)} with everything"

@@ -92,7 +92,7 @@ class LiveView:
 
     def _add_phases(self, event: Event) -> None:
         for key, seconds in event.items():
-            if key.startswith("phase/"):
+            if key.startswith("phase/") and key.endswith("_s"):
                 name = key.removeprefix("phase/").removesuffix("_s")
                 self._phases[name] = self._phases.get(name, 0.0) + seconds
 

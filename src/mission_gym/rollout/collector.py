@@ -128,7 +128,7 @@ class Collector:
         self.policy = policy
         self.spec = spec
         self.seed = seed
-        self.clock = PhaseClock()
+        self.clock = PhaseClock("collector")
         self._batch: StepBatch | None = None
         size = acting_rows or vec.num_envs
         starts = range(0, vec.num_envs, size)
@@ -151,6 +151,7 @@ class Collector:
         self.start()
         self.fill(block, -1, lambda: False)
         self.start()
+        self.clock.take()  # no part of the run's phases
         return tuple(leaf.reshape((-1, *leaf.shape[2:])) for leaf in block.obs)
 
     def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
@@ -166,6 +167,7 @@ class Collector:
         ]
         block.version[:] = self.policy.version
         act_s = env_s = 0.0
+        cpu_before = time.thread_time()
         stopped = False
         _copy_obs(block, block.filled, batch)
         for t in range(block.filled, num_steps):
@@ -189,6 +191,7 @@ class Collector:
         self._batch = batch
         self.clock.add("act", act_s)
         self.clock.add("env", env_s)
+        self.clock.add("cpu", time.thread_time() - cpu_before)
         return not stopped
 
     def metrics(self) -> dict[str, float]:

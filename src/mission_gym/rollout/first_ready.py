@@ -51,7 +51,7 @@ class FirstReadyCollector:
         self.vec = vec
         self.spec = spec
         self.policy = Mailbox()
-        self.clock = PhaseClock()
+        self.clock = PhaseClock("collector")
         self.num_segments = np.zeros(vec.num_envs, np.int64)  # in blocks so far, by environment
         self._parts = [
             _Part(worker, index, range(ids[rows[0]], ids[rows[-1]] + 1), vec.shared)
@@ -87,7 +87,7 @@ class FirstReadyCollector:
 
         Then those that it has are kept for the next call, and those under way go on.
         """
-        act_s = env_s = waited_s = 0.0
+        act_s = env_s = cpu_s = waited_s = 0.0
         while block.filled < block.num_steps:
             for part in self._parts:
                 if part.state == "free":
@@ -105,11 +105,13 @@ class FirstReadyCollector:
                     self._hear(worker, reply)
                     act_s += reply.report.act_s
                     env_s += reply.report.env_s
+                    cpu_s += reply.report.cpu_s
                 elif isinstance(reply, Lost):
                     self._lose(worker)
         if act_s + env_s:  # what was waited for is divided as the segments' own time was
             self.clock.add("act", waited_s * act_s / (act_s + env_s))
             self.clock.add("env", waited_s * env_s / (act_s + env_s))
+            self.clock.add("cpu", waited_s * cpu_s / (act_s + env_s))
         return block.filled == block.num_steps
 
     def metrics(self) -> dict[str, float]:

@@ -41,7 +41,7 @@ class RemoteCollector:
         self.vec = vec
         self.spec = spec
         self.policy = Mailbox()
-        self.clock = PhaseClock()
+        self.clock = PhaseClock("collector")
         self.block: Block = vec.shared
 
     def start(self) -> None:
@@ -57,6 +57,7 @@ class RemoteCollector:
         self.start()
         self.fill(short, -1, lambda: False)
         self.start()
+        self.clock.take()  # no part of the run's phases
         return tuple(leaf.reshape((-1, *leaf.shape[2:])) for leaf in short.obs)
 
     def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
@@ -64,9 +65,13 @@ class RemoteCollector:
         round_ = _Round(self.vec, block, self.policy.weights, number)
         reports = round_.run(stop)
         block.version[:] = self.policy.version
-        for report in reports:  # seconds are those of the mean worker
+        for report in reports:  # seconds are those of the mean worker, which waits for the slowest
             self.clock.add("act", report.act_s / len(reports))
             self.clock.add("env", report.env_s / len(reports))
+            self.clock.add("cpu", report.cpu_s / len(reports))
+        if reports:
+            walls = [report.wall_s for report in reports]
+            self.clock.add("wait", max(walls) - sum(walls) / len(walls))
         return block.filled == block.num_steps
 
     def metrics(self) -> dict[str, float]:

@@ -79,9 +79,9 @@ class SegmentService(CollectService):
 
         collector = self._collectors[part]
         done = collector.fill(block, number, is_over)
-        seconds = collector.clock.take()
-        report = take_report(block)._replace(done=done, act_s=seconds["act"], env_s=seconds["env"])
-        return Segment(part, report)
+        seconds = collector.clock.take().seconds
+        act_s, env_s, cpu_s = (seconds["collector", name] for name in ("act", "env", "cpu"))
+        return Segment(part, take_report(block)._replace(done=done, act_s=act_s, env_s=env_s, cpu_s=cpu_s))
 
     def _make_aside(self, part: int, block: Block, number: int) -> None:
         try:

@@ -42,6 +42,8 @@ class Report(NamedTuple):
     done: bool = False
     act_s: float = 0.0
     env_s: float = 0.0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0  # of all threads
 
 
 def split_parts(count: int, acting_rows: int, *, threads: bool) -> list[range]:
@@ -73,6 +75,7 @@ class CollectService(Service):
 
     def collect(self, weights: Weights, number: int, filled: int, num_steps: int) -> Report:
         """Fill rows `filled` to `num_steps` of this worker's part, or up to where the parent asks to stop."""
+        start, cpu_before = time.perf_counter(), time.process_time()
         first = self.setup.first
         blocks = [
             part_of(self._block, num_steps, first + rows[0], first + rows[-1] + 1) for rows in self._parts
@@ -95,7 +98,7 @@ class CollectService(Service):
             with ThreadPoolExecutor(len(blocks)) as pool:
                 list(pool.map(fill, range(len(blocks))))
         reports = [take_report(block) for block in blocks]
-        seconds = [collector.clock.take() for collector in self._collectors]
+        seconds = [collector.clock.take().seconds for collector in self._collectors]
         return Report(
             filled=blocks[0].filled,
             episodes=[episode for report in reports for episode in report.episodes],
@@ -106,8 +109,10 @@ class CollectService(Service):
             ],
             final_obs=[leaves for report in reports for leaves in report.final_obs],
             done=True,
-            act_s=sum(each["act"] for each in seconds) / len(seconds),
-            env_s=sum(each["env"] for each in seconds) / len(seconds),
+            act_s=sum(each["collector", "act"] for each in seconds) / len(seconds),
+            env_s=sum(each["collector", "env"] for each in seconds) / len(seconds),
+            wall_s=time.perf_counter() - start,
+            cpu_s=time.process_time() - cpu_before,
         )
 
     def go_on(self) -> None:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,9 @@ import numpy as np
 from mission_gym.clock import PhaseClock
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import parse_stop_when
-from mission_gym.data import Progress
+from mission_gym.data import Phases, Progress
 from mission_gym.errors import DiskError, MissionGymError, NotFiniteError, RunStateError, WorkerError
+from mission_gym.monitor.accounting import phase_metrics
 from mission_gym.pipeline.loop import StopFlag
 from mission_gym.pipeline.loop import run as run_loop
 from mission_gym.procs import BoundedLog
@@ -72,6 +75,8 @@ class Session:
         self._rate = 0.0
         self._first_step = 0
         self._deadline = float("inf")  # of time.monotonic
+        self._phases = Phases()  # since the last row
+        self._phases_at = time.perf_counter()
 
     @property
     def _worker_restarts(self) -> int:
@@ -103,6 +108,7 @@ class Session:
         if config.run.max_time is not None:
             self._deadline = time.monotonic() + config.run.max_time
         self._rate_at = self._saved_at = time.monotonic()
+        self._phases_at = time.perf_counter()
         with ExitStack() as stack:
             stack.callback(self.close)
             stack.enter_context(stop_on_signals(self.stop))
@@ -177,7 +183,7 @@ class Session:
             "time/fps": round(self._overall_rate(self.step), 1),
             "time/process_steps": self.step - self._first_step,
         }
-        times |= {f"phase/{name}_s": round(seconds, 6) for name, seconds in self.clock.take().items()}
+        times |= self._take_phases()
         goal = self.counters["goal"]
         self.recorder.emit("end", step=self.step, state=state, cause=cause, goal=goal, **times)
         self._write_status(state=state, cause=cause, phase=None)
@@ -224,8 +230,7 @@ class Session:
 
     def _record(self, progress: Progress) -> None:
         """Count the update, and write a row where one is due."""
-        for phase, seconds in progress.phases.items():
-            self.clock.add(phase, seconds)
+        self._phases |= progress.phases
         self.recorder.add_episodes(progress.episodes)
         self.counters["env_failures"] += sum(episode.failed for episode in progress.episodes)
         now = time.monotonic()
@@ -236,14 +241,13 @@ class Session:
         rolling = self.recorder.rolling() | self.collector.metrics()
         interval = self.config.run.log_interval
         if progress.update % int(interval) == 0 or progress.step >= self.config.run.timesteps:
-            phases = self.clock.take()
             metrics = rolling | progress.metrics
             metrics |= {
                 "time/iterations": progress.update,
                 "time/fps": round(self._overall_rate(progress.step), 1),
             }
             metrics |= {"time/time_elapsed": round(self.recorder.elapsed_s, 3)}
-            metrics |= {f"phase/{name}_s": round(seconds, 6) for name, seconds in phases.items()}
+            metrics |= self._take_phases()
             metrics |= {
                 "rollout/env_failures": self.counters["env_failures"],
                 "rollout/worker_restarts": self._worker_restarts,
@@ -254,6 +258,14 @@ class Session:
         )
         if now - self._status_at >= _STATUS_S:
             self._write_status(durable=False)
+
+    def _take_phases(self) -> dict[str, float]:
+        """The phases since the last row; what a stop cut short is still in the clocks."""
+        clocks = (self.clock, self.collector.clock, self.learner.clock)
+        phases = reduce(or_, (clock.take() for clock in clocks), self._phases)
+        before, self._phases_at = self._phases_at, time.perf_counter()
+        self._phases = Phases()
+        return phase_metrics(phases, self._phases_at - before)
 
     def _overall_rate(self, step: int) -> float:
         seconds = self.recorder.elapsed_s - self.recorder.elapsed_before
