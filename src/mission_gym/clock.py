@@ -18,7 +18,7 @@ from mission_gym.data import Phases, Span
 ROLES = {
     "collector": ("act", "env", "wait", "copy"),
     "learner": ("values", "update"),
-    "main": ("evaluate", "save"),
+    "main": ("record", "evaluate", "save"),
 }
 _NUM_SPANS = 256  # kept between two calls of `take`; the oldest go first
 

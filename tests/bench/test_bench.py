@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from mission_gym.bench import main, ours, sb3
+from mission_gym.bench.accounting import measure_accounting
 from mission_gym.bench.capture import ORIGINAL, CaptureGrid, measure_capture
 from mission_gym.bench.contest import make_row, run_jobs
 from mission_gym.bench.learning import LearningCase, LearningGrid, make_learning_row, measure_learning
@@ -55,6 +56,17 @@ def test_ppo_without_the_peer_writes_its_rows(monkeypatch, tmp_path, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "[1/2] CartPole-v1 seed 1 ours on one core" in captured.err
+
+
+def test_accounting_tells_the_share_of_each_part():
+    rows = measure_accounting(2048)
+    assert [row["case"] for row in rows] == [
+        "accounting: timers in the collector's loop",
+        "accounting: phases, timeline and a row for every update",
+        "accounting: sampler thread",
+        "accounting: all together",
+    ]
+    assert rows[-1]["ours"] == pytest.approx(sum(row["ours"] for row in rows[:-1]))
 
 
 def test_capture_measures_simulator_memory_and_training():

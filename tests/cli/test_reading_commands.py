@@ -5,6 +5,7 @@ import re
 import shutil
 
 import pytest
+from PIL import Image
 
 from mission_gym.cli.main import main
 from mission_gym.store.checkpoints import list_checkpoints
@@ -65,11 +66,32 @@ def test_an_empty_folder_is_an_empty_list(tmp_path, capsys):
 def test_show(read, text):
     document = read("runs", "show", "child")
     assert document.keys() >= ROW_KEYS | {"env_failures", "gradient_steps", "predicted_fps", "best_step"}
+    assert document["verdict"].keys() == {"bound", "evidence", "advice"}
     assert document["parent"].startswith("parent-")
     assert document["parent_step"] == 128
     shown = text("runs", "show", "parent")
     assert "done: all steps made" in shown
     assert ENV_ID in shown
+    assert re.search(r"bound by +\w+", shown)
+
+
+def test_timeline(read, text, family, tmp_path):
+    document = read("runs", "timeline", "child", "--out", str(tmp_path / "a.png"))
+    assert document["run"].startswith("child-")
+    for phases in document["roles"].values():
+        assert sum(phases.values()) == pytest.approx(document["wall_s"], abs=1e-3)
+    assert {span[0] for span in document["spans"]} >= {"collector", "learner"}
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.width == 1600
+    shown = text("runs", "timeline", "parent")
+    assert re.search(r"collector +act +0:\d\d +\d+ % +choosing actions", shown)
+    assert re.search(r"cpu +.* busy", shown)
+    assert (find_run("parent", family).run.path / "timeline.png").is_file()
+
+
+def test_a_timeline_is_a_png(family, capsys):
+    assert main(["runs", "timeline", "parent", "--out", "a.svg", "--runs-dir", str(family)]) == 2
+    assert "'a.svg' is not a PNG; give a name that ends in .png [--out]" in capsys.readouterr().err
 
 
 def test_compare_shows_what_differs(read, text):

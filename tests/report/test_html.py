@@ -57,7 +57,8 @@ def test_the_report_holds_everything_and_fetches_nothing(run, tmp_path):
     assert len(re.findall(r"<svg", page)) == 4
     for words in (
         "&lt;trained&gt;", "90 % (70 % to 97 %)", "1.5 (1 to 2)", "the goal was reached", "A &amp; B",
-        "data:image/gif;base64,", "prefers-color-scheme: dark", "minibatches", "collect", "512 steps, done",
+        "data:image/gif;base64,", "prefers-color-scheme: dark", "minibatches", "512 steps, done",
+        "collector", "gradient steps", "bound by", "data:image/png;base64,",
     ):  # fmt: skip
         assert words in page, words
     assert not re.search(r"https?://|<script|<link|@import|url\(", page)

@@ -47,7 +47,10 @@ def test_plain_lines_tell_the_whole_story(events, capsys):
     assert "done: all steps made" in err
     assert re.search(r"rate +[\d,]+ steps/s of training, predicted [\d,]+; [\d,]+ with everything", err)
     assert re.search(r"best +return .* at step \d+", err)
-    assert re.search(r"collecting \d+ % \(environments \d+ %, acting \d+ %\), learning \d+ %", err)
+    assert re.search(r"collecting \d+ % \(environments \d+ %, acting \d+ %, waiting 0 %\), learning", err)
+    assert re.search(r"cpu +.* busy", err)
+    assert re.search(r"bound by +\w+", err)
+    assert re.search(r"try +--", err)
     path = events[0]["run"]
     assert f"mission-gym resume {path} --timesteps 384" in err
     assert f"mission-gym eval {path}" in err
@@ -105,3 +108,14 @@ def test_an_exception_leaves_the_terminal_intact(events, capsys, terminal):
         show([events[0], tick, {"event": "tick"}])
     err = capsys.readouterr().err
     assert err.rindex("\x1b[?25h") > err.rindex("\x1b[?25l")
+
+
+def test_alarms_of_a_row_are_told_and_shares_are_in_the_line(events, capsys, monkeypatch):
+    monkeypatch.setattr("mission_gym.report.terminal._PLAIN_S", 0.0)
+    first = next(number for number, event in enumerate(events) if event["event"] == "progress")
+    row = events[first] | {"time/alarms": ["the rate fell"], "machine/cpu": 0.5, "machine/gpu_use": 0.25}
+    show([*events[:first], row, *events[first + 1 :]])
+    err = capsys.readouterr().err
+    assert "warning: the rate fell" in err
+    assert "env n/a, act n/a, learn n/a, cpu n/a" in err  # before the first row
+    assert re.search(r"training  env \d+ %, act \d+ %, learn \d+ %, cpu \d+ %, gpu 25 %", err)

@@ -15,6 +15,7 @@ from mission_gym.errors import RunStateError
 from mission_gym.run.session import Session
 from mission_gym.run.starting import resume_run, start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
+from mission_gym.store.metrics import TIMED
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 
@@ -77,7 +78,7 @@ def final_state(run: RunDir) -> tuple[str, dict[str, Any]]:
 def rows(run: RunDir) -> list[dict[str, Any]]:
     """The metrics rows but for times, plans and the marks of a resume."""
     return [
-        {key: value for key, value in row.items() if not key.startswith(("time/", "phase/"))}
+        {key: value for key, value in row.items() if not key.startswith(TIMED)}
         for row in MetricsLog.read(run.metrics_jsonl)
         if row["event"] in ("progress", "eval")
     ]

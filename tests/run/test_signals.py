@@ -16,6 +16,7 @@ import pytest
 from mission_gym.config.layers import resolve
 from mission_gym.run.starting import resume_run, start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
+from mission_gym.store.metrics import TIMED
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
@@ -51,7 +52,7 @@ def wait_for_step(child: subprocess.Popen[str], step: int) -> None:
 def read_end(run: RunDir) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
     last = load_checkpoint(list_checkpoints(run.checkpoints)[-1].path)
     rows = [
-        {key: value for key, value in row.items() if not key.startswith(("time/", "phase/"))}
+        {key: value for key, value in row.items() if not key.startswith(TIMED)}
         for row in MetricsLog.read(run.metrics_jsonl)
         if row["event"] in ("progress", "eval")
     ]

@@ -13,6 +13,7 @@ from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from mission_gym.bench.accounting import measure_accounting
 from mission_gym.bench.capture import CaptureGrid, measure_capture
 from mission_gym.bench.contest import PEERS, Row, find_sides
 from mission_gym.bench.learning import ALL_CASES, LearningGrid, measure_learning
@@ -47,12 +48,17 @@ def _capture(full: bool) -> list[Row]:
     return measure_capture(CaptureGrid(presets=("fast", "heavy", "beast")) if full else CaptureGrid())
 
 
+def _accounting(full: bool) -> list[Row]:
+    return measure_accounting(500_000 if full else 100_000)
+
+
 CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "ppo": _ppo,
     "learning": _learning,
     "vector": _vector,
     "soak": _soak,
     "capture": _capture,
+    "accounting": _accounting,
 }
 
 

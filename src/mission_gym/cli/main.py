@@ -32,7 +32,7 @@ COMMANDS = {
     "check": _Command("evaluating", "the environment doctor: what is wrong, why, and the fix"),
     "record": _Command("recording", "film the episodes that a run's policy plays"),
     "play": _Command("playing", "play an environment by hand, in a window"),
-    "runs": _Command("runs", "list, show, compare, lineage, clean"),
+    "runs": _Command("runs", "list, show, compare, lineage, timeline, clean"),
     "config": _Command("runs", "every value of a run, with its source"),
     "bench": _Command("benchmarks", "reproduce performance figures on this machine, beside peers"),
 }

@@ -1,9 +1,10 @@
-"""`runs list | show | compare | lineage | clean` and `config`: what is on disk."""
+"""`runs list | show | compare | lineage | timeline | clean` and `config`: what is on disk."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -20,9 +21,12 @@ from mission_gym.report.documents import (
     describe_run_fully,
     trace_lineage,
 )
-from mission_gym.report.formats import show_count, show_number
+from mission_gym.report.formats import show_count, show_number, show_path
 from mission_gym.report.tables import view_comparison, view_config, view_lineage, view_run, view_runs
+from mission_gym.report.timeline import make_png
+from mission_gym.report.timing import describe_time, view_time
 from mission_gym.run.cleaning import Doomed, clean, plan_cleaning, plan_removal
+from mission_gym.store.files import write_atomic
 from mission_gym.store.resolve import find_run, list_runs
 from mission_gym.store.rundir import RunDir
 
@@ -52,11 +56,23 @@ class CleanFlags(SeveralRuns):
     )
 
 
+@dataclass(kw_only=True)
+class TimelineFlags(OneRun):
+    """Flags of `runs timeline`."""
+
+    out: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            metavar="FILE.png", help="Where to. Without it: timeline.png in the run.", help_behavior_hint=""
+        ),
+    ] = None
+
+
 def runs(args: Sequence[str]) -> int:
     """`mission-gym runs ...`."""
     name = args[0] if args else ""
     if name in ("-h", "--help"):
-        print("usage: mission-gym runs list|show|compare|lineage|clean [...]")
+        print("usage: mission-gym runs list|show|compare|lineage|timeline|clean [...]")
         return 0
     if name not in _VIEWS:
         known = ", ".join(_VIEWS)
@@ -108,6 +124,20 @@ def _lineage(args: Sequence[str]) -> int:
     return 0
 
 
+def _timeline(args: Sequence[str]) -> int:
+    text = "Tell where a run's time went and what bounds it; draw its last updates."
+    flags = parse(TimelineFlags, args, "runs timeline", text)
+    run = _find(flags.run, flags)
+    path = flags.out or run.path / "timeline.png"
+    if path.suffix.lower() != ".png":
+        raise UsageError(f"{path.name!r} is not a PNG; give a name that ends in .png [--out]")
+    document = describe_time(run)
+    write_atomic(path, make_png(document))
+    show(document, as_json=flags.json, view=view_time)
+    note(f"picture  {show_path(path)}")
+    return 0
+
+
 def _clean(args: Sequence[str]) -> int:
     text = "Delete the runs that are named, or else the checkpoints of all runs that retention drops."
     flags = parse(CleanFlags, args, "runs clean", text)
@@ -148,5 +178,6 @@ _VIEWS: dict[str, Callable[[Sequence[str]], int]] = {
     "show": _show,
     "compare": _compare,
     "lineage": _lineage,
+    "timeline": _timeline,
     "clean": _clean,
 }

@@ -26,7 +26,7 @@ def account(phases: Phases, wall_s: float) -> dict[str, dict[str, float]]:
 
 def compute_overlap(collect_s: float, learn_s: float, wall_s: float) -> float | None:
     """The share of collecting and learning that ran at the same time as the other: 0 for one after the
-    other, 0.5 at most. `wall_s` is without evaluating and saving."""
+    other, 0.5 at most. `wall_s` is without what the main role does."""
     both_s = collect_s + learn_s
     return max(0.0, 1.0 - wall_s / both_s) if both_s > 0 else None
 
@@ -41,5 +41,5 @@ def phase_metrics(phases: Phases, wall_s: float) -> dict[str, float]:
         seconds |= {f"{role}_idle" if name == "idle" else name: spent for name, spent in row.items()}
     seconds["collect_cpu"] = phases.seconds.get(("collector", "cpu"), 0.0)
     metrics = {f"phase/{name}_s": round(spent, 6) for name, spent in seconds.items()}
-    overlap = compute_overlap(collect_s, learn_s, wall_s - main["evaluate"] - main["save"])
+    overlap = compute_overlap(collect_s, learn_s, main["idle"])
     return metrics if overlap is None else metrics | {"phase/overlap": round(overlap, 4)}

@@ -47,6 +47,7 @@ def describe_run_fully(run: RunDir) -> dict[str, Any]:
         "parent": lineage.parent if lineage else None,
         "parent_step": lineage.parent_step if lineage else None,
         "best_step": best_step(run),
+        "verdict": status.get("verdict"),
         "checkpoints": [info.step for info in list_checkpoints(run.checkpoints)],
         "evals": [{key: result.get(key) for key in _EVAL_KEYS} for result in read_evals(run)],
     }

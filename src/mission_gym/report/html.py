@@ -1,4 +1,4 @@
-"""The report of a run as one HTML file: curves, results with intervals, pictures, plan and phases.
+"""The report of a run as one HTML file: curves, results, pictures, plan, phases and verdict.
 
 Everything is inside the file and nothing is fetched. It follows the reader's light or dark setting.
 """
@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 from mission_gym.report.curves import Points, draw_curves
 from mission_gym.report.formats import show_count, show_duration, show_number, show_rate
-from mission_gym.report.tables import show_interval, show_outcome
+from mission_gym.report.tables import list_verdict, show_interval, show_outcome
+from mission_gym.report.timeline import make_png
+from mission_gym.report.timing import MEANINGS, list_machine, sum_up
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 
@@ -66,7 +68,7 @@ def make_html(
         "".join(f"<h2>{escape(picture.caption)}</h2>{_embed(picture)}" for picture in pictures),
         f"<h2>Plan</h2>{_make_table((), [(f['name'], f['value'], f['reason']) for f in plan['facts']])}",
         "".join(f"<p class='quiet'>{escape(note)}</p>" for note in plan["notes"]),
-        f"<h2>Where the time went</h2>{_make_phases(rows)}",
+        f"<h2>Where the time went</h2>{_make_phases(run.name, rows)}",
     ]
     body = "\n".join(section for section in sections if section)
     title = escape(run.name)
@@ -130,23 +132,19 @@ def _make_results(results: Mapping[str, Row]) -> str:
     return _make_table(("", *outcomes, "return", "length"), rows, caption)
 
 
-def _make_phases(rows: Sequence[Row]) -> str:
-    seconds: dict[str, float] = {}
-    for row in rows:
-        for key, value in row.items():
-            if key.startswith("phase/"):
-                name = key.removeprefix("phase/").removesuffix("_s")
-                seconds[name] = seconds.get(name, 0.0) + value
-    total = max((row["time/elapsed_s"] for row in rows if row["event"] == "end"), default=None)
+def _make_phases(name: str, rows: Sequence[Row]) -> str:
+    """The phases of each role, what bounds the run, and its timeline."""
+    document = {"run": name} | sum_up(rows)
+    wall_s = document["wall_s"]
     table = [
-        (name, show_duration(spent), show_rate(spent / total if total else None))
-        for name, spent in sorted(seconds.items(), key=lambda item: -item[1])
+        (role, phase, show_duration(spent), show_rate(spent / wall_s if wall_s else None), MEANINGS[phase])
+        for role, phases in document["roles"].items()
+        for phase, spent in phases.items()
     ]
-    return _make_table(
-        ("phase", "time", "of all"),
-        table,
-        "env and act are parts of collect",
-    )
+    words = [*list_machine(document["machine"]), *list_verdict(document["verdict"])]
+    data = base64.b64encode(make_png(document)).decode()
+    picture = f'<figure><img alt="timeline" src="data:image/png;base64,{data}"></figure>'
+    return _make_table(("role", "phase", "time", "share", ""), table) + _make_table((), words) + picture
 
 
 def _make_table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:

@@ -12,12 +12,19 @@ from rich.text import Text
 from mission_gym.errors import RunStateError
 from mission_gym.report.documents import best_evaluation
 from mission_gym.report.formats import MISSING, run_argument, show_count, show_duration, show_path, show_rate
-from mission_gym.report.tables import make_pairs, show_interval, show_outcome
+from mission_gym.report.tables import list_verdict, make_pairs, show_interval, show_outcome
+from mission_gym.report.timing import list_machine
 from mission_gym.store.rundir import RunDir
 
 _STATE_STYLES = {"done": "bold green", "stopped": "bold yellow", "failed": "bold red"}
 _NUM_TERMS = 5  # of the reward that are named
-_PHASES = {"collect": "collecting", "learn": "learning", "evaluate": "evaluating", "save": "saving"}
+_PHASES = {
+    "collect": "collecting",
+    "learn": "learning",
+    "evaluate": "evaluating",
+    "save": "saving",
+    "record": "recording",
+}
 
 
 def view_summary(
@@ -38,6 +45,8 @@ def view_summary(
         *_show_shares(metrics),
         *_show_slowest(metrics),
         ("time", _show_phases(phases, elapsed_s)),
+        *list_machine(end.get("time/machine") or {}),
+        *list_verdict(end.get("time/verdict")),
         ("run", show_path(run.path)),
     ]
     saved = f"; saved at step {show_count(end['step'])}" if end["state"] == "stopped" else ""
@@ -64,7 +73,7 @@ def list_next_commands(run: RunDir, end: Mapping[str, Any]) -> list[tuple[str, s
 
 def _show_rates(run: RunDir, end: Mapping[str, Any], phases: Mapping[str, float]) -> str:
     """The prediction is about collecting and learning, so that is what it is held against."""
-    training_s = phases.get("collect", 0.0) + phases.get("learn", 0.0)
+    training_s = phases.get("main_idle", 0.0)
     achieved = end["time/process_steps"] / training_s if training_s else None
     predicted = show_count(run.read_status().get("predicted_fps"))
     overall = f"{show_count(end['time/fps'] or None)} with everything"
@@ -103,15 +112,15 @@ def _show_slowest(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _show_phases(phases: Mapping[str, float], elapsed_s: float) -> str:
-    counted = sum(phases.get(name, 0.0) for name in _PHASES)
-    total = max(elapsed_s, counted)
+    counted = sum(phases.get(name, 0.0) for name in _PHASES)  # above the total where phases overlap
+    total = max(elapsed_s, phases.get("wall", 0.0))
 
     def share(seconds: float) -> str:
         return show_rate(seconds / total if total else None)
 
     parts = {text: share(phases.get(name, 0.0)) for name, text in _PHASES.items()}
-    parts["collecting"] += (
-        f" (environments {share(phases.get('env', 0.0))}, acting {share(phases.get('act', 0.0))})"
-    )
-    parts["other"] = share(total - counted)
+    inside = {"environments": "env", "acting": "act", "waiting": "wait"}
+    shown = ", ".join(f"{text} {share(phases.get(name, 0.0))}" for text, name in inside.items())
+    parts["collecting"] += f" ({shown})"
+    parts["other"] = share(max(total - counted, 0.0))
     return ", ".join(f"{text} {shown}" for text, shown in parts.items())

@@ -30,7 +30,8 @@ def make_pairs(rows: Sequence[tuple[str, str]]) -> Table:
     return table
 
 
-def _make_table(*columns: str, numbers: Sequence[str] = ()) -> Table:
+def make_table(*columns: str, numbers: Sequence[str] = ()) -> Table:
+    """An empty table without frames; `numbers` are set to the right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in columns:
         table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
@@ -51,7 +52,7 @@ def view_plan(plan: Document) -> RenderableType:
 def view_runs(rows: Sequence[Document]) -> RenderableType:
     """`runs list`."""
     numbers = ("step", "steps/s", "return")
-    table = _make_table("run", "state", *numbers, numbers=numbers)
+    table = make_table("run", "state", *numbers, numbers=numbers)
     for row in rows:
         table.add_row(
             row["name"],
@@ -87,11 +88,12 @@ def view_run(document: Document) -> RenderableType:
     ]
     if document["parent"]:
         rows.append(("branch of", f"{document['parent']} at step {show_count(document['parent_step'])}"))
+    rows += list_verdict(document["verdict"])
     if document["notes"]:
         rows.append(("notes", document["notes"]))
     views: list[RenderableType] = [make_pairs(rows)]
     if document["evals"]:
-        table = _make_table(
+        table = make_table(
             "evaluated at", "suite", "episodes", "return", numbers=("evaluated at", "episodes")
         )
         for result in document["evals"]:
@@ -105,10 +107,20 @@ def view_run(document: Document) -> RenderableType:
     return Group(*views)
 
 
+def list_verdict(verdict: Document | None) -> list[tuple[str, str]]:
+    """What bounds a run, and what to change; no row where nothing is known."""
+    if not verdict:
+        return []
+    return [
+        ("bound by", f"{verdict['bound']}: {verdict['evidence']}"),
+        *(("try" if not number else "", text) for number, text in enumerate(verdict["advice"])),
+    ]
+
+
 def view_comparison(document: Document) -> RenderableType:
     """`runs compare`: a column per run."""
     runs = document["runs"]
-    table = _make_table("", *(run["name"] for run in runs))
+    table = make_table("", *(run["name"] for run in runs))
     table.add_row("state", *(run["state"] or MISSING for run in runs))
     table.add_row("steps", *(show_count(run["step"]) for run in runs))
     table.add_row("steps/s", *(show_count(run["fps"]) for run in runs))
@@ -141,7 +153,7 @@ def view_lineage(document: Document) -> RenderableType:
 
 def view_config(document: Mapping[str, Document]) -> RenderableType:
     """`config`: each value with its source."""
-    table = _make_table("field", "value", "source")
+    table = make_table("field", "value", "source")
     for path, entry in document.items():
         table.add_row(path, show_value(entry["value"]), Text(entry["source"], style="dim"))
     return table
@@ -162,7 +174,7 @@ def show_outcome(rate: Document) -> str:
 def view_results(results: Mapping[str, Document]) -> RenderableType:
     """Evaluations side by side, a column each; `eval`, `baselines` and `demo`."""
     outcomes = dict.fromkeys(name for result in results.values() for name in result["outcomes"])
-    table = _make_table("", *results)
+    table = make_table("", *results)
     table.add_row("return", *(show_interval(result, "return") for result in results.values()))
     table.add_row("length", *(show_number(result["length_mean"]) for result in results.values()))
     for name in outcomes:
@@ -187,7 +199,7 @@ def view_findings(findings: Sequence[Document]) -> RenderableType:
 def view_bench(rows: Sequence[Document]) -> RenderableType:
     """`bench`: ours beside the peers, and every further key below."""
     peers = dict.fromkeys(name for row in rows for name in row["peers"])
-    table = _make_table("case", "ours", *peers, "ratio", numbers=("ours", *peers, "ratio"))
+    table = make_table("case", "ours", *peers, "ratio", numbers=("ours", *peers, "ratio"))
     details: list[RenderableType] = []
     for row in rows:
         numbers = (show_number(row["peers"].get(name)) for name in peers)

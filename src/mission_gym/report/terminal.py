@@ -41,6 +41,7 @@ class LiveView:
         self._main_outcome: str | None = None
         self._now: Event = {}
         self._phases: dict[str, float] = {}
+        self._machine: dict[str, float] = {}
 
     def __enter__(self) -> Callable[[Event], None]:
         return self._listen
@@ -65,6 +66,9 @@ class LiveView:
                 self._tick(event)
             case "progress":
                 self._add_phases(event)
+                self._machine |= {key: value for key, value in event.items() if key.startswith("machine/")}
+                for message in event.get("time/alarms", ()):
+                    self._print(Text(f"warning: {message}", style="yellow"))
             case "eval":
                 self._print(Text(self._eval_text(event)))
             case "warning":
@@ -138,7 +142,17 @@ class LiveView:
         if self._main_outcome is not None:
             rate = now.get(f"outcome/{self._main_outcome}")
             parts.insert(3, f"{self._main_outcome} {show_rate(rate)}")
-        return [*parts, now["phase"]]
+        return [*parts, now["phase"], *self._shares()]
+
+    def _shares(self) -> list[str]:
+        """How the time so far and the machine were used."""
+        wall_s = self._phases.get("wall")
+        shares = {name: self._phases[name] / wall_s if wall_s else None for name in ("env", "act", "learn")}
+        parts = [f"{name} {show_rate(share)}" for name, share in shares.items()]
+        parts.append(f"cpu {show_rate(self._machine.get('machine/cpu'))}")
+        if "machine/gpu_use" in self._machine:
+            parts.append(f"gpu {show_rate(self._machine['machine/gpu_use'])}")
+        return [", ".join(parts)]
 
     def _eta_s(self) -> float | None:
         """Seconds to go at the pace so far, evaluations included."""

@@ -1,7 +1,7 @@
 """Writes what happened: metrics.jsonl first, then its views progress.csv, monitor.csv and TensorBoard.
 
-Rows are equal for equal runs but for keys that begin with `time/` or `phase/`. A disk that refuses a
-row does not end the training: it is said once, and the next row is tried again.
+Rows are equal for equal runs but for keys that begin with `time/`, `phase/` or `machine/`. A disk that
+refuses a row does not end the training: it is said once, and the next row is tried again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mission_gym.store.tables import MetricsLog, MonitorCsv, ProgressCsv, TextLo
 
 Listener = Callable[[dict[str, Any]], None]
 _TERM = "reward_terms/"  # prefix of a reward term among an episode's metrics
+_FLUSH_S = 1.0  # between flushes of TensorBoard's files, and of phases and the machine's use in them
 _WINDOW = 100  # episodes behind the rolling means, as in SB3
 
 
@@ -42,6 +43,7 @@ class Recorder:
         self._log = TextLog(run.log_txt)
         self._tensorboard_wanted = tensorboard
         self._tensorboard: Any = None
+        self._flushed_at = 0.0  # of time.monotonic
         self._disk_failed = False
 
     @property
@@ -83,9 +85,12 @@ class Recorder:
         """Record an event and tell the listener."""
         row = {"event": event, **fields}
         self._write(lambda: self._metrics.append(row))
-        if event != "progress":
-            self._write(lambda: self._log.add(f"{datetime.now():%Y-%m-%d %H:%M:%S}", event, fields))
+        if event not in ("progress", "timeline"):
+            self._write(lambda: self._add_log(event, fields))
         self.listener(row)
+
+    def _add_log(self, event: str, fields: dict[str, Any]) -> None:
+        self._log.add(f"{datetime.now():%Y-%m-%d %H:%M:%S}", event, fields)
 
     def tick(self, **fields: Any) -> None:
         """Tell the listener alone: nothing worth keeping."""
@@ -114,9 +119,12 @@ class Recorder:
             metrics[f"outcome/{name}"] = outcomes.count(name) / count
         return metrics | mean_extras([item[3] for item in self.window])
 
-    def add_row(self, step: int, metrics: dict[str, Any]) -> None:
-        """Write one row of metrics to every view."""
-        self.emit("progress", step=step, **metrics)
+    def add_row(self, step: int, metrics: dict[str, Any], alarms: list[str]) -> None:
+        """Write one row of metrics to every view. Alarms about speed stand in the row: equal runs have equal
+        rows, and not always these."""
+        self.emit("progress", step=step, **metrics, **({"time/alarms": alarms} if alarms else {}))
+        for message in alarms:
+            self._write(lambda m=message: self._add_log("warning", {"step": step, "message": m}))  # type: ignore[misc]
         self._write(lambda: self._progress.append({"time/total_timesteps": step, **metrics}))
         self._add_scalars(step, metrics)
         self._alarm(step, self.watch.see_row(metrics))
@@ -141,11 +149,16 @@ class Recorder:
         self._open_tensorboard(purge_step=None)
         if self._tensorboard is None:
             return
+        # A scalar takes a fifth of a millisecond there and a flush five: much for every row of a quick run.
+        is_time = time.monotonic() - self._flushed_at >= _FLUSH_S
         try:
             for name, value in scalars.items():
-                if isinstance(value, int | float) and math.isfinite(value):
+                is_wanted = is_time or not name.startswith(("phase/", "machine/"))
+                if is_wanted and isinstance(value, int | float) and math.isfinite(value):
                     self._tensorboard.add_scalar(name, value, step)
-            self._tensorboard.flush()
+            if is_time:
+                self._flushed_at = time.monotonic()
+                self._tensorboard.flush()
         except OSError as error:
             self._tell_once(f"TensorBoard files can't be written: {error}")
 

@@ -10,18 +10,14 @@ import time
 from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import reduce
-from operator import or_
 from typing import Any
 
 import numpy as np
 
-from mission_gym.clock import PhaseClock
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import parse_stop_when
-from mission_gym.data import Phases, Progress
+from mission_gym.data import Progress
 from mission_gym.errors import DiskError, MissionGymError, NotFiniteError, RunStateError, WorkerError
-from mission_gym.monitor.accounting import phase_metrics
 from mission_gym.pipeline.loop import StopFlag
 from mission_gym.pipeline.loop import run as run_loop
 from mission_gym.procs import BoundedLog
@@ -39,6 +35,7 @@ from mission_gym.run.recorder import Listener, Recorder
 from mission_gym.run.repro import write_bundle
 from mission_gym.run.signals import stop_on_signals
 from mission_gym.run.snapshot import restore_snapshot, take_snapshot
+from mission_gym.run.telemetry import Telemetry
 from mission_gym.store.checkpoints import (
     Checkpoint,
     delete_checkpoint,
@@ -60,7 +57,6 @@ class Session:
         self.config = config = resolved.config
         self.environment = replace(environment, log=BoundedLog(run.path / "env-output.txt"))
         self.stop = StopFlag()
-        self.clock = PhaseClock()
         self.spec = environment.spec
         self.recorder = Recorder(run, self.spec, listener, tensorboard=config.run.tensorboard)
         self.learner = make_learner(config, self.spec)
@@ -68,6 +64,7 @@ class Session:
         self.counters |= {"env_failures": 0}
         seeds = training_seeds(config.run.seed, self.counters)
         self.vec, self.collector, self.block = make_collector(config, self.environment, seeds)
+        self.telemetry = Telemetry(config, self.spec, self.collector, self.learner)
         self.cause = ""
         self._collecting = False
         self._saved_at = self._status_at = self._rate_at = time.monotonic()
@@ -75,8 +72,6 @@ class Session:
         self._rate = 0.0
         self._first_step = 0
         self._deadline = float("inf")  # of time.monotonic
-        self._phases = Phases()  # since the last row
-        self._phases_at = time.perf_counter()
 
     @property
     def _worker_restarts(self) -> int:
@@ -108,10 +103,10 @@ class Session:
         if config.run.max_time is not None:
             self._deadline = time.monotonic() + config.run.max_time
         self._rate_at = self._saved_at = time.monotonic()
-        self._phases_at = time.perf_counter()
         with ExitStack() as stack:
             stack.callback(self.close)
             stack.enter_context(stop_on_signals(self.stop))
+            stack.enter_context(self.telemetry)
             try:
                 self._write_status(state="running", cause=None, phase="collect")
                 self.recorder.tick(step=self.step, total=config.run.timesteps, fps=0.0, phase="training")
@@ -132,7 +127,9 @@ class Session:
                     self._collecting = True
                     for progress in loop:
                         self._collecting = False
-                        self._record(progress)
+                        self.telemetry.see(progress)
+                        with self.telemetry.clock.phase("record"):
+                            self._record(progress)
                         self._between_updates()
                         yield progress
                         if self._ended() or self._out_of_time():
@@ -183,10 +180,12 @@ class Session:
             "time/fps": round(self._overall_rate(self.step), 1),
             "time/process_steps": self.step - self._first_step,
         }
-        times |= self._take_phases()
+        times |= self.telemetry.take_row(self.step)[0]
+        self._add_timeline(None)
+        summary = self.telemetry.summarize()
         goal = self.counters["goal"]
-        self.recorder.emit("end", step=self.step, state=state, cause=cause, goal=goal, **times)
-        self._write_status(state=state, cause=cause, phase=None)
+        self.recorder.emit("end", step=self.step, state=state, cause=cause, goal=goal, **times, **summary)
+        self._write_status(state=state, cause=cause, phase=None, verdict=summary["time/verdict"])
 
     def _fail(self, error: BaseException) -> None:
         """Record the cause, and keep what was learned if it is finite."""
@@ -230,7 +229,6 @@ class Session:
 
     def _record(self, progress: Progress) -> None:
         """Count the update, and write a row where one is due."""
-        self._phases |= progress.phases
         self.recorder.add_episodes(progress.episodes)
         self.counters["env_failures"] += sum(episode.failed for episode in progress.episodes)
         now = time.monotonic()
@@ -247,25 +245,25 @@ class Session:
                 "time/fps": round(self._overall_rate(progress.step), 1),
             }
             metrics |= {"time/time_elapsed": round(self.recorder.elapsed_s, 3)}
-            metrics |= self._take_phases()
+            timed, alarms = self.telemetry.take_row(progress.step)
+            metrics |= timed
             metrics |= {
                 "rollout/env_failures": self.counters["env_failures"],
                 "rollout/worker_restarts": self._worker_restarts,
             }
-            self.recorder.add_row(progress.step, metrics | {"train/gradient_steps": progress.gradient_steps})
+            metrics |= {"train/gradient_steps": progress.gradient_steps}
+            self.recorder.add_row(progress.step, metrics, alarms)
+        self._add_timeline(progress.update)
         self.recorder.tick(
             step=progress.step, total=self.config.run.timesteps, fps=self._rate, phase="training", **rolling
         )
         if now - self._status_at >= _STATUS_S:
-            self._write_status(durable=False)
+            self._write_status(durable=False, verdict=self.telemetry.summarize()["time/verdict"])
 
-    def _take_phases(self) -> dict[str, float]:
-        """The phases since the last row; what a stop cut short is still in the clocks."""
-        clocks = (self.clock, self.collector.clock, self.learner.clock)
-        phases = reduce(or_, (clock.take() for clock in clocks), self._phases)
-        before, self._phases_at = self._phases_at, time.perf_counter()
-        self._phases = Phases()
-        return phase_metrics(phases, self._phases_at - before)
+    def _add_timeline(self, update: int | None) -> None:
+        timeline = self.telemetry.make_timeline(update)
+        if timeline is not None:
+            self.recorder.emit("timeline", step=self.step, **timeline)
 
     def _overall_rate(self, step: int) -> float:
         seconds = self.recorder.elapsed_s - self.recorder.elapsed_before
@@ -288,7 +286,7 @@ class Session:
             step=self.step, total=self.config.run.timesteps, fps=self._rate, phase="evaluating"
         )
         weights = self.learner.weights()
-        with self.clock.phase("evaluate"):
+        with self.telemetry.clock.phase("evaluate"):
             start = time.perf_counter()
             result = evaluate(
                 self.environment,
@@ -319,7 +317,7 @@ class Session:
 
     def _save(self, *, score: float | None = None, torn: bool = False) -> bool:
         """Write a checkpoint and apply retention; False, said aloud, if the disk refuses it."""
-        with self.clock.phase("save"):
+        with self.telemetry.clock.phase("save"):
             before = self.counters["last_save"]
             self.counters["last_save"] = self.learner.step if torn else self.step
             try:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+# Names that begin so may differ between equal runs; no others may.
+TIMED = ("time/", "phase/", "machine/")
+
 
 class Metric(NamedTuple):
     """One metric, or a family of them."""
@@ -150,6 +153,12 @@ METRICS = (
     Metric("time/elapsed_s", "s", "The same at the end of a process, in its `end` row."),
     Metric("time/process_steps", "steps", "Steps that this process made, in its `end` row."),
     Metric("time/seconds", "s", "Duration of an evaluation, in its `eval` row."),
+    Metric("time/alarms", "text", "Alarms about speed and memory that were due, where there are any."),
+    Metric("time/updates", "updates", "The first and the last update of a `timeline` row."),
+    Metric("time/spans", "s", "Its spans: role, phase, start and end."),
+    Metric("time/cores", "share", "The use of each core over the last seconds before it."),
+    Metric("time/machine", "", "Means and maxima of `machine/*` over a whole process, in its `end` row."),
+    Metric("time/verdict", "", "What bounds the run, the evidence and what to change, in the same row."),
     Metric("phase/wall_s", "s", "Wall time since the last row; each role's phases add up to it."),
     Metric("phase/collect_s", "s", "Collecting rollouts: act, env, wait and copy."),
     Metric("phase/act_s", "s", "Collector: choosing actions. Of the mean worker where workers collect."),
@@ -167,14 +176,49 @@ METRICS = (
     Metric("phase/values_s", "s", "Learner: values, advantages and the copy of the block, before an update."),
     Metric("phase/update_s", "s", "Learner: gradient steps."),
     Metric("phase/learner_idle_s", "s", "Learner: nothing to learn from yet."),
+    Metric(
+        "phase/record_s",
+        "s",
+        "Main: writing rows and logs, and the progress line.",
+        "A large part of wall: rollouts are quick. Set log_interval, or switch TensorBoard off.",
+    ),
     Metric("phase/evaluate_s", "s", "Main: evaluating."),
     Metric("phase/save_s", "s", "Main: saving checkpoints."),
-    Metric("phase/main_idle_s", "s", "Main: neither evaluating nor saving, so training is under way."),
+    Metric("phase/main_idle_s", "s", "Main: none of these, so training is under way."),
     Metric(
         "phase/overlap",
         "share",
-        "1 - wall / (collect + learn), without evaluating and saving: 0 one after the other, 0.5 at most.",
+        "1 - wall / (collect + learn), wall without what main does. 0: one after the other; 0.5: all of it.",
     ),
+    Metric(
+        "machine/cpu", "share", "Use of the usable cores by everybody: mean of samples since the last row."
+    ),
+    Metric("machine/load", "processes", "Processes that want a core, for each usable core; over a minute."),
+    Metric("machine/own_cores", "cores", "Cores that this run's processes used."),
+    Metric(
+        "machine/memory_bytes",
+        "bytes",
+        "Memory of this run's processes; what workers share is counted once.",
+        "Growing without end: an environment keeps what it should drop.",
+    ),
+    Metric(
+        "machine/memory_use",
+        "share",
+        "Memory of the machine in use, by everybody.",
+        "Near 1: the machine swaps. Fewer environments, or shorter rollouts.",
+    ),
+    Metric(
+        "machine/gpu_use", "share", "Use of the learner's GPU, as NVML tells it; only where there is one."
+    ),
+    Metric("machine/gpu_memory_bytes", "bytes", "Memory of the GPU in use; on MPS, of this process."),
+    Metric("machine/gpu_power_w", "W", "Power that the GPU draws."),
+    Metric("machine/gpu_temperature_c", "C", "Temperature of the GPU."),
+    Metric("machine/gpu_clock_mhz", "MHz", "Clock of the GPU's processors."),
+    Metric("machine/*_max", "the same", "The largest sample since the last row of each of these."),
+    Metric(
+        "machine/cpu_*", "share", "Use of the cores while collect, update, evaluate or save was under way."
+    ),
+    Metric("machine/gpu_use_*", "share", "Use of the GPU, likewise."),
     Metric("eval/mean_reward", "reward", "Mean return on the selection suite."),
     Metric("eval/mean_ep_length", "steps", "Mean episode length on the selection suite."),
     Metric(

@@ -1,0 +1,281 @@
+"""The verdict: what bounds a run, the evidence, and what to change. A pure function of its numbers.
+
+The largest part of the wall time decides; where collecting and learning overlap, the shorter of the two is
+hidden and does not count. The environment computes or waits by its CPU time; the update is arithmetic or
+overhead by its share of the rate at which this device multiplies matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+# Of the measured rate of a matrix product. Below a third of it, most of a gradient step is not products.
+ARITHMETIC_SHARE = 0.33
+LONG_STEP_S = (
+    5e-3  # a gradient step whose products can't be counted (own networks, pictures) and is this long
+)
+WAITING_SHARE = 0.5  # CPU time of the environments, over what they would get of a core; below it they wait
+FULL_MEMORY = 0.95
+LOW_GPU = 0.5
+OVERLAPS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the verdict must know of a run beside its times."""
+
+    backend: str  # serial, workers, threads or batched
+    num_workers: int
+    n_envs: int
+    n_steps_per_env: int
+    cores: int  # usable
+    device: str
+    batch_size: int
+    n_epochs: int
+    num_parameters: int
+    eval_freq: int
+    eval_episodes: int
+    checkpoint_freq: int
+    env_cpu_is_known: bool  # environments are stepped by the process that is timed
+    gradient_steps: int = 0
+    flops_per_sample: float | None = None  # products of a gradient step; None: can't be counted
+    matmul_flops_per_s: float | None = None  # measured on the learner's device
+
+    @property
+    def rollout(self) -> int:
+        return self.n_envs * self.n_steps_per_env
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Words for people; `bound` is one of a fixed list."""
+
+    bound: str
+    evidence: str
+    advice: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self) | {"advice": list(self.advice)}
+
+
+def judge(phases: Mapping[str, float], machine: Mapping[str, float], facts: Facts) -> Verdict | None:
+    """The verdict over `phase/*` and `machine/*` values of a whole run; None before anything was timed."""
+    seconds = {
+        key.removeprefix("phase/").removesuffix("_s"): value
+        for key, value in phases.items()
+        if key.endswith("_s")
+    }
+    if not seconds.get("wall") or seconds["collect"] + seconds["learn"] <= 0:
+        return None
+    use = machine.get("machine/memory_use_max", 0.0)
+    if use >= FULL_MEMORY:
+        return _judge_memory(use, machine, facts)
+    parts = {
+        "environment": seconds["env"] + seconds["wait"],
+        "acting": seconds["act"],
+        "copying": seconds["copy"],
+        "update": seconds["learn"],
+        "recording": seconds["record"],
+        "evaluation": seconds["evaluate"],
+        "saving": seconds["save"],
+    }
+    if phases.get("phase/overlap", 0.0) > OVERLAPS:
+        collecting = ("environment", "acting", "copying")
+        hidden = ("update",) if seconds["collect"] >= seconds["learn"] else collecting
+        parts |= dict.fromkeys(hidden, 0.0)
+    largest = max(parts, key=lambda name: parts[name])
+    share = f"{100 * parts[largest] / seconds['wall']:.0f} % of the time"
+    case = _Case(share, seconds, machine, facts)
+    return _explain_gpu(_JUDGES[largest](case), case)
+
+
+class _Case(NamedTuple):
+    """What a judge looks at; `share` tells how much of the time his part takes."""
+
+    share: str
+    seconds: Mapping[str, float]
+    machine: Mapping[str, float]
+    facts: Facts
+
+
+def _judge_environment(case: _Case) -> Verdict:
+    share, seconds, machine, facts = case
+    if seconds["wait"] > seconds["env"]:
+        waits = 100 * seconds["wait"] / seconds["collect"]
+        return Verdict(
+            "environment waiting",
+            f"environments take {share}; the mean worker waits {waits:.0f} % of collecting for the slowest",
+            (
+                f"--n-steps-per-env {2 * facts.n_steps_per_env}: longer rollouts even out slow steps",
+                f"--n-envs {2 * facts.n_envs}: more environments in each worker do too",
+            ),
+        )
+    cpu = _env_cpu_share(seconds, facts)
+    # Who computes among more processes than cores gets a share of a core only.
+    load = max(machine.get("machine/load", 1.0), 1.0)
+    if cpu is not None and cpu < WAITING_SHARE / load:
+        more = f"--n-envs {4 * facts.n_envs}: more of them wait at the same time"
+        beside = "--vector threads: they wait side by side"
+        return Verdict(
+            "environment waiting",
+            f"environments take {share}, and collecting computes for {100 * cpu:.0f} % of it",
+            (more,) if facts.backend == "threads" else (beside, more),
+        )
+    cores = f"; this run uses {_show(machine, 'own_cores')} of {facts.cores} cores"
+    if cpu is not None and cpu < WAITING_SHARE:
+        cores += f", where {load:.1f} processes want each of them"
+    return Verdict("environment CPU", f"environments take {share}{cores}", (_use_cores(facts),))
+
+
+def _use_cores(facts: Facts) -> str:
+    """What makes environments that compute faster."""
+    if facts.backend in ("serial", "threads") and facts.cores > 1:
+        return f"--vector workers: steps them on {facts.cores} cores"
+    if facts.backend == "workers" and min(facts.num_workers, facts.n_envs) < facts.cores:
+        return f"--num-workers {facts.cores} --n-envs {max(facts.n_envs, facts.cores)}: uses every core"
+    vectorised = "" if facts.backend == "batched" else ", or give a vectorised form with --vector batched"
+    return f"no core is left to add: make the step itself cheaper{vectorised}"
+
+
+def _judge_acting(case: _Case) -> Verdict:
+    share, _, _, facts = case
+    return Verdict(
+        "acting",
+        f"choosing actions takes {share}, for {facts.n_envs} environments and a network of"
+        f" {facts.num_parameters:,} parameters",
+        (
+            f"{_fewer_vector_steps(facts)}: the same rollout in fewer, larger calls",
+            "--network-arch: narrower",
+        ),
+    )
+
+
+def _judge_copying(case: _Case) -> Verdict:
+    return Verdict(
+        "collecting overhead",
+        f"weights, rows and messages take {case.share}, more than environments and policy do",
+        (f"{_fewer_vector_steps(case.facts)}: fewer, larger vector steps",),
+    )
+
+
+def _fewer_vector_steps(facts: Facts) -> str:
+    return f"--n-envs {2 * facts.n_envs} --n-steps-per-env {max(1, facts.n_steps_per_env // 2)}"
+
+
+def _judge_update(case: _Case) -> Verdict:
+    share, seconds, _, facts = case
+    evidence = f"learning takes {share}"
+    is_arithmetic = False
+    if facts.gradient_steps:
+        step_s = seconds["update"] / facts.gradient_steps
+        is_arithmetic = step_s >= LONG_STEP_S
+        evidence += f", {1e3 * step_s:.3g} ms a gradient step"
+    if facts.flops_per_sample is not None and facts.matmul_flops_per_s and seconds["update"] > 0:
+        flops = facts.flops_per_sample * facts.batch_size * facts.gradient_steps
+        reached = flops / seconds["update"] / facts.matmul_flops_per_s
+        is_arithmetic = reached >= ARITHMETIC_SHARE
+        rate = facts.matmul_flops_per_s / 1e9
+        evidence += f", at {100 * reached:.0f} % of the {rate:.3g} GFLOP/s of a plain matrix product"
+    fewer = f"--n-epochs {facts.n_epochs // 2}" if facts.n_epochs > 1 else "--network-arch"
+    if is_arithmetic:
+        text = f"{fewer}: fewer products (now {facts.n_epochs} epochs, {facts.num_parameters:,} parameters)"
+        return Verdict("update arithmetic", evidence, (text,))
+    advice = [f"{fewer}: less to learn from each rollout (now {facts.n_epochs} epochs)"]
+    larger = _larger_batch(facts)
+    if larger is not None:
+        advice.insert(0, f"--batch-size {larger}: fewer, larger gradient steps; learning changes with it")
+    return Verdict("update overhead", evidence, tuple(advice))
+
+
+def _judge_recording(case: _Case) -> Verdict:
+    return Verdict(
+        "recording",
+        f"rows, logs and the progress line take {case.share}",
+        ("--log-interval 10: a row every ten updates", "--no-tensorboard: fewer files to write"),
+    )
+
+
+def _judge_evaluation(case: _Case) -> Verdict:
+    share, _, _, facts = case
+    return Verdict(
+        "evaluation",
+        f"evaluating takes {share}: {facts.eval_episodes} episodes every {facts.eval_freq:,} steps",
+        (
+            f"--eval-freq {4 * facts.eval_freq}: less often",
+            f"--eval-episodes {max(1, facts.eval_episodes // 2)}: shorter",
+        ),
+    )
+
+
+def _judge_saving(case: _Case) -> Verdict:
+    share, _, _, facts = case
+    return Verdict(
+        "saving",
+        f"saving checkpoints takes {share}, one every {facts.checkpoint_freq:,} steps",
+        (f"--checkpoint-freq {10 * facts.checkpoint_freq}: less often", "--runs-dir: on a faster disk"),
+    )
+
+
+def _judge_memory(use: float, machine: Mapping[str, float], facts: Facts) -> Verdict:
+    own = machine.get("machine/memory_bytes_max")
+    ours = "" if own is None else f", {own / 1e9:.2g} GB of it this run's"
+    return Verdict(
+        "memory",
+        f"{100 * use:.0f} % of the machine's memory is in use{ours}",
+        (
+            f"--n-envs {max(1, facts.n_envs // 2)}: half the environments",
+            f"--n-steps-per-env {max(1, facts.n_steps_per_env // 2)}: half the rollout",
+        ),
+    )
+
+
+_JUDGES: Mapping[str, Callable[[_Case], Verdict]] = {
+    "environment": _judge_environment,
+    "acting": _judge_acting,
+    "copying": _judge_copying,
+    "update": _judge_update,
+    "recording": _judge_recording,
+    "evaluation": _judge_evaluation,
+    "saving": _judge_saving,
+}
+
+
+def _explain_gpu(verdict: Verdict, case: _Case) -> Verdict:
+    """Say what a low use of the GPU is: no fault where it has nothing to do, or too little at a time."""
+    _, seconds, machine, facts = case
+    use = machine.get("machine/gpu_use")
+    if facts.device != "cuda" or use is None or use >= LOW_GPU:
+        return verdict
+    told = f"{verdict.evidence}; GPU use is {100 * use:.0f} %"
+    if not verdict.bound.startswith("update"):
+        needed = 100 * seconds["learn"] / seconds["wall"]
+        told += f", as learning is only {needed:.0f} % of the time"
+        return replace(verdict, evidence=told)
+    told += (
+        f", as {facts.num_parameters:,} parameters at batch {facts.batch_size} are little work for it, and"
+        " starting a gradient step takes longer than computing it"
+    )
+    return replace(
+        verdict, evidence=told, advice=(*verdict.advice, "--device cpu: may be faster for this size")
+    )
+
+
+def _env_cpu_share(seconds: Mapping[str, float], facts: Facts) -> float | None:
+    """CPU time over wall time of the environments, acting included: it is the smaller part here, and where
+    cores are short it gets no more of them."""
+    if not facts.env_cpu_is_known or seconds["env"] <= 0:
+        return None
+    return min(seconds["collect_cpu"] / (seconds["act"] + seconds["env"]), 1.0)
+
+
+def _larger_batch(facts: Facts) -> int | None:
+    """The smallest divisor of the rollout from twice the batch on."""
+    sizes = range(2 * facts.batch_size, facts.rollout + 1)
+    return next((size for size in sizes if facts.rollout % size == 0), None)
+
+
+def _show(machine: Mapping[str, float], name: str) -> str:
+    value = machine.get(f"machine/{name}")
+    return "n/a" if value is None else f"{value:.2g}"

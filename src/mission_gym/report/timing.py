@@ -1,0 +1,104 @@
+"""Where a run's time went: phases by role, the machine's use, the last timeline and the verdict.
+
+Read from the metrics stream: `phase/*` of all rows are added up, over every process of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from mission_gym.clock import ROLES
+from mission_gym.report.formats import MISSING, show_duration, show_number, show_rate
+from mission_gym.report.tables import list_verdict, make_pairs, make_table
+from mission_gym.store.rundir import RunDir
+from mission_gym.store.tables import MetricsLog
+
+Row = Mapping[str, Any]
+MEANINGS = {
+    "act": "choosing actions",
+    "env": "stepping environments",
+    "wait": "waiting for the slowest worker",
+    "copy": "weights, rows and messages",
+    "values": "values and advantages",
+    "update": "gradient steps",
+    "record": "rows, logs and the progress line",
+    "evaluate": "evaluating",
+    "save": "saving checkpoints",
+    "idle": "nothing to do",
+}
+
+
+def describe_time(run: RunDir) -> dict[str, Any]:
+    """The document of `runs timeline`."""
+    return {"run": run.name} | sum_up(MetricsLog.read(run.metrics_jsonl))
+
+
+def sum_up(rows: Sequence[Row]) -> dict[str, Any]:
+    """The same from rows; what was not measured is None."""
+    seconds: dict[str, float] = {}
+    for row in rows:
+        for key, value in row.items():
+            if key.startswith("phase/") and key.endswith("_s"):
+                name = key.removeprefix("phase/").removesuffix("_s")
+                seconds[name] = seconds.get(name, 0.0) + value
+    roles = {
+        role: {name: seconds.get(name, 0.0) for name in names} | {"idle": seconds.get(f"{role}_idle", 0.0)}
+        for role, names in ROLES.items()
+    }
+    both_s = seconds.get("collect", 0.0) + seconds.get("learn", 0.0)
+    training_s = seconds.get("wall", 0.0) - sum(seconds.get(name, 0.0) for name in ROLES["main"])
+    last = next((row for row in reversed(rows) if row["event"] == "timeline"), None)
+    end = next((row for row in reversed(rows) if row["event"] == "end"), {})
+    return {
+        "wall_s": seconds.get("wall"),
+        "roles": roles,
+        "overlap": max(0.0, 1.0 - training_s / both_s) if both_s > 0 else None,
+        "machine": end.get("time/machine") or {},
+        "verdict": end.get("time/verdict"),
+        "updates": last and last["time/updates"],
+        "spans": last["time/spans"] if last else [],
+        "cores": last["time/cores"] if last else [],
+    }
+
+
+def view_time(document: Row) -> RenderableType:
+    """`runs timeline`: phases, the machine's use and the verdict."""
+    wall_s = document["wall_s"]
+    table = make_table("role", "phase", "time", "share", "", numbers=("time", "share"))
+    for role, phases in document["roles"].items():
+        for number, (name, seconds) in enumerate(phases.items()):
+            share = seconds / wall_s if wall_s else None
+            cells = (name, show_duration(seconds), show_rate(share), Text(MEANINGS[name], style="dim"))
+            table.add_row("" if number else role, *cells)
+    rows = [("overlap", show_rate(document["overlap"])), *list_machine(document["machine"])]
+    rows += list_verdict(document["verdict"])
+    return Group(table, Text(), make_pairs(rows))
+
+
+def list_machine(machine: Mapping[str, float]) -> list[tuple[str, str]]:
+    """The use of cores, memory and GPU in words, by phase where it was sampled."""
+    own = show_number(machine.get("machine/own_cores"))
+    used, size = machine.get("machine/memory_use_max"), machine.get("machine/memory_bytes_max")
+    memory = MISSING if size is None else f"{size / 1e9:.2f} GB"
+    rows = [
+        ("cpu", f"{_show_use(machine, 'cpu')}; this run {own} cores"),
+        ("memory", f"{memory} at most; {show_rate(used)} of the machine's in use"),
+    ]
+    gpu = [name for name in machine if name.startswith("machine/gpu")]
+    if gpu:
+        size = machine.get("machine/gpu_memory_bytes_max")
+        details = [MISSING if size is None else f"{size / 1e9:.2f} GB"]
+        for name, unit in (("gpu_power_w", "W"), ("gpu_temperature_c", "C"), ("gpu_clock_mhz", "MHz")):
+            details.append(f"{show_number(machine.get(f'machine/{name}'))} {unit}")
+        rows.append(("gpu", f"{_show_use(machine, 'gpu_use')}; {', '.join(details)}"))
+    return rows
+
+
+def _show_use(machine: Mapping[str, float], name: str) -> str:
+    phases = {"collecting": "collect", "learning": "update", "evaluating": "evaluate", "saving": "save"}
+    parts = [f"{text} {show_rate(machine.get(f'machine/{name}_{key}'))}" for text, key in phases.items()]
+    return f"{show_rate(machine.get(f'machine/{name}'))} busy ({', '.join(parts)})"

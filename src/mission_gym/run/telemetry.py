@@ -1,0 +1,164 @@
+"""What a run knows about its own speed: phases, the machine's use, the timeline, alarms and the verdict.
+
+The session tells it every update and asks it for rows; it never changes what is trained.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import replace
+from functools import reduce
+from operator import or_
+from types import TracebackType
+from typing import Any, Self
+
+from mission_gym.clock import PhaseClock
+from mission_gym.config.schema import Config
+from mission_gym.data import EnvSpec, Phases, Progress, Span
+from mission_gym.monitor.accounting import phase_metrics
+from mission_gym.monitor.gpu import Probe, load_nvml, open_gpu
+from mission_gym.monitor.sampler import Sampler, Use
+from mission_gym.monitor.speed import SpeedWatch
+from mission_gym.monitor.verdict import Facts, judge
+from mission_gym.pipeline.loop import Learner
+from mission_gym.procs import usable_cores
+from mission_gym.rollout.collector import BlockCollector
+from mission_gym.run.assemble import policy_spec
+from mission_gym.vector.workers import WorkersVec
+
+_NUM_UPDATES = 20  # of a timeline
+_NUM_TIMELINES = 20  # in a run, about
+_NUM_SPANS = 1000  # of a row, for the use of the machine by phase
+_MATMUL_ROWS = {"cpu": 512, "mps": 1024, "cuda": 2048}  # of the square product that is timed
+
+
+class Telemetry:
+    """A context manager around the training of one process; `clock` is for what the main role does."""
+
+    def __init__(self, config: Config, spec: EnvSpec, collector: BlockCollector, learner: Learner) -> None:
+        self.clock = PhaseClock("main")
+        self._config, self._spec, self._collector, self._learner = config, spec, collector, learner
+        pids = collector.vec.crew.pids if isinstance(collector.vec, WorkersVec) else tuple
+        self.sampler = Sampler(pids, _make_probes(config.compute.device))
+        self._every = max(1, config.run.timesteps // config.rollout_size // _NUM_TIMELINES)
+        self._updates: deque[tuple[int, list[Span]]] = deque(maxlen=_NUM_UPDATES)
+        self._row, self._total = Phases(), Phases()
+        self._row_at = time.perf_counter()
+        self._wall_s = 0.0
+        self._use = Use()
+        self._facts: Facts | None = None
+        self._watch = SpeedWatch(0, env_cpu_is_known=False)
+        self._first_gradient_steps = 0
+
+    def __enter__(self) -> Self:
+        learner = self._learner
+        self._facts = make_facts(self._config, self._spec, learner)
+        self._watch = SpeedWatch(learner.step, env_cpu_is_known=self._facts.env_cpu_is_known)
+        self._first_gradient_steps = learner.gradient_steps
+        self.sampler.__enter__()
+        self._row_at = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.sampler.__exit__(kind, error, trace)
+
+    def see(self, progress: Progress) -> None:
+        """Count an update, and what the main role did since the last one."""
+        phases = progress.phases | self.clock.take()
+        self._row |= phases
+        self._row.spans = self._row.spans[-_NUM_SPANS:]
+        self._updates.append((progress.update, phases.spans))
+
+    def take_row(self, step: int) -> tuple[dict[str, float], list[str]]:
+        """Phases and the machine's use since the last row, and the alarms that are due."""
+        # What a stop cut short is still in the clocks.
+        clocks = (self.clock, self._collector.clock, self._learner.clock)
+        phases = reduce(or_, (clock.take() for clock in clocks), self._row)
+        before, self._row_at = self._row_at, time.perf_counter()
+        self._row = Phases()
+        self._total |= Phases(phases.seconds)
+        self._wall_s += self._row_at - before
+        samples, use = self.sampler.take(), Use()
+        use.add(samples, phases.spans)
+        self._use.add(samples, phases.spans)
+        row = phase_metrics(phases, self._row_at - before) | use.metrics()
+        return row, self._watch.see_row(step, row)
+
+    def make_timeline(self, update: int | None = None) -> dict[str, Any] | None:
+        """The `timeline` event's fields, where one is due after this update, or at the end (None)."""
+        if not self._updates or (update is not None and update % self._every):
+            return None
+        spans = [span for _, spans in self._updates for span in spans]
+        origin = min((span.start for span in spans), default=0.0)
+        return {
+            "time/updates": [self._updates[0][0], self._updates[-1][0]],
+            "time/spans": [
+                [span.role, span.phase, round(span.start - origin, 6), round(span.end - origin, 6)]
+                for span in sorted(spans, key=lambda span: span.start)
+            ],
+            "time/cores": self._use.cores(),
+        }
+
+    def summarize(self) -> dict[str, Any]:
+        """This process's use of the machine, and the verdict."""
+        phases, use = phase_metrics(self._total, self._wall_s), self._use.metrics()
+        verdict = None
+        if self._facts is not None:
+            made = self._learner.gradient_steps - self._first_gradient_steps
+            verdict = judge(phases, use, replace(self._facts, gradient_steps=made))
+        return {"time/machine": use, "time/verdict": verdict and verdict.document()}
+
+
+def make_facts(config: Config, spec: EnvSpec, learner: Learner) -> Facts:
+    """What the verdict must know of a run beside its times."""
+    ppo, vector, compute, evaluation = config.ppo, config.vector, config.compute, config.evaluation
+    weights = {name: array for name, array in learner.weights().arrays.items() if name.endswith("weight")}
+    num_parameters = sum(array.size for array in weights.values())
+    is_mlp = policy_spec(config, spec).is_mlp
+    return Facts(
+        backend=vector.vector,
+        num_workers=int(vector.num_workers),
+        n_envs=vector.n_envs,
+        n_steps_per_env=ppo.n_steps_per_env,
+        cores=usable_cores(),
+        device=compute.device,
+        batch_size=int(ppo.batch_size),
+        n_epochs=ppo.n_epochs,
+        num_parameters=num_parameters,
+        eval_freq=int(evaluation.eval_freq),
+        eval_episodes=evaluation.eval_episodes,
+        checkpoint_freq=int(config.checkpoints.checkpoint_freq),
+        env_cpu_is_known=vector.vector == "serial"
+        or (vector.vector in ("workers", "threads") and compute.acting == "numpy"),
+        # Two for each product of the pass forward, four for the one backward.
+        flops_per_sample=6.0 * num_parameters if is_mlp else None,
+        matmul_flops_per_s=measure_matmul_flops_per_s(compute.device),
+    )
+
+
+def measure_matmul_flops_per_s(device: str) -> float:
+    """The rate of a plain matrix product with the learner's threads, in a few hundredths of a second."""
+    import torch
+
+    rows = _MATMUL_ROWS[device]
+    square = torch.ones((rows, rows), device=device)
+    seconds = []
+    for _ in range(4):  # the first one warms up
+        start = time.perf_counter()
+        (square @ square)[0, 0].item()  # waits for the device
+        seconds.append(time.perf_counter() - start)
+    return 2.0 * rows**3 / min(seconds)
+
+
+def _make_probes(device: str) -> dict[str, Probe]:
+    """What the sampler asks of the learner's device."""
+    if device == "cpu":
+        return {}
+    import torch
+
+    if device == "mps":
+        return {"gpu_memory_bytes": torch.mps.driver_allocated_memory}
+    return open_gpu(load_nvml(), f"GPU-{torch.cuda.get_device_properties(0).uuid}")
