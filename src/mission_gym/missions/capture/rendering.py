@@ -17,9 +17,10 @@ import pygame
 
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
-from mission_gym.missions.capture.panel import PANEL_PX, draw_panel
+from mission_gym.missions.capture.panel import draw_panel
 from mission_gym.missions.capture.scenario import Scenario
 from mission_gym.missions.capture.simulator import Simulator
+from mission_gym.missions.pen import PANEL_PX
 
 ARENA_PX = 720
 SMOOTH = 2

@@ -9,12 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from mission_gym.errors import ConfigError, nearest
 from mission_gym.missions.capture.placing import placing_problems
 from mission_gym.missions.capture.sim.layout import TERMS
-from mission_gym.missions.capture.yaml_lines import Key, Tree, read_tree
+from mission_gym.missions.yaml_lines import Key, Part, Tree, check_tree, read_tree
 
 SHIPPED = Path(__file__).parent / "levels"
 
@@ -25,12 +25,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Angle = Annotated[float, Field(ge=0, le=360)]
 Pair = Annotated[list[Finite], Field(min_length=2, max_length=2)]
 Names = Annotated[list[str], Field(min_length=1, max_length=16)]
-
-
-class Part(BaseModel):
-    """What all parts share: unknown keys and wrong types are refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class UnitKind(Part):
@@ -118,7 +112,7 @@ class Level(Part):
     defenders: Defenders
     tag: Tag
     obstacles: list[Obstacle]
-    changes: dict[Literal["units", "reward"], Any] = {}
+    changes: dict[Literal["units", "reward"], Any] = Field(default_factory=dict)
 
 
 Reward = create_model("Reward", __base__=Part, **dict.fromkeys(TERMS, (Term, ...)))  # type: ignore[call-overload]
@@ -156,9 +150,9 @@ def load_scenario(level: str = "normal", config_dir: str | Path | None = None) -
     if problems:
         raise ConfigError(problems)
     _apply_changes(level_tree, units_tree, reward_tree, problems)
-    read_level = _check(Level, level_tree, problems)
-    units = _check(dict[str, UnitKind], units_tree, problems)
-    reward = _check(Reward, reward_tree, problems)
+    read_level = check_tree(Level, level_tree, problems)
+    units = check_tree(dict[str, UnitKind], units_tree, problems)
+    reward = check_tree(Reward, reward_tree, problems)
     if problems or read_level is None or units is None or reward is None:
         raise ConfigError(problems)
     scenario = Scenario(name=level, level=read_level, units=units, reward=dict(reward))
@@ -188,28 +182,6 @@ def _apply_changes(level: Tree, units: Tree, reward: Tree, problems: list[str]) 
             )
         known = {key: value for key, value in changed.items() if key in tree.value}
         tree.change(known, ("changes", name), level)
-
-
-def _check(model: Any, tree: Tree, problems: list[str]) -> Any:
-    """Validate a tree; None, with the problems noted, if it is wrong."""
-    try:
-        return TypeAdapter(model).validate_python(tree.value)
-    except ValidationError as error:
-        problems += [_explain(detail, tree) for detail in error.errors()]
-        return None
-
-
-def _explain(detail: Any, tree: Tree) -> str:
-    """One message in our form from one of pydantic's."""
-    key: Key = tuple(detail["loc"])
-    name, above = ".".join(map(str, key)), ".".join(map(str, key[:-1])) or "the file"
-    if detail["type"] == "extra_forbidden":
-        return f"unknown key {key[-1]!r} in {above}; remove it or correct its name [{tree.place(key)}]"
-    if detail["type"] == "missing":
-        return f"{key[-1]!r} is missing in {above}; add it [{tree.place(key[:-1])}]"
-    value = detail["input"]
-    shown = repr(value) if isinstance(value, str | int | float | bool | None) else type(value).__name__
-    return f"{name}={shown}: {detail['msg'][0].lower()}{detail['msg'][1:]}; correct it [{tree.place(key)}]"
 
 
 def _find_problems(scenario: Scenario) -> list[tuple[Key, str]]:

@@ -1,4 +1,7 @@
-"""Plain YAML with the line of every key, so that a message can point at it. Nothing in a file is run."""
+"""Plain YAML with the line of every key, so that a message can point at it. Nothing in a file is run.
+
+A file is read into a Tree and checked against a pydantic model; every problem is told with file and line.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 Key = tuple[str | int, ...]
+
+
+class Part(BaseModel):
+    """What all parts share: unknown keys and wrong types are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 @dataclass
@@ -50,6 +60,28 @@ def read_tree(path: Path) -> Tree:
         what = getattr(error, "problem", None) or error
         tree.problems.append(f"this is not plain YAML: {what}; correct it [{path}, line {line}]")
     return tree
+
+
+def check_tree(model: Any, tree: Tree, problems: list[str]) -> Any:
+    """Validate a tree; None, with the problems noted, if it is wrong."""
+    try:
+        return TypeAdapter(model).validate_python(tree.value)
+    except ValidationError as error:
+        problems += [_explain(detail, tree) for detail in error.errors()]
+        return None
+
+
+def _explain(detail: Any, tree: Tree) -> str:
+    """One message in our form from one of pydantic's."""
+    key: Key = tuple(detail["loc"])
+    name, above = ".".join(map(str, key)), ".".join(map(str, key[:-1])) or "the file"
+    if detail["type"] == "extra_forbidden":
+        return f"unknown key {key[-1]!r} in {above}; remove it or correct its name [{tree.place(key)}]"
+    if detail["type"] == "missing":
+        return f"{key[-1]!r} is missing in {above}; add it [{tree.place(key[:-1])}]"
+    value = detail["input"]
+    shown = repr(value) if isinstance(value, str | int | float | bool | None) else type(value).__name__
+    return f"{name}={shown}: {detail['msg'][0].lower()}{detail['msg'][1:]}; correct it [{tree.place(key)}]"
 
 
 def _build(node: yaml.Node, key: Key, path: Path, tree: Tree) -> Any:
