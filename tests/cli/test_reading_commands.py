@@ -127,6 +127,13 @@ def test_eval(read, text, family):
     assert "5 episodes each" in text("eval", "parent", "--episodes", "5")
 
 
+def test_eval_beside_the_baselines(read, text):
+    document = read("eval", "parent", "--episodes", "5", "--baselines")
+    assert document["baselines"].keys() >= {"random", "noop"}
+    shown = text("eval", "parent", "--episodes", "5", "--baselines").splitlines()[0].split()
+    assert shown[:3] == ["trained", "random", "noop"]
+
+
 def test_a_step_without_checkpoint_is_refused(family, capsys):
     assert main(["eval", "parent@100", "--runs-dir", str(family)]) == 2
     assert "no checkpoint at step 100; it has" in capsys.readouterr().err

@@ -30,6 +30,9 @@ class EvalFlags(ReadFlags):
     stochastic: Annotated[
         Switch, tyro.conf.arg(help="Sample actions instead of the likeliest one.", help_behavior_hint="")
     ] = False
+    baselines: Annotated[
+        Switch, tyro.conf.arg(help="Play the baselines on the same seeds too.", help_behavior_hint="")
+    ] = False
 
 
 @dataclass(kw_only=True)
@@ -51,12 +54,15 @@ def evaluate(args: Sequence[str]) -> int:
     flags = parse(EvalFlags, args, "eval", "Evaluate a run on fixed, held-out seeds.")
     ref = find_run(flags.run, flags.runs_dir)
     note(ref.note)
+    from mission_gym.run.baselines import run_baselines
     from mission_gym.run.opening import evaluate_run, open_run
 
     with messages_to_stderr():
         opened = open_run(ref)
         note(f"evaluating {opened.run.name} at step {show_count(opened.step)} on {flags.episodes} episodes")
         document, warnings = evaluate_run(opened, flags.episodes, explore=flags.stochastic)
+        if flags.baselines:
+            document["baselines"] = run_baselines(opened.environment, flags.episodes)
     for warning in warnings:
         note(f"warning: {warning}")
     show(document, as_json=flags.json, view=_view_modes)
@@ -65,6 +71,8 @@ def evaluate(args: Sequence[str]) -> int:
 
 def _view_modes(document: dict[str, Any]) -> Any:
     other = document["other_mode"]
+    if "baselines" in document:
+        return view_results({"trained": document} | document["baselines"])
     return view_results({document["mode"]: document, other["mode"]: other})
 
 
