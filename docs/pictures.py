@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/missions/capture.md into docs/images: one moment of each level."""
+"""Draws the missions' pictures of docs/missions into docs/images: one moment of each level, and a plan."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from PIL import Image
 
 from mission_gym.missions.capture.env import CaptureEnv
+from mission_gym.missions.placement.env import PlacementEnv
 
 IMAGES = Path(__file__).parent / "images"
 MOMENTS = {"easy": (3, 50), "normal": (11, 62), "hard": (5, 60)}  # seed, commands of the holder
@@ -27,6 +28,17 @@ def draw(level: str, seed: int, commands: int) -> Image.Image:
         env.close()
 
 
+def draw_plan(seed: int) -> Image.Image:
+    """A city with its best plan."""
+    env = PlacementEnv(render_mode="rgb_array")
+    obs, info = env.reset(seed=seed)
+    ended = False
+    while not ended:
+        obs, _, ended, _, info = env.step(env.baselines["exact"](obs, info))
+    return Image.fromarray(env.render())
+
+
 if __name__ == "__main__":
     for level, (seed, commands) in MOMENTS.items():
         draw(level, seed, commands).quantize(256).save(IMAGES / f"capture-{level}.png", optimize=True)
+    draw_plan(seed=3).quantize(256).save(IMAGES / "placement.png", optimize=True)

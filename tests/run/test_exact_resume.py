@@ -128,10 +128,11 @@ def test_interrupted_anywhere_and_resumed_equals_a_straight_run(
 
 
 @pytest.mark.parametrize("vector", ["serial", "batched"])
-def test_the_capture_mission_comes_back_by_its_own_state(vector: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mission", ["mission_gym/Capture-v0", "mission_gym/Placement-v0"])
+def test_a_mission_comes_back_by_its_own_state(mission: str, vector: str, tmp_path: Path) -> None:
     runs = []
     for poll in (10**9, 40):
-        with start(tmp_path, "mission_gym/Capture-v0", vector=vector) as session:
+        with start(tmp_path, mission, vector=vector) as session:
             stop_at_poll(session, poll)
             run = drain(session)
         runs.append(run)

@@ -1,4 +1,4 @@
-"""Compiles the simulator of the capture mission in a thread, while the command loads everything else."""
+"""Compiles the simulator of a mission in a thread, while the command loads everything else."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import threading
 from collections.abc import Callable
 
 from mission_gym.cli.output import note
-from mission_gym.missions import CAPTURE_ID
+from mission_gym.missions import CAPTURE_ID, PLACEMENT_ID
 
+_SIMULATORS = {
+    CAPTURE_ID: "mission_gym.missions.capture.simulator",
+    PLACEMENT_ID: "mission_gym.missions.placement.simulator",
+}
 _PATIENCE_S = 1.0  # loading the compiled simulator from the disk takes about half a second
 
 
 def compile_beside(env_id: str) -> Callable[[], None]:
-    """Begin to compile if the environment is the capture mission; what comes back waits for the end."""
-    if env_id != CAPTURE_ID:
+    """Begin to compile if the environment is a mission; what comes back waits for the end."""
+    if env_id not in _SIMULATORS:
         return lambda: None
-    thread = threading.Thread(target=_compile, daemon=True)
+    thread = threading.Thread(target=_compile, args=(_SIMULATORS[env_id],), daemon=True)
     thread.start()
 
     def wait() -> None:
@@ -26,19 +30,16 @@ def compile_beside(env_id: str) -> Callable[[], None]:
     return wait
 
 
-def _compile() -> None:
-    from mission_gym.missions.capture.simulator import compile_kernels
+def _compile(module_name: str) -> None:
+    simulator = importlib.import_module(module_name)
 
-    timer = threading.Timer(_PATIENCE_S, _say)
+    def say() -> None:
+        if simulator.is_compiling():
+            note("compiling the simulator (about 15 s, once)")
+
+    timer = threading.Timer(_PATIENCE_S, say)
     timer.start()
     try:
-        compile_kernels()
+        simulator.compile_kernels()
     finally:
         timer.cancel()
-
-
-def _say() -> None:
-    from mission_gym.missions.capture.simulator import is_compiling
-
-    if is_compiling():
-        note("compiling the simulator (about 15 s, once)")

@@ -3,10 +3,12 @@
 import gymnasium
 
 CAPTURE_ID = "mission_gym/Capture-v0"
+PLACEMENT_ID = "mission_gym/Placement-v0"
 
-if CAPTURE_ID not in gymnasium.registry:
-    gymnasium.register(
-        CAPTURE_ID,
-        entry_point="mission_gym.missions.capture.env:CaptureEnv",
-        vector_entry_point="mission_gym.missions.capture.vector_env:CaptureVectorEnv",
-    )
+for _id, _name in ((CAPTURE_ID, "capture"), (PLACEMENT_ID, "placement")):
+    if _id not in gymnasium.registry:
+        gymnasium.register(
+            _id,
+            entry_point=f"mission_gym.missions.{_name}.env:{_name.capitalize()}Env",
+            vector_entry_point=f"mission_gym.missions.{_name}.vector_env:{_name.capitalize()}VectorEnv",
+        )
