@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Leaves = tuple[Array, ...]
-LeafKind = Literal["vector", "image", "categories", "binary"]
-ActionKind = Literal["categories", "binary", "box"]
+LeafKind = Literal["vector", "image", "categories", "binary", "object"]
+ActionKind = Literal["categories", "binary", "box", "object"]
 _WIDEST = 1e6  # a Box bound beyond this counts as infinite
 
 
@@ -27,7 +27,8 @@ class LeafSpec:
     """One array of an observation, as the environment gives it.
 
     kind: `vector` real numbers (normalised), `image` pixels (divided by 255), `categories` integers
-    (one-hot of `nvec` after subtracting `start`), `binary` zeros and ones.
+    (one-hot of `nvec` after subtracting `start`), `binary` zeros and ones, `object` anything else (only in
+    `make_vec`; its arrays are of dtype object, and it crosses processes pickled).
     """
 
     name: str  # path in the observation: "" for a plain one, "camera", "pose.0"
@@ -51,6 +52,7 @@ class ActionSpec:
     binary: MultiBinary; int64 [B, K] of zeros and ones.
     box: Box; float32 [B, K] in policy units, -1..1 for finite bounds, unclipped; the environment's own
     units where a bound is infinite.
+    object: anything else, as it is; only in `make_vec`.
     """
 
     kind: ActionKind
@@ -103,6 +105,7 @@ class EnvSpec:
     main_outcome: str | None = None  # metadata["main_outcome"]: what counts as a win
     max_episode_steps: int | None = None
     trusted: bool = False  # may run in the learner's process
+    bare: bool = False  # `make_vec`: any space, and nothing is read from the infos
 
     @property
     def mask_size(self) -> int:

@@ -307,7 +307,7 @@ def test_reasons_for_a_boundary(monkeypatch):
     assert slot.state().reason == "the episode has no seed of its own"
     slot.reset(0)
     slot.step(0)
-    slot.total_step_s = 50.0 * slot.total_steps
+    slot._timed_s = 50.0 * slot._timed_steps
     assert make_slot(Constant).restore(slot.state()) == (
         "boundary: replaying 1 steps would take 50.0 s, over the 30.0 s allowed"
     )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from mission_gym.env.spaces import action_spec, leaf_specs, make_flattener, unflatten
+from mission_gym.env.spaces import action_spec, leaf_specs, make_flattener, make_unflattener
 from mission_gym.errors import EnvContractError
 
 NESTED = spaces.Dict(
@@ -51,7 +51,7 @@ def test_flatten_and_back(space):
     obs = space.sample()
     leaves = make_flattener(space)(obs)
     assert [np.shape(leaf) for leaf in leaves] == [leaf.shape for leaf in leaf_specs(space)]
-    again = make_flattener(space)(unflatten(space, leaves))
+    again = make_flattener(space)(make_unflattener(space)(leaves))
     assert all(one is two for one, two in zip(leaves, again, strict=True))
 
 

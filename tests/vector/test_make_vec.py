@@ -1,5 +1,7 @@
 """`make_vec` gives what Gymnasium's own SyncVectorEnv gives, bit for bit, in every auto-reset mode."""
 
+import os
+from copy import deepcopy
 from functools import partial
 
 import gymnasium as gym
@@ -43,6 +45,47 @@ class Mixed(Toy):
         return self.advance(float(self.np_random.normal()), terminated=bool(self.np_random.random() < 0.1))
 
 
+class Odd(Toy):
+    """Shows samples of a space, and tells which action it was given; episodes of random length."""
+
+    def __init__(self, observation_space, action_space):
+        self.observation_space, self.action_space = deepcopy(observation_space), action_space
+
+    def begin(self):
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+
+    def observe(self):
+        return self.observation_space.sample()
+
+    def step(self, action):
+        result = self.advance(float(self.np_random.normal()), terminated=bool(self.np_random.random() < 0.2))
+        return *result[:4], {"action": repr(action)}
+
+
+TEXT, SEQUENCE = spaces.Text(8), spaces.Sequence(spaces.Box(0, 1, (2,)), stack=True)
+GRAPH = spaces.Graph(spaces.Box(0, 1, (3,)), spaces.Discrete(4))
+ONE_OF = spaces.OneOf([spaces.Discrete(3), spaces.Box(-1, 1, (2,))])
+NESTED = spaces.Dict(
+    {
+        "text": TEXT,
+        "inner": spaces.Tuple((spaces.Box(-1, 1, (2,), np.float64), SEQUENCE, spaces.Dict({"graph": GRAPH}))),
+        "one": ONE_OF,
+        "half": spaces.Box(0, 1, (3, 1), np.float16),
+        "wide": spaces.Box(0, 2**32, (2,), np.uint64),
+        "flag": spaces.Box(0, 1, (), np.bool_),
+        "huge": spaces.Discrete(2**40, start=-5),
+        "none": spaces.Box(0, 1, (0,)),
+    }
+)
+ODD = {
+    "nested": partial(Odd, NESTED, spaces.Dict({"go": spaces.Discrete(3), "arm": spaces.Box(-1, 1, (2,))})),
+    "text": partial(Odd, TEXT, spaces.Tuple((TEXT, spaces.MultiDiscrete([2, 3]), ONE_OF))),
+    "sequence": partial(Odd, spaces.Tuple((SEQUENCE, spaces.MultiBinary(2))), SEQUENCE),
+    "empty": partial(Odd, spaces.Dict({}), GRAPH),
+    "deep": partial(Odd, spaces.Discrete(3), NESTED),
+}
+
+
 def assert_same(one, two):
     assert isinstance(one, dict) == isinstance(two, dict)
     if isinstance(one, dict):
@@ -50,6 +93,7 @@ def assert_same(one, two):
         for key in one:
             assert_same(one[key], two[key])
     elif isinstance(one, tuple):
+        assert type(one) is type(two)
         assert len(one) == len(two)
         for mine, theirs in zip(one, two, strict=True):
             assert_same(mine, theirs)
@@ -67,12 +111,18 @@ def assert_same(one, two):
 ENVS = ["CartPole-v1", "Pendulum-v1", "Taxi-v4", "FrozenLake-v1", Mixed, DictMask]
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    ("env", "backend"),
-    [*((env, "serial") for env in ENVS), ("CartPole-v1", "workers"), (Mixed, "workers"), (Mixed, "threads")],
+    ("env", "backend", "mode"),
+    [
+        *((env, "serial", mode) for env in [*ENVS, *ODD] for mode in MODES),
+        *((env, "workers", mode) for env in ["CartPole-v1", Mixed, "nested"] for mode in MODES),
+        *((env, "workers", "same_step") for env in ODD if env != "nested"),
+        *((Mixed, "threads", mode) for mode in MODES),
+        ("nested", "threads", "same_step"),
+    ],
 )
 def test_equal_to_gymnasium(env, backend, mode):
+    env = ODD.get(env, env)
     kwargs = {"max_episode_steps": 60} if env in ("Pendulum-v1", "Taxi-v4") else {}
     build = partial(gym.make, env, **kwargs) if isinstance(env, str) else env
     theirs = SyncVectorEnv([build] * 3, autoreset_mode=MODES[mode])
@@ -83,7 +133,7 @@ def test_equal_to_gymnasium(env, backend, mode):
     assert_same(ours.reset(seed=11), theirs.reset(seed=11))
     theirs.action_space.seed(5)
     num_ended = 0
-    for step in range(300):
+    for step in range(300 if isinstance(env, str) else 120):
         actions = theirs.action_space.sample()
         if env is DictMask:
             actions[:, 0] = [sub.colour for sub in theirs.envs]  # never a forbidden one
@@ -103,6 +153,44 @@ def test_equal_to_gymnasium(env, backend, mode):
     theirs.close()
 
 
+def crash_once(path):
+    """An environment whose process ends at its fifth step, the first time."""
+
+    class Crashing(Odd):
+        def step(self, action):
+            if self.steps == 4 and not path.exists():
+                path.touch()
+                os._exit(1)
+            return super().step(action)
+
+    return Crashing(NESTED, NESTED)
+
+
+def test_objects_survive_the_death_of_their_worker(tmp_path):
+    calm = partial(Odd, NESTED, NESTED)
+    vec = make_vec([calm, partial(crash_once, tmp_path / "x"), calm], backend="workers", num_workers=2)
+    before, _ = vec.reset(seed=3)
+    vec.action_space.seed(1)
+    for _ in range(10):
+        obs, _, terminated, truncated, infos = vec.step(vec.action_space.sample())
+        assert obs in vec.observation_space
+        for row in np.flatnonzero(terminated | truncated):
+            last = infos["final_obs"][row]
+            assert last in vec.single_observation_space
+            if not infos["final_info"]:  # the row of the worker that died: what was seen before the step
+                assert last["text"] == before["text"][row]
+        before = obs
+    assert vec.inner.statistics()["worker_restarts"] == 1
+    vec.close()
+
+
+def test_a_number_of_actions_that_does_not_fit_is_refused():
+    vec = make_vec(ODD["text"], 3, backend="serial")
+    vec.reset(seed=0)
+    with pytest.raises(UsageError, match="2 actions for 3 environments"):
+        vec.step(tuple(part[:2] for part in vec.action_space.sample()))
+
+
 def test_arrays_are_fresh():
     vec = make_vec("CartPole-v1", 2)
     first, _ = vec.reset(seed=0)
@@ -115,7 +203,7 @@ def test_arrays_are_fresh():
     vec.close()
 
 
-@pytest.mark.parametrize("backend", ["serial", "workers"])
+@pytest.mark.parametrize("backend", ["serial", "workers", "threads"])
 def test_attributes_calls_and_rendering(backend):
     vec = make_vec("CartPole-v1", 2, env_kwargs={"render_mode": "rgb_array"}, backend=backend)
     vec.reset(seed=0)

@@ -32,8 +32,9 @@ from mission_gym.errors import (
 from mission_gym.procs import BoundedLog
 from mission_gym.vector import crew as crew_module
 from mission_gym.vector.crew import Limits
+from mission_gym.vector.rows import split_rows
 from mission_gym.vector.serial import SerialVec
-from mission_gym.vector.workers import WorkersVec, split_rows
+from mission_gym.vector.workers import WorkersVec
 
 SPEC = probe(Hazard, "hazard")
 

@@ -15,15 +15,18 @@ from gymnasium import spaces
 
 from mission_gym.data import ActionSpec, EnvSpec
 from mission_gym.env.factory import Env, Factory, VectorEnv, is_trusted
-from mission_gym.env.spaces import Space, action_spec, leaf_specs
+from mission_gym.env.spaces import Space, action_spec, any_action_spec, any_leaf_specs, leaf_specs
 from mission_gym.errors import EnvContractError
 
 MASK_KEY = "action_mask"
 MASK_METHOD = "action_masks"
 
 
-def probe(factory: Factory, env_id: str) -> EnvSpec:
-    """Build one environment, reset it once, and return what the product needs to know of it."""
+def probe(factory: Factory, env_id: str, bare: bool = False) -> EnvSpec:
+    """Build one environment, reset it once, and return what the product needs to know of it.
+
+    bare: for `make_vec`, which takes any space and leaves the infos to its caller.
+    """
     env = factory()
     try:
         before = _spaces(env)
@@ -33,6 +36,9 @@ def probe(factory: Factory, env_id: str) -> EnvSpec:
                 f"{env_id}: reset() changed the spaces from {before[0]} and {before[1]} to "
                 f"{env.observation_space} and {env.action_space}; they must stay as built"
             )
+        if bare:
+            leaves, action = any_leaf_specs(before[0]), any_action_spec(before[1])
+            return EnvSpec(env_id, leaves, action, *before, trusted=is_trusted(env), bare=True)
         limit = env.spec.max_episode_steps if env.spec is not None else None
         method = env.get_wrapper_attr(MASK_METHOD) if env.has_wrapper_attr(MASK_METHOD) else None
         return _read_spec(env_id, env, *before, info, method, (), limit, is_trusted(env))

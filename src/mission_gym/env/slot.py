@@ -6,17 +6,19 @@ shows `obs`, `mask` and `info`; `finish` gives the ended Episode. Every vector i
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
 from time import perf_counter
 from typing import Any, NoReturn
 
 import numpy as np
 from gymnasium.spaces import Box
+from numpy import ndarray  # a lookup in NumPy is a tenth of what a cheap step may cost
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.factory import Factory
+from mission_gym.env.outcomes import check_outcome, read_metrics
 from mission_gym.env.probe import MASK_METHOD
 from mission_gym.env.resume import (
     SlotState,
@@ -27,10 +29,11 @@ from mission_gym.env.resume import (
     restore_wrappers,
 )
 from mission_gym.env.spaces import make_flattener, mask_parts
-from mission_gym.errors import EnvContractError, EnvFailure, MissionGymError, UsageError, nearest
+from mission_gym.errors import EnvContractError, EnvFailure, MissionGymError, UsageError
 
 MAX_REPLAY_STEPS = 200_000
 REPLAY_BUDGET_S = 30.0
+_UNTIMED = 15  # one step of 16 is timed: looking at the clock costs as much as a cheap step
 _OWN_SEED: Any = object()
 
 
@@ -51,18 +54,21 @@ class EnvSlot:
         self.mask: Array | None = None
         self.info: dict[str, Any] = {}
         self._past_steps = 0  # of earlier episodes
-        self.total_step_s = 0.0
+        self._timed_steps = 0
+        self._timed_s = 0.0
         self._spec = spec
         self._seed_of = seed_of
         self._terms: dict[str, float] = {}
-        self._actions: list[Any] | None = []
+        self._keeps_actions = not spec.bare
+        self._actions: list[Any] | None = None
+        self._is_scalar = spec.action.shape == ()
         source = spec.mask_source
         self._mask_key = source.removeprefix("obs:") if source.startswith("obs:") else None
         self._flatten = make_flattener(spec.observation_space, self._mask_key)
         self._expected = [(np.dtype(leaf.dtype), leaf.shape) for leaf in spec.leaves]
         one_array = isinstance(spec.observation_space, Box) and not source
         self._plain_dtype: Any = self._expected[0][0] if one_array else None
-        self._plain_shape = self._expected[0][1]
+        self._plain_shape = self._expected[0][1] if one_array else ()
         self._mask_parts = mask_parts(spec.action)
         self._mask_size = spec.mask_size
         self._build()
@@ -70,6 +76,7 @@ class EnvSlot:
     def _build(self) -> None:
         spec = self._spec
         self.env = self._factory()
+        self._step = self.env.step
         self._mask_method = self.env.get_wrapper_attr(MASK_METHOD) if spec.mask_source == "method" else None
         spaces = (self.env.observation_space, self.env.action_space)
         if spaces != (spec.observation_space, spec.action_space):
@@ -91,6 +98,11 @@ class EnvSlot:
         """Steps made so far, over all episodes."""
         return self._past_steps + self.steps
 
+    @property
+    def mean_step_s(self) -> float:
+        """Mean seconds of a step, by those that were timed."""
+        return self._timed_s / max(self._timed_steps, 1)
+
     def reset(
         self, episode: int, seed: int | None = _OWN_SEED, options: dict[str, Any] | None = None
     ) -> None:
@@ -99,7 +111,7 @@ class EnvSlot:
         self.seed = self._seed_of(episode) if seed is _OWN_SEED else seed
         self._past_steps += self.steps
         self.steps, self.ret, self.ended = 0, 0.0, True
-        self._terms, self._actions = {}, []
+        self._terms, self._actions = {}, [] if self._keeps_actions else None
         try:
             result = self.env.reset(seed=self.seed, options=options)
         except Exception as error:  # border: the user's reset
@@ -116,17 +128,20 @@ class EnvSlot:
                 f"{self._where()}: the episode is over; reset the environment before stepping it"
             )
         steps = self.steps
-        if steps == MAX_REPLAY_STEPS:
-            self._actions = None
         if self._actions is not None:  # a copy: the environment may change its action in place
-            self._actions.append(action if type(action) is int else action.copy())
-        start = perf_counter()
+            self._actions.append(action if self._is_scalar else action.copy())
+            if steps == MAX_REPLAY_STEPS:
+                self._actions = None
+        start = 0.0 if steps & _UNTIMED else perf_counter()
         try:
-            result = self.env.step(action)
+            result = self._step(action)
         except Exception as error:  # border: the user's step
-            what = f"step() raised {type(error).__name__}: {error}; the action was {_short(action)}"
+            shown = action.item() if isinstance(action, np.generic) else action
+            what = f"step() raised {type(error).__name__}: {error}; the action was {_short(shown)}"
             raise self._failure(what) from error
-        self.total_step_s += perf_counter() - start
+        if start:
+            self._timed_s += perf_counter() - start
+            self._timed_steps += 1
         self.steps = steps + 1
         try:
             obs, reward, terminated, truncated, info = result
@@ -136,16 +151,14 @@ class EnvSlot:
             )
         if type(reward) is not float:
             reward = self._to_float(reward)
-        if type(terminated) is not bool:
-            terminated = self._to_bool("terminated", terminated)
-        if type(truncated) is not bool:
-            truncated = self._to_bool("truncated", truncated)
         self.ret += reward
-        if terminated or truncated:
-            self.ended = True
+        if terminated is not False or truncated is not False:
+            terminated = self._to_bool("terminated", terminated)
+            truncated = self._to_bool("truncated", truncated)
+            self.ended = terminated or truncated
         # Almost every step of almost every environment: one array, as declared.
         if (
-            type(obs) is np.ndarray
+            type(obs) is ndarray
             and obs.dtype is self._plain_dtype
             and obs.shape == self._plain_shape
             and type(info) is dict
@@ -153,16 +166,18 @@ class EnvSlot:
             self.obs, self.info = (obs,), info
         else:
             self._read(obs, info, self.ended)
-        if "reward_terms" in info:
+        if info and "reward_terms" in info and not self._spec.bare:
             self._add_terms(info["reward_terms"])
         return reward, terminated, truncated
 
     def finish(self, terminated: bool) -> Episode:
         """Return the episode that has just ended."""
+        seed = -1 if self.seed is None else self.seed
+        if self._spec.bare:
+            return Episode(self.env_id, self.episode, seed, self.ret, self.steps, None, terminated, {})
         outcome = check_outcome(self.info.get("outcome"), self._spec, self._where)
         metrics = read_metrics(self.info.get("episode_metrics", {}), self._spec, self._where)
         metrics.update({f"reward_terms/{name}": value for name, value in self._terms.items()})
-        seed = -1 if self.seed is None else self.seed
         return Episode(self.env_id, self.episode, seed, self.ret, self.steps, outcome, terminated, metrics)
 
     def fail(self) -> Episode:
@@ -182,7 +197,7 @@ class EnvSlot:
             obs=tuple(np.array(leaf, dtype) for leaf, dtype in zip(self.obs, dtypes, strict=True)),
             mask=None if self.mask is None else self.mask.copy(),
             terms=dict(self._terms),
-            step_s=self.total_step_s / max(self.total_steps, 1),
+            step_s=self.mean_step_s,
         )
         if self.ended:
             state.reason = "its episode was over"
@@ -279,8 +294,11 @@ class EnvSlot:
             self.mask = self._read_mask(obs, info, ended)
 
     def _coerce(self, index: int, leaf: Any) -> Array:
-        """Accept what fits by value: Python numbers, lists, and dtypes of the same kind."""
+        """Accept what fits by value: Python numbers, lists, and dtypes of the same kind; objects as they
+        are, in a copy, since the environment may reuse its own."""
         expected = self._spec.leaves[index]
+        if expected.kind == "object":
+            return deepcopy(leaf)
         if isinstance(leaf, (int, np.integer)) and expected.kind == "categories" and expected.shape == ():
             return np.asarray(leaf)
         try:
@@ -339,7 +357,7 @@ class EnvSlot:
         return float(value.item())
 
     def _to_bool(self, name: str, flag: Any) -> bool:
-        if isinstance(flag, np.bool_):
+        if isinstance(flag, bool | np.bool_):
             return bool(flag)
         value = np.asarray(flag)
         if value.size != 1 or value.dtype.kind not in "biu" or value.item() not in (0, 1):
@@ -362,35 +380,9 @@ class EnvSlot:
 
 
 def action_rows(spec: EnvSpec, actions: Array) -> list[Any]:
-    """Split a batch [B, *shape] in the environment's units into one action each: int, or an own array."""
-    if spec.action.shape == () and spec.action.kind == "categories":
-        return np.asarray(actions, spec.action.dtype).tolist()  # type: ignore[no-any-return]
+    """Split a batch [B, *shape] in the environment's units into one action each: a NumPy number (as Gymnasium
+    and SB3 give it: `Discrete.contains` is slow for an int), or an array of its own."""
     return list(np.array(actions, spec.action.dtype))
-
-
-def check_outcome(outcome: Any, spec: EnvSpec, where: Callable[[], str]) -> str | None:
-    """Return the outcome of an episode if it is a name the environment declared, or None."""
-    if outcome is None:
-        return None
-    if not isinstance(outcome, str):
-        raise EnvContractError(f'{where()}: info["outcome"] is {outcome!r}, expected a name [{spec.env_id}]')
-    if spec.outcomes and outcome not in spec.outcomes:
-        raise EnvContractError(
-            f'{where()}: info["outcome"]={outcome!r} is not declared in metadata["outcomes"]='
-            f"{list(spec.outcomes)}{nearest(outcome, spec.outcomes)} [{spec.env_id}]"
-        )
-    return outcome
-
-
-def read_metrics(metrics: Any, spec: EnvSpec, where: Callable[[], str]) -> dict[str, float]:
-    """Keep the numeric entries of `info["episode_metrics"]`."""
-    if not isinstance(metrics, dict):
-        raise EnvContractError(
-            f'{where()}: info["episode_metrics"] is {_short(metrics)}, expected a dict [{spec.env_id}]'
-        )
-    return {
-        name: float(value) for name, value in metrics.items() if isinstance(value, numbers.Real | np.bool_)
-    }
 
 
 def _short(value: Any) -> str:

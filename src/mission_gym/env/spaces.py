@@ -15,19 +15,23 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from mission_gym.data import ActionSpec, Array, LeafKind, LeafSpec
+from mission_gym.data import ActionKind, ActionSpec, Array, LeafKind, LeafSpec
 from mission_gym.errors import EnvContractError
 
 Space = gym.Space[Any]
 Path = tuple[Any, ...]
 
+_NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _MIN_IMAGE_SIDE = 8
 _MAX_CATEGORIES = 1 << 16  # one-hot: more would be as good as unbounded
 
 
 def leaf_specs(space: Space, skip_key: str | None = None) -> tuple[LeafSpec, ...]:
     """Return the leaves of an observation space; a top-level `skip_key` (a mask) is no leaf."""
-    return tuple(_leaf_spec(leaf, ".".join(map(str, path))) for path, leaf in _walk(space, skip_key))
+    leaves = tuple(_leaf_spec(leaf, ".".join(map(str, path))) for path, leaf in _walk(space, skip_key))
+    if not leaves:
+        raise EnvContractError(f"observation space {space} is empty; there is nothing to observe")
+    return leaves
 
 
 def action_spec(space: Space) -> ActionSpec:
@@ -48,6 +52,19 @@ def action_spec(space: Space) -> ActionSpec:
     )
 
 
+def any_leaf_specs(space: Space) -> tuple[LeafSpec, ...]:
+    """Return the leaves of any space, for `make_vec`: arrays of numbers, and objects for the rest."""
+    return tuple(_any_leaf_spec(leaf, ".".join(map(str, path))) for path, leaf in _walk(space))
+
+
+def any_action_spec(space: Space) -> ActionSpec:
+    """Return the layout of any action space, for `make_vec`: one array of numbers, or an object."""
+    if isinstance(space, _NUMBERS):
+        kind: ActionKind = "box" if isinstance(space, spaces.Box) else "categories"
+        return ActionSpec(kind, space.shape or (), str(space.dtype))
+    return ActionSpec("object", (), "object")
+
+
 def make_flattener(space: Space, skip_key: str | None = None) -> Callable[[Any], tuple[Any, ...]]:
     """Compile a function from an observation to its leaves, in `leaf_specs` order and not yet checked."""
     paths = [path for path, _ in _walk(space, skip_key)]
@@ -58,9 +75,11 @@ def make_flattener(space: Space, skip_key: str | None = None) -> Callable[[Any],
     return lambda obs: tuple(reduce(getitem, path, obs) for path in paths)
 
 
-def unflatten(space: Space, leaves: tuple[Any, ...]) -> Any:
-    """Put leaves, single or batched, back into the shape of the space."""
-    return _rebuild(space, iter(leaves))
+def make_unflattener(space: Space) -> Callable[[tuple[Any, ...]], Any]:
+    """Compile a function that puts leaves, single or batched, back into the shape of the space."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return itemgetter(0)
+    return lambda leaves: _rebuild(space, iter(leaves))
 
 
 def mask_parts(action: ActionSpec) -> Array:
@@ -85,8 +104,6 @@ def _walk(space: Space, skip_key: str | None = None) -> list[tuple[Path, Space]]
         parts = list(enumerate(space.spaces))
     else:
         return [((), space)]
-    if not parts:
-        raise EnvContractError(f"observation space {space} is empty; there is nothing to observe")
     return [((key, *path), leaf) for key, part in parts for path, leaf in _walk(part)]
 
 
@@ -111,6 +128,13 @@ def _leaf_spec(space: Space, name: str) -> LeafSpec:
         f"{where} space {type(space).__name__} is not supported; use Box, Discrete, MultiDiscrete, "
         "MultiBinary, or a Dict or Tuple of them (convert it with a wrapper)"
     )
+
+
+def _any_leaf_spec(space: Space, name: str) -> LeafSpec:
+    if isinstance(space, _NUMBERS):
+        kind: LeafKind = "vector" if isinstance(space, spaces.Box) else "categories"
+        return LeafSpec(name, space.shape or (), str(space.dtype), kind)
+    return LeafSpec(name, (), "object", "object")
 
 
 def _is_image(space: spaces.Box, channels_last: bool) -> bool:

@@ -1,21 +1,21 @@
 """Our vector behind Gymnasium's interface: equal to `gymnasium.vector.SyncVectorEnv` bit for bit.
 
 Same-step leaves auto-reset to the vector. Next-step and disabled turn it off and reset rows by name.
-Every call returns fresh arrays.
+Every call returns fresh arrays. Parts of an observation that are no array (Text, Sequence, Graph, OneOf,
+spaces of the user's) are given as a tuple with one entry for each row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, iterate
 
 from mission_gym.data import Array, EnvSpec, StepBatch
-from mission_gym.env.spaces import leaf_specs, unflatten
+from mission_gym.env.spaces import make_unflattener
 from mission_gym.errors import UsageError
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
@@ -27,8 +27,6 @@ class GymVector(VectorEnv[Any, Any, Any]):
     """A `gymnasium.vector.VectorEnv` on a vector of ours; only resets by the caller carry seeds."""
 
     def __init__(self, make: Make, spec: EnvSpec, num_envs: int, autoreset_mode: AutoresetMode) -> None:
-        # Gymnasium's interface shows the mask where the environment puts it, in the observation too.
-        spec = replace(spec, mask_source="", leaves=leaf_specs(spec.observation_space))
         self.num_envs = num_envs
         self._mode = autoreset_mode
         same_step = autoreset_mode == AutoresetMode.SAME_STEP
@@ -40,6 +38,9 @@ class GymVector(VectorEnv[Any, Any, Any]):
         self.metadata = {**self._vec.call("metadata")[0], "autoreset_mode": autoreset_mode}
         self.render_mode = self._vec.call("render_mode")[0]
         self._obs = tuple(np.zeros((self.num_envs, *leaf.shape), leaf.dtype) for leaf in spec.leaves)
+        self._unflatten = make_unflattener(spec.observation_space)
+        self._has_objects = any(leaf.kind == "object" for leaf in spec.leaves)
+        self._takes_objects = spec.action.kind == "object"
         self._done = np.zeros(self.num_envs, np.bool_)
 
     @property
@@ -72,7 +73,7 @@ class GymVector(VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """Step every row; what happens at the end of an episode is the auto-reset mode's."""
-        rows = np.asarray(actions)
+        rows = self._split(actions) if self._takes_objects else np.asarray(actions)
         if self._mode == AutoresetMode.SAME_STEP or not self._done.any():
             batch = self._vec.step(rows)
             self._keep(batch)
@@ -144,19 +145,35 @@ class GymVector(VectorEnv[Any, Any, Any]):
             kept[batch.env_ids] = leaf
 
     def _show(self) -> Any:
-        return unflatten(self.single_observation_space, self._obs)
+        if not self._has_objects:
+            return self._unflatten(self._obs)
+        return self._unflatten(tuple(tuple(leaf) if leaf.dtype == object else leaf for leaf in self._obs))
+
+    def _split(self, actions: Any) -> Array:
+        """One action for each row, as Gymnasium cuts batches of this space."""
+        rows = np.empty(self.num_envs, object)
+        given = list(iterate(self.action_space, actions))
+        if len(given) != self.num_envs:
+            raise UsageError(f"{len(given)} actions for {self.num_envs} environments; give one for each")
+        for row, action in enumerate(given):
+            rows[row] = action
+        return rows
 
     def _collect_infos(self, batches: list[StepBatch]) -> dict[str, Any]:
         """Lay out the infos as Gymnasium does; in row order, since the first value decides the dtype."""
         by_row: dict[int, list[dict[str, Any]]] = {}
+        same_step = self._mode == AutoresetMode.SAME_STEP
         for batch in batches:
+            ended = batch.ended.tolist() if same_step else ()
+            if not ended and not batch.infos:
+                continue
+            # Copies of all at once: what is handed out may be kept.
+            batch.final_obs = tuple([leaf.copy() for leaf in batch.final_obs])
             ids = batch.env_ids.tolist()
             by_row.update({ids[row]: [info] for row, info in batch.infos.items() if info})
-            same_step = self._mode == AutoresetMode.SAME_STEP
-            for position, row in enumerate(batch.ended.tolist() if same_step else ()):
-                leaves = tuple(leaf[position].copy() for leaf in batch.final_obs)
-                final_obs = unflatten(self.single_observation_space, leaves)
-                final = {"final_obs": final_obs, "final_info": batch.final_infos.get(row, {})}
+            for position, row in enumerate(ended):
+                leaves = tuple([leaf[position] for leaf in batch.final_obs])
+                final = {"final_obs": self._unflatten(leaves), "final_info": batch.final_infos.get(row, {})}
                 by_row[ids[row]] = [final, batch.infos.get(row, {})]
         infos: dict[str, Any] = {}
         for row in sorted(by_row):

@@ -69,9 +69,10 @@ def make_vec(
         name = getattr(given[0], "__name__", type(given[0]).__name__)
         factories = [make_factory(partial(item, **kwargs) if kwargs else item) for item in given]
     if backend == "serial":
-        spec = probe(factories[0], name)
+        spec = probe(factories[0], name, bare=True)
     else:
-        spec, step_s = probe_in_worker(factories[0], name, _PROBE_S if backend == "auto" else 0.0)
+        measure_s = _PROBE_S if backend == "auto" else 0.0
+        spec, step_s = probe_in_worker(factories[0], name, measure_s, bare=True)
         if backend == "auto":
             backend = _choose(count, step_s)
     make: Callable[..., SerialVec | WorkersVec]

@@ -18,9 +18,9 @@ from gymnasium.vector import AutoresetMode
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
 from mission_gym.env.factory import VectorEnv
+from mission_gym.env.outcomes import check_outcome, read_metrics
 from mission_gym.env.probe import MASK_KEY
 from mission_gym.env.resume import SlotState, copy_plain, has_state, read_generator, restore_generator
-from mission_gym.env.slot import check_outcome, read_metrics
 from mission_gym.env.spaces import make_flattener, mask_parts
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError
 

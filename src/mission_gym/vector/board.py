@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Leaves
-from mission_gym.vector.rows import Allocate, Rows, make_rows
+from mission_gym.vector.rows import Allocate, Rows, make_leaves, make_rows
 
 _JOURNAL_STEPS = 4096
 _JOURNAL_BYTES = 8 << 20
@@ -35,7 +35,7 @@ class Board:
 
     rows: Rows
     last: Leaves
-    actions: Array  # [B, *shape], in the environment's units
+    actions: Array  # [B, *shape], in the environment's units; objects go with the command instead
     beats: Array  # int64 [W, 8], the first five as in Beat
     journal: Array  # [B, J, *shape]
     pause: Array  # int64 [1]: not 0 asks collecting workers to come to the same row
@@ -45,7 +45,7 @@ class Board:
 
     def actions_of(self, env_id: int, steps: int) -> list[Any] | None:
         """The actions of the running episode, the one under way included; None if it is too long."""
-        if steps >= self.journal.shape[1]:
+        if steps >= self.journal.shape[1]:  # of objects no journal is kept
             return None
         actions: list[Any] = self.journal[env_id, : steps + 1].tolist()
         return actions
@@ -56,11 +56,14 @@ def carve_board(allocate: Allocate, spec: EnvSpec, num_envs: int, num_workers: i
     action = spec.action
     one_action = int(np.prod(action.shape, dtype=np.int64)) * np.dtype(action.dtype).itemsize
     kept = max(1, min(_JOURNAL_STEPS, _JOURNAL_BYTES // (num_envs * max(one_action, 1))))
+    for_actions = allocate
+    if action.kind == "object":
+        kept, for_actions = 0, np.zeros
     return Board(
         rows=make_rows(spec, num_envs, allocate),
-        last=tuple(allocate((num_envs, *leaf.shape), leaf.dtype) for leaf in spec.leaves),
-        actions=allocate((num_envs, *action.shape), action.dtype),
+        last=make_leaves(spec, num_envs, allocate),
+        actions=for_actions((num_envs, *action.shape), action.dtype),
         beats=allocate((num_workers, 8), np.int64),
-        journal=allocate((num_envs, kept, *action.shape), action.dtype),
+        journal=for_actions((num_envs, kept, *action.shape), action.dtype),
         pause=allocate((1,), np.int64),
     )

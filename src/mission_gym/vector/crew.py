@@ -58,7 +58,9 @@ class Crew:
         self.size = len(setups)
         self.budget = RestartBudget(limits.max_restarts)
         self.num_restarts = 0
-        self.begin_message: Callable[[int], Any] | None = None  # set once there are episodes to go on with
+        # Set once there are episodes to go on with: the command for a new worker, and who takes its reply.
+        self.begin_message: Callable[[int], Any] | None = None
+        self.take_begun: Callable[[int, Any], None] = lambda worker, reply: None
         self._target, self._setups = target, setups
         self._region, self._board, self._limits, self._log = region, board, limits, log
         free = psutil.virtual_memory().available
@@ -246,7 +248,7 @@ class Crew:
         while True:
             if wait_for_replies([child], _INSPECT_S):
                 for reply in child.take():
-                    open_reply(reply)
+                    self.take_begun(worker, open_reply(reply))
                     self._heard[worker] = (self._board.beat(worker).beats, time.monotonic())
                     return
             if child.is_gone():

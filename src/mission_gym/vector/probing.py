@@ -12,11 +12,15 @@ from mission_gym.vector.crew import FIRST_TIMEOUT_S, open_reply
 
 
 def probe_in_worker(
-    factory: Factory, env_id: str, measure_s: float = 0.0, timeout_s: float = FIRST_TIMEOUT_S
+    factory: Factory,
+    env_id: str,
+    measure_s: float = 0.0,
+    timeout_s: float = FIRST_TIMEOUT_S,
+    bare: bool = False,
 ) -> tuple[EnvSpec, float | None]:
     """Build, reset and close a throw-away environment in a child: its EnvSpec, and the mean seconds of a
     step, measured for at most `measure_s`."""
-    setup = dump_object((factory, env_id, measure_s))
+    setup = dump_object((factory, env_id, measure_s, bare))
     child = Child("mission_gym.vector.worker:serve_probe", setup, on_output=BoundedLog(None))
     try:
         end = time.monotonic() + timeout_s

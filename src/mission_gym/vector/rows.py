@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def make_rows(spec: EnvSpec, count: int, allocate: Allocate = np.zeros) -> Rows:
     """Blank rows, in memory of the allocator's choice."""
 
     def leaves() -> Leaves:
-        return tuple(allocate((count, *leaf.shape), leaf.dtype) for leaf in spec.leaves)
+        return make_leaves(spec, count, allocate)
 
     def masks() -> Array | None:
         return allocate((count, spec.mask_size), np.bool_) if spec.mask_source else None
@@ -59,9 +60,25 @@ def make_rows(spec: EnvSpec, count: int, allocate: Allocate = np.zeros) -> Rows:
     )
 
 
+def make_leaves(spec: EnvSpec, count: int, allocate: Allocate) -> Leaves:
+    """Blank observations; objects can't be in shared memory, so each process has its own."""
+    return tuple(
+        (np.zeros if leaf.kind == "object" else allocate)((count, *leaf.shape), leaf.dtype)
+        for leaf in spec.leaves
+    )
+
+
 def write_row(slot: EnvSlot, row: int, obs: Leaves, mask: Array | None) -> None:
     """Copy what a slot shows into row arrays; the environment may reuse its own."""
     for array, leaf in zip(obs, slot.obs, strict=True):
         array[row] = leaf
     if mask is not None:
         mask[row] = slot.mask
+
+
+def split_rows(num_envs: int, num_workers: int, unit: int = 1) -> list[range]:
+    """Rows for each worker: contiguous, in whole units, as equal as possible."""
+    units = -(-num_envs // unit)
+    workers = min(num_workers, units)
+    edges = [min(num_envs, units * i // workers * unit) for i in range(workers + 1)]
+    return [range(first, last) for first, last in pairwise(edges)]

@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from mission_gym.data import Array, StepBatch
 from mission_gym.env.factory import Factory
-from mission_gym.env.spaces import unflatten
+from mission_gym.env.spaces import make_unflattener
 from mission_gym.vector.api import make_vec
 
 Indices = int | Iterable[int] | None
@@ -38,8 +38,9 @@ class SB3VecEnv(VecEnv):
         gym_vector: Any = make_vec(env, num_envs, backend=backend, **options)
         self._vec = gym_vector.inner
         self._gym_vector = gym_vector
-        self._space = gym_vector.single_observation_space
-        super().__init__(gym_vector.num_envs, self._space, gym_vector.single_action_space)
+        space = gym_vector.single_observation_space
+        self._unflatten = make_unflattener(space)
+        super().__init__(gym_vector.num_envs, space, gym_vector.single_action_space)
 
     def reset(self) -> Any:
         seeds = list(self._seeds)
@@ -59,7 +60,7 @@ class SB3VecEnv(VecEnv):
             self.reset_infos[row] = infos[row]
             leaves = tuple(leaf[place].copy() for leaf in batch.final_obs)
             infos[row] = dict(batch.final_infos.get(row, {}))
-            infos[row]["terminal_observation"] = unflatten(self._space, leaves)
+            infos[row]["terminal_observation"] = self._unflatten(leaves)
         done = batch.terminated | batch.truncated
         for row in range(self.num_envs):
             infos[row]["TimeLimit.truncated"] = bool(batch.truncated[row] and not batch.terminated[row])
@@ -92,4 +93,4 @@ class SB3VecEnv(VecEnv):
         return list(self._get_indices(indices))
 
     def _show(self, batch: StepBatch) -> Any:
-        return unflatten(self._space, tuple(leaf.copy() for leaf in batch.obs))
+        return self._unflatten(tuple(leaf.copy() for leaf in batch.obs))

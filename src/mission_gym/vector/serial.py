@@ -23,6 +23,7 @@ from mission_gym.vector.restarts import RestartBudget
 from mission_gym.vector.rows import Rows, make_rows, write_row
 
 SeedOf = Callable[[int, int], int | None]
+_NONE = np.empty(0, np.int64)
 
 
 class Ended(NamedTuple):
@@ -70,6 +71,7 @@ class SerialVec:
         self._close_errors: list[str] = []
         self._slots: list[EnvSlot] = []
         self._all = list(range(num_envs))
+        self._all_ids = np.arange(first_id, first_id + num_envs)
         self._restarts = RestartBudget(max_restarts)
         self._watch = watch
         self._first_id = first_id
@@ -86,10 +88,10 @@ class SerialVec:
         """Write to these arrays from now on."""
         self._rows = rows
         rows.valid[:] = True
-        one_array = len(rows.obs) == 1 and rows.mask is None
         # The short way to write all rows: one array each, joined along its first axis.
-        leaf = rows.obs[0]
-        self._plain = leaf.reshape(-1, *leaf.shape[2:]) if one_array and leaf.ndim > 1 else None
+        self._plain: Array | None = None
+        if len(rows.obs) == 1 and rows.obs[0].ndim > 1 and rows.mask is None:
+            self._plain = rows.obs[0].reshape(-1, *rows.obs[0].shape[2:])
 
     def seed_with(self, seed_of: SeedOf) -> None:
         """Take the seeds of the episodes to come from another function."""
@@ -178,31 +180,31 @@ class SerialVec:
         slots = self._slots if ids is self._all else [self._slots[env_id] for env_id in ids]
         self._ready = False  # until every row is done
         rows, plain, watch = self._rows, self._plain, self._watch
-        rows.terminated[: len(ids)] = rows.truncated[: len(ids)] = False
-        rows.valid[: len(ids)] = True
+        rows.terminated.fill(False)
+        rows.truncated.fill(False)
+        rows.valid.fill(True)
         ended: dict[int, Ended] = {}
         rewards: list[float] = []
-        shown: list[Array] = []
         for row, slot in enumerate(slots):
             if watch is not None:
                 watch(slot, actions[row])
             try:
                 reward, terminated, truncated = slot.step(actions[row])
             except EnvFailure as failure:
-                rewards.append(0.0)
+                reward = 0.0
                 ended[row] = self._lose(slot, failure, rows, row)
             else:
-                rewards.append(reward)
-                if slot.ended:
+                if terminated or truncated:
                     rows.terminated[row], rows.truncated[row] = terminated, truncated
                     ended[row] = self._end(slot, slot.finish(terminated), None)
-            if plain is not None:
-                shown.append(slot.obs[0])
-            else:
+            rewards.append(reward)
+            if plain is None:
                 write_row(slot, row, rows.obs, rows.mask)
         rows.reward[: len(ids)] = rewards
-        if plain is not None and shown:
-            np.concatenate(shown, out=plain[: len(ids) * rows.obs[0].shape[1]], casting="unsafe")
+        if plain is not None and slots:
+            shown = [slot.obs[0] for slot in slots]
+            out = plain if slots is self._slots else plain[: len(ids) * rows.obs[0].shape[1]]
+            np.concatenate(shown, out=out, casting="unsafe")
         self._ready = True
         return self._finish(ids, rows, ended)
 
@@ -219,7 +221,7 @@ class SerialVec:
 
     def _end(self, slot: EnvSlot, episode: Episode, failure: EnvFailure | None) -> Ended:
         """Keep what an episode ended with, and begin the next: in a new environment if the old one failed."""
-        leaves = tuple(np.array(leaf) for leaf in slot.obs)
+        leaves = tuple(leaf.copy() if type(leaf) is np.ndarray else leaf for leaf in slot.obs)
         ended = Ended(episode, leaves, slot.mask, slot.info)
         if failure is None:
             self._restarts.forget(slot.env_id)
@@ -231,6 +233,8 @@ class SerialVec:
 
     def _finish(self, ids: list[int], rows: Rows, ended: dict[int, Ended]) -> StepBatch:
         """Put a batch together once its rows are written."""
+        if not ended:
+            return self._batch(ids, 0, rows)
         for place, over in enumerate(ended.values()):
             for array, leaf in zip(rows.final_obs, over.obs, strict=True):
                 array[place] = leaf
@@ -298,7 +302,7 @@ class SerialVec:
     def statistics(self) -> dict[str, Any]:
         """Return counts, the mean seconds of a step, and what `close` met."""
         steps = sum(slot.total_steps for slot in self._slots)
-        seconds = sum(slot.total_step_s for slot in self._slots)
+        seconds = sum(slot.mean_step_s * slot.total_steps for slot in self._slots)
         return {
             "num_envs": self.num_envs,
             "steps": steps,
@@ -336,24 +340,27 @@ class SerialVec:
         return self._batch(ids, 0, rows)
 
     def _batch(self, ids: list[int], num_ended: int, rows: Rows) -> StepBatch:
-        rows = rows.part(0, len(ids))
+        if len(ids) < self.num_envs:
+            rows = rows.part(0, len(ids))
         return StepBatch(
-            env_ids=np.array(ids, np.int64) + self._first_id,
+            env_ids=self._all_ids if ids is self._all else np.array(ids, np.int64) + self._first_id,
             obs=rows.obs,
             reward=rows.reward,
             terminated=rows.terminated,
             truncated=rows.truncated,
             valid=rows.valid,
             mask=rows.mask,
-            ended=np.empty(0, np.int64),
-            final_obs=tuple(array[:num_ended] for array in rows.final_obs),
+            ended=_NONE,
+            final_obs=tuple([array[:num_ended] for array in rows.final_obs]),
             final_mask=None if rows.final_mask is None else rows.final_mask[:num_ended],
             infos=self._show_infos(ids) if self._infos else {},
         )
 
     def _show_infos(self, ids: list[int]) -> dict[int, dict[str, Any]]:
         """The infos that say something, by row."""
-        return {row: info for row, env_id in enumerate(ids) if (info := self._slots[env_id].info)}
+        slots = self._slots if ids is self._all else [self._slots[env_id] for env_id in ids]
+        infos = [slot.info for slot in slots]
+        return {row: info for row, info in enumerate(infos) if info} if any(infos) else {}
 
     def _check_open(self) -> None:
         if not self._slots:

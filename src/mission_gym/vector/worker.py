@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from mission_gym.data import EnvSpec, StepBatch
+from mission_gym.data import Array, EnvSpec, StepBatch
 from mission_gym.env.factory import Factory
 from mission_gym.env.probe import probe
 from mission_gym.env.resume import SlotState
-from mission_gym.env.slot import EnvSlot
+from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.procs import Link, describe_error
 from mission_gym.vector.board import RESETTING, carve_board
 from mission_gym.vector.rows import make_rows
@@ -60,6 +60,7 @@ class Service:
         self._scratch = make_rows(setup.spec, count)  # steps of some of the rows
         self._beat = memoryview(self.board.beats[setup.worker]).cast("B")
         self._num_beats = 0
+        self._objects = [i for i, leaf in enumerate(setup.spec.leaves) if leaf.kind == "object"]
         self._journal = self.board.journal
         self.vec = self.make_vector(count)
         self.shown: StepBatch | None = None  # what the rows showed after the last reset or restore
@@ -80,10 +81,11 @@ class Service:
             watch=self._watch,
         )
 
-    def begin(self, numbers: Sequence[int], seed_of: bytes) -> None:
+    def begin(self, numbers: Sequence[int], seed_of: bytes) -> Any:
         """Begin these episodes, one of each environment."""
         self.vec.seed_with(pickle.loads(seed_of))
         self.shown = self.vec.begin(list(numbers))
+        return self._show_objects(None)
 
     def reset(self, env_ids: list[int] | None, seeds: Any, options: Any, seed_of: bytes) -> Any:
         """Reset all rows, or those named by their place in this worker."""
@@ -94,20 +96,23 @@ class Service:
             self.vec.use(self._scratch)
             batch = self.vec.reset(env_ids, seeds, options)
             self._scatter(env_ids)
-        return batch.infos
+        return batch.infos, self._show_objects(env_ids)
 
-    def step(self, rows: list[int] | None) -> Any:
-        """Step all rows, or those named; None if nothing but numbers came of it."""
+    def step(self, rows: list[int] | None, given: Array | None = None) -> Any:
+        """Step all rows, or those named; None if nothing but numbers came of it.
+
+        given: the actions, where they are objects; else they are on the board.
+        """
         shared, first = self._rows, self.setup.first
         for kept, leaf in zip(self._last, shared.obs, strict=True):
             kept[:] = leaf
         actions = self.board.actions[first : self.setup.last]
         if rows is None:
-            self.vec.send(actions)
+            self.vec.send(actions if given is None else given)
             batch = self.vec.recv()
         else:
             self.vec.use(self._scratch)
-            self.vec.send(actions[rows], rows)
+            self.vec.send(actions[rows] if given is None else given, rows)
             batch = self.vec.recv()
             self._scatter(rows)
             for array, leaf in zip(shared.final_obs, batch.final_obs, strict=True):
@@ -115,9 +120,16 @@ class Service:
             if shared.final_mask is not None:
                 shared.final_mask[: len(batch.ended)] = batch.final_mask
         infos = batch.infos
-        if not len(batch.ended) and not infos:
+        if not len(batch.ended) and not infos and not self._objects:
             return None
-        return batch.ended.tolist(), batch.episodes, infos, batch.final_infos
+        objects = self._show_objects(rows, len(batch.ended))
+        return batch.ended.tolist(), batch.episodes, infos, batch.final_infos, objects
+
+    def _show_objects(self, rows: list[int] | None, num_ended: int = 0) -> list[tuple[Array, Array]]:
+        """What can't be on the board: of each leaf of objects, these rows and the last ones of episodes."""
+        cut = slice(None) if rows is None else rows
+        shared = self._rows
+        return [(shared.obs[leaf][cut], shared.final_obs[leaf][:num_ended]) for leaf in self._objects]
 
     def _scatter(self, rows: list[int]) -> None:
         """Bring compact rows to their places on the board."""
@@ -192,8 +204,8 @@ def serve(link: Link, setup: bytes, make: Callable[[Link, WorkerSetup], Service]
 def serve_probe(link: Link, setup: bytes) -> None:
     """Look at one throw-away environment: its EnvSpec and the mean seconds of a step."""
     try:
-        factory, env_id, seconds = pickle.loads(setup)
-        spec = probe(factory, env_id)
+        factory, env_id, seconds, bare = pickle.loads(setup)
+        spec = probe(factory, env_id, bare)
         link.send(("ok", (spec, _measure_step_s(factory, spec, seconds))))
     except Exception as error:  # noqa: BLE001  border: worker main
         link.send(("error", *describe_error(error)))
@@ -213,12 +225,13 @@ def _measure_step_s(factory: Factory, spec: EnvSpec, seconds: float) -> float | 
         while perf_counter() < end and slot.total_steps < 1000:
             if slot.ended:
                 slot.reset(slot.episode + 1)
-            slot.step(np.asarray(spec.action_space.sample()))
+            action = spec.action_space.sample()
+            slot.step(action if spec.action.kind == "object" else action_rows(spec, np.array([action]))[0])
     except Exception:  # noqa: BLE001  border: what fails here fails again where it is told
         return None
     finally:
         slot.env.close()
-    return slot.total_step_s / max(slot.total_steps, 1)
+    return slot.mean_step_s
 
 
 def _no_seed(env_id: int, episode: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,19 +22,12 @@ from mission_gym.errors import UsageError, WorkerTimeout
 from mission_gym.procs import BoundedLog, Carver, Region, dump_object, usable_cores
 from mission_gym.vector.board import carve_board
 from mission_gym.vector.crew import Crew, Limits, Lost
+from mission_gym.vector.rows import split_rows
 from mission_gym.vector.serial import SeedOf
 from mission_gym.vector.worker import WorkerSetup
 
 _WAIT_S = 60.0
 SERVICE = "mission_gym.vector.worker:serve"
-
-
-def split_rows(num_envs: int, num_workers: int, unit: int = 1) -> list[range]:
-    """Rows for each worker: contiguous, in whole units, as equal as possible."""
-    units = -(-num_envs // unit)
-    workers = min(num_workers, units)
-    edges = [min(num_envs, units * i // workers * unit) for i in range(workers + 1)]
-    return [range(first, last) for first, last in pairwise(edges)]
 
 
 class WorkersVec:
@@ -84,6 +76,7 @@ class WorkersVec:
         self._worker_of = [w for w, ids in enumerate(self.env_ids) for _ in ids]
         self._pending: dict[int, list[int] | None] = {}  # worker -> rows sent, None for all of its own
         self._arrived: dict[int, Any] = {}  # replies that were not handed over yet
+        self._objects = [i for i, leaf in enumerate(spec.leaves) if leaf.kind == "object"]
         setups = [
             WorkerSetup(
                 spec, factories[ids[0] : ids[-1] + 1], worker, ids[0], ids[-1] + 1, num_envs,
@@ -131,14 +124,28 @@ class WorkersVec:
             each.append((None if env_ids is None else rows, mine, options, packed))
         for env_id in ids:
             self._numbers[env_id] = 0 if env_ids is None else self._numbers[env_id] + 1
-        self.crew.begin_message = self.begin_message
+        self._watch_over_episodes()
         replies = self.crew.ask(parts, "reset", each=each)
         self._ready = True
         infos: dict[int, Any] = {}
         for worker, reply in zip(parts, replies, strict=True):
             local = parts[worker] if env_ids is not None else list(range(len(self.env_ids[worker])))
-            infos |= {position[local[row] + self.env_ids[worker][0]]: info for row, info in reply.items()}
+            given, objects = reply
+            infos |= {position[local[row] + self.env_ids[worker][0]]: info for row, info in given.items()}
+            self._take_objects([self.env_ids[worker][0] + row for row in local], objects)
         return self.show(ids, infos)
+
+    def _watch_over_episodes(self) -> None:
+        """From now on a worker that is replaced begins the episodes after those that were lost."""
+        self.crew.begin_message = self.begin_message
+        self.crew.take_begun = lambda worker, objects: self._take_objects(self.env_ids[worker], objects)
+
+    def _take_objects(self, env_ids: Sequence[int], objects: list[tuple[Array, Array]]) -> None:
+        """Put what came with a reply instead of the board into our own copy of it."""
+        for leaf, (shown, last) in zip(self._objects, objects, strict=True):
+            self.board.rows.obs[leaf][env_ids] = shown
+            first = self.env_ids[self._worker_of[env_ids[0]]][0]
+            self.board.rows.final_obs[leaf][first : first + len(last)] = last
 
     def begin_message(self, worker: int) -> tuple[Any, ...]:
         """The command by which a new worker begins the episodes after those that were lost."""
@@ -162,9 +169,13 @@ class WorkersVec:
         if self._pending.keys() & parts.keys():
             raise UsageError("send() twice without recv(); receive the steps under way first")
         self.board.actions[slice(None) if env_ids is None else ids] = actions
+        for leaf in self._objects:
+            self.board.last[leaf][ids] = self.board.rows.obs[leaf][ids]
         for worker, rows in parts.items():
             self._pending[worker] = rows
-            self.crew.send(worker, "step", rows)
+            own = self.board.actions[self.env_ids[worker][0] : self.env_ids[worker][-1] + 1]
+            objects = (own if rows is None else own[rows],) if own.dtype == object else ()
+            self.crew.send(worker, "step", rows, *objects)
 
     def recv(self, deadline_s: float | None = None) -> StepBatch:
         """Return the steps that were sent; WorkerTimeout if they are not there within `deadline_s`."""
@@ -218,7 +229,7 @@ class WorkersVec:
         packed = dump_object(self._seed_of)
         each = [(list(states[ids[0] : ids[-1] + 1]), budget_s, packed) for ids in self.env_ids]
         self._numbers = [state.episode for state in states]
-        self.crew.begin_message = self.begin_message
+        self._watch_over_episodes()
         replies = self.crew.ask(range(self.crew.size), "restore", each=each)
         self._numbers = [number for _, numbers in replies for number in numbers]
         self._ready = True
@@ -348,7 +359,8 @@ class WorkersVec:
                 finals.append((self.board.last, np.array(mine)))
                 episodes += [lost_episode(env_id, self._numbers[env_id] - 1) for env_id in mine]
             elif reply is not None:
-                over, done, new_infos, last_infos = reply
+                over, done, new_infos, last_infos, objects = reply
+                self._take_objects(ids[base:], objects)
                 ended += [base + row for row in over]
                 finals.append((rows.final_obs, np.arange(first, first + len(over))))
                 self.count(done)
