@@ -24,7 +24,7 @@ class Hazard(gym.Env[Any, Any]):
         self.kind, self.at, self.once, self.note = kind, at, once, note
         self.observation_space = spaces.Box(-1.0, 1000.0, (2,), np.float32)
         self.action_space = spaces.Discrete(2)
-        self.steps = 0
+        self.steps = self.total = 0
         self.leak: list[bytes] = []
         if kind == "constructor":
             raise RuntimeError("no licence for the simulator")
@@ -52,6 +52,9 @@ class Hazard(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         self.steps += 1
+        self.total += 1
+        if self.kind == "fast" and self.total == 100:
+            Path(self.note).touch()
         obs = np.array([self.steps, action], np.float32)
         if self.kind and self.due():
             obs = self.fail(obs)
@@ -79,12 +82,15 @@ class Hazard(gym.Env[Any, Any]):
                 self.observation_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
                 obs = np.full(4, 77.0, np.float32)
             case "print":
-                for _ in range(64):
+                for _ in range(1024):
                     os.write(1, b"x" * (1 << 20))
-            case "leak":
+            case "leak":  # 50 MB a second
                 while True:
-                    self.leak.append(os.urandom(5_000_000))
+                    self.leak.append(os.urandom(500_000))
                     time.sleep(0.01)
+            case "slow":  # waits until another environment has made a hundred steps
+                while not Path(self.note).exists():
+                    time.sleep(0.001)
         return obs
 
     def close(self) -> None:

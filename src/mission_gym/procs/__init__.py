@@ -2,8 +2,8 @@
 
 A child is a plain Python process that runs `module:callable` with a Link: commands come in and replies go
 out as pickled frames over pipes between our own processes. It has its own session, capped threads, the
-parent's import path, and its output in a bounded log. When the parent's end of the command pipe closes, by
-`kill -9` too, the child ends itself and everything it started.
+parent's import path, and its output in a bounded log. When the parent is gone, by `kill -9` too, a guard
+ends the children and everything they started.
 """
 
 from mission_gym.procs.children import BoundedLog, Child, dump_object, usable_cores, wait_for_replies

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import select
 import signal
 import subprocess
 import sys
@@ -17,13 +16,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mission_gym.errors import UsageError, WorkerDied, WorkerError, WorkerTimeout
-from mission_gym.procs.inside import COOKIE, HEADER, SPIN_S, STACK_SIGNAL, end_tree
+from mission_gym.procs.guard import COOKIE, Guard, end_tree
+from mission_gym.procs.inside import HEADER, STACK_SIGNAL
 from mission_gym.procs.memory import Region
+from mission_gym.procs.pipes import Pipes, make_pipes, wait_for_pipes
 
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
 _TAIL_BYTES = 16_384
+_guard = Guard()
 
 
 class Child:
@@ -48,51 +50,29 @@ class Child:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self.pid = self._process.pid
-        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
+        _guard.watch(self.pid, self._token)
+        self.pipes: Pipes = make_pipes(self._process.stdin.fileno(), self._process.stdout.fileno())
         self._buffer = bytearray()
         self._tail: deque[bytes] = deque()
         self._on_output = on_output
-        self._ended: str | None = None
-        os.set_blocking(self._in, False)
-        os.set_blocking(self._out, False)
         self._drain = threading.Thread(target=self._read_output, name=f"output of {self.pid}", daemon=True)
         self._drain.start()
         with contextlib.suppress(WorkerError):  # one that died at once is met by the first recv
             self.send((target, setup, [(region.size, region.handle) for region in regions]))
 
-    def fileno(self) -> int:
-        """The descriptor that becomes readable when a reply comes."""
-        return self._out
-
     def send(self, message: Any, timeout_s: float = 30.0) -> None:
         """Hand over a command; WorkerDied or WorkerTimeout if the child does not take it."""
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        view = memoryview(HEADER.pack(len(data)) + data)
-        deadline = time.monotonic() + timeout_s
-        while view:
-            try:
-                view = view[os.write(self._in, view) :]
-            except BlockingIOError:
-                if time.monotonic() > deadline or self._process.poll() is not None:
-                    raise WorkerTimeout(f"the worker took no command for {timeout_s:.0f} s") from None
-                _poll_one(self._in, select.POLLOUT, 0.1)
-            except OSError as error:
-                raise WorkerDied(f"the worker process {self.pid} {self.describe_end()}") from error
+        try:
+            if not self.pipes.write(HEADER.pack(len(data)) + data, timeout_s):
+                raise WorkerTimeout(f"the worker took no command for {timeout_s:.0f} s")
+        except OSError as error:
+            raise WorkerDied(f"the worker process {self.pid} {self.describe_end()}") from error
 
     def take(self) -> list[Any]:
         """Return the replies that have come; WorkerDied at the end of the child."""
-        ended = False
-        while True:
-            try:
-                chunk = os.read(self._out, 1 << 20)
-            except BlockingIOError:
-                break
-            if not chunk:
-                ended = True
-                break
-            self._buffer += chunk
-            if len(chunk) < 1 << 16:
-                break
+        chunk, ended = self.pipes.read()
+        self._buffer += chunk
         replies = []
         start, size = 0, len(self._buffer)
         while size - start >= HEADER.size:
@@ -155,6 +135,7 @@ class Child:
     def end(self, grace_s: float = 0.0) -> bool:
         """End the child and all it started; False if it had to be killed because the grace ran out."""
         in_time = True
+        self.pipes.close()
         if self._process.stdin is not None:
             self._process.stdin.close()
         if grace_s:
@@ -164,6 +145,7 @@ class Child:
                 in_time = False
         end_tree(self.pid, self._token)
         self._process.wait()
+        _guard.forget(self.pid, self._token)
         self._drain.join(2.0)
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None and not (pipe is self._process.stderr and self._drain.is_alive()):
@@ -182,17 +164,8 @@ class Child:
 
 def wait_for_replies(children: Iterable[Child], timeout_s: float, *, spin: bool = False) -> list[Child]:
     """Wait until some of the children have replied or ended; spin first where a core is free for it."""
-    by_fd = {child.fileno(): child for child in children}
-    poll = select.poll()
-    for fd in by_fd:
-        poll.register(fd, select.POLLIN)
-    if spin:
-        end = time.perf_counter() + SPIN_S
-        while time.perf_counter() < end:
-            ready = poll.poll(0)
-            if ready:
-                return [by_fd[fd] for fd, _ in ready]
-    return [by_fd[fd] for fd, _ in poll.poll(timeout_s * 1000)]
+    by_pipes = {child.pipes: child for child in children}
+    return [by_pipes[pipes] for pipes in wait_for_pipes(list(by_pipes), timeout_s, spin)]
 
 
 def usable_cores() -> int:
@@ -213,12 +186,6 @@ def dump_object(target: Any) -> bytes:
             f"the environment's callable can't be sent to a worker ({type(error).__name__}: {error}); give "
             "module:callable, or use the serial backend [--vector serial]"
         ) from error
-
-
-def _poll_one(fd: int, event: int, timeout_s: float) -> None:
-    poll = select.poll()
-    poll.register(fd, event)
-    poll.poll(timeout_s * 1000)
 
 
 class BoundedLog:

@@ -18,11 +18,10 @@ from typing import Any
 
 from mission_gym.errors import WorkerError
 from mission_gym.procs.memory import Region
+from mission_gym.procs.pipes import CAN_POLL, SPIN_S
 
 HEADER = struct.Struct("<I")  # of a frame: its length
-SPIN_S = 30e-6
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
-COOKIE = "MISSION_GYM_CHILD"  # marks a child and all that it starts, even in sessions of their own
 
 
 class Link:
@@ -32,12 +31,13 @@ class Link:
         self.regions = regions
         self._read_fd, self._write_fd = read_fd, write_fd
         self._lock = threading.Lock()
-        self._poll = select.poll()
-        self._poll.register(read_fd, select.POLLIN)
+        self._poll = select.poll() if CAN_POLL else None
+        if self._poll is not None:
+            self._poll.register(read_fd, select.POLLIN)
 
     def recv(self, spin: bool = False) -> Any:
         """Wait for the next command; EOFError when the parent is gone."""
-        if spin:
+        if spin and self._poll is not None:
             end = time.perf_counter() + SPIN_S
             while time.perf_counter() < end and not self._poll.poll(0):
                 pass
@@ -80,7 +80,6 @@ def child_main() -> None:
     os.dup2(2, 1)  # what environments print goes to the log
     if STACK_SIGNAL is not None:
         faulthandler.register(STACK_SIGNAL, all_threads=True)
-    threading.Thread(target=_end_with_parent, args=(read_fd,), daemon=True).start()
     link = Link(read_fd, write_fd, [])
     with contextlib.suppress(EOFError):
         target, setup, regions = link.recv()
@@ -99,27 +98,3 @@ def describe_error(error: BaseException) -> tuple[BaseException, str]:
     except Exception:  # noqa: BLE001  border: the user's exception classes
         return WorkerError(f"{type(error).__name__}: {error}"), text
     return error, text
-
-
-def _end_with_parent(fd: int) -> None:
-    """Wait until the parent's end of the pipe is closed, then end the whole tree."""
-    poll = select.poll()
-    poll.register(fd, 0)  # hang-up is always reported
-    poll.poll()
-    time.sleep(0.5)  # an orderly end is the main thread's
-    end_tree(os.getpid(), os.environ.get(COOKIE, ""))
-    os._exit(1)
-
-
-def end_tree(pid: int, token: str) -> None:
-    """Kill a child's group and every process that carries its mark, itself last."""
-    import psutil
-
-    me = os.getpid()
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid not in (me, pid) and process.environ().get(COOKIE) == token:
-                process.kill()
-    if pid != me:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)

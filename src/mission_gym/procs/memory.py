@@ -69,10 +69,14 @@ class Carver:
         return np.frombuffer(self._buffer, kind, count, offset).reshape(dims)
 
 
-def _make_memory_file(size: int) -> int:
+def _read_free_bytes() -> int:
     import psutil
 
-    free = psutil.virtual_memory().available
+    return int(psutil.virtual_memory().available)
+
+
+def _make_memory_file(size: int) -> int:
+    free = _read_free_bytes()
     if size > free:  # the system would kill us half-way rather than refuse
         raise OSError(errno.ENOMEM, f"{free / 1e6:.0f} MB are free")
     if hasattr(os, "memfd_create"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from queue import SimpleQueue
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,24 @@ from mission_gym.errors import EnvFailure, UsageError
 from mission_gym.vector.rows import Rows, make_rows, write_row
 from mission_gym.vector.serial import Ended, SerialVec
 
-_Done = SimpleQueue[tuple[int, Ended | None, BaseException | None]]
-_Task = tuple[int, Any, Rows, _Done]
 _STACK_BYTES = 1 << 18  # hundreds of threads: their stacks must be small
+
+
+class _Job:
+    """One step of some rows, which their threads make side by side."""
+
+    def __init__(self, ids: list[int], actions: Sequence[Any], rows: Rows) -> None:
+        self.ids, self.actions, self.rows = ids, actions, rows
+        self.ended: dict[int, Ended] = {}
+        self.failure: BaseException | None = None
+        self.done = threading.Lock()
+        self.done.acquire()
+        self._num_done = count(1)  # drawing the next number can't be interrupted
+
+    def leave(self) -> None:
+        """The last row to be done wakes whoever waits."""
+        if next(self._num_done) == len(self.ids):
+            self.done.release()
 
 
 class ThreadedVec(SerialVec):
@@ -29,11 +44,13 @@ class ThreadedVec(SerialVec):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._inboxes: list[SimpleQueue[_Task | None]] = [SimpleQueue() for _ in self._slots]
+        self._jobs: list[tuple[_Job, int] | None] = [None] * self.num_envs  # and the row in it
+        self._gates = [threading.Lock() for _ in self._slots]
         before = threading.stack_size(_STACK_BYTES)
         try:
-            for slot, inbox in zip(self._slots, self._inboxes, strict=True):
-                threading.Thread(target=self._serve, args=(slot, inbox), daemon=True).start()
+            for place, gate in enumerate(self._gates):
+                gate.acquire()
+                threading.Thread(target=self._serve, args=(place, self._slots[place]), daemon=True).start()
         finally:
             threading.stack_size(before)
 
@@ -50,22 +67,17 @@ class ThreadedVec(SerialVec):
 
     def run(self, ids: list[int], actions: Sequence[Any], rows: Rows) -> StepBatch:
         """Step some rows into arrays of their own; several threads may do so for different rows."""
-        count = len(ids)
-        rows.terminated[:count] = rows.truncated[:count] = False
-        rows.valid[:count] = True
-        done: _Done = SimpleQueue()
-        for row, env_id in enumerate(ids):
-            self._inboxes[env_id].put((row, actions[row], rows, done))
-        ended: dict[int, Ended] = {}
-        failure: BaseException | None = None
-        for _ in ids:
-            row, over, error = done.get()
-            failure = failure or error
-            if over is not None:
-                ended[row] = over
-        if failure is not None:
-            raise failure
-        return self._finish(ids, rows, dict(sorted(ended.items())))
+        rows.terminated[: len(ids)] = rows.truncated[: len(ids)] = False
+        rows.valid[: len(ids)] = True
+        job = _Job(ids, actions, rows)
+        for row, place in enumerate(ids):
+            self._jobs[place] = (job, row)
+        # Each thread wakes the next: all woken at once would only queue for the interpreter.
+        self._gates[ids[0]].release()
+        job.done.acquire()
+        if job.failure is not None:
+            raise job.failure
+        return self._finish(ids, rows, dict(sorted(job.ended.items())))
 
     def part(self, first: int, last: int) -> ThreadedPart:
         """Rows `first` up to `last` as a vector of their own."""
@@ -74,17 +86,29 @@ class ThreadedVec(SerialVec):
     def close(self) -> None:
         """Close every environment, and let the threads go."""
         super().close()
-        for inbox in getattr(self, "_inboxes", ()):
-            inbox.put(None)
+        self._jobs = [None] * self.num_envs
+        for gate in getattr(self, "_gates", ()):
+            gate.release()
+        self._gates = []
 
-    def _serve(self, slot: EnvSlot, inbox: SimpleQueue[_Task | None]) -> None:
+    def _serve(self, place: int, slot: EnvSlot) -> None:
         """What the thread of one environment does."""
-        while (task := inbox.get()) is not None:
-            row, action, rows, done = task
+        gates = self._gates
+        while True:
+            gates[place].acquire()
+            task = self._jobs[place]
+            if task is None:
+                return
+            job, row = task
+            if row + 1 < len(job.ids):
+                gates[job.ids[row + 1]].release()
             try:
-                done.put((row, self._step_row(slot, row, action, rows), None))
+                over = self._step_row(slot, row, job.actions[row], job.rows)
+                if over is not None:
+                    job.ended[row] = over
             except Exception as error:  # noqa: BLE001  border: a thread; told to whoever waits
-                done.put((row, None, error))
+                job.failure = error
+            job.leave()
 
     def _step_row(self, slot: EnvSlot, row: int, action: Any, rows: Rows) -> Ended | None:
         if self._watch is not None:

@@ -1,0 +1,193 @@
+"""Child processes with either kind of pipes, and the guard that ends them when nobody else can."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from mission_gym.errors import WorkerDied, WorkerError, WorkerTimeout
+from mission_gym.procs import BoundedLog, Child, Region, memory, pipes, wait_for_replies
+
+HERE = "test_children"
+
+
+@pytest.fixture(params=["poll", "threads"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Both ways to talk to a child: the second is that of Windows."""
+    monkeypatch.setattr(pipes, "CAN_POLL", request.param == "poll")
+    before = set(psutil.Process().children(recursive=True))
+    yield request.param
+    assert set(psutil.Process().children(recursive=True)) == before
+
+
+def start(service: str, setup: Any = None) -> Child:
+    return Child(f"{HERE}:{service}", setup, on_output=BoundedLog(None))
+
+
+def ask(child: Child, timeout_s: float = 30.0) -> list[Any]:
+    """The next replies."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if wait_for_replies([child], 1.0) and (replies := child.take()):
+            return replies
+    raise AssertionError("no reply")
+
+
+def echo(link: Any, setup: Any) -> None:
+    link.send(("ready", setup))
+    while True:
+        link.send(link.recv())
+
+
+def die(link: Any, setup: Any) -> None:
+    if setup == "exit":
+        os._exit(5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sleep(link: Any, setup: Any) -> None:
+    link.send("asleep")
+    time.sleep(600)
+
+
+def test_messages_of_every_size_come_back(kind: str) -> None:
+    child = start("echo", {"a": 1})
+    assert ask(child) == [("ready", {"a": 1})]
+    assert wait_for_replies([child], 0.0) == []
+    for size in (0, 1, 70_000, 5_000_000):
+        child.send(b"x" * size)
+        assert ask(child) == [b"x" * size]
+    child.end()
+
+
+def test_many_children_are_waited_for_at_once(kind: str) -> None:
+    children = [start("echo", number) for number in range(3)]
+    waiting = set(children)
+    while waiting:
+        for child in wait_for_replies(waiting, 30.0):
+            assert child.take() == [("ready", children.index(child))]
+            waiting.discard(child)
+    for child in children:
+        child.end()
+
+
+@pytest.mark.parametrize(
+    ("how", "message"), [("exit", "ended with code 5"), ("kill", "was killed by SIGKILL")]
+)
+def test_the_end_of_a_child_is_seen(kind: str, how: str, message: str) -> None:
+    child = start("die", how)
+    with pytest.raises(WorkerDied, match=message):
+        ask(child)
+    assert child.is_gone()
+    child.end()
+
+
+def test_a_command_that_nobody_takes_does_not_block(kind: str) -> None:
+    child = start("sleep")
+    assert ask(child) == ["asleep"]
+    if kind == "poll":
+        with pytest.raises(WorkerTimeout, match="took no command for 0 s"):
+            child.send(b"x" * 1_000_000, timeout_s=0.05)
+    else:
+        child.send(b"x" * 1_000_000, timeout_s=0.05)
+    assert not child.end(grace_s=0.1)
+
+
+HUNG = """
+import sys
+sys.path.insert(0, {folder!r})
+from test_children import start, ask
+children = [start(name) for name in {names!r}]
+print(*(pid for child in children for pid in ask(child)[0]), flush=True)
+sys.stdin.read()
+"""
+
+
+def hold_interpreter(link: Any, setup: Any) -> None:
+    """Hang in C and never let another thread run."""
+    link.send([os.getpid()])
+    ctypes.PyDLL(None).sleep(600)
+
+
+def stop_all(link: Any, setup: Any) -> None:
+    """A stopped process, with a stopped child of its own in another session."""
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
+    grandchild = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    link.send([os.getpid(), grandchild.pid])
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_children_that_can_not_end_themselves_end_with_a_killed_parent() -> None:
+    script = HUNG.format(folder=str(Path(__file__).parent), names=["hold_interpreter", "stop_all"])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    assert len(pids) == 3
+    everything = [*psutil.Process(parent.pid).children(recursive=True)]
+    assert len(everything) >= 4  # the guard too
+    parent.kill()
+    parent.communicate()
+    gone, alive = psutil.wait_procs(everything, timeout=20)
+    assert not alive
+    assert {process.pid for process in gone} >= set(pids)
+
+
+def test_a_guard_that_was_killed_is_replaced() -> None:
+    before = set(psutil.Process().children())
+    first = start("echo")
+    guards = [p for p in set(psutil.Process().children()) - before if p.pid != first.pid]
+    assert len(guards) == 1
+    guards[0].kill()
+    psutil.wait_procs(guards, timeout=10)
+    second = start("echo")
+    assert len(set(psutil.Process().children()) - before) == 3
+    first.end()
+    second.end()
+    second.end()
+    assert set(psutil.Process().children()) == before
+
+
+def test_memory_without_memfd_has_no_name_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create", raising=False)  # as on macOS
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    region = Region(1000)
+    again = Region(1000, os.dup(int(region.handle)))
+    region.carver()((10,), "float32")[:] = 3.0
+    assert again.carver()((10,), "float32").tolist() == [3.0] * 10
+    assert os.fstat(int(region.handle)).st_nlink == 0
+    region.close()
+    again.close()
+
+
+def test_too_little_memory_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_read_free_bytes", lambda: 64_000_000)
+    with pytest.raises(
+        WorkerError,
+        match=r"^100 MB of shared memory can't be had \(.*64 MB are free\); free memory, or use fewer "
+        r"environments or steps per environment \[--n-envs, --n-steps-per-env\]$",
+    ):
+        Region(100_000_000)
+    Region(60_000_000).close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mount namespaces")
+def test_a_small_dev_shm_does_not_matter() -> None:
+    """As in a container of 64 MB: our memory is not there."""
+    code = "from mission_gym.procs import Region; Region(10**8).carver()((10**8,), 'u1')[:] = 1"
+    command = f"mount -t tmpfs -o size=64m tmpfs /dev/shm && {sys.executable} -c {code!r} && echo fine"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", command], capture_output=True, text=True)
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip("not allowed to mount")
+    assert done.stdout == "fine\n", done.stderr
