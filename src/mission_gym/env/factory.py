@@ -1,8 +1,8 @@
 """From an environment's name to something that builds it.
 
-A name is a Gymnasium id, `module:Id` (the module registers the id) or `module:callable` (called with the
-kwargs). In: EnvRequest or a callable of the user's. Out: a factory without arguments, or for environments
-that are vectorised themselves one that takes the number of environments. The current folder is importable.
+A name is a Gymnasium id, `module:Id` (the module registers the id), `module:callable` (called with the
+kwargs) or `envpool:Id`. In: EnvRequest or a callable of the user's. Out: a factory without arguments, or for
+environments that are vectorised themselves one that takes their number. The current folder is importable.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
-from mission_gym.env.foreign import FromSB3, is_sb3
+from mission_gym.env.foreign import FromEnvPool, FromSB3, is_sb3
 from mission_gym.errors import EnvContractError, MissionGymError, UsageError, nearest
 
 Env = gym.Env[Any, Any]
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 Factory = Callable[[], Env]
 
+_ENVPOOL = "envpool:"
 _TRUSTED = ("gymnasium.envs.classic_control.", "mission_gym.missions.", "mission_gym.env.toys")
 _TRUSTED_WRAPPERS = ("gymnasium.wrappers.common", "mission_gym.")  # others may hold functions of the user's
 
@@ -97,6 +98,8 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
     kwargs = dict(request.kwargs)
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
+    if request.env_id.startswith(_ENVPOOL):
+        raise UsageError(f"{request.env_id!r} is vectorised itself; use --vector batched [--vector]")
     target = _find(request.env_id)
     if callable(target):
         env = _call(target, request.env_id, kwargs)
@@ -111,6 +114,12 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
 
 
 def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
+    if request.env_id.startswith(_ENVPOOL):
+        envpool, task_id = _import("envpool", request.env_id), request.env_id.removeprefix(_ENVPOOL)
+        pool: VectorEnv = _guard(
+            request.env_id, partial(FromEnvPool, envpool, task_id, num_envs, request.kwargs)
+        )
+        return pool
     target = _find(request.env_id)
     if callable(target):
         build = partial(target, num_envs=num_envs, **request.kwargs)

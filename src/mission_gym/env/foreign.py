@@ -1,16 +1,23 @@
-"""A VecEnv of Stable-Baselines3 as a `gymnasium.vector.VectorEnv`, recognised by its methods: SB3 is not
-imported. It resets in the same step, as `terminal_observation` tells.
+"""Vectors of other libraries as `gymnasium.vector.VectorEnv`.
+
+A VecEnv of Stable-Baselines3 is recognised by its methods: SB3 is not imported. It resets in the same step,
+as `terminal_observation` tells. EnvPool's environments are named `envpool:Id`; they reset in the next step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from mission_gym.data import Array
+
+_SB3_KEYS = ("TimeLimit.truncated", "terminal_observation")
 
 
 def is_sb3(made: Any) -> bool:
@@ -59,4 +66,38 @@ class FromSB3(VectorEnv[Any, Any, Any]):
         self._vec.close()
 
 
-_SB3_KEYS = ("TimeLimit.truncated", "terminal_observation")
+class FromEnvPool(VectorEnv[Any, Any, Any]):
+    """A pool of EnvPool. Its seeds are fixed when it is made, so a seeded reset makes it anew."""
+
+    def __init__(self, envpool: Any, task_id: str, num_envs: int, kwargs: dict[str, Any]) -> None:
+        options = {"env_type": "gymnasium", "num_envs": num_envs, **kwargs}
+        self._remake: Callable[..., Any] = partial(envpool.make, task_id, **options)
+        self._pool = self._remake()
+        self.num_envs = num_envs
+        spec = self._pool.spec
+        self.single_observation_space = spec.gymnasium_observation_space
+        self.single_action_space = spec.gymnasium_action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.spec = EnvSpec(f"envpool/{task_id}", max_episode_steps=spec.config.max_episode_steps)
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all rows; row i gets seed + i, or its entry of the list."""
+        seeds = [seed + row for row in range(self.num_envs)] if isinstance(seed, int) else seed or [None]
+        if None not in seeds:
+            self._pool.close()
+            self._pool = self._remake(seed=seeds)
+        obs, infos = self._pool.reset()
+        return obs, infos
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Step all rows."""
+        obs, reward, terminated, truncated, infos = self._pool.step(np.asarray(actions))
+        return obs, np.asarray(reward, np.float64), terminated, truncated, infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the pool."""
+        self._pool.close()
