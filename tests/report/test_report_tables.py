@@ -31,6 +31,7 @@ SHOWN = RUN | {
     "gradient_steps": None,
     "episodes": None,
     "env_failures": None,
+    "worker_restarts": None,
     "predicted_fps": 5123.4,
     "env_id": None,
     "notes": "a [bracketed] note",

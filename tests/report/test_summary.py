@@ -1,4 +1,4 @@
-"""The last words of a run: what the reward was made of."""
+"""The last words of a run: what the reward was made of, and what failed."""
 
 import io
 
@@ -40,3 +40,16 @@ def test_the_environment_that_gave_the_least_data_is_named(tmp_path):
     console = Console(file=io.StringIO(), width=200)
     console.print(view_summary(RunDir.create(tmp_path, "run"), END, {}, 2.0, metrics))
     assert "0.4 % from environment 3, the least; 14.3 % the most" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("lost", "restarts", "line"),
+    [(0, 0, None), (3, 0, "3 of environments; 0 workers replaced"), (2, 1, "2 of environments; 1 workers")],
+)
+def test_failures_are_told_where_there_were_any(lost, restarts, line, tmp_path):
+    run = RunDir.create(tmp_path, "run")
+    run.write_status(env_failures=lost, worker_restarts=restarts)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(view_summary(run, END, {}, 2.0, {}))
+    shown = [text for text in console.file.getvalue().splitlines() if text.startswith("failures")]
+    assert (line in shown[0]) if line else not shown

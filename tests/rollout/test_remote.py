@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -114,15 +116,42 @@ def test_blocks_are_equal_whatever_the_number_of_workers(env: str, num_workers: 
             clear_block(block)
 
 
+class Gate(gym.Wrapper[Any, Any, Any, Any]):
+    """At its 40th step it says so, and waits until it may go on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        self.folder, self.count = folder, 0
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        if self.count == 40:
+            (self.folder / "reached").touch()
+            while not (self.folder / "go on").exists():
+                time.sleep(0.001)
+        return super().step(action)
+
+
 @pytest.mark.parametrize("num_workers", [2, 0])
-def test_a_stopped_block_goes_on_as_if_it_had_not_been_stopped(num_workers: int) -> None:
-    spec = probe(make_factory(EnvRequest("CartPole-v1")), "CartPole-v1")
-    factory = make_factory(EnvRequest("CartPole-v1"))
+def test_a_stopped_block_goes_on_as_if_it_had_not_been_stopped(
+    num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factory = partial(Gate, tmp_path)
+    spec = probe(factory, "gate")
     with remote(factory, spec, 4, 120, 2, num_workers) as one, serial(factory, spec, 4, 2) as two:
+        wait, board = one.vec.crew.wait, one.vec.board
+
+        def let_go_once_stopped(*arguments: Any) -> Any:
+            if board.pause[0]:
+                (tmp_path / "go on").touch()
+            return wait(*arguments)
+
+        monkeypatch.setattr(one.vec.crew, "wait", let_go_once_stopped)
         one.start()
         two.start()
-        stops = [one.fill(one.block, 0, lambda: True) for _ in range(5)]  # each may make some rows, or none
-        assert stops[-1] or one.fill(one.block, 0, lambda: False)
+        assert not one.fill(one.block, 0, (tmp_path / "reached").exists)
+        assert one.block.filled == 40
+        assert one.fill(one.block, 0, lambda: False)
         block = make_block(spec, 120, 4)
         two.fill(block, 0, lambda: False)
         assert_equal_blocks(one.block, block)

@@ -37,6 +37,7 @@ def describe_run_fully(run: RunDir) -> dict[str, Any]:
         "gradient_steps",
         "episodes",
         "env_failures",
+        "worker_restarts",
         "predicted_fps",
         "created",
     )

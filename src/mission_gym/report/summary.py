@@ -12,7 +12,7 @@ from rich.text import Text
 from mission_gym.errors import RunStateError
 from mission_gym.report.documents import best_evaluation
 from mission_gym.report.formats import MISSING, run_argument, show_count, show_duration, show_path, show_rate
-from mission_gym.report.tables import list_verdict, make_pairs, show_interval, show_outcome
+from mission_gym.report.tables import list_verdict, make_pairs, show_failures, show_interval, show_outcome
 from mission_gym.report.timing import list_machine
 from mission_gym.store.rundir import RunDir
 
@@ -44,6 +44,7 @@ def view_summary(
         ("best", _show_best(run)),
         *_show_shares(metrics),
         *_show_slowest(metrics),
+        *_show_losses(run),
         ("time", _show_phases(phases, elapsed_s)),
         *list_machine(end.get("time/machine") or {}),
         *list_verdict(end.get("time/verdict")),
@@ -109,6 +110,13 @@ def _show_slowest(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("data", f"{100 * least:.1f} % from environment {env_id:.0f}, the least; {100 * most:.1f} % the most")
     ]
+
+
+def _show_losses(run: RunDir) -> list[tuple[str, str]]:
+    """What failed; no row where nothing did."""
+    status = run.read_status()
+    any_lost = status.get("env_failures") or status.get("worker_restarts")
+    return [("failures", show_failures(status))] if any_lost else []
 
 
 def _show_phases(phases: Mapping[str, float], elapsed_s: float) -> str:

@@ -64,6 +64,12 @@ def view_runs(rows: Sequence[Document]) -> RenderableType:
     return table
 
 
+def show_failures(status: Document) -> str:
+    """Episodes that were lost, and processes that were replaced."""
+    lost, restarts = show_count(status.get("env_failures")), show_count(status.get("worker_restarts"))
+    return f"{lost} of environments; {restarts} workers replaced"
+
+
 def view_run(document: Document) -> RenderableType:
     """`runs show`."""
     state = document["state"] or MISSING
@@ -77,7 +83,7 @@ def view_run(document: Document) -> RenderableType:
         ("updates", f"{show_count(document['updates'])}"),
         ("gradient steps", show_count(document["gradient_steps"])),
         ("episodes", show_count(document["episodes"])),
-        ("failures", f"{show_count(document['env_failures'])} of environments"),
+        ("failures", show_failures(document)),
         (
             "rate",
             f"{show_count(document['fps'])} steps/s (predicted {show_count(document['predicted_fps'])})",
