@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import psutil
 import pytest
 
 from mission_gym.errors import WorkerDied, WorkerError, WorkerTimeout
-from mission_gym.procs import BoundedLog, Child, Region, memory, pipes, wait_for_replies
+from mission_gym.procs import BoundedLog, Child, Link, Region, memory, pipes, wait_for_replies
 
 HERE = "test_children"
 
@@ -101,6 +102,25 @@ def test_a_command_that_nobody_takes_does_not_block(kind: str) -> None:
     else:
         child.send(b"x" * 1_000_000, timeout_s=0.05)
     assert not child.end(grace_s=0.1)
+
+
+def test_the_childs_end_reads_in_both_ways(kind: str) -> None:
+    (read_fd, to_child), (from_child, write_fd) = os.pipe(), os.pipe()
+    link = Link(read_fd, write_fd, [])
+    assert not link.has_command()
+    for message in ("step", b"x" * 60_000):
+        data = pickle.dumps(message)
+        os.write(to_child, len(data).to_bytes(4, "little") + data)
+        while not link.has_command():
+            pass
+        assert link.recv(spin=True) == message
+    os.close(to_child)
+    for _ in range(2):
+        with pytest.raises(EOFError):
+            link.recv()
+    assert link.has_command()
+    for fd in (read_fd, from_child, write_fd):
+        os.close(fd)
 
 
 HUNG = """

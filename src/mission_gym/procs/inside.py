@@ -14,11 +14,12 @@ import sys
 import threading
 import time
 import traceback
+from queue import SimpleQueue
 from typing import Any
 
 from mission_gym.errors import WorkerError
+from mission_gym.procs import pipes
 from mission_gym.procs.memory import Region
-from mission_gym.procs.pipes import CAN_POLL, SPIN_S
 
 HEADER = struct.Struct("<I")  # of a frame: its length
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
@@ -31,22 +32,31 @@ class Link:
         self.regions = regions
         self._read_fd, self._write_fd = read_fd, write_fd
         self._lock = threading.Lock()
-        self._poll = select.poll() if CAN_POLL else None
-        if self._poll is not None:
+        self._poll: select.poll | None = None
+        self._frames: SimpleQueue[bytes] = SimpleQueue()  # without polling; an empty one is the end
+        if pipes.CAN_POLL:
+            self._poll = select.poll()
             self._poll.register(read_fd, select.POLLIN)
+        else:
+            threading.Thread(target=self._serve_reading, daemon=True).start()
 
     def recv(self, spin: bool = False) -> Any:
         """Wait for the next command; EOFError when the parent is gone."""
-        if spin and self._poll is not None:
-            end = time.perf_counter() + SPIN_S
+        if self._poll is None:
+            frame = self._frames.get()
+            if not frame:
+                self._frames.put(frame)
+                raise EOFError
+            return pickle.loads(frame)
+        if spin:
+            end = time.perf_counter() + pipes.SPIN_S
             while time.perf_counter() < end and not self._poll.poll(0):
                 pass
-        (length,) = HEADER.unpack(self._read(HEADER.size))
-        return pickle.loads(self._read(length))
+        return pickle.loads(self._read_frame())
 
     def has_command(self) -> bool:
         """Whether a command waits, or the parent is gone."""
-        return bool(self._poll.poll(0))
+        return bool(self._poll.poll(0)) if self._poll is not None else not self._frames.empty()
 
     def send(self, reply: Any) -> None:
         """Hand over a reply."""
@@ -60,6 +70,17 @@ class Link:
         with self._lock:
             while view:
                 view = view[os.write(self._write_fd, view) :]
+
+    def _serve_reading(self) -> None:
+        try:
+            while True:
+                self._frames.put(self._read_frame())
+        except (EOFError, OSError):
+            self._frames.put(b"")
+
+    def _read_frame(self) -> bytes:
+        (length,) = HEADER.unpack(self._read(HEADER.size))
+        return self._read(length)
 
     def _read(self, count: int) -> bytes:
         parts = []
