@@ -21,7 +21,7 @@ from mission_gym.errors import WorkerDied
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
 from mission_gym.rollout import remote as remote_module
 from mission_gym.rollout.collector import Collector, clear_block, make_block
-from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_block
+from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_blocks
 from mission_gym.vector.crew import Limits
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
@@ -68,7 +68,7 @@ def remote(
         unit=rows,
         service=SERVICE,
         extra=CollectSetup(policy_spec(spec), SEED, rows, num_steps),
-        carve=carve_block(spec, num_steps, num_envs),
+        carve=carve_blocks(spec, num_steps, num_envs),
     ) as vec:
         collector = RemoteCollector(vec, spec)
         collector.policy.load(make_weights(spec))
@@ -109,10 +109,10 @@ def test_blocks_are_equal_whatever_the_number_of_workers(env: str, num_workers: 
         for collector in (one, two):
             collector.start()
         for number in range(3):
-            assert one.fill(one.block, number, lambda: False)
+            assert one.fill(one.blocks[0], number, lambda: False)
             assert two.fill(block, number, lambda: False)
-            assert_equal_blocks(one.block, block)
-            clear_block(one.block)
+            assert_equal_blocks(one.blocks[0], block)
+            clear_block(one.blocks[0])
             clear_block(block)
 
 
@@ -149,12 +149,12 @@ def test_a_stopped_block_goes_on_as_if_it_had_not_been_stopped(
         monkeypatch.setattr(one.vec.crew, "wait", let_go_once_stopped)
         one.start()
         two.start()
-        assert not one.fill(one.block, 0, (tmp_path / "reached").exists)
-        assert one.block.filled == 40
-        assert one.fill(one.block, 0, lambda: False)
+        assert not one.fill(one.blocks[0], 0, (tmp_path / "reached").exists)
+        assert one.blocks[0].filled == 40
+        assert one.fill(one.blocks[0], 0, lambda: False)
         block = make_block(spec, 120, 4)
         two.fill(block, 0, lambda: False)
-        assert_equal_blocks(one.block, block)
+        assert_equal_blocks(one.blocks[0], block)
 
 
 @pytest.mark.parametrize("kind", ["raise", "exit", "hang"])
@@ -163,8 +163,8 @@ def test_a_failure_costs_one_row_of_the_block(kind: str, tmp_path: Path) -> None
     factories = [Hazard, partial(Hazard, kind=kind, at=12, once=str(tmp_path / "x")), Hazard, Hazard]
     with remote(factories, spec, 4, 40, 2, 2, timeout_s=0.5 if kind == "hang" else 20.0) as collector:
         collector.start()
-        assert collector.fill(collector.block, 0, lambda: False)
-        block = collector.block
+        assert collector.fill(collector.blocks[0], 0, lambda: False)
+        block = collector.blocks[0]
         hurt = [1] if kind == "raise" else [0, 1]
         for row in range(4):
             lost = np.flatnonzero(~block.valid[:, row]).tolist()
@@ -192,8 +192,8 @@ def test_a_stop_does_not_wait_for_a_step_that_hangs(monkeypatch: pytest.MonkeyPa
     with remote([Hazard, partial(Hazard, kind="hang")], spec, 2, 40, 1, 2, timeout_s=60.0) as collector:
         collector.start()
         polls = iter([False] * 5)
-        assert not collector.fill(collector.block, 0, lambda: next(polls, True))
-        assert collector.block.filled == 0
+        assert not collector.fill(collector.blocks[0], 0, lambda: next(polls, True))
+        assert collector.blocks[0].filled == 0
         assert {state.how for state in collector.vec.state()} == {"boundary"}
 
 
@@ -203,7 +203,7 @@ def test_too_many_failures_end_the_collection() -> None:
     with remote(factories, spec, 2, 40, 1, 2, max_restarts=1) as collector:
         collector.start()
         with pytest.raises(WorkerDied, match=r"environment 1, .*was killed by SIGSEGV"):
-            collector.fill(collector.block, 0, lambda: False)
+            collector.fill(collector.blocks[0], 0, lambda: False)
 
 
 def test_workers_load_no_torch() -> None:

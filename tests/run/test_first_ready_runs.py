@@ -44,11 +44,11 @@ def test_a_full_block_that_was_not_learned_from_comes_back_with_its_environments
     with start(tmp_path, "CartPole-v1", **SHORT) as session:
         session.learner.update = lambda block, stop: setattr(session.stop, "reason", "SIGTERM")
         run = drain(session)
-        block = session.block
+        block = session.blocks[0]
     with resume_run(run, silent) as session:
-        assert session.block.filled == 16
-        assert session.block.env_ids.tolist() == block.env_ids.tolist()
-        assert session.block.version.tolist() == block.version.tolist()
+        assert session.blocks[0].filled == 16
+        assert session.blocks[0].env_ids.tolist() == block.env_ids.tolist()
+        assert session.blocks[0].version.tolist() == block.version.tolist()
         drain(session)
     assert run.read_status()["state"] == "done"
 

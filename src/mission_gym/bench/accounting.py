@@ -36,7 +36,7 @@ def measure_accounting(timesteps: int) -> list[Row]:
             sampler_share = session.telemetry.sampler.cpu_s / (time.perf_counter() - began)
             update_s = run_s / len(updates)
             # Two readings of the clock for each vector step, and one more between acting and stepping.
-            steps_s = 3 * session.block.num_steps * _time_call(time.perf_counter)
+            steps_s = 3 * session.blocks[0].num_steps * _time_call(time.perf_counter)
             row_s = _time_call(lambda: _account(session.telemetry, len(updates)))
     print(f"{len(updates)} updates of {1e3 * update_s:.3g} ms", file=sys.stderr)
     shares = {

@@ -31,7 +31,7 @@ from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.collector import clear_block
-from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_block
+from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_blocks
 from mission_gym.run.assemble import choose_acting_rows
 from mission_gym.vector.api import make_vec
 from mission_gym.vector.workers import WorkersVec
@@ -187,7 +187,7 @@ def _collecting(factories: Any, spec: EnvSpec, weights: Weights, case: Case) -> 
     num_steps = int(np.clip(0.25 * workers / (step_s * case.num_envs), 16, 512))
     with WorkersVec(
         factories, spec, case.num_envs, lambda env_id, number: 1000 * env_id + number, num_workers=workers,
-        unit=rows, service=SERVICE, carve=carve_block(spec, num_steps, case.num_envs),
+        unit=rows, service=SERVICE, carve=carve_blocks(spec, num_steps, case.num_envs),
         extra=CollectSetup(PolicySpec(spec.leaves, spec.action), 0, rows, num_steps),
     ) as vec:  # fmt: skip
         collector = RemoteCollector(vec, spec)
@@ -197,8 +197,8 @@ def _collecting(factories: Any, spec: EnvSpec, weights: Weights, case: Case) -> 
         def measure(seconds: float) -> float:
             count, begun = 0, time.perf_counter()
             while time.perf_counter() - begun < seconds:
-                collector.fill(collector.block, count, lambda: False)
-                clear_block(collector.block)
+                collector.fill(collector.blocks[0], count, lambda: False)
+                clear_block(collector.blocks[0])
                 count += num_steps * case.num_envs
             return count / (time.perf_counter() - begun)
 

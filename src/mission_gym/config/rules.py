@@ -166,6 +166,11 @@ _UNUSED = (
         lambda facts: _first_ready(facts) and not _in_process(facts) and facts.acts_with_torch,
         "torch acts for all environments at once; use --acting numpy with a plain MLP, or remove it",
     ),
+    _Unused(
+        "compute.overlap",
+        lambda facts: _first_ready(facts) and facts.config.compute.overlap == "on",
+        "segments of --blocks first_ready go on beside updates already; remove one",
+    ),
     _Unused("policy.network_arch", _own_network, _OWN_NETWORK),
     _Unused("policy.activation", _own_network, _OWN_NETWORK),
     _Unused(

@@ -72,6 +72,11 @@ def _count_or_auto(value: Any) -> Any:
         raise ValueError(f"{error}, or auto") from error
 
 
+def _switch(value: Any) -> Any:
+    """YAML takes `on` and `off` for booleans."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
 def _number(value: Any) -> float:
     try:
         number = float(value) if isinstance(value, str | Real) and not isinstance(value, bool) else None
@@ -239,6 +244,11 @@ class ComputeSection(_Section):
     )
     kernel: Literal["auto", "numpy", "torch"] = Field(
         "auto", description="Which update kernel the learner runs."
+    )
+    overlap: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = Field(
+        "auto",
+        description="Collect the next rollout while learning from this one, one update behind. auto: where"
+        " environments wait, or a device learns.",
     )
 
 

@@ -69,6 +69,7 @@ class PpoLearner:
         self.step = 0  # transitions learned from
         self.gradient_steps = 0
         self.recent: list[int] = []  # gradient steps of the last updates, the newest first
+        self._before: dict[str, Array] | None = None  # the last update
         self.encoder = Encoder(spec.leaves, spec.normalize_obs)
         self.return_scale = ReturnScale(num_envs, settings.gamma) if settings.normalize_returns else None
 
@@ -93,7 +94,7 @@ class PpoLearner:
         """Learn from a full block. None, with the state as before, if a stop was asked for."""
         start = time.perf_counter()
         check_finite(block, self.version)
-        before = self.arrays()
+        self._before = self.arrays()
         num_steps, num_rows = block.reward.shape
         flat_raw, samples, values = self._samples(block)
         self.kernel.load_samples(samples)
@@ -113,10 +114,10 @@ class PpoLearner:
             order = rng.permutation(num_steps * num_rows).reshape(-1, self.settings.batch_size)
             stats = self.kernel.epoch(order, settings, stop)
             if stats is None:
-                self.load_arrays(before)
+                self.undo()
                 return None
             if not np.isfinite(stats.grad_norm):
-                self.load_arrays(before)
+                self.undo()
                 raise NotFiniteError(_name_cause(samples, values, stats, self.version))
             epochs.append(stats)
             if self.settings.target_kl is not None and stats.approx_kl > 1.5 * self.settings.target_kl:
@@ -131,6 +132,22 @@ class PpoLearner:
         self.gradient_steps += gradient_steps
         self.recent = [gradient_steps, *self.recent][:_RECENT]
         return UpdateStats(gradient_steps, _metrics(epochs, settings, samples, values, self) | lag_metrics)
+
+    def undo(self) -> None:
+        """Put everything back to the state before the last update."""
+        assert self._before is not None, "an update comes first"
+        self.load_arrays(self._before)
+        self._before = None
+
+    def behind(self) -> Weights | None:
+        """The weights before the last update, None where they are not known."""
+        if self._before is None:
+            return None
+        return Weights(self.version - 1, strip(self._before, "policy/"))
+
+    def load_behind(self, arrays: dict[str, Array]) -> None:
+        """Take the arrays of `behind` back, where a checkpoint kept them."""
+        self._before = {f"policy/{name}": array for name, array in arrays.items()}
 
     def _samples(self, block: Block) -> tuple[Array, Samples, Array]:
         """Values, advantages and old log-probabilities of a block, in one pass over the network."""

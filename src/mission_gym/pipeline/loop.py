@@ -1,16 +1,16 @@
 """The synchronous loop: collect a block, learn from it, report; one block is in hand at any time.
 
-The block in hand, with its `filled` count, is part of the loop's state: a stop request leaves a block
+The blocks in hand, with their `filled` counts, are part of a loop's state: a stop request leaves a block
 half filled, or an update not made, and a checkpoint of that goes on exactly there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from mission_gym.clock import PhaseClock
-from mission_gym.data import Block, Progress, UpdateStats, Weights
+from mission_gym.data import Block, Phases, Progress, UpdateStats, Weights
 from mission_gym.rollout.collector import BlockCollector, clear_block
 
 
@@ -28,9 +28,14 @@ class Learner(Protocol):
 
 
 def run(
-    collector: BlockCollector, learner: Learner, block: Block, total_steps: int, stop: Callable[[], bool]
+    collector: BlockCollector,
+    learner: Learner,
+    blocks: list[Block],
+    total_steps: int,
+    stop: Callable[[], bool],
 ) -> Iterator[Progress]:
     """Yield one Progress per update until `total_steps` are learned from, or a stop is asked for."""
+    (block,) = blocks
     while learner.step < total_steps:
         with collector.clock.phase("collect"):
             collector.policy.load(learner.weights())
@@ -40,16 +45,26 @@ def run(
             stats = learner.update(block, stop)
             if stats is None:
                 return
-        episodes = block.episodes
-        clear_block(block)
-        yield Progress(
-            step=learner.step,
-            update=learner.version,
-            gradient_steps=learner.gradient_steps,
-            metrics=stats.metrics,
-            episodes=episodes,
-            phases=collector.clock.take() | learner.clock.take(),
-        )
+        yield make_progress(learner, block, stats, collector.clock.take() | learner.clock.take())
+
+
+def make_progress(learner: Learner, block: Block, stats: UpdateStats, phases: Phases) -> Progress:
+    """What an update gave; the block it learned from is free again."""
+    episodes = block.episodes
+    clear_block(block)
+    return Progress(
+        step=learner.step,
+        update=learner.version,
+        gradient_steps=learner.gradient_steps,
+        metrics=stats.metrics,
+        episodes=episodes,
+        phases=phases,
+    )
+
+
+def newest(blocks: Sequence[Block]) -> Block:
+    """The block that is being filled: the first that is not full, or the last of all."""
+    return next((block for block in blocks if block.filled < block.num_steps), blocks[-1])
 
 
 class StopFlag:

@@ -94,6 +94,7 @@ class BlockCollector(Protocol):
 
     vec: Any
     clock: PhaseClock
+    torn: bool  # a fill was broken off by an error: the environments stand at different steps
 
     @property
     def policy(self) -> Any: ...
@@ -129,6 +130,7 @@ class Collector:
         self.spec = spec
         self.seed = seed
         self.clock = PhaseClock("collector")
+        self.torn = False
         self._batch: StepBatch | None = None
         size = acting_rows or vec.num_envs
         starts = range(0, vec.num_envs, size)
@@ -157,6 +159,7 @@ class Collector:
     def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
         """Fill the block from row `block.filled` on; False if a stop was asked for before its end."""
         assert self._batch is not None, "start or go_on comes first"
+        self.torn = True
         batch, action_spec = self._batch, self.spec.action
         num_steps = block.num_steps
         noise = [
@@ -189,6 +192,7 @@ class Collector:
             block.filled = t + 1
         sort_finals(block)
         self._batch = batch
+        self.torn = False
         self.clock.add("act", act_s)
         self.clock.add("env", env_s)
         self.clock.add("cpu", time.thread_time() - cpu_before)
@@ -259,35 +263,35 @@ def sort_finals(block: Block) -> None:
     block.final_obs = [block.final_obs[i] for i in order]
 
 
-def pack_block(block: Block) -> dict[str, Array]:
+def pack_block(block: Block, prefix: str = "block") -> dict[str, Array]:
     """The filled part of a block as arrays, for a checkpoint (episodes aside)."""
     t = block.filled
-    arrays = {f"block/obs/{i}": leaf[: t + 1] for i, leaf in enumerate(block.obs)}
+    arrays = {f"obs/{i}": leaf[: t + 1] for i, leaf in enumerate(block.obs)}
+    arrays |= {"env_ids": block.env_ids, "version": block.version}
     if block.mask is not None:
-        arrays["block/mask"] = block.mask[: t + 1]
+        arrays["mask"] = block.mask[: t + 1]
     for name in _ROW_FIELDS:
-        arrays[f"block/{name}"] = getattr(block, name)[:t]
-    arrays |= {"block/env_ids": block.env_ids, "block/version": block.version}
+        arrays[name] = getattr(block, name)[:t]
     if block.final_at:
-        arrays["block/final_at"] = np.array(block.final_at, np.int64)
+        arrays["final_at"] = np.array(block.final_at, np.int64)
         for i, column in enumerate(zip(*block.final_obs, strict=True)):
-            arrays[f"block/final/{i}"] = np.stack(column)
-    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+            arrays[f"final/{i}"] = np.stack(column)
+    return {f"{prefix}/{name}": np.ascontiguousarray(array) for name, array in arrays.items()}
 
 
-def unpack_block(block: Block, arrays: dict[str, Array]) -> None:
+def unpack_block(block: Block, arrays: dict[str, Array], prefix: str = "block") -> None:
     """Put a packed block back, up to its filled row."""
-    t = len(arrays["block/reward"])
+    t = len(arrays[f"{prefix}/reward"])
     for i, leaf in enumerate(block.obs):
-        leaf[: t + 1] = arrays[f"block/obs/{i}"]
+        leaf[: t + 1] = arrays[f"{prefix}/obs/{i}"]
     if block.mask is not None:
-        block.mask[: t + 1] = arrays["block/mask"]
+        block.mask[: t + 1] = arrays[f"{prefix}/mask"]
     for name in _ROW_FIELDS:
-        getattr(block, name)[:t] = arrays[f"block/{name}"]
-    block.env_ids[:], block.version[:] = arrays["block/env_ids"], arrays["block/version"]
-    if "block/final_at" in arrays:
-        block.final_at = [(int(a), int(b)) for a, b in arrays["block/final_at"]]
-        columns = [arrays[f"block/final/{i}"] for i in range(len(block.obs))]
+        getattr(block, name)[:t] = arrays[f"{prefix}/{name}"]
+    block.env_ids[:], block.version[:] = arrays[f"{prefix}/env_ids"], arrays[f"{prefix}/version"]
+    if f"{prefix}/final_at" in arrays:
+        block.final_at = [(int(a), int(b)) for a, b in arrays[f"{prefix}/final_at"]]
+        columns = [arrays[f"{prefix}/final/{i}"] for i in range(len(block.obs))]
         block.final_obs = [tuple(np.array(c[e]) for c in columns) for e in range(len(block.final_at))]
     block.filled = t
 

@@ -45,16 +45,18 @@ class _Part:
 
 
 class FirstReadyCollector:
-    """Collects through a WorkersVec that was made with `SERVICE`, a CollectSetup and `carve_block`."""
+    """Collects through a WorkersVec that was made with `SERVICE`, a CollectSetup and `carve_blocks`."""
 
     def __init__(self, vec: WorkersVec, spec: EnvSpec, setup: CollectSetup, *, threads: bool) -> None:
         self.vec = vec
         self.spec = spec
         self.policy = Mailbox()
         self.clock = PhaseClock("collector")
+        self.torn = False  # states of environments are never asked for
+        (self._shared,) = vec.shared
         self.num_segments = np.zeros(vec.num_envs, np.int64)  # in blocks so far, by environment
         self._parts = [
-            _Part(worker, index, range(ids[rows[0]], ids[rows[-1]] + 1), vec.shared)
+            _Part(worker, index, range(ids[rows[0]], ids[rows[-1]] + 1), self._shared)
             for worker, ids in enumerate(vec.env_ids)
             for index, rows in enumerate(split_parts(len(ids), setup.acting_rows, threads=threads))
         ]
@@ -130,7 +132,7 @@ class FirstReadyCollector:
     def _begin(self, part: _Part, block: Block, number: int) -> None:
         """Hand a part its next segment, with the newest weights."""
         assert self.policy.weights is not None, "load weights first"
-        part.block = part_of(self.vec.shared, block.num_steps, part.rows[0], part.rows[-1] + 1)
+        part.block = part_of(self._shared, block.num_steps, part.rows[0], part.rows[-1] + 1)
         part.block.version[:] = self.policy.version
         part.weights = self.policy.weights
         # Unique for (block, segment of the part in it): a part can't finish more than S of them.

@@ -35,14 +35,15 @@ class Mailbox:
 
 
 class RemoteCollector:
-    """Collects through a WorkersVec that was made with `SERVICE`, a CollectSetup and `carve_block`."""
+    """Collects through a WorkersVec that was made with `SERVICE`, a CollectSetup and `carve_blocks`."""
 
     def __init__(self, vec: WorkersVec, spec: EnvSpec) -> None:
         self.vec = vec
         self.spec = spec
         self.policy = Mailbox()
         self.clock = PhaseClock("collector")
-        self.block: Block = vec.shared
+        self.torn = False
+        self.blocks: tuple[Block, ...] = vec.shared  # workers know them by their places
 
     def start(self) -> None:
         """Begin every environment's first episode."""
@@ -53,7 +54,7 @@ class RemoteCollector:
 
     def prime(self, num_steps: int) -> Leaves:
         """As Collector.prime."""
-        short = part_of(self.block, num_steps, 0, self.vec.num_envs)
+        short = part_of(self.blocks[0], num_steps, 0, self.vec.num_envs)
         self.start()
         self.fill(short, -1, lambda: False)
         self.start()
@@ -61,10 +62,15 @@ class RemoteCollector:
         return tuple(leaf.reshape((-1, *leaf.shape[2:])) for leaf in short.obs)
 
     def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
-        """As Collector.fill; after a stop all workers have filled the same rows."""
-        round_ = _Round(self.vec, block, self.policy.weights, number)
+        """As Collector.fill, for one of `blocks`; after a stop all workers have filled the same rows."""
+        self.torn = True
+        (place,) = (
+            i for i, whole in enumerate(self.blocks) if np.may_share_memory(whole.reward, block.reward)
+        )
+        round_ = _Round(self.vec, block, place, self.policy.weights, number)
         reports = round_.run(stop)
         block.version[:] = self.policy.version
+        self.torn = False
         for report in reports:  # seconds are those of the mean worker, which waits for the slowest
             self.clock.add("act", report.act_s / len(reports))
             self.clock.add("env", report.env_s / len(reports))
@@ -82,9 +88,12 @@ class RemoteCollector:
 class _Round:
     """One block in the making."""
 
-    def __init__(self, vec: WorkersVec, block: Block, weights: Weights | None, number: int) -> None:
+    def __init__(
+        self, vec: WorkersVec, block: Block, place: int, weights: Weights | None, number: int
+    ) -> None:
         assert weights is not None, "load weights first"
-        self._vec, self._block, self._weights, self._number = vec, block, weights, number
+        self._vec, self._block = vec, block
+        self._order = (weights, number, place)
         self._rows = dict.fromkeys(range(vec.crew.size), block.filled)  # done, by worker
         self._waiting = set(self._rows)
         self._paused: dict[int, int] = {}
@@ -140,9 +149,7 @@ class _Round:
         block.episodes = ordered + [episode for queue in queues.values() for episode in queue]
 
     def _command(self, worker: int) -> None:
-        self._vec.crew.send(
-            worker, "collect", self._weights, self._number, self._rows[worker], self._block.num_steps
-        )
+        self._vec.crew.send(worker, "collect", *self._order, self._rows[worker], self._block.num_steps)
 
     def _take(self, worker: int, report: Report) -> None:
         """Add a worker's report to the block."""
@@ -170,9 +177,11 @@ class _Round:
         self._command(worker)
 
 
-def carve_block(spec: EnvSpec, num_steps: int, num_envs: int) -> Callable[..., Block]:
-    """How a WorkersVec lays the shared block out behind its board."""
-    return lambda carver: make_block(spec, num_steps, num_envs, carver)
+def carve_blocks(
+    spec: EnvSpec, num_steps: int, num_envs: int, num_blocks: int = 1
+) -> Callable[..., tuple[Block, ...]]:
+    """How a WorkersVec lays the shared blocks out behind its board."""
+    return lambda carver: tuple(make_block(spec, num_steps, num_envs, carver) for _ in range(num_blocks))
 
 
-__all__ = ["SERVICE", "CollectSetup", "RemoteCollector", "carve_block"]
+__all__ = ["SERVICE", "CollectSetup", "RemoteCollector", "carve_blocks"]

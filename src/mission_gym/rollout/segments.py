@@ -46,7 +46,7 @@ class SegmentService(CollectService):
         self.go_on()
         self._collectors[part].policy.load(self._weights)
         first, rows = self.setup.first, self._parts[part]
-        block = part_of(self._block, num_steps, first + rows[0], first + rows[-1] + 1)
+        block = part_of(self._blocks[0], num_steps, first + rows[0], first + rows[-1] + 1)
         block.filled = filled
         if self._pool is None:
             return self._make(part, block, number)

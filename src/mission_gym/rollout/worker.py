@@ -30,6 +30,7 @@ class CollectSetup:
     seed: int
     acting_rows: int
     num_steps: int
+    num_blocks: int = 1
 
 
 class Report(NamedTuple):
@@ -58,7 +59,10 @@ class CollectService(Service):
     def __init__(self, link: Link, setup: WorkerSetup) -> None:
         super().__init__(link, setup)
         extra: CollectSetup = setup.extra
-        self._block = make_block(setup.spec, extra.num_steps, setup.num_envs, self.carver)
+        self._blocks = [
+            make_block(setup.spec, extra.num_steps, setup.num_envs, self.carver)
+            for _ in range(extra.num_blocks)
+        ]
         count = setup.last - setup.first
         self._parts = split_parts(count, extra.acting_rows, threads=setup.threads)
         self._collectors = [
@@ -73,13 +77,12 @@ class CollectService(Service):
             for rows in self._parts
         ]
 
-    def collect(self, weights: Weights, number: int, filled: int, num_steps: int) -> Report:
-        """Fill rows `filled` to `num_steps` of this worker's part, or up to where the parent asks to stop."""
+    def collect(self, weights: Weights, number: int, place: int, filled: int, num_steps: int) -> Report:
+        """Fill rows `filled` to `num_steps` of this worker's part of the block at `place`, or up to where
+        the parent asks to stop."""
         start, cpu_before = time.perf_counter(), time.process_time()
-        first = self.setup.first
-        blocks = [
-            part_of(self._block, num_steps, first + rows[0], first + rows[-1] + 1) for rows in self._parts
-        ]
+        first, whole = self.setup.first, self._blocks[place]
+        blocks = [part_of(whole, num_steps, first + rows[0], first + rows[-1] + 1) for rows in self._parts]
         self.go_on()
         for collector, block in zip(self._collectors, blocks, strict=True):
             collector.policy.load(weights)

@@ -31,7 +31,8 @@ from mission_gym.procs import BoundedLog, usable_cores
 from mission_gym.rollout.collector import ActingPolicy, BlockCollector, Collector, make_block
 from mission_gym.rollout.first_ready import SERVICE as SEGMENT_SERVICE
 from mission_gym.rollout.first_ready import FirstReadyCollector
-from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_block
+from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_blocks
+from mission_gym.run.overlapping import choose_overlap
 from mission_gym.streams import episode_seed, torch_seed
 from mission_gym.vector.batched import BatchedVec
 from mission_gym.vector.crew import Limits
@@ -150,32 +151,33 @@ def choose_acting_rows(num_envs: int, num_groups: int) -> int:
 
 def make_collector(
     config: Config, environment: Environment, seed_of: SeedOf
-) -> tuple[Vector, BlockCollector, Block]:
-    """The vector of a run, the collector that steps it and the block it fills: inside the workers where
+) -> tuple[Vector, BlockCollector, list[Block]]:
+    """The vector of a run, the collector that steps it and the blocks it fills: inside the workers where
     the NumPy form acts, else here."""
     spec, num_steps, num_envs = environment.spec, config.ppo.n_steps_per_env, config.vector.n_envs
     rows = config.compute.acting_rows
+    num_blocks = 2 if config.compute.overlap == "on" else 1
     assert isinstance(rows, int)
     if environment.backend in ("workers", "threads") and config.compute.acting == "numpy":
         first_ready = config.vector.blocks == "first_ready"
-        setup = CollectSetup(policy_spec(config, spec), config.run.seed, rows, num_steps)
+        setup = CollectSetup(policy_spec(config, spec), config.run.seed, rows, num_steps, num_blocks)
         vec = environment.make_vector(
             num_envs,
             seed_of,
             unit=rows,
             service=SEGMENT_SERVICE if first_ready else SERVICE,
             extra=setup,
-            carve=carve_block(spec, num_steps, num_envs),
+            carve=carve_blocks(spec, num_steps, num_envs, num_blocks),
         )
         assert isinstance(vec, WorkersVec)
         if first_ready:
             ready = FirstReadyCollector(vec, spec, setup, threads=environment.backend == "threads")
-            return vec, ready, make_block(spec, num_steps, num_envs)
+            return vec, ready, [make_block(spec, num_steps, num_envs)]
         remote = RemoteCollector(vec, spec)
-        return vec, remote, remote.block
+        return vec, remote, list(remote.blocks)
     vec = environment.make_vector(num_envs, seed_of)
     collector = Collector(vec, make_policy(config, spec), spec, config.run.seed, rows)
-    return vec, collector, make_block(spec, num_steps, num_envs)
+    return vec, collector, [make_block(spec, num_steps, num_envs) for _ in range(num_blocks)]
 
 
 def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
@@ -222,6 +224,9 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
     if config.compute.kernel == "auto":
         # For an MLP on the CPU the analytic kernel is faster at every width and number of threads.
         chosen["compute.kernel"] = "numpy" if is_mlp and device == "cpu" else "torch"
+    resolved = resolved.with_values(chosen, "plan")
+    if config.compute.overlap == "auto":
+        chosen = {"compute.overlap": choose_overlap(resolved.config).value}
     return resolved.with_values(chosen, "plan")
 
 

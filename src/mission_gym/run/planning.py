@@ -15,6 +15,7 @@ from mission_gym.learner.kernel import Samples, StepSettings
 from mission_gym.learner.ppo import PpoLearner
 from mission_gym.policy import Encoded
 from mission_gym.rollout.collector import BlockCollector, block_bytes
+from mission_gym.run.overlapping import explain_overlap
 
 _TORCH_BYTES = 350 << 20  # resident memory of a process that has loaded torch
 _PRIME_STEPS = 256  # transitions of the short block that primes the normaliser and is timed
@@ -28,10 +29,10 @@ def prime_steps(config: Config) -> int:
 def check_memory(config: Config, spec: EnvSpec) -> int:
     """Predict the bytes of a run; ConfigError, with the nearest plan that fits, if that is not free."""
     per_env = block_bytes(spec, config.ppo.n_steps_per_env, 1)
-    # The learner encodes the block once (float32) beside the raw one.
+    # The learner encodes the block once (float32) beside the raw one; with overlap there are two raw ones.
     fixed = _TORCH_BYTES + 20 * _num_parameters(config, spec)
     # First-ready segments are made in a block of their own.
-    copies = 3 if config.vector.blocks == "first_ready" else 2
+    copies = 3 if config.compute.overlap == "on" or config.vector.blocks == "first_ready" else 2
     need = fixed + copies * config.vector.n_envs * per_env
     free = psutil.virtual_memory().available
     if need > free:
@@ -94,7 +95,7 @@ def predict_fps(config: Config, collect_s: float, gradient_step_s: float) -> flo
     """Steps per second from the seconds of one collected step and one gradient step."""
     assert isinstance(config.ppo.batch_size, int)
     update_s = gradient_step_s * config.ppo.n_epochs / config.ppo.batch_size
-    return 1.0 / (collect_s + update_s)
+    return 1.0 / (max if config.compute.overlap == "on" else sum)((collect_s, update_s))
 
 
 def measure_collect_s(collector: BlockCollector, learner: PpoLearner, num_steps: int) -> float:
@@ -139,6 +140,7 @@ def make_plan(
         Fact("updates", f"{total // rollout}", f"{total:,} steps"),
         Fact("network", network, f"{shape}, acting with {compute.acting}"),
         Fact("learner", compute.device, f"{compute.kernel} kernel, {threads}"),
+        explain_overlap(config),
         Fact(
             "evaluations",
             f"{num_evals}",

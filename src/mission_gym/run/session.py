@@ -18,8 +18,8 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import parse_stop_when
 from mission_gym.data import Progress
 from mission_gym.errors import DiskError, MissionGymError, NotFiniteError, RunStateError, WorkerError
-from mission_gym.pipeline.loop import StopFlag
-from mission_gym.pipeline.loop import run as run_loop
+from mission_gym.pipeline import loop, overlap
+from mission_gym.pipeline.loop import StopFlag, newest
 from mission_gym.procs import BoundedLog
 from mission_gym.rollout.collector import clear_block
 from mission_gym.run.assemble import (
@@ -34,7 +34,7 @@ from mission_gym.run.evaluation import evaluate, policy_actor
 from mission_gym.run.recorder import Listener, Recorder
 from mission_gym.run.repro import write_bundle
 from mission_gym.run.signals import stop_on_signals
-from mission_gym.run.snapshot import restore_snapshot, take_snapshot
+from mission_gym.run.snapshot import count_steps, restore_snapshot, take_snapshot
 from mission_gym.run.telemetry import Telemetry
 from mission_gym.store.checkpoints import (
     Checkpoint,
@@ -63,10 +63,9 @@ class Session:
         self.counters: dict[str, Any] = {"last_eval": 0, "last_save": -1, "episode_offset": 0, "goal": None}
         self.counters |= {"env_failures": 0}
         seeds = training_seeds(config.run.seed, self.counters)
-        self.vec, self.collector, self.block = make_collector(config, self.environment, seeds)
+        self.vec, self.collector, self.blocks = make_collector(config, self.environment, seeds)
         self.telemetry = Telemetry(config, self.spec, self.collector, self.learner)
         self.cause = ""
-        self._collecting = False
         self._saved_at = self._status_at = self._rate_at = time.monotonic()
         self._rate_step = 0
         self._rate = 0.0
@@ -79,15 +78,15 @@ class Session:
 
     @property
     def step(self) -> int:
-        """Transitions collected, the block in hand included."""
-        return self.learner.step + self.block.filled * self.block.num_rows
+        """Transitions learned from, and those of the block that is being filled."""
+        return count_steps(self.learner, self.blocks)
 
     def restore(self, checkpoint: Checkpoint) -> list[str]:
         """Take up a checkpoint of this run; returns how the environments came back."""
         record = checkpoint.state_json["counters"]
         self.counters |= record["session"] | {"goal": None}
         self.recorder.load_state(record["recorder"], checkpoint.step)
-        ways = restore_snapshot(checkpoint, self.learner, self.vec, self.block, self.collector)
+        ways = restore_snapshot(checkpoint, self.learner, self.vec, self.blocks, self.collector)
         self._first_step = self._rate_step = self.learner.step
         return ways
 
@@ -117,16 +116,11 @@ class Session:
                     )
                 self._between_updates()
                 if not self._ended():
-                    loop = run_loop(
-                        self.collector,
-                        self.learner,
-                        self.block,
-                        config.run.timesteps,
-                        self._out_of_time,
-                    )
-                    self._collecting = True
-                    for progress in loop:
-                        self._collecting = False
+                    train = overlap.run if config.compute.overlap == "on" else loop.run
+                    total = config.run.timesteps
+                    for progress in train(
+                        self.collector, self.learner, self.blocks, total, self._out_of_time
+                    ):
                         self.telemetry.see(progress)
                         with self.telemetry.clock.phase("record"):
                             self._record(progress)
@@ -134,8 +128,6 @@ class Session:
                         yield progress
                         if self._ended() or self._out_of_time():
                             break
-                        self._collecting = True
-                    self._collecting = False
                 self._finish()
             except GeneratorExit:
                 self._save_and_end("stopped", "the caller left the loop")
@@ -193,16 +185,23 @@ class Session:
         try:
             weights = self.learner.weights().arrays.values()
             if all(np.isfinite(array).all() for array in weights):
-                # An error while collecting leaves the environments at different steps.
-                torn = self._collecting and self.block.filled < self.block.num_steps
+                saved = self.counters["last_save"] == self.learner.step
                 if isinstance(error, NotFiniteError):
-                    clear_block(self.block)
-                if self.counters["last_save"] != self.learner.step:
-                    self._save(torn=torn)
+                    # With overlap the checkpoint of this step holds the block that can't be learned from.
+                    saved = saved and len(self.blocks) == 1
+                    for block in self.blocks:
+                        clear_block(block)
+                if not saved:
+                    self._save(score=self._last_score(), torn=self.collector.torn)
         except MissionGymError as second:
             self.recorder.listener({"event": "warning", "message": f"nothing was saved: {second}"})
         self._keep_repro(error)
         self._end("failed", cause)
+
+    def _last_score(self) -> float | None:
+        """The score of the checkpoint at this step, which a new one must not lose."""
+        infos = list_checkpoints(self.run.checkpoints)
+        return next((info.meta.get("score") for info in infos if info.step == self.learner.step), None)
 
     def fail_early(self, error: MissionGymError) -> None:
         """Record a failure before the first step: there is nothing to save."""
@@ -272,7 +271,7 @@ class Session:
     def _between_updates(self) -> None:
         """Make the evaluation and the checkpoint that are due; what a stop left undone is made on resume."""
         step = self.learner.step
-        if self.block.filled or self.stop():
+        if newest(self.blocks).filled or self.stop():
             return
         if _is_due(step, self.counters["last_eval"], self.config.evaluation.eval_freq):
             self._evaluate()
@@ -322,7 +321,7 @@ class Session:
             self.counters["last_save"] = self.learner.step if torn else self.step
             try:
                 counters = {"session": self.counters, "recorder": self.recorder.state()}
-                snapshot = take_snapshot(self.learner, self.vec, self.block, counters, torn=torn)
+                snapshot = take_snapshot(self.learner, self.vec, self.blocks, counters, torn=torn)
                 save_checkpoint(
                     self.run.checkpoints,
                     snapshot.step,

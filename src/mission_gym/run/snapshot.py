@@ -1,64 +1,80 @@
 """A run in the middle: what a checkpoint holds, and how everything comes back from it.
 
-A checkpoint is the state before an update: learner, statistics, counters, environments, and the block
-in hand where one was begun. Random streams are functions of the counters, so they need no room.
+A checkpoint is the state before an update: learner, statistics, counters, environments, and the blocks
+in hand where some were begun. Random streams are functions of the counters, so they need no room.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mission_gym.data import Array, Block, Episode
 from mission_gym.env.resume import SlotState, pack_states, unpack_states
 from mission_gym.learner.ppo import PpoLearner, strip
-from mission_gym.rollout.collector import BlockCollector, cut_row, pack_block, unpack_block
+from mission_gym.pipeline.loop import newest
+from mission_gym.rollout.collector import BlockCollector, clear_block, cut_row, pack_block, unpack_block
 from mission_gym.run.assemble import Vector
 from mission_gym.store.checkpoints import Checkpoint
 
-_MAX_BLOCK_BYTES = 512 << 20  # a larger block in hand is collected again rather than saved in haste
+_MAX_BLOCK_BYTES = 512 << 20  # larger blocks in hand are collected again rather than saved in haste
+_PREFIXES = ("block", "next")  # of the blocks in hand, in their order
 
 
 @dataclass(slots=True)
 class Snapshot:
     """The parts of a checkpoint, ready to be written."""
 
-    step: int  # transitions collected, the block in hand included
+    step: int  # see count_steps
     policy: dict[str, Array]
     state: dict[str, Array]
     state_json: dict[str, Any]
 
 
+def count_steps(learner: PpoLearner, blocks: Sequence[Block]) -> int:
+    """Transitions learned from, and those of the block that is being filled. A full one that waits for its
+    update beside it does not count yet, so that a step names one policy, with overlap or without."""
+    block = newest(blocks)
+    return learner.step + block.filled * block.num_rows
+
+
 def take_snapshot(
-    learner: PpoLearner, vec: Vector, block: Block, counters: dict[str, Any], *, torn: bool = False
+    learner: PpoLearner, vec: Vector, blocks: Sequence[Block], counters: dict[str, Any], *, torn: bool = False
 ) -> Snapshot:
     """Gather the state. `torn`: a vector step was broken off, so that the environments stand at
-    different steps; they start their next episodes, and the block in hand is dropped."""
+    different steps; they start their next episodes, and the block that was being filled is dropped."""
     states = _boundaries(vec) if torn else vec.state()
+    lost = 0
+    if torn:
+        lost = newest(blocks).filled
+        clear_block(newest(blocks))
     arrays = learner.arrays()
-    filled, lost = (0, block.filled) if torn else (block.filled, 0)
     env_arrays, env_json = pack_states(states)
     state = {name: array for name, array in arrays.items() if not name.startswith("policy/")} | env_arrays
-    episodes: list[Episode] = []
-    if filled:
-        packed = pack_block(block)
-        if sum(array.nbytes for array in packed.values()) <= _MAX_BLOCK_BYTES:
-            state |= packed
-            episodes = block.episodes
-        else:
-            lost, filled = filled, 0
+    held = {prefix: block for prefix, block in zip(_PREFIXES, blocks, strict=False) if block.filled}
+    packed = {
+        name: array for prefix, block in held.items() for name, array in pack_block(block, prefix).items()
+    }
+    step = count_steps(learner, blocks)
+    if sum(array.nbytes for array in packed.values()) > _MAX_BLOCK_BYTES:
+        step, lost = learner.step, lost + sum(block.filled for block in held.values())
+        held = {}
+    elif held:
+        state |= packed
+    elif len(blocks) > 1 and (behind := learner.behind()) is not None:
+        # A finished run that is extended collects its next block with the weights it would have had.
+        state |= {f"behind/{name}": array for name, array in behind.arrays.items()}
+    in_hand: dict[str, Any] = {}
+    for prefix, block in held.items():
+        in_hand[f"{prefix}_filled"] = block.filled
+        in_hand[f"{prefix}_episodes"] = [list(episode) for episode in block.episodes]
     return Snapshot(
-        step=learner.step + filled * block.num_rows,
+        step=step,
         policy=strip(arrays, "policy/"),
         state=state,
-        state_json={
-            "environments": env_json,
-            "block_filled": filled,
-            "block_lost": lost,
-            "block_episodes": [list(episode) for episode in episodes],
-            "counters": counters,
-        },
+        state_json={"environments": env_json, "block_lost": lost, "counters": counters} | in_hand,
     )
 
 
@@ -70,25 +86,36 @@ def _boundaries(vec: Vector) -> list[SlotState]:
 
 
 def restore_snapshot(
-    checkpoint: Checkpoint, learner: PpoLearner, vec: Vector, block: Block, collector: BlockCollector
+    checkpoint: Checkpoint,
+    learner: PpoLearner,
+    vec: Vector,
+    blocks: Sequence[Block],
+    collector: BlockCollector,
 ) -> list[str]:
     """Bring everything back; returns how the environments came back, to be said aloud."""
     load_learner(checkpoint, learner)
     document = checkpoint.state_json
-    if document["block_filled"]:
-        unpack_block(block, checkpoint.state)
-        block.episodes = [Episode(*fields) for fields in document["block_episodes"]]
+    held = []
+    for prefix, block in zip(_PREFIXES, blocks, strict=False):
+        if document.get(f"{prefix}_filled"):
+            unpack_block(block, checkpoint.state, prefix)
+            block.episodes = [Episode(*fields) for fields in document[f"{prefix}_episodes"]]
+            held.append(block)
+    behind = strip(checkpoint.state, "behind/")
+    if behind:
+        learner.load_behind(behind)
     states: list[SlotState] = unpack_states(checkpoint.state, document["environments"])
     batch, ways = vec.restore(states)
     collector.go_on(batch)
     for row, way in enumerate(ways):
         if way.startswith("boundary"):
-            cut_row(block, block.filled, row)
-            if learner.return_scale is not None:
+            if held:
+                cut_row(held[-1], held[-1].filled, row)
+            elif learner.return_scale is not None:
                 learner.return_scale.sums[row] = 0.0
     told = [f"{count} of {len(ways)} environments came back by {way}" for way, count in Counter(ways).items()]
     if document["block_lost"]:
-        told.append(f"{document['block_lost'] * block.num_rows} steps were not saved and are lost")
+        told.append(f"{document['block_lost'] * blocks[0].num_rows} steps were not saved and are lost")
     return told
 
 

@@ -1,0 +1,280 @@
+"""Runs with overlap: exact resume at any poll, extension, contained failures, what `auto` chooses."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_exact_resume import (
+    assert_equal_runs,
+    drain,
+    final_state,
+    rows,
+    silent,
+    start,
+    stop_at_poll,
+)
+
+import mission_gym as mg
+from mission_gym.cli.main import main
+from mission_gym.config.layers import resolve
+from mission_gym.config.rules import finish
+from mission_gym.errors import ConfigError, EnvContractError, NotFiniteError, WorkerDied
+from mission_gym.run.overlapping import choose_overlap
+from mission_gym.run.starting import resume_run
+from mission_gym.store.checkpoints import list_checkpoints, load_last_good
+from mission_gym.store.files import read_json
+from mission_gym.store.resolve import list_runs
+from mission_gym.store.rundir import RunDir
+
+sys.path.append(str(Path(__file__).parent.parent / "vector"))
+ON = {"overlap": "on"}
+NO_EVAL = {"eval_freq": 0, "eval_episodes": None}
+WORKERS = {"vector": "workers", "num_workers": 2} | ON | NO_EVAL
+FAULTY = "mission_gym.env.toys:Faulty"
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunDir]:
+    made: dict[str, RunDir] = {}
+
+    def get(env: str, **flags: Any) -> RunDir:
+        key = f"{env} {flags}"
+        if key not in made:
+            with start(tmp_path_factory.mktemp("straight"), env, **flags) as session:
+                made[key] = drain(session)
+        return made[key]
+
+    return get
+
+
+def resume(run: RunDir) -> list[str]:
+    said: list[dict[str, Any]] = []
+    with resume_run(run, said.append) as session:
+        drain(session)
+    notes: list[str] = next(event["notes"] for event in said if event["event"] == "resume")
+    return notes
+
+
+@pytest.mark.parametrize(
+    ("env", "poll"),
+    [*(("CartPole-v1", poll) for poll in (8, 21, 30, 47, 75)), ("mission_gym.env.toys:DictMask", 30)],
+)
+def test_interrupted_anywhere_and_resumed_equals_a_straight_run(
+    env: str, poll: int, tmp_path: Path, straight: Callable[..., RunDir]
+) -> None:
+    """Polls are counted over both threads: the stop falls into collecting, learning or evaluating."""
+    with start(tmp_path, env, **ON) as session:
+        stop_at_poll(session, poll)
+        run = drain(session)
+    assert run.read_status()["state"] == "stopped"
+    assert "the resume is exact" in resume(run)
+    assert_equal_runs(run, straight(env, **ON))
+
+
+def test_interrupted_again_and_again(tmp_path: Path, straight: Callable[..., RunDir]) -> None:
+    flags = ON | NO_EVAL
+    with start(tmp_path, "CartPole-v1", **flags) as session:
+        stop_at_poll(session, 25)
+        run = drain(session)
+    interruptions = 0
+    while run.read_status()["state"] != "done":
+        with resume_run(run, silent) as session:
+            stop_at_poll(session, 45)
+            drain(session)
+        interruptions += 1
+    assert interruptions > 3
+    assert_equal_runs(run, straight("CartPole-v1", **flags))
+
+
+@pytest.mark.parametrize("poll", [3, 9])
+def test_workers_are_interrupted_and_resumed_alike(
+    poll: int, tmp_path: Path, straight: Callable[..., RunDir]
+) -> None:
+    with start(tmp_path, "CartPole-v1", **WORKERS) as session:
+        stop_at_poll(session, poll)
+        run = drain(session)
+    assert "the resume is exact" in resume(run)
+    assert_equal_runs(run, straight("CartPole-v1", **WORKERS))
+
+
+@pytest.mark.parametrize("backend", [{"vector": "workers", "num_workers": 2}, {"vector": "threads"}])
+def test_every_backend_gives_the_same_run(
+    backend: dict[str, Any], tmp_path: Path, straight: Callable[..., RunDir]
+) -> None:
+    flags = ON | NO_EVAL | {"acting_rows": 2}
+    serial = straight("CartPole-v1", **flags)
+    with start(tmp_path, "CartPole-v1", **flags, **backend) as session:
+        run = drain(session)
+    assert final_state(run) == final_state(serial)
+    assert rows(run) == rows(serial)
+    lags = [row["train/lag"] for row in rows(run) if row["event"] == "progress"]
+    assert lags == [0, 1, 1, 1, 1, 1]
+
+
+def test_a_finished_run_is_extended_as_if_it_had_been_longer(tmp_path: Path) -> None:
+    """The next block is collected with the weights before the last update, as it would have been."""
+    constant = {"learning_rate_final": "none", "clip_range_final": "none"} | ON
+    with start(tmp_path, "CartPole-v1", **constant) as session:
+        run = drain(session)
+    with resume_run(run, silent, timesteps=512) as session:
+        drain(session)
+    with start(tmp_path, "CartPole-v1", timesteps=512, **constant) as session:
+        longer = drain(session)
+    assert final_state(run)[0] == final_state(longer)[0]
+    assert [row for row in rows(run) if row["event"] == "progress"] == [
+        row for row in rows(longer) if row["event"] == "progress"
+    ]
+
+
+def test_a_branch_may_turn_overlap_on(tmp_path: Path, straight: Callable[..., RunDir]) -> None:
+    parent = straight("CartPole-v1", overlap="off")
+    flags = ["--overlap", "on", "--timesteps", "512", "--runs-dir", str(tmp_path)]
+    assert main(["branch", str(parent.path), *flags]) == 0
+    (child,) = list_runs(tmp_path)
+    lags = [row["train/lag"] for row in rows(child) if row["event"] == "progress"]
+    assert lags == [0, 1]
+
+
+def test_a_worker_that_dies_beside_an_update_costs_an_episode(tmp_path: Path) -> None:
+    kwargs = ["kind=exit", "at=18", f"once={tmp_path / 'x'}"]
+    flags = WORKERS | {"env_kwargs": kwargs, "max_restarts": 1}
+    with start(tmp_path, "hazards:Hazard", **flags) as session:
+        run = drain(session)
+    status = run.read_status()
+    assert status["state"] == "done"
+    assert status["worker_restarts"] == 1
+    assert status["env_failures"] == 2  # both environments of that worker
+
+
+def test_workers_beyond_recovery_fail_the_run_with_its_checkpoint_kept(tmp_path: Path) -> None:
+    flags = {
+        "n_steps_per_env": 8, "env_kwargs": ["kind=exit", "at=18"], "max_restarts": 0,
+        "checkpoint_freq": 10_000,
+    }  # fmt: skip
+    with (
+        pytest.raises(WorkerDied, match=r"environment \d, seed \d+"),
+        start(tmp_path, "hazards:Hazard", **WORKERS, **flags) as session,
+    ):
+        drain(session)
+    (run,) = list_runs(tmp_path)
+    assert run.read_status()["state"] == "failed"
+    checkpoint, notes = load_last_good(run.checkpoints)
+    assert not notes
+    # The second block was whole and is kept; the third, which broke off beside its update, is dropped.
+    assert checkpoint.step == 32
+    assert checkpoint.state_json["block_filled"] == 8
+    assert "next_filled" not in checkpoint.state_json
+    assert checkpoint.state["block/version"].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("fail", "error", "match"),
+    [
+        ("nan", NotFiniteError, r"observation leaf 0 of environment \d is nan at step"),
+        ("shape", EnvContractError, "shape"),
+    ],
+)
+def test_a_failure_keeps_what_was_learned_and_can_be_mended(
+    fail: str, error: type[Exception], match: str, tmp_path: Path
+) -> None:
+    flags = ON | NO_EVAL | {"env_kwargs": {"fail": fail, "after": 3}}
+    with pytest.raises(error, match=match), start(tmp_path, FAULTY, **flags) as session:
+        drain(session)
+    (run,) = list_runs(tmp_path)
+    assert run.read_status()["state"] == "failed"
+    config = run.config_yaml.read_text()
+    run.config_yaml.write_text(config.replace("after: 3", "after: 100000"))
+    resume(run)
+    assert run.read_status()["state"] == "done"
+
+
+def test_a_block_too_large_to_be_saved_is_told_as_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mission_gym.run.snapshot._MAX_BLOCK_BYTES", 100)
+    with start(tmp_path, "CartPole-v1", **ON) as session:
+        stop_at_poll(session, 60)
+        run = drain(session)
+    notes = resume(run)
+    assert any("steps were not saved and are lost" in note for note in notes)
+    assert any("the resume is not exact" in note for note in notes)
+    assert run.read_status()["state"] == "done"
+
+
+def test_checkpoints_and_evaluations_share_the_steps_of_a_run_without_overlap(
+    straight: Callable[..., RunDir],
+) -> None:
+    names = [
+        [info.step for info in list_checkpoints(straight("CartPole-v1", overlap=choice).checkpoints)]
+        for choice in ("on", "off")
+    ]
+    assert names[0] == names[1]
+    steps = [
+        [row["step"] for row in rows(straight("CartPole-v1", overlap=choice))] for choice in ("on", "off")
+    ]
+    assert steps[0] == steps[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "value", "reason"),
+    [
+        ({"vector": "serial"}, "off", "share the CPU"),
+        ({"vector": "workers"}, "off", "share the CPU"),
+        ({"vector": "threads"}, "on", "environments wait"),
+        ({"vector": "threads", "blocks": "first_ready"}, "off", "go on beside updates already"),
+        ({"vector": "workers", "device": "cuda"}, "on", "while the learner uses cuda"),
+        ({"vector": "threads", "n_epochs": 300}, "off", "1200 gradient steps of 0.0003 without a target_kl"),
+        ({"vector": "threads", "n_epochs": 300, "target_kl": 0.03}, "on", "environments wait"),
+    ],
+)
+def test_auto_is_on_where_the_phases_use_different_resources(
+    flags: dict[str, Any], value: str, reason: str
+) -> None:
+    wanted = {"n_envs": 8, "n_steps_per_env": 128, "device": "cpu"} | flags
+    resolved, _ = finish(resolve("Env-v0", wanted))
+    fact = choose_overlap(resolved.config)
+    assert fact.value == value
+    assert reason in fact.reason
+
+
+@pytest.mark.parametrize(
+    ("flags", "stored", "reason"),
+    [
+        ([], "off", "share the CPU"),
+        (["--overlap", "on"], "on", "as asked for"),
+        (["--set", "compute.overlap=on"], "on", "as asked for"),
+        (["--vector", "threads"], "on", "environments wait"),
+        (["--vector", "threads", "--overlap", "off"], "off", "as asked for"),
+    ],
+)
+def test_the_choice_is_stored_and_explained(
+    flags: list[str], stored: str, reason: str, tmp_path: Path
+) -> None:
+    size = ["--n-envs", "2", "--n-steps", "16", "--timesteps", "64", "--eval-freq", "0", "--no-tensorboard"]
+    assert main(["train", "CartPole-v1", *size, *flags, "--runs-dir", str(tmp_path)]) == 0
+    (run,) = list_runs(tmp_path)
+    assert f"overlap: '{stored}'" in run.config_yaml.read_text()
+    (fact,) = [fact for fact in read_json(run.plan_json)["facts"] if fact["name"] == "overlap"]
+    assert fact["value"] == stored
+    assert reason in fact["reason"]
+
+
+def test_first_ready_segments_need_no_overlap(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"overlap=on is not used: segments of --blocks first_ready go on"),
+        start(tmp_path, "CartPole-v1", **WORKERS, blocks="first_ready"),
+    ):
+        pass
+
+
+@pytest.mark.slow
+def test_cartpole_is_solved_with_overlap(tmp_path: Path) -> None:
+    run = mg.train(
+        "CartPole-v1", timesteps=100_000, seed=1, overlap="on", runs_dir=str(tmp_path), tensorboard=False,
+        progress=False,
+    )  # fmt: skip
+    assert run.evaluate(episodes=100)["return_mean"] >= 475.0
