@@ -13,6 +13,7 @@ from mission_gym.bench.accounting import measure_accounting
 from mission_gym.bench.capture import ORIGINAL, CaptureGrid, measure_capture
 from mission_gym.bench.contest import make_row, run_jobs
 from mission_gym.bench.learning import LearningCase, LearningGrid, make_learning_row, measure_learning
+from mission_gym.bench.overlap import OverlapGrid, make_overlap_row, measure_overlap
 from mission_gym.bench.ppo import PpoCase, PpoGrid, measure_ppo
 from mission_gym.bench.sides import Evaluation, Job, Result
 from mission_gym.errors import UsageError, WorkerError
@@ -79,6 +80,29 @@ def test_capture_measures_simulator_memory_and_training():
     ]
     assert [row["peers"].get(ORIGINAL) for row in rows] == [1750.0, 1750.0, None, 590.0]
     assert 0 < rows[2]["ours"] < 20_000
+
+
+def test_overlap_measures_time_and_learning():
+    grid = OverlapGrid(
+        (("CartPole-v1", 512),), (1,), n_envs=4, n_steps=8, wait_s=0.001, num_updates=1, repeats=1
+    )
+    waiting, learning = measure_overlap(grid)
+    assert waiting["case"].startswith("4 environments that wait 1 ms")
+    assert waiting["ratio"] == waiting["peers"]["overlap off"] / waiting["ours"]
+    assert learning["case"] == "CartPole-v1, 512 steps"
+    assert learning["returns"].keys() == {"on", "off"}
+
+
+def test_overlap_differences_are_told_in_pooled_deviations():
+    column = {
+        f"ours {form}": [_result(None, (10, 0.1, 5.0), (20, 0.2, number)) for number in numbers]
+        for form, numbers in (("on", (1.0, 2.0, 3.0)), ("off", (2.0, 4.0, 6.0)))
+    }
+    row = make_overlap_row("case", column)
+    assert (row["ours"], row["peers"]) == (2.0, {"overlap off": 4.0})
+    assert row["pooled_deviation"] == pytest.approx(2.5**0.5)  # variances 1 and 4
+    assert row["difference_in_deviations"] == pytest.approx(-2.0 / 2.5**0.5)
+    assert row["mean_of_evaluations"]["on"] == [3.0, 3.5, 4.0]
 
 
 def test_learning_runs_every_side():

@@ -17,6 +17,7 @@ from mission_gym.bench.accounting import measure_accounting
 from mission_gym.bench.capture import CaptureGrid, measure_capture
 from mission_gym.bench.contest import PEERS, Row, find_sides
 from mission_gym.bench.learning import ALL_CASES, LearningGrid, measure_learning
+from mission_gym.bench.overlap import OverlapGrid, measure_overlap
 from mission_gym.bench.ppo import PpoGrid, measure_ppo
 from mission_gym.bench.soak import measure_soak
 from mission_gym.bench.vector import FULL, VectorGrid, measure_vector
@@ -52,6 +53,11 @@ def _accounting(full: bool) -> list[Row]:
     return measure_accounting(500_000 if full else 100_000)
 
 
+def _overlap(full: bool) -> list[Row]:
+    lander = (("LunarLander-v3", 500_000),) if full else ()
+    return measure_overlap(OverlapGrid(cases=(*lander, *OverlapGrid().cases)))
+
+
 CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "ppo": _ppo,
     "learning": _learning,
@@ -59,6 +65,7 @@ CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "soak": _soak,
     "capture": _capture,
     "accounting": _accounting,
+    "overlap": _overlap,
 }
 
 

@@ -19,7 +19,7 @@ class BenchFlags:
 
     name: Annotated[
         tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="NAME", help="ppo, learning, vector, capture, soak or accounting."),
+        tyro.conf.arg(metavar="NAME", help="ppo, learning, vector, capture, overlap, soak or accounting."),
     ]
     full: Annotated[
         Switch,
