@@ -204,3 +204,11 @@ def test_clean_leaves_a_locked_run_alone(family, tmp_path, capsys):
         assert main(["runs", "clean", "child", "--yes", "--runs-dir", str(runs_dir)]) == 2
     assert "is in use by process" in capsys.readouterr().err
     assert run.exists
+
+
+def test_doctor_tells_the_machine(tmp_path, capsys):
+    assert main(["doctor", "--json", "--runs-dir", str(tmp_path)]) in (0, 2)
+    document = json.loads(capsys.readouterr().out)
+    assert document["machine"]["usable_cores"] >= 1
+    assert document["torch"]["devices"][0]["name"] == "cpu"
+    assert {"level", "name", "what", "why", "fix"} == set(document["findings"][0])

@@ -6,7 +6,6 @@ same rows in bench-results/. A ratio above 1 means that ours is better. Progress
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -23,6 +22,7 @@ from mission_gym.bench.soak import measure_soak
 from mission_gym.bench.vector import FULL, VectorGrid, measure_vector
 from mission_gym.errors import UsageError, nearest
 from mission_gym.procs import usable_cores
+from mission_gym.procs.machine import read_cpu_name
 from mission_gym.run.starting import versions
 from mission_gym.store.files import disk_errors, write_json
 
@@ -89,14 +89,4 @@ def run_bench(name: str, *, full: bool) -> list[Row]:
 def _describe_machine() -> dict[str, str]:
     """Processor, cores and the versions that speed depends on."""
     peers = {PEERS[side]: version(PEERS[side]) for side in find_sides() if side in PEERS}
-    return {"cpu": _name_cpu(), "cores": str(usable_cores())} | versions() | peers
-
-
-def _name_cpu() -> str:
-    """The processor's model where the system tells it, else its kind."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return {"cpu": read_cpu_name(), "cores": str(usable_cores())} | versions() | peers

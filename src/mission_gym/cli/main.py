@@ -30,6 +30,7 @@ COMMANDS = {
     "eval": _Command("evaluating", "play held-out episodes with a run's policy", "evaluate"),
     "baselines": _Command("evaluating", "random, no-op and scripted policies on the same episodes"),
     "check": _Command("evaluating", "the environment doctor: what is wrong, why, and the fix"),
+    "doctor": _Command("machine", "examine this machine: what is wrong, why, and the one fix"),
     "record": _Command("recording", "film the episodes that a run's policy plays"),
     "play": _Command("playing", "play an environment by hand, in a window"),
     "runs": _Command("runs", "list, show, compare, lineage, timeline, clean"),
@@ -55,8 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         known = ", ".join(COMMANDS)
         return _say(f"{name!r} is not a command{nearest(name, COMMANDS)}; the commands are {known}", 2)
-    for variable in _THREAD_CAPS:
-        os.environ.setdefault(variable, "1")
+    if name != "doctor":  # which tells what the user has set
+        for variable in _THREAD_CAPS:
+            os.environ.setdefault(variable, "1")
     command = COMMANDS[name]
     module = importlib.import_module(f"mission_gym.cli.{command.module}")
     try:

@@ -6,8 +6,9 @@ parent's import path, and its output in a bounded log. When the parent is gone, 
 ends the children and everything they started.
 """
 
-from mission_gym.procs.children import BoundedLog, Child, dump_object, usable_cores, wait_for_replies
+from mission_gym.procs.children import BoundedLog, Child, dump_object, wait_for_replies
 from mission_gym.procs.inside import Link, child_main, describe_error
+from mission_gym.procs.machine import MachineFacts, free_memory_bytes, read_machine, usable_cores
 from mission_gym.procs.memory import Carver, Region
 
 __all__ = [
@@ -15,10 +16,13 @@ __all__ = [
     "Carver",
     "Child",
     "Link",
+    "MachineFacts",
     "Region",
     "child_main",
     "describe_error",
     "dump_object",
+    "free_memory_bytes",
+    "read_machine",
     "usable_cores",
     "wait_for_replies",
 ]

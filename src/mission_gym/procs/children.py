@@ -168,13 +168,6 @@ def wait_for_replies(children: Iterable[Child], timeout_s: float, *, spin: bool 
     return [by_pipes[pipes] for pipes in wait_for_pipes(list(by_pipes), timeout_s, spin)]
 
 
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def dump_object(target: Any) -> bytes:
     """A callable of the user's, or what holds one, for a child: by import path, else by value."""
     import cloudpickle  # type: ignore[import-untyped]

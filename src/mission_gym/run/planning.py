@@ -6,7 +6,6 @@ import time
 from itertools import pairwise
 
 import numpy as np
-import psutil
 
 from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec, Fact, Plan
@@ -14,6 +13,7 @@ from mission_gym.errors import ConfigError
 from mission_gym.learner.kernel import Samples, StepSettings
 from mission_gym.learner.ppo import PpoLearner
 from mission_gym.policy import Encoded
+from mission_gym.procs import free_memory_bytes
 from mission_gym.rollout.collector import BlockCollector, block_bytes
 from mission_gym.run.overlapping import explain_overlap
 
@@ -34,7 +34,7 @@ def check_memory(config: Config, spec: EnvSpec) -> int:
     # First-ready segments are made in a block of their own.
     copies = 3 if config.compute.overlap == "on" or config.vector.blocks == "first_ready" else 2
     need = fixed + copies * config.vector.n_envs * per_env
-    free = psutil.virtual_memory().available
+    free = free_memory_bytes()
     if need > free:
         fits = max(1, int((free - fixed) // (copies * per_env)))
         raise ConfigError(

@@ -1,0 +1,85 @@
+"""The devices that torch computes on: what its build can use, and one real kernel timed on each."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+_SIZE = 1024  # of the square matrices that are multiplied
+_REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """One device, and the seconds of one product of two 1024 x 1024 float32 matrices on it."""
+
+    name: str  # cpu, cuda:0, mps
+    title: str = ""
+    capability: tuple[int, int] | None = None  # of an NVIDIA card
+    memory_bytes: int | None = None
+    matmul_s: float | None = None
+    error: str = ""  # what the kernel raised
+
+    @property
+    def gflops(self) -> float | None:
+        """What the product reached, in 10**9 operations a second."""
+        return None if self.matmul_s is None else 2e-9 * _SIZE**3 / self.matmul_s
+
+
+@dataclass(frozen=True, slots=True)
+class TorchFacts:
+    """The torch that is installed; `version` is None where it can't be imported."""
+
+    version: str | None
+    error: str = ""
+    cuda_build: str | None = None  # CUDA version that it was built for
+    architectures: tuple[str, ...] = ()  # sm_80, compute_90, ... that the build holds code for
+    devices: tuple[DeviceFacts, ...] = ()
+
+
+def read_torch() -> TorchFacts:
+    """Import torch, list its devices and run the kernel on each."""
+    try:
+        import torch
+    except Exception as error:  # noqa: BLE001  border: a broken installation raises whatever it likes
+        return TorchFacts(None, f"{type(error).__name__}: {error}")
+    devices = [measure_device("cpu")]
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            card = torch.cuda.get_device_properties(index)
+            capability = (int(card.major), int(card.minor))
+            devices.append(measure_device(f"cuda:{index}", card.name, capability, int(card.total_memory)))
+    if torch.backends.mps.is_available():
+        devices.append(measure_device("mps", "Apple GPU"))
+    return TorchFacts(
+        version=str(torch.__version__),
+        cuda_build=torch.version.cuda,
+        architectures=tuple(torch.cuda.get_arch_list()) if torch.version.cuda else (),
+        devices=tuple(devices),
+    )
+
+
+def measure_device(
+    name: str,
+    title: str = "",
+    capability: tuple[int, int] | None = None,
+    memory_bytes: int | None = None,
+) -> DeviceFacts:
+    """Time the kernel on a device: the best of a few, its result brought back to be sure it was made."""
+    import torch
+
+    seconds: float | None = None
+    message = ""
+    try:
+        matrix: Any = torch.full((_SIZE, _SIZE), 0.5, device=name)
+        for _ in range(1 + _REPEATS):  # the first one loads the library
+            start = time.perf_counter()
+            total = float((matrix @ matrix)[0, 0].item())
+            elapsed = time.perf_counter() - start
+            seconds = elapsed if seconds is None else min(seconds, elapsed)
+        if total != 0.25 * _SIZE:
+            message = f"a product came out as {total} instead of {0.25 * _SIZE}"
+    except Exception as error:  # noqa: BLE001  border: drivers raise whatever they like
+        message = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return DeviceFacts(name, title, capability, memory_bytes, None if message else seconds, message)
