@@ -1,0 +1,133 @@
+"""What the planner is given, and what it gives back. Seconds are wall seconds, costs are per transition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from mission_gym.procs import MachineFacts
+
+
+@dataclass(frozen=True, slots=True)
+class EnvFacts:
+    """One environment, as measured in children."""
+
+    step_s: float  # mean of a step with its share of resets, alone on the machine
+    cpu_share: float = 1.0  # CPU seconds per second of stepping; far below 1, it waits
+    spread: float = 0.0  # standard deviation of a step over its mean
+    slowdown: float = 1.0  # of a step when every core steps
+    memory_bytes: int = 1 << 20  # of one more environment in a process
+    worker_bytes: int = 60 << 20  # of a worker process, without environments
+
+    @property
+    def waits(self) -> bool:
+        return self.cpu_share < 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ActCost:
+    """Choosing actions, the collector's own work included."""
+
+    call_s: float = 40e-6  # of one call, whatever its rows
+    row_s: float = 2e-6
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateCost:
+    """One way to learn, and its seconds for each transition collected: all epochs."""
+
+    device: str
+    kernel: str
+    threads: int
+    step_s: float
+
+    def __str__(self) -> str:
+        threads = f", {self.threads} threads" if self.threads > 1 else ""
+        return f"{self.kernel} kernel on {self.device}{threads}"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How environments are spread."""
+
+    backend: str
+    num_workers: int
+    n_envs: int
+    n_steps_per_env: int
+
+    @property
+    def rollout(self) -> int:
+        return self.n_envs * self.n_steps_per_env
+
+    def __str__(self) -> str:
+        where = f" in {self.num_workers} workers" if self.backend == "workers" else f", {self.backend}"
+        return f"{self.n_envs} environments{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A layout that was really run for a moment."""
+
+    layout: Layout
+    collect_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is fixed, and what may be chosen. `layout` is what the fixed rules give."""
+
+    layout: Layout
+    backends: tuple[str, ...]  # that may be chosen, that of `layout` included
+    open_envs: bool = False
+    open_steps: bool = True  # may shrink to hold the rollout
+    open_workers: bool = True
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    step_bytes: int = 64  # of a transition in a block
+    base_bytes: int = 400 << 20  # of the process that learns: torch, network, optimizer
+
+    @property
+    def min_steps(self) -> int:
+        """The horizon of the advantage's trace: shorter segments would cut what it sees."""
+        return ceil(1.0 / max(1.0 - self.gamma * self.gae_lambda, 1e-3))
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that a plan is made from. `updates` begins with the fixed rules' own."""
+
+    machine: MachineFacts
+    env: EnvFacts
+    act: ActCost
+    updates: Sequence[UpdateCost]
+    wishes: Wishes
+    trials: Sequence[Trial] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScalePoint:
+    """One row of the scaling table."""
+
+    n_envs: int
+    n_steps_per_env: int
+    backend: str
+    num_workers: int
+    steps_per_s: float
+    memory_bytes: int
+    fits: bool = True
+    knee: bool = False  # more environments give less than a twentieth
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen, what it should reach, and why."""
+
+    layout: Layout
+    update: UpdateCost
+    collect_s: float
+    steps_per_s: float
+    memory_bytes: int
+    reasons: tuple[str, ...]
+    changes: tuple[str, ...]  # of what learning sees
+    scaling: tuple[ScalePoint, ...]
