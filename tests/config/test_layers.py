@@ -178,7 +178,7 @@ def test_with_values_replaces_and_checks() -> None:
     assert planned.sources["vector.n_envs"] == "plan"
     assert not planned.explicit("vector.n_envs")
     assert resolved.config.vector.n_envs == 8
-    with pytest.raises(ConfigError, match=r"n_envs=0 should be greater than or equal to 1 \[plan\]"):
+    with pytest.raises(ConfigError, match=r"n_envs: 0 is below 1; use 1 or more, or auto \[plan\]"):
         resolved.with_values({"vector.n_envs": 0}, "plan")
 
 

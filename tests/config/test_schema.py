@@ -54,7 +54,7 @@ def test_raw_values_become_typed(name: str, raw: Any, value: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "raw", "message"),
     [
-        ("n_envs", 0, r"n_envs=0 should be greater than or equal to 1 \[flag --n-envs\]"),
+        ("n_envs", 0, r"n_envs: 0 is below 1; use 1 or more, or auto \[flag --n-envs\]"),
         ("n_envs", "lots", r"n_envs: 'lots' is not a whole number.*\[flag --n-envs\]"),
         ("n_envs", True, "n_envs: True is not a whole number"),
         ("batch_size", 0, "batch_size: 0 is below 1; use 1 or more, or auto"),
@@ -126,7 +126,8 @@ def test_field_names_are_unique_and_described() -> None:
 def test_type_texts() -> None:
     texts = {field.name: field.type_text for field in describe_fields()}
     wanted = {
-        "n_envs": "int",
+        "n_epochs": "int",
+        "n_envs": "int|auto",
         "batch_size": "int|auto",
         "target_kl": "float|none",
         "network_arch": "int,...",

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from mission_gym.report import tables
+from mission_gym.report.scaling import view_advice
 
 RESULT = {
     "episodes": 100,
@@ -33,6 +34,7 @@ SHOWN = RUN | {
     "env_failures": None,
     "worker_restarts": None,
     "predicted_fps": 5123.4,
+    "train_fps": None,
     "env_id": None,
     "notes": "a [bracketed] note",
     "parent": "older-20260101-110000",
@@ -49,7 +51,30 @@ FINDING = {
     "why": "it would spoil the weights",
     "fix": "return finite numbers",
 }
+ADVICE = {
+    "env_id": "my_module:Env",
+    "backend": "workers",
+    "n_envs": 16,
+    "num_workers": 4,
+    "n_steps_per_env": 64,
+    "device": "cpu",
+    "kernel": "torch",
+    "threads": 4,
+    "predicted_steps_per_s": 5123.4,
+    "predicted_s": {"100k": 20.0, "1M": 200.0, "10M": 2000.0},
+    "memory_bytes": 10**9,
+    "reasons": ["a step takes [100] us"],
+    "changes": ["n_envs 8 -> 16"],
+    "scaling": [
+        {"n_envs": n, "backend": "workers", "num_workers": 4, "steps_per_s": 100.0 * n, "memory_bytes": 10**9}
+        | {"fits": n < 16, "knee": n == 8}
+        for n in (8, 16)
+    ],
+    "spent_s": 12.0,
+    "cached": False,
+}
 VIEWS = {
+    "tune": view_advice(ADVICE),
     "plan": tables.view_plan(
         {"facts": [{"name": "rollout", "value": "4096", "reason": "32 envs x 128 steps"}], "notes": []}
     ),

@@ -2,42 +2,18 @@
 
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import pytest
 
+from machines import GB, machine
 from mission_gym.errors import ConfigError
 from mission_gym.procs import MachineFacts
 from mission_gym.tune.facts import ActCost, EnvFacts, Facts, Layout, Trial, UpdateCost, Wishes
 from mission_gym.tune.model import fits, model_collect_s, predict_collect_s, predict_memory
 from mission_gym.tune.planner import choose, choose_update, list_layouts, shortlist
 
-GB = 1 << 30
 NUMPY = UpdateCost("cpu", "numpy", 1, 20e-6)
 OURS = Wishes(Layout("workers", 2, 8, 128), ("workers",), open_envs=True)
-
-
-def machine(cores: int, memory_gb: float = 16.0, **changes: Any) -> MachineFacts:
-    facts = MachineFacts(
-        cpu="invented",
-        logical_cores=cores,
-        allowed_cores=cores,
-        physical_cores=cores,
-        efficiency_cores=0,
-        cpu_quota=None,
-        memory_bytes=int(memory_gb * GB),
-        memory_free_bytes=int(memory_gb * GB),
-        memory_limit_bytes=None,
-        dev_shm_free_bytes=None,
-        shared_free_bytes=int(memory_gb * GB),
-        runs_dir="runs",
-        disk_free_bytes=GB,
-        disk_writable=True,
-        python="3.11",
-        system="Linux",
-        nvidia_driver=None,
-    )
-    return replace(facts, **changes)
 
 
 def facts(
@@ -187,7 +163,7 @@ def test_memory_bounds_the_environments() -> None:
 
 def test_what_does_not_fit_is_refused_with_the_nearest_that_does() -> None:
     fixed = replace(OURS, open_envs=False, base_bytes=GB // 2)
-    with pytest.raises(ConfigError, match=r"needs 9\.3 GB and 4\.3 GB are free.*use n_envs=2 or fewer"):
+    with pytest.raises(ConfigError, match=r"needs 9\.2 GB and 4\.3 GB are free.*use n_envs=3 or fewer"):
         choose(facts(machine(8, 4), EnvFacts(5e-3, memory_bytes=GB), fixed))
     images = replace(fixed, step_bytes=84 * 84 * 4)
     small = machine(8, 16, shared_free_bytes=64 << 20)

@@ -1,13 +1,78 @@
-"""`doctor`: what this machine can do, and what is wrong with it."""
+"""`doctor` and `tune`: what this machine can do, and how an environment runs best on it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
-from mission_gym.cli.flags import ReadFlags, parse
-from mission_gym.cli.output import show
+import tyro
+
+from mission_gym.cli.flags import AS_JSON, LayerFlags, ReadFlags, Switch, given_values, parse, with_values
+from mission_gym.cli.output import messages_to_stderr, note, show
+from mission_gym.config.layers import resolve
+from mission_gym.config.schema import describe_fields
+from mission_gym.config.sizes import parse_duration_s
+from mission_gym.errors import UsageError
+from mission_gym.report.scaling import draw_scaling, view_advice
 from mission_gym.report.tables import view_findings
+
+_LEAST_BUDGET_S = 2.0
+# Fields that a plan does not depend on.
+_NO_MATTER = [
+    field.name
+    for field in describe_fields()
+    if field.path.split(".")[0] in ("evaluation", "checkpoints", "run") and field.name != "algo"
+]
+
+
+@dataclass(kw_only=True)
+class TuneFlags(LayerFlags):
+    """Flags of `tune`."""
+
+    env_id: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="ENV", help="Gymnasium id, module:Id or module:callable."),
+    ]
+    budget: Annotated[str, tyro.conf.arg(metavar="duration", help="About how long to measure.")] = "30s"
+    retune: Annotated[
+        Switch, tyro.conf.arg(help="Measure, even if a plan was kept.", help_behavior_hint="")
+    ] = False
+    plot: Annotated[
+        Path | None,
+        tyro.conf.arg(metavar="FILE.png", help="Draw the scaling table to this file.", help_behavior_hint=""),
+    ] = None
+    json: Annotated[Switch, tyro.conf.arg(help=AS_JSON, help_behavior_hint="")] = False
+
+
+def tune(args: Sequence[str]) -> int:
+    """`mission-gym tune ENV`."""
+    flags: Any = parse(
+        with_values(TuneFlags, (*_NO_MATTER, "tune")),
+        args,
+        "tune",
+        "Measure an environment on this machine, and plan how to train on it.",
+    )
+    budget_s = parse_duration_s(flags.budget)
+    if budget_s < _LEAST_BUDGET_S:
+        raise UsageError(f"budget={flags.budget} is below {_LEAST_BUDGET_S:.0f} s; give more time [--budget]")
+    resolved = resolve(
+        flags.env_id,
+        given_values(flags),
+        sets=flags.set,
+        config_file=flags.config,
+        preset=flags.preset,
+    )
+    from mission_gym.run.advising import advise
+
+    with messages_to_stderr():
+        document = advise(resolved, budget_s, note, retune=flags.retune)
+    if flags.plot is not None:
+        draw_scaling(document, flags.plot)
+        note(f"drawn to {flags.plot}")
+    show(document, as_json=flags.json, view=view_advice)
+    return 0
 
 
 def doctor(args: Sequence[str]) -> int:

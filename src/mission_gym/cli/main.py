@@ -31,6 +31,7 @@ COMMANDS = {
     "baselines": _Command("evaluating", "random, no-op and scripted policies on the same episodes"),
     "check": _Command("evaluating", "the environment doctor: what is wrong, why, and the fix"),
     "doctor": _Command("machine", "examine this machine: what is wrong, why, and the one fix"),
+    "tune": _Command("machine", "measure an environment here: the plan, why, and the scaling table"),
     "record": _Command("recording", "film the episodes that a run's policy plays"),
     "play": _Command("playing", "play an environment by hand, in a window"),
     "runs": _Command("runs", "list, show, compare, lineage, timeline, clean"),

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Iterator
 from math import isfinite
 from numbers import Real
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -137,6 +137,10 @@ NONE = BeforeValidator(_none_word)
 Whole = Annotated[int, BeforeValidator(_value_error(parse_count))]
 WholeOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
 FromOneOrAuto = Annotated[WholeOrAuto, AfterValidator(_from_one)]
+if TYPE_CHECKING:
+    NumEnvs = int  # `auto` is gone before anything reads it: the run room plans, or takes the default
+else:
+    NumEnvs = FromOneOrAuto
 Number = Annotated[float, BeforeValidator(_number)]
 Duration = Annotated[float, BeforeValidator(_value_error(parse_duration_s))]
 LayerSizes = Annotated[tuple[Annotated[Whole, Field(ge=1)], ...], BeforeValidator(_items)]
@@ -174,7 +178,11 @@ class VectorSection(_Section):
         description="What a rollout is made of: all, one segment of every environment, or first_ready, those"
         " that are finished first, so that a slow environment does not stall the rest.",
     )
-    n_envs: Whole = Field(8, ge=1, description="Environments stepped together; the rollout grows with them.")
+    n_envs: NumEnvs = Field(
+        8,
+        description="Environments stepped together; the rollout grows with them. auto: measured, and the"
+        " rollout is held.",
+    )
     num_workers: FromOneOrAuto = Field("auto", description="Worker processes. auto: one per usable core.")
     env_timeout: Duration = Field(
         60.0, gt=0, description="Time a step may take before its worker is replaced; a reset may take 5m."
@@ -249,6 +257,11 @@ class ComputeSection(_Section):
         "auto",
         description="Collect the next rollout while learning from this one, one update behind. auto: where"
         " environments wait, or a device learns.",
+    )
+    tune: bool = Field(
+        True,
+        description="Measure before a long run, and choose what is left open: backend, workers, threads,"
+        " device, and without shipped settings or a preset the number of environments.",
     )
 
 

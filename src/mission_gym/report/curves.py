@@ -27,8 +27,8 @@ def draw_curves(
     ys = [y for points in series.values() for _, y in points]
     ys += span or ()
     x_high = max(xs) or 1.0
-    x_ticks = [tick for tick in _find_ticks(0.0, x_high) if tick <= x_high]
-    y_ticks = _find_ticks(min(ys), max(ys))
+    x_ticks = [tick for tick in find_ticks(0.0, x_high) if tick <= x_high]
+    y_ticks = find_ticks(min(ys), max(ys))
     y_low, y_high = y_ticks[0], y_ticks[-1]
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -68,7 +68,7 @@ def _finite(points: Points) -> list[tuple[float, float]]:
     return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
 
 
-def _find_ticks(low: float, high: float) -> list[float]:
+def find_ticks(low: float, high: float) -> list[float]:
     """About five round numbers that span the values."""
     span = high - low
     if span <= 0:

@@ -39,6 +39,7 @@ def describe_run_fully(run: RunDir) -> dict[str, Any]:
         "env_failures",
         "worker_restarts",
         "predicted_fps",
+        "train_fps",
         "created",
     )
     document = describe_run(run) | {key: status.get(key) for key in keys}

@@ -84,10 +84,8 @@ def view_run(document: Document) -> RenderableType:
         ("gradient steps", show_count(document["gradient_steps"])),
         ("episodes", show_count(document["episodes"])),
         ("failures", show_failures(document)),
-        (
-            "rate",
-            f"{show_count(document['fps'])} steps/s (predicted {show_count(document['predicted_fps'])})",
-        ),
+        ("rate", f"{show_count(document['fps'])} steps/s, evaluations and checkpoints included"),
+        ("training", _show_prediction(document["train_fps"], document["predicted_fps"])),
         ("return", f"{show_number(document['return_mean'])} over the last 100 episodes of training"),
         ("best", f"step {show_count(document['best_step'])}"),
         ("checkpoints", ", ".join(show_count(step) for step in document["checkpoints"]) or "none"),
@@ -121,6 +119,12 @@ def list_verdict(verdict: Document | None) -> list[tuple[str, str]]:
         ("bound by", f"{verdict['bound']}: {verdict['evidence']}"),
         *(("try" if not number else "", text) for number, text in enumerate(verdict["advice"])),
     ]
+
+
+def _show_prediction(achieved: float | None, predicted: float | None) -> str:
+    """The rate of collecting and learning beside what the plan said."""
+    off = f", {100 * (achieved / predicted - 1):+.0f} %" if achieved and predicted else ""
+    return f"{show_count(achieved)} steps/s (predicted {show_count(predicted)}{off})"
 
 
 def view_comparison(document: Document) -> RenderableType:

@@ -71,6 +71,8 @@ class LiveView:
                     self._print(Text(f"warning: {message}", style="yellow"))
             case "eval":
                 self._print(Text(self._eval_text(event)))
+            case "note":
+                self._print(Text(event["message"], style="dim"))
             case "warning":
                 self._print(Text(f"warning: {event['message']}", style="yellow"))
             case "end":

@@ -63,6 +63,7 @@ class Environment:
     num_workers: int = 1
     limits: Limits = field(default_factory=Limits)
     log: BoundedLog = field(default_factory=lambda: BoundedLog(None))  # what environments print
+    step_s: float | None = None  # of a first look, where it was taken
 
     def limited(self) -> Environment:
         """The same environment with a step limit, where it declares none: an evaluation must end."""
@@ -95,11 +96,13 @@ def _limit_steps(factory: Factory) -> Any:
     return TimeLimit(factory(), EVALUATION_STEPS)
 
 
-def open_environment(config: Config, kwargs: dict[str, Any], source: EnvSource = None) -> Environment:
+def open_environment(
+    config: Config, kwargs: dict[str, Any], source: EnvSource = None, *, look_s: float = 0.0
+) -> Environment:
     """Build one environment, read its spec and close it. `kwargs` are those of the config, with files
-    replaced by the run's own copies."""
+    replaced by the run's own copies. look_s: for which steps in a worker are timed."""
     request = EnvRequest(config.env.env_id, kwargs, config.env.wrap)
-    backend = choose_backend(config)
+    backend, step_s = choose_backend(config), None
     if source is not None:
         if backend == "batched":
             raise UsageError(
@@ -113,9 +116,10 @@ def open_environment(config: Config, kwargs: dict[str, Any], source: EnvSource =
     elif backend == "serial":
         spec = probe(factory, config.env.env_id)
     else:
-        spec, _ = probe_in_worker(factory, config.env.env_id)
+        spec, step_s = probe_in_worker(factory, config.env.env_id, look_s)
     limits = Limits(timeout_s=config.vector.env_timeout, max_restarts=config.vector.max_restarts)
-    return Environment(spec, request, factory, backend, choose_num_workers(config, backend), limits)
+    num_workers = choose_num_workers(config, backend)
+    return Environment(spec, request, factory, backend, num_workers, limits, step_s=step_s)
 
 
 def choose_backend(config: Config) -> str:
@@ -203,7 +207,7 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
     device = config.compute.device
     if device == "auto":
         device = chosen["compute.device"] = "cpu"
-    elif not _device_exists(device):
+    elif not device_exists(device):
         problems.append(
             f"device={device} is not available: this torch sees no such device; use cpu or auto"
             f" [{resolved.sources['compute.device']}]"
@@ -230,7 +234,8 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
     return resolved.with_values(chosen, "plan")
 
 
-def _device_exists(device: str) -> bool:
+def device_exists(device: str) -> bool:
+    """Whether this torch sees such a device."""
     import torch
 
     if device == "cuda":

@@ -60,6 +60,10 @@ def branch_run(
     step = learned_steps(checkpoint)
     wanted = resolve(None, flags, sets=sets, config_file=config_file, preset=preset, base=_reopen(parent))
     wanted = wanted.with_values(_inherit(ref, parent, wanted), "parent")
+    if wanted.config.value("vector.n_envs") == "auto":
+        raise UsageError(
+            "n_envs=auto is for new runs; a branch keeps its parent's or gets a number [--n-envs]"
+        )
     if wanted.config.run.timesteps <= step:
         raise UsageError(
             f"timesteps={wanted.config.run.timesteps} is not above step {step}, where the branch begins;"
@@ -82,7 +86,12 @@ def branch_run(
 
 def _reopen(parent: Resolved) -> Resolved:
     """The parent's config with `auto` where a value was chosen for it: what it follows from may change."""
-    chosen = {path: "auto" for path, source in parent.sources.items() if source in ("auto", "plan")}
+    sizes = ("vector.n_envs", "ppo.n_steps_per_env")  # a plan's too: learning goes on as it was
+    chosen = {
+        path: "auto"
+        for path, source in parent.sources.items()
+        if source in ("auto", "plan") and path not in sizes
+    }
     return parent.with_values(chosen, "default")
 
 

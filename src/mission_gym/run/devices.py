@@ -83,3 +83,12 @@ def measure_device(
     except Exception as error:  # noqa: BLE001  border: drivers raise whatever they like
         message = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     return DeviceFacts(name, title, capability, memory_bytes, None if message else seconds, message)
+
+
+def free_device_bytes(device: str) -> int | None:
+    """Memory that is free on a card, None for devices that share the machine's."""
+    if device != "cuda":
+        return None
+    import torch
+
+    return int(torch.cuda.mem_get_info()[0])

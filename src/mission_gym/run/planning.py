@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import psutil
 
 from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec, Fact, Plan
@@ -13,9 +16,12 @@ from mission_gym.errors import ConfigError
 from mission_gym.learner.kernel import Samples, StepSettings
 from mission_gym.learner.ppo import PpoLearner
 from mission_gym.policy import Encoded
-from mission_gym.procs import free_memory_bytes
+from mission_gym.procs import read_machine
 from mission_gym.rollout.collector import BlockCollector, block_bytes
+from mission_gym.run.devices import free_device_bytes
 from mission_gym.run.overlapping import explain_overlap
+from mission_gym.tune.facts import EnvFacts, Layout, Wishes
+from mission_gym.tune.model import explain_misfit, fits, predict_memory
 
 _TORCH_BYTES = 350 << 20  # resident memory of a process that has loaded torch
 _PRIME_STEPS = 256  # transitions of the short block that primes the normaliser and is timed
@@ -26,23 +32,44 @@ def prime_steps(config: Config) -> int:
     return min(config.ppo.n_steps_per_env, max(4, -(-_PRIME_STEPS // config.vector.n_envs)))
 
 
-def check_memory(config: Config, spec: EnvSpec) -> int:
-    """Predict the bytes of a run; ConfigError, with the nearest plan that fits, if that is not free."""
-    per_env = block_bytes(spec, config.ppo.n_steps_per_env, 1)
-    # The learner encodes the block once (float32) beside the raw one; with overlap there are two raw ones.
-    fixed = _TORCH_BYTES + 20 * _num_parameters(config, spec)
-    # First-ready segments are made in a block of their own.
-    copies = 3 if config.compute.overlap == "on" or config.vector.blocks == "first_ready" else 2
-    need = fixed + copies * config.vector.n_envs * per_env
-    free = free_memory_bytes()
-    if need > free:
-        fits = max(1, int((free - fixed) // (copies * per_env)))
+def check_memory(config: Config, spec: EnvSpec, env: EnvFacts | None = None) -> int:
+    """Predict the bytes of a run; ConfigError, with the nearest plan that fits, if that is not free.
+
+    env: what was measured of the environment; without it, one that weighs little.
+    """
+    assert isinstance(config.vector.num_workers, int)
+    layout = Layout(
+        config.vector.vector, config.vector.num_workers, config.vector.n_envs, config.ppo.n_steps_per_env
+    )
+    own, learning = psutil.Process().memory_info().rss, 20 * _num_parameters(config, spec)
+    wishes = Wishes(
+        layout,
+        (layout.backend,),
+        step_bytes=step_bytes(config, spec),
+        # Overlap collects into a second block; first-ready segments are made in one of their own.
+        block_copies=3 if config.compute.overlap == "on" or config.vector.blocks == "first_ready" else 2,
+        base_bytes=max(own, _TORCH_BYTES) + learning,
+    )
+    env = env or EnvFacts(step_s=0.0)
+    machine = read_machine()
+    # What this process has taken already is counted, and so is free to it.
+    machine = replace(machine, memory_free_bytes=machine.memory_free_bytes + own)
+    if not fits(machine, env, wishes, layout):
+        raise ConfigError(explain_misfit(machine, env, wishes))
+    on_device = learning + 2 * config.rollout_size * wishes.step_bytes
+    free = free_device_bytes(config.compute.device)
+    if free is not None and on_device > free:
         raise ConfigError(
-            f"the run needs {need / 1e9:.1f} GB and {free / 1e9:.1f} GB are free (blocks of"
-            f" {config.vector.n_envs} envs x {config.ppo.n_steps_per_env} steps); use n_envs={fits} or fewer"
-            " steps per env [--n-envs, --n-steps-per-env]"
+            f"the run needs {on_device / 1e9:.1f} GB on {config.compute.device} and {free / 1e9:.1f} GB are"
+            " free there; use a smaller rollout or network, or cpu [--device]"
         )
-    return need
+    return predict_memory(env, wishes, layout)
+
+
+def step_bytes(config: Config, spec: EnvSpec) -> int:
+    """The memory of one transition in a block."""
+    block = block_bytes(spec, config.ppo.n_steps_per_env, config.vector.n_envs)
+    return -(-block // config.rollout_size)
 
 
 def _num_parameters(config: Config, spec: EnvSpec) -> int:
@@ -113,8 +140,12 @@ def make_plan(
     predicted_fps: float | None,
     notes: list[str],
     start: int,
+    reasons: Sequence[str] = (),
 ) -> Plan:
-    """Put the plan of the steps behind `start` together; `plan.json` and the terminal show these facts."""
+    """Put the plan of the steps behind `start` together; `plan.json` and the terminal show these facts.
+
+    reasons: of a tuned plan, one sentence each.
+    """
     ppo, rollout, total = config.ppo, config.rollout_size, config.run.timesteps - start
     assert isinstance(ppo.batch_size, int)
     minibatches = rollout // ppo.batch_size
@@ -129,7 +160,7 @@ def make_plan(
     episodes = config.evaluation.eval_episodes
     facts = [
         Fact("environment", config.env.env_id, describe_spaces(spec)),
-        Fact("environments", f"{config.vector.n_envs}", f"{config.vector.vector} backend"),
+        Fact("environments", f"{config.vector.n_envs}", _describe_backend(config)),
         Fact("rollout", f"{rollout}", _describe_rollout(config)),
         Fact(
             "batch",
@@ -147,17 +178,24 @@ def make_plan(
             f"{episodes} episodes every {eval_freq:,} steps" if eval_freq else "",
         ),
         Fact("checkpoints", f"every {save_freq:,} steps", "and after every evaluation" if eval_freq else ""),
-        Fact("memory", f"{memory_bytes / 1e9:.2f} GB", "blocks, network, optimizer, torch"),
+        Fact("memory", f"{memory_bytes / 1e9:.2f} GB", "torch, blocks, network, workers, environments"),
     ]
     if predicted_fps is not None:
+        source = "as tuned" if reasons else "measured just now"
         facts.append(
             Fact(
                 "expected",
                 f"{predicted_fps:,.0f} steps/s",
-                f"about {_duration(total / predicted_fps)}, measured just now",
+                f"about {_duration(total / predicted_fps)} of training, {source}",
             )
         )
+    facts += [Fact("" if number else "reasons", "", reason) for number, reason in enumerate(reasons)]
     return Plan(tuple(facts), memory_bytes, predicted_fps, tuple(notes))
+
+
+def _describe_backend(config: Config) -> str:
+    workers = f", {config.vector.num_workers} workers" if config.vector.vector == "workers" else ""
+    return f"{config.vector.vector} backend{workers}"
 
 
 def _describe_rollout(config: Config) -> str:

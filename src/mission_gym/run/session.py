@@ -31,6 +31,7 @@ from mission_gym.run.assemble import (
 )
 from mission_gym.run.cleaning import find_doomed_checkpoints
 from mission_gym.run.evaluation import evaluate, policy_actor
+from mission_gym.run.rates import TrainingRate
 from mission_gym.run.recorder import Listener, Recorder
 from mission_gym.run.repro import write_bundle
 from mission_gym.run.signals import stop_on_signals
@@ -70,6 +71,7 @@ class Session:
         self._rate_step = 0
         self._rate = 0.0
         self._first_step = 0
+        self.rate = TrainingRate()
         self._deadline = float("inf")  # of time.monotonic
 
     @property
@@ -118,9 +120,8 @@ class Session:
                 if not self._ended():
                     train = overlap.run if config.compute.overlap == "on" else loop.run
                     total = config.run.timesteps
-                    for progress in train(
-                        self.collector, self.learner, self.blocks, total, self._out_of_time
-                    ):
+                    updates = train(self.collector, self.learner, self.blocks, total, self._out_of_time)
+                    for progress in self.rate.follow(updates):
                         self.telemetry.see(progress)
                         with self.telemetry.clock.phase("record"):
                             self._record(progress)
@@ -361,6 +362,7 @@ class Session:
                 env_failures=self.counters["env_failures"],
                 worker_restarts=self._worker_restarts,
                 fps=round(self._overall_rate(self.learner.step), 1),
+                train_fps=self.rate.per_s,
                 return_mean=rolling.get("rollout/ep_rew_mean"),
                 best_step=best_step(self.run),
                 **fields,

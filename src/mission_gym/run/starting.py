@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from mission_gym.config.layers import Resolved, format_config, read_config
 from mission_gym.config.rules import finish
@@ -39,22 +38,41 @@ from mission_gym.run.planning import (
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.snapshot import learned_steps
+from mission_gym.run.tuning import Tuned, fix_envs, place, tune_run
+from mission_gym.run.versions import versions
 from mission_gym.store.checkpoints import Checkpoint, load_last_good
 from mission_gym.store.files import disk_errors, read_json, write_atomic, write_json
 from mission_gym.store.lineage import Lineage, read_lineage, write_lineage
 from mission_gym.store.rundir import RunDir, slug
+from mission_gym.tune.cache import note_rate
+from mission_gym.tune.facts import EnvFacts
 
+LOOK_S = 0.05  # for which steps are timed while the environment is looked at anyway
 _FILES = "env-files.json"  # keyword -> the run's own copy, in env/, of the file or folder named there
 
 
 @contextmanager
 def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) -> Iterator[Session]:
     """A new run, locked and ready to train; the plan was emitted."""
-    resolved, notes = finish(resolved)
-    environment = open_environment(resolved.config, dict(resolved.config.env.env_kwargs), source)
+    first, _ = finish(fix_envs(resolved))  # refuses before anything is measured
+    look_s = LOOK_S if first.config.compute.tune else 0.0
+    environment = open_environment(first.config, dict(first.config.env.env_kwargs), source, look_s=look_s)
+    settle(first, environment.spec)
+
+    def say(message: str) -> None:
+        listener({"event": "note", "message": message})
+
+    with one_blas_thread():
+        tuned = tune_run(resolved, environment, say)
+    resolved, notes = finish(tuned.resolved)
     resolved = settle(resolved, environment.spec)
-    with begin(resolved, environment, listener, notes, source=source) as session:
+    environment = place(environment, resolved.config)
+    with begin(
+        resolved, environment, listener, [*notes, *tuned.notes], source=source, tuned=tuned
+    ) as session:
         yield session
+    if tuned.key and session.rate.per_s is not None:
+        note_rate(tuned.key, session.rate.per_s)
 
 
 @contextmanager
@@ -67,6 +85,7 @@ def begin(
     source: EnvSource,
     parentage: Lineage | None = None,
     start: int = 0,
+    tuned: Tuned | None = None,
 ) -> Iterator[Session]:
     """Make the folder of a settled config and everything in it, up to the first step.
 
@@ -74,7 +93,9 @@ def begin(
     """
     config = resolved.config
     check_outcome(config, environment)
-    memory = check_memory(config, environment.spec)
+    tuning = tuned.entry if tuned else None
+    measured = EnvFacts(**tuning["measured"]["env"]) if tuning else None
+    memory = check_memory(config, environment.spec, measured)
     make_learner(config, environment.spec)  # a network that can't be built is refused here
     if environment.limited() is not environment and config.evaluation.eval_freq:
         notes = [*notes, f"no step limit is known; evaluations cut episodes at {EVALUATION_STEPS:,} steps"]
@@ -95,7 +116,7 @@ def begin(
                 ),
             )
             session = stack.enter_context(closing(Session(run, resolved, environment, listener)))
-            _prepare(session, memory, notes, start)
+            _prepare(session, memory, notes, start, tuning)
         except BaseException as error:
             if session is not None and isinstance(error, WorkerError):
                 session.fail_early(error)
@@ -106,14 +127,16 @@ def begin(
         yield session
 
 
-def _prepare(session: Session, memory: int, notes: list[str], start: int) -> None:
-    """Prime the statistics, measure, and emit the plan."""
+def _prepare(
+    session: Session, memory: int, notes: list[str], start: int, tuning: dict[str, Any] | None
+) -> None:
+    """Prime the statistics, measure, and emit the plan; `tuning` is what a tuned run was planned from."""
     config, spec, learner = session.config, session.spec, session.learner
     collect_s = measure_collect_s(session.collector, learner, prime_steps(config))
     gradient_s = measure_gradient_step_s(learner, learner.encoder.num_flat, spec, spec.mask_size)
-    fps = predict_fps(config, collect_s, gradient_s)
-    plan = make_plan(config, spec, memory, fps, notes, start)
-    document = asdict(plan) | {"versions": versions(), "signature": spec.signature}
+    fps = tuning["steps_per_s"] if tuning else predict_fps(config, collect_s, gradient_s)
+    plan = make_plan(config, spec, memory, fps, notes, start, tuning["reasons"] if tuning else [])
+    document = asdict(plan) | {"versions": versions(), "signature": spec.signature, "tuning": tuning}
     document |= {"measured": {"collect_s_per_step": collect_s, "gradient_step_s": gradient_s}}
     write_json(session.run.plan_json, document)
     session.run.write_status(predicted_fps=round(fps, 1))
@@ -216,18 +239,10 @@ def check_outcome(config: Config, environment: Environment) -> None:
 def config_hash(config: Config) -> str:
     """A hash of everything that can change a number."""
     content = config.model_dump(
-        mode="json", exclude={"run": {"run_name", "runs_dir", "notes", "tensorboard"}}
+        mode="json",
+        exclude={"run": {"run_name", "runs_dir", "notes", "tensorboard"}, "compute": {"tune"}},
     )
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def versions() -> dict[str, str]:
-    """What bits depend on: a resume under other versions is statistical."""
-    packages = {name: version(name) for name in ("mission-gym", "numpy", "torch", "gymnasium")}
-    return packages | {
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()} {platform.system()}",
-    }
 
 
 def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) -> Environment:

@@ -18,7 +18,7 @@ class EnvFacts:
     spread: float = 0.0  # standard deviation of a step over its mean
     slowdown: float = 1.0  # of a step when every core steps
     memory_bytes: int = 1 << 20  # of one more environment in a process
-    worker_bytes: int = 60 << 20  # of a worker process, without environments
+    worker_bytes: int = 45 << 20  # of a worker process, without environments
 
     @property
     def waits(self) -> bool:
@@ -78,13 +78,16 @@ class Wishes:
     """What is fixed, and what may be chosen. `layout` is what the fixed rules give."""
 
     layout: Layout
-    backends: tuple[str, ...]  # that may be chosen, that of `layout` included
+    backends: tuple[str, ...]  # that may be chosen
+    held: Layout | None = None  # an earlier choice, which stays unless another is clearly faster
+    batch_size: int | None = None  # where it is given: it divides the rollout
     open_envs: bool = False
     open_steps: bool = True  # may shrink to hold the rollout
     open_workers: bool = True
     gamma: float = 0.99
     gae_lambda: float = 0.95
     step_bytes: int = 64  # of a transition in a block
+    block_copies: int = 2  # raw, and encoded by the learner
     base_bytes: int = 400 << 20  # of the process that learns: torch, network, optimizer
 
     @property

@@ -6,10 +6,11 @@ scaled by the nearest trial of the same backend.
 
 from __future__ import annotations
 
-from math import log, sqrt
+from math import exp, log, sqrt
+from statistics import fmean
 
 from mission_gym.procs import MachineFacts
-from mission_gym.tune.facts import EnvFacts, Facts, Layout, Trial, Wishes
+from mission_gym.tune.facts import EnvFacts, Facts, Layout, Wishes
 
 SLOW_CORE = 0.6  # of a fast core's speed: what efficiency cores give
 _SLOT_S = 2e-6  # checks around each step
@@ -20,18 +21,18 @@ _MEMORY_SHARE = 0.9  # of what is free
 
 
 def predict_collect_s(facts: Facts, layout: Layout) -> float:
-    """Seconds for each transition collected: the model times what the nearest trial says of it."""
+    """Seconds for each transition collected: the model times what trials say of it, the nearest of the same
+    backend, or else all together: a machine that is busy with other things slows every layout down."""
     modelled = model_collect_s(facts, layout)
-    near = [trial for trial in facts.trials if trial.layout.backend == layout.backend]
-    if not near:
-        return modelled
+    ratios = {trial: trial.collect_s / model_collect_s(facts, trial.layout) for trial in facts.trials}
+    near = [trial for trial in ratios if trial.layout.backend == layout.backend]
+    if near:
+        return modelled * ratios[min(near, key=lambda trial: _distance(trial.layout, layout))]
+    return modelled * exp(fmean(log(ratio) for ratio in ratios.values())) if ratios else modelled
 
-    def distance(trial: Trial) -> float:
-        other = trial.layout
-        return abs(log(other.n_envs / layout.n_envs)) + abs(log(other.num_workers / layout.num_workers))
 
-    nearest = min(near, key=distance)
-    return modelled * nearest.collect_s / model_collect_s(facts, nearest.layout)
+def _distance(one: Layout, other: Layout) -> float:
+    return abs(log(one.n_envs / other.n_envs)) + abs(log(one.num_workers / other.num_workers))
 
 
 def model_collect_s(facts: Facts, layout: Layout) -> float:
@@ -66,18 +67,23 @@ def count_fast(machine: MachineFacts) -> int:
 
 
 def predict_memory(env: EnvFacts, wishes: Wishes, layout: Layout) -> int:
-    """Bytes of all processes: the learner's, the block twice (raw, and encoded), workers, environments."""
+    """Bytes of all processes: the learner's, copies of the block, workers, environments."""
     processes = {"workers": layout.num_workers, "threads": 1}.get(layout.backend, 0)
-    block = 2 * layout.rollout * wishes.step_bytes
+    block = wishes.block_copies * layout.rollout * wishes.step_bytes
     return wishes.base_bytes + block + processes * env.worker_bytes + layout.n_envs * env.memory_bytes
 
 
 def fits(machine: MachineFacts, env: EnvFacts, wishes: Wishes, layout: Layout) -> bool:
     """Whether the layout fits in the memory that is free, and its block in what can be shared."""
+    return (
+        _can_share(machine, wishes, layout)
+        and predict_memory(env, wishes, layout) <= _MEMORY_SHARE * machine.memory_free_bytes
+    )
+
+
+def _can_share(machine: MachineFacts, wishes: Wishes, layout: Layout) -> bool:
     shares = layout.backend in ("workers", "threads")
-    if shares and layout.rollout * wishes.step_bytes > _MEMORY_SHARE * machine.shared_free_bytes:
-        return False
-    return predict_memory(env, wishes, layout) <= _MEMORY_SHARE * machine.memory_free_bytes
+    return not shares or layout.rollout * wishes.step_bytes <= _MEMORY_SHARE * machine.shared_free_bytes
 
 
 def explain_misfit(machine: MachineFacts, env: EnvFacts, wishes: Wishes) -> str:
@@ -85,7 +91,7 @@ def explain_misfit(machine: MachineFacts, env: EnvFacts, wishes: Wishes) -> str:
     ruled = wishes.layout
     need, free = predict_memory(env, wishes, ruled), machine.memory_free_bytes
     shared = ""
-    if ruled.backend in ("workers", "threads") and machine.shared_free_bytes < free:
+    if not _can_share(machine, wishes, ruled):
         shared = f", {machine.shared_free_bytes / 1e9:.2f} GB of them to share"
     text = (
         f"the run needs {need / 1e9:.1f} GB and {free / 1e9:.1f} GB are free{shared} (blocks of"

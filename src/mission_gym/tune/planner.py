@@ -37,11 +37,11 @@ def choose(facts: Facts) -> Choice:
     best = max(rates.values())
     knee = min(each.n_envs for each in layouts if rates[each] >= KNEE * best)
     chosen = max((each for each in layouts if each.n_envs == knee), key=rates.__getitem__)
-    ruled = wishes.layout
+    home = wishes.held if wishes.held in rates else wishes.layout
     tried = {trial.layout for trial in facts.trials}
-    margin = MARGIN if {chosen, ruled} <= tried else MODEL_MARGIN
-    if ruled in rates and rates[chosen] < margin * rates[ruled]:
-        chosen = ruled
+    margin = MARGIN if {chosen, home} <= tried else MODEL_MARGIN
+    if home in rates and rates[chosen] < margin * rates[home]:
+        chosen = home
     return Choice(
         layout=chosen,
         update=update,
@@ -49,7 +49,7 @@ def choose(facts: Facts) -> Choice:
         steps_per_s=rates[chosen],
         memory_bytes=predict_memory(facts.env, wishes, chosen),
         reasons=tuple(_explain(facts, chosen, update, rates)),
-        changes=_list_changes(ruled, chosen),
+        changes=_list_changes(wishes.layout, chosen),
         scaling=make_scaling(facts, update),
     )
 
@@ -113,7 +113,9 @@ def _list_sizes(facts: Facts) -> list[int]:
     """Numbers of environments that hold the rollout, while no segment gets too short."""
     wishes = facts.wishes
     if not wishes.open_steps:
-        return [1 << power for power in range(int(log2(_MOST_ENVS)) + 1)]
+        sizes = [1 << power for power in range(int(log2(_MOST_ENVS)) + 1)]
+        batch, steps = wishes.batch_size or 1, wishes.layout.n_steps_per_env
+        return [number for number in sizes if number * steps % batch == 0]
     rollout = wishes.layout.rollout
     most = min(rollout // wishes.min_steps, _MOST_ENVS)
     return [number for number in range(1, most + 1) if rollout % number == 0]
@@ -159,6 +161,11 @@ def _explain(facts: Facts, chosen: Layout, update: UpdateCost, rates: dict[Layou
         reasons.append(f"{chosen.n_envs} environments are given, not chosen")
     elif chosen == facts.wishes.layout:
         reasons.append(f"{chosen.n_envs} environments: other numbers are not clearly faster")
+    elif chosen.n_envs == max(each.n_envs for each in rates):
+        reasons.append(
+            f"{chosen.n_envs} environments: more would make segments shorter than the horizon of"
+            f" {facts.wishes.min_steps} steps, or would not fit in memory"
+        )
     else:
         reasons.append(f"{chosen.n_envs} environments: more give less than a twentieth")
     slower = [f"{show_time(each.step_s)} with the {each}" for each in facts.updates if each != update]

@@ -1,0 +1,373 @@
+"""Measures, plans and applies: `tune` with its own budget, and a new run within a twentieth of its time.
+
+What is chosen is stored in the run's config with the source "plan", and kept by a key of machine,
+environment, config and versions, so that equal runs get equal plans. A resume never comes here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from math import ceil
+from typing import Any
+
+import psutil
+
+from mission_gym.config.layers import Resolved
+from mission_gym.config.rules import finish
+from mission_gym.config.schema import Config
+from mission_gym.data import EnvSpec
+from mission_gym.errors import ConfigError, MissionGymError
+from mission_gym.procs import MachineFacts, read_machine
+from mission_gym.run.assemble import Environment, device_exists, make_learner, policy_spec, settle
+from mission_gym.run.costs import measure_act, measure_collect, measure_update_s, rehearse
+from mission_gym.run.planning import step_bytes
+from mission_gym.run.versions import versions
+from mission_gym.tune.cache import make_key, read_plan, write_plan
+from mission_gym.tune.facts import Choice, EnvFacts, Facts, Layout, Trial, UpdateCost, Wishes
+from mission_gym.tune.model import model_collect_s
+from mission_gym.tune.planner import choose, shortlist
+from mission_gym.tune.timing import measure_env, time_steps
+
+Say = Callable[[str], None]
+RUN_SHARE = 0.05  # of a run's predicted time, for tuning inside it
+RUN_MOST_S = 10.0
+RUN_LEAST_S = 1.5  # below this there is no time to learn anything
+_SLOWEST_UPDATE_S = (
+    500e-6  # a transition, where nothing was measured yet: to tell short runs without measuring
+)
+_TRIAL_BLOCK_S = 0.15
+_DEFAULT_ENVS = 8
+_SIZES = ("vector.n_envs", "ppo.n_steps_per_env")
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A config to run with, and the plan that it came from, if there is one."""
+
+    resolved: Resolved
+    key: str = ""
+    entry: dict[str, Any] | None = None  # as kept: values, steps_per_s, reasons, changes, scaling, ...
+    notes: tuple[str, ...] = ()
+
+
+def tune_run(resolved: Resolved, environment: Environment, say: Say) -> Tuned:
+    """The plan of a new run: kept from before, or measured if that takes a small part of the run."""
+    plain = fix_envs(resolved)
+    asked = resolved.config.value("vector.n_envs") == "auto"
+    if not resolved.config.compute.tune:
+        if asked:
+            raise ConfigError(
+                "n_envs=auto is left to the plan, and --no-tune makes none; give a number, or remove it"
+                f" [{resolved.sources['vector.n_envs']}]"
+            )
+        return Tuned(plain)
+    key = make_plan_key(resolved, environment.spec)
+    entry = read_plan(key)
+    rate = entry["steps_per_s"] if entry else _guess_rate(plain, environment)
+    if rate is not None and entry is None:
+        write_plan(key, {"steps_per_s": rate})  # so that an equal run decides alike
+    budget_s = 0.0 if rate is None else min(RUN_MOST_S, RUN_SHARE * plain.config.run.timesteps / rate)
+    if budget_s < RUN_LEAST_S:
+        note = f"n_envs=auto: the run is too short to be measured for, {_DEFAULT_ENVS} are used"
+        return Tuned(plain, notes=(note,) if asked else ())
+    if entry is None or "values" not in entry or entry.get("missed"):
+        if entry and entry.get("missed"):
+            say("the last run missed its plan by over 15 %; measuring again")
+        try:
+            entry = tune_environment(resolved, environment, budget_s, say, earlier=entry)
+        except ConfigError:
+            raise
+        except MissionGymError as error:  # the run itself contains failures, and tells them
+            return Tuned(plain, notes=(f"not tuned: {str(error).splitlines()[0]}",))
+        write_plan(key, entry)
+        say(f"tuned in {entry['spent_s']:.1f} s of {budget_s:.1f}")
+    notes = tuple(f"planned: {change}" for change in entry["changes"])
+    return Tuned(apply(plain, entry["values"]), key, entry, notes)
+
+
+def fix_envs(resolved: Resolved) -> Resolved:
+    """The config with a number of environments, where that is left to the plan."""
+    if resolved.config.value("vector.n_envs") != "auto":
+        return resolved
+    return resolved.with_values({"vector.n_envs": _DEFAULT_ENVS}, "plan")
+
+
+def apply(resolved: Resolved, values: dict[str, Any]) -> Resolved:
+    """The config with a plan's values; sizes that are the same keep their source."""
+    changed = {
+        path: value
+        for path, value in values.items()
+        if path not in _SIZES or resolved.config.value(path) != value
+    }
+    return resolved.with_values(changed, "plan")
+
+
+def make_plan_key(resolved: Resolved, spec: EnvSpec) -> str:
+    """All that a plan depends on: this machine, the environment, sizes and networks, versions."""
+    config, machine = resolved.config, read_machine()
+    fields = config.model_dump(
+        mode="json",
+        include={
+            "env": True,
+            "vector": {"vector", "blocks", "n_envs", "num_workers"},
+            "ppo": {"n_steps_per_env", "batch_size", "n_epochs", "gamma", "gae_lambda"},
+            "policy": {"network_arch", "activation", "network", "normalize_obs"},
+            "compute": True,
+            "run": {"algo"},
+        },
+    )
+    hardware = [machine.cpu, machine.usable_cores, machine.efficiency_cores, *machine.nvidia_gpus]
+    fixed = [path for path in _SIZES if not _is_open(resolved, path)]
+    return make_key(
+        {"config": fields, "fixed": fixed, "machine": hardware, "spec": spec.signature} | versions()
+    )
+
+
+def tune_environment(
+    resolved: Resolved,
+    environment: Environment,
+    budget_s: float,
+    say: Say,
+    *,
+    earlier: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Measure for about `budget_s` and plan; returns what is kept of it."""
+    return _Tuner(resolved, environment, budget_s, say, earlier).run()
+
+
+class _Tuner:
+    """One measurement: the environment, ways to learn, acting, then real rollouts of the best layouts."""
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        environment: Environment,
+        budget_s: float,
+        say: Say,
+        earlier: dict[str, Any] | None,
+    ) -> None:
+        self._begun = time.perf_counter()
+        self._budget_s, self._say = budget_s, say
+        self._resolved, self._environment = resolved, environment
+        self._base = fix_envs(resolved)
+        self._spec = environment.spec
+        self._ruled = self._settle(self._base)
+        self._machine = read_machine()
+        held = Layout(**earlier["layout"]) if earlier and "layout" in earlier else None
+        self._weights = make_learner(self._ruled, self._spec).weights()
+        self._wishes = make_wishes(resolved, self._ruled, environment, held)
+        self._ways = list(list_ways(resolved.config, self._ruled, self._spec, self._machine))
+
+    def run(self) -> dict[str, Any]:
+        """The fixed rules' choice and its best rival first; the rest as far as time goes."""
+        facts = self._measure_facts()
+        for layout in shortlist(facts, 2):
+            facts = self._try(facts, layout)
+        for way in self._ways[1:]:
+            if self._left_s() > 0.4 * self._budget_s:
+                facts = replace(facts, updates=(*facts.updates, self._time_update(*way)))
+        for layout in shortlist(facts, self._count_trials())[2:]:
+            facts = self._try(facts, layout)
+        choice = choose(facts)
+        while choice.layout not in {trial.layout for trial in facts.trials} and self._left_s() > 0:
+            facts = self._try(facts, choice.layout)
+            choice = choose(facts)
+        return self._finish(facts, choice)
+
+    def _measure_facts(self) -> Facts:
+        """The environment, the fixed rules' own way to learn, and acting."""
+        wishes, env = self._wishes, EnvFacts(1e-6)
+        if self._environment.backend != "batched":
+            self._say("timing the environment, alone and on every core")
+            env = measure_env(
+                self._environment.factory,
+                self._spec,
+                self._machine.usable_cores,
+                min(max(self._budget_s / 20, 0.1), 0.5),
+                timeout_s=max(2.0, 0.6 * self._budget_s),
+            )
+            if env.waits and wishes.backends == ("workers",) and wishes.open_workers:
+                wishes = replace(wishes, backends=("workers", "threads"))
+        act = measure_act(self._ruled, self._spec, self._weights)
+        return Facts(self._machine, env, act, (self._time_update(*self._ways[0]),), wishes)
+
+    def _time_update(self, device: str, kernel: str, threads: int) -> UpdateCost:
+        self._say(f"timing an update: {kernel} kernel, {device}, {threads} threads")
+        values = {"compute.device": device, "compute.kernel": kernel, "compute.threads": threads}
+        config = self._settle(self._base.with_values(values, "plan"))
+        return UpdateCost(device, kernel, threads, measure_update_s(config, self._spec))
+
+    def _count_trials(self) -> int:
+        return 2 if self._budget_s < 5 else 4 if self._budget_s < 15 else 8
+
+    def _try(self, facts: Facts, layout: Layout) -> Facts:
+        """Collect for real in this layout, if there is time; one that fails is left out."""
+        if len(facts.trials) > 1 and self._left_s() < 0.15 * self._budget_s:
+            return facts
+        self._say(f"trying {layout}")
+        block_s = max(model_collect_s(facts, layout) * layout.n_envs, 1e-9)
+        steps = min(max(ceil(_TRIAL_BLOCK_S / block_s), 8), layout.n_steps_per_env)
+        config = self._settle(apply(self._base, layout_values(layout, self._base.config)))
+        try:
+            collect_s, worker_bytes = measure_collect(
+                config, self._place(config), self._weights, min(max(self._budget_s / 40, 0.15), 0.5), steps
+            )
+        except MissionGymError as error:
+            if layout == facts.wishes.layout:
+                raise
+            self._say(f"{layout} failed: {str(error).splitlines()[0]}")
+            return facts
+        env = facts.env
+        if worker_bytes is not None:
+            own = worker_bytes - env.memory_bytes * layout.n_envs // layout.num_workers
+            env = replace(env, worker_bytes=max(own, 0))
+        if layout.backend == "batched":
+            env = replace(env, step_s=collect_s)
+        return replace(facts, env=env, trials=(*facts.trials, Trial(layout, collect_s)))
+
+    def _finish(self, facts: Facts, choice: Choice) -> dict[str, Any]:
+        """Rehearse the choice if there is time, and write down what is kept."""
+        values = layout_values(choice.layout, self._resolved.config)
+        compute = self._resolved.config.compute
+        for name in ("device", "kernel", "threads"):
+            if getattr(compute, name) == "auto":
+                values[f"compute.{name}"] = getattr(choice.update, name)
+        rate, rehearsed = choice.steps_per_s, None
+        config = self._settle(apply(self._base, values))
+        cycle_s = config.rollout_size / choice.steps_per_s
+        if self._left_s() > 1.0 + 3 * cycle_s:
+            self._say("rehearsing the choice")
+            rehearsed = rehearse(config, self._place(config), min(self._left_s(), 1.0 + 6 * cycle_s, 6.0))
+            rate = rehearsed or rate
+        scaling = [
+            replace(each, steps_per_s=each.steps_per_s * rate / choice.steps_per_s) for each in choice.scaling
+        ]
+        return {
+            "values": values,
+            "layout": asdict(choice.layout),
+            "update": asdict(choice.update),
+            "steps_per_s": rate,
+            "memory_bytes": choice.memory_bytes,
+            "reasons": list(choice.reasons),
+            "changes": list(choice.changes),
+            "scaling": [asdict(each) for each in scaling],
+            "measured": {
+                "env": asdict(facts.env),
+                "act": asdict(facts.act),
+                "updates": [asdict(each) for each in facts.updates],
+                "trials": [asdict(each) for each in facts.trials],
+                "rehearsed": rehearsed is not None,
+            },
+            "budget_s": self._budget_s,
+            "spent_s": time.perf_counter() - self._begun,
+        }
+
+    def _settle(self, resolved: Resolved) -> Config:
+        finished, _ = finish(resolved)
+        return settle(finished, self._spec).config
+
+    def _place(self, config: Config) -> Environment:
+        return place(self._environment, config)
+
+    def _left_s(self) -> float:
+        return self._budget_s - (time.perf_counter() - self._begun)
+
+
+def place(environment: Environment, config: Config) -> Environment:
+    """The environment on the backend of a settled config."""
+    assert isinstance(config.vector.num_workers, int)
+    return replace(environment, backend=config.vector.vector, num_workers=config.vector.num_workers)
+
+
+def make_wishes(
+    resolved: Resolved, ruled: Config, environment: Environment, held: Layout | None = None
+) -> Wishes:
+    """What this config fixes and leaves open."""
+    given, spec = resolved.config, environment.spec
+    layout = layout_of(ruled)
+    backends: tuple[str, ...] = (layout.backend,)
+    if given.vector.vector == "auto" and layout.backend == "serial":
+        backends = ("serial", "workers")
+    open_workers = given.vector.num_workers == "auto"
+    batch = ruled.ppo.batch_size if resolved.explicit("ppo.batch_size") else None
+    assert batch is None or isinstance(batch, int)
+    return Wishes(
+        layout=layout,
+        backends=backends,
+        held=held,
+        batch_size=batch,
+        open_envs=_is_open(resolved, "vector.n_envs"),
+        open_steps=not resolved.explicit("ppo.n_steps_per_env"),
+        open_workers=open_workers,
+        gamma=given.ppo.gamma,
+        gae_lambda=given.ppo.gae_lambda,
+        step_bytes=step_bytes(ruled, spec),
+        base_bytes=int(psutil.Process().memory_info().rss),
+    )
+
+
+def layout_of(config: Config) -> Layout:
+    """The layout of a settled config."""
+    assert isinstance(config.vector.num_workers, int)
+    return Layout(
+        config.vector.vector, config.vector.num_workers, config.vector.n_envs, config.ppo.n_steps_per_env
+    )
+
+
+def layout_values(layout: Layout, given: Config) -> dict[str, Any]:
+    """The config values of a layout, without those that are given."""
+    values: dict[str, Any] = {
+        "vector.n_envs": layout.n_envs,
+        "ppo.n_steps_per_env": layout.n_steps_per_env,
+    }
+    if given.vector.vector == "auto":
+        values["vector.vector"] = layout.backend
+    if given.vector.num_workers == "auto":
+        values["vector.num_workers"] = layout.num_workers
+    return values
+
+
+def list_ways(
+    given: Config, ruled: Config, spec: EnvSpec, machine: MachineFacts
+) -> Iterator[tuple[str, str, int]]:
+    """Device, kernel and threads of the ways to learn that are open; the fixed rules' own first."""
+    own = ruled.compute
+    assert isinstance(own.threads, int)
+    first = (own.device, own.kernel, own.threads)
+    yield first
+    cores = machine.usable_cores
+    devices = [given.compute.device]
+    if devices == ["auto"]:
+        devices = ["cpu", *(name for name in ("cuda", "mps") if device_exists(name))]
+    is_mlp = policy_spec(ruled, spec).is_mlp
+    for device in devices:
+        kernels = [given.compute.kernel]
+        if kernels == ["auto"]:
+            kernels = ["numpy"] if is_mlp and device == "cpu" else ["torch"]
+        for kernel in kernels:
+            counts = [1] if device != "cpu" else sorted({1, max(cores // 2, 1), cores})
+            if given.compute.threads != "auto":
+                counts = [given.compute.threads]
+            for threads in counts:
+                if (device, kernel, threads) != first:
+                    yield device, kernel, threads
+
+
+def _is_open(resolved: Resolved, path: str) -> bool:
+    return resolved.config.value(path) == "auto" or resolved.sources[path] == "default"
+
+
+def _guess_rate(resolved: Resolved, environment: Environment) -> float | None:
+    """Steps per second by a first look at a step and an update; None for a run that is short at any rate."""
+    step_s = environment.step_s
+    if step_s is None and environment.backend == "serial":
+        step_s = time_steps(environment.factory, environment.spec, 0.02).step_s
+    slowest_s = (step_s or 0.0) + _SLOWEST_UPDATE_S
+    if RUN_SHARE * resolved.config.run.timesteps * slowest_s < RUN_LEAST_S:
+        return None
+    finished, _ = finish(resolved)
+    config = settle(finished, environment.spec).config
+    update_s = measure_update_s(config, environment.spec)
+    return 1.0 / ((step_s or 0.0) / environment.num_workers + update_s)

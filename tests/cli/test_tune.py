@@ -1,0 +1,44 @@
+"""`mission-gym tune` on a real environment: measured, told, drawn, kept."""
+
+import json
+
+from mission_gym.cli.main import main
+
+ENV_ID = "mission_gym.env.toys:Identity"
+KEYS = {"backend", "n_envs", "num_workers", "predicted_steps_per_s", "reasons"}
+
+
+def test_tune_measures_once_and_keeps_the_plan(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    picture = tmp_path / "scaling.png"
+    asked = ["tune", ENV_ID, "--n-envs", "4", "--num-workers", "1", "--budget", "2s"]
+    assert main([*asked, "--json", "--plot", str(picture)]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document.keys() >= KEYS
+    assert (document["n_envs"], document["num_workers"], document["cached"]) == (4, 1, False)
+    assert "timing the environment" in err
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert sum(point["knee"] for point in document["scaling"]) == 1
+    assert main(asked) == 0
+    out, err = capsys.readouterr()
+    assert "kept from before" in out
+    assert "<- knee" in out
+    assert "timing" not in err
+
+
+def test_what_tune_refuses(capsys):
+    assert main(["tune", ENV_ID, "--budget", "1s"]) == 2
+    assert "budget=1s is below 2 s; give more time [--budget]" in capsys.readouterr().err
+    assert main(["tune", "mission_gym.env.toys:Nothing"]) == 2
+    assert "has no callable" in capsys.readouterr().err
+    assert main(["tune", ENV_ID, "--eval-freq", "3"]) == 2
+    assert "unknown flag '--eval-freq'" in capsys.readouterr().err
+
+
+def test_an_environment_that_fails_while_timed_is_one_message(capsys):
+    kwargs = ["--env-kwargs", "fail=raise", "at=1", "--vector", "workers"]
+    assert main(["tune", "mission_gym.env.toys:Faulty", *kwargs, "--budget", "2s"]) == 3
+    err = capsys.readouterr().err
+    assert "step() raised RuntimeError: the simulator fell over" in err
+    assert "Traceback" not in err

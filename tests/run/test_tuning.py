@@ -1,0 +1,204 @@
+"""Plans made, kept and applied; what is given is never changed, and a resume never plans."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mission_gym as mg
+from machines import machine
+from mission_gym.config.layers import read_config, resolve
+from mission_gym.config.rules import finish
+from mission_gym.errors import ConfigError, UsageError
+from mission_gym.run.advising import advise
+from mission_gym.run.assemble import open_environment, settle
+from mission_gym.run.branching import branch_run
+from mission_gym.run.planning import check_memory
+from mission_gym.run.starting import resume_run, start_run
+from mission_gym.run.tuning import fix_envs, list_ways, make_plan_key, make_wishes, tune_run
+from mission_gym.store.files import read_json
+from mission_gym.store.resolve import find_run
+from mission_gym.store.rundir import RunDir
+from mission_gym.tune.cache import read_plan, write_plan
+from mission_gym.tune.facts import EnvFacts, Layout
+
+TOY = "mission_gym.env.toys:Identity"
+ENTRY: dict[str, Any] = {
+    "layout": {"backend": "serial", "num_workers": 1, "n_envs": 4, "n_steps_per_env": 256},
+    "update": {"device": "cpu", "kernel": "numpy", "threads": 1, "step_s": 1e-5},
+    "values": {
+        "vector.n_envs": 4,
+        "ppo.n_steps_per_env": 256,
+        "vector.vector": "serial",
+        "compute.threads": 1,
+    },
+    "steps_per_s": 1000.0,  # so that a run of a million steps is long
+    "memory_bytes": 1,
+    "reasons": ["because it was written here"],
+    "changes": ["n_envs 8 -> 4"],
+    "scaling": [],
+    "measured": {"env": {"step_s": 1e-5}},
+    "budget_s": 30.0,
+    "spent_s": 1.0,
+}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def opened(flags: dict[str, Any], env_id: str = TOY, preset: str | None = None) -> Any:
+    resolved = resolve(env_id, flags, preset=preset)
+    first, _ = finish(fix_envs(resolved))
+    environment = open_environment(first.config, {})
+    return resolved, settle(first, environment.spec).config, environment
+
+
+def keep(flags: dict[str, Any], **changes: Any) -> str:
+    resolved, _, environment = opened(flags)
+    key = make_plan_key(resolved, environment.spec)
+    write_plan(key, ENTRY | changes)
+    return key
+
+
+@pytest.mark.parametrize(
+    ("flags", "env_id", "open_envs", "open_steps", "backends"),
+    [
+        ({}, TOY, True, True, ("serial", "workers")),
+        ({"n_envs": 4}, TOY, False, True, ("serial", "workers")),
+        ({"n_envs": "auto", "n_steps_per_env": 16}, TOY, True, False, ("serial", "workers")),
+        ({"vector": "workers", "num_workers": 2}, TOY, True, True, ("workers",)),
+        ({}, "CartPole-v1", False, True, ("serial", "workers")),  # shipped settings fix the sizes
+        ({"n_envs": "auto"}, "CartPole-v1", True, True, ("serial", "workers")),
+    ],
+)
+def test_only_what_is_open_may_be_chosen(
+    flags: dict[str, Any], env_id: str, open_envs: bool, open_steps: bool, backends: tuple[str, ...]
+) -> None:
+    resolved, ruled, environment = opened(flags, env_id)
+    wishes = make_wishes(resolved, ruled, environment)
+    assert (wishes.open_envs, wishes.open_steps, wishes.backends) == (open_envs, open_steps, backends)
+    assert wishes.open_workers == ("num_workers" not in flags)
+
+
+def test_a_preset_fixes_the_environments() -> None:
+    resolved, ruled, environment = opened({}, preset="quick")
+    wishes = make_wishes(resolved, ruled, environment)
+    assert not wishes.open_envs
+    assert wishes.layout == Layout("serial", 1, 4, 128)
+
+
+def test_ways_to_learn_begin_with_the_fixed_rules_own() -> None:
+    resolved, ruled, environment = opened({})
+    ways = list(list_ways(resolved.config, ruled, environment.spec, machine(8)))
+    assert ways == [("cpu", "numpy", 1), ("cpu", "numpy", 4), ("cpu", "numpy", 8)]
+    given, ruled, _ = opened({"kernel": "torch", "threads": 2, "device": "cpu"})
+    assert list(list_ways(given.config, ruled, environment.spec, machine(8))) == [("cpu", "torch", 2)]
+
+
+@pytest.mark.parametrize("flags", [{"timesteps": 2048}, {"tune": False}])
+def test_short_runs_and_no_tune_follow_the_fixed_rules(flags: dict[str, Any]) -> None:
+    resolved, _, environment = opened(flags)
+    tuned = tune_run(resolved, environment, pytest.fail)
+    assert tuned.entry is None
+    assert tuned.resolved == resolved
+
+
+def test_auto_in_a_short_run_is_said_aloud() -> None:
+    resolved, _, environment = opened({"n_envs": "auto", "timesteps": 4096})
+    tuned = tune_run(resolved, environment, pytest.fail)
+    assert tuned.resolved.config.vector.n_envs == 8
+    assert tuned.notes == ("n_envs=auto: the run is too short to be measured for, 8 are used",)
+
+
+def test_auto_without_tuning_is_refused() -> None:
+    resolved, _, environment = opened({"n_envs": "auto", "tune": False})
+    with pytest.raises(ConfigError, match=r"n_envs=auto is left to the plan, and --no-tune makes none"):
+        tune_run(resolved, environment, pytest.fail)
+
+
+def first_update(flags: dict[str, Any], folder: Path) -> RunDir:
+    resolved = resolve(TOY, flags | {"runs_dir": str(folder), "tensorboard": False, "eval_freq": 0})
+    with start_run(resolved, lambda event: None) as session:
+        for _ in session.updates():
+            session.stop.reason = "enough"
+    return session.run
+
+
+def test_a_kept_plan_is_applied_stored_and_left_alone_by_resume(tmp_path: Path) -> None:
+    key = keep({})
+    run = first_update({}, tmp_path)
+    resolved = read_config(run.config_yaml)
+    assert (resolved.config.vector.n_envs, resolved.config.ppo.n_steps_per_env) == (4, 256)
+    assert resolved.sources["vector.n_envs"] == resolved.sources["vector.vector"] == "plan"
+    plan = read_json(run.plan_json)
+    assert plan["tuning"]["values"] == ENTRY["values"]
+    assert plan["predicted_fps"] == run.read_status()["predicted_fps"] == 1000.0
+    assert "because it was written here" in [fact["reason"] for fact in plan["facts"]]
+    write_plan(key, ENTRY | {"values": {"vector.n_envs": 2}})
+    before = run.config_yaml.read_text()
+    with resume_run(run, lambda event: None) as session:
+        assert session.config.vector.n_envs == 4
+    assert run.config_yaml.read_text() == before
+
+
+def test_equal_runs_get_equal_plans_and_equal_weights(tmp_path: Path) -> None:
+    keep({})
+    runs = [first_update({}, tmp_path) for _ in range(2)]
+    policies = [sorted(run.checkpoints.glob("*/policy.safetensors"))[-1].read_bytes() for run in runs]
+    assert policies[0] == policies[1]
+
+
+def test_what_is_given_is_not_overwritten(tmp_path: Path) -> None:
+    flags = {"n_envs": 2}
+    keep(flags, values={"vector.n_envs": 2, "ppo.n_steps_per_env": 128, "vector.vector": "serial"})
+    resolved = read_config(first_update(flags, tmp_path).config_yaml)
+    assert resolved.sources["vector.n_envs"] == "flag --n-envs"
+    assert resolved.sources["ppo.n_steps_per_env"] == "default"
+
+
+def test_a_plan_that_missed_is_measured_again_with_the_old_choice_in_hand() -> None:
+    key = keep({"num_workers": 1, "vector": "workers"}, missed=True, steps_per_s=25_000.0)
+    resolved, _, environment = opened({"num_workers": 1, "vector": "workers"})
+    said: list[str] = []
+    tuned = tune_run(resolved, environment, said.append)
+    assert said[0] == "the last run missed its plan by over 15 %; measuring again"
+    assert tuned.entry is not None
+    assert "missed" not in tuned.entry
+    assert read_plan(key) == tuned.entry
+    layout = Layout(**tuned.entry["layout"])
+    assert layout.rollout == 1024
+    assert layout.n_steps_per_env >= 17
+    config = tuned.resolved.config
+    assert (config.vector.n_envs, config.vector.num_workers) == (layout.n_envs, 1)
+
+
+def test_an_environment_that_fails_while_timed_trains_without_a_plan() -> None:
+    flags = {"env_kwargs": {"fail": "raise", "at": 1}, "timesteps": 10_000_000}
+    resolved = resolve("mission_gym.env.toys:Faulty", flags | {"vector": "workers"})
+    environment = open_environment(resolved.config, dict(resolved.config.env.env_kwargs))
+    key = make_plan_key(resolved, environment.spec)
+    write_plan(key, {"steps_per_s": 1000.0})
+    tuned = tune_run(resolved, environment, lambda message: None)
+    assert tuned.entry is None
+    assert tuned.notes[0].startswith("not tuned: environment 0, seed 0, episode 0, step 0: step() raised")
+    with pytest.raises(Exception, match="the simulator fell over"):
+        advise(resolved, 2.0, lambda message: None)
+
+
+def test_auto_is_for_new_runs(tmp_path: Path) -> None:
+    run = mg.train(
+        TOY, progress=False, runs_dir=str(tmp_path), timesteps=64, n_envs=4, n_steps_per_env=16,
+    )  # fmt: skip
+    ref = find_run(str(run.path), tmp_path)
+    refused = pytest.raises(UsageError, match="n_envs=auto is for new runs")
+    with refused, branch_run(ref, {"n_envs": "auto", "timesteps": 128}, lambda event: None):
+        pass
+
+
+def test_a_run_that_does_not_fit_is_refused_with_the_nearest() -> None:
+    _, ruled, environment = opened({"n_envs": 4, "vector": "workers", "num_workers": 2})
+    assert check_memory(ruled, environment.spec) > 300 << 20
+    with pytest.raises(ConfigError, match=r"the run needs .* GB are free \(blocks of 4 envs x 128 steps"):
+        check_memory(ruled, environment.spec, EnvFacts(0.0, memory_bytes=1 << 50))
