@@ -19,6 +19,7 @@ from mission_gym.bench.learning import ALL_CASES, LearningGrid, measure_learning
 from mission_gym.bench.overlap import OverlapGrid, measure_overlap
 from mission_gym.bench.ppo import PpoGrid, measure_ppo
 from mission_gym.bench.soak import measure_soak
+from mission_gym.bench.tune import TuneGrid, measure_tune
 from mission_gym.bench.vector import FULL, VectorGrid, measure_vector
 from mission_gym.errors import UsageError, nearest
 from mission_gym.procs import usable_cores
@@ -58,6 +59,10 @@ def _overlap(full: bool) -> list[Row]:
     return measure_overlap(OverlapGrid(cases=(*lander, *OverlapGrid().cases)))
 
 
+def _tune(full: bool) -> list[Row]:
+    return measure_tune(TuneGrid(budget_s=30.0, repeats=5) if full else TuneGrid())
+
+
 CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "ppo": _ppo,
     "learning": _learning,
@@ -66,6 +71,7 @@ CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "capture": _capture,
     "accounting": _accounting,
     "overlap": _overlap,
+    "tune": _tune,
 }
 
 

@@ -17,7 +17,8 @@ from mission_gym.store.rundir import RunDir
 def train(job: Job, folder: Path) -> Result:
     """Train as `mission-gym train` does, without TensorBoard."""
     evals: list[Evaluation] = []
-    resolved = resolve(job.env_id, job.flags | {"runs_dir": str(folder), "tensorboard": False})
+    ours = {"runs_dir": str(folder), "tensorboard": False, "tune": False}
+    resolved = resolve(job.env_id, job.flags | ours)
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "eval":

@@ -28,8 +28,8 @@ _SOLVED = 475.0
 def measure_soak(seconds: float, kill_every_s: float = 3.0) -> list[Row]:
     """One row for each thing that must hold."""
     flags: dict[str, Any] = {
-        "vector": "workers", "timesteps": "100M", "max_time": f"{seconds}s", "seed": 1, "eval_freq": 100_000,
-        "max_restarts": 1000, "tensorboard": False, "checkpoint_freq": 200_000,
+        "vector": "workers", "tune": False, "timesteps": "100M", "max_time": f"{seconds}s", "seed": 1,
+        "eval_freq": 100_000, "max_restarts": 1000, "tensorboard": False, "checkpoint_freq": 200_000,
         "learning_rate_final": None, "clip_range_final": None,
     }  # fmt: skip
     samples: list[tuple[int, int, int]] = []

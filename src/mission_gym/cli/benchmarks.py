@@ -19,7 +19,9 @@ class BenchFlags:
 
     name: Annotated[
         tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="NAME", help="ppo, learning, vector, capture, overlap, soak or accounting."),
+        tyro.conf.arg(
+            metavar="NAME", help="ppo, learning, vector, capture, overlap, tune, soak or accounting."
+        ),
     ]
     full: Annotated[
         Switch,

@@ -108,21 +108,20 @@ def measure_collect(
         return collect_s, _weigh_workers(vec.crew.pids()) if isinstance(vec, WorkersVec) else None
 
 
-def rehearse(config: Config, environment: Environment, seconds: float) -> float | None:
-    """Steps per second of the real loop, the first update left out; None if none ended in time."""
-    end = time.perf_counter() + seconds
+def rehearse(config: Config, environment: Environment, seconds: float) -> float:
+    """Steps per second of the real loop: behind its first update one more at least, then for `seconds`."""
     learner: PpoLearner = make_learner(config, environment.spec)
     vec, collector, blocks = make_collector(config, environment, training_seeds(0, {"episode_offset": 0}))
     with vec:
         collector.policy.load(learner.weights())
         learner.prime(collector.prime(prime_steps(config)))
         train = overlap.run if config.compute.overlap == "on" else loop.run
-        updates = train(collector, learner, blocks, 1 << 62, lambda: time.perf_counter() > end)
-        first = next(updates, None)
-        begun, rate = time.perf_counter(), None
-        for progress in updates:
-            assert first is not None
-            rate = (progress.step - first.step) / (time.perf_counter() - begun)
+        updates = train(collector, learner, blocks, 1 << 62, _never)
+        first, begun = next(updates).step, time.perf_counter()
+        rate = elapsed = 0.0
+        while elapsed < seconds or not rate:
+            step, elapsed = next(updates).step, time.perf_counter() - begun
+            rate = (step - first) / elapsed
         return rate
 
 

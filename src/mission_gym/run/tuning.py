@@ -234,13 +234,13 @@ class _Tuner:
         for name in ("device", "kernel", "threads"):
             if getattr(compute, name) == "auto":
                 values[f"compute.{name}"] = getattr(choice.update, name)
-        rate, rehearsed = choice.steps_per_s, None
+        rate, rehearsed = choice.steps_per_s, False
         config = self._settle(apply(self._base, values))
         cycle_s = config.rollout_size / choice.steps_per_s
         if self._left_s() > 1.0 + 3 * cycle_s:
             self._say("rehearsing the choice")
-            rehearsed = rehearse(config, self._place(config), min(self._left_s(), 1.0 + 6 * cycle_s, 6.0))
-            rate = rehearsed or rate
+            rehearsed, seconds = True, min(self._left_s() - 1.0 - cycle_s, 4 * cycle_s + 0.5)
+            rate = rehearse(config, self._place(config), seconds)
         scaling = [
             replace(each, steps_per_s=each.steps_per_s * rate / choice.steps_per_s) for each in choice.scaling
         ]
@@ -258,7 +258,7 @@ class _Tuner:
                 "act": asdict(facts.act),
                 "updates": [asdict(each) for each in facts.updates],
                 "trials": [asdict(each) for each in facts.trials],
-                "rehearsed": rehearsed is not None,
+                "rehearsed": rehearsed,
             },
             "budget_s": self._budget_s,
             "spent_s": time.perf_counter() - self._begun,

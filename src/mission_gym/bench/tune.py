@@ -1,0 +1,180 @@
+"""`bench tune`: the plan against a small grid of layouts, all trained for a moment in turn.
+
+One row a case: the training rate of the chosen plan over the best of the grid, how far the prediction was
+off, predicted against measured peak memory, and the seconds that tuning took.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from mission_gym.bench.burn import measure_spins_per_us
+from mission_gym.bench.contest import Row
+from mission_gym.config.layers import Resolved, resolve
+from mission_gym.config.rules import finish
+from mission_gym.config.schema import Config
+from mission_gym.procs import usable_cores
+from mission_gym.run.assemble import Environment, one_blas_thread, open_environment, settle
+from mission_gym.run.costs import rehearse
+from mission_gym.run.tuning import (
+    apply,
+    fix_envs,
+    layout_of,
+    layout_values,
+    make_wishes,
+    place,
+    tune_environment,
+)
+from mission_gym.tune.facts import Layout
+
+_BURN = "mission_gym.bench.burn:Burn"
+_SIZES = (8, 32)  # environments of the grid, where they are open
+_SAMPLE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class TuneCase:
+    """An environment, and the microseconds that a step of a toy burns."""
+
+    name: str
+    env_id: str = _BURN
+    step_us: float = 0.0
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+CASES = (
+    TuneCase("CartPole-v1", "CartPole-v1"),
+    TuneCase("LunarLander-v3", "LunarLander-v3"),
+    TuneCase("capture mission", "mission_gym/Capture-v0"),
+    TuneCase("10 us", step_us=10),
+    TuneCase("100 us", step_us=100),
+    TuneCase("1,000 us", step_us=1000),
+    TuneCase("10 us, jitter", step_us=10, kwargs={"jitter": True}),
+    TuneCase("100 us, jitter", step_us=100, kwargs={"jitter": True}),
+    TuneCase("1,000 us, jitter", step_us=1000, kwargs={"jitter": True}),
+    TuneCase("waits 20 ms", kwargs={"wait_s": 0.02}),
+    TuneCase("image, 100 us", step_us=100, kwargs={"image": True}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TuneGrid:
+    """What is measured."""
+
+    cases: tuple[TuneCase, ...] = CASES
+    budget_s: float = 12.0
+    repeats: int = 3
+    seconds: float = 1.5  # of each training, or one update if that takes longer
+
+
+def measure_tune(grid: TuneGrid) -> list[Row]:
+    """One row per case."""
+    spins = measure_spins_per_us()
+    with one_blas_thread():
+        return [_measure(case, grid, spins) for case in grid.cases]
+
+
+def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
+    kwargs = case.kwargs | ({"spins": int(case.step_us * spins_per_us)} if case.env_id == _BURN else {})
+    resolved = resolve(case.env_id, {"env_kwargs": kwargs})
+    first, _ = finish(fix_envs(resolved))
+    environment = open_environment(first.config, kwargs)
+    entry = tune_environment(resolved, environment, grid.budget_s, lambda message: None)
+    chosen = _settle(resolved, environment, entry["values"])
+    compute = {path: value for path, value in entry["values"].items() if path.startswith("compute.")}
+    plans = {"chosen": chosen} | {
+        str(layout): _settle(resolved, environment, layout_values(layout, resolved.config) | compute)
+        for layout in _make_grid(resolved, environment, entry)
+        if layout != layout_of(chosen)
+    }
+    rates: dict[str, list[float]] = {name: [] for name in plans}
+    peaks: list[int] = []
+    for _ in range(grid.repeats):
+        for name, config in plans.items():
+            rate, most = _watch(lambda: rehearse(config, place(environment, config), grid.seconds))  # noqa: B023
+            rates[name].append(rate)
+            if name == "chosen":
+                peaks.append(most)
+    medians = {name: statistics.median(column) for name, column in rates.items()}
+    ours, best = medians["chosen"], max(medians, key=medians.__getitem__)
+    memory, peak = entry["memory_bytes"], statistics.median(peaks)
+    print(
+        f"{case.name}: {layout_of(chosen)}, {ours:,.0f} steps/s, best {best} {medians[best]:,.0f}, predicted"
+        f" {entry['steps_per_s']:,.0f}",
+        file=sys.stderr,
+    )
+    return {
+        "case": f"tune: {case.name}",
+        "ours": ours,
+        "peers": {"best of the grid": medians[best]},
+        "ratio": ours / medians[best],
+        "unit": "steps/s",
+        "chosen": str(layout_of(chosen)),
+        "best": best,
+        "spread": {name: [min(column), max(column)] for name, column in rates.items()},
+        "grid": medians,
+        "predicted": entry["steps_per_s"],
+        "prediction_error": entry["steps_per_s"] / ours - 1.0,
+        "memory_predicted_mb": memory / 1e6,
+        "memory_measured_mb": peak / 1e6,
+        "memory_error": memory / peak - 1.0,
+        "tuning_s": entry["spent_s"],
+    }
+
+
+def _settle(resolved: Resolved, environment: Environment, values: dict[str, Any]) -> Config:
+    finished, _ = finish(apply(fix_envs(resolved), values))
+    return settle(finished, environment.spec).config
+
+
+def _make_grid(resolved: Resolved, environment: Environment, entry: dict[str, Any]) -> list[Layout]:
+    """Every backend that may be chosen, one worker and one for each core, few and many environments."""
+    ruled = _settle(resolved, environment, {})
+    wishes = make_wishes(resolved, ruled, environment)
+    waits = entry["measured"]["env"]["cpu_share"] < 0.5
+    backends = [*wishes.backends, *(["threads"] if waits else [])]
+    layouts = []
+    for n_envs in _SIZES if wishes.open_envs else [wishes.layout.n_envs]:
+        steps = wishes.layout.rollout // n_envs
+        for backend in backends:
+            for workers in (1, usable_cores()) if backend == "workers" else (1,):
+                layouts.append(Layout(backend, workers, n_envs, steps))
+    return layouts
+
+
+def _watch(call: Callable[[], float]) -> tuple[float, int]:
+    """What the call returns, and the most memory that this process and its children took meanwhile."""
+    done = threading.Event()
+    peak = [0]
+
+    def sample() -> None:
+        while not done.wait(_SAMPLE_S):
+            peak[0] = max(peak[0], _tree_bytes())
+
+    watcher = threading.Thread(target=sample)
+    watcher.start()
+    try:
+        return call(), max(peak[0], 1)
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _tree_bytes() -> int:
+    """Resident memory of this process, and what its children take beside what they share with it."""
+    me = psutil.Process()
+    total = int(me.memory_info().rss)
+    for child in me.children(recursive=True):
+        try:
+            info = child.memory_full_info()
+        except psutil.Error:
+            continue
+        total += int(getattr(info, "pss", info.rss))
+    return total
