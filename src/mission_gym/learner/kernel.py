@@ -23,7 +23,7 @@ ADVANTAGE_FLOOR = 1e-5  # under the deviation: equal advantages carry no signal 
 class Samples:
     """The flat transitions of a block, N = T x S, after values and advantages were computed."""
 
-    inputs: Encoded
+    inputs: Encoded  # the first N rows; those of the pass over the block may be handed on whole
     mask: Array | None  # bool [N, M]
     action: Array  # [N, K]
     log_prob: Array  # float32 [N], of the policy before this update

@@ -18,7 +18,7 @@ from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError
 from mission_gym.learner.advantages import ReturnScale, compute_gae, compute_importance
 from mission_gym.learner.kernel import EpochStats, Kernel, Samples, StepSettings
-from mission_gym.policy import Encoded, Encoder, PolicySpec
+from mission_gym.policy import Encoder, PolicySpec
 from mission_gym.streams import generator
 
 _RECENT = 256  # updates whose gradient steps are remembered; an older segment counts as far as that
@@ -179,7 +179,7 @@ class PpoLearner:
             reward, values[:-1], next_value, ended, self.settings.gamma, self.settings.gae_lambda, importance
         )
         samples = Samples(
-            inputs=Encoded(inputs.flat[:num], tuple(image[:num] for image in inputs.images)),
+            inputs=inputs,
             mask=mask,
             action=action,
             log_prob=log_prob,

@@ -1,22 +1,23 @@
-"""The reference kernel: torch autograd, Adam on one flat vector.
+"""The reference kernel: torch autograd on any device, Adam on one flat vector.
 
-All parameters and gradients are views of two flat tensors, so that the norm, the clipping and the
-optimizer are one call each, whatever the network.
+The transitions of a block are brought to the device once. A gradient step reads tensors that never move and
+decides nothing on the host, so that it can be captured as a graph. Nothing on the device is float64: MPS has
+none.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from mission_gym.data import ActionSpec, Array
+from mission_gym.learner.capture import Captured, Recorder, record_cuda
+from mission_gym.learner.flat_adam import FlatAdam
 from mission_gym.learner.kernel import (
-    ADAM_BETAS,
     ADAM_EPSILON,
     ADVANTAGE_FLOOR,
     EpochStats,
@@ -26,9 +27,8 @@ from mission_gym.learner.kernel import (
 )
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.policy.sampling import FILLER, HALF_LOG_2PI, part_columns
-from mission_gym.policy.torch_form import ActorCritic, Inputs, load_arrays, model_arrays
-
-_EVALUATE_ROWS = 16_384  # rows per pass where there are images
+from mission_gym.policy.torch_form import ActorCritic, load_arrays, model_arrays
+from mission_gym.policy.transfer import Resident
 
 
 class Distribution:
@@ -40,22 +40,22 @@ class Distribution:
         self.columns = None if columns is None else torch.from_numpy(columns).to(device)
 
     def __call__(
-        self, params: Tensor, log_std: Tensor | None, action: Tensor, mask: Tensor | None
+        self, params: Tensor, log_std: Tensor | None, action: Tensor, illegal: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """params [N, P], action [N, K], mask bool [N, M] -> log-probability [N], entropy [N]."""
+        """params [N, P], action [N, K], illegal bool [N, M] -> log-probability [N], entropy [N]."""
         if self.action.kind == "box":
             assert log_std is not None
             z = (action - params) * torch.exp(-log_std)
             log_prob = (-0.5 * z.square() - log_std - HALF_LOG_2PI).sum(-1)
             return log_prob, (log_std + 0.5 + HALF_LOG_2PI).sum().expand(len(params))
         if self.action.kind == "binary":
-            log_prob = -F.binary_cross_entropy_with_logits(params, action, reduction="none").sum(-1)
+            log_prob = -F.binary_cross_entropy_with_logits(params, action.float(), reduction="none").sum(-1)
             entropy = F.softplus(params) - params * torch.sigmoid(params)
             return log_prob, entropy.sum(-1)
-        if mask is not None:
-            params = params.masked_fill(~mask, FILLER)
+        if illegal is not None:
+            params = params.masked_fill(illegal, FILLER)
         log_p = F.log_softmax(self._parts(params), dim=-1)
-        log_prob = log_p.gather(-1, action.unsqueeze(-1)).squeeze(-1).sum(-1)
+        log_prob = log_p.gather(-1, action.long().unsqueeze(-1)).squeeze(-1).sum(-1)
         p = log_p.exp()
         # 0 log 0 = 0: a masked entry may hold -inf, which would make the product NaN.
         entropy = -(p * log_p.masked_fill(p == 0, 0.0)).sum((-1, -2))
@@ -69,106 +69,156 @@ class Distribution:
 
 
 class TorchKernel:
-    """See `kernel.Kernel`."""
+    """See `kernel.Kernel`.
 
-    def __init__(self, spec: PolicySpec, seed: int, device: str = "cpu") -> None:
+    batch_size: rows of every pass over a block. They fit where a minibatch does, and bits that depend on the
+    shape are those of a minibatch: with bf16 or TF32 the first ratios would not be 1 otherwise.
+    """
+
+    def __init__(
+        self,
+        spec: PolicySpec,
+        seed: int,
+        device: str = "cpu",
+        *,
+        precision: str = "float32",
+        batch_size: int | None = None,
+    ) -> None:
         self.device = torch.device(device)
         self.spec = spec
         self.model = ActorCritic(spec, seed).to(self.device)
         self.distribution = Distribution(spec.action, self.device)
-        self._action_dtype = torch.int64 if spec.action.kind == "categories" else torch.float32
-        self._names = {name: tuple(p.shape) for name, p in self.model.named_parameters() if p.requires_grad}
-        self.flat, self.flat_grad = _flatten_parameters(self.model)
-        self.adam = torch.optim.Adam(
-            [self.flat], lr=0.0, betas=ADAM_BETAS, eps=ADAM_EPSILON, fused=self.device.type != "mps"
-        )
+        self.adam = FlatAdam(self.model, ADAM_EPSILON)
+        # A network of the user's own may decide something on the host, which a graph would not repeat.
+        self.record: Recorder | None = None
+        if self.device.type == "cuda" and spec.network is None:
+            self.record = record_cuda
+        self._precision = torch.bfloat16 if precision == "bf16" else torch.float32
+        self._batch_size = batch_size
+        self._flat, self._columns = Resident(self.device), Resident(self.device)
+        self._images = [Resident(self.device) for leaf in spec.leaves if leaf.kind == "image"]
+        self._loaded: Encoded | None = None
+        self._numbers = torch.zeros(6, device=self.device)
+        self._rate: float | Tensor = 0.0
+        self._captured: tuple[tuple[int, ...], Captured] | None = None
 
     def evaluate(self, inputs: Encoded, action: Array, mask: Array | None) -> tuple[Array, Array]:
-        flat, images = self._inputs(inputs)
-        actions = self._tensor(action, self._action_dtype)
-        masks = None if mask is None else self._tensor(mask, torch.bool)
-        num = len(flat)
-        rows = _EVALUATE_ROWS if images else num
-        log_probs, values = [], []
+        self._load_inputs(inputs)
+        actions = torch.from_numpy(action).to(self.device)
+        illegal = None if mask is None else torch.from_numpy(~mask).to(self.device)
+        num, num_acted = len(inputs.flat), len(action)
+        rows = min(self._batch_size or num, num)
         with torch.inference_mode():
-            for start in range(0, num, max(rows, 1)):
+            log_probs, values = (torch.zeros(size, device=self.device) for size in (num_acted, num))
+            for start in range(0, num, rows):
+                start = min(start, num - rows)  # the last pass makes some rows twice, and has the same shape
                 part = slice(start, start + rows)
-                params, value = self.model((flat[part], tuple(image[part] for image in images)))
-                values.append(value)
-                acted = min(len(params), max(len(actions) - start, 0))
-                if acted:
-                    acted_rows = slice(start, start + acted)
-                    log_prob, _ = self.distribution(
-                        params[:acted],
+                params, value = self.model(
+                    (self._inputs[0][part], tuple(_nchw(image[part]) for image in self._inputs[1])),
+                    self._precision,
+                )
+                values[part] = value
+                acted = slice(start, min(start + rows, num_acted))
+                if acted.start < acted.stop:
+                    log_probs[acted], _ = self.distribution(
+                        params[: acted.stop - start],
                         self.model.log_std,
-                        actions[acted_rows],
-                        None if masks is None else masks[acted_rows],
+                        actions[acted],
+                        None if illegal is None else illegal[acted],
                     )
-                    log_probs.append(log_prob)
-            return torch.cat(log_probs).float().cpu().numpy(), torch.cat(values).float().cpu().numpy()
+            return log_probs.cpu().numpy(), values.cpu().numpy()
 
     def load_samples(self, samples: Samples) -> None:
-        self._samples_inputs = self._inputs(samples.inputs)
-        self._action = self._tensor(samples.action, self._action_dtype)
-        self._mask = None if samples.mask is None else self._tensor(samples.mask, torch.bool)
-        columns = [samples.log_prob, samples.advantage, samples.returns]
-        self._has_weight = samples.weight is not None
-        columns += [column for column in (samples.weight, samples.importance) if column is not None]
-        self._columns = self._tensor(np.stack(columns, axis=1), torch.float32)
-        self._has_importance = samples.importance is not None
+        if samples.inputs is not self._loaded:
+            self._load_inputs(samples.inputs)
+        num = len(samples.action)
+        ones = np.ones(num, np.float32)
+        parts = [
+            samples.action.astype(np.float32),
+            np.zeros((num, 0), np.float32) if samples.mask is None else ~samples.mask,
+            samples.log_prob,
+            samples.returns,
+            ones if samples.weight is None else samples.weight,
+            samples.advantage,
+            ones if samples.importance is None else samples.importance,
+        ]
+        self._rows = self._columns.load(np.column_stack(parts).astype(np.float32, copy=False))
+        num_illegal = 0 if samples.mask is None else samples.mask.shape[1]
+        self._widths = [samples.action.shape[1], num_illegal, 1, 1, 1, 1, 1]
 
     def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> EpochStats | None:
-        self.adam.param_groups[0]["lr"] = settings.learning_rate
-        rows = torch.from_numpy(order).to(self.device)
-        stats: list[Tensor] = []
-        for index in rows:
+        index = torch.from_numpy(order).to(self.device)
+        # One gather for the epoch; minibatches are slices of it.
+        flat, columns = (
+            source.index_select(0, index.view(-1)).view(*index.shape, -1)
+            for source in (self._inputs[0], self._rows)
+        )
+        weight, advantage, importance = (columns[..., place] for place in (-3, -2, -1))
+        weight /= weight.sum(1, keepdim=True).clamp_min(1.0)
+        if settings.normalize_advantage:
+            advantage -= (advantage * weight).sum(1, keepdim=True)
+            deviation = (advantage.square() * weight).sum(1, keepdim=True).sqrt()
+            advantage /= deviation.clamp_min(ADVANTAGE_FLOOR)
+        advantage *= importance
+
+        clip, coefficients = settings.clip_range, (1.0, settings.vf_coef, -settings.ent_coef)
+        self._numbers.copy_(
+            torch.tensor([settings.learning_rate, clip, settings.max_grad_norm, *coefficients])
+        )
+        self._rate = settings.learning_rate if self.record is None else self._numbers[0]
+        step = self._make_step((flat[0], columns[0], index[0]))
+        results = torch.empty(len(order), 4 + order.shape[1], device=self.device)
+        for result, *minibatch in zip(results, flat, columns, index, strict=True):
             if stop():
                 return None
-            stats.append(self._step(index, settings))
-        return mean_stats(torch.stack(stats).double().cpu().numpy())
+            result.copy_(step(*minibatch))
 
-    def _step(self, index: Tensor, settings: StepSettings) -> Tensor:
-        """One gradient step on the rows `index`; returns its statistics without leaving the device."""
-        flat, images = self._samples_inputs
-        inputs = (flat[index], tuple(image[index] for image in images))
-        columns = self._columns[index]
-        old_log_prob, advantage, returns = columns[:, 0], columns[:, 1], columns[:, 2]
-        weight = columns[:, 3] if self._has_weight else None
-        mask = None if self._mask is None else self._mask[index]
+        log_ratio = results[:, 4:]
+        error = log_ratio.exp() - 1.0
+        columns_of_stats = [
+            *results[:, :3].unbind(1),
+            ((error - log_ratio) * weight).sum(1),
+            ((error.abs() > clip) * weight).sum(1),
+            error.abs().amax(1),
+            results[:, 3],
+        ]
+        return mean_stats(torch.stack(columns_of_stats, dim=1).cpu().numpy().astype(np.float64))
 
-        def mean(x: Tensor) -> Tensor:
-            return x.mean() if weight is None else (x * weight).sum() / weight.sum().clamp_min(1.0)
+    def _make_step(self, minibatch: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+        """The gradient step for minibatches like this one: captured where that is possible."""
+        if self.record is None:
+            return self._step
+        flat, columns, _ = minibatch
+        key = (*flat.shape, *columns.shape, *(image.data_ptr() for image in self._inputs[1]))
+        if self._captured is None or self._captured[0] != key:
+            state = (*self.adam.state, *self.model.buffers())
+            self._captured = key, Captured(self._step, minibatch, state, self.record)
+        return self._captured[1]
 
-        if settings.normalize_advantage:
-            center = mean(advantage)
-            deviation = mean((advantage - center).square()).sqrt()
-            advantage = (advantage - center) / deviation.clamp_min(ADVANTAGE_FLOOR)
-        if self._has_importance:
-            advantage = advantage * columns[:, -1]
+    def _step(self, flat: Tensor, columns: Tensor, index: Tensor) -> Tensor:
+        """One gradient step, without leaving the device; returns policy loss, value loss, entropy, gradient
+        norm and every row's log-ratio as one tensor."""
+        _, clip, max_grad_norm = self._numbers[:3].unbind()
+        action, illegal, *singles = columns.split_with_sizes(self._widths, dim=1)
+        old_log_prob, returns, weight, advantage, _ = (column.squeeze(1) for column in singles)
+        images = tuple(_nchw(image.index_select(0, index)) for image in self._inputs[1])
 
-        params, value = self.model(inputs)
-        log_prob, entropy = self.distribution(params, self.model.log_std, self._action[index], mask)
+        params, value = self.model((flat, images), self._precision)
+        log_prob, entropy = self.distribution(
+            params, self.model.log_std, action, illegal.bool() if illegal.shape[1] else None
+        )
         log_ratio = log_prob - old_log_prob
         ratio = log_ratio.exp()
-        clipped = ratio.clamp(1.0 - settings.clip_range, 1.0 + settings.clip_range)
-        policy_loss = -mean(torch.minimum(ratio * advantage, clipped * advantage))
-        value_loss = mean((value - returns).square())
-        entropy_mean = mean(entropy)
-        loss = policy_loss + settings.vf_coef * value_loss - settings.ent_coef * entropy_mean
+        clipped = ratio.clamp(1.0 - clip, 1.0 + clip)
+        policy_loss = -torch.minimum(ratio * advantage, clipped * advantage)
+        terms = torch.stack((policy_loss, (value - returns).square(), entropy))
+        losses = (terms * weight).sum(1)
 
-        self.flat_grad.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.linalg.vector_norm(self.flat_grad)
-        self.flat_grad.mul_((settings.max_grad_norm / (norm + 1e-6)).clamp_max(1.0))
-        self.adam.step()
-
-        with torch.no_grad():
-            approx_kl = mean((ratio - 1.0) - log_ratio)
-            error = (ratio - 1.0).abs()
-            clip_fraction = mean((error > settings.clip_range).float())
-            return torch.stack(
-                [policy_loss, value_loss, entropy_mean, approx_kl, clip_fraction, error.max(), norm]
-            ).detach()
+        self.adam.grad.zero_()
+        (losses * self._numbers[3:]).sum().backward()  # type: ignore[no-untyped-call]
+        norm = self.adam.clip(max_grad_norm)
+        self.adam.step(self._rate)
+        return torch.cat((losses.detach(), norm.view(1), log_ratio.detach()))
 
     def parameters(self) -> dict[str, Array]:
         return model_arrays(self.model)
@@ -177,52 +227,21 @@ class TorchKernel:
         load_arrays(self.model, arrays)
 
     def optimizer(self) -> dict[str, Array]:
-        state = self.adam.state.get(self.flat)
-        zeros = torch.zeros_like(self.flat)
-        mean, square = (state["exp_avg"], state["exp_avg_sq"]) if state else (zeros, zeros)
-        arrays = {f"mean.{name}": part for name, part in self._split(mean).items()}
-        arrays |= {f"square.{name}": part for name, part in self._split(square).items()}
-        return arrays | {"step": np.array(float(state["step"]) if state else 0.0, np.float32)}
+        return self.adam.arrays()
 
     def load_optimizer(self, arrays: dict[str, Array]) -> None:
-        moments = {
-            field: np.concatenate([arrays[f"{prefix}.{name}"].ravel() for name in self._names])
-            for field, prefix in (("exp_avg", "mean"), ("exp_avg_sq", "square"))
-        }
-        self.adam.state[self.flat] = {
-            field: self._tensor(array, torch.float32) for field, array in moments.items()
-        }
-        self.adam.state[self.flat]["step"] = torch.tensor(float(arrays["step"]), dtype=torch.float32)
+        self.adam.load(arrays)
 
-    def _split(self, flat: Tensor) -> dict[str, Array]:
-        """A flat tensor in the order of the parameters as arrays by name."""
-        parts = flat.detach().cpu().numpy()
-        ends = np.cumsum([math.prod(shape) for shape in self._names.values()])
-        pieces = np.split(parts, ends[:-1])
-        return {
-            name: piece.reshape(shape).copy()
-            for (name, shape), piece in zip(self._names.items(), pieces, strict=True)
-        }
-
-    def _tensor(self, array: Array, dtype: torch.dtype) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, dtype)
-
-    def _inputs(self, inputs: Encoded) -> Inputs:
-        images = tuple(
-            torch.from_numpy(np.ascontiguousarray(image)).to(self.device) for image in inputs.images
-        )
-        return self._tensor(inputs.flat, torch.float32), images
+    def _load_inputs(self, inputs: Encoded) -> None:
+        """Bring the inputs to the device; pictures as [N, H, W, C], which convolutions read fastest."""
+        images = [
+            resident.load(np.moveaxis(image, 1, -1))
+            for resident, image in zip(self._images, inputs.images, strict=True)
+        ]
+        self._inputs = self._flat.load(inputs.flat), images
+        self._loaded = inputs
 
 
-def _flatten_parameters(model: nn.Module) -> tuple[nn.Parameter, Tensor]:
-    """Make every parameter and gradient of the model a view of one flat tensor each."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
-    flat.grad = torch.zeros_like(flat)
-    start = 0
-    for parameter in parameters:
-        end = start + parameter.numel()
-        parameter.data = flat.data[start:end].view_as(parameter)
-        parameter.grad = flat.grad[start:end].view_as(parameter)
-        start = end
-    return flat, flat.grad
+def _nchw(image: Tensor) -> Tensor:
+    """A view [N, C, H, W] of [N, H, W, C]."""
+    return image.permute(0, 3, 1, 2)

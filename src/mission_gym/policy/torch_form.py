@@ -21,6 +21,7 @@ from mission_gym.errors import ConfigError
 from mission_gym.policy.encoding import Encoder
 from mission_gym.policy.layout import PolicySpec
 from mission_gym.policy.sampling import Sampler
+from mission_gym.policy.transfer import Resident
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 Inputs = tuple[Tensor, tuple[Tensor, ...]]  # flat [N, F], images uint8 [N, C, H, W]
@@ -77,8 +78,15 @@ class ConvTrunk(nn.Module):
         self.num_features = width
 
     def forward(self, flat: Tensor, images: tuple[Tensor, ...]) -> Tensor:
-        parts = [conv(image.float() / 255.0) for conv, image in zip(self.convs, images, strict=True)]
+        parts = [conv(_pixels(image)) for conv, image in zip(self.convs, images, strict=True)]
         return torch.cat([*parts, flat], dim=1) if flat.shape[1] else torch.cat(parts, dim=1)
+
+
+def _pixels(image: Tensor, layout: torch.memory_format = torch.preserve_format) -> Tensor:
+    """Bytes as float32 from 0 to 1."""
+    if image.device.type == "mps":
+        layout = torch.contiguous_format  # channels-last convolutions have been wrong there
+    return image.to(torch.float32, memory_format=layout, copy=True).div_(255.0)
 
 
 def _channels_first(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:
@@ -110,7 +118,8 @@ class OwnTrunk(nn.Module):
     def forward(self, flat: Tensor, images: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         pictures = iter(images)
         inputs = {
-            leaf.name: next(pictures).float() / 255.0
+            # A network of the user's own may use `view`, which other layouts refuse.
+            leaf.name: _pixels(next(pictures), torch.contiguous_format)
             if leaf.kind == "image"
             else flat[:, self.slices[leaf.name]]
             for leaf in self.leaves
@@ -188,10 +197,19 @@ class ActorCritic(nn.Module):
     def actor_params(self, inputs: Inputs) -> Tensor:
         return cast(Tensor, self.actor(self._features(inputs)[0]))
 
-    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Actor outputs [N, P] and values [N]."""
-        for_actor, for_critic = self._features(inputs)
-        return self.actor(for_actor), self.critic(for_critic).squeeze(-1)
+    def forward(self, inputs: Inputs, precision: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+        """Actor outputs [N, P] and values [N], float32. Products before the heads have the precision."""
+        *actor, actor_head = self.actor
+        *critic, critic_head = self.critic
+        with torch.autocast(
+            inputs[0].device.type, precision, enabled=precision != torch.float32, cache_enabled=False
+        ):
+            for_actor, for_critic = self._features(inputs)
+            for layer in actor:
+                for_actor = layer(for_actor)
+            for layer in critic:
+                for_critic = layer(for_critic)
+        return actor_head(for_actor.float()), critic_head(for_critic.float()).squeeze(-1)
 
     def _features(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         flat, images = inputs
@@ -212,6 +230,8 @@ class TorchPolicy:
         self._encoder = Encoder(spec.leaves, spec.normalize_obs)
         self._sampler = Sampler(spec.action)
         self._log_std: Array | None = None
+        self._flat = Resident(self.device)
+        self._images = [Resident(self.device) for leaf in spec.leaves if leaf.kind == "image"]
 
     def load(self, weights: Weights) -> None:
         """Copy the weights in."""
@@ -225,9 +245,11 @@ class TorchPolicy:
         """Actions for leaves [B, ...]; `noise` [B, K] explores, None plays greedily."""
         encoded = self._encoder.encode(obs)
         with torch.inference_mode():
-            flat = torch.from_numpy(np.ascontiguousarray(encoded.flat)).to(self.device)
-            images = tuple(torch.from_numpy(np.ascontiguousarray(i)).to(self.device) for i in encoded.images)
-            params = self._model.actor_params((flat, images)).float().cpu().numpy()
+            flat = self._flat.load(encoded.flat)
+            images = tuple(
+                resident.load(image) for resident, image in zip(self._images, encoded.images, strict=True)
+            )
+            params = self._model.actor_params((flat, images)).cpu().numpy()
         return self._sampler(params, self._log_std, mask, noise)
 
 

@@ -1,0 +1,55 @@
+"""A gradient step captured once and replayed: on CUDA one launch stands for all of its kernels.
+
+The step takes tensors and returns one, decides nothing on the host, and keeps its state in tensors that
+never move. How it is recorded is a parameter, so that all the rest runs without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+Recorder = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
+_REHEARSALS = 3  # libraries choose algorithms and allocate workspaces in the first calls
+
+
+def record_cuda(step: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+    """Rehearse the step, then capture it; returns what replays it, and its output."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(_REHEARSALS):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        output = step()
+    return graph.replay, output
+
+
+class Captured:
+    """`step(*inputs) -> output` for inputs of fixed shapes. The output is overwritten by the next call.
+
+    Rehearsals are real steps, so the tensors of `state` are put back behind them.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Tensor],
+        inputs: Sequence[Tensor],
+        state: Sequence[Tensor],
+        record: Recorder = record_cuda,
+    ) -> None:
+        self._inputs = [tensor.clone() for tensor in inputs]
+        before = [tensor.clone() for tensor in state]
+        self._replay, self._output = record(lambda: step(*self._inputs))
+        for tensor, kept in zip(state, before, strict=True):
+            tensor.copy_(kept)
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        for fixed, tensor in zip(self._inputs, inputs, strict=True):
+            fixed.copy_(tensor)
+        self._replay()
+        return self._output
