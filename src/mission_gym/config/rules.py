@@ -1,7 +1,7 @@
 """Rules between fields, applied once before a run: `auto` by arithmetic, what does not fit, what is unused.
 
 What the user asked for explicitly is refused if it can't be had; values from presets and below are
-adapted, with a note. `device`, `threads`, `acting` and `kernel` stay `auto`: the run room knows the machine.
+adapted, with a note. The section `compute` stays `auto`: the run room knows the machine.
 """
 
 from __future__ import annotations

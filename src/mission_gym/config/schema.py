@@ -244,7 +244,9 @@ class PolicySection(_Section):
 class ComputeSection(_Section):
     """Where the work is done."""
 
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where the learner computes.")
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="Where the learner computes. auto: where a gradient step was measured fastest."
+    )
     threads: FromOneOrAuto = Field("auto", description="Threads of the learner.")
     acting: Literal["auto", "numpy", "torch"] = Field("auto", description="Which form of the policy acts.")
     acting_rows: FromOneOrAuto = Field(
@@ -262,6 +264,11 @@ class ComputeSection(_Section):
         True,
         description="Measure before a long run, and choose what is left open: backend, workers, threads,"
         " device, and without shipped settings or a preset the number of environments.",
+    )
+    precision: Literal["auto", "float32", "bf16"] = Field(
+        "auto",
+        description="Of the network's products in the torch kernel; weights, optimizer and probabilities stay"
+        " float32. auto: bf16 where the device has it and it was measured faster.",
     )
 
 

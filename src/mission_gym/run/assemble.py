@@ -32,7 +32,9 @@ from mission_gym.rollout.collector import ActingPolicy, BlockCollector, Collecto
 from mission_gym.rollout.first_ready import SERVICE as SEGMENT_SERVICE
 from mission_gym.rollout.first_ready import FirstReadyCollector
 from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_blocks
+from mission_gym.run.choosing import Way, choose_way, device_exists, find_devices, list_ways, measure_ways
 from mission_gym.run.overlapping import choose_overlap
+from mission_gym.run.planning import measure_gradient_step_s
 from mission_gym.streams import episode_seed, torch_seed
 from mission_gym.vector.batched import BatchedVec
 from mission_gym.vector.crew import Limits
@@ -205,12 +207,16 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
                 f" [{resolved.sources[f'compute.{name}']}]"
             )
     device = config.compute.device
-    if device == "auto":
-        device = chosen["compute.device"] = "cpu"
-    elif not device_exists(device):
+    if device != "auto" and not device_exists(device):
         problems.append(
             f"device={device} is not available: this torch sees no such device; use cpu or auto"
             f" [{resolved.sources['compute.device']}]"
+        )
+    ways = list_ways(config.compute, is_mlp, find_devices())
+    if not ways and not problems:
+        problems.append(
+            f"kernel=numpy is not possible with device={device} and precision={config.compute.precision}: it"
+            f" computes in float32 on the CPU; use torch or auto [{resolved.sources['compute.kernel']}]"
         )
     if problems:
         raise ConfigError(problems)
@@ -225,24 +231,28 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
         )
     if config.compute.threads == "auto":
         chosen["compute.threads"] = choose_threads(config, spec)
-    if config.compute.kernel == "auto":
-        # For an MLP on the CPU the analytic kernel is faster at every width and number of threads.
-        chosen["compute.kernel"] = "numpy" if is_mlp and device == "cpu" else "torch"
-    resolved = resolved.with_values(chosen, "plan")
+    resolved = _settle_way(resolved.with_values(chosen, "plan"), ways, spec)
     if config.compute.overlap == "auto":
-        chosen = {"compute.overlap": choose_overlap(resolved.config).value}
-    return resolved.with_values(chosen, "plan")
+        overlap = choose_overlap(resolved.config).value
+        resolved = resolved.with_values({"compute.overlap": overlap}, "plan")
+    return resolved
 
 
-def device_exists(device: str) -> bool:
-    """Whether this torch sees such a device."""
-    import torch
+def _settle_way(resolved: Resolved, ways: list[Way], spec: EnvSpec) -> Resolved:
+    """Take the only way to learn, or the fastest of several."""
 
-    if device == "cuda":
-        return torch.cuda.is_available()
-    if device == "mps":
-        return torch.backends.mps.is_available()
-    return True
+    def take(way: Way) -> Resolved:
+        values = {f"compute.{name}": value for name, value in way._asdict().items()}
+        open_paths = [path for path in values if resolved.config.value(path) == "auto"]
+        return resolved.with_values({path: values[path] for path in open_paths}, "plan")
+
+    def measure(way: Way) -> float:
+        learner = make_learner(take(way).config, spec)
+        return measure_gradient_step_s(learner, learner.encoder.num_flat, spec, spec.mask_size)
+
+    if len(ways) == 1:
+        return take(ways[0])
+    return take(choose_way(measure_ways(ways, resolved.config, spec, measure)))
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:
@@ -282,7 +292,17 @@ def make_policy(config: Config, spec: EnvSpec) -> ActingPolicy:
         return NumpyPolicy(layout)
     from mission_gym.policy.torch_form import TorchPolicy
 
+    _set_up_torch(config)
     return TorchPolicy(layout, config.compute.device)
+
+
+def _set_up_torch(config: Config) -> None:
+    """What is torch's as a whole: acting and learning share the threads, and TF32 products on CUDA."""
+    import torch
+
+    torch.set_num_threads(int(config.compute.threads))
+    if config.compute.device == "cuda":
+        torch.set_float32_matmul_precision("high")
 
 
 def make_loaded_policy(config: Config, spec: EnvSpec, weights: Weights) -> ActingPolicy:
@@ -294,14 +314,13 @@ def make_loaded_policy(config: Config, spec: EnvSpec, weights: Weights) -> Actin
 
 def make_learner(config: Config, spec: EnvSpec) -> PpoLearner:
     """A learner with fresh weights drawn from the run's seed."""
-    import torch
-
     from mission_gym.learner.torch_kernel import TorchKernel
+    from mission_gym.policy.torch_form import ActorCritic, model_arrays
 
     ppo, total, seed = config.ppo, config.run.timesteps, config.run.seed
     assert isinstance(ppo.batch_size, int)
     assert isinstance(config.compute.threads, int)
-    torch.set_num_threads(config.compute.threads)
+    _set_up_torch(config)
     layout = policy_spec(config, spec)
 
     def schedule(start: float, end: float | None) -> Schedule:
@@ -321,10 +340,16 @@ def make_learner(config: Config, spec: EnvSpec) -> PpoLearner:
         normalize_advantage=ppo.normalize_advantage,
         normalize_returns=config.policy.normalize_returns,
     )
-    kernel: Kernel = TorchKernel(layout, torch_seed(seed, "init"), config.compute.device)
+    drawn = torch_seed(seed, "init")
+    kernel: Kernel
     if config.compute.kernel == "numpy":
+        # Without torch's optimizer, whose first use loads its compiler.
+        initial = model_arrays(ActorCritic(layout, drawn))
         num_flat = Encoder(layout.leaves, normalize=False).num_flat
-        kernel = NumpyKernel(layout, num_flat, kernel.parameters(), config.compute.threads)
+        kernel = NumpyKernel(layout, num_flat, initial, config.compute.threads)
+    else:
+        device, precision = config.compute.device, config.compute.precision
+        kernel = TorchKernel(layout, drawn, device, precision=precision, batch_size=ppo.batch_size)
     return PpoLearner(kernel, layout, settings, config.vector.n_envs, seed)
 
 

@@ -27,6 +27,7 @@ from mission_gym.run.assemble import (
     open_environment,
     settle,
 )
+from mission_gym.run.choosing import find_measured
 from mission_gym.run.planning import (
     check_memory,
     make_plan,
@@ -137,7 +138,8 @@ def _prepare(
     fps = tuning["steps_per_s"] if tuning else predict_fps(config, collect_s, gradient_s)
     plan = make_plan(config, spec, memory, fps, notes, start, tuning["reasons"] if tuning else [])
     document = asdict(plan) | {"versions": versions(), "signature": spec.signature, "tuning": tuning}
-    document |= {"measured": {"collect_s_per_step": collect_s, "gradient_step_s": gradient_s}}
+    measured = {"collect_s_per_step": collect_s, "gradient_step_s": gradient_s}
+    document |= {"measured": measured | {"ways_to_learn": find_measured(config, spec)}}
     write_json(session.run.plan_json, document)
     session.run.write_status(predicted_fps=round(fps, 1))
     session.recorder.emit(

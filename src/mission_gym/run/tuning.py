@@ -20,7 +20,8 @@ from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec
 from mission_gym.errors import ConfigError, MissionGymError
 from mission_gym.procs import MachineFacts, read_machine
-from mission_gym.run.assemble import Environment, device_exists, make_learner, policy_spec, settle
+from mission_gym.run.assemble import Environment, make_learner, policy_spec, settle
+from mission_gym.run.choosing import device_exists
 from mission_gym.run.costs import measure_act, measure_collect, measure_update_s, rehearse
 from mission_gym.run.planning import step_bytes
 from mission_gym.run.versions import versions
