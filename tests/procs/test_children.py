@@ -192,7 +192,7 @@ def test_memory_without_memfd_has_no_name_either(monkeypatch: pytest.MonkeyPatch
 
 
 def test_too_little_memory_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_read_free_bytes", lambda: 64_000_000)
+    monkeypatch.setattr(memory, "free_memory_bytes", lambda: 64_000_000)
     with pytest.raises(
         WorkerError,
         match=r"^100 MB of shared memory can't be had \(.*64 MB are free\); free memory, or use fewer "

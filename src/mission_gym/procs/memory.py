@@ -15,6 +15,7 @@ import numpy as np
 
 from mission_gym.data import Array
 from mission_gym.errors import WorkerError
+from mission_gym.procs.machine import free_memory_bytes
 
 _ALIGN = 64  # a cache line: two writers never share one
 
@@ -69,14 +70,8 @@ class Carver:
         return np.frombuffer(self._buffer, kind, count, offset).reshape(dims)
 
 
-def _read_free_bytes() -> int:
-    import psutil
-
-    return int(psutil.virtual_memory().available)
-
-
 def _make_memory_file(size: int) -> int:
-    free = _read_free_bytes()
+    free = free_memory_bytes()
     if size > free:  # the system would kill us half-way rather than refuse
         raise OSError(errno.ENOMEM, f"{free / 1e6:.0f} MB are free")
     if hasattr(os, "memfd_create"):

@@ -64,6 +64,8 @@ def tune_run(resolved: Resolved, environment: Environment, say: Say) -> Tuned:
                 f" [{resolved.sources['vector.n_envs']}]"
             )
         return Tuned(plain)
+    if plain.config.run.algo != "ppo":  # updates of others are not timed
+        return Tuned(plain)
     key = make_plan_key(resolved, environment.spec)
     entry = read_plan(key)
     rate = entry["steps_per_s"] if entry else _guess_rate(plain, environment)

@@ -12,10 +12,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
-
 from mission_gym.errors import EnvContractError, MissionGymError, WorkerDied, WorkerError, WorkerTimeout
-from mission_gym.procs import BoundedLog, Child, Region, usable_cores, wait_for_replies
+from mission_gym.procs import (
+    BoundedLog,
+    Child,
+    Region,
+    free_memory_bytes,
+    usable_cores,
+    wait_for_replies,
+)
 from mission_gym.vector.board import RESETTING, Board
 from mission_gym.vector.restarts import RestartBudget
 
@@ -63,8 +68,7 @@ class Crew:
         self.take_begun: Callable[[int, Any], None] = lambda worker, reply: None
         self._target, self._setups = target, setups
         self._region, self._board, self._limits, self._log = region, board, limits, log
-        free = psutil.virtual_memory().available
-        self._memory_limit = limits.memory_bytes or int(free * _MEMORY_SHARE / self.size)
+        self._memory_limit = limits.memory_bytes or int(free_memory_bytes() * _MEMORY_SHARE / self.size)
         self._spin = usable_cores() > self.size
         self._inspected = time.monotonic()
         self._heard = [(0, time.monotonic())] * self.size  # last beat, and when it was new
