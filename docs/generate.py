@@ -12,8 +12,7 @@ from typing import Any
 
 import mission_gym.config.layers as layers
 from mission_gym.cli.main import COMMANDS
-from mission_gym.config.plain import read_yaml
-from mission_gym.config.schema import Config, FieldInfo, describe_fields
+from mission_gym.config.schema import ALGORITHMS, Config, FieldInfo, describe_fields
 from mission_gym.report.formats import show_value
 from mission_gym.store.metrics import METRICS, Metric
 
@@ -39,10 +38,25 @@ def _make_blocks() -> dict[str, str]:
             ((f"`mission-gym {name}`", command.text) for name, command in COMMANDS.items()),
         ),
         "fields": _render_fields(),
-        "presets": _render_values(layers.read_presets()),
-        "settings": _render_values(_read_settings()),
+        **_render_shipped("presets", layers.read_presets()),
+        **_render_shipped("settings", layers.read_settings()),
         "metrics": _render_metrics(METRICS),
-        "train-metrics": _render_metrics([each for each in METRICS if each.name.startswith("train/")]),
+        **{f"{algo}-metrics": _render_metrics(_metrics_of(algo)) for algo in ALGORITHMS},
+    }
+
+
+def _metrics_of(algo: str) -> list[Metric]:
+    """The numbers of training that this algorithm gives."""
+    names = ("train/", "rollout/exploration_rate")
+    return [each for each in METRICS if each.algo in (algo, "all") and each.name.startswith(names)]
+
+
+def _render_shipped(name: str, shipped: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """A block for each algorithm."""
+    rows = {algo: {key: layers.values_for(row, algo) for key, row in shipped.items()} for algo in ALGORITHMS}
+    return {
+        f"{name}-{algo}": _render_values({key: row for key, row in named.items() if row})
+        for algo, named in rows.items()
     }
 
 
@@ -78,12 +92,6 @@ def _render_values(named: Mapping[str, Mapping[str, Any]]) -> str:
         for name, values in named.items()
     ]
     return _table(("", *fields), rows)
-
-
-def _read_settings() -> dict[str, dict[str, Any]]:
-    path = Path(layers.__file__).with_name("settings.yaml")
-    settings: dict[str, dict[str, Any]] = read_yaml(path.read_text("utf-8"), path.name)
-    return settings
 
 
 def _render_metrics(metrics: Iterable[Metric]) -> str:

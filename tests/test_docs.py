@@ -72,10 +72,11 @@ def test_every_field_is_documented() -> None:
         assert field.description in page, f"{field.path}: run `make docs`"
 
 
-def test_every_hyperparameter_has_a_reason() -> None:
-    page = read(ROOT / "docs" / "algorithms" / "ppo.md")
+@pytest.mark.parametrize(("algo", "sections"), [("ppo", ("ppo.", "policy.")), ("dqn", ("dqn.",))])
+def test_every_hyperparameter_has_a_reason(algo: str, sections: tuple[str, ...]) -> None:
+    page = read(ROOT / "docs" / "algorithms" / f"{algo}.md")
     rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", page, re.MULTILINE))
-    fields = [field for field in describe_fields() if field.path.startswith(("ppo.", "policy."))]
+    fields = [field for field in describe_fields() if field.path.startswith(sections)]
     assert rows == {field.name: show_value(field.default) for field in fields}
 
 
@@ -90,6 +91,19 @@ def test_every_metric_of_a_run_is_in_the_table(env: str, walk: None, tmp_path: P
     names = {name for row in run.metrics() for name, value in row.items() if _is_metric(name, value)}
     names |= set((run.path / "progress.csv").read_text().splitlines()[0].split(","))
     assert {"train/approx_kl", "train/std" if env == "Pendulum-v1" else "outcome/arrived"} <= names
+    assert not [name for name in sorted(names) if find_metric(name) is None], "add it to store/metrics.py"
+
+
+def test_every_metric_of_dqn_is_in_the_table(tmp_path: Path) -> None:
+    import mission_gym as mg
+
+    run = mg.train(
+        "CartPole-v1", algo="dqn", progress=False, runs_dir=str(tmp_path), n_envs=2, n_steps_per_env=8,
+        timesteps=64, learning_starts=32, batch_size=8, prioritized=True, network_arch="8", eval_freq=0,
+        tensorboard=False,
+    )  # fmt: skip
+    names = {name for row in run.metrics() for name, value in row.items() if _is_metric(name, value)}
+    assert {"train/q_mean", "train/beta", "train/replay_size", "rollout/exploration_rate"} <= names
     assert not [name for name in sorted(names) if find_metric(name) is None], "add it to store/metrics.py"
 
 

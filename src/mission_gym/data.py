@@ -189,6 +189,7 @@ class Block:
     # One entry per truncated transition that needs V(final_obs), in order of (t, s).
     final_at: list[tuple[int, int]] = field(default_factory=list)
     final_obs: list[Leaves] = field(default_factory=list)  # each leaf [*leaf.shape]
+    final_mask: list[Array] = field(default_factory=list)  # each bool [M]; empty where there are no masks
     episodes: list[Episode] = field(default_factory=list)
     filled: int = 0
 

@@ -12,6 +12,7 @@ from mission_gym.bench import main, ours, sb3
 from mission_gym.bench.accounting import measure_accounting
 from mission_gym.bench.capture import ORIGINAL, CaptureGrid, measure_capture
 from mission_gym.bench.contest import make_row, run_jobs
+from mission_gym.bench.dqn import SHAPES, DqnGrid, measure_dqn
 from mission_gym.bench.learning import LearningCase, LearningGrid, make_learning_row, measure_learning
 from mission_gym.bench.overlap import OverlapGrid, make_overlap_row, measure_overlap
 from mission_gym.bench.ppo import PpoCase, PpoGrid, measure_ppo
@@ -177,3 +178,22 @@ def test_a_child_ends_with_its_parent(tmp_path):
         child.stdin.close()  # as the system does when the parent is killed
         assert child.wait(timeout=60) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("side", [ours, sb3])
+def test_sides_of_dqn_make_the_same_gradient_steps(side, tmp_path):
+    flags = SHAPES[0].flags | _flags(timesteps=40, n_envs=2, learning_starts=8, eval_freq=24, eval_episodes=1)
+    result = side.train(Job(side.__name__, "CartPole-v1", flags, 2), tmp_path)
+    assert [each.step for each in result.evals] == [24, 40]
+    assert result.gradient_steps == 8  # of 32 transitions behind the first 8
+    assert result.warm_steps == 32
+
+
+def test_dqn_measures_speed_priorities_and_the_replay_ratio():
+    learning = (LearningCase("CartPole-v1", 512, 1.0),)
+    rows = measure_dqn(DqnGrid(SHAPES[:1], 200, 1, 1000, 5, (2,), learning, (1,)))
+    assert [row["unit"] for row in rows] == ["steps/s", "gradient steps/s", "us", "us", "", "s to score"]
+    assert rows[5]["passed"] == "1/1"
+    assert rows[0]["ratio"] == pytest.approx(rows[1]["ratio"])
+    assert rows[2]["note"].startswith("uniformly ")
+    assert rows[4]["ratios"] == [0.25]

@@ -110,13 +110,13 @@ def test_evaluate_as_a_module_takes_a_model(family, tmp_path):
     assert json.loads(process.communicate()[0])["episodes"] == 3
 
 
-def test_train_ppo_as_a_module_is_train(tmp_path):
-    process = start(
-        "--gamma", "2", cwd=tmp_path, module="mission_gym.scripts.train_ppo", stderr=subprocess.PIPE
-    )
+@pytest.mark.parametrize(("algo", "flag"), [("ppo", "--gae-lambda"), ("dqn", "--replay-ratio")])
+def test_train_as_a_module_is_train(algo, flag, tmp_path):
+    module = f"mission_gym.scripts.train_{algo}"
+    process = start(flag, "-2", cwd=tmp_path, module=module, stderr=subprocess.PIPE)
     err = process.communicate()[1]
     assert process.returncode == 2
-    assert "[flag --gamma]" in err
+    assert f"[flag {flag}]" in err
 
 
 @pytest.mark.parametrize("args", [["runs", "list", "--json"], ["runs", "list"]])

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mission_gym.config.layers import format_config, read_config, read_presets, resolve
+from mission_gym.config.profiles import with_profile
 from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError
 
@@ -72,10 +74,10 @@ def test_all_problems_come_in_one_error(tmp_path: Path) -> None:
         "this is not valid YAML: expected ',' or ']', but got '<stream end>' in line 1; correct it"
         " [--set run.notes]",
         "'gamma' is not a known field (did you mean 'ppo.gamma'?); correct the name [--set gamma]",
-        "'pop' is not a section (did you mean 'ppo'?); the sections are env, vector, ppo, policy, compute,"
-        f" evaluation, checkpoints, run [config {file}]",
-        "'gamma' is not a section; write the field below `ppo:`; the sections are env, vector, ppo, policy,"
+        "'pop' is not a section (did you mean 'ppo'?); the sections are env, vector, ppo, dqn, policy,"
         f" compute, evaluation, checkpoints, run [config {file}]",
+        "'gamma' is not a section; write the field below `ppo:`; the sections are env, vector, ppo, dqn,"
+        f" policy, compute, evaluation, checkpoints, run [config {file}]",
         f"section 'vector' holds 5; write its fields below it [config {file}]",
         f"'ppo.gama' is not a known field (did you mean 'ppo.gamma'?); correct the name [config {file}]",
         "preset 'fats' is unknown (did you mean 'fast'?); choose one of fast, heavy, beast, max-gpu, gpu,"
@@ -238,3 +240,59 @@ def test_shipped_settings_fix_sizes_and_normalisation(env_id: str, rollout: int)
     assert resolved.config.rollout_size == rollout
     for path in ("vector.n_envs", "ppo.batch_size", "policy.normalize_obs", "policy.normalize_returns"):
         assert resolved.sources[path] == f"settings {env_id}"
+
+
+def test_a_name_means_the_field_of_the_chosen_algorithm(tmp_path: Path) -> None:
+    flags = {"gamma": 0.9, "n_steps": 2}
+    ppo = resolve("Env-v0", flags).config
+    assert (ppo.ppo.gamma, ppo.ppo.n_steps_per_env, ppo.dqn.gamma) == (0.9, 2, 0.99)
+    file = write(tmp_path, "run: {algo: dqn}")
+    for resolved in (
+        resolve("Env-v0", flags | {"algo": "dqn"}),
+        resolve("Env-v0", flags, sets=["run.algo=dqn"]),
+        resolve("Env-v0", flags, config_file=file),
+    ):
+        config = resolved.config
+        assert (config.dqn.gamma, config.dqn.n_steps_per_env, config.ppo.gamma) == (0.9, 2, 0.99)
+        assert config.algorithm is config.dqn
+        assert config.rollout_size == 2 * config.vector.n_envs
+        assert resolved.sources["dqn.gamma"] == "flag --gamma"
+
+
+def test_presets_and_settings_have_rows_for_an_algorithm() -> None:
+    config = resolve("Env-v0", {"algo": "dqn"}, preset="gpu").config
+    assert (config.vector.n_envs, config.dqn.replay_size, config.dqn.batch_size) == (8, 50_000, 128)
+    assert config.policy.network_arch == (256, 256, 256)
+    config = resolve("Env-v0", {"algo": "dqn"}, preset="cpu").config
+    assert (config.vector.n_envs, config.dqn.replay_size, config.dqn.batch_size) == (1, 10_000, 32)
+    assert config.policy.network_arch == (128, 128)
+    settings = resolve("MountainCar-v0", {"algo": "dqn"})
+    assert settings.sources["dqn.learning_rate"] == "settings MountainCar-v0"
+    assert settings.sources["ppo.gae_lambda"] == "default"
+    match = (
+        r"preset fast is not for dqn; choose one of gpu, cpu, quick, develop, full, overnight \[--preset\]"
+    )
+    with pytest.raises(ConfigError, match=match):
+        resolve("Env-v0", {"algo": "dqn"}, preset="fast")
+
+
+@pytest.mark.parametrize(
+    ("algo", "device", "sizes"),
+    [
+        ("ppo", "cpu", (1, 64, (128, 128))),
+        ("ppo", "cuda", (8, 256, (256, 256))),
+        ("dqn", "cpu", (1, 32, (128, 128))),
+        ("dqn", "mps", (8, 128, (256, 256, 256))),
+    ],
+)
+def test_a_device_profile_fills_what_nothing_else_chose(algo: str, device: str, sizes: Any) -> None:
+    resolved = with_profile(resolve("Env-v0", {"algo": algo}), device)
+    config = resolved.config
+    assert (config.vector.n_envs, config.algorithm.batch_size, config.policy.network_arch) == sizes
+    assert resolved.sources["vector.n_envs"].startswith(
+        "profile cpu: " if device == "cpu" else "profile gpu: "
+    )
+    given = with_profile(
+        resolve("Env-v0", {"algo": algo, "n_envs": 3}, sets=[f"{algo}.batch_size=7"]), device
+    )
+    assert (given.config.vector.n_envs, given.config.algorithm.batch_size) == (3, 7)

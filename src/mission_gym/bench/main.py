@@ -15,6 +15,7 @@ from pathlib import Path
 from mission_gym.bench.accounting import measure_accounting
 from mission_gym.bench.capture import CaptureGrid, measure_capture
 from mission_gym.bench.contest import PEERS, Row, find_sides
+from mission_gym.bench.dqn import LEARNING, DqnGrid, measure_dqn
 from mission_gym.bench.learning import ALL_CASES, LearningGrid, measure_learning
 from mission_gym.bench.overlap import OverlapGrid, measure_overlap
 from mission_gym.bench.ppo import PpoGrid, measure_ppo
@@ -32,6 +33,10 @@ _FOLDER = Path("bench-results")
 
 def _ppo(full: bool) -> list[Row]:
     return measure_ppo(PpoGrid(repeats=7) if full else PpoGrid())
+
+
+def _dqn(full: bool) -> list[Row]:
+    return measure_dqn(DqnGrid(num_steps=20_000, repeats=7, learning=LEARNING) if full else DqnGrid())
 
 
 def _learning(full: bool) -> list[Row]:
@@ -65,6 +70,7 @@ def _tune(full: bool) -> list[Row]:
 
 CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "ppo": _ppo,
+    "dqn": _dqn,
     "learning": _learning,
     "vector": _vector,
     "soak": _soak,

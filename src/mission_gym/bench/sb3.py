@@ -1,4 +1,4 @@
-"""Stable-Baselines3's side of a contest: its PPO, with the settings of the same config.
+"""Stable-Baselines3's side of a contest: its PPO or DQN, with the settings of the same config.
 
 It is evaluated by our evaluator, on the same seeds and at the same cadence. What differs is its own:
 the scale of continuous actions, and statistics that move within a rollout.
@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from stable_baselines3 import PPO
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
@@ -26,14 +27,16 @@ from mission_gym.data import Array, Leaves
 from mission_gym.run.assemble import open_environment
 from mission_gym.run.evaluation import EvalResult, Suite, evaluate
 
+Form = type[DummyVecEnv | SubprocVecEnv]
 _ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}
 
 
 def train(job: Job, folder: Path) -> Result:
-    """Train SB3's PPO; nothing is written to the folder."""
+    """Train SB3's PPO or DQN; nothing is written to the folder."""
     config = finish(resolve(job.env_id, job.flags))[0].config
     torch.set_num_threads(job.threads)
-    model = _make_model(config, SubprocVecEnv if job.subproc else DummyVecEnv)
+    form = SubprocVecEnv if job.subproc else DummyVecEnv
+    model = _make_dqn(config, form) if config.run.algo == "dqn" else _make_ppo(config, form)
     watcher = _Watcher(config)
     model.learn(config.run.timesteps, callback=watcher)
     warm_s = watcher.watch.read_s() - watcher.first_s
@@ -50,7 +53,38 @@ def train(job: Job, folder: Path) -> Result:
     )
 
 
-def _make_model(config: Config, form: type[DummyVecEnv | SubprocVecEnv]) -> PPO:
+def _make_dqn(config: Config, form: Form) -> DQN:
+    dqn, policy = config.dqn, config.policy
+    extras = (dqn.double, dqn.dueling, dqn.prioritized, dqn.exploration == "noisy", policy.normalize_obs)
+    assert not any(extras), "SB3's DQN has none of these: settings would differ"
+    assert (dqn.n_step, dqn.tau, dqn.loss) == (1, 1.0, "huber"), "SB3's DQN has no others"
+    gradient_steps = dqn.replay_ratio * config.rollout_size
+    assert gradient_steps == int(gradient_steps), "SB3 makes whole gradient steps after each rollout"
+    return DQN(
+        "MlpPolicy",
+        make_vec_env(config.env.env_id, config.vector.n_envs, seed=config.run.seed, vec_env_cls=form),
+        train_freq=dqn.n_steps_per_env,
+        gradient_steps=int(gradient_steps),
+        batch_size=dqn.batch_size,
+        buffer_size=dqn.replay_size,
+        learning_starts=dqn.learning_starts,
+        learning_rate=_schedule(dqn.learning_rate, dqn.learning_rate_final),
+        gamma=dqn.gamma,
+        max_grad_norm=dqn.max_grad_norm,
+        target_update_interval=dqn.target_update_interval,
+        exploration_fraction=dqn.exploration_fraction,
+        exploration_initial_eps=dqn.exploration_initial_eps,
+        exploration_final_eps=dqn.exploration_final_eps,
+        policy_kwargs={
+            "net_arch": list(policy.network_arch),
+            "activation_fn": _ACTIVATIONS[policy.activation],
+        },
+        seed=config.run.seed,
+        device="cpu",
+    )
+
+
+def _make_ppo(config: Config, form: Form) -> PPO:
     ppo, policy = config.ppo, config.policy
     assert ppo.ent_coef_final is None, "SB3 has no schedule of the entropy weight: settings would differ"
     assert policy.network is None, "SB3 can't take our networks: settings would differ"
@@ -92,9 +126,9 @@ def _schedule(start: float, end: float | None) -> float | Callable[[float], floa
     return start if end is None else lambda left: end + (start - end) * left
 
 
-def _count_gradient_steps(model: PPO) -> int:
+def _count_gradient_steps(model: BaseAlgorithm) -> int:
     """Adam's own counter: SB3 counts epochs only."""
-    return int(max(state["step"] for state in model.policy.optimizer.state.values()))
+    return int(max((state["step"] for state in model.policy.optimizer.state.values()), default=0))
 
 
 class _Watcher(BaseCallback):

@@ -20,7 +20,7 @@ class BenchFlags:
     name: Annotated[
         tyro.conf.Positional[str],
         tyro.conf.arg(
-            metavar="NAME", help="ppo, learning, vector, capture, overlap, tune, soak or accounting."
+            metavar="NAME", help="ppo, dqn, learning, vector, capture, overlap, tune, soak or accounting."
         ),
     ]
     full: Annotated[

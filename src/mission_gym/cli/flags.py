@@ -118,10 +118,9 @@ def _refuse_doubles(args: Sequence[str]) -> None:
 def with_values(base: type[T], skip: Sequence[str] = ()) -> type[T]:
     """The dataclass with a group of flags for every section of the config."""
     groups: dict[str, Given] = {}
-    for info in describe_fields():
-        section = info.path.split(".")[0]
-        if info.name not in ("env_id", *skip):
-            groups.setdefault(section, {})[info.name] = _flag(info)
+    for name, infos in _by_name().items():
+        if name not in ("env_id", *skip):
+            groups.setdefault(infos[0].path.split(".")[0], {})[name] = _flag(infos)
     fields: list[Any] = []
     for section, flags in groups.items():
         kind: Any = TypedDict(section, flags, total=False)  # type: ignore[misc]
@@ -136,15 +135,31 @@ def given_values(flags: Any) -> Given:
     return {name: value for values in sections for name, value in values.items()}
 
 
-def _flag(info: FieldInfo) -> Any:
+def _by_name() -> dict[str, list[FieldInfo]]:
+    """The fields by name: one flag stands for the fields of all algorithms that are called so."""
+    named: dict[str, list[FieldInfo]] = {}
+    for info in describe_fields():
+        named.setdefault(info.name, []).append(info)
+    return named
+
+
+def _flag(infos: Sequence[FieldInfo]) -> Any:
+    info = infos[0]
     if info.type_text == "bool":
         kind: Any = bool
     else:
         kind = tuple[str, ...] if info.type_text.endswith(" ...") else str
     # An empty default (no text, no wrappers) says nothing.
     default = f"(default: {show_value(info.default)})" if info.default not in ("", {}, ()) else ""
+    text = info.description
+    for other in infos[1:]:
+        algo = other.path.split(".")[0]
+        if other.default != info.default:
+            default = f"{default[:-1]}, {algo}: {show_value(other.default)})"
+        if other.description != info.description:
+            text = f"{text} With {algo}: {other.description}"
     argument = tyro.conf.arg(
-        help=info.description,
+        help=text,
         metavar="" if kind is bool else info.type_text,
         help_behavior_hint=default,
         aliases=[f"--{alias.replace('_', '-')}" for alias in info.aliases],

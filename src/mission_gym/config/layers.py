@@ -1,7 +1,8 @@
 """Layers: where each value comes from, and which source wins.
 
-flag > --set > --config > preset > shipped settings of the environment > plan > default; the plan comes in
-through `Resolved.with_values`. Every value keeps the text of its source, and all problems are told at once.
+flag > --set > --config > preset > shipped settings of the environment > plan > device profile > default; plan
+and profile come in through `Resolved.with_values`. Every value keeps the text of its source, and all problems
+are told at once. Flags, presets and settings name a field alone: it is that of the chosen algorithm.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ import yaml
 from pydantic import ValidationError
 
 from mission_gym.config.plain import read_yaml, to_plain
-from mission_gym.config.schema import DEFAULT_ENV_ID, Config, describe_fields
+from mission_gym.config.schema import ALGORITHMS, DEFAULT_ENV_ID, Config, describe_fields
 from mission_gym.errors import ConfigError, nearest
 
-# Names and aliases to paths: as flags, presets and settings write them, and as files and --set do.
-_PATH_OF_NAME = {name: field.path for field in describe_fields() for name in (field.name, *field.aliases)}
-_PATH_OF_KEY = {f"{path.split('.')[0]}.{name}": path for name, path in _PATH_OF_NAME.items()}
-_PATHS = list(dict.fromkeys(_PATH_OF_NAME.values()))
+# Names and aliases to paths, as files and --set write them.
+_PATH_OF_KEY = {
+    f"{field.path.split('.')[0]}.{name}": field.path
+    for field in describe_fields()
+    for name in (field.name, *field.aliases)
+}
+_PATHS = list(dict.fromkeys(_PATH_OF_KEY.values()))
 _SECTIONS_TEXT = ", ".join(Config.model_fields)
 _EXPLICIT = ("flag ", "--set ", "config ")
 _VIA = " via config "
@@ -58,14 +62,30 @@ class Resolved:
 
 
 @cache
+def _paths_of_names(algo: str) -> dict[str, str]:
+    """Names and aliases to paths, as flags, presets and settings write them; the algorithm's own first."""
+    paths: dict[str, str] = {}
+    for key, path in sorted(_PATH_OF_KEY.items(), key=lambda item: not item[0].startswith(f"{algo}.")):
+        paths.setdefault(key.split(".")[1], path)
+    return paths
+
+
+@cache
 def read_presets() -> dict[str, dict[str, Any]]:
-    """Return the shipped presets: name to values by field name."""
+    """Return the shipped presets: name to values by field name, those of another algorithm below its name."""
     return _read_shipped("presets.yaml")
 
 
 @cache
-def _read_settings() -> dict[str, dict[str, Any]]:
+def read_settings() -> dict[str, dict[str, Any]]:
+    """Return the shipped settings by environment id, in the form of `read_presets`."""
     return _read_shipped("settings.yaml")
+
+
+def values_for(row: Mapping[str, Any], algo: str) -> dict[str, Any] | None:
+    """Return what a preset or settings say for an algorithm; None if that is nothing."""
+    own = row if algo == ALGORITHMS[0] else row.get(algo)
+    return None if own is None else {name: value for name, value in own.items() if name not in ALGORITHMS}
 
 
 def _read_shipped(name: str) -> dict[str, dict[str, Any]]:
@@ -88,14 +108,17 @@ def resolve(
     every problem.
     """
     problems: list[str] = []
+    later: list[str] = []  # problems below the flags
+    below = [
+        _place(_split_sets(sets, later), _PATH_OF_KEY, later),
+        _place_file(config_file, later) if config_file else {},
+    ]
+    algo = _choose_algo(flags, _overlay(below), base)
     given = [] if env_id is None else [("env_id", env_id, "flag ENV")]
     given += [(name, value, _flag_text(name, value)) for name, value in flags.items()]
-    layers = [
-        _place(given, _PATH_OF_NAME, problems),
-        _place(_split_sets(sets, problems), _PATH_OF_KEY, problems),
-        _place_file(config_file, problems) if config_file else {},
-        _place_preset(preset, problems) if preset else {},
-    ]
+    layers = [_place(given, _paths_of_names(algo), problems), *below]
+    problems += later
+    layers.append(_place_preset(preset, algo, problems) if preset else {})
     entries = _overlay(layers)
     if layers[-1] and not any(entries[path] == entry for path, entry in layers[-1].items()):
         problems.append(
@@ -106,9 +129,17 @@ def resolve(
     else:
         chosen = entries.get("env.env_id")
         name = str(chosen.value) if chosen else DEFAULT_ENV_ID
-        shipped = [(key, value, f"settings {name}") for key, value in _read_settings().get(name, {}).items()]
-        entries = _overlay([entries, _place(shipped, _PATH_OF_NAME, problems)])
+        values = values_for(read_settings().get(name, {}), algo) or {}
+        shipped = [(key, value, f"settings {name}") for key, value in values.items()]
+        entries = _overlay([entries, _place(shipped, _paths_of_names(algo), problems)])
     return _build(entries, problems)
+
+
+def _choose_algo(flags: Mapping[str, Any], below: _Layer, base: Resolved | None) -> str:
+    """The algorithm whose fields are meant; an unknown one is told of with the other values."""
+    entry = below.get("run.algo")
+    default = base.config.run.algo if base is not None else ALGORITHMS[0]
+    return str(flags.get("algo", entry.value if entry else default))
 
 
 def read_config(path: Path) -> Resolved:
@@ -171,7 +202,7 @@ def _split_sets(sets: Sequence[str], problems: list[str]) -> list[tuple[str, Any
     return items
 
 
-def _place_preset(preset: str, problems: list[str]) -> _Layer:
+def _place_preset(preset: str, algo: str, problems: list[str]) -> _Layer:
     presets = read_presets()
     if preset not in presets:
         known = ", ".join(presets)
@@ -179,8 +210,13 @@ def _place_preset(preset: str, problems: list[str]) -> _Layer:
             f"preset {preset!r} is unknown{nearest(preset, presets)}; choose one of {known} [--preset]"
         )
         return {}
-    items = [(name, value, f"preset {preset}") for name, value in presets[preset].items()]
-    return _place(items, _PATH_OF_NAME, problems)
+    values = values_for(presets[preset], algo)
+    if values is None:
+        known = ", ".join(name for name, row in presets.items() if values_for(row, algo) is not None)
+        problems.append(f"preset {preset} is not for {algo}; choose one of {known} [--preset]")
+        return {}
+    items = [(name, value, f"preset {preset}") for name, value in values.items()]
+    return _place(items, _paths_of_names(algo), problems)
 
 
 def _place_file(path: Path, problems: list[str]) -> _Layer:
@@ -207,8 +243,8 @@ def _place_file(path: Path, problems: list[str]) -> _Layer:
     for section, fields in content.items():
         if section not in Config.model_fields:
             hint = nearest(str(section), Config.model_fields)
-            if section in _PATH_OF_NAME:
-                hint = f"; write the field below `{_PATH_OF_NAME[section].split('.')[0]}:`"
+            if section in (paths := _paths_of_names(ALGORITHMS[0])):
+                hint = f"; write the field below `{paths[section].split('.')[0]}:`"
             problems.append(
                 f"{section!r} is not a section{hint}; the sections are {_SECTIONS_TEXT} [{where}]"
             )

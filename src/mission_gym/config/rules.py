@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.schema import Config
+from mission_gym.config.schema import ALGORITHMS, Config
 from mission_gym.config.sizes import nearest_divisors, pick_batch_size
 from mission_gym.errors import ConfigError
 
@@ -27,7 +27,8 @@ def finish(resolved: Resolved, start: int = 0) -> tuple[Resolved, list[str]]:
     notes: list[str] = []
     problems: list[str] = []
     resolved = _fit_timesteps(resolved, start, notes, problems)
-    for step in (_fit_batch, _fit_schedules):
+    own = _fit_replay if resolved.config.run.algo == "dqn" else _fit_batch
+    for step in (own, _fit_schedules):
         resolved = step(resolved, notes, problems)
     if problems:
         raise ConfigError(problems)
@@ -35,7 +36,7 @@ def finish(resolved: Resolved, start: int = 0) -> tuple[Resolved, list[str]]:
 
 
 def _rollout_text(config: Config) -> str:
-    return f"{config.rollout_size} ({config.vector.n_envs} envs x {config.ppo.n_steps_per_env} steps)"
+    return f"{config.rollout_size} ({config.vector.n_envs} envs x {config.algorithm.n_steps_per_env} steps)"
 
 
 def _fit_timesteps(resolved: Resolved, start: int, notes: list[str], problems: list[str]) -> Resolved:
@@ -44,7 +45,7 @@ def _fit_timesteps(resolved: Resolved, start: int, notes: list[str], problems: l
     if start == 0 and wanted < rollout:
         fewer = {
             "n_steps_per_env": wanted // config.vector.n_envs,
-            "n_envs": wanted // config.ppo.n_steps_per_env,
+            "n_envs": wanted // config.algorithm.n_steps_per_env,
         }
         ways = [f"timesteps={rollout}", *(f"{name}={value}" for name, value in fewer.items() if value)]
         problems.append(
@@ -78,11 +79,17 @@ def _fit_batch(resolved: Resolved, notes: list[str], problems: list[str]) -> Res
     return resolved.with_values({"ppo.batch_size": fitting}, f"{source}, adapted")
 
 
+def falling_paths(config: Config) -> list[tuple[str, str]]:
+    """The paths of each value that may fall over a run: where it starts and where it ends."""
+    names = ("learning_rate", "clip_range", "ent_coef") if config.run.algo == "ppo" else ("learning_rate",)
+    return [(f"{config.run.algo}.{name}", f"{config.run.algo}.{name}_final") for name in names]
+
+
 def _fit_schedules(resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
     """Refuse schedules that rise: they are a forgotten initial value, not a wish."""
-    for name in ("learning_rate", "clip_range", "ent_coef"):
-        path = f"ppo.{name}_final"
-        initial, final = resolved.config.value(f"ppo.{name}"), resolved.config.value(path)
+    for start, path in falling_paths(resolved.config):
+        name = start.split(".")[1]
+        initial, final = resolved.config.value(start), resolved.config.value(path)
         if final is None or final <= initial:
             continue
         source = resolved.sources[path]
@@ -92,6 +99,26 @@ def _fit_schedules(resolved: Resolved, notes: list[str], problems: list[str]) ->
         else:
             notes.append(f"{problem}; {name} stays constant [{source}]")
             resolved = resolved.with_values({path: None}, f"{source}, adapted")
+    return resolved
+
+
+def _fit_replay(resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
+    """Refuse a replay that can't hold what one update or the first one needs."""
+    dqn, n_envs = resolved.config.dqn, resolved.config.vector.n_envs
+    least = max(dqn.batch_size, dqn.learning_starts, n_envs * (dqn.n_steps_per_env + dqn.n_step))
+    if dqn.replay_size < least:
+        problems.append(
+            f"replay_size={dqn.replay_size} is too small: it must hold batch_size={dqn.batch_size},"
+            f" learning_starts={dqn.learning_starts} and n_envs x (n_steps_per_env + n_step) ="
+            f" {n_envs * (dqn.n_steps_per_env + dqn.n_step)} transitions; use replay_size={least} or more"
+            f" [{resolved.sources['dqn.replay_size']}]"
+        )
+    if dqn.exploration_final_eps > dqn.exploration_initial_eps:
+        problems.append(
+            f"exploration_final_eps={dqn.exploration_final_eps} is above exploration_initial_eps="
+            f"{dqn.exploration_initial_eps}, and epsilon only falls; lower it"
+            f" [{resolved.sources['dqn.exploration_final_eps']}]"
+        )
     return resolved
 
 
@@ -137,6 +164,20 @@ def _first_ready(facts: _Facts) -> bool:
     return facts.config.vector.blocks == "first_ready"
 
 
+def _learns_values(facts: _Facts) -> bool:
+    return facts.config.run.algo == "dqn"
+
+
+def _is_noisy(facts: _Facts) -> bool:
+    return facts.config.dqn.exploration == "noisy"
+
+
+def _draws_uniformly(facts: _Facts) -> bool:
+    return not facts.config.dqn.prioritized
+
+
+_NOISY = "--exploration noisy has no epsilon; remove one"
+_UNIFORM = "transitions are drawn uniformly; give --prioritized or remove it"
 _OWN_NETWORK = "the network is given by --network; remove one"
 _NEVER_EVALUATES = "--eval-freq 0 makes no evaluations; remove one"
 _UNUSED = (
@@ -183,6 +224,28 @@ _UNUSED = (
         lambda facts: not facts.has_box_actions,
         "the actions are not continuous; remove it",
     ),
+    _Unused(
+        "vector.blocks",
+        lambda facts: _first_ready(facts) and _learns_values(facts),
+        "the replay takes every environment's steps in their order; remove it",
+    ),
+    _Unused("policy.normalize_returns", _learns_values, "dqn learns from raw rewards; remove it"),
+    _Unused("policy.log_std_init", _learns_values, "the actions are not continuous; remove it"),
+    _Unused("dqn.exploration_initial_eps", _is_noisy, _NOISY),
+    _Unused("dqn.exploration_final_eps", _is_noisy, _NOISY),
+    _Unused("dqn.exploration_fraction", _is_noisy, _NOISY),
+    _Unused(
+        "dqn.noisy_sigma",
+        lambda facts: not _is_noisy(facts),
+        "there are no noisy layers; give --exploration noisy or remove it",
+    ),
+    _Unused("dqn.prioritized_alpha", _draws_uniformly, _UNIFORM),
+    _Unused("dqn.prioritized_beta", _draws_uniformly, _UNIFORM),
+    _Unused(
+        "dqn.target_update_interval",
+        lambda facts: facts.config.dqn.tau < 1,
+        "with tau below 1 the target moves after every gradient step; remove one",
+    ),
     _Unused("evaluation.eval_episodes", _never_evaluates, _NEVER_EVALUATES),
     _Unused("checkpoints.keep_best", _never_evaluates, _NEVER_EVALUATES),
     _Unused("run.stop_when", _never_evaluates, _NEVER_EVALUATES),
@@ -198,7 +261,15 @@ def find_unused(
     """
     facts = _Facts(resolved.config, has_vector_leaves, has_box_actions, acts_with_torch)
     problems = []
-    for path, when, reason in _UNUSED:
+    algo = resolved.config.run.algo
+    strange = tuple(f"{name}." for name in ALGORITHMS if name != algo)
+    rows = [row for row in _UNUSED if not row.path.startswith(strange)]
+    rows += [
+        _Unused(path, lambda facts: True, f"it is a field of {path.split('.')[0]}, and the run is of {algo}")
+        for path in resolved.sources
+        if path.startswith(strange)
+    ]
+    for path, when, reason in rows:
         value = resolved.config.value(path)
         if value and resolved.explicit(path) and when(facts):
             name = path.split(".")[1]

@@ -1,6 +1,7 @@
 """The schema: every field of a run, its type, bounds, default and the one text that describes it.
 
-Field names are unique over all sections and equal their flags: `vector.n_envs` is `--n-envs`.
+Field names equal their flags: `vector.n_envs` is `--n-envs`. They are unique but for the sections of the
+algorithms: `--gamma` means that of the chosen one.
 Text is accepted wherever a flag or a file may hold it: `500k`, `3e-4`, `5m`, `1024,512`, `none`.
 """
 
@@ -10,16 +11,31 @@ import operator
 import re
 import types
 from collections.abc import Callable, Iterator
-from math import isfinite
-from numbers import Real
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-from mission_gym.config.plain import read_yaml, to_plain
-from mission_gym.config.sizes import parse_count, parse_duration_s
+from mission_gym.config.dqn import DqnSection
+from mission_gym.config.types import (
+    NONE,
+    SWITCH,
+    Duration,
+    FromOneOrAuto,
+    Importable,
+    Importables,
+    Kwargs,
+    LayerSizes,
+    Number,
+    NumEnvs,
+    RunName,
+    Section,
+    Whole,
+    WholeOrAuto,
+    value_error,
+)
 from mission_gym.errors import ConfigError
 
+ALGORITHMS = ("ppo", "dqn")  # each with a section of its own
 DEFAULT_ENV_ID = "mission_gym/Capture-v0"
 _STOP_WHEN = re.compile(
     r"\s*([^<>=]*[^<>=\s])\s*(>=|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*", re.IGNORECASE
@@ -47,115 +63,15 @@ def parse_stop_when(text: str) -> StopRule:
     return StopRule(match[1], match[2], float(match[3]))
 
 
-def _value_error(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Give pydantic the error type that it collects."""
-
-    def parsed(value: Any) -> Any:
-        try:
-            return parse(value)
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
-
-    return parsed
-
-
-def _none_word(value: Any) -> Any:
-    return None if isinstance(value, str) and value.strip().lower() == "none" else value
-
-
-def _count_or_auto(value: Any) -> Any:
-    if isinstance(value, str) and value.strip().lower() == "auto":
-        return "auto"
-    try:
-        return parse_count(value)
-    except ConfigError as error:
-        raise ValueError(f"{error}, or auto") from error
-
-
-def _switch(value: Any) -> Any:
-    """YAML takes `on` and `off` for booleans."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
-
-
-def _number(value: Any) -> float:
-    try:
-        number = float(value) if isinstance(value, str | Real) and not isinstance(value, bool) else None
-    except ValueError:
-        number = None
-    if number is None or not isfinite(number):
-        raise ValueError(f"{value!r} is not a finite number; write it like 0.5 or 3e-4")
-    return number
-
-
-def _from_one(value: int | str) -> int | str:
-    """The bound of a count that may also be `auto`, which pydantic's own `ge` can't be given."""
-    if value == 0:
-        raise ValueError("0 is below 1; use 1 or more, or auto")
-    return value
-
-
-def _items(value: Any) -> Any:
-    """Split text at commas, and take a single number as a list of one."""
-    if isinstance(value, str):
-        return [part for part in value.split(",") if part.strip()]
-    return [value] if isinstance(value, int) else value
-
-
-def _importable(text: str) -> str:
-    if not re.fullmatch(r"[\w.]+:[\w.]+", text):
-        raise ValueError(f"{text!r} does not name a callable; write it like my_module:my_function")
-    return text
-
-
-def _run_name(text: str) -> str:
-    if not re.fullmatch(r"\w[\w.-]*", text, re.ASCII) or text == "latest":
-        raise ValueError(
-            f"{text!r} can't name a run; use letters, digits, '.', '_' and '-', and not the word 'latest'"
-        )
-    return text
-
-
-def _env_kwargs(value: Any) -> Any:
-    """Turn `["size=5", ...]`, with YAML scalars as values, into a mapping; pass mappings on."""
-    if isinstance(value, str):
-        value = [value]
-    if isinstance(value, list | tuple):
-        pairs = [str(item).partition("=") for item in value]
-        wrong = [key for key, equals, _ in pairs if not (key and equals)]
-        if wrong:
-            raise ConfigError(f"{wrong[0]!r} is not key=value; write it like size=5")
-        value = {key: read_yaml(text, f"--env-kwargs {key}") for key, _, text in pairs}
-    return to_plain(value)
-
-
 def _stop_when(text: str) -> str:
     parse_stop_when(text)
     return text
 
 
-NONE = BeforeValidator(_none_word)
-Whole = Annotated[int, BeforeValidator(_value_error(parse_count))]
-WholeOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
-FromOneOrAuto = Annotated[WholeOrAuto, AfterValidator(_from_one)]
-if TYPE_CHECKING:
-    NumEnvs = int  # `auto` is gone before anything reads it: the run room plans, or takes the default
-else:
-    NumEnvs = FromOneOrAuto
-Number = Annotated[float, BeforeValidator(_number)]
-Duration = Annotated[float, BeforeValidator(_value_error(parse_duration_s))]
-LayerSizes = Annotated[tuple[Annotated[Whole, Field(ge=1)], ...], BeforeValidator(_items)]
-Kwargs = Annotated[dict[str, Any], BeforeValidator(_value_error(_env_kwargs))]
-Importable = Annotated[str, AfterValidator(_importable)]
-Importables = Annotated[tuple[Importable, ...], BeforeValidator(_items)]
-RunName = Annotated[str, AfterValidator(_run_name)]
-StopText = Annotated[str, AfterValidator(_value_error(_stop_when))]
+StopText = Annotated[str, AfterValidator(value_error(_stop_when))]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
-
-
-class EnvSection(_Section):
+class EnvSection(Section):
     """Which environment is trained."""
 
     env_id: str = Field(
@@ -165,7 +81,7 @@ class EnvSection(_Section):
     wrap: Importables = Field((), description="Wrappers as module:callable, the innermost first.")
 
 
-class VectorSection(_Section):
+class VectorSection(Section):
     """How environments are stepped."""
 
     vector: Literal["auto", "serial", "workers", "threads", "batched"] = Field(
@@ -192,7 +108,7 @@ class VectorSection(_Section):
     )
 
 
-class PpoSection(_Section):
+class PpoSection(Section):
     """The hyperparameters of PPO."""
 
     n_steps_per_env: Whole = Field(128, ge=1, description="Steps of each environment in a rollout.")
@@ -226,7 +142,7 @@ class PpoSection(_Section):
     )
 
 
-class PolicySection(_Section):
+class PolicySection(Section):
     """The networks and what they are fed."""
 
     network_arch: LayerSizes = Field(
@@ -241,7 +157,7 @@ class PolicySection(_Section):
     log_std_init: Number = Field(0.0, description="First log-deviation of continuous actions.")
 
 
-class ComputeSection(_Section):
+class ComputeSection(Section):
     """Where the work is done."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
@@ -255,7 +171,7 @@ class ComputeSection(_Section):
     kernel: Literal["auto", "numpy", "torch"] = Field(
         "auto", description="Which update kernel the learner runs."
     )
-    overlap: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = Field(
+    overlap: Annotated[Literal["auto", "on", "off"], SWITCH] = Field(
         "auto",
         description="Collect the next rollout while learning from this one, one update behind. auto: where"
         " environments wait, or a device learns.",
@@ -272,7 +188,7 @@ class ComputeSection(_Section):
     )
 
 
-class EvaluationSection(_Section):
+class EvaluationSection(Section):
     """How often and how long the policy is evaluated."""
 
     eval_freq: WholeOrAuto = Field(
@@ -281,7 +197,7 @@ class EvaluationSection(_Section):
     eval_episodes: Whole = Field(20, ge=1, description="Episodes of an evaluation.")
 
 
-class CheckpointSection(_Section):
+class CheckpointSection(Section):
     """When checkpoints are saved and which are kept."""
 
     checkpoint_freq: FromOneOrAuto = Field(
@@ -292,10 +208,10 @@ class CheckpointSection(_Section):
     checkpoint_budget_mb: Whole = Field(2000, ge=1, description="Disk space of all checkpoints, in MB.")
 
 
-class RunSection(_Section):
+class RunSection(Section):
     """What the run is and when it ends."""
 
-    algo: Literal["ppo"] = Field("ppo", description="Learning algorithm.")
+    algo: Literal["ppo", "dqn"] = Field("ppo", description="Learning algorithm.")
     timesteps: Whole = Field(
         1_000_000, ge=1, description="Steps to train, rounded up to whole rollouts: 500k, 50M, 1e6."
     )
@@ -317,12 +233,13 @@ class RunSection(_Section):
     )
 
 
-class Config(_Section):
+class Config(Section):
     """Every value of a run, by section. `layers` builds it; `auto` is left until `rules.finish`."""
 
     env: EnvSection
     vector: VectorSection
     ppo: PpoSection
+    dqn: DqnSection
     policy: PolicySection
     compute: ComputeSection
     evaluation: EvaluationSection
@@ -330,9 +247,14 @@ class Config(_Section):
     run: RunSection
 
     @property
+    def algorithm(self) -> PpoSection | DqnSection:
+        """The section of the chosen algorithm."""
+        return self.dqn if self.run.algo == "dqn" else self.ppo
+
+    @property
     def rollout_size(self) -> int:
         """Steps of one rollout over all environments."""
-        return self.vector.n_envs * self.ppo.n_steps_per_env
+        return self.vector.n_envs * self.algorithm.n_steps_per_env
 
     def value(self, path: str) -> Any:
         """Return the value at `section.field`."""

@@ -181,6 +181,58 @@ class DictMask(Toy):
         return obs, reward, terminated, truncated, info
 
 
+class Corridor(Toy):
+    """Walk to the right end of `n` places, which pays 1; walls can't be walked into, and that is masked."""
+
+    def __init__(self, n: int = 6) -> None:
+        self.observation_space = spaces.Discrete(n)
+        self.action_space = spaces.Discrete(3)  # left, stay, right
+        self.n, self.place = n, 0
+
+    def begin(self) -> None:
+        self.place = 0
+
+    def observe(self) -> int:
+        return self.place
+
+    def info(self) -> dict[str, Any]:
+        return {"action_mask": np.array([self.place > 0, True, self.place < self.n - 1])}
+
+    def step(self, action: Any) -> Step:
+        if not self.info()["action_mask"][action]:
+            raise ValueError(f"action {action} walks into a wall at place {self.place}")
+        self.place += int(action) - 1
+        won = self.place == self.n - 1
+        return self.advance(float(won), terminated=won)
+
+
+class Glimpses(Toy):
+    """A dot that walks over a picture, three frames of it along the first axis; pays for its own column."""
+
+    def __init__(self, stack: int = 3) -> None:
+        self.observation_space = spaces.Box(0, 255, (stack, 12, 12), np.uint8)
+        self.action_space = spaces.Discrete(2)
+        self.frames, self.place = np.zeros((stack, 12, 12), np.uint8), 0
+
+    def begin(self) -> None:
+        self.place = int(self.np_random.integers(12))
+        self.frames[:] = self.draw()
+
+    def draw(self) -> Array:
+        frame = np.zeros((12, 12), np.uint8)
+        frame[:, self.place] = 255
+        return frame
+
+    def observe(self) -> Array:
+        return self.frames.copy()
+
+    def step(self, action: Any) -> Step:
+        reward = float(int(action) == self.place // 6)
+        self.place = (self.place + int(self.np_random.integers(-1, 2))) % 12
+        self.frames = np.concatenate([self.frames[1:], self.draw()[None]])
+        return self.advance(reward)
+
+
 class Stateful(Toy):
     """A random walk with get_state and set_state; it can't be replayed cheaply, so it is saved."""
 

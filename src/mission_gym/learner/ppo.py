@@ -58,6 +58,8 @@ class PpoSettings:
 class PpoLearner:
     """`update(block) -> UpdateStats`; `weights()`; `arrays()` and `load_arrays()` for checkpoints."""
 
+    keeps_updates = False
+
     def __init__(
         self, kernel: Kernel, spec: PolicySpec, settings: PpoSettings, num_envs: int, seed: int
     ) -> None:
@@ -75,14 +77,7 @@ class PpoLearner:
 
     def prime(self, obs: Leaves) -> None:
         """Start the observation statistics from the leaves [N, ...] of one short block."""
-        for index, leaf in enumerate(obs):
-            if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
-                raise NotFiniteError(
-                    f"observation leaf {index} is not finite within the first {len(leaf)} observations;"
-                    " nothing was learned. Mend the environment (mission-gym check finds the step)"
-                )
-        if self.encoder.normalizer is not None:
-            self.encoder.normalizer.merge(self.encoder.flatten(obs))
+        prime_encoder(self.encoder, obs)
 
     def weights(self) -> Weights:
         normalizer = self.encoder.normalizer
@@ -220,6 +215,18 @@ class PpoLearner:
         if self.return_scale is not None:
             self.return_scale.load(arrays)
         self.version, self.step, self.gradient_steps, *self.recent = (int(x) for x in arrays["counters"])
+
+
+def prime_encoder(encoder: Encoder, obs: Leaves) -> None:
+    """Start the statistics of an encoder; NotFiniteError if an observation can't be learned from."""
+    for index, leaf in enumerate(obs):
+        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+            raise NotFiniteError(
+                f"observation leaf {index} is not finite within the first {len(leaf)} observations;"
+                " nothing was learned. Mend the environment (mission-gym check finds the step)"
+            )
+    if encoder.normalizer is not None:
+        encoder.normalizer.merge(encoder.flatten(obs))
 
 
 def strip(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:

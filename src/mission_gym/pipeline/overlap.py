@@ -21,7 +21,10 @@ _LEAVE_S = 3.0  # what a second Ctrl-C waits for a collector that does not stop
 
 
 class UndoingLearner(loop.Learner, Protocol):
-    """A learner that remembers the state before its last update."""
+    """A learner that remembers the weights before its last update, and puts all back; or keeps it: then a
+    stop may leave an update half made, and the next call with the same block makes the rest."""
+
+    keeps_updates: bool
 
     def undo(self) -> None: ...
 
@@ -49,13 +52,15 @@ def run(
             with learner.clock.phase("update"):
                 stats = learner.update(ready, lambda: stop() or _has_failed(filling))
             wait([filling])
-        if stats is None or _has_failed(filling) or not filling.result():
+        is_whole = not _has_failed(filling) and filling.result()
+        if stats is None or not (is_whole or learner.keeps_updates):
             if stats is not None:
                 learner.undo()  # block k + 1 is not whole, and only weights k may go on with it
             filling.result()  # raises what ended the collecting
             return
-        blocks.reverse()
+        blocks.reverse()  # a block k + 1 that is not whole goes on with the weights behind
         yield loop.make_progress(learner, ready, stats, collector.clock.take() | learner.clock.take())
+        filling.result()
 
 
 @contextmanager

@@ -8,6 +8,14 @@ from mission_gym.data import ActionSpec, LeafSpec
 
 
 @dataclass(frozen=True, slots=True)
+class QSpec:
+    """What is its own in a network of action values: streams and noise."""
+
+    dueling: bool = False
+    noisy_sigma: float | None = None  # None: plain layers, and epsilon explores
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySpec:
     """The shape of a policy: its inputs, its action and its network."""
 
@@ -18,6 +26,7 @@ class PolicySpec:
     network: str | None = None  # module:callable of the user's own
     normalize_obs: bool = True
     log_std_init: float = 0.0
+    q: QSpec | None = None  # action values instead of actor and critic
 
     @property
     def has_images(self) -> bool:

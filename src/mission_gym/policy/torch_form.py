@@ -28,7 +28,8 @@ Inputs = tuple[Tensor, tuple[Tensor, ...]]  # flat [N, F], images uint8 [N, C, H
 _SQRT2 = 2.0**0.5
 
 
-def _linear(num_in: int, num_out: int, gain: float, generator: torch.Generator) -> nn.Linear:
+def make_linear(num_in: int, num_out: int, gain: float, generator: torch.Generator) -> nn.Linear:
+    """A layer with orthogonal weights and zero biases."""
     layer = nn.Linear(num_in, num_out)
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
@@ -41,8 +42,8 @@ def _mlp(
     """Hidden layers, each followed by the activation, and a linear head of (width, gain)."""
     layers: list[nn.Module] = []
     for num_in, num_out in itertools.pairwise(sizes):
-        layers += [_linear(num_in, num_out, _SQRT2, generator), activation()]
-    return nn.Sequential(*layers, _linear(sizes[-1], *head, generator))
+        layers += [make_linear(num_in, num_out, _SQRT2, generator), activation()]
+    return nn.Sequential(*layers, make_linear(sizes[-1], *head, generator))
 
 
 class ConvTrunk(nn.Module):
@@ -73,7 +74,7 @@ class ConvTrunk(nn.Module):
             body = nn.Sequential(*layers, nn.Flatten())
             with torch.no_grad():
                 flat = body(torch.zeros(1, *_channels_first(shape, leaf.channels_last))).shape[1]
-            self.convs.append(nn.Sequential(body, _linear(flat, 512, _SQRT2, generator), nn.ReLU()))
+            self.convs.append(nn.Sequential(body, make_linear(flat, 512, _SQRT2, generator), nn.ReLU()))
             width += 512
         self.num_features = width
 
@@ -139,6 +140,45 @@ def _load_network(path: str) -> Callable[[PolicySpec], Any]:
     return cast(Callable[[PolicySpec], Any], made)
 
 
+def make_trunk(
+    spec: PolicySpec, seed: int, generator: torch.Generator
+) -> tuple[ConvTrunk | OwnTrunk | None, tuple[int, int]]:
+    """What comes before the hidden layers, None for an MLP, and its widths for actor and critic."""
+    encoder = Encoder(spec.leaves, normalize=False)
+    if spec.network is not None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            own = OwnTrunk(spec, encoder.slices)
+        return own, _own_widths(own, spec, encoder.num_flat)
+    if spec.has_images:
+        conv = ConvTrunk(spec, encoder.num_flat, generator)
+        return conv, (conv.num_features, conv.num_features)
+    return None, (encoder.num_flat, encoder.num_flat)
+
+
+def _own_widths(trunk: OwnTrunk, spec: PolicySpec, num_flat: int) -> tuple[int, int]:
+    images = tuple(
+        torch.zeros(
+            2,
+            *((1, *leaf.shape) if len(leaf.shape) == 2 else _channels_first(leaf.shape, leaf.channels_last)),
+        )
+        for leaf in spec.leaves
+        if leaf.kind == "image"
+    )
+    try:
+        with torch.no_grad():
+            out = trunk(torch.zeros(2, num_flat), images)
+        for features in out:
+            if features.ndim != 2 or len(features) != 2:
+                raise ValueError(f"it returned shape {tuple(features.shape)} for a batch of 2")
+    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"network {spec.network!r} fails on a batch of 2 observations: {error};"
+            " it must return features [N, D] or a pair of them [--network]"
+        ) from error
+    return int(out[0].shape[1]), int(out[1].shape[1])
+
+
 class ActorCritic(nn.Module):
     """`actor_params`, `value` and `log_std` for one PolicySpec, weights drawn on the CPU from `seed`."""
 
@@ -147,18 +187,8 @@ class ActorCritic(nn.Module):
     def __init__(self, spec: PolicySpec, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        encoder = Encoder(spec.leaves, normalize=False)
         activation = ACTIVATIONS[spec.activation]
-        self.trunk: ConvTrunk | OwnTrunk | None = None
-        widths = (encoder.num_flat, encoder.num_flat)
-        if spec.network is not None:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                self.trunk = OwnTrunk(spec, encoder.slices)
-            widths = self._own_widths(spec, encoder.num_flat)
-        elif spec.has_images:
-            self.trunk = ConvTrunk(spec, encoder.num_flat, generator)
-            widths = (self.trunk.num_features, self.trunk.num_features)
+        self.trunk, widths = make_trunk(spec, seed, generator)
         hidden = () if spec.network is not None else spec.network_arch
         self.actor = _mlp((widths[0], *hidden), activation, (spec.action.num_params, 0.01), generator)
         self.critic = _mlp((widths[1], *hidden), activation, (1, 1.0), generator)
@@ -167,32 +197,6 @@ class ActorCritic(nn.Module):
             if spec.action.kind == "box"
             else None
         )
-
-    def _own_widths(self, spec: PolicySpec, num_flat: int) -> tuple[int, int]:
-        images = tuple(
-            torch.zeros(
-                2,
-                *(
-                    (1, *leaf.shape)
-                    if len(leaf.shape) == 2
-                    else _channels_first(leaf.shape, leaf.channels_last)
-                ),
-            )
-            for leaf in spec.leaves
-            if leaf.kind == "image"
-        )
-        try:
-            with torch.no_grad():
-                out = cast(OwnTrunk, self.trunk)(torch.zeros(2, num_flat), images)
-            for features in out:
-                if features.ndim != 2 or len(features) != 2:
-                    raise ValueError(f"it returned shape {tuple(features.shape)} for a batch of 2")
-        except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ConfigError(
-                f"network {spec.network!r} fails on a batch of 2 observations: {error};"
-                " it must return features [N, D] or a pair of them [--network]"
-            ) from error
-        return int(out[0].shape[1]), int(out[1].shape[1])
 
     def actor_params(self, inputs: Inputs) -> Tensor:
         return cast(Tensor, self.actor(self._features(inputs)[0]))

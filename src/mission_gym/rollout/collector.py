@@ -216,8 +216,8 @@ class Collector:
             if batch.truncated[row] and not batch.terminated[row]:
                 if not batch.valid[row]:  # lost in a failure: the step before is the last good one
                     cut_row(block, t, row)
-                block.final_at.append((t, row))
-                block.final_obs.append(tuple(leaf[position].copy() for leaf in batch.final_obs))
+                mask = None if batch.final_mask is None else batch.final_mask[position]
+                keep_final(block, t, row, tuple(leaf[position] for leaf in batch.final_obs), mask)
 
 
 def _copy_obs(block: Block, t: int, batch: StepBatch) -> None:
@@ -227,10 +227,23 @@ def _copy_obs(block: Block, t: int, batch: StepBatch) -> None:
         block.mask[t] = batch.mask
 
 
+def keep_final(block: Block, t: int, row: int, obs: Leaves, mask: Array | None) -> None:
+    """Keep the last observation and mask of an episode that was truncated at row t."""
+    block.final_at.append((t, row))
+    block.final_obs.append(tuple(leaf.copy() for leaf in obs))
+    if mask is not None:
+        block.final_mask.append(mask.copy())
+
+
+def _shown(block: Block, t: int, row: int) -> tuple[Leaves, Array | None]:
+    """What a row shows at t."""
+    return tuple(leaf[t, row] for leaf in block.obs), None if block.mask is None else block.mask[t, row]
+
+
 def clear_block(block: Block) -> None:
     """Make the block ready to be filled anew."""
     block.filled = 0
-    block.final_at, block.final_obs, block.episodes = [], [], []
+    block.final_at, block.final_obs, block.final_mask, block.episodes = [], [], [], []
 
 
 def cut_row(block: Block, end: int, row: int) -> None:
@@ -240,8 +253,7 @@ def cut_row(block: Block, end: int, row: int) -> None:
     if t < 0 or block.terminated[t, row] or block.truncated[t, row]:
         return
     block.truncated[t, row] = True
-    block.final_at.append((t, row))
-    block.final_obs.append(tuple(leaf[t + 1, row].copy() for leaf in block.obs))
+    keep_final(block, t, row, *_shown(block, t + 1, row))
 
 
 def lose_row(block: Block, t: int, row: int) -> None:
@@ -252,8 +264,7 @@ def lose_row(block: Block, t: int, row: int) -> None:
     block.truncated[t, row] = True
     if block.mask is not None:
         block.mask[t, row] = True  # the blank action must be legal
-    block.final_at.append((t, row))
-    block.final_obs.append(tuple(leaf[t, row].copy() for leaf in block.obs))
+    keep_final(block, t, row, *_shown(block, t, row))
 
 
 def sort_finals(block: Block) -> None:
@@ -261,6 +272,7 @@ def sort_finals(block: Block) -> None:
     order = sorted(range(len(block.final_at)), key=block.final_at.__getitem__)
     block.final_at = [block.final_at[i] for i in order]
     block.final_obs = [block.final_obs[i] for i in order]
+    block.final_mask = [block.final_mask[i] for i in order if block.final_mask]
 
 
 def pack_block(block: Block, prefix: str = "block") -> dict[str, Array]:
@@ -276,6 +288,8 @@ def pack_block(block: Block, prefix: str = "block") -> dict[str, Array]:
         arrays["final_at"] = np.array(block.final_at, np.int64)
         for i, column in enumerate(zip(*block.final_obs, strict=True)):
             arrays[f"final/{i}"] = np.stack(column)
+        if block.final_mask:
+            arrays["final_mask"] = np.stack(block.final_mask)
     return {f"{prefix}/{name}": np.ascontiguousarray(array) for name, array in arrays.items()}
 
 
@@ -293,6 +307,7 @@ def unpack_block(block: Block, arrays: dict[str, Array], prefix: str = "block") 
         block.final_at = [(int(a), int(b)) for a, b in arrays[f"{prefix}/final_at"]]
         columns = [arrays[f"{prefix}/final/{i}"] for i in range(len(block.obs))]
         block.final_obs = [tuple(np.array(c[e]) for c in columns) for e in range(len(block.final_at))]
+        block.final_mask = list(arrays.get(f"{prefix}/final_mask", []))
     block.filled = t
 
 

@@ -158,6 +158,7 @@ class _Round:
         self._block.episodes += report.episodes
         self._block.final_at += [(t, first + row) for t, row in report.final_at]
         self._block.final_obs += report.final_obs
+        self._block.final_mask += report.final_mask
         self._vec.count(report.episodes)
         if report.done:
             self._waiting.discard(worker)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from mission_gym.data import Array, Block, Episode, Leaves, StepBatch, Weights
-from mission_gym.policy import NumpyPolicy, PolicySpec
+from mission_gym.policy import PolicySpec, make_numpy_policy
 from mission_gym.procs import Link
 from mission_gym.rollout.collector import Collector, make_block, part_of
 from mission_gym.vector.threaded import ThreadedVec
@@ -40,6 +40,7 @@ class Report(NamedTuple):
     episodes: list[Episode]
     final_at: list[tuple[int, int]]
     final_obs: list[Leaves]
+    final_mask: list[Array]
     done: bool = False
     act_s: float = 0.0
     env_s: float = 0.0
@@ -68,7 +69,7 @@ class CollectService(Service):
         self._collectors = [
             Collector(
                 self.vec.part(rows[0], rows[-1] + 1) if isinstance(self.vec, ThreadedVec) else self.vec,
-                NumpyPolicy(extra.policy),
+                make_numpy_policy(extra.policy),
                 setup.spec,
                 extra.seed,
                 extra.acting_rows,
@@ -111,6 +112,7 @@ class CollectService(Service):
                 for t, row in report.final_at
             ],
             final_obs=[leaves for report in reports for leaves in report.final_obs],
+            final_mask=[mask for report in reports for mask in report.final_mask],
             done=True,
             act_s=sum(each["collector", "act"] for each in seconds) / len(seconds),
             env_s=sum(each["collector", "env"] for each in seconds) / len(seconds),
@@ -176,8 +178,8 @@ def _rows_of(batch: StepBatch, rows: range) -> StepBatch:
 
 def take_report(block: Block) -> Report:
     """What is new in a block since the last report."""
-    report = Report(block.filled, block.episodes, block.final_at, block.final_obs)
-    block.episodes, block.final_at, block.final_obs = [], [], []
+    report = Report(block.filled, block.episodes, block.final_at, block.final_obs, block.final_mask)
+    block.episodes, block.final_at, block.final_obs, block.final_mask = [], [], [], []
     return report
 
 

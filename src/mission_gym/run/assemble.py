@@ -26,12 +26,13 @@ from mission_gym.errors import ConfigError, UsageError
 from mission_gym.learner.kernel import Kernel
 from mission_gym.learner.numpy_kernel import NumpyKernel
 from mission_gym.learner.ppo import PpoLearner, PpoSettings, Schedule
-from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
+from mission_gym.policy import Encoder, PolicySpec, QSpec, make_numpy_policy
 from mission_gym.procs import BoundedLog, usable_cores
 from mission_gym.rollout.collector import ActingPolicy, BlockCollector, Collector, make_block
 from mission_gym.rollout.first_ready import SERVICE as SEGMENT_SERVICE
 from mission_gym.rollout.first_ready import FirstReadyCollector
 from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_blocks
+from mission_gym.run.assemble_dqn import Learner, find_misfits, has_analytic, make_dqn_learner
 from mission_gym.run.choosing import Way, choose_way, device_exists, find_devices, list_ways, measure_ways
 from mission_gym.run.overlapping import choose_overlap
 from mission_gym.run.planning import measure_gradient_step_s
@@ -160,7 +161,7 @@ def make_collector(
 ) -> tuple[Vector, BlockCollector, list[Block]]:
     """The vector of a run, the collector that steps it and the blocks it fills: inside the workers where
     the NumPy form acts, else here."""
-    spec, num_steps, num_envs = environment.spec, config.ppo.n_steps_per_env, config.vector.n_envs
+    spec, num_steps, num_envs = environment.spec, config.algorithm.n_steps_per_env, config.vector.n_envs
     rows = config.compute.acting_rows
     num_blocks = 2 if config.compute.overlap == "on" else 1
     assert isinstance(rows, int)
@@ -199,6 +200,8 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
         acts_with_torch=resolved.config.compute.acting == "torch" or not is_mlp,
     )
     config = resolved.config
+    if config.run.algo == "dqn":
+        problems += find_misfits(config, spec, resolved.sources)
     chosen: dict[str, Any] = {}
     for name in ("acting", "kernel"):
         if config.value(f"compute.{name}") == "numpy" and not is_mlp:
@@ -212,7 +215,13 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
             f"device={device} is not available: this torch sees no such device; use cpu or auto"
             f" [{resolved.sources['compute.device']}]"
         )
-    ways = list_ways(config.compute, is_mlp, find_devices())
+    threads = config.compute.threads
+    if threads == "auto":
+        threads = chosen["compute.threads"] = choose_threads(config, spec)
+    devices, analytic = find_devices(), is_mlp
+    if config.run.algo == "dqn":
+        devices, analytic = dict.fromkeys(devices, False), is_mlp and has_analytic(config, threads)
+    ways = list_ways(config.compute, analytic, devices)
     if not ways and not problems:
         problems.append(
             f"kernel=numpy is not possible with device={device} and precision={config.compute.precision}: it"
@@ -229,8 +238,6 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
         chosen["compute.acting_rows"] = choose_acting_rows(
             config.vector.n_envs, _count_groups(config) if acting == "numpy" else 1
         )
-    if config.compute.threads == "auto":
-        chosen["compute.threads"] = choose_threads(config, spec)
     resolved = _settle_way(resolved.with_values(chosen, "plan"), ways, spec)
     if config.compute.overlap == "auto":
         overlap = choose_overlap(resolved.config).value
@@ -269,11 +276,13 @@ def choose_threads(config: Config, spec: EnvSpec) -> int:
     work = 2 * sum(a * b for a, b in pairwise(widths))
     # Convolutions make about 200 multiply-adds a byte of the picture, and a layer of 512 follows.
     work += sum(200 * leaf.size_bytes + 300_000 for leaf in spec.leaves if leaf.kind == "image")
-    return usable_cores() if work * int(config.ppo.batch_size) >= _WORK_FOR_THREADS else 1
+    return usable_cores() if work * int(config.algorithm.batch_size) >= _WORK_FOR_THREADS else 1
 
 
 def policy_spec(config: Config, spec: EnvSpec) -> PolicySpec:
     """The policy that this config asks for in this environment."""
+    dqn = config.dqn
+    sigma = dqn.noisy_sigma if dqn.exploration == "noisy" else None
     return PolicySpec(
         leaves=spec.leaves,
         action=spec.action,
@@ -282,6 +291,7 @@ def policy_spec(config: Config, spec: EnvSpec) -> PolicySpec:
         network=config.policy.network,
         normalize_obs=config.policy.normalize_obs,
         log_std_init=config.policy.log_std_init,
+        q=QSpec(dqn.dueling, sigma) if config.run.algo == "dqn" else None,
     )
 
 
@@ -289,11 +299,12 @@ def make_policy(config: Config, spec: EnvSpec) -> ActingPolicy:
     """The acting form that the config names; without weights yet."""
     layout = policy_spec(config, spec)
     if config.compute.acting == "numpy" and layout.is_mlp:
-        return NumpyPolicy(layout)
+        return make_numpy_policy(layout)
+    from mission_gym.policy.q_torch import TorchQPolicy
     from mission_gym.policy.torch_form import TorchPolicy
 
     _set_up_torch(config)
-    return TorchPolicy(layout, config.compute.device)
+    return (TorchPolicy if layout.q is None else TorchQPolicy)(layout, config.compute.device)
 
 
 def _set_up_torch(config: Config) -> None:
@@ -312,16 +323,18 @@ def make_loaded_policy(config: Config, spec: EnvSpec, weights: Weights) -> Actin
     return policy
 
 
-def make_learner(config: Config, spec: EnvSpec) -> PpoLearner:
+def make_learner(config: Config, spec: EnvSpec) -> Learner:
     """A learner with fresh weights drawn from the run's seed."""
     from mission_gym.learner.torch_kernel import TorchKernel
     from mission_gym.policy.torch_form import ActorCritic, model_arrays
 
     ppo, total, seed = config.ppo, config.run.timesteps, config.run.seed
-    assert isinstance(ppo.batch_size, int)
     assert isinstance(config.compute.threads, int)
     _set_up_torch(config)
     layout = policy_spec(config, spec)
+    if config.run.algo == "dqn":
+        return make_dqn_learner(config, spec, layout)
+    assert isinstance(ppo.batch_size, int)
 
     def schedule(start: float, end: float | None) -> Schedule:
         return Schedule(start, start if end is None else end, total)

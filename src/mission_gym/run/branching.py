@@ -34,6 +34,8 @@ _EFFECTS = {
     "env.env_id": "the policy meets another environment; its values are wrong at first",
     "env.env_kwargs": "the policy meets a changed environment; its values are wrong at first",
     "env.wrap": "the policy meets a changed environment; its values are wrong at first",
+    "run.algo": "the weights belong to the other algorithm",
+    "dqn.gamma": "values were learned under another discount and move first",
     "ppo.gamma": "values were learned under another discount and move first",
     "policy.normalize_returns": "values were learned on another scale and move first",
     "policy.log_std_init": "not used: the deviation comes from the checkpoint",
@@ -76,6 +78,9 @@ def branch_run(
     parentage = Lineage("", "", ref.run.name, str(ref.run.path), info.step)
     notes += explain_changes(parent, resolved)
     notes.append(f"branches from {ref.run.name} at step {step}; environments start new episodes")
+    if resolved.config.run.algo == "dqn":
+        starts = resolved.config.dqn.learning_starts
+        notes.append(f"the replay is not carried over; learning goes on after {starts} steps")
     with begin(
         resolved, environment, listener, notes, source=source, parentage=parentage, start=step
     ) as session:

@@ -126,4 +126,4 @@ def explain(config: Config, spec: EnvSpec) -> str:
 
 
 def _key(config: Config, spec: EnvSpec) -> tuple[Any, ...]:
-    return config.policy, config.ppo.batch_size, config.compute.threads, spec.signature
+    return config.policy, config.algorithm, config.compute.threads, spec.signature

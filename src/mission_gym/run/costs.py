@@ -38,6 +38,7 @@ _COLLECT_CALL_S, _COLLECT_ROW_S = 25e-6, 1e-6
 def measure_update_s(config: Config, spec: EnvSpec) -> float:
     """Seconds of learning for each transition, all epochs made, on a block of noise."""
     learner, n_epochs = make_learner(config, spec), config.ppo.n_epochs
+    assert isinstance(learner, PpoLearner), "plans are made for PPO"
     learner.settings = replace(learner.settings, n_epochs=1)
     block = make_noise_block(spec, _fewest_steps(config), config.vector.n_envs)
     num = block.num_steps * block.num_rows
@@ -110,7 +111,7 @@ def measure_collect(
 
 def rehearse(config: Config, environment: Environment, seconds: float) -> float:
     """Steps per second of the real loop: behind its first update one more at least, then for `seconds`."""
-    learner: PpoLearner = make_learner(config, environment.spec)
+    learner = make_learner(config, environment.spec)
     vec, collector, blocks = make_collector(config, environment, training_seeds(0, {"episode_offset": 0}))
     with vec:
         collector.policy.load(learner.weights())

@@ -75,7 +75,8 @@ def evaluate_run(
     document = {"run": opened.run.name, "step": opened.step} | main.document()
     document["other_mode"] = other.document()
     write_eval(opened.run, opened.step, suite if not explore else f"{suite}-sampled", document)
-    return document, _warn_about_gap(*results)
+    # Epsilon and noise are there to explore: play with them is worse by design.
+    return document, [] if opened.config.run.algo == "dqn" else _warn_about_gap(*results)
 
 
 def _warn_about_gap(main: EvalResult, other: EvalResult) -> list[str]:

@@ -21,6 +21,8 @@ def choose_overlap(config: Config) -> Fact:
         reason = f"environments use the CPU while the learner uses {device}"
     else:
         return Fact("overlap", "off", "collecting and learning share the CPU; side by side gains nothing")
+    if config.run.algo == "dqn":  # it learns from any policy's transitions
+        return Fact("overlap", "on", reason)
     ppo = config.ppo
     assert isinstance(ppo.batch_size, int)
     num_steps = config.rollout_size // ppo.batch_size * ppo.n_epochs

@@ -13,14 +13,16 @@ import psutil
 from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec, Fact, Plan
 from mission_gym.errors import ConfigError
+from mission_gym.learner.dqn import DqnLearner
 from mission_gym.learner.kernel import Samples, StepSettings
-from mission_gym.learner.ppo import PpoLearner
 from mission_gym.policy import Encoded
 from mission_gym.procs import read_machine
 from mission_gym.rollout.collector import BlockCollector, block_bytes
+from mission_gym.run.assemble_dqn import Learner
 from mission_gym.run.choosing import explain
 from mission_gym.run.devices import free_device_bytes
 from mission_gym.run.overlapping import explain_overlap
+from mission_gym.run.planning_dqn import check_replay, dqn_facts, measure_q_step_s
 from mission_gym.tune.facts import EnvFacts, Layout, Wishes
 from mission_gym.tune.model import explain_misfit, fits, predict_memory
 
@@ -30,7 +32,7 @@ _PRIME_STEPS = 256  # transitions of the short block that primes the normaliser 
 
 def prime_steps(config: Config) -> int:
     """Vector steps of the short block before the start: a fixed count, so that equal runs stay equal."""
-    return min(config.ppo.n_steps_per_env, max(4, -(-_PRIME_STEPS // config.vector.n_envs)))
+    return min(config.algorithm.n_steps_per_env, max(4, -(-_PRIME_STEPS // config.vector.n_envs)))
 
 
 def check_memory(config: Config, spec: EnvSpec, env: EnvFacts | None = None) -> int:
@@ -40,7 +42,10 @@ def check_memory(config: Config, spec: EnvSpec, env: EnvFacts | None = None) -> 
     """
     assert isinstance(config.vector.num_workers, int)
     layout = Layout(
-        config.vector.vector, config.vector.num_workers, config.vector.n_envs, config.ppo.n_steps_per_env
+        config.vector.vector,
+        config.vector.num_workers,
+        config.vector.n_envs,
+        config.algorithm.n_steps_per_env,
     )
     own, learning = psutil.Process().memory_info().rss, 20 * _num_parameters(config, spec)
     wishes = Wishes(
@@ -54,6 +59,9 @@ def check_memory(config: Config, spec: EnvSpec, env: EnvFacts | None = None) -> 
     machine = read_machine()
     # What this process has taken already is counted, and so is free to it.
     machine = replace(machine, memory_free_bytes=machine.memory_free_bytes + own)
+    if config.run.algo == "dqn":
+        replay = check_replay(config, spec, machine.memory_free_bytes - wishes.base_bytes)
+        wishes = replace(wishes, base_bytes=wishes.base_bytes + replay)
     if not fits(machine, env, wishes, layout):
         raise ConfigError(explain_misfit(machine, env, wishes))
     on_device = learning + 2 * config.rollout_size * wishes.step_bytes
@@ -75,7 +83,7 @@ def _count_copies(config: Config) -> int:
 
 def step_bytes(config: Config, spec: EnvSpec) -> int:
     """The memory of one transition in a block."""
-    block = block_bytes(spec, config.ppo.n_steps_per_env, config.vector.n_envs)
+    block = block_bytes(spec, config.algorithm.n_steps_per_env, config.vector.n_envs)
     return -(-block // config.rollout_size)
 
 
@@ -85,19 +93,23 @@ def _num_parameters(config: Config, spec: EnvSpec) -> int:
     return 2 * sum((a + 1) * b for a, b in pairwise(widths))
 
 
-def measure_gradient_step_s(learner: PpoLearner, num_flat: int, spec: EnvSpec, mask_size: int) -> float:
+def measure_gradient_step_s(learner: Learner, num_flat: int, spec: EnvSpec, mask_size: int) -> float:
     """Time one gradient step of the planned batch on blank data; the learner is left as it was."""
-    before, batch = learner.arrays(), learner.settings.batch_size
+    batch = learner.settings.batch_size
     images = tuple(
         np.zeros((batch, *_channels_first(leaf.shape, leaf.channels_last)), np.uint8)
         for leaf in spec.leaves
         if leaf.kind == "image"
     )
+    inputs = Encoded(np.zeros((batch, num_flat), np.float32), images)
+    if isinstance(learner, DqnLearner):
+        return measure_q_step_s(learner, inputs, spec.action.num_params, mask_size > 0)
+    before = learner.arrays()
     stored = np.float32 if spec.action.kind == "box" else np.int64
     zeros = np.zeros(batch, np.float32)
     learner.kernel.load_samples(
         Samples(
-            inputs=Encoded(np.zeros((batch, num_flat), np.float32), images),
+            inputs=inputs,
             mask=np.ones((batch, mask_size), bool) if mask_size else None,
             action=np.zeros((batch, spec.action.num_stored), stored),
             log_prob=zeros,
@@ -127,12 +139,15 @@ def _channels_first(shape: tuple[int, ...], channels_last: bool) -> tuple[int, .
 
 def predict_fps(config: Config, collect_s: float, gradient_step_s: float) -> float:
     """Steps per second from the seconds of one collected step and one gradient step."""
-    assert isinstance(config.ppo.batch_size, int)
-    update_s = gradient_step_s * config.ppo.n_epochs / config.ppo.batch_size
+    if config.run.algo == "dqn":
+        update_s = gradient_step_s * config.dqn.replay_ratio
+    else:
+        assert isinstance(config.ppo.batch_size, int)
+        update_s = gradient_step_s * config.ppo.n_epochs / config.ppo.batch_size
     return 1.0 / (max if config.compute.overlap == "on" else sum)((collect_s, update_s))
 
 
-def measure_collect_s(collector: BlockCollector, learner: PpoLearner, num_steps: int) -> float:
+def measure_collect_s(collector: BlockCollector, learner: Learner, num_steps: int) -> float:
     """Play the short block: prime the learner's statistics with it, return seconds per step."""
     collector.policy.load(learner.weights())
     start = time.perf_counter()
@@ -153,9 +168,7 @@ def make_plan(
 
     reasons: of a tuned plan, one sentence each.
     """
-    ppo, rollout, total = config.ppo, config.rollout_size, config.run.timesteps - start
-    assert isinstance(ppo.batch_size, int)
-    minibatches = rollout // ppo.batch_size
+    rollout, total = config.rollout_size, config.run.timesteps - start
     eval_freq, save_freq = config.evaluation.eval_freq, config.checkpoints.checkpoint_freq
     assert isinstance(eval_freq, int)
     assert isinstance(save_freq, int)
@@ -164,16 +177,12 @@ def make_plan(
     network = config.policy.network or ",".join(map(str, config.policy.network_arch))
     shape = "your own" if config.policy.network else config.policy.activation
     episodes = config.evaluation.eval_episodes
+    held = "blocks, replay" if config.run.algo == "dqn" else "blocks"
     facts = [
         Fact("environment", config.env.env_id, describe_spaces(spec)),
         Fact("environments", f"{config.vector.n_envs}", _describe_backend(config)),
         Fact("rollout", f"{rollout}", _describe_rollout(config)),
-        Fact(
-            "batch",
-            f"{ppo.batch_size}",
-            f"{minibatches} minibatches x {ppo.n_epochs} epochs ="
-            f" {minibatches * ppo.n_epochs} gradient steps per update",
-        ),
+        *(dqn_facts(config, spec) if config.run.algo == "dqn" else _ppo_facts(config)),
         Fact("updates", f"{total // rollout}", f"{total:,} steps"),
         Fact("network", network, f"{shape}, acting with {compute.acting}"),
         Fact("learner", compute.device, explain(config, spec)),
@@ -184,7 +193,7 @@ def make_plan(
             f"{episodes} episodes every {eval_freq:,} steps" if eval_freq else "",
         ),
         Fact("checkpoints", f"every {save_freq:,} steps", "and after every evaluation" if eval_freq else ""),
-        Fact("memory", f"{memory_bytes / 1e9:.2f} GB", "torch, blocks, network, workers, environments"),
+        Fact("memory", f"{memory_bytes / 1e9:.2f} GB", f"torch, {held}, network, workers, environments"),
     ]
     if predicted_fps is not None:
         source = "as tuned" if reasons else "measured just now"
@@ -205,10 +214,20 @@ def _describe_backend(config: Config) -> str:
 
 
 def _describe_rollout(config: Config) -> str:
-    n_envs, steps = config.vector.n_envs, config.ppo.n_steps_per_env
+    n_envs, steps = config.vector.n_envs, config.algorithm.n_steps_per_env
     if config.vector.blocks == "first_ready":
         return f"the {n_envs} segments of {steps} steps that are finished first"
     return f"{n_envs} envs x {steps} steps"
+
+
+def _ppo_facts(config: Config) -> list[Fact]:
+    ppo = config.ppo
+    assert isinstance(ppo.batch_size, int)
+    minibatches = config.rollout_size // ppo.batch_size
+    steps = f"{minibatches * ppo.n_epochs} gradient steps per update"
+    return [
+        Fact("batch", f"{ppo.batch_size}", f"{minibatches} minibatches x {ppo.n_epochs} epochs = {steps}")
+    ]
 
 
 def describe_spaces(spec: EnvSpec) -> str:

@@ -45,6 +45,7 @@ class Recorder:
         self._tensorboard: Any = None
         self._flushed_at = 0.0  # of time.monotonic
         self._disk_failed = False
+        self._rolling: dict[str, float] | None = None  # until another episode ends
 
     @property
     def elapsed_s(self) -> float:
@@ -67,6 +68,7 @@ class Recorder:
     def load_state(self, state: dict[str, Any], step: int) -> None:
         """Go on after a checkpoint: rows that were written later describe work that is made again."""
         self.window.extend((float(r), int(n), outcome, extra) for r, n, outcome, extra in state["window"])
+        self._rolling = None
         self.num_episodes = state["num_episodes"]
         self.elapsed_before = state["elapsed_s"]
         self.watch.load_state(state["watch"])
@@ -103,10 +105,16 @@ class Recorder:
                 continue
             self.num_episodes += 1
             self.window.append((episode.ret, episode.length, episode.outcome, episode.metrics))
+            self._rolling = None
             self._write(lambda e=episode: self._monitor.append(e, self.elapsed_s))  # type: ignore[misc]
 
     def rolling(self) -> dict[str, float]:
         """Means over the last 100 episodes; empty before the first one has ended."""
+        if self._rolling is None:
+            self._rolling = self._average()
+        return dict(self._rolling)
+
+    def _average(self) -> dict[str, float]:
         if not self.window:
             return {}
         count = len(self.window)

@@ -75,6 +75,11 @@ class Session:
         self._deadline = float("inf")  # of time.monotonic
 
     @property
+    def _replay_limit(self) -> int:
+        """Bytes of a replay that is saved."""
+        return self.config.checkpoints.checkpoint_budget_mb * 1_000_000 if self.config.dqn.save_replay else 0
+
+    @property
     def _worker_restarts(self) -> int:
         return int(self.vec.statistics().get("worker_restarts", 0))
 
@@ -322,7 +327,10 @@ class Session:
             self.counters["last_save"] = self.learner.step if torn else self.step
             try:
                 counters = {"session": self.counters, "recorder": self.recorder.state()}
-                snapshot = take_snapshot(self.learner, self.vec, self.blocks, counters, torn=torn)
+                limit = self._replay_limit
+                snapshot = take_snapshot(
+                    self.learner, self.vec, self.blocks, counters, torn=torn, replay_limit=limit
+                )
                 save_checkpoint(
                     self.run.checkpoints,
                     snapshot.step,
@@ -330,6 +338,7 @@ class Session:
                     state=snapshot.state,
                     state_json=snapshot.state_json,
                     meta={"score": score, "update": self.learner.version},
+                    replay=snapshot.replay,
                 )
                 self._saved_at = time.monotonic()
                 self._retain()

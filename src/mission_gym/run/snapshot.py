@@ -13,11 +13,13 @@ from typing import Any
 
 from mission_gym.data import Array, Block, Episode
 from mission_gym.env.resume import SlotState, pack_states, unpack_states
+from mission_gym.learner.dqn import DqnLearner
 from mission_gym.learner.ppo import PpoLearner, strip
 from mission_gym.pipeline.loop import newest
 from mission_gym.rollout.collector import BlockCollector, clear_block, cut_row, pack_block, unpack_block
 from mission_gym.run.assemble import Vector
-from mission_gym.store.checkpoints import Checkpoint
+from mission_gym.run.assemble_dqn import Learner
+from mission_gym.store.checkpoints import Checkpoint, load_replay
 
 _MAX_BLOCK_BYTES = 512 << 20  # larger blocks in hand are collected again rather than saved in haste
 _PREFIXES = ("block", "next")  # of the blocks in hand, in their order
@@ -31,9 +33,10 @@ class Snapshot:
     policy: dict[str, Array]
     state: dict[str, Array]
     state_json: dict[str, Any]
+    replay: dict[str, Array]  # of the last checkpoint alone; views, to be written at once
 
 
-def count_steps(learner: PpoLearner, blocks: Sequence[Block]) -> int:
+def count_steps(learner: Learner, blocks: Sequence[Block]) -> int:
     """Transitions learned from, and those of the block that is being filled. A full one that waits for its
     update beside it does not count yet, so that a step names one policy, with overlap or without."""
     block = newest(blocks)
@@ -41,10 +44,17 @@ def count_steps(learner: PpoLearner, blocks: Sequence[Block]) -> int:
 
 
 def take_snapshot(
-    learner: PpoLearner, vec: Vector, blocks: Sequence[Block], counters: dict[str, Any], *, torn: bool = False
+    learner: Learner,
+    vec: Vector,
+    blocks: Sequence[Block],
+    counters: dict[str, Any],
+    *,
+    torn: bool = False,
+    replay_limit: int = 0,
 ) -> Snapshot:
     """Gather the state. `torn`: a vector step was broken off, so that the environments stand at
-    different steps; they start their next episodes, and the block that was being filled is dropped."""
+    different steps; they start their next episodes, and the block that was being filled is dropped. A
+    replay of more than `replay_limit` bytes is left out."""
     states = _boundaries(vec) if torn else vec.state()
     lost = 0
     if torn:
@@ -61,17 +71,25 @@ def take_snapshot(
     if sum(array.nbytes for array in packed.values()) > _MAX_BLOCK_BYTES:
         step, lost = learner.step, lost + sum(block.filled for block in held.values())
         held = {}
-    elif held:
+    else:
         state |= packed
-    elif len(blocks) > 1 and (behind := learner.behind()) is not None:
-        # A finished run that is extended collects its next block with the weights it would have had.
+    if (
+        len(blocks) > 1
+        and blocks[0].filled < blocks[0].num_steps
+        and (behind := learner.behind()) is not None
+    ):
+        # The next block is collected with the weights that a run without this break has there.
         state |= {f"behind/{name}": array for name, array in behind.arrays.items()}
     in_hand: dict[str, Any] = {}
     for prefix, block in held.items():
         in_hand[f"{prefix}_filled"] = block.filled
         in_hand[f"{prefix}_episodes"] = [list(episode) for episode in block.episodes]
+    replay = learner.replay_arrays() if isinstance(learner, DqnLearner) and replay_limit else {}
+    if sum(array.nbytes for array in replay.values()) > replay_limit:
+        replay = {}
     return Snapshot(
         step=step,
+        replay=replay,
         policy=strip(arrays, "policy/"),
         state=state,
         state_json={"environments": env_json, "block_lost": lost, "counters": counters} | in_hand,
@@ -87,13 +105,19 @@ def _boundaries(vec: Vector) -> list[SlotState]:
 
 def restore_snapshot(
     checkpoint: Checkpoint,
-    learner: PpoLearner,
+    learner: Learner,
     vec: Vector,
     blocks: Sequence[Block],
     collector: BlockCollector,
 ) -> list[str]:
     """Bring everything back; returns how the environments came back, to be said aloud."""
     load_learner(checkpoint, learner)
+    lost_replay = False
+    if isinstance(learner, DqnLearner):
+        replay = load_replay(checkpoint)
+        if replay is not None:
+            learner.load_replay(replay)
+        lost_replay = replay is None and learner.step > 0
     document = checkpoint.state_json
     held = []
     for prefix, block in zip(_PREFIXES, blocks, strict=False):
@@ -111,9 +135,14 @@ def restore_snapshot(
         if way.startswith("boundary"):
             if held:
                 cut_row(held[-1], held[-1].filled, row)
-            elif learner.return_scale is not None:
+            elif isinstance(learner, PpoLearner) and learner.return_scale is not None:
                 learner.return_scale.sums[row] = 0.0
     told = [f"{count} of {len(ways)} environments came back by {way}" for way, count in Counter(ways).items()]
+    if lost_replay:
+        told.append(
+            "the replay was not saved with this checkpoint and is lost; learning goes on after"
+            f" {learner.settings.learning_starts} steps"  # type: ignore[union-attr]
+        )
     if document["block_lost"]:
         told.append(f"{document['block_lost'] * blocks[0].num_rows} steps were not saved and are lost")
     return told
@@ -124,7 +153,7 @@ def learned_steps(checkpoint: Checkpoint) -> int:
     return int(checkpoint.state["counters"][1])
 
 
-def load_learner(checkpoint: Checkpoint, learner: PpoLearner) -> None:
-    """Parameters, optimizer, statistics and counters of the learner alone."""
+def load_learner(checkpoint: Checkpoint, learner: Learner) -> None:
+    """Parameters, optimizer, statistics and counters of the learner alone; a replay begins empty."""
     policy = {f"policy/{name}": array for name, array in checkpoint.policy.items()}
     learner.load_arrays(policy | checkpoint.state)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mission_gym.config.layers import Resolved, format_config, read_config
-from mission_gym.config.rules import finish
+from mission_gym.config.profiles import choose_profile
+from mission_gym.config.rules import falling_paths, finish
 from mission_gym.config.schema import Config
 from mission_gym.env.factory import EnvRequest, find_snapshot_kwargs, make_factory
 from mission_gym.errors import ConfigError, RunStateError, UsageError, WorkerError
@@ -55,6 +56,7 @@ _FILES = "env-files.json"  # keyword -> the run's own copy, in env/, of the file
 @contextmanager
 def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) -> Iterator[Session]:
     """A new run, locked and ready to train; the plan was emitted."""
+    resolved = choose_profile(resolved)
     first, _ = finish(fix_envs(resolved))  # refuses before anything is measured
     look_s = LOOK_S if first.config.compute.tune else 0.0
     environment = open_environment(first.config, dict(first.config.env.env_kwargs), source, look_s=look_s)
@@ -186,10 +188,12 @@ def _extend(
             )
         wanted = resolved.with_values({"run.timesteps": timesteps}, "flag --timesteps")
         resolved, notes = finish(wanted, learned_steps(checkpoint))
+        config = resolved.config
         falling = [
-            name for name in ("learning_rate", "clip_range", "ent_coef")
-            if resolved.config.value(f"ppo.{name}_final") is not None
-        ]  # fmt: skip
+            start.split(".")[1] for start, end in falling_paths(config) if config.value(end) is not None
+        ]
+        if config.run.algo == "dqn" and config.dqn.exploration == "epsilon":
+            falling.append("epsilon")
         if falling:
             notes.append(f"{', '.join(falling)} now fall over {resolved.config.run.timesteps} steps")
     elif status.get("state") == "done":

@@ -114,7 +114,7 @@ class Telemetry:
 
 def make_facts(config: Config, spec: EnvSpec, learner: Learner) -> Facts:
     """What the verdict must know of a run beside its times."""
-    ppo, vector, compute, evaluation = config.ppo, config.vector, config.compute, config.evaluation
+    algo, vector, compute, evaluation = config.algorithm, config.vector, config.compute, config.evaluation
     weights = {name: array for name, array in learner.weights().arrays.items() if name.endswith("weight")}
     num_parameters = sum(array.size for array in weights.values())
     is_mlp = policy_spec(config, spec).is_mlp
@@ -122,21 +122,25 @@ def make_facts(config: Config, spec: EnvSpec, learner: Learner) -> Facts:
         backend=vector.vector,
         num_workers=int(vector.num_workers),
         n_envs=vector.n_envs,
-        n_steps_per_env=ppo.n_steps_per_env,
+        n_steps_per_env=algo.n_steps_per_env,
         cores=usable_cores(),
         device=compute.device,
-        batch_size=int(ppo.batch_size),
-        n_epochs=ppo.n_epochs,
+        batch_size=int(algo.batch_size),
+        n_epochs=config.ppo.n_epochs if config.run.algo == "ppo" else 1,
         num_parameters=num_parameters,
         eval_freq=int(evaluation.eval_freq),
         eval_episodes=evaluation.eval_episodes,
         checkpoint_freq=int(config.checkpoints.checkpoint_freq),
         env_cpu_is_known=vector.vector == "serial"
         or (vector.vector in ("workers", "threads") and compute.acting == "numpy"),
-        # Two for each product of the pass forward, four for the one backward.
-        flops_per_sample=6.0 * num_parameters if is_mlp else None,
+        # Two for each product of a pass forward, four for the one backward; DQN makes two or three forward.
+        flops_per_sample=_passes(config) * num_parameters if is_mlp else None,
         matmul_flops_per_s=measure_matmul_flops_per_s(compute.device),
     )
+
+
+def _passes(config: Config) -> float:
+    return 6.0 if config.run.algo == "ppo" else 8.0 + 2.0 * config.dqn.double
 
 
 def measure_matmul_flops_per_s(device: str) -> float:

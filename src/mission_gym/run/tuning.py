@@ -57,10 +57,11 @@ def tune_run(resolved: Resolved, environment: Environment, say: Say) -> Tuned:
     """The plan of a new run: kept from before, or measured if that takes a small part of the run."""
     plain = fix_envs(resolved)
     asked = resolved.config.value("vector.n_envs") == "auto"
-    if not resolved.config.compute.tune:
+    if not is_tuned(resolved.config):
         if asked:
+            cause = "--no-tune makes none" if resolved.config.run.algo == "ppo" else "dqn has none"
             raise ConfigError(
-                "n_envs=auto is left to the plan, and --no-tune makes none; give a number, or remove it"
+                f"n_envs=auto is left to the plan, and {cause}; give a number, or remove it"
                 f" [{resolved.sources['vector.n_envs']}]"
             )
         return Tuned(plain)
@@ -88,6 +89,11 @@ def tune_run(resolved: Resolved, environment: Environment, say: Say) -> Tuned:
         say(f"tuned in {entry['spent_s']:.1f} s of {budget_s:.1f}")
     notes = tuple(f"planned: {change}" for change in entry["changes"])
     return Tuned(apply(plain, entry["values"]), key, entry, notes)
+
+
+def is_tuned(config: Config) -> bool:
+    """Whether a plan chooses what is left open: the planner knows the sizes of PPO alone."""
+    return config.compute.tune and config.run.algo == "ppo"
 
 
 def fix_envs(resolved: Resolved) -> Resolved:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Sequence
@@ -20,13 +21,22 @@ import numpy as np
 
 from mission_gym.data import Array
 from mission_gym.errors import RunStateError
-from mission_gym.store.files import TEMPORARY, disk_errors, plain, read_json, sync_folder, write_synced
+from mission_gym.store.files import (
+    TEMPORARY,
+    disk_errors,
+    plain,
+    read_json,
+    sync_folder,
+    write_atomic,
+    write_synced,
+)
 
 FORMAT = 1
 _OLD = ".old-"
 _NAME = re.compile(rf"(?:{re.escape(_OLD)})?step_(\d{{12,}})")
 _META = "meta.json"
 _CONTENT = ("policy.safetensors", "state.safetensors", "state.json")
+_REPLAY = "replay.safetensors"  # of the last checkpoint alone
 _T = TypeVar("_T")
 
 
@@ -70,8 +80,12 @@ def save_checkpoint(
     state: dict[str, Array],
     state_json: dict[str, Any],
     meta: dict[str, Any],
+    replay: dict[str, Array] | None = None,
 ) -> Path:
-    """Commit a checkpoint and return its folder; one at the same step is superseded. DiskError."""
+    """Commit a checkpoint and return its folder; one at the same step is superseded. DiskError.
+
+    A `replay` is kept once: those of older checkpoints are dropped after the commit.
+    """
     # NaN and infinity stay in state.json as Python writes them: resume is exact.
     content = (_pack(policy), _pack(state), json.dumps(state_json).encode())
     files = {name: hashlib.sha256(data).hexdigest() for name, data in zip(_CONTENT, content, strict=True)}
@@ -84,8 +98,9 @@ def save_checkpoint(
             temporary.mkdir()
             for name, data in zip(_CONTENT, content, strict=True):
                 write_synced(temporary / name, data)
-            signed = {**head, "sha256": _digest(head)}
-            write_synced(temporary / _META, json.dumps(signed, indent=2).encode())
+            if replay:
+                files[_REPLAY] = _write_arrays(temporary / _REPLAY, replay)
+            write_synced(temporary / _META, _sign(head))
             sync_folder(temporary)
             if final.exists():
                 final.rename(folder / f"{_OLD}{final.name}")
@@ -93,7 +108,22 @@ def save_checkpoint(
             sync_folder(folder)
         finally:
             recover(folder)
+        if replay:
+            for path in folder.glob(f"step_*/{_REPLAY}"):
+                if path.parent != final:
+                    _drop_replay(path)
     return final
+
+
+def _drop_replay(path: Path) -> None:
+    """Make a checkpoint one without replay; a kill in between leaves a file that counts for nothing."""
+    try:
+        head = _read_head(path.parent / _META)
+    except RunStateError:  # loading it says what is wrong
+        head = {"files": {}}
+    if head["files"].pop(_REPLAY, None) is not None:
+        write_atomic(path.parent / _META, _sign(head))
+    path.unlink()
 
 
 def recover(folder: Path) -> None:
@@ -137,7 +167,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         names = {entry.name for entry in path.iterdir() if not entry.name.startswith(".")}
     except OSError as error:
         raise RunStateError(f"can't read checkpoint {path}: {error.strerror or error}") from error
-    foreign = sorted(names - {*_CONTENT, _META})
+    foreign = sorted(names - {*_CONTENT, _META, _REPLAY})
     if foreign:
         raise RunStateError(
             f"{path / foreign[0]} does not belong in a checkpoint ({', '.join((*_CONTENT, _META))}); "
@@ -153,6 +183,24 @@ def load_checkpoint(path: Path) -> Checkpoint:
         state_json=_parse(path / _CONTENT[2], state_json, json.loads),
         meta=head["meta"],
     )
+
+
+def load_replay(checkpoint: Checkpoint) -> dict[str, Array] | None:
+    """The replay of a checkpoint, verified; None if it was saved without one."""
+    from safetensors.numpy import load_file
+
+    path = checkpoint.path / _REPLAY
+    expected = _read_head(checkpoint.path / _META)["files"].get(_REPLAY)
+    if expected is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise RunStateError(f"{path} is missing or unreadable: {error.strerror or error}") from error
+    if digest != expected:
+        raise RunStateError(f"{path} is truncated or altered: its checksum does not fit meta.json")
+    return load_file(path)
 
 
 def load_last_good(folder: Path) -> tuple[Checkpoint, list[str]]:
@@ -207,6 +255,39 @@ def _pack(arrays: dict[str, Array]) -> bytes:
     return save({name: np.asarray(array, order="C") for name, array in arrays.items()})
 
 
+def _write_arrays(path: Path, arrays: dict[str, Array]) -> str:
+    """Write safetensors without a copy of the arrays in memory; returns the file's checksum."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, array in arrays.items():
+        header[name] = {
+            "dtype": _SAFETENSORS[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [end, end + array.nbytes],
+        }
+        end += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for part in (len(text).to_bytes(8, "little"), text, *map(_raw, arrays.values())):
+            digest.update(part)
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _raw(array: Array) -> memoryview | bytes:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+_SAFETENSORS = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",
+    "int32": "I32", "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32", "float64": "F64",
+}  # fmt: skip
+
+
 def _unpack(data: bytes) -> dict[str, Array]:
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -215,6 +296,10 @@ def _unpack(data: bytes) -> dict[str, Array]:
         return load(data)
     except SafetensorError as error:
         raise ValueError(str(error)) from error
+
+
+def _sign(head: dict[str, Any]) -> bytes:
+    return json.dumps({**head, "sha256": _digest(head)}, indent=2).encode()
 
 
 def _digest(head: dict[str, Any]) -> str:

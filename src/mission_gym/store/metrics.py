@@ -20,6 +20,7 @@ class Metric(NamedTuple):
     unit: str
     text: str
     bad: str = ""  # what a bad value looks like, and what to do
+    algo: str = "ppo"  # of a number of training: whose it is; all: every algorithm's
 
 
 METRICS = (
@@ -84,12 +85,18 @@ METRICS = (
     Metric(
         "train/grad_norm",
         "norm",
-        "Norm of the gradient before clipping: the largest of each epoch, mean over the epochs.",
-        "Far above max_grad_norm and growing: values diverge. Lower learning_rate, set normalize_returns.",
+        "Norm of the gradient before clipping. ppo: largest of each epoch, mean over the epochs. dqn: mean.",
+        "Far above max_grad_norm and growing: values diverge. Lower learning_rate, or set normalize_returns.",
+        algo="all",
     ),
-    Metric("train/learning_rate", "", "The learning rate of this update."),
-    Metric("train/loss", "", "policy_gradient_loss + vf_coef value_loss - ent_coef entropy."),
-    Metric("train/n_updates", "updates", "Updates made (SB3 counts epochs under this name)."),
+    Metric("train/learning_rate", "", "The learning rate of this update.", algo="all"),
+    Metric(
+        "train/loss",
+        "",
+        "ppo: policy_gradient_loss + vf_coef value_loss - ent_coef entropy. dqn: mean loss of the errors.",
+        algo="all",
+    ),
+    Metric("train/n_updates", "updates", "Updates made (SB3 counts epochs under this name).", algo="all"),
     Metric(
         "train/epochs_made",
         "epochs",
@@ -111,7 +118,46 @@ METRICS = (
         "Far below 1: one update moves the policy far, and overlap costs learning. Lower learning_rate or"
         " n_epochs, or use --overlap off.",
     ),
-    Metric("train/gradient_steps", "gradient steps", "Gradient steps made since the start of the run."),
+    Metric(
+        "rollout/exploration_rate",
+        "share",
+        "Epsilon: the probability of a random action while this rollout was collected; 0 with noisy layers.",
+        algo="dqn",
+    ),
+    Metric(
+        "train/q_mean",
+        "return",
+        "Mean value of the actions that were taken, over the transitions drawn.",
+        "Growing far beyond any return that is possible: values diverge. Lower learning_rate, raise"
+        " target_update_interval or lower tau.",
+        algo="dqn",
+    ),
+    Metric(
+        "train/td_error",
+        "return",
+        "Mean size of the errors: value minus target.",
+        "Growing without better returns: as for train/q_mean.",
+        algo="dqn",
+    ),
+    Metric(
+        "train/replay_ratio",
+        "gradient steps",
+        "Gradient steps per transition since learning started; replay_ratio but for the fraction carried.",
+        algo="dqn",
+    ),
+    Metric("train/replay_size", "transitions", "Valid transitions in the replay.", algo="dqn"),
+    Metric(
+        "train/beta",
+        "",
+        "Exponent of the importance weights of prioritised replay in this update.",
+        algo="dqn",
+    ),
+    Metric(
+        "train/gradient_steps",
+        "gradient steps",
+        "Gradient steps made since the start of the run.",
+        algo="all",
+    ),
     Metric(
         "train/policy_gradient_loss",
         "",

@@ -1,0 +1,260 @@
+"""DQN, in the order of its equations: store, draw, targets, gradient steps, priorities, target network.
+
+A block comes in with raw observations and rewards and goes into the replay; then as many gradient steps are
+made as the replay ratio asks for. A stop request is seen between them: what was made is kept, and the next
+call with the same block goes on there. Everything that follows a schedule goes by the absolute step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from mission_gym.clock import PhaseClock
+from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
+from mission_gym.errors import NotFiniteError
+from mission_gym.learner.ppo import Schedule, check_finite, prime_encoder, strip
+from mission_gym.learner.q_kernel import Batches, QKernel, QSettings, QStats
+from mission_gym.learner.replay import Layout, Replay
+from mission_gym.policy import Encoder, PolicySpec
+from mission_gym.policy.choosing import EPSILON
+from mission_gym.streams import generator
+
+# Transitions that are gathered at once: few calls, and still in the cache. Pictures are larger, and slower to
+# learn from, and a stop request waits for no more than this.
+_GATHER_ROWS, _GATHER_PICTURES = 4096, 256
+
+
+@dataclass(frozen=True, slots=True)
+class DqnSettings:
+    """The hyperparameters; see docs/algorithms/dqn.md for each default and its reason."""
+
+    batch_size: int
+    replay_ratio: float
+    learning_starts: int
+    learning_rate: Schedule
+    max_grad_norm: float
+    huber: bool
+    double: bool
+    tau: float
+    target_update_interval: int
+    epsilon: Schedule
+    prioritized_alpha: float | None  # None: uniform
+    prioritized_beta: Schedule
+
+
+class DqnLearner:
+    """`update(block) -> UpdateStats`; `weights()`; `arrays()`, `replay_arrays()` and their loads."""
+
+    keeps_updates = True  # what the replay has overwritten can't be put back
+
+    def __init__(
+        self, kernel: QKernel, spec: PolicySpec, settings: DqnSettings, layout: Layout, seed: int
+    ) -> None:
+        self.kernel = kernel
+        self.settings = settings
+        self.seed = seed
+        self.clock = PhaseClock("learner")
+        self.version = 0  # updates made
+        self.step = 0  # transitions collected
+        self.gradient_steps = 0
+        self.encoder = Encoder(spec.leaves, spec.normalize_obs)
+        self._weights: Weights | None = None  # before the update under way
+        self._behind: Weights | None = None  # before the last one
+        self._layout = layout
+        rows = _GATHER_PICTURES if spec.has_images else _GATHER_ROWS
+        uniform = settings.prioritized_alpha is None
+        self._steps_at_once = max(1, rows // settings.batch_size) if uniform else 1
+        self._begin_replay()
+
+    def _begin_replay(self) -> None:
+        """An empty replay, from this step on."""
+        self.replay = Replay(self._layout)
+        self.priorities = None
+        if self.settings.prioritized_alpha is not None:
+            from mission_gym.learner.priorities import Priorities  # numba, only where it is used
+
+            slots = self.replay.num_rows * self.replay.num_envs
+            self.priorities = Priorities(slots, self.settings.prioritized_alpha)
+        self._begun = self.step  # learning starts so many steps behind it
+        self._counted = 0  # valid transitions since learning started
+        self._paid = 0  # gradient steps made for them, before this update
+        self._stored = False  # whether the block in hand is in the replay
+        self._table = np.zeros((0, 4))  # statistics of the gradient steps of this update
+
+    def prime(self, obs: Leaves) -> None:
+        """Start the observation statistics from the leaves [N, ...] of one short block."""
+        prime_encoder(self.encoder, obs)
+        self._weights = None
+
+    def weights(self) -> Weights:
+        """What collects the next block: the weights before the update under way, if one is half made."""
+        if self._weights is None:
+            self._weights = Weights(self.version, self._policy())
+        return self._weights
+
+    def behind(self) -> Weights | None:
+        """The weights before the last update, None where they are not known."""
+        return self._behind
+
+    def load_behind(self, arrays: dict[str, Array]) -> None:
+        """Take the arrays of `behind` back, where a checkpoint kept them."""
+        self._behind = Weights(self.version - 1, arrays)
+
+    def undo(self) -> None:
+        raise AssertionError("updates of DQN are kept")
+
+    def _policy(self) -> dict[str, Array]:
+        normalizer = self.encoder.normalizer
+        arrays = self.kernel.parameters() | (normalizer.arrays() if normalizer is not None else {})
+        return arrays | {EPSILON: np.array(self.settings.epsilon.at(self.step))}
+
+    def update(self, block: Block, stop: Callable[[], bool] = lambda: False) -> UpdateStats | None:
+        """Store a full block and make the gradient steps that are due; None if a stop was asked for."""
+        after = self.step + block.num_steps * block.num_rows
+        if not self._stored:
+            check_finite(block, self.version)
+            self.weights()
+            self._store(block, after)
+        settings = QSettings(
+            batch_size=self.settings.batch_size,
+            learning_rate=self.settings.learning_rate.at(self.step),
+            max_grad_norm=self.settings.max_grad_norm,
+            double=self.settings.double,
+            huber=self.settings.huber,
+            tau=self.settings.tau,
+        )
+        # The steps due are those of all transitions together, so the fraction is carried without drift.
+        due = math.floor(self.settings.replay_ratio * self._counted + 1e-9) - self._paid
+        while len(self._table) < due:
+            if stop():
+                return None
+            stats = self._learn(min(self._steps_at_once, due - len(self._table)), settings)
+            self._table = np.concatenate([self._table, stats.table])
+
+        interval = self.settings.target_update_interval
+        if self.settings.tau == 1.0 and after // interval > self.step // interval:
+            self.kernel.copy_to_target()
+        if self.encoder.normalizer is not None:
+            seen = tuple(leaf[:-1][block.valid] for leaf in block.obs)
+            self.encoder.normalizer.merge(self.encoder.flatten(seen))
+        metrics = self._metrics(settings)
+        self._paid += due
+        self._stored, self._table = False, np.zeros((0, 4))
+        self._behind, self._weights = self._weights, None
+        self.version += 1
+        self.step = after
+        self.gradient_steps += due
+        return UpdateStats(due, metrics)
+
+    def _store(self, block: Block, after: int) -> None:
+        """Put the block into the replay, and count the transitions that gradient steps are owed for."""
+        lost, ripe = self.replay.store(block)
+        if self.priorities is not None:
+            self.priorities.clear(lost)
+            self.priorities.add(ripe)
+        behind = after - max(self.step, self._begun + self.settings.learning_starts)
+        if behind > 0 and self.replay.can_draw:
+            self._counted += int(block.valid.ravel()[-behind:].sum())
+        self._stored = True
+
+    def _learn(self, num_steps: int, settings: QSettings) -> QStats:
+        """Draw transitions, make gradient steps on them, and return their errors to the priorities."""
+        made, size = len(self._table), settings.batch_size
+        rng = generator(self.seed, "replay", self.version, made)
+        weight = None
+        if self.priorities is None:
+            ids = self.replay.draw(rng, num_steps * size)
+        else:
+            beta = self.settings.prioritized_beta.at(self.step)
+            slots, weight = self.priorities.draw(rng.random(size), beta)
+            ids = self.replay.ids_of(slots)
+        sampled = self.replay.gather(ids)
+        batches = Batches(
+            inputs=self.encoder.encode(sampled.obs),
+            action=sampled.action,
+            reward=sampled.reward,
+            discount=sampled.discount,
+            next_inputs=self.encoder.encode(sampled.next_obs),
+            next_mask=sampled.next_mask,
+            weight=weight,
+        )
+        stats = self.kernel.learn(
+            batches, settings, lambda place: generator(self.seed, "noisy", self.version, made + place)
+        )
+        if not np.isfinite(stats.table[-1, 3]):
+            # This update is given up, and what was made of it counts.
+            made += len(stats.table) - 1
+            self._paid, self.gradient_steps = self._paid + made, self.gradient_steps + made
+            self._stored, self._table, self._weights = False, np.zeros((0, 4)), None
+            raise NotFiniteError(
+                f"gradient norm is {stats.table[-1, 3]} in update {self.version} (mean value"
+                f" {stats.table[-1, 1]:.3g}); that gradient step was not made. Lower learning_rate, scale the"
+                " rewards or set loss=huber, then branch"
+            )
+        if self.priorities is not None:
+            held = self.replay.holds(ids)
+            self.priorities.update(self.replay.slots_of(ids[held]), stats.errors[held])
+        return stats
+
+    def _metrics(self, settings: QSettings) -> dict[str, float]:
+        metrics = {
+            "rollout/exploration_rate": self.settings.epsilon.at(self.step),
+            "train/n_updates": float(self.version + 1),
+            "train/replay_size": float(self.replay.num_valid),
+        }
+        if not len(self._table):
+            return metrics
+        loss, value, error, norm = (float(x) for x in self._table.mean(axis=0))
+        metrics |= {
+            "train/loss": loss,
+            "train/q_mean": value,
+            "train/td_error": error,
+            "train/grad_norm": norm,
+            "train/learning_rate": settings.learning_rate,
+            "train/replay_ratio": (self._paid + len(self._table)) / self._counted,
+        }
+        if self.priorities is not None:
+            metrics["train/beta"] = self.settings.prioritized_beta.at(self.step)
+        return metrics
+
+    def arrays(self) -> dict[str, Array]:
+        """What the learner goes on from but for the replay: networks, optimizer, statistics, counters."""
+        arrays = {f"policy/{name}": array for name, array in self._policy().items()}
+        arrays |= {f"optimizer/{name}": array for name, array in self.kernel.optimizer().items()}
+        arrays |= {f"target/{name}": array for name, array in self.kernel.target().items()}
+        return arrays | {"counters": np.array([self.version, self.step, self.gradient_steps], np.int64)}
+
+    def load_arrays(self, arrays: dict[str, Array]) -> None:
+        """Take back what `arrays` gave; the replay begins empty, unless it is loaded next."""
+        policy = strip(arrays, "policy/")
+        self.kernel.load_parameters(policy)
+        self.kernel.load_optimizer(strip(arrays, "optimizer/"))
+        self.kernel.load_target(strip(arrays, "target/"))
+        if self.encoder.normalizer is not None:
+            self.encoder.normalizer.load(policy)
+        self.version, self.step, self.gradient_steps = (int(x) for x in arrays["counters"])
+        self._weights = self._behind = None
+        self._begin_replay()
+
+    def replay_arrays(self) -> dict[str, Array]:
+        """The replay, its priorities and how far the update has come; views, to be written at once."""
+        progress = np.array([self._begun, self._counted, self._paid, self._stored], np.int64)
+        arrays = self.replay.arrays()
+        if self.priorities is not None:
+            arrays |= self.priorities.arrays(arrays["action"].size)
+        if self._stored:
+            arrays |= {f"began/{name}": array for name, array in self.weights().arrays.items()}
+        return arrays | {"progress": progress, "update": self._table}
+
+    def load_replay(self, arrays: dict[str, Array]) -> None:
+        self.replay.load(arrays)
+        if self.priorities is not None:
+            self.priorities.load(arrays)
+        self._begun, self._counted, self._paid, stored = (int(x) for x in arrays["progress"])
+        self._stored, self._table = bool(stored), np.array(arrays["update"])
+        if self._stored:
+            self._weights = Weights(self.version, strip(arrays, "began/"))

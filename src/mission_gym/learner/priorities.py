@@ -1,0 +1,108 @@
+"""Priorities of the replay's slots in a sum tree, float64, compiled: draws by priority in logarithmic time.
+
+Every parent is the sum of its two children, computed anew when one of them changes, so the tree is a function
+of its leaves alone: nothing drifts, and a checkpoint keeps the leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numba
+import numpy as np
+
+from mission_gym.data import Array
+
+EPSILON = 1e-6  # added to an error: a transition without error can still be drawn
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    try:
+        return cast(Callable[..., Any], numba.njit(cache=True)(function))
+    except RuntimeError:  # no folder can be written to, as in some containers: compile every time
+        return cast(Callable[..., Any], numba.njit(function))
+
+
+@_compiled
+def _set(tree: Array, places: Array, priorities: Array) -> None:
+    size = tree.shape[0] // 2
+    for index in range(places.shape[0]):
+        node = size + places[index]
+        tree[node] = priorities[index]
+        node //= 2
+        while node >= 1:
+            tree[node] = tree[2 * node] + tree[2 * node + 1]
+            node //= 2
+
+
+@_compiled
+def _find(tree: Array, shares: Array, places: Array) -> None:
+    size = tree.shape[0] // 2
+    for index in range(shares.shape[0]):
+        left_over = shares[index] * tree[1]
+        node = 1
+        while node < size:
+            node *= 2
+            # Rounding must not lead to a leaf of priority 0.
+            if left_over >= tree[node] and tree[node + 1] > 0.0:
+                left_over -= tree[node]
+                node += 1
+        places[index] = node - size
+
+
+class Priorities:
+    """One priority per slot; 0 is never drawn."""
+
+    def __init__(self, num_slots: int, alpha: float) -> None:
+        self._num_slots = num_slots
+        self._alpha = alpha
+        self._tree = np.zeros(2 * (1 << max(num_slots - 1, 1).bit_length()))
+        self._largest = 1.0
+
+    @property
+    def values(self) -> Array:
+        """The priorities, float64 [num_slots]; a view."""
+        size = len(self._tree) // 2
+        return self._tree[size : size + self._num_slots]
+
+    def clear(self, slots: Array) -> None:
+        """Let these slots no longer be drawn."""
+        _set(self._tree, slots, np.zeros(len(slots)))
+
+    def add(self, slots: Array) -> None:
+        """Let new transitions be drawn, at the largest priority that was seen."""
+        _set(self._tree, slots, np.full(len(slots), self._largest))
+
+    def update(self, slots: Array, errors: Array) -> None:
+        """Take the errors of transitions: p = (|error| + epsilon)^alpha."""
+        priorities = (np.abs(errors).astype(np.float64) + EPSILON) ** self._alpha
+        self._largest = max(self._largest, float(priorities.max(initial=0.0)))
+        _set(self._tree, slots, priorities)
+
+    def draw(self, noise: Array, beta: float) -> tuple[Array, Array]:
+        """Slots, one from each equal part of the sum, for noise [N] in [0, 1), and the weights
+        (1 / p)^beta that correct for it, float32, the largest of the batch 1."""
+        num = len(noise)
+        slots = np.empty(num, np.int64)
+        _find(self._tree, (np.arange(num) + noise) / num, slots)
+        priorities = self.values[slots]
+        return slots, ((priorities.min() / priorities) ** beta).astype(np.float32)
+
+    def arrays(self, num_filled: int) -> dict[str, Array]:
+        """The leaves of the first slots, and the largest priority seen."""
+        return {"priorities": self.values[:num_filled], "largest_priority": np.array(self._largest)}
+
+    def load(self, arrays: dict[str, Array]) -> None:
+        self._largest = float(arrays["largest_priority"])
+        self.values[: len(arrays["priorities"])] = arrays["priorities"]
+        half = len(self._tree) // 4
+        while half:
+            level = self._tree[2 * half : 4 * half]
+            self._tree[half : 2 * half] = level[0::2] + level[1::2]
+            half //= 2
+
+
+def tree_bytes(num_slots: int) -> int:
+    """The memory of the tree."""
+    return 16 * (1 << max(num_slots - 1, 1).bit_length())

@@ -1,0 +1,75 @@
+"""The kernel of DQN: everything that touches the networks, behind `learn` and `copy_to_target`.
+
+A kernel owns the online network, the target network and the optimizer. The torch kernel is the reference;
+another one must agree with it within rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from mission_gym.data import Array
+from mission_gym.policy import Encoded
+
+ADAM_EPSILON = 1e-8
+NoiseOf = Callable[[int], np.random.Generator]  # the stream of a gradient step, by its place in the batches
+
+
+@dataclass(slots=True)
+class Batches:
+    """The transitions of some gradient steps, N = steps x batch_size, in the order of the steps."""
+
+    inputs: Encoded
+    action: Array  # int64 [N]
+    reward: Array  # float32 [N], n-step
+    discount: Array  # float32 [N]
+    next_inputs: Encoded
+    next_mask: Array | None  # bool [N, A]
+    weight: Array | None  # float32 [N], of prioritised replay; None: all 1
+
+
+@dataclass(frozen=True, slots=True)
+class QSettings:
+    """The numbers of one gradient step; schedules are already evaluated."""
+
+    batch_size: int
+    learning_rate: float
+    max_grad_norm: float
+    double: bool
+    huber: bool
+    tau: float  # 1: the target stays until it is copied
+
+
+class QStats(NamedTuple):
+    """What some gradient steps did."""
+
+    table: Array  # float64 [steps, 4]: loss, mean value of the actions taken, mean |error|, gradient norm
+    errors: Array  # float32 [N]: Q(o, a) - target
+
+
+class QKernel(Protocol):
+    """See the module."""
+
+    def learn(self, batches: Batches, settings: QSettings, noise_of: NoiseOf) -> QStats:
+        """One gradient step per `batch_size` rows; ends, without a step, at a gradient that is not finite."""
+
+    def copy_to_target(self) -> None: ...
+
+    def parameters(self) -> dict[str, Array]:
+        """Copies of the online network's arrays by name."""
+
+    def load_parameters(self, arrays: dict[str, Array]) -> None: ...
+
+    def target(self) -> dict[str, Array]:
+        """Copies of the target network's arrays by name."""
+
+    def load_target(self, arrays: dict[str, Array]) -> None: ...
+
+    def optimizer(self) -> dict[str, Array]:
+        """Copies of the optimizer's arrays by name."""
+
+    def load_optimizer(self, arrays: dict[str, Array]) -> None: ...

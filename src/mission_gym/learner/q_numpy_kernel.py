@@ -1,0 +1,236 @@
+"""The analytic kernel of DQN for MLPs on the CPU: forward, hand-written backward and Adam in NumPy.
+
+Parameters, gradient and moments are one flat vector each, and every array is a view of it. The streams of a
+dueling network are one wide layer. A target that stays is asked once for all steps. It agrees with the torch
+kernel within rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+
+from mission_gym.data import Array
+from mission_gym.learner.kernel import ADAM_BETAS
+from mission_gym.learner.q_kernel import ADAM_EPSILON, Batches, NoiseOf, QSettings, QStats
+from mission_gym.policy import PolicySpec
+from mission_gym.policy.q_numpy import join_streams, stream_names
+from mission_gym.policy.sampling import FILLER
+
+
+def _elu(x: Array) -> Array:
+    np.copyto(x, np.expm1(np.minimum(x, 0.0)), where=x < 0)
+    return x
+
+
+_FORWARD: dict[str, Callable[[Array], Array]] = {
+    "tanh": lambda x: np.tanh(x, out=x),
+    "relu": lambda x: np.maximum(x, 0.0, out=x),
+    "elu": _elu,
+}
+# The slope of each activation, from its output.
+_SLOPE: dict[str, Callable[[Array], Array]] = {
+    "tanh": lambda h: 1.0 - h * h,
+    "relu": lambda h: h > 0,
+    "elu": lambda h: np.where(h > 0, np.float32(1.0), h + np.float32(1.0)),
+}
+
+
+class _Net:
+    """Views of one flat vector: hidden layers, the last as wide as all streams, and a head per stream."""
+
+    def __init__(self, spec: PolicySpec, num_flat: int) -> None:
+        self.streams = stream_names(spec)
+        self.width = spec.network_arch[-1]
+        sizes = (num_flat, *spec.network_arch[:-1], self.width * len(self.streams))
+        outputs = [spec.action.num_params if name == "q" else 1 for name in self.streams]
+        shapes = [shape for a, b in pairwise(sizes) for shape in ((a, b), (b,))]
+        shapes += [shape for num in outputs for shape in ((self.width, num), (num,))]
+        ends = np.cumsum([math.prod(shape) for shape in shapes])
+        self.flat = np.zeros(int(ends[-1]), np.float32)
+        views = [
+            part.reshape(shape) for part, shape in zip(np.split(self.flat, ends[:-1]), shapes, strict=True)
+        ]
+        pairs = list(zip(views[::2], views[1::2], strict=True))
+        self.hidden, self.heads = pairs[: len(sizes) - 1], pairs[len(sizes) - 1 :]
+
+    def part(self, stream: int) -> slice:
+        """The columns of a stream in the last hidden layer."""
+        return slice(stream * self.width, (stream + 1) * self.width)
+
+    def named(self) -> dict[str, Array]:
+        """Views under the torch form's names and shapes, so that checkpoints know no kernel."""
+        layers = {f"body.{2 * i}": pair for i, pair in enumerate(self.hidden[:-1])}
+        weight, bias = self.hidden[-1]
+        for stream, name in enumerate(self.streams):
+            part = self.part(stream)
+            layers |= {f"{name}.0": (weight[:, part], bias[part]), f"{name}.2": self.heads[stream]}
+        return {
+            f"{name}.{kind}": array
+            for name, (weight, bias) in layers.items()
+            for kind, array in (("weight", weight.T), ("bias", bias))
+        }
+
+    def load(self, arrays: dict[str, Array], prefix: str = "") -> None:
+        for name, view in self.named().items():
+            view[:] = arrays[prefix + name]
+
+    def copies(self, prefix: str = "") -> dict[str, Array]:
+        return {prefix + name: view.copy() for name, view in self.named().items()}
+
+
+class NumpyQKernel:
+    """See `q_kernel.QKernel`; no noisy layers. Begins with the arrays it is given, the torch form's draw."""
+
+    def __init__(self, spec: PolicySpec, num_flat: int, initial: dict[str, Array]) -> None:
+        assert spec.q is not None
+        assert spec.q.noisy_sigma is None, "noisy layers are the torch kernel's"
+        self.net, self.aim, self.grad, self.first, self.second = (_Net(spec, num_flat) for _ in range(5))
+        self.num_steps = 0
+        self._activate, self._slope = _FORWARD[spec.activation], _SLOPE[spec.activation]
+        self._scratch = np.empty_like(self.net.flat)
+        self._rows, self._ones = np.arange(0), np.ones(0, np.float32)
+        self.load_parameters(initial)
+        self.copy_to_target()
+
+    def _forward(self, net: _Net, x: Array) -> tuple[list[Array], Array]:
+        """Hidden outputs and action values [N, A] for inputs [N, F]."""
+        hidden: list[Array] = []
+        for weight, bias in net.hidden:
+            x = x @ weight
+            x += bias
+            x = self._activate(x)
+            hidden.append(x)
+        outputs = []
+        for stream, (weight, bias) in enumerate(net.heads):
+            out = (x[:, net.part(stream)] if len(net.heads) > 1 else x) @ weight
+            out += bias
+            outputs.append(out)
+        return hidden, join_streams(outputs)
+
+    @np.errstate(over="ignore", invalid="ignore")  # the gradient's norm tells
+    def learn(self, batches: Batches, settings: QSettings, noise_of: NoiseOf) -> QStats:
+        size, num = settings.batch_size, len(batches.action)
+        flat, behind, index = batches.inputs.flat, batches.next_inputs.flat, self._index(size)
+        if settings.double:  # one pass over both ends of a transition
+            pairs = (-1, size, flat.shape[1])
+            flat = np.concatenate([flat.reshape(pairs), behind.reshape(pairs)], axis=1).reshape(2 * num, -1)
+        of_target = self._forward(self.aim, behind)[1] if settings.tau == 1.0 else None
+        values, errors, norms = np.empty(num, np.float32), np.empty(num, np.float32), []
+        for start in range(0, num, size):
+            part = slice(start, start + size)
+            x = flat[2 * start : 2 * (start + size)] if settings.double else flat[part]
+            hidden, q = self._forward(self.net, x)
+            ahead = self._forward(self.aim, behind[part])[1] if of_target is None else of_target[part]
+            judge = q[size:] if settings.double else ahead
+            if batches.next_mask is not None:
+                judge = np.where(batches.next_mask[part], judge, np.float32(FILLER))
+            target = ahead[index, judge.argmax(axis=1)]
+            target *= batches.discount[part]
+            target += batches.reward[part]
+            action = batches.action[part]
+            value = values[part] = q[index, action]
+            error = errors[part] = value - target
+            slope = np.minimum(np.maximum(error, -1.0), 1.0) if settings.huber else 2.0 * error
+            if batches.weight is not None:
+                slope *= batches.weight[part]
+            slope *= np.float32(1.0 / size)
+            self._backward(x[:size], hidden, q.shape[1], action, slope)
+            norms.append(math.sqrt(float(self.grad.flat.dot(self.grad.flat))))
+            if not math.isfinite(norms[-1]):
+                break
+            self._adam(settings.learning_rate, min(settings.max_grad_norm / (norms[-1] + 1e-6), 1.0))
+            if of_target is None:
+                self.aim.flat += np.float32(settings.tau) * (self.net.flat - self.aim.flat)
+        made = len(norms) * size
+        return _summarise(batches.weight, values[:made], errors[:made], norms, huber=settings.huber)
+
+    def _backward(self, x: Array, hidden: list[Array], num_actions: int, action: Array, slope: Array) -> None:
+        """Write the gradient of every array for d loss / d Q(o, a) = slope [B], over the first B rows."""
+        num = len(slope)
+        d_q = np.zeros((num, num_actions), np.float32)
+        d_q[self._index(num), action] = slope
+        d_outputs = [d_q]
+        if len(self.net.heads) > 1:  # Q = V + A - mean(A)
+            d_q -= (slope * np.float32(1.0 / num_actions))[:, None]
+            d_outputs.append(slope[:, None])
+        top = hidden[-1][:num]
+        d = np.empty_like(top)
+        for stream, d_out in enumerate(d_outputs):
+            part = self.net.part(stream)
+            weight, bias = self.grad.heads[stream]
+            np.matmul(top[:, part].T, d_out, out=weight)
+            np.dot(self._ones, d_out, out=bias)
+            np.matmul(d_out, self.net.heads[stream][0].T, out=d[:, part])
+        for layer in range(len(hidden) - 1, -1, -1):
+            d *= self._slope(hidden[layer][:num])
+            weight, bias = self.grad.hidden[layer]
+            np.matmul((hidden[layer - 1][:num] if layer else x).T, d, out=weight)
+            np.dot(self._ones, d, out=bias)
+            if layer:
+                d = d @ self.net.hidden[layer][0].T
+
+    def _index(self, size: int) -> Array:
+        """0, 1, ... size - 1; beside it as many ones: a product with them sums faster than `sum` does."""
+        if len(self._rows) != size:
+            self._rows, self._ones = np.arange(size), np.ones(size, np.float32)
+        return self._rows
+
+    def _adam(self, learning_rate: float, clip: float) -> None:
+        """Adam with bias correction, in place on the flat vectors."""
+        beta1, beta2 = ADAM_BETAS
+        self.num_steps += 1
+        grad, first, second, scratch = self.grad.flat, self.first.flat, self.second.flat, self._scratch
+        if clip < 1.0:
+            grad *= np.float32(clip)
+        first *= np.float32(beta1)
+        first += np.multiply(grad, np.float32(1.0 - beta1), out=scratch)
+        second *= np.float32(beta2)
+        np.multiply(grad, grad, out=scratch)
+        scratch *= np.float32(1.0 - beta2)
+        second += scratch
+        np.sqrt(second, out=scratch)
+        scratch *= np.float32(1.0 / math.sqrt(1.0 - beta2**self.num_steps))
+        scratch += np.float32(ADAM_EPSILON)
+        np.divide(first, scratch, out=scratch)
+        scratch *= np.float32(learning_rate / (1.0 - beta1**self.num_steps))
+        self.net.flat -= scratch
+
+    def copy_to_target(self) -> None:
+        self.aim.flat[:] = self.net.flat
+
+    def parameters(self) -> dict[str, Array]:
+        return self.net.copies()
+
+    def load_parameters(self, arrays: dict[str, Array]) -> None:
+        self.net.load(arrays)
+
+    def target(self) -> dict[str, Array]:
+        return self.aim.copies()
+
+    def load_target(self, arrays: dict[str, Array]) -> None:
+        self.aim.load(arrays)
+
+    def optimizer(self) -> dict[str, Array]:
+        moments = self.first.copies("mean.") | self.second.copies("square.")
+        return moments | {"step": np.array(self.num_steps, np.float32)}
+
+    def load_optimizer(self, arrays: dict[str, Array]) -> None:
+        self.first.load(arrays, "mean.")
+        self.second.load(arrays, "square.")
+        self.num_steps = int(arrays["step"])
+
+
+def _summarise(
+    weight: Array | None, values: Array, errors: Array, norms: list[float], *, huber: bool
+) -> QStats:
+    """The statistics of all steps at once."""
+    sizes = np.abs(errors)
+    losses = np.where(sizes <= 1.0, 0.5 * errors * errors, sizes - 0.5) if huber else errors * errors
+    if weight is not None:
+        losses = losses * weight[: len(losses)]
+    means = [column.reshape(len(norms), -1).mean(axis=1) for column in (losses, values, sizes)]
+    return QStats(np.stack([*means, norms], axis=1).astype(np.float64), errors)

@@ -1,0 +1,342 @@
+"""The replay: transitions of every environment in rows [L, B], a ring along L, allocated once.
+
+The next observation of row t is row t + 1; where an episode was truncated, its last observation and mask are
+in a side table. Observations are stored raw and once, of stacked frames only the newest. Rows are numbered
+from the start for ever: an id is row * B + column, so that it tells whether its slot was overwritten.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mission_gym.data import Array, Block, LeafSpec, Leaves
+from mission_gym.errors import EnvContractError
+
+_ROW_BYTES = 4 + 4 + 3 + 8 + 4  # action, reward, flags, place in the side table, age
+_FEWEST_FINALS = 64
+
+
+class Layout(NamedTuple):
+    """What a replay is made from."""
+
+    leaves: tuple[LeafSpec, ...]
+    mask_size: int
+    num_envs: int
+    capacity: int  # transitions, rounded up to whole rows
+    n_step: int = 1
+    gamma: float = 0.99
+    frame_stack: int = 1
+    episode_steps: int = 1000  # of a usual truncated episode: how many last observations are expected
+
+    @property
+    def num_rows(self) -> int:
+        """L: rows of transitions, the one whose transition is under way, and frames before the first."""
+        return -(-self.capacity // self.num_envs) + self.frame_stack
+
+    @property
+    def num_finals(self) -> int:
+        return max(_FEWEST_FINALS, self.capacity // self.episode_steps)
+
+    def is_stacked(self, leaf: LeafSpec) -> bool:
+        """Whether a leaf is stored frame by frame."""
+        return self.frame_stack > 1 and leaf.kind == "image"
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory of a replay of this layout."""
+        whole = sum(leaf.size_bytes for leaf in self.leaves) + self.mask_size
+        stored = self.mask_size + sum(
+            leaf.size_bytes // (self.frame_stack if self.is_stacked(leaf) else 1) for leaf in self.leaves
+        )
+        return self.num_rows * self.num_envs * (stored + _ROW_BYTES) + self.num_finals * whole
+
+
+class Sampled(NamedTuple):
+    """Transitions [N, ...] with n-step returns: the target of a value is reward + discount * V(next_obs)."""
+
+    obs: Leaves
+    action: Array  # int64 [N]
+    reward: Array  # float32 [N], discounted sum
+    discount: Array  # float32 [N], 0 where terminated
+    next_obs: Leaves
+    next_mask: Array | None  # bool [N, M]
+
+
+class Replay:
+    """`store` blocks in order, then `draw` ids and `gather` their transitions."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.num_rows, self.num_envs = layout.num_rows, layout.num_envs
+        shape = (self.num_rows, self.num_envs)
+        self.obs = tuple(
+            np.zeros((*shape, *(leaf.shape[1:] if layout.is_stacked(leaf) else leaf.shape)), leaf.dtype)
+            for leaf in layout.leaves
+        )
+        self.mask = np.zeros((*shape, layout.mask_size), bool) if layout.mask_size else None
+        self.action, self.reward = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+        self.terminated, self.truncated, self.valid = (np.zeros(shape, bool) for _ in range(3))
+        self.final = np.full(shape, -1, np.int64)  # number in the side table
+        self.age = np.zeros(shape, np.int32)  # steps since the episode's first observation
+        self.finals = _Finals(layout)
+        self.total = 0  # number of the row whose transition comes next
+        self.first = 0  # number of the first row with a transition
+        self.num_valid = 0
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Numbers of the rows that may be drawn, from the first to behind the last: those whose n steps were
+        made and whose frames are still there."""
+        oldest = self.total - self.num_rows + self.layout.frame_stack
+        return max(self.first, oldest), self.total - self.layout.n_step + 1
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether some transition may be drawn."""
+        low, high = self.window
+        return high > low and self.num_valid > (self.layout.n_step - 1) * self.num_envs
+
+    def store(self, block: Block) -> tuple[Array, Array]:
+        """Append a full block; returns the slots that lost their transitions and the slots, valid ones alone,
+        that may be drawn from now on, both int64 and flat."""
+        if self.total == 0:
+            self._begin(block)
+        else:
+            self._cut_broken(block)
+        before = self.window[1]
+        num_steps = block.num_steps
+        slots = (self.total + np.arange(num_steps + 1)) % self.num_rows
+        # Rows whose frames are overwritten can no longer be drawn either.
+        lost = (self.total + np.arange(1, num_steps + self.layout.frame_stack)) % self.num_rows
+        rows, fresh = slots[:-1], slots[1:]
+        self.finals.free(int((self.final[fresh] >= 0).sum()))
+        self.num_valid += int(block.valid.sum()) - int(self.valid[fresh].sum())
+        self.final[fresh] = -1
+        self.valid[fresh] = False
+        self._store_obs(block, slots)
+        self.action[rows] = block.action[..., 0]
+        self.reward[rows] = block.reward
+        self.terminated[rows], self.truncated[rows] = block.terminated, block.truncated
+        self.valid[rows] = block.valid
+        for place, (t, column) in enumerate(block.final_at):
+            if block.valid[t, column]:
+                mask = block.final_mask[place] if block.final_mask else None
+                self.final[rows[t], column] = self.finals.add(block.final_obs[place], mask)
+        self.total += num_steps
+        ripe = np.arange(max(before, self.first), max(self.window[1], self.first)) % self.num_rows
+        return self._flat(lost), self._flat(ripe)[self.valid[ripe].ravel()]
+
+    def draw(self, rng: np.random.Generator, num: int) -> Array:
+        """Ids of `num` transitions, each valid one of the window equally likely."""
+        low, high = self.window
+        count = (high - low) * self.num_envs
+        ids = rng.integers(count, size=num)
+        ids += low * self.num_envs
+        valid = self.valid.reshape(-1)
+        while len(bad := np.flatnonzero(~valid[self.slots_of(ids)])):
+            ids[bad] = rng.integers(count, size=len(bad)) + low * self.num_envs
+        return ids
+
+    def slots_of(self, ids: Array) -> Array:
+        """Flat slots of ids."""
+        return ids % (self.num_rows * self.num_envs)
+
+    def ids_of(self, slots: Array) -> Array:
+        """Ids of the transitions that lie in flat slots now."""
+        size = self.num_rows * self.num_envs
+        newest = self.total * self.num_envs + self.num_envs - 1  # the id of the last column of the head's row
+        return newest - (newest - slots) % size
+
+    def holds(self, ids: Array) -> Array:
+        """Whether each id's transition is still there, bool [N]."""
+        held: Array = ids >= (self.total - self.num_rows + 1) * self.num_envs
+        return held
+
+    def gather(self, ids: Array) -> Sampled:
+        """The transitions of ids, with n-step returns that end where the episode or the valid data ends."""
+        width, size = self.num_envs, self.num_rows * self.num_envs
+        start = self.slots_of(ids)
+        if self.layout.n_step == 1:
+            reward = self.reward.reshape(-1).take(start)
+            discount = np.float32(self.layout.gamma) * ~self.terminated.reshape(-1).take(start)
+            behind, final = (start + width) % size, self.final.reshape(-1).take(start)
+        else:
+            reward, discount, behind, final = self._sum_steps(start)
+        next_obs = self._take_obs(behind)
+        next_mask = None if self.mask is None else self.mask.reshape(size, -1).take(behind, axis=0)
+        places = np.flatnonzero(final >= 0)
+        if len(places):
+            last_obs, last_mask = self.finals.take(final[places])
+            for leaf, last in zip(next_obs, last_obs, strict=True):
+                leaf[places] = last
+            if next_mask is not None:
+                next_mask[places] = last_mask
+        action = self.action.reshape(-1).take(start).astype(np.int64)
+        return Sampled(self._take_obs(start), action, reward, discount, next_obs, next_mask)
+
+    def _sum_steps(self, start: Array) -> tuple[Array, Array, Array, Array]:
+        """R = sum gamma^j r_j over at most n steps; discount, slot and side-table place of what follows."""
+        width, size = self.num_envs, self.num_rows * self.num_envs
+        reward, discount = np.zeros(len(start)), np.ones(len(start))
+        final, place = np.full(len(start), -1, np.int64), start.copy()
+        live = np.arange(len(start))
+        for _ in range(self.layout.n_step):
+            # A transition that is not valid is not entered: the value of its observation takes over.
+            live = live[self.valid.reshape(-1)[place[live]]]
+            at = place[live]
+            reward[live] += discount[live] * self.reward.reshape(-1)[at]
+            over = self.terminated.reshape(-1)[at]
+            discount[live] *= np.where(over, 0.0, self.layout.gamma)
+            final[live] = self.final.reshape(-1)[at]
+            place[live] = (at + width) % size
+            live = live[~(over | self.truncated.reshape(-1)[at])]
+        return reward.astype(np.float32), discount.astype(np.float32), place, final
+
+    def _flat(self, rows: Array) -> Array:
+        return (rows[:, None] * self.num_envs + np.arange(self.num_envs)).ravel()
+
+    def _begin(self, block: Block) -> None:
+        """Lay the frames before the newest of the first observation down as rows without transitions."""
+        history = self.layout.frame_stack - 1
+        for stored, leaf, given in zip(self.obs, self.layout.leaves, block.obs, strict=True):
+            if self.layout.is_stacked(leaf):
+                stored[:history] = np.moveaxis(given[0, :, :-1], 1, 0)
+        self.total = self.first = history
+        self.age[history] = history
+
+    def _cut_broken(self, block: Block) -> None:
+        """Where the block does not begin with what the last one ended with, the environment was started anew
+        in between, or its first transition is lost: the episode is truncated there."""
+        head, last = self.total % self.num_rows, (self.total - 1) % self.num_rows
+        shown = self._take_obs(self._flat(np.array([head])))
+        same = np.ones(self.num_envs, bool)
+        for ours, given in zip(shown, block.obs, strict=True):
+            same &= (ours == given[0]).reshape(self.num_envs, -1).all(axis=1)
+        self.age[head, ~same] = 0
+        if self.mask is not None and block.mask is not None:  # of a lost transition it is blank
+            same &= (self.mask[head] == block.mask[0]).all(axis=1)
+        broken = ~same & self.valid[last] & ~(self.terminated[last] | self.truncated[last])
+        for column in np.flatnonzero(broken).tolist():
+            mask = None if self.mask is None else self.mask[head, column]
+            self.truncated[last, column] = True
+            self.final[last, column] = self.finals.add(tuple(leaf[column] for leaf in shown), mask)
+
+    def _store_obs(self, block: Block, slots: Array) -> None:
+        if self.mask is not None:
+            self.mask[slots] = block.mask
+        if self.layout.frame_stack == 1:
+            for stored, given in zip(self.obs, block.obs, strict=True):
+                stored[slots] = given
+            return
+        ended = block.terminated | block.truncated | ~block.valid
+        for t in range(block.num_steps):
+            self.age[slots[t + 1]] = np.where(ended[t], 0, self.age[slots[t]] + 1)
+        for stored, leaf, given in zip(self.obs, self.layout.leaves, block.obs, strict=True):
+            stored[slots] = given[:, :, -1] if self.layout.is_stacked(leaf) else given
+        for leaf, ours, given in zip(
+            self.layout.leaves, self._take_obs(self._flat(slots)), block.obs, strict=True
+        ):
+            if not np.array_equal(ours, given.reshape(ours.shape)):
+                raise EnvContractError(
+                    f"observation {leaf.name or 'array'} is not a stack of the last {self.layout.frame_stack}"
+                    " frames along its first axis, the first repeated at the start of an episode; give"
+                    " frame_stack=1, or wrap with gymnasium's FrameStackObservation [--frame-stack]"
+                )
+
+    def _take_obs(self, slots: Array) -> Leaves:
+        """Observations [N, ...] of flat slots."""
+        size = self.num_rows * self.num_envs
+        taken = []
+        for stored, leaf in zip(self.obs, self.layout.leaves, strict=True):
+            flat = stored.reshape(size, *stored.shape[2:])
+            if self.layout.is_stacked(leaf):
+                # Back to the first frame of the episode, which fills what is missing.
+                back = np.arange(self.layout.frame_stack - 1, -1, -1)
+                back = np.minimum(back, self.age.reshape(-1).take(slots)[:, None])
+                taken.append(flat.take((slots[:, None] - back * self.num_envs) % size, axis=0))
+            else:
+                taken.append(flat.take(slots, axis=0))
+        return tuple(taken)
+
+    def arrays(self) -> dict[str, Array]:
+        """Views of everything that is filled, for a checkpoint."""
+        filled = min(self.total + 1, self.num_rows)
+        arrays = {f"obs/{i}": leaf[:filled] for i, leaf in enumerate(self.obs)}
+        if self.mask is not None:
+            arrays["mask"] = self.mask[:filled]
+        arrays |= {name: getattr(self, name)[:filled] for name in _ROWS}
+        counters = np.array([self.total, self.first, self.num_valid], np.int64)
+        return arrays | self.finals.arrays() | {"counters": counters}
+
+    def load(self, arrays: dict[str, Array]) -> None:
+        """Take back what `arrays` gave."""
+        filled = len(arrays["action"])
+        for i, leaf in enumerate(self.obs):
+            leaf[:filled] = arrays[f"obs/{i}"]
+        if self.mask is not None:
+            self.mask[:filled] = arrays["mask"]
+        for name in _ROWS:
+            getattr(self, name)[:filled] = arrays[name]
+        self.finals.load(arrays)
+        self.total, self.first, self.num_valid = (int(x) for x in arrays["counters"])
+
+
+_ROWS = ("action", "reward", "terminated", "truncated", "valid", "final", "age")
+
+
+class _Finals:
+    """The side table: last observations of truncated episodes, numbered for ever, freed in their order."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._size = layout.num_finals
+        self._obs = tuple(np.zeros((self._size, *leaf.shape), leaf.dtype) for leaf in layout.leaves)
+        self._mask = np.zeros((self._size, layout.mask_size), bool)
+        self._low = self._high = 0  # the numbers in use
+
+    def add(self, obs: Leaves, mask: Array | None) -> int:
+        """Keep an observation; returns its number."""
+        if self._high - self._low == self._size:
+            self._grow()
+        place = self._high % self._size
+        for stored, leaf in zip(self._obs, obs, strict=True):
+            stored[place] = leaf
+        self._mask[place] = True if mask is None else mask
+        self._high += 1
+        return self._high - 1
+
+    def free(self, count: int) -> None:
+        """Forget the oldest."""
+        self._low += count
+
+    def take(self, numbers: Array) -> tuple[Leaves, Array]:
+        """Observations and masks of some numbers."""
+        places = numbers % self._size
+        return tuple(leaf[places] for leaf in self._obs), self._mask[places]
+
+    def _grow(self) -> None:
+        numbers = np.arange(self._low, self._high)
+        obs, mask = self.take(numbers)
+        self._size *= 2
+        self._obs = tuple(np.zeros((self._size, *leaf.shape[1:]), leaf.dtype) for leaf in self._obs)
+        self._mask = np.zeros((self._size, mask.shape[1]), bool)
+        self._put(numbers, obs, mask)
+
+    def _put(self, numbers: Array, obs: Leaves, mask: Array) -> None:
+        places = numbers % self._size
+        for stored, leaf in zip(self._obs, obs, strict=True):
+            stored[places] = leaf
+        self._mask[places] = mask
+
+    def arrays(self) -> dict[str, Array]:
+        obs, mask = self.take(np.arange(self._low, self._high))
+        named = {f"final_obs/{i}": leaf for i, leaf in enumerate(obs)}
+        return named | {"final_mask": mask, "finals": np.array([self._low, self._high], np.int64)}
+
+    def load(self, arrays: dict[str, Array]) -> None:
+        self._low, self._high = (int(x) for x in arrays["finals"])
+        while self._high - self._low > self._size:
+            self._grow()
+        obs = tuple(arrays[f"final_obs/{i}"] for i in range(len(self._obs)))
+        self._put(np.arange(self._low, self._high), obs, arrays["final_mask"])

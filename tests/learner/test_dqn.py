@@ -1,0 +1,187 @@
+"""DQN on blocks made by hand: what is due, when the target moves, stops in the middle, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mission_gym.data import ActionSpec, Block, EnvSpec, LeafSpec
+from mission_gym.errors import NotFiniteError
+from mission_gym.learner.dqn import DqnLearner, DqnSettings
+from mission_gym.learner.ppo import Schedule
+from mission_gym.learner.q_numpy_kernel import NumpyQKernel
+from mission_gym.learner.q_torch_kernel import TorchQKernel
+from mission_gym.learner.replay import Layout
+from mission_gym.policy import PolicySpec, QSpec
+from mission_gym.policy.choosing import EPSILON
+from mission_gym.rollout.collector import make_block
+
+LEAF = LeafSpec("", (3,), "float32", "vector")
+CHOICE = ActionSpec("categories", (), "int64", nvec=(4,), start=(0,))
+SETTINGS: dict[str, Any] = {
+    "batch_size": 8, "replay_ratio": 0.5, "learning_starts": 16, "learning_rate": Schedule(1e-3, 1e-3, 1),
+    "max_grad_norm": 10.0, "huber": True, "double": True, "tau": 1.0, "target_update_interval": 64,
+    "epsilon": Schedule(1.0, 0.1, 100), "prioritized_alpha": None, "prioritized_beta": Schedule(0.4, 1, 1000),
+}  # fmt: skip
+
+
+def make_learner(
+    num_envs: int, capacity: int = 500, n_step: int = 1, mask_size: int = 0, **changes: Any
+) -> DqnLearner:
+    spec = PolicySpec((LEAF,), CHOICE, (16, 16), "relu", q=QSpec())
+    kernel = NumpyQKernel(spec, 3, TorchQKernel(spec, seed=1).parameters())
+    layout = Layout((LEAF,), mask_size, num_envs, capacity, n_step, 0.9)
+    return DqnLearner(kernel, spec, DqnSettings(**(SETTINGS | changes)), layout, seed=5)
+
+
+def make_filled(num_steps: int, num_envs: int, number: int, first: np.ndarray | None = None) -> Block:
+    """A random block that goes on where the last one ended."""
+    block = make_block(EnvSpec("toy", (LEAF,), CHOICE, None, None), num_steps, num_envs)
+    rng = np.random.default_rng(number)
+    block.obs[0][:] = rng.normal(size=block.obs[0].shape)
+    if first is not None:
+        block.obs[0][0] = first
+    block.action[:] = rng.integers(0, 4, block.action.shape)
+    block.reward[:] = rng.normal(size=block.reward.shape)
+    block.terminated[:] = rng.random(block.reward.shape) < 0.1
+    block.valid[:] = True
+    block.filled = num_steps
+    return block
+
+
+def feed(learner: DqnLearner, num_blocks: int, num_steps: int, start: int = 0) -> list[dict[str, float]]:
+    """Learn from blocks; returns the metrics of each update."""
+    rows, last = [], None
+    for number in range(start, start + num_blocks):
+        block = make_filled(num_steps, learner.replay.num_envs, number, last)
+        last = block.obs[0][-1]
+        stats = learner.update(block)
+        assert stats is not None
+        rows.append(stats.metrics)
+    return rows
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 1.0, 2.0])
+def test_the_replay_ratio_does_not_depend_on_the_number_of_environments(ratio: float) -> None:
+    """256 transitions, of which the first 16 are not learned from: the same count for any shape of blocks."""
+    made = []
+    for num_envs, num_steps in ((1, 1), (1, 8), (8, 4), (64, 2)):
+        learner = make_learner(num_envs, replay_ratio=ratio)
+        feed(learner, 256 // (num_envs * num_steps), num_steps)
+        made.append(learner.gradient_steps)
+    assert made == [int(ratio * 240 + 1e-9)] * 4
+
+
+def test_transitions_that_are_not_valid_are_owed_no_gradient_step() -> None:
+    learner = make_learner(4, learning_starts=0, replay_ratio=1.0)
+    block = make_filled(8, 4, 0)
+    block.valid[2:4] = False
+    stats = learner.update(block)
+    assert stats is not None
+    assert stats.gradient_steps == 24
+    assert learner.step == 32
+
+
+def test_target_epsilon_and_start_go_by_the_absolute_step() -> None:
+    learner = make_learner(4)
+    first = learner.kernel.target()
+    epsilons = []
+    for number in range(5):
+        epsilons.append(float(learner.weights().arrays[EPSILON]))
+        rows = feed(learner, 1, 4, number)
+        same = all(np.array_equal(first[name], array) for name, array in learner.kernel.target().items())
+        assert same == (learner.step < 64), learner.step
+        assert ("train/loss" in rows[0]) == (learner.step > 16)
+    np.testing.assert_allclose(epsilons, [1.0 - 0.9 * step / 100 for step in (0, 16, 32, 48, 64)])
+
+
+@pytest.mark.parametrize("alpha", [None, 0.6], ids=["uniform", "prioritised"])
+def test_a_stopped_update_goes_on_where_it_was(alpha: float | None) -> None:
+    """Stopped at every place, saved, loaded into another learner, and called again with the same block."""
+    settings = {"prioritized_alpha": alpha, "replay_ratio": 0.5, "batch_size": 1024, "n_step": 3}
+    straight = make_learner(4, **settings)
+    expected = feed(straight, 4, 4)
+    learner, last, rows = make_learner(4, **settings), None, []
+    for number in range(4):
+        block = make_filled(4, 4, number, last)
+        last = block.obs[0][-1]
+        polls = 0
+
+        def stop() -> bool:
+            nonlocal polls
+            polls += 1
+            return polls > 1
+
+        while (stats := learner.update(block, stop)) is None:
+            polls = 0
+            other = make_learner(4, **settings)
+            other.load_arrays(learner.arrays())
+            other.load_replay({name: array.copy() for name, array in learner.replay_arrays().items()})
+            learner = other
+        rows.append(stats.metrics)
+    assert rows == expected
+    for name, array in (straight.arrays() | straight.replay_arrays()).items():
+        np.testing.assert_array_equal(array, (learner.arrays() | learner.replay_arrays())[name], err_msg=name)
+
+
+def test_without_its_replay_learning_starts_anew() -> None:
+    learner = make_learner(4)
+    feed(learner, 4, 4)
+    other = make_learner(4)
+    other.load_arrays(learner.arrays())
+    before = other.kernel.parameters()
+    assert not other.replay.can_draw
+    first, second = feed(other, 2, 4, 4)
+    assert "train/loss" not in first
+    assert "train/loss" in second
+    assert other.gradient_steps == learner.gradient_steps + 8
+    assert any(not np.array_equal(before[name], array) for name, array in other.kernel.parameters().items())
+
+
+def test_priorities_follow_the_errors() -> None:
+    learner = make_learner(2, prioritized_alpha=1.0, n_step=2, learning_starts=0, replay_ratio=0.125)
+    feed(learner, 1, 4)
+    assert learner.priorities is not None
+    values = learner.priorities.values.reshape(-1, 2)
+    assert (values[:3] > 0).all()  # the fourth row has not made its second step
+    assert (values[3:] == 0).all()
+    assert len(np.unique(values[:3])) > 2
+    feed(learner, 1, 4, 1)
+    assert (learner.priorities.values.reshape(-1, 2)[:7] > 0).all()
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_what_is_not_finite_is_refused_before_it_is_stored(poison: float) -> None:
+    learner = make_learner(2)
+    block = make_filled(4, 2, 0)
+    block.reward[1, 1] = poison
+    with pytest.raises(NotFiniteError, match=f"reward of environment 1 is {poison} at step 1 of update 0"):
+        learner.update(block)
+    assert learner.replay.total == 0
+
+
+def test_an_exploding_gradient_is_named_and_the_weights_stay_finite() -> None:
+    learner = make_learner(2, huber=False, learning_starts=0, replay_ratio=1.0)
+    block = make_filled(4, 2, 0)
+    block.reward[:] = 3e38
+    with pytest.raises(NotFiniteError, match=r"gradient norm is .* in update 0 .* Lower learning_rate"):
+        learner.update(block)
+    assert all(np.isfinite(array).all() for array in learner.weights().arrays.values())
+    assert learner.gradient_steps == 0
+
+
+def test_values_of_a_known_chain_are_learned_through_truncation() -> None:
+    """1 a step for ever, truncated every step: worth 1 / (1 - 0.9) = 10; taken for an end it would be 1."""
+    settings = {"learning_starts": 0, "replay_ratio": 2.0, "target_update_interval": 8}
+    learner = make_learner(2, learning_rate=Schedule(3e-3, 3e-3, 1), **settings)
+    for _ in range(80):
+        block = make_filled(4, 2, 0)
+        block.obs[0][:] = 1.0
+        block.reward[:], block.terminated[:], block.truncated[:] = 1.0, False, True
+        block.final_at = [(t, row) for t in range(4) for row in range(2)]
+        block.final_obs = [(np.ones(3, np.float32),)] * 8
+        stats = learner.update(block)
+    assert stats is not None
+    assert stats.metrics["train/q_mean"] == pytest.approx(10.0, rel=0.1)

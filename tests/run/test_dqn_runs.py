@@ -1,0 +1,258 @@
+"""DQN as a run: known optima, exact resume with the replay, one replay on disk, branches, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_exact_resume import assert_equal_runs, drain, silent, stop_at_poll
+
+import mission_gym as mg
+from mission_gym.config.layers import resolve
+from mission_gym.errors import ConfigError
+from mission_gym.run.branching import branch_run
+from mission_gym.run.session import Session
+from mission_gym.run.starting import resume_run, start_run
+from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint, load_replay
+from mission_gym.store.resolve import RunRef
+from mission_gym.store.rundir import RunDir
+
+# 4 environments x 4 steps: an update is 8 gradient steps; the replay is full after 96 steps.
+SMALL = {
+    "algo": "dqn", "n_envs": 4, "n_steps_per_env": 4, "replay_ratio": 0.5, "batch_size": 8, "replay_size": 96,
+    "learning_starts": 32, "timesteps": 192, "target_update_interval": 40, "exploration_fraction": 0.5,
+    "eval_freq": 64, "eval_episodes": 2, "checkpoint_freq": 32, "network_arch": "16", "seed": 3,
+    "tensorboard": False, "vector": "serial",
+}  # fmt: skip
+SWITCHES = {
+    "plain": {"double": False, "loss": "mse"},
+    "all": {"prioritized": True, "n_step": 3, "dueling": True},
+    "noisy": {"exploration": "noisy", "tau": 0.05},
+}
+TOY = {
+    "algo": "dqn", "seed": 1, "n_envs": 4, "n_steps_per_env": 4, "replay_ratio": 0.5, "learning_starts": 200,
+    "learning_rate": 2e-3, "gamma": 0.9, "network_arch": "32,32", "target_update_interval": 100,
+    "exploration_fraction": 0.5, "tensorboard": False, "progress": False, "eval_freq": 0,
+    "timesteps": 3000,
+}  # fmt: skip
+
+
+def start(tmp_path: Path, env: str, **flags: Any) -> Any:
+    unused = {"noisy": ["exploration_fraction"]}.get(flags.get("exploration", ""), [])
+    unused += ["target_update_interval"] if "tau" in flags else []
+    wanted = {name: value for name, value in SMALL.items() if name not in unused}
+    return start_run(resolve(env, wanted | {"runs_dir": str(tmp_path)} | flags), silent)
+
+
+def replays(run: RunDir) -> list[int]:
+    """The steps of the checkpoints that hold a replay."""
+    return [
+        info.step for info in list_checkpoints(run.checkpoints) if (info.path / "replay.safetensors").exists()
+    ]
+
+
+def last_replay(run: RunDir) -> dict[str, Any]:
+    replay = load_replay(load_checkpoint(list_checkpoints(run.checkpoints)[-1].path))
+    assert replay is not None
+    return replay
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [(env, "all") for env in ("CartPole-v1", "mission_gym.env.toys:Corridor")]
+    + [("CartPole-v1", "plain"), ("CartPole-v1", "noisy")],
+)
+def test_interrupted_anywhere_and_resumed_equals_a_straight_run(env: str, name: str, tmp_path: Path) -> None:
+    with start(tmp_path, env, **SWITCHES[name]) as session:
+        straight = drain(session)
+    for poll in (40, 61, 90):
+        with start(tmp_path, env, **SWITCHES[name]) as session:
+            stop_at_poll(session, poll)
+            run = drain(session)
+        assert run.read_status()["state"] == "stopped", poll
+        said: list[dict[str, Any]] = []
+        with resume_run(run, said.append) as session:
+            drain(session)
+        notes = next(event["notes"] for event in said if event["event"] == "resume")
+        assert "the resume is exact" in notes
+        assert_equal_runs(run, straight)
+        ours, theirs = last_replay(run), last_replay(straight)
+        assert ours.keys() == theirs.keys()
+        for key, array in ours.items():
+            np.testing.assert_array_equal(array, theirs[key], err_msg=f"{key}, stopped at {poll}")
+
+
+def test_every_backend_makes_the_same_run(tmp_path: Path) -> None:
+    runs = []
+    for flags in ({}, {"vector": "workers", "num_workers": 2}):
+        rows = {"acting_rows": 2, "exploration": "noisy"}
+        with start(tmp_path, "mission_gym.env.toys:Corridor", **rows, **flags) as session:
+            runs.append(drain(session))
+    one, other = (load_checkpoint(list_checkpoints(run.checkpoints)[-1].path) for run in runs)
+    for name, array in one.policy.items():
+        np.testing.assert_array_equal(array, other.policy[name], err_msg=name)
+    for name, array in last_replay(runs[0]).items():
+        np.testing.assert_array_equal(array, last_replay(runs[1])[name], err_msg=name)
+
+
+def test_the_replay_is_saved_once_and_only_if_it_is_wanted(tmp_path: Path) -> None:
+    with start(tmp_path, "CartPole-v1") as session:
+        run = drain(session)
+    steps = [info.step for info in list_checkpoints(run.checkpoints)]
+    assert len(steps) > 2
+    assert replays(run) == steps[-1:]
+    with start(tmp_path, "CartPole-v1", save_replay=False) as session:
+        stop_at_poll(session, 90)
+        run = drain(session)
+    assert replays(run) == []
+    notes = resume_notes(run)
+    assert (
+        "the replay was not saved with this checkpoint and is lost; learning goes on after 32 steps" in notes
+    )
+    assert "the resume is not exact: not everything could be brought back" in notes
+
+
+def test_a_replay_beyond_the_budget_is_not_saved(tmp_path: Path) -> None:
+    with start(tmp_path, "CartPole-v1", checkpoint_budget_mb=1, replay_size=40_000) as session:
+        session.learner.replay.total = session.learner.replay.num_rows  # as if it were full
+        assert session._save()
+        assert replays(session.run) == []
+
+
+def resume_notes(run: RunDir) -> list[str]:
+    said: list[dict[str, Any]] = []
+    with resume_run(run, said.append) as session:
+        drain(session)
+    notes: list[str] = next(event["notes"] for event in said if event["event"] == "resume")
+    return notes
+
+
+def test_a_damaged_replay_is_named(tmp_path: Path) -> None:
+    with start(tmp_path, "CartPole-v1") as session:
+        run = drain(session)
+    path = list_checkpoints(run.checkpoints)[-1].path
+    data = bytearray((path / "replay.safetensors").read_bytes())
+    data[-1] ^= 1
+    (path / "replay.safetensors").write_bytes(bytes(data))
+    checkpoint = load_checkpoint(path)  # evaluation does not read it
+    with pytest.raises(mg.errors.RunStateError, match=r"replay.safetensors is truncated or altered"):
+        load_replay(checkpoint)
+
+
+def test_a_branch_goes_on_with_the_weights_and_an_empty_replay(tmp_path: Path) -> None:
+    with start(tmp_path, "CartPole-v1") as session:
+        stop_at_poll(session, 61)  # inside an update
+        run = drain(session)
+    said: list[dict[str, Any]] = []
+    flags = {"timesteps": 320, "learning_rate": 1e-4, "gamma": 0.9}
+    with branch_run(RunRef(run, "last"), flags, said.append) as child:
+        assert child.learner.replay.total == 0
+        assert child.config.dqn.gamma == 0.9
+        drain(child)
+    notes = next(event for event in said if event["event"] == "plan")["time/plan"]["notes"]
+    assert "the replay is not carried over; learning goes on after 32 steps" in notes
+    assert any("dqn.gamma: 0.99 -> 0.9 (values were learned under another discount" in note for note in notes)
+    assert child.run.read_status()["state"] == "done"
+
+
+def test_a_run_is_evaluated_loaded_and_extended(tmp_path: Path) -> None:
+    with start(tmp_path, "mission_gym.env.toys:Corridor") as session:
+        run = drain(session)
+    document = mg.Run(run.path).evaluate(episodes=3)
+    assert document["episodes"] == 3
+    policy = mg.load(run.path)
+    action, _ = policy.predict(np.array([0, 5]), action_masks=[[0, 0, 1], [1, 0, 0]])
+    assert action.tolist() == [2, 0]
+    with resume_run(run, silent, timesteps=256) as session:
+        drain(session)
+    assert run.read_status()["step"] == 256
+
+
+@pytest.mark.parametrize(
+    ("toy", "flags"),
+    [
+        ("Identity", {}),
+        ("Corridor", {"prioritized": True, "n_step": 3}),
+        ("Corridor", {"exploration": "noisy", "exploration_fraction": None, "timesteps": 2000}),
+    ],
+    ids=["epsilon", "prioritised", "noisy"],
+)
+def test_known_optimum_is_found(toy: str, flags: dict[str, Any], tmp_path: Path) -> None:
+    """Corridor raises at an illegal action, which would be counted as a failure."""
+    wanted = {name: value for name, value in (TOY | flags).items() if value is not None}
+    run = mg.train(f"mission_gym.env.toys:{toy}", runs_dir=str(tmp_path), **wanted)
+    result = run.evaluate(episodes=20)
+    assert result["return_mean"] >= (19.0 if toy == "Identity" else 1.0)
+    assert toy != "Corridor" or result["length_mean"] == 5.0
+    assert all(row["rollout/env_failures"] == 0 for row in run.metrics() if row["event"] == "progress")
+
+
+def test_images_are_learned_from_stacked_frames(tmp_path: Path) -> None:
+    """The replay holds each frame once; the network sees the stacks that the environment gave."""
+    with start(tmp_path, "mission_gym.env.toys:Glimpses", frame_stack=3, n_envs=2, dueling=True) as session:
+        assert session.config.compute.kernel == session.config.compute.acting == "torch"
+        assert session.learner.replay.obs[0].shape[2:] == (12, 12)
+        run = drain(session)
+    assert run.read_status()["gradient_steps"] == 80
+
+
+NOISY = {"exploration": "noisy", "exploration_fraction": None}
+REFUSED = [
+    ({"n_epochs": 3}, r"n_epochs=3 is not used: it is a field of ppo, and the run is of dqn \[flag --n-ep"),
+    ({"normalize_returns": True}, "normalize_returns=True is not used: dqn learns from raw rewards"),
+    ({"exploration": "noisy"}, "exploration_fraction=0.5 is not used: --exploration noisy has no epsilon"),
+    ({"noisy_sigma": 0.3}, "noisy_sigma=0.3 is not used: there are no noisy layers"),
+    ({"prioritized_alpha": 0.5}, "prioritized_alpha=0.5 is not used: transitions are drawn uniformly"),
+    ({"tau": 0.1}, "target_update_interval=40 is not used: with tau below 1 the target moves"),
+    ({"frame_stack": 4}, "frame_stack=4 needs images whose first axis is 4 frames, and the images are none"),
+    ({"replay_size": 20}, r"replay_size=20 is too small: it must hold .*; use replay_size=32 or more"),
+    ({"exploration_initial_eps": 0.01}, "exploration_final_eps=0.04 is above exploration_initial_eps=0.01"),
+    (
+        {"replay_size": "1e12"},
+        r"a replay of 10+ transitions needs .* GB and .* free for it; use replay_size=",
+    ),
+    (NOISY | {"kernel": "numpy"}, "kernel=numpy is not possible: it has no noisy layers"),
+    ({"env": "Pendulum-v1"}, r"algo=dqn needs one choice .*, and Pendulum-v1 acts with Box; use ppo"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), REFUSED)
+def test_refusals(flags: dict[str, Any], message: str, tmp_path: Path) -> None:
+    env = flags.get("env", "CartPole-v1")
+    flags = {name: value for name, value in flags.items() if name != "env"}
+    wanted = {name: value for name, value in (SMALL | flags).items() if value is not None}
+    with (
+        pytest.raises(ConfigError, match=message),
+        start_run(resolve(env, wanted | {"runs_dir": str(tmp_path)}), silent),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ppo_refuses_the_fields_of_dqn(tmp_path: Path) -> None:
+    resolved = resolve("CartPole-v1", {"replay_ratio": 0.5, "runs_dir": str(tmp_path)})
+    match = "replay_ratio=0.5 is not used: it is a field of dqn, and the run is of ppo"
+    with pytest.raises(ConfigError, match=match), start_run(resolved, silent):
+        pass
+
+
+def test_an_unknown_environment_gets_the_device_profile(tmp_path: Path) -> None:
+    flags = {"algo": "dqn", "runs_dir": str(tmp_path), "batch_size": 16, "tensorboard": False}
+    with start_run(resolve("mission_gym.env.toys:Identity", flags), silent) as session:
+        config, sources = session.config, resolved_sources(session)
+    assert (config.vector.n_envs, config.dqn.replay_size, config.policy.network_arch) == (
+        1,
+        10_000,
+        (128, 128),
+    )
+    assert config.dqn.batch_size == 16
+    assert sources["dqn.replay_size"] == "profile cpu: small networks and batches suit a processor"
+    assert sources["dqn.batch_size"] == "flag --batch-size"
+
+
+def resolved_sources(session: Session) -> dict[str, str]:
+    from mission_gym.config.layers import read_config
+
+    return read_config(session.run.config_yaml).sources
