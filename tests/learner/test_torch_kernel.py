@@ -11,10 +11,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mission_gym.data import ActionSpec, Array, LeafSpec
+from mission_gym.data import ActionSpec, Array, LeafSpec, Weights
 from mission_gym.learner.kernel import Samples, StepSettings
 from mission_gym.learner.torch_kernel import TorchKernel
-from mission_gym.policy import Encoded, PolicySpec
+from mission_gym.policy import Encoded, Encoder, PolicySpec
+from mission_gym.policy.torch_form import TorchPolicy
 
 ACTIONS = {
     "discrete": ActionSpec("categories", (), "int64", nvec=(4,), start=(0,)),
@@ -162,6 +163,18 @@ def test_nothing_on_the_device_is_float64_and_the_host_does_not_wait(name: str, 
         kernel.load_samples(samples)
         learn(kernel)
         kernel.load_parameters(kernel.parameters())
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_acting_asks_once_and_has_no_float64_on_the_device(name: str) -> None:
+    spec = make_spec(name)
+    policy = TorchPolicy(spec)
+    normalizer = Encoder(spec.leaves, normalize=True).normalizer
+    assert normalizer is not None
+    policy.load(Weights(0, TorchKernel(spec, seed=1).parameters() | normalizer.arrays()))
+    obs = tuple(np.zeros((4, *leaf.shape), leaf.dtype) for leaf in spec.leaves)
+    with Guard():
+        assert policy.act(obs, None, None).action.shape == (4, spec.action.num_stored)
 
 
 def test_the_guard_sees_what_it_is_for() -> None:
