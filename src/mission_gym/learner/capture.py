@@ -24,7 +24,8 @@ def record_cuda(step: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]
             step()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
+    # An acting thread may use the device meanwhile.
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         output = step()
     return graph.replay, output
 

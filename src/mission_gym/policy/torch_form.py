@@ -236,10 +236,16 @@ class TorchPolicy:
         self._log_std: Array | None = None
         self._flat = Resident(self.device)
         self._images = [Resident(self.device) for leaf in spec.leaves if leaf.kind == "image"]
+        # A learner beside this queues a whole epoch; an action must not wait behind it.
+        self._stream: torch.cuda.Stream | None = None
+        if self.device.type == "cuda":
+            self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
+            self._stream.wait_stream(torch.cuda.current_stream())
 
     def load(self, weights: Weights) -> None:
         """Copy the weights in."""
-        load_arrays(self._model, weights.arrays)
+        with torch.cuda.stream(self._stream):
+            load_arrays(self._model, weights.arrays)
         self._log_std = weights.arrays.get("log_std")
         if self._encoder.normalizer is not None:
             self._encoder.normalizer.load(weights.arrays)
@@ -248,7 +254,7 @@ class TorchPolicy:
     def act(self, obs: Leaves, mask: Array | None, noise: Array | None) -> ActOut:
         """Actions for leaves [B, ...]; `noise` [B, K] explores, None plays greedily."""
         encoded = self._encoder.encode(obs)
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
             flat = self._flat.load(encoded.flat)
             images = tuple(
                 resident.load(image) for resident, image in zip(self._images, encoded.images, strict=True)
