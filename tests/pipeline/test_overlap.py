@@ -147,12 +147,12 @@ def test_collecting_and_learning_run_at_the_same_time() -> None:
 
 @pytest.mark.parametrize(
     ("backend", "slow_side"),
-    [("serial", "collector"), ("serial", "learner"), ("workers", "learner"), ("threads", "collector")],
+    [("serial", "collector"), ("serial", "learner"), ("workers", "learner"), ("threads", "learner")],
 )
 def test_a_stop_leaves_the_state_before_the_update(
     backend: str, slow_side: str, by_hand: tuple[list[dict[str, float]], dict[str, bytes]]
 ) -> None:
-    """Whichever side sees the stop first or last: learner, full block and the part of the next one."""
+    """Whichever side sees the stop first: the learner, the full block and the part of the next one."""
     with parts(**BACKENDS[backend], acting_rows=2) as made:
         asked = threading.Event()
         updates = made.run(asked.is_set)

@@ -33,7 +33,7 @@ from mission_gym.store.rundir import RunDir
 sys.path.append(str(Path(__file__).parent.parent / "vector"))
 ON = {"overlap": "on"}
 NO_EVAL = {"eval_freq": 0, "eval_episodes": None}
-WORKERS = {"vector": "workers", "num_workers": 2} | ON | NO_EVAL
+WORKERS = {"vector": "workers", "num_workers": 2, "tune": False} | ON | NO_EVAL
 FAULTY = "mission_gym.env.toys:Faulty"
 
 
@@ -115,13 +115,19 @@ def test_every_backend_gives_the_same_run(
     assert lags == [0, 1, 1, 1, 1, 1]
 
 
-def test_a_finished_run_is_extended_as_if_it_had_been_longer(tmp_path: Path) -> None:
-    """The next block is collected with the weights before the last update, as it would have been."""
+@pytest.mark.parametrize("poll", [10, 10**9])
+def test_a_finished_run_is_extended_as_if_it_had_been_longer(poll: int, tmp_path: Path) -> None:
+    """The next block is collected with the weights before the last update, as it would have been; also
+    where that is interrupted."""
     constant = {"learning_rate_final": "none", "clip_range_final": "none"} | ON
     with start(tmp_path, "CartPole-v1", **constant) as session:
         run = drain(session)
     with resume_run(run, silent, timesteps=512) as session:
+        stop_at_poll(session, poll)
         drain(session)
+    if run.read_status()["state"] == "stopped":
+        assert 384 < run.read_status()["step"] < 448  # within the first block
+        resume(run)
     with start(tmp_path, "CartPole-v1", timesteps=512, **constant) as session:
         longer = drain(session)
     assert final_state(run)[0] == final_state(longer)[0]
@@ -181,7 +187,7 @@ def test_workers_beyond_recovery_fail_the_run_with_its_checkpoint_kept(tmp_path:
 def test_a_failure_keeps_what_was_learned_and_can_be_mended(
     fail: str, error: type[Exception], match: str, tmp_path: Path
 ) -> None:
-    flags = ON | NO_EVAL | {"env_kwargs": {"fail": fail, "after": 3}}
+    flags = ON | NO_EVAL | {"env_kwargs": {"fail": fail, "after": 3}, "tune": False}
     with pytest.raises(error, match=match), start(tmp_path, FAULTY, **flags) as session:
         drain(session)
     (run,) = list_runs(tmp_path)

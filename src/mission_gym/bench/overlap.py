@@ -24,7 +24,7 @@ from mission_gym.run.starting import start_run
 _OFF = "overlap off"
 _TARGET = 1.15  # of the larger phase, that an overlapped update may take
 _TRIAL_EPOCHS = 4
-_NUM_EVALS = 5
+_NUM_EVALS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _measure_learning(grid: OverlapGrid) -> list[Row]:
             env_id,
             {
                 "timesteps": timesteps, "seed": seed, "device": "cpu", "threads": 1, "overlap": overlap,
-                "eval_freq": timesteps // _NUM_EVALS, "eval_episodes": 100,
+                "eval_freq": timesteps // _NUM_EVALS, "eval_episodes": 50,
             },
             form=overlap,
         )

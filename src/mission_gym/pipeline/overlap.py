@@ -67,19 +67,24 @@ def run(
 def _filling(
     collector: BlockCollector, block: Block | None, number: int, stop: Callable[[], bool]
 ) -> Iterator[Future[bool]]:
-    """Fill the block in a thread while the body runs; an error in the body stops it first."""
+    """Fill the block, if there is one, in a thread while the body runs; an error there stops it first."""
     filling: Future[bool] = Future()
     halted = threading.Event()
 
     def fill() -> None:
+        assert block is not None
         try:
             with collector.clock.phase("collect"):
-                is_full = block is None or collector.fill(block, number, lambda: halted.is_set() or stop())
+                is_full = collector.fill(block, number, lambda: halted.is_set() or stop())
         except BaseException as error:  # noqa: BLE001  border: a thread; raised where its result is taken
             filling.set_exception(error)
         else:
             filling.set_result(is_full)
 
+    if block is None:
+        filling.set_result(True)
+        yield filling
+        return
     thread = threading.Thread(target=fill, name="collector", daemon=True)
     thread.start()
     try:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from mission_gym.data import Array, Block, Episode
 from mission_gym.env.resume import SlotState, pack_states, unpack_states
 from mission_gym.learner.dqn import DqnLearner
@@ -131,12 +133,13 @@ def restore_snapshot(
     states: list[SlotState] = unpack_states(checkpoint.state, document["environments"])
     batch, ways = vec.restore(states)
     collector.go_on(batch)
-    for row, way in enumerate(ways):
+    for env_id, way in enumerate(ways):
         if way.startswith("boundary"):
-            if held:
-                cut_row(held[-1], held[-1].filled, row)
+            rows = np.flatnonzero(held[-1].env_ids == env_id).tolist() if held else []
+            if rows:
+                cut_row(held[-1], held[-1].filled, rows[-1])
             elif isinstance(learner, PpoLearner) and learner.return_scale is not None:
-                learner.return_scale.sums[row] = 0.0
+                learner.return_scale.sums[env_id] = 0.0
     told = [f"{count} of {len(ways)} environments came back by {way}" for way, count in Counter(ways).items()]
     if lost_replay:
         told.append(
