@@ -12,6 +12,7 @@ from test_exact_resume import assert_equal_runs, drain, silent, stop_at_poll
 import mission_gym as mg
 from mission_gym.config.layers import resolve
 from mission_gym.errors import ConfigError
+from mission_gym.rollout.collector import clear_block
 from mission_gym.run.branching import branch_run
 from mission_gym.run.session import Session
 from mission_gym.run.starting import resume_run, start_run
@@ -30,6 +31,7 @@ SWITCHES = {
     "plain": {"double": False, "loss": "mse"},
     "all": {"prioritized": True, "n_step": 3, "dueling": True},
     "noisy": {"exploration": "noisy", "tau": 0.05},
+    "overlapped": {"overlap": "on", "prioritized": True, "n_step": 2},
 }
 TOY = {
     "algo": "dqn", "seed": 1, "n_envs": 4, "n_steps_per_env": 4, "replay_ratio": 0.5, "learning_starts": 200,
@@ -43,7 +45,9 @@ def start(tmp_path: Path, env: str, **flags: Any) -> Any:
     unused = {"noisy": ["exploration_fraction"]}.get(flags.get("exploration", ""), [])
     unused += ["target_update_interval"] if "tau" in flags else []
     wanted = {name: value for name, value in SMALL.items() if name not in unused}
-    return start_run(resolve(env, wanted | {"runs_dir": str(tmp_path)} | flags), silent)
+    wanted |= {"runs_dir": str(tmp_path)} | flags
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return start_run(resolve(env, given), silent)
 
 
 def replays(run: RunDir) -> list[int]:
@@ -62,7 +66,7 @@ def last_replay(run: RunDir) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("env", "name"),
     [(env, "all") for env in ("CartPole-v1", "mission_gym.env.toys:Corridor")]
-    + [("CartPole-v1", "plain"), ("CartPole-v1", "noisy")],
+    + [("CartPole-v1", name) for name in ("plain", "noisy", "overlapped")],
 )
 def test_interrupted_anywhere_and_resumed_equals_a_straight_run(env: str, name: str, tmp_path: Path) -> None:
     with start(tmp_path, env, **SWITCHES[name]) as session:
@@ -256,3 +260,41 @@ def resolved_sources(session: Session) -> dict[str, str]:
     from mission_gym.config.layers import read_config
 
     return read_config(session.run.config_yaml).sources
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "mission_gym.env.toys:Corridor"])
+def test_overlap_learns_from_whole_blocks_one_update_behind(env: str, tmp_path: Path) -> None:
+    """As a loop written by hand: collect with weights k, store and learn from block k."""
+    with start(tmp_path, env, overlap="on", eval_freq=0, eval_episodes=None) as session:
+        run = drain(session)
+    with start(tmp_path, env, overlap="off", eval_freq=0, eval_episodes=None) as session:
+        learner, collector, (block,) = session.learner, session.collector, session.blocks
+        behind = learner.weights()
+        while learner.step < 192:
+            now = learner.weights()
+            collector.policy.load(behind)
+            assert collector.fill(block, learner.version, lambda: False)
+            assert learner.update(block) is not None
+            clear_block(block)
+            behind = now
+        expected = learner.arrays() | learner.replay_arrays()
+    last = load_checkpoint(list_checkpoints(run.checkpoints)[-1].path)
+    found = last.state | {f"policy/{name}": array for name, array in last.policy.items()} | last_replay(run)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def test_overlap_is_taken_up_exactly_at_every_place(tmp_path: Path) -> None:
+    """Stops fall inside updates, inside blocks, and between a made update and a block not whole."""
+    flags = {"overlap": "on", "prioritized": True, "eval_freq": 0, "eval_episodes": None}
+    with start(tmp_path, "CartPole-v1", **flags) as session:
+        straight = drain(session)
+    for poll in range(8, 100, 7):
+        with start(tmp_path, "CartPole-v1", **flags) as session:
+            stop_at_poll(session, poll)
+            run = drain(session)
+        with resume_run(run, silent) as session:
+            drain(session)
+        assert_equal_runs(run, straight)
+        for name, array in last_replay(run).items():
+            np.testing.assert_array_equal(array, last_replay(straight)[name], err_msg=f"{name}, poll {poll}")
