@@ -32,6 +32,8 @@ def test_what_tune_refuses(capsys):
     assert "budget=1s is below 2 s; give more time [--budget]" in capsys.readouterr().err
     assert main(["tune", "mission_gym.env.toys:Nothing"]) == 2
     assert "has no callable" in capsys.readouterr().err
+    assert main(["tune", ENV_ID, "--algo", "dqn"]) == 2
+    assert "algo=dqn is not planned" in capsys.readouterr().err
     assert main(["tune", ENV_ID, "--eval-freq", "3"]) == 2
     assert "unknown flag '--eval-freq'" in capsys.readouterr().err
 

@@ -1,5 +1,6 @@
 """Plans made, kept and applied; what is given is never changed, and a resume never plans."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,22 @@ import mission_gym as mg
 from machines import machine
 from mission_gym.config.layers import read_config, resolve
 from mission_gym.config.rules import finish
+from mission_gym.env.toys import Identity
 from mission_gym.errors import ConfigError, UsageError
 from mission_gym.run.advising import advise
 from mission_gym.run.assemble import open_environment, settle
 from mission_gym.run.branching import branch_run
+from mission_gym.run.choosing import Way
 from mission_gym.run.planning import check_memory
 from mission_gym.run.starting import resume_run, start_run
-from mission_gym.run.tuning import fix_envs, list_ways, make_plan_key, make_wishes, tune_run
+from mission_gym.run.tuning import (
+    find_overlapped,
+    fix_envs,
+    list_learning,
+    make_plan_key,
+    make_wishes,
+    tune_run,
+)
 from mission_gym.store.files import read_json
 from mission_gym.store.resolve import find_run
 from mission_gym.store.rundir import RunDir
@@ -90,11 +100,22 @@ def test_a_preset_fixes_the_environments() -> None:
 
 
 def test_ways_to_learn_begin_with_the_fixed_rules_own() -> None:
-    resolved, ruled, environment = opened({})
-    ways = list(list_ways(resolved.config, ruled, environment.spec, machine(8)))
-    assert ways == [("cpu", "numpy", 1), ("cpu", "numpy", 4), ("cpu", "numpy", 8)]
-    given, ruled, _ = opened({"kernel": "torch", "threads": 2, "device": "cpu"})
-    assert list(list_ways(given.config, ruled, environment.spec, machine(8))) == [("cpu", "torch", 2)]
+    resolved, ruled, environment = opened({"device": "cpu", "precision": "float32"})
+    ways = list(list_learning(resolved.config, ruled, environment.spec, machine(8)))
+    assert ways == [(Way("cpu", "numpy", "float32"), threads) for threads in (1, 4, 8)]
+    given, ruled, _ = opened({"kernel": "torch", "threads": 2, "device": "cpu", "precision": "float32"})
+    ways = list(list_learning(given.config, ruled, environment.spec, machine(8)))
+    assert ways == [(Way("cpu", "torch", "float32"), 2)]
+
+
+def test_phases_run_at_once_where_the_rules_of_overlap_say_so() -> None:
+    resolved, ruled, _ = opened({})
+    pairs = find_overlapped(ruled, resolved.config)
+    assert ("threads", "cpu") in pairs
+    assert ("workers", "cuda") in pairs
+    assert ("workers", "cpu") not in pairs
+    resolved, ruled, _ = opened({"overlap": "off"})
+    assert not find_overlapped(ruled, resolved.config)
 
 
 @pytest.mark.parametrize("flags", [{"timesteps": 2048}, {"tune": False}])
@@ -185,6 +206,21 @@ def test_an_environment_that_fails_while_timed_trains_without_a_plan() -> None:
     assert tuned.notes[0].startswith("not tuned: environment 0, seed 0, episode 0, step 0: step() raised")
     with pytest.raises(Exception, match="the simulator fell over"):
         advise(resolved, 2.0, lambda message: None)
+
+
+class Dying(Identity):
+    """Ends its process at the first step."""
+
+    def step(self, action: Any) -> Any:
+        os._exit(7)
+
+
+@pytest.mark.parametrize(("kind", "measured"), [(Identity, True), (Dying, False)])
+def test_a_look_that_fails_refuses_nothing(kind: type[Identity], measured: bool) -> None:
+    config = resolve("<toy>", {"vector": "workers"}).config
+    environment = open_environment(config, {}, kind, look_s=0.01)
+    assert environment.spec.action.nvec == (4,)
+    assert (environment.step_s is not None) == measured
 
 
 def test_auto_is_for_new_runs(tmp_path: Path) -> None:

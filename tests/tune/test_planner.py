@@ -9,7 +9,7 @@ from machines import GB, machine
 from mission_gym.errors import ConfigError
 from mission_gym.procs import MachineFacts
 from mission_gym.tune.facts import ActCost, EnvFacts, Facts, Layout, Trial, UpdateCost, Wishes
-from mission_gym.tune.model import fits, model_collect_s, predict_collect_s, predict_memory
+from mission_gym.tune.model import fits, model_collect_s, predict_collect_s, predict_memory, predict_rate
 from mission_gym.tune.planner import choose, choose_update, list_layouts, shortlist
 
 NUMPY = UpdateCost("cpu", "numpy", 1, 20e-6)
@@ -173,3 +173,11 @@ def test_what_does_not_fit_is_refused_with_the_nearest_that_does() -> None:
         choose(facts(small, EnvFacts(5e-3), replace(images, layout=Layout("workers", 1, 1, 4096))))
     with pytest.raises(ConfigError, match="not even one step of one environment fits"):
         choose(facts(machine(8, 0.1), EnvFacts(5e-3), fixed))
+
+
+def test_the_slower_phase_counts_where_both_run_at_once() -> None:
+    given = facts(machine(4), ENVS["usual"], replace(OURS, overlapped=frozenset({("workers", "cuda")})))
+    card = UpdateCost("cuda", "torch", 1, 1e-3)
+    assert predict_rate(given, OURS.layout, card) == pytest.approx(1000.0)
+    collect_s = predict_collect_s(given, OURS.layout)
+    assert predict_rate(given, OURS.layout, NUMPY) == pytest.approx(1 / (collect_s + NUMPY.step_s))

@@ -6,7 +6,9 @@ from typing import Any
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import finish
+from mission_gym.errors import UsageError
 from mission_gym.run.assemble import one_blas_thread, open_environment, settle
+from mission_gym.run.planning import check_memory
 from mission_gym.run.tuning import Say, fix_envs, make_plan_key, tune_environment
 from mission_gym.tune.cache import find_cache, read_plan, write_plan
 
@@ -15,9 +17,14 @@ _TOTALS = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
 
 def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = False) -> dict[str, Any]:
     """The document of `tune`: a plan measured with at least this budget, from the cache where it is there."""
+    if resolved.config.run.algo != "ppo":
+        raise UsageError(
+            f"algo={resolved.config.run.algo} is not planned: it follows its presets and the profile of its device"
+            f" [{resolved.sources['run.algo']}]"
+        )
     first, _ = finish(fix_envs(resolved))
     environment = open_environment(first.config, dict(first.config.env.env_kwargs))
-    settle(first, environment.spec)
+    check_memory(settle(first, environment.spec).config, environment.spec)
     key = make_plan_key(resolved, environment.spec)
     entry = read_plan(key)
     kept = bool(entry and not retune and not entry.get("missed") and entry.get("budget_s", 0.0) >= budget_s)

@@ -52,7 +52,7 @@ def check_memory(config: Config, spec: EnvSpec, env: EnvFacts | None = None) -> 
         layout,
         (layout.backend,),
         step_bytes=step_bytes(config, spec),
-        block_copies=_count_copies(config),
+        block_copies=count_copies(config),
         base_bytes=max(own, _TORCH_BYTES) + learning,
     )
     env = env or EnvFacts(step_s=0.0)
@@ -74,7 +74,7 @@ def check_memory(config: Config, spec: EnvSpec, env: EnvFacts | None = None) -> 
     return predict_memory(env, wishes, layout)
 
 
-def _count_copies(config: Config) -> int:
+def count_copies(config: Config) -> int:
     """Blocks in memory: the raw one, its encoded form, and the torch kernel's own; overlap collects into a
     second one, and first-ready segments are made in one of their own."""
     has_spare = config.compute.overlap == "on" or config.vector.blocks == "first_ready"

@@ -40,7 +40,7 @@ from mission_gym.run.planning import (
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.snapshot import learned_steps
-from mission_gym.run.tuning import Tuned, fix_envs, place, tune_run
+from mission_gym.run.tuning import LOOK_S, Tuned, fix_envs, may_plan, place, tune_run
 from mission_gym.run.versions import versions
 from mission_gym.store.checkpoints import Checkpoint, load_last_good
 from mission_gym.store.files import disk_errors, read_json, write_atomic, write_json
@@ -49,7 +49,6 @@ from mission_gym.store.rundir import RunDir, slug
 from mission_gym.tune.cache import note_rate
 from mission_gym.tune.facts import EnvFacts
 
-LOOK_S = 0.05  # for which steps are timed while the environment is looked at anyway
 _FILES = "env-files.json"  # keyword -> the run's own copy, in env/, of the file or folder named there
 
 
@@ -58,9 +57,9 @@ def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) 
     """A new run, locked and ready to train; the plan was emitted."""
     resolved = choose_profile(resolved)
     first, _ = finish(fix_envs(resolved))  # refuses before anything is measured
-    look_s = LOOK_S if first.config.compute.tune else 0.0
+    look_s = LOOK_S if may_plan(first.config) else 0.0
     environment = open_environment(first.config, dict(first.config.env.env_kwargs), source, look_s=look_s)
-    settle(first, environment.spec)
+    check_memory(settle(first, environment.spec).config, environment.spec)
 
     def say(message: str) -> None:
         listener({"event": "note", "message": message})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any
@@ -21,9 +22,10 @@ from mission_gym.data import EnvSpec
 from mission_gym.errors import ConfigError, MissionGymError
 from mission_gym.procs import MachineFacts, read_machine
 from mission_gym.run.assemble import Environment, make_learner, policy_spec, settle
-from mission_gym.run.choosing import device_exists
+from mission_gym.run.choosing import Way, find_devices, list_ways
 from mission_gym.run.costs import measure_act, measure_collect, measure_update_s, rehearse
-from mission_gym.run.planning import step_bytes
+from mission_gym.run.overlapping import choose_overlap
+from mission_gym.run.planning import count_copies, step_bytes
 from mission_gym.run.versions import versions
 from mission_gym.tune.cache import make_key, read_plan, write_plan
 from mission_gym.tune.facts import Choice, EnvFacts, Facts, Layout, Trial, UpdateCost, Wishes
@@ -35,6 +37,8 @@ Say = Callable[[str], None]
 RUN_SHARE = 0.05  # of a run's predicted time, for tuning inside it
 RUN_MOST_S = 10.0
 RUN_LEAST_S = 1.5  # below this there is no time to learn anything
+LOOK_S = 0.05  # for which steps are timed while the environment is looked at anyway
+_LEAST_STEPS = 30_000  # of a run, before anything is measured for it
 _SLOWEST_UPDATE_S = (
     500e-6  # a transition, where nothing was measured yet: to tell short runs without measuring
 )
@@ -94,6 +98,11 @@ def tune_run(resolved: Resolved, environment: Environment, say: Say) -> Tuned:
 def is_tuned(config: Config) -> bool:
     """Whether a plan chooses what is left open: the planner knows the sizes of PPO alone."""
     return config.compute.tune and config.run.algo == "ppo"
+
+
+def may_plan(config: Config) -> bool:
+    """Whether a run of this config may be worth a measurement."""
+    return is_tuned(config) and config.run.timesteps >= _LEAST_STEPS
 
 
 def fix_envs(resolved: Resolved) -> Resolved:
@@ -167,7 +176,7 @@ class _Tuner:
         held = Layout(**earlier["layout"]) if earlier and "layout" in earlier else None
         self._weights = make_learner(self._ruled, self._spec).weights()
         self._wishes = make_wishes(resolved, self._ruled, environment, held)
-        self._ways = list(list_ways(resolved.config, self._ruled, self._spec, self._machine))
+        self._ways = list(list_learning(resolved.config, self._ruled, self._spec, self._machine))
 
     def run(self) -> dict[str, Any]:
         """The fixed rules' choice and its best rival first; the rest as far as time goes."""
@@ -197,16 +206,17 @@ class _Tuner:
                 min(max(self._budget_s / 20, 0.1), 0.5),
                 timeout_s=max(2.0, 0.6 * self._budget_s),
             )
-            if env.waits and wishes.backends == ("workers",) and wishes.open_workers:
-                wishes = replace(wishes, backends=("workers", "threads"))
+            if env.waits and self._resolved.config.vector.vector == "auto" and wishes.open_workers:
+                wishes = replace(wishes, backends=(*wishes.backends, "threads"))
         act = measure_act(self._ruled, self._spec, self._weights)
         return Facts(self._machine, env, act, (self._time_update(*self._ways[0]),), wishes)
 
-    def _time_update(self, device: str, kernel: str, threads: int) -> UpdateCost:
-        self._say(f"timing an update: {kernel} kernel, {device}, {threads} threads")
-        values = {"compute.device": device, "compute.kernel": kernel, "compute.threads": threads}
-        config = self._settle(self._base.with_values(values, "plan"))
-        return UpdateCost(device, kernel, threads, measure_update_s(config, self._spec))
+    def _time_update(self, way: Way, threads: int) -> UpdateCost:
+        self._say(f"timing an update: {way}, {threads} threads")
+        values = {f"compute.{name}": value for name, value in way._asdict().items()}
+        config = self._settle(self._base.with_values(values | {"compute.threads": threads}, "plan"))
+        seconds = measure_update_s(config, self._spec)
+        return UpdateCost(way.device, way.kernel, threads, seconds, way.precision)
 
     def _count_trials(self) -> int:
         return 2 if self._budget_s < 5 else 4 if self._budget_s < 15 else 8
@@ -240,7 +250,7 @@ class _Tuner:
         """Rehearse the choice if there is time, and write down what is kept."""
         values = layout_values(choice.layout, self._resolved.config)
         compute = self._resolved.config.compute
-        for name in ("device", "kernel", "threads"):
+        for name in ("device", "kernel", "precision", "threads"):
             if getattr(compute, name) == "auto":
                 values[f"compute.{name}"] = getattr(choice.update, name)
         rate, rehearsed = choice.steps_per_s, False
@@ -307,12 +317,14 @@ def make_wishes(
         backends=backends,
         held=held,
         batch_size=batch,
+        overlapped=find_overlapped(ruled, given),
         open_envs=_is_open(resolved, "vector.n_envs"),
         open_steps=not resolved.explicit("ppo.n_steps_per_env"),
         open_workers=open_workers,
         gamma=given.ppo.gamma,
         gae_lambda=given.ppo.gae_lambda,
         step_bytes=step_bytes(ruled, spec),
+        block_copies=count_copies(ruled),
         base_bytes=int(psutil.Process().memory_info().rss),
     )
 
@@ -338,30 +350,34 @@ def layout_values(layout: Layout, given: Config) -> dict[str, Any]:
     return values
 
 
-def list_ways(
+def list_learning(
     given: Config, ruled: Config, spec: EnvSpec, machine: MachineFacts
-) -> Iterator[tuple[str, str, int]]:
-    """Device, kernel and threads of the ways to learn that are open; the fixed rules' own first."""
-    own = ruled.compute
+) -> Iterator[tuple[Way, int]]:
+    """The ways to learn that are open, each with a number of threads; the fixed rules' own first."""
+    own, cores = ruled.compute, machine.usable_cores
     assert isinstance(own.threads, int)
-    first = (own.device, own.kernel, own.threads)
+    first = (Way(own.device, own.kernel, own.precision), own.threads)
     yield first
-    cores = machine.usable_cores
-    devices = [given.compute.device]
-    if devices == ["auto"]:
-        devices = ["cpu", *(name for name in ("cuda", "mps") if device_exists(name))]
-    is_mlp = policy_spec(ruled, spec).is_mlp
-    for device in devices:
-        kernels = [given.compute.kernel]
-        if kernels == ["auto"]:
-            kernels = ["numpy"] if is_mlp and device == "cpu" else ["torch"]
-        for kernel in kernels:
-            counts = [1] if device != "cpu" else sorted({1, max(cores // 2, 1), cores})
-            if given.compute.threads != "auto":
-                counts = [given.compute.threads]
-            for threads in counts:
-                if (device, kernel, threads) != first:
-                    yield device, kernel, threads
+    for way in list_ways(given.compute, policy_spec(ruled, spec).is_mlp, find_devices()):
+        counts = [1] if way.device != "cpu" else sorted({1, max(cores // 2, 1), cores})
+        for threads in counts if given.compute.threads == "auto" else [given.compute.threads]:
+            if (way, threads) != first:
+                yield way, threads
+
+
+def find_overlapped(ruled: Config, given: Config) -> frozenset[tuple[str, str]]:
+    """The backends and devices with which collecting and learning run at once."""
+    pairs = set()
+    for backend in ("serial", "workers", "threads", "batched"):
+        for device in ("cpu", "cuda", "mps"):
+            vector = ruled.vector.model_copy(update={"vector": backend})
+            compute = ruled.compute.model_copy(update={"device": device})
+            wanted: str = given.compute.overlap
+            if wanted == "auto":
+                wanted = choose_overlap(ruled.model_copy(update={"vector": vector, "compute": compute})).value
+            if wanted == "on":
+                pairs.add((backend, device))
+    return frozenset(pairs)
 
 
 def _is_open(resolved: Resolved, path: str) -> bool:
@@ -370,13 +386,14 @@ def _is_open(resolved: Resolved, path: str) -> bool:
 
 def _guess_rate(resolved: Resolved, environment: Environment) -> float | None:
     """Steps per second by a first look at a step and an update; None for a run that is short at any rate."""
-    step_s = environment.step_s
-    if step_s is None and environment.backend == "serial":
-        step_s = time_steps(environment.factory, environment.spec, 0.02).step_s
-    slowest_s = (step_s or 0.0) + _SLOWEST_UPDATE_S
-    if RUN_SHARE * resolved.config.run.timesteps * slowest_s < RUN_LEAST_S:
+    if not may_plan(resolved.config):
+        return None
+    step_s = environment.step_s or 0.0
+    if environment.backend == "serial":
+        with suppress(MissionGymError):  # the run itself tells what fails
+            step_s = time_steps(environment.factory, environment.spec, LOOK_S).step_s
+    if RUN_SHARE * resolved.config.run.timesteps * (step_s + _SLOWEST_UPDATE_S) < RUN_LEAST_S:
         return None
     finished, _ = finish(resolved)
-    config = settle(finished, environment.spec).config
-    update_s = measure_update_s(config, environment.spec)
-    return 1.0 / ((step_s or 0.0) / environment.num_workers + update_s)
+    update_s = measure_update_s(settle(finished, environment.spec).config, environment.spec)
+    return 1.0 / (step_s / environment.num_workers + update_s)

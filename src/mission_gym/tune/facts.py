@@ -41,10 +41,12 @@ class UpdateCost:
     kernel: str
     threads: int
     step_s: float
+    precision: str = "float32"
 
     def __str__(self) -> str:
+        precision = f", {self.precision}" if self.precision != "float32" else ""
         threads = f", {self.threads} threads" if self.threads > 1 else ""
-        return f"{self.kernel} kernel on {self.device}{threads}"
+        return f"{self.kernel} kernel on {self.device}{precision}{threads}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class Wishes:
     backends: tuple[str, ...]  # that may be chosen
     held: Layout | None = None  # an earlier choice, which stays unless another is clearly faster
     batch_size: int | None = None  # where it is given: it divides the rollout
+    overlapped: frozenset[tuple[str, str]] = frozenset()  # backends and devices where both phases run at once
     open_envs: bool = False
     open_steps: bool = True  # may shrink to hold the rollout
     open_workers: bool = True

@@ -10,7 +10,7 @@ from math import exp, log, sqrt
 from statistics import fmean
 
 from mission_gym.procs import MachineFacts
-from mission_gym.tune.facts import EnvFacts, Facts, Layout, Wishes
+from mission_gym.tune.facts import EnvFacts, Facts, Layout, UpdateCost, Wishes
 
 SLOW_CORE = 0.6  # of a fast core's speed: what efficiency cores give
 _SLOT_S = 2e-6  # checks around each step
@@ -18,6 +18,13 @@ _THREAD_S = 60e-6  # waking a thread for a step
 _BLOCK_S = 1.5e-3  # a command and a reply for a block of workers
 _WORKER_S = 0.2e-3  # and for each worker of them
 _MEMORY_SHARE = 0.9  # of what is free
+
+
+def predict_rate(facts: Facts, layout: Layout, update: UpdateCost) -> float:
+    """Steps per second of training; the slower phase alone counts where they run at once."""
+    collect_s = predict_collect_s(facts, layout)
+    at_once = (layout.backend, update.device) in facts.wishes.overlapped
+    return 1.0 / (max(collect_s, update.step_s) if at_once else collect_s + update.step_s)
 
 
 def predict_collect_s(facts: Facts, layout: Layout) -> float:

@@ -1,4 +1,4 @@
-"""The pure planner: facts and wishes in, a Choice out. Rates are 1 / (collect + update) per transition.
+"""The pure planner: facts and wishes in, a Choice out. Rates are those of training: collecting and learning.
 
 Where it chooses the number of environments, learning stays comparable: the rollout and the number of
 minibatches are held, and no segment gets shorter than the horizon of the advantage's trace.
@@ -19,6 +19,7 @@ from mission_gym.tune.model import (
     model_collect_s,
     predict_collect_s,
     predict_memory,
+    predict_rate,
 )
 
 KNEE = 0.95  # of the best rate: where more environments stop paying
@@ -33,7 +34,7 @@ def choose(facts: Facts) -> Choice:
     layouts = _list_fitting(facts)
     if not layouts:
         raise ConfigError(explain_misfit(facts.machine, facts.env, wishes))
-    rates = {each: 1.0 / (predict_collect_s(facts, each) + update.step_s) for each in layouts}
+    rates = {each: predict_rate(facts, each, update) for each in layouts}
     best = max(rates.values())
     knee = min(each.n_envs for each in layouts if rates[each] >= KNEE * best)
     chosen = max((each for each in layouts if each.n_envs == knee), key=rates.__getitem__)
@@ -79,15 +80,15 @@ def make_scaling(facts: Facts, update: UpdateCost) -> tuple[ScalePoint, ...]:
     ruled, points = wishes.layout, []
     most = min(max(64, 4 * machine.usable_cores, 2 * ruled.n_envs), _MOST_ENVS)
     for n_envs in sorted({ruled.n_envs, *(1 << power for power in range(int(log2(most)) + 1))}):
-        costs = {each: predict_collect_s(facts, each) for each in _spread(facts, n_envs)}
-        best = min(costs, key=costs.__getitem__)
+        rates = {each: predict_rate(facts, each, update) for each in _spread(facts, n_envs)}
+        best = max(rates, key=rates.__getitem__)
         points.append(
             ScalePoint(
                 n_envs,
                 best.n_steps_per_env,
                 best.backend,
                 best.num_workers,
-                1.0 / (costs[best] + update.step_s),
+                rates[best],
                 predict_memory(env, wishes, best),
                 fits(machine, env, wishes, best),
             )
@@ -171,8 +172,10 @@ def _explain(facts: Facts, chosen: Layout, update: UpdateCost, rates: dict[Layou
     slower = [f"{show_time(each.step_s)} with the {each}" for each in facts.updates if each != update]
     against = f"; {', '.join(slower)}" if slower else ""
     reasons.append(f"{update}: {show_time(update.step_s)} of update for each step{against}")
-    share = update.step_s * rate
-    reasons.append(f"the update takes {100 * share:.0f} % of the time, collecting the rest")
+    collect_s, both = predict_collect_s(facts, chosen), "takes turns with"
+    if (chosen.backend, update.device) in facts.wishes.overlapped:
+        both = "runs beside"
+    reasons.append(f"collecting takes {show_time(collect_s)} for each step and {both} the update")
     return reasons
 
 

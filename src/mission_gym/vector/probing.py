@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from typing import Any
 
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import Factory
 from mission_gym.errors import WorkerDied, WorkerTimeout
 from mission_gym.procs import BoundedLog, Child, dump_object, wait_for_replies
 from mission_gym.vector.crew import FIRST_TIMEOUT_S, open_reply
+
+_GRACE_S = 2.0  # for the last of the steps that are measured
 
 
 def probe_in_worker(
@@ -19,25 +23,35 @@ def probe_in_worker(
     bare: bool = False,
 ) -> tuple[EnvSpec, float | None]:
     """Build, reset and close a throw-away environment in a child: its EnvSpec, and the mean seconds of a
-    step, measured for at most `measure_s`."""
+    step, measured for at most `measure_s`; None if a step fails, hangs or ends the child."""
     setup = dump_object((factory, env_id, measure_s, bare))
     child = Child("mission_gym.vector.worker:serve_probe", setup, on_output=BoundedLog(None))
     try:
-        end = time.monotonic() + timeout_s
-        while time.monotonic() < end:
-            if wait_for_replies([child], 0.1):
-                try:
-                    replies = child.take()
-                except WorkerDied as error:
-                    raise WorkerDied(
-                        f"{env_id}: the process that looked at the environment {child.describe_end()}; its "
-                        f"last words:\n{child.tail()}"
-                    ) from error
-                for reply in replies:
-                    spec, step_s = open_reply(reply)
-                    return spec, step_s
-        raise WorkerTimeout(
-            f"{env_id}: building and resetting took over {timeout_s:.0f} s; the stack:\n{child.read_stack()}"
-        )
+        try:
+            replies = _take(child, timeout_s)
+        except WorkerDied as error:
+            raise WorkerDied(
+                f"{env_id}: the process that looked at the environment {child.describe_end()}; its "
+                f"last words:\n{child.tail()}"
+            ) from error
+        if not replies:
+            raise WorkerTimeout(
+                f"{env_id}: building and resetting took over {timeout_s:.0f} s; the stack:\n"
+                f"{child.read_stack()}"
+            )
+        spec = open_reply(replies[0])
+        if measure_s and len(replies) == 1:
+            with contextlib.suppress(WorkerDied):
+                replies += _take(child, measure_s + _GRACE_S)
+        return spec, open_reply(replies[1]) if len(replies) > 1 else None
     finally:
         child.end()
+
+
+def _take(child: Child, timeout_s: float) -> list[Any]:
+    """The next replies, none if the time ran out; WorkerDied at the end of the child."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if wait_for_replies([child], 0.1) and (replies := child.take()):
+            return replies
+    return []

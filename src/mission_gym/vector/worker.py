@@ -202,19 +202,19 @@ def serve(link: Link, setup: bytes, make: Callable[[Link, WorkerSetup], Service]
 
 
 def serve_probe(link: Link, setup: bytes) -> None:
-    """Look at one throw-away environment: its EnvSpec and the mean seconds of a step."""
+    """Look at one throw-away environment: its EnvSpec, then, where asked for, the mean seconds of a step."""
     try:
         factory, env_id, seconds, bare = pickle.loads(setup)
         spec = probe(factory, env_id, bare)
-        link.send(("ok", (spec, _measure_step_s(factory, spec, seconds))))
+        link.send(("ok", spec))
+        if seconds:
+            link.send(("ok", _measure_step_s(factory, spec, seconds)))
     except Exception as error:  # noqa: BLE001  border: worker main
         link.send(("error", *describe_error(error)))
 
 
 def _measure_step_s(factory: Factory, spec: EnvSpec, seconds: float) -> float | None:
-    """Random steps for at most `seconds`; None if it was not asked for, or the environment failed."""
-    if not seconds:
-        return None
+    """Random steps for at most `seconds`; None if the environment failed."""
     from time import perf_counter
 
     slot = EnvSlot(factory, spec, 0, lambda episode: episode)
