@@ -19,8 +19,8 @@ def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = Fals
     """The document of `tune`: a plan measured with at least this budget, from the cache where it is there."""
     if resolved.config.run.algo != "ppo":
         raise UsageError(
-            f"algo={resolved.config.run.algo} is not planned: it follows its presets and the profile of its device"
-            f" [{resolved.sources['run.algo']}]"
+            f"algo={resolved.config.run.algo} is not planned: it follows its presets and the profile of its"
+            f" device [{resolved.sources['run.algo']}]"
         )
     first, _ = finish(fix_envs(resolved))
     environment = open_environment(first.config, dict(first.config.env.env_kwargs))
