@@ -114,12 +114,14 @@ def restore_snapshot(
 ) -> list[str]:
     """Bring everything back; returns how the environments came back, to be said aloud."""
     load_learner(checkpoint, learner)
-    lost_replay = False
+    lost: list[str] = []
     if isinstance(learner, DqnLearner):
         replay = load_replay(checkpoint)
         if replay is not None:
             learner.load_replay(replay)
-        lost_replay = replay is None and learner.step > 0
+        elif learner.step:
+            starts = learner.settings.learning_starts
+            lost = [f"the replay was not saved and is lost; learning goes on after {starts} steps"]
     document = checkpoint.state_json
     held = []
     for prefix, block in zip(_PREFIXES, blocks, strict=False):
@@ -141,11 +143,7 @@ def restore_snapshot(
             elif isinstance(learner, PpoLearner) and learner.return_scale is not None:
                 learner.return_scale.sums[env_id] = 0.0
     told = [f"{count} of {len(ways)} environments came back by {way}" for way, count in Counter(ways).items()]
-    if lost_replay:
-        told.append(
-            "the replay was not saved with this checkpoint and is lost; learning goes on after"
-            f" {learner.settings.learning_starts} steps"  # type: ignore[union-attr]
-        )
+    told += lost
     if document["block_lost"]:
         told.append(f"{document['block_lost'] * blocks[0].num_rows} steps were not saved and are lost")
     return told
