@@ -31,7 +31,7 @@ def _result(report_return, *evals):
 
 
 def test_unknown_name_is_refused_with_the_nearest():
-    with pytest.raises(UsageError, match=r"'learnin' \(did you mean 'learning'\?\); choose one of ppo, dqn, lear"):
+    with pytest.raises(UsageError, match=r"'learnin' \(did you mean 'learning'\?\); choose one of ppo, dqn"):
         main.run_bench("learnin", full=False)
 
 

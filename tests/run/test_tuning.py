@@ -18,14 +18,8 @@ from mission_gym.run.branching import branch_run
 from mission_gym.run.choosing import Way
 from mission_gym.run.planning import check_memory
 from mission_gym.run.starting import resume_run, start_run
-from mission_gym.run.tuning import (
-    find_overlapped,
-    fix_envs,
-    list_learning,
-    make_plan_key,
-    make_wishes,
-    tune_run,
-)
+from mission_gym.run.tuning import make_plan_key, tune_run
+from mission_gym.run.wishes import find_overlapped, fix_envs, list_learning, make_wishes
 from mission_gym.store.files import read_json
 from mission_gym.store.resolve import find_run
 from mission_gym.store.rundir import RunDir

@@ -23,15 +23,8 @@ from mission_gym.config.schema import Config
 from mission_gym.procs import usable_cores
 from mission_gym.run.assemble import Environment, one_blas_thread, open_environment, settle
 from mission_gym.run.costs import rehearse
-from mission_gym.run.tuning import (
-    apply,
-    fix_envs,
-    layout_of,
-    layout_values,
-    make_wishes,
-    place,
-    tune_environment,
-)
+from mission_gym.run.tuning import tune_environment
+from mission_gym.run.wishes import apply, fix_envs, layout_of, layout_values, make_wishes, place
 from mission_gym.tune.facts import Layout
 
 _BURN = "mission_gym.bench.burn:Burn"

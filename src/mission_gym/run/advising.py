@@ -9,7 +9,8 @@ from mission_gym.config.rules import finish
 from mission_gym.errors import UsageError
 from mission_gym.run.assemble import one_blas_thread, open_environment, settle
 from mission_gym.run.planning import check_memory
-from mission_gym.run.tuning import Say, fix_envs, make_plan_key, tune_environment
+from mission_gym.run.tuning import Say, make_plan_key, tune_environment
+from mission_gym.run.wishes import fix_envs
 from mission_gym.tune.cache import find_cache, read_plan, write_plan
 
 _TOTALS = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
@@ -19,8 +20,8 @@ def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = Fals
     """The document of `tune`: a plan measured with at least this budget, from the cache where it is there."""
     if resolved.config.run.algo != "ppo":
         raise UsageError(
-            f"algo={resolved.config.run.algo} is not planned: it follows its presets and the profile of its"
-            f" device [{resolved.sources['run.algo']}]"
+            f"algo={resolved.config.run.algo} is not planned: it follows its presets and its device"
+            f" [{resolved.sources['run.algo']}]"
         )
     first, _ = finish(fix_envs(resolved))
     environment = open_environment(first.config, dict(first.config.env.env_kwargs))

@@ -40,8 +40,9 @@ from mission_gym.run.planning import (
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.snapshot import learned_steps
-from mission_gym.run.tuning import LOOK_S, Tuned, fix_envs, may_plan, place, tune_run
+from mission_gym.run.tuning import LOOK_S, Tuned, may_plan, tune_run
 from mission_gym.run.versions import versions
+from mission_gym.run.wishes import fix_envs, place
 from mission_gym.store.checkpoints import Checkpoint, load_last_good
 from mission_gym.store.files import disk_errors, read_json, write_atomic, write_json
 from mission_gym.store.lineage import Lineage, read_lineage, write_lineage

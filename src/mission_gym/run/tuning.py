@@ -7,28 +7,35 @@ environment, config and versions, so that equal runs get equal plans. A resume n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any
-
-import psutil
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec
 from mission_gym.errors import ConfigError, MissionGymError
-from mission_gym.procs import MachineFacts, read_machine
-from mission_gym.run.assemble import Environment, make_learner, policy_spec, settle
-from mission_gym.run.choosing import Way, find_devices, list_ways
+from mission_gym.procs import read_machine
+from mission_gym.run.assemble import Environment, make_learner, settle
+from mission_gym.run.choosing import Way
 from mission_gym.run.costs import measure_act, measure_collect, measure_update_s, rehearse
-from mission_gym.run.overlapping import choose_overlap
-from mission_gym.run.planning import count_copies, step_bytes
 from mission_gym.run.versions import versions
+from mission_gym.run.wishes import (
+    DEFAULT_ENVS,
+    SIZES,
+    apply,
+    fix_envs,
+    is_open,
+    layout_values,
+    list_learning,
+    make_wishes,
+    place,
+)
 from mission_gym.tune.cache import make_key, read_plan, write_plan
-from mission_gym.tune.facts import Choice, EnvFacts, Facts, Layout, Trial, UpdateCost, Wishes
+from mission_gym.tune.facts import Choice, EnvFacts, Facts, Layout, Trial, UpdateCost
 from mission_gym.tune.model import model_collect_s
 from mission_gym.tune.planner import choose, shortlist
 from mission_gym.tune.timing import measure_env, time_steps
@@ -43,8 +50,6 @@ _SLOWEST_UPDATE_S = (
     500e-6  # a transition, where nothing was measured yet: to tell short runs without measuring
 )
 _TRIAL_BLOCK_S = 0.15
-_DEFAULT_ENVS = 8
-_SIZES = ("vector.n_envs", "ppo.n_steps_per_env")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +74,6 @@ def tune_run(resolved: Resolved, environment: Environment, say: Say) -> Tuned:
                 f" [{resolved.sources['vector.n_envs']}]"
             )
         return Tuned(plain)
-    if plain.config.run.algo != "ppo":  # updates of others are not timed
-        return Tuned(plain)
     key = make_plan_key(resolved, environment.spec)
     entry = read_plan(key)
     rate = entry["steps_per_s"] if entry else _guess_rate(plain, environment)
@@ -78,7 +81,7 @@ def tune_run(resolved: Resolved, environment: Environment, say: Say) -> Tuned:
         write_plan(key, {"steps_per_s": rate})  # so that an equal run decides alike
     budget_s = 0.0 if rate is None else min(RUN_MOST_S, RUN_SHARE * plain.config.run.timesteps / rate)
     if budget_s < RUN_LEAST_S:
-        note = f"n_envs=auto: the run is too short to be measured for, {_DEFAULT_ENVS} are used"
+        note = f"n_envs=auto: the run is too short to be measured for, {DEFAULT_ENVS} are used"
         return Tuned(plain, notes=(note,) if asked else ())
     if entry is None or "values" not in entry or entry.get("missed"):
         if entry and entry.get("missed"):
@@ -105,23 +108,6 @@ def may_plan(config: Config) -> bool:
     return is_tuned(config) and config.run.timesteps >= _LEAST_STEPS
 
 
-def fix_envs(resolved: Resolved) -> Resolved:
-    """The config with a number of environments, where that is left to the plan."""
-    if resolved.config.value("vector.n_envs") != "auto":
-        return resolved
-    return resolved.with_values({"vector.n_envs": _DEFAULT_ENVS}, "plan")
-
-
-def apply(resolved: Resolved, values: dict[str, Any]) -> Resolved:
-    """The config with a plan's values; sizes that are the same keep their source."""
-    changed = {
-        path: value
-        for path, value in values.items()
-        if path not in _SIZES or resolved.config.value(path) != value
-    }
-    return resolved.with_values(changed, "plan")
-
-
 def make_plan_key(resolved: Resolved, spec: EnvSpec) -> str:
     """All that a plan depends on: this machine, the environment, sizes and networks, versions."""
     config, machine = resolved.config, read_machine()
@@ -137,7 +123,7 @@ def make_plan_key(resolved: Resolved, spec: EnvSpec) -> str:
         },
     )
     hardware = [machine.cpu, machine.usable_cores, machine.efficiency_cores, *machine.nvidia_gpus]
-    fixed = [path for path in _SIZES if not _is_open(resolved, path)]
+    fixed = [path for path in SIZES if not is_open(resolved, path)]
     return make_key(
         {"config": fields, "fixed": fixed, "machine": hardware, "spec": spec.signature} | versions()
     )
@@ -292,96 +278,6 @@ class _Tuner:
 
     def _left_s(self) -> float:
         return self._budget_s - (time.perf_counter() - self._begun)
-
-
-def place(environment: Environment, config: Config) -> Environment:
-    """The environment on the backend of a settled config."""
-    assert isinstance(config.vector.num_workers, int)
-    return replace(environment, backend=config.vector.vector, num_workers=config.vector.num_workers)
-
-
-def make_wishes(
-    resolved: Resolved, ruled: Config, environment: Environment, held: Layout | None = None
-) -> Wishes:
-    """What this config fixes and leaves open."""
-    given, spec = resolved.config, environment.spec
-    layout = layout_of(ruled)
-    backends: tuple[str, ...] = (layout.backend,)
-    if given.vector.vector == "auto" and layout.backend == "serial":
-        backends = ("serial", "workers")
-    open_workers = given.vector.num_workers == "auto"
-    batch = ruled.ppo.batch_size if resolved.explicit("ppo.batch_size") else None
-    assert batch is None or isinstance(batch, int)
-    return Wishes(
-        layout=layout,
-        backends=backends,
-        held=held,
-        batch_size=batch,
-        overlapped=find_overlapped(ruled, given),
-        open_envs=_is_open(resolved, "vector.n_envs"),
-        open_steps=not resolved.explicit("ppo.n_steps_per_env"),
-        open_workers=open_workers,
-        gamma=given.ppo.gamma,
-        gae_lambda=given.ppo.gae_lambda,
-        step_bytes=step_bytes(ruled, spec),
-        block_copies=count_copies(ruled),
-        base_bytes=int(psutil.Process().memory_info().rss),
-    )
-
-
-def layout_of(config: Config) -> Layout:
-    """The layout of a settled config."""
-    assert isinstance(config.vector.num_workers, int)
-    return Layout(
-        config.vector.vector, config.vector.num_workers, config.vector.n_envs, config.ppo.n_steps_per_env
-    )
-
-
-def layout_values(layout: Layout, given: Config) -> dict[str, Any]:
-    """The config values of a layout, without those that are given."""
-    values: dict[str, Any] = {
-        "vector.n_envs": layout.n_envs,
-        "ppo.n_steps_per_env": layout.n_steps_per_env,
-    }
-    if given.vector.vector == "auto":
-        values["vector.vector"] = layout.backend
-    if given.vector.num_workers == "auto":
-        values["vector.num_workers"] = layout.num_workers
-    return values
-
-
-def list_learning(
-    given: Config, ruled: Config, spec: EnvSpec, machine: MachineFacts
-) -> Iterator[tuple[Way, int]]:
-    """The ways to learn that are open, each with a number of threads; the fixed rules' own first."""
-    own, cores = ruled.compute, machine.usable_cores
-    assert isinstance(own.threads, int)
-    first = (Way(own.device, own.kernel, own.precision), own.threads)
-    yield first
-    for way in list_ways(given.compute, policy_spec(ruled, spec).is_mlp, find_devices()):
-        counts = [1] if way.device != "cpu" else sorted({1, max(cores // 2, 1), cores})
-        for threads in counts if given.compute.threads == "auto" else [given.compute.threads]:
-            if (way, threads) != first:
-                yield way, threads
-
-
-def find_overlapped(ruled: Config, given: Config) -> frozenset[tuple[str, str]]:
-    """The backends and devices with which collecting and learning run at once."""
-    pairs = set()
-    for backend in ("serial", "workers", "threads", "batched"):
-        for device in ("cpu", "cuda", "mps"):
-            vector = ruled.vector.model_copy(update={"vector": backend})
-            compute = ruled.compute.model_copy(update={"device": device})
-            wanted: str = given.compute.overlap
-            if wanted == "auto":
-                wanted = choose_overlap(ruled.model_copy(update={"vector": vector, "compute": compute})).value
-            if wanted == "on":
-                pairs.add((backend, device))
-    return frozenset(pairs)
-
-
-def _is_open(resolved: Resolved, path: str) -> bool:
-    return resolved.config.value(path) == "auto" or resolved.sources[path] == "default"
 
 
 def _guess_rate(resolved: Resolved, environment: Environment) -> float | None:

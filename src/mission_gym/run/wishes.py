@@ -1,0 +1,129 @@
+"""Between configs and the planner: what a config fixes and leaves open, and a plan's values put into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import psutil
+
+from mission_gym.config.layers import Resolved
+from mission_gym.config.schema import Config
+from mission_gym.data import EnvSpec
+from mission_gym.procs import MachineFacts
+from mission_gym.run.assemble import Environment, policy_spec
+from mission_gym.run.choosing import Way, find_devices, list_ways
+from mission_gym.run.overlapping import choose_overlap
+from mission_gym.run.planning import count_copies, step_bytes
+from mission_gym.tune.facts import Layout, Wishes
+
+DEFAULT_ENVS = 8
+SIZES = ("vector.n_envs", "ppo.n_steps_per_env")
+
+
+def fix_envs(resolved: Resolved) -> Resolved:
+    """The config with a number of environments, where that is left to the plan."""
+    if resolved.config.value("vector.n_envs") != "auto":
+        return resolved
+    return resolved.with_values({"vector.n_envs": DEFAULT_ENVS}, "plan")
+
+
+def apply(resolved: Resolved, values: dict[str, Any]) -> Resolved:
+    """The config with a plan's values; sizes that are the same keep their source."""
+    changed = {
+        path: value
+        for path, value in values.items()
+        if path not in SIZES or resolved.config.value(path) != value
+    }
+    return resolved.with_values(changed, "plan")
+
+
+def place(environment: Environment, config: Config) -> Environment:
+    """The environment on the backend of a settled config."""
+    assert isinstance(config.vector.num_workers, int)
+    return replace(environment, backend=config.vector.vector, num_workers=config.vector.num_workers)
+
+
+def make_wishes(
+    resolved: Resolved, ruled: Config, environment: Environment, held: Layout | None = None
+) -> Wishes:
+    """What this config fixes and leaves open."""
+    given, spec = resolved.config, environment.spec
+    layout = layout_of(ruled)
+    backends: tuple[str, ...] = (layout.backend,)
+    if given.vector.vector == "auto" and layout.backend == "serial":
+        backends = ("serial", "workers")
+    open_workers = given.vector.num_workers == "auto"
+    batch = ruled.ppo.batch_size if resolved.explicit("ppo.batch_size") else None
+    assert batch is None or isinstance(batch, int)
+    return Wishes(
+        layout=layout,
+        backends=backends,
+        held=held,
+        batch_size=batch,
+        overlapped=find_overlapped(ruled, given),
+        open_envs=is_open(resolved, "vector.n_envs"),
+        open_steps=not resolved.explicit("ppo.n_steps_per_env"),
+        open_workers=open_workers,
+        gamma=given.ppo.gamma,
+        gae_lambda=given.ppo.gae_lambda,
+        step_bytes=step_bytes(ruled, spec),
+        block_copies=count_copies(ruled),
+        base_bytes=int(psutil.Process().memory_info().rss),
+    )
+
+
+def layout_of(config: Config) -> Layout:
+    """The layout of a settled config."""
+    assert isinstance(config.vector.num_workers, int)
+    return Layout(
+        config.vector.vector, config.vector.num_workers, config.vector.n_envs, config.ppo.n_steps_per_env
+    )
+
+
+def layout_values(layout: Layout, given: Config) -> dict[str, Any]:
+    """The config values of a layout, without those that are given."""
+    values: dict[str, Any] = {
+        "vector.n_envs": layout.n_envs,
+        "ppo.n_steps_per_env": layout.n_steps_per_env,
+    }
+    if given.vector.vector == "auto":
+        values["vector.vector"] = layout.backend
+    if given.vector.num_workers == "auto":
+        values["vector.num_workers"] = layout.num_workers
+    return values
+
+
+def list_learning(
+    given: Config, ruled: Config, spec: EnvSpec, machine: MachineFacts
+) -> Iterator[tuple[Way, int]]:
+    """The ways to learn that are open, each with a number of threads; the fixed rules' own first."""
+    own, cores = ruled.compute, machine.usable_cores
+    assert isinstance(own.threads, int)
+    first = (Way(own.device, own.kernel, own.precision), own.threads)
+    yield first
+    for way in list_ways(given.compute, policy_spec(ruled, spec).is_mlp, find_devices()):
+        counts = [1] if way.device != "cpu" else sorted({1, max(cores // 2, 1), cores})
+        for threads in counts if given.compute.threads == "auto" else [given.compute.threads]:
+            if (way, threads) != first:
+                yield way, threads
+
+
+def find_overlapped(ruled: Config, given: Config) -> frozenset[tuple[str, str]]:
+    """The backends and devices with which collecting and learning run at once."""
+    pairs = set()
+    for backend in ("serial", "workers", "threads", "batched"):
+        for device in ("cpu", "cuda", "mps"):
+            vector = ruled.vector.model_copy(update={"vector": backend})
+            compute = ruled.compute.model_copy(update={"device": device})
+            wanted: str = given.compute.overlap
+            if wanted == "auto":
+                wanted = choose_overlap(ruled.model_copy(update={"vector": vector, "compute": compute})).value
+            if wanted == "on":
+                pairs.add((backend, device))
+    return frozenset(pairs)
+
+
+def is_open(resolved: Resolved, path: str) -> bool:
+    return resolved.config.value(path) == "auto" or resolved.sources[path] == "default"
