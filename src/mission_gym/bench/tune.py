@@ -40,6 +40,7 @@ class TuneCase:
     env_id: str = _BURN
     step_us: float = 0.0
     kwargs: dict[str, Any] = field(default_factory=dict)
+    flags: dict[str, Any] = field(default_factory=dict)  # of `mission-gym train`
 
 
 CASES = (
@@ -53,7 +54,8 @@ CASES = (
     TuneCase("100 us, jitter", step_us=100, kwargs={"jitter": True}),
     TuneCase("1,000 us, jitter", step_us=1000, kwargs={"jitter": True}),
     TuneCase("waits 20 ms", kwargs={"wait_s": 0.02}),
-    TuneCase("image, 100 us", step_us=100, kwargs={"image": True}),
+    # One epoch: ten of a convolution on the CPU take half a minute a rollout.
+    TuneCase("image, 100 us", step_us=100, kwargs={"image": True}, flags={"n_epochs": 1}),
 )
 
 
@@ -76,7 +78,7 @@ def measure_tune(grid: TuneGrid) -> list[Row]:
 
 def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     kwargs = case.kwargs | ({"spins": int(case.step_us * spins_per_us)} if case.env_id == _BURN else {})
-    resolved = resolve(case.env_id, {"env_kwargs": kwargs})
+    resolved = resolve(case.env_id, case.flags | {"env_kwargs": kwargs})
     first, _ = finish(fix_envs(resolved))
     environment = open_environment(first.config, kwargs)
     entry = tune_environment(resolved, environment, grid.budget_s, lambda message: None)
@@ -137,8 +139,11 @@ def _make_grid(resolved: Resolved, environment: Environment, entry: dict[str, An
     for n_envs in _SIZES if wishes.open_envs else [wishes.layout.n_envs]:
         steps = wishes.layout.rollout // n_envs
         for backend in backends:
-            for workers in (1, usable_cores()) if backend == "workers" else (1,):
-                layouts.append(Layout(backend, workers, n_envs, steps))
+            # Of workers that wait one layout is enough: they are ten times slower than threads.
+            if waits and backend == "workers" and n_envs < max(_SIZES):
+                continue
+            for workers in (1, usable_cores()) if backend == "workers" and not waits else (usable_cores(),):
+                layouts.append(Layout(backend, workers if backend == "workers" else 1, n_envs, steps))
     return layouts
 
 

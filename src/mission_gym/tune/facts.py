@@ -17,7 +17,7 @@ class EnvFacts:
     cpu_share: float = 1.0  # CPU seconds per second of stepping; far below 1, it waits
     spread: float = 0.0  # standard deviation of a step over its mean
     slowdown: float = 1.0  # of a step when every core steps
-    memory_bytes: int = 1 << 20  # of one more environment in a process
+    memory_bytes: int = 1 << 17  # of one more environment in a process
     worker_bytes: int = 45 << 20  # of a worker process, without environments
 
     @property
