@@ -16,7 +16,7 @@ import numpy as np
 
 from mission_gym.bench.contest import OURS, Row, run_jobs
 from mission_gym.bench.sides import Job
-from mission_gym.config.layers import read_presets
+from mission_gym.config.layers import read_presets, values_for
 from mission_gym.data import Array
 from mission_gym.missions import CAPTURE_ID
 from mission_gym.missions.capture.vector_env import CaptureVectorEnv
@@ -100,7 +100,8 @@ def _measure_memory() -> Row:
 
 def _measure_training(preset: str, num_updates: int) -> Row:
     """The whole training loop with a preset's sizes, after the first update."""
-    values = read_presets()[preset]
+    values = values_for(read_presets()[preset], "ppo")
+    assert values is not None
     rollout = values["n_envs"] * values["n_steps_per_env"]
     flags = values | {
         "timesteps": rollout * (1 + num_updates), "eval_freq": 0, "checkpoint_freq": 50_000, "seed": 1
