@@ -17,7 +17,7 @@ from mission_gym.report.tables import make_pairs
 from mission_gym.store.files import disk_errors
 
 Document = Mapping[str, Any]
-_BAR = 24
+_BAR = 14  # characters of the longest bar: the table fits a terminal of 80
 _SIZE, _LEFT, _RIGHT, _TOP, _BOTTOM = (1120, 640), 130, 60, 120, 80
 _INK, _QUIET, _LINE, _MARK = "#1b1f24", "#8a929c", "#2f6db5", "#d1542b"
 
