@@ -22,7 +22,8 @@ from mission_gym.procs import usable_cores
 from mission_gym.rollout.collector import make_block
 
 _ENV_ID = "CartPole-v1"
-_CHECKPOINT_FREQ = 50_000  # as in a run of the default length; one this short would save all the time
+# As in a run of the default length: one this short would save, and write a row, all the time.
+_CHECKPOINT_FREQ, _STEPS_PER_ROW = 50_000, 1000
 _COMMON: dict[str, Any] = {
     "algo": "dqn", "activation": "relu", "gamma": 0.99, "learning_rate": 1e-3, "learning_rate_final": None,
     "replay_size": 50_000, "target_update_interval": 256, "exploration_fraction": 0.1,
@@ -48,6 +49,7 @@ class Shape:
         return _COMMON | {
             "n_envs": self.n_envs, "n_steps_per_env": self.n_steps_per_env, "batch_size": self.batch_size,
             "replay_ratio": self.replay_ratio, "network_arch": self.network_arch, "learning_starts": rollout,
+            "log_interval": -(-_STEPS_PER_ROW // rollout),
         }  # fmt: skip
 
 

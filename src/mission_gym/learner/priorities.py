@@ -38,17 +38,21 @@ def _set(tree: Array, places: Array, priorities: Array) -> None:
 
 @_compiled
 def _find(tree: Array, shares: Array, places: Array) -> None:
+    """Level by level for all draws together, so that their loads do not wait for each other."""
     size = tree.shape[0] // 2
-    for index in range(shares.shape[0]):
-        left_over = shares[index] * tree[1]
-        node = 1
-        while node < size:
-            node *= 2
+    left_over = shares * tree[1]
+    places[:] = 1
+    width = 1
+    while width < size:
+        for index in range(shares.shape[0]):
+            node = 2 * places[index]
+            below = tree[node]
             # Rounding must not lead to a leaf of priority 0.
-            if left_over >= tree[node] and tree[node + 1] > 0.0:
-                left_over -= tree[node]
-                node += 1
-        places[index] = node - size
+            goes_right = (left_over[index] >= below) & (tree[node + 1] > 0.0)
+            left_over[index] -= below * goes_right
+            places[index] = node + goes_right
+        width *= 2
+    places -= size
 
 
 class Priorities:
