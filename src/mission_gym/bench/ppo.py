@@ -67,7 +67,10 @@ def _measure(case: PpoCase, repeats: int) -> list[Row]:
     }  # fmt: skip
     forms = _list_forms(case.env_id, flags)
     jobs = [
-        replace(form, flags=form.flags | {"seed": seed}) for seed in range(1, repeats + 1) for form in forms
+        replace(form, flags=form.flags | {"seed": seed})
+        for seed in range(1, repeats + 1)
+        for form in forms
+        if seed == 1 or not form.subproc  # its processes take a minute to start; one run shows its place
     ]
     results = run_jobs(jobs, at_once=1)
     expected = total // case.batch_size * case.n_epochs
