@@ -15,24 +15,21 @@ import numpy as np
 
 from mission_gym.data import Array
 from mission_gym.learner.heads import make_head
-from mission_gym.learner.kernel import StepSettings
-from mission_gym.learner.loops import activate_tanh, backward_tanh, clipped_losses
+from mission_gym.learner.kernel import ADAM_BETAS, StepSettings
+from mission_gym.learner.loops import (
+    activate_relu,
+    activate_tanh,
+    adam,
+    backward_relu,
+    backward_tanh,
+    clipped_losses,
+)
 from mission_gym.policy import PolicySpec
-
-
-def _activate_relu(x: Array, bias: Array) -> None:
-    x += bias
-    np.maximum(x, 0.0, out=x)
 
 
 def _activate_elu(x: Array, bias: Array) -> None:
     x += bias
     np.copyto(x, np.expm1(np.minimum(x, 0.0)), where=x < 0)
-
-
-def _backward_relu(d: Array, h: Array, d_bias: Array) -> None:
-    d *= h > 0
-    d.sum(axis=1, keepdims=True, out=d_bias)
 
 
 def _backward_elu(d: Array, h: Array, d_bias: Array) -> None:
@@ -41,9 +38,9 @@ def _backward_elu(d: Array, h: Array, d_bias: Array) -> None:
 
 
 # Each activation: x = f(x + bias) in place; and d *= f', from its output h, with the gradient of the bias.
-_ACTIVATIONS: dict[str, tuple[Callable[[Array, Array], None], Callable[[Array, Array, Array], None]]] = {
+ACTIVATIONS: dict[str, tuple[Callable[[Array, Array], None], Callable[[Array, Array, Array], None]]] = {
     "tanh": (activate_tanh, backward_tanh),
-    "relu": (_activate_relu, _backward_relu),
+    "relu": (activate_relu, backward_relu),
     "elu": (_activate_elu, _backward_elu),
 }
 
@@ -83,6 +80,22 @@ def count_parameters(spec: PolicySpec, num_flat: int) -> int:
     return hidden + heads + (spec.action.num_stored if spec.action.kind == "box" else 0)
 
 
+def step_adam(
+    vectors: tuple[Array, Array, Array, Array], step: int, learning_rate: float, clip: float, epsilon: float
+) -> None:
+    """Adam's step number `step` with bias correction, in place on parameters, gradient (times `clip`) and
+    both moments."""
+    beta1, beta2 = ADAM_BETAS
+    adam(
+        *vectors,
+        np.float32(clip),
+        np.float32(learning_rate / (1.0 - beta1**step)),
+        np.float32(1.0 / math.sqrt(1.0 - beta2**step)),
+        (np.float32(beta1), np.float32(beta2)),
+        np.float32(epsilon),
+    )
+
+
 class Rows(NamedTuple):
     """Rows of a minibatch. The weights of the whole minibatch sum to 1."""
 
@@ -106,7 +119,7 @@ class Replica:
         self.grad = np.zeros(count_parameters(spec, num_flat), np.float32)
         self.net_grad = Net(self.grad, spec, num_flat)
         self.head = make_head(spec.action)
-        self._activate, self._backward_activation = _ACTIVATIONS[spec.activation]
+        self._activate, self._backward_activation = ACTIVATIONS[spec.activation]
 
     def evaluate(self, flat: Array, action: Array, mask: Array | None) -> tuple[Array, Array]:
         """Log-probabilities of the first len(action) rows, and values of all."""

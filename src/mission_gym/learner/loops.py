@@ -56,6 +56,28 @@ def backward_tanh(d: Array, h: Array, d_bias: Array) -> None:
 
 
 @entry
+def activate_relu(x: Array, bias: Array) -> None:
+    """x = max(x + bias, 0), in place; shapes as for tanh."""
+    for s in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            for j in range(x.shape[2]):
+                v = x[s, i, j] + bias[s, 0, j]
+                x[s, i, j] = v if not v < _ZERO else _ZERO  # NaN stays
+
+
+@entry
+def backward_relu(d: Array, h: Array, d_bias: Array) -> None:
+    """d = 0 where h is 0, in place, and its sums over rows; shapes as for tanh."""
+    d_bias[:] = 0.0
+    for s in range(d.shape[0]):
+        for i in range(d.shape[1]):
+            for j in range(d.shape[2]):
+                v = d[s, i, j] if h[s, i, j] > _ZERO else _ZERO
+                d[s, i, j] = v
+                d_bias[s, 0, j] += v
+
+
+@entry
 def forward_categories(
     params: Array, mask: Array, edges: Array, action: Array, p: Array, log_p: Array, log_prob: Array
 ) -> None:

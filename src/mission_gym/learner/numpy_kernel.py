@@ -17,9 +17,8 @@ from typing import TypeVar
 import numpy as np
 
 from mission_gym.data import Array
-from mission_gym.learner.analytic import Net, Replica, Rows, count_parameters
+from mission_gym.learner.analytic import Net, Replica, Rows, count_parameters, step_adam
 from mission_gym.learner.kernel import (
-    ADAM_BETAS,
     ADAM_EPSILON,
     ADVANTAGE_FLOOR,
     EpochStats,
@@ -27,7 +26,6 @@ from mission_gym.learner.kernel import (
     StepSettings,
     mean_stats,
 )
-from mission_gym.learner.loops import adam
 from mission_gym.policy import Encoded, PolicySpec
 
 _EVALUATE_ROWS = 2048  # rows per pass over a block: activations stay in the cache
@@ -133,24 +131,11 @@ class NumpyKernel:
             sums, worst = table[:, :-1].sum(axis=0).tolist(), float(table[:, -1].max())
         norm = math.sqrt(float(self.grad.dot(self.grad)))
         if math.isfinite(norm):
-            self._adam(settings, min(settings.max_grad_norm / (norm + 1e-6), 1.0))
+            clip = min(settings.max_grad_norm / (norm + 1e-6), 1.0)
+            self.num_steps += 1
+            vectors = (self.flat, self.grad, self.first, self.second)
+            step_adam(vectors, self.num_steps, settings.learning_rate, clip, ADAM_EPSILON)
         return *sums, worst, norm
-
-    def _adam(self, settings: StepSettings, clip: float) -> None:
-        """Adam with bias correction, in place on the flat vectors."""
-        beta1, beta2 = ADAM_BETAS
-        self.num_steps += 1
-        adam(
-            self.flat,
-            self.grad,
-            self.first,
-            self.second,
-            np.float32(clip),
-            np.float32(settings.learning_rate / (1.0 - beta1**self.num_steps)),
-            np.float32(1.0 / math.sqrt(1.0 - beta2**self.num_steps)),
-            (np.float32(beta1), np.float32(beta2)),
-            np.float32(ADAM_EPSILON),
-        )
 
     def parameters(self) -> dict[str, Array]:
         return {name: view.copy() for name, view in self.net.named().items()}

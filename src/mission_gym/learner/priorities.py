@@ -6,25 +6,15 @@ of its leaves alone: nothing drifts, and a checkpoint keeps the leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
-
-import numba
 import numpy as np
 
+from mission_gym.compiled import entry
 from mission_gym.data import Array
 
 EPSILON = 1e-6  # added to an error: a transition without error can still be drawn
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    try:
-        return cast(Callable[..., Any], numba.njit(cache=True)(function))
-    except RuntimeError:  # no folder can be written to, as in some containers: compile every time
-        return cast(Callable[..., Any], numba.njit(function))
-
-
-@_compiled
+@entry
 def _set(tree: Array, places: Array, priorities: Array) -> None:
     size = tree.shape[0] // 2
     for index in range(places.shape[0]):
@@ -36,23 +26,22 @@ def _set(tree: Array, places: Array, priorities: Array) -> None:
             node //= 2
 
 
-@_compiled
-def _find(tree: Array, shares: Array, places: Array) -> None:
-    """Level by level for all draws together, so that their loads do not wait for each other."""
-    size = tree.shape[0] // 2
-    left_over = shares * tree[1]
-    places[:] = 1
+@entry
+def _find(tree: Array, left_over: Array, nodes: Array) -> None:
+    """From the root to the leaves that hold these parts of the sum; `nodes` begin at 1.
+
+    Level by level for all draws together, so that their loads do not wait for each other.
+    """
     width = 1
-    while width < size:
-        for index in range(shares.shape[0]):
-            node = 2 * places[index]
+    while width < tree.shape[0] // 2:
+        for index in range(nodes.shape[0]):
+            node = 2 * nodes[index]
             below = tree[node]
             # Rounding must not lead to a leaf of priority 0.
             goes_right = (left_over[index] >= below) & (tree[node + 1] > 0.0)
             left_over[index] -= below * goes_right
-            places[index] = node + goes_right
+            nodes[index] = node + goes_right
         width *= 2
-    places -= size
 
 
 class Priorities:
@@ -88,8 +77,9 @@ class Priorities:
         """Slots, one from each equal part of the sum, for noise [N] in [0, 1), and the weights
         (1 / p)^beta that correct for it, float32, the largest of the batch 1."""
         num = len(noise)
-        slots = np.empty(num, np.int64)
-        _find(self._tree, (np.arange(num) + noise) / num, slots)
+        nodes = np.ones(num, np.int64)
+        _find(self._tree, (np.arange(num) + noise) / num * self._tree[1], nodes)
+        slots = nodes - len(self._tree) // 2
         priorities = self.values[slots]
         return slots, ((priorities.min() / priorities) ** beta).astype(np.float32)
 
@@ -105,8 +95,3 @@ class Priorities:
             level = self._tree[2 * half : 4 * half]
             self._tree[half : 2 * half] = level[0::2] + level[1::2]
             half //= 2
-
-
-def tree_bytes(num_slots: int) -> int:
-    """The memory of the tree."""
-    return 16 * (1 << max(num_slots - 1, 1).bit_length())

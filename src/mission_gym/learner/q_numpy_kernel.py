@@ -1,42 +1,23 @@
-"""The analytic kernel of DQN for MLPs on the CPU: forward, hand-written backward and Adam in NumPy.
+"""The analytic kernel of DQN for MLPs on the CPU: forward, hand-written backward and Adam.
 
-Parameters, gradient and moments are one flat vector each, and every array is a view of it. The streams of a
-dueling network are one wide layer. A target that stays is asked once for all steps. It agrees with the torch
-kernel within rounding.
+Parameters, gradient and moments are one flat vector each, and every array is a view of it; activations and
+Adam are those of PPO's kernel. The streams of a dueling network are one wide layer. A target that stays is
+asked once for all steps. It agrees with the torch kernel within rounding.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 
 from mission_gym.data import Array
-from mission_gym.learner.kernel import ADAM_BETAS
+from mission_gym.learner.analytic import ACTIVATIONS, step_adam
 from mission_gym.learner.q_kernel import ADAM_EPSILON, Batches, NoiseOf, QSettings, QStats
 from mission_gym.policy import PolicySpec
 from mission_gym.policy.q_numpy import join_streams, stream_names
 from mission_gym.policy.sampling import FILLER
-
-
-def _elu(x: Array) -> Array:
-    np.copyto(x, np.expm1(np.minimum(x, 0.0)), where=x < 0)
-    return x
-
-
-_FORWARD: dict[str, Callable[[Array], Array]] = {
-    "tanh": lambda x: np.tanh(x, out=x),
-    "relu": lambda x: np.maximum(x, 0.0, out=x),
-    "elu": _elu,
-}
-# The slope of each activation, from its output.
-_SLOPE: dict[str, Callable[[Array], Array]] = {
-    "tanh": lambda h: 1.0 - h * h,
-    "relu": lambda h: h > 0,
-    "elu": lambda h: np.where(h > 0, np.float32(1.0), h + np.float32(1.0)),
-}
 
 
 class _Net:
@@ -90,8 +71,8 @@ class NumpyQKernel:
         assert spec.q.noisy_sigma is None, "noisy layers are the torch kernel's"
         self.net, self.aim, self.grad, self.first, self.second = (_Net(spec, num_flat) for _ in range(5))
         self.num_steps = 0
-        self._activate, self._slope = _FORWARD[spec.activation], _SLOPE[spec.activation]
-        self._scratch = np.empty_like(self.net.flat)
+        self._activate, self._backward_activation = ACTIVATIONS[spec.activation]
+        self._vectors = (self.net.flat, self.grad.flat, self.first.flat, self.second.flat)
         self._rows, self._ones = np.arange(0), np.ones(0, np.float32)
         self.load_parameters(initial)
         self.copy_to_target()
@@ -101,8 +82,7 @@ class NumpyQKernel:
         hidden: list[Array] = []
         for weight, bias in net.hidden:
             x = x @ weight
-            x += bias
-            x = self._activate(x)
+            self._activate(x[None], bias[None, None])
             hidden.append(x)
         outputs = []
         for stream, (weight, bias) in enumerate(net.heads):
@@ -142,7 +122,9 @@ class NumpyQKernel:
             norms.append(math.sqrt(float(self.grad.flat.dot(self.grad.flat))))
             if not math.isfinite(norms[-1]):
                 break
-            self._adam(settings.learning_rate, min(settings.max_grad_norm / (norms[-1] + 1e-6), 1.0))
+            clip = min(settings.max_grad_norm / (norms[-1] + 1e-6), 1.0)
+            self.num_steps += 1
+            step_adam(self._vectors, self.num_steps, settings.learning_rate, clip, ADAM_EPSILON)
             if of_target is None:
                 self.aim.flat += np.float32(settings.tau) * (self.net.flat - self.aim.flat)
         made = len(norms) * size
@@ -166,10 +148,9 @@ class NumpyQKernel:
             np.dot(self._ones, d_out, out=bias)
             np.matmul(d_out, self.net.heads[stream][0].T, out=d[:, part])
         for layer in range(len(hidden) - 1, -1, -1):
-            d *= self._slope(hidden[layer][:num])
             weight, bias = self.grad.hidden[layer]
+            self._backward_activation(d[None], hidden[layer][None, :num], bias[None, None])
             np.matmul((hidden[layer - 1][:num] if layer else x).T, d, out=weight)
-            np.dot(self._ones, d, out=bias)
             if layer:
                 d = d @ self.net.hidden[layer][0].T
 
@@ -178,26 +159,6 @@ class NumpyQKernel:
         if len(self._rows) != size:
             self._rows, self._ones = np.arange(size), np.ones(size, np.float32)
         return self._rows
-
-    def _adam(self, learning_rate: float, clip: float) -> None:
-        """Adam with bias correction, in place on the flat vectors."""
-        beta1, beta2 = ADAM_BETAS
-        self.num_steps += 1
-        grad, first, second, scratch = self.grad.flat, self.first.flat, self.second.flat, self._scratch
-        if clip < 1.0:
-            grad *= np.float32(clip)
-        first *= np.float32(beta1)
-        first += np.multiply(grad, np.float32(1.0 - beta1), out=scratch)
-        second *= np.float32(beta2)
-        np.multiply(grad, grad, out=scratch)
-        scratch *= np.float32(1.0 - beta2)
-        second += scratch
-        np.sqrt(second, out=scratch)
-        scratch *= np.float32(1.0 / math.sqrt(1.0 - beta2**self.num_steps))
-        scratch += np.float32(ADAM_EPSILON)
-        np.divide(first, scratch, out=scratch)
-        scratch *= np.float32(learning_rate / (1.0 - beta1**self.num_steps))
-        self.net.flat -= scratch
 
     def copy_to_target(self) -> None:
         self.aim.flat[:] = self.net.flat

@@ -11,11 +11,12 @@ from gymnasium import spaces
 
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
+from mission_gym.missions.batches import to_seed
 from mission_gym.missions.capture.baselines import Baselines, Policy
 from mission_gym.missions.capture.keyboard import Keyboard
 from mission_gym.missions.capture.scenario import SHIPPED, load_scenario
 from mission_gym.missions.capture.sim.layout import NUM_ACTIONS, OUTCOMES
-from mission_gym.missions.capture.simulator import Simulator, to_seed
+from mission_gym.missions.capture.simulator import Simulator
 
 FRAMES_PER_S = 12  # a picture for each command: three times as fast as the mission
 

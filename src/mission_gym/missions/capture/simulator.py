@@ -176,8 +176,3 @@ def is_compiling() -> bool:
 
 def _bytes(array: Array) -> Array:
     return array.reshape(-1).view(np.uint8)
-
-
-def to_seed(seed: int) -> int:
-    """Fold any seed into the 63 bits that a row keeps."""
-    return seed & ((1 << 63) - 1)

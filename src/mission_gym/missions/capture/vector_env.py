@@ -15,10 +15,11 @@ from gymnasium.vector.utils import batch_space
 
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
+from mission_gym.missions.batches import give, to_seeds
 from mission_gym.missions.capture.baselines import Baselines, BatchPolicy
 from mission_gym.missions.capture.env import CaptureEnv, check_actions, make_spaces
 from mission_gym.missions.capture.scenario import load_scenario
-from mission_gym.missions.capture.simulator import Simulator, to_seed
+from mission_gym.missions.capture.simulator import Simulator
 from mission_gym.procs import usable_cores
 
 _ROWS_PER_THREAD = 64  # with fewer, waking a thread takes longer than it saves
@@ -66,20 +67,13 @@ class CaptureVectorEnv(VectorEnv[Array, Array, Array]):
     ) -> tuple[Array, dict[str, Any]]:
         """Begin an episode in every row. seed: one for each row, or one number s for s, s + 1, ..."""
         super().reset(seed=seed if isinstance(seed, int) else None)
-        if isinstance(seed, int):
-            seeds = np.array([to_seed(seed + row) for row in range(self.num_envs)])
-        elif seed is not None:
-            if len(seed) != self.num_envs:
-                raise UsageError(f"{len(seed)} seeds for {self.num_envs} rows; give one for each [seed]")
-            seeds = np.array([to_seed(int(one)) for one in seed])
-        else:
-            seeds = self.np_random.integers(1 << 62, size=self.num_envs)
-        if seed is not None or not self._seeded:  # else every row goes on to the next episode of its seed
-            self.simulator.seed(self._rows, seeds)
-            self._seeded = True
+        if seed is not None:
+            self.simulator.seed(self._rows, to_seeds(seed, self.num_envs))
+        elif not self._seeded:  # else every row goes on to the next episode of its seed
+            self.simulator.seed(self._rows, self.np_random.integers(1 << 62, size=self.num_envs))
         obs, mask = self.simulator.make_outputs()
         self.simulator.begin(self._rows, obs, mask)
-        self._running = True
+        self._seeded = self._running = True
         return obs, {"outcome": np.full(self.num_envs, None, object), "action_mask": mask}
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
@@ -101,11 +95,11 @@ class CaptureVectorEnv(VectorEnv[Array, Array, Array]):
         if rows.size:
             metrics = self.simulator.read_metrics()
             infos["final_obs"], infos["_final_obs"] = shown.obs.copy(), shown.ended.copy()
-            infos["final_info"] = _give(
+            infos["final_info"] = give(
                 shown.ended,
                 outcome=self.simulator.read_outcomes(),
-                reward_terms=_give(shown.ended, **{name: values.copy() for name, values in terms.items()}),
-                episode_metrics=_give(shown.ended, **metrics),
+                reward_terms=give(shown.ended, **{name: values.copy() for name, values in terms.items()}),
+                episode_metrics=give(shown.ended, **metrics),
                 action_mask=shown.mask.copy(),
             )
             infos["_final_info"] = shown.ended.copy()
@@ -123,8 +117,3 @@ class CaptureVectorEnv(VectorEnv[Array, Array, Array]):
 
     def close_extras(self, **kwargs: Any) -> None:
         self.simulator.close()
-
-
-def _give(given: Array, **values: Any) -> dict[str, Any]:
-    """Values by name, each with Gymnasium's mask of the rows that gave one."""
-    return values | {f"_{name}": given.copy() for name in values}

@@ -11,9 +11,10 @@ from gymnasium import spaces
 
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
+from mission_gym.missions.batches import to_seed
 from mission_gym.missions.placement.baselines import Baselines, Policy
 from mission_gym.missions.placement.rules import SHIPPED, Mission, load_mission
-from mission_gym.missions.placement.simulator import OUTCOMES, TERMS, Simulator, num_features, to_seed
+from mission_gym.missions.placement.simulator import OUTCOMES, TERMS, Simulator, num_features
 
 _ROW = np.zeros(1, np.int64)
 

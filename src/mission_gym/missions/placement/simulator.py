@@ -178,11 +178,6 @@ def _scramble(value: Array) -> Array:
     return mixed
 
 
-def to_seed(seed: int) -> int:
-    """Fold any seed into the 63 bits that a row keeps."""
-    return seed & ((1 << 63) - 1)
-
-
 def compile_kernels() -> None:
     """Compile the kernels, or load them from numba's cache on disk."""
     simulator = Simulator(load_mission(4, 1, 4, "random", None), 1)

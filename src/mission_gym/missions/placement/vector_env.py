@@ -15,10 +15,11 @@ from gymnasium.vector.utils import batch_space
 
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
+from mission_gym.missions.batches import give, to_seeds
 from mission_gym.missions.placement.baselines import Baselines, BatchPolicy
 from mission_gym.missions.placement.env import PlacementEnv, check_actions, make_spaces
 from mission_gym.missions.placement.rules import load_mission
-from mission_gym.missions.placement.simulator import TERMS, Simulator, to_seed
+from mission_gym.missions.placement.simulator import TERMS, Simulator
 
 
 class PlacementVectorEnv(VectorEnv[Array, Array, Array]):
@@ -59,16 +60,10 @@ class PlacementVectorEnv(VectorEnv[Array, Array, Array]):
     ) -> tuple[Array, dict[str, Any]]:
         """Begin an episode in every row. seed: one for each row, or one number s for s, s + 1, ..."""
         super().reset(seed=seed if isinstance(seed, int) else None)
-        if isinstance(seed, int):
-            seeds = np.array([to_seed(seed + row) for row in range(self.num_envs)])
-        elif seed is not None:
-            if len(seed) != self.num_envs:
-                raise UsageError(f"{len(seed)} seeds for {self.num_envs} rows; give one for each [seed]")
-            seeds = np.array([to_seed(int(one)) for one in seed])
-        else:
-            seeds = self.np_random.integers(1 << 62, size=self.num_envs)
-        if seed is not None or not self._seeded:  # else every row goes on to the next episode of its seed
-            self.simulator.seed(self._rows, seeds)
+        if seed is not None:
+            self.simulator.seed(self._rows, to_seeds(seed, self.num_envs))
+        elif not self._seeded:  # else every row goes on to the next episode of its seed
+            self.simulator.seed(self._rows, self.np_random.integers(1 << 62, size=self.num_envs))
         self._seeded = self._running = True
         self.simulator.begin(self._rows)
         obs, mask = self.simulator.show()
@@ -93,11 +88,11 @@ class PlacementVectorEnv(VectorEnv[Array, Array, Array]):
         rows = np.flatnonzero(ended)
         if rows.size:
             infos["final_obs"], infos["_final_obs"] = obs.copy(), ended.copy()
-            infos["final_info"] = _give(
+            infos["final_info"] = give(
                 ended,
                 outcome=self.simulator.read_outcomes(),
-                reward_terms=_give(ended, **{name: values.copy() for name, values in terms.items()}),
-                episode_metrics=_give(ended, **self.simulator.read_metrics()),
+                reward_terms=give(ended, **{name: values.copy() for name, values in terms.items()}),
+                episode_metrics=give(ended, **self.simulator.read_metrics()),
                 action_mask=mask.copy(),
             )
             infos["_final_info"] = ended.copy()
@@ -113,8 +108,3 @@ class PlacementVectorEnv(VectorEnv[Array, Array, Array]):
         """Go on exactly from what `get_state` gave."""
         self.simulator.set_state(state)
         self._seeded = self._running = True
-
-
-def _give(given: Array, **values: Any) -> dict[str, Any]:
-    """Values by name, each with Gymnasium's mask of the rows that gave one."""
-    return values | {f"_{name}": given.copy() for name in values}
