@@ -1,4 +1,7 @@
-"""How loops are compiled: numba without the GIL, without fastmath, without numba's own threads."""
+"""How loops are compiled: numba without the GIL, without fastmath, without numba's own threads.
+
+Threads that share compiled work meet at counters in an int64 array, with the atomic operations below.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+from numba import extending
+from numba.core import cgutils
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Nothing compiled here allocates, so reference counts, an atomic operation for each array passed on, are left
 # out: they took a third of the simulator's time. A division that may raise would keep loops from SIMD.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+_intrinsic = cast(Callable[[Callable[..., Any]], Callable[..., Any]], extending.intrinsic)
 
 
 def kernel(function: Function) -> Function:
@@ -25,3 +31,40 @@ def entry(function: Function) -> Function:
         return cast(Function, numba.njit(nogil=True, cache=True, **_OPTIONS)(function))
     except RuntimeError:  # no folder can be written to, as in some containers: compile every time
         return cast(Function, numba.njit(nogil=True, **_OPTIONS)(function))
+
+
+@_intrinsic
+def atomic_read(typing: Any, array: Any, index: Any) -> Any:
+    """atomic_read(array, index): the cell as other threads left it."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_point(context, builder, array, args), "seq_cst", 8)
+
+    return array.dtype(array, index), generate
+
+
+@_intrinsic
+def atomic_write(typing: Any, array: Any, index: Any, value: Any) -> Any:
+    """atomic_write(array, index, value): what was written before is seen by whoever reads the value."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[2], _point(context, builder, array, args), "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return numba.void(array, index, array.dtype), generate
+
+
+@_intrinsic
+def atomic_add(typing: Any, array: Any, index: Any, value: Any) -> Any:
+    """atomic_add(array, index, value): add, and return what was there before."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", _point(context, builder, array, args), args[2], "seq_cst")
+
+    return array.dtype(array, index, array.dtype), generate
+
+
+def _point(context: Any, builder: Any, array: Any, args: Any) -> Any:
+    """The address of a cell."""
+    view = context.make_array(array)(context, builder, args[0])
+    return cgutils.get_item_pointer(context, builder, array, view, [args[1]])  # type: ignore[no-untyped-call]

@@ -13,6 +13,7 @@ from mission_gym.missions.capture.simulator import Shown, Simulator
 
 EAST, NORTH, WEST, SOUTH = (FIRST_HEADING + k for k in (0, 2, 4, 6))
 UGV_A, UGV_B, UAV_A, UAV_B, DEF_1, DEF_2 = range(6)
+ROW = np.zeros(1, np.int64)
 
 
 def scenario(level: str = "normal", **changes: Any) -> Scenario:

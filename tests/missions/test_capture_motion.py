@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from capture_scenes import EAST, NORTH, UAV_A, UGV_A, UGV_B, WEST, play, put, scene
+from capture_scenes import EAST, NORTH, ROW, UAV_A, UGV_A, UGV_B, WEST, play, put, scene
 
 from mission_gym.missions.capture.scenario import Obstacle
 
@@ -52,7 +52,7 @@ def test_a_ground_unit_is_stopped_by_an_obstacle_and_an_air_unit_is_not(obstacle
     assert ground["x"] == pytest.approx(edge - 2.5)
     assert ground["speed"] <= 0.3
     assert air["x"] > 20
-    assert sim.read_metrics()["collisions"][0] == 1
+    assert sim.read_metrics(ROW)["collisions"][0] == 1
 
 
 def test_a_unit_slides_along_a_wall_that_it_meets_at_an_angle():
@@ -78,7 +78,7 @@ def test_distances_are_added_up_per_unit():
     start = unit["distance_m"]
     play(sim, EAST, steps=4)
     assert unit["distance_m"] - start == pytest.approx(8.0)
-    assert sim.read_metrics()["distance_m_0_UGV_A"][0] == unit["distance_m"]
+    assert sim.read_metrics(ROW)["distance_m_0_UGV_A"][0] == unit["distance_m"]
 
 
 def test_ground_units_do_not_see_through_obstacles_and_air_units_see_over_them():
@@ -110,7 +110,7 @@ def test_a_sensor_has_a_range_a_field_of_view_and_suffers_from_damage():
     unit["integrity"] = 30.0  # senses 22.5 m
     play(sim)
     assert track["age"] == 15
-    assert sim.read_metrics()["detections"][0] >= 1
+    assert sim.read_metrics(ROW)["detections"][0] >= 1
 
 
 def test_going_back_and_forth_turns_by_the_left_when_both_ways_are_equal():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from capture_scenes import DEF_1, DEF_2, EAST, UGV_A, play, put, scenario, scene, terms
+from capture_scenes import DEF_1, DEF_2, EAST, ROW, UGV_A, play, put, scenario, scene, terms
 
 from mission_gym.missions.capture.sim.layout import NUM_ACTIONS, TAG
 from mission_gym.missions.capture.simulator import Simulator
@@ -71,7 +71,7 @@ def test_a_disabled_defender_is_counted_once_and_rewarded():
     assert given["defender_disabled"] == 2.0
     assert given["defender_tagged"] == pytest.approx(0.2, abs=1e-7)
     assert foe["integrity"] == 0.0
-    assert sim.read_metrics()["attacker_hits"][0] == 1
+    assert sim.read_metrics(ROW)["attacker_hits"][0] == 1
     assert "defender_disabled" not in terms(sim, play(sim))
 
 
@@ -88,7 +88,7 @@ def test_a_defender_tags_what_it_sees_and_a_lost_unit_costs():
     given = terms(sim, play(sim))
     assert given["unit_lost"] == -0.5
     assert given["integrity"] == pytest.approx(-10 * 0.005, abs=1e-7)
-    metrics = sim.read_metrics()
+    metrics = sim.read_metrics(ROW)
     assert (metrics["defender_hits"][0], metrics["integrity_lost"][0]) == (2, 45.0)
     assert play(sim).mask[0, :NUM_ACTIONS].tolist() == [1] + [0] * 9  # a disabled unit can only hold
 
@@ -101,7 +101,7 @@ def test_a_defender_waits_for_its_reaction_and_recharges_in_seconds():
     shots = []
     for _ in range(30):
         play(sim)
-        shots.append(int(sim.read_metrics()["defender_tags"][0]))
+        shots.append(int(sim.read_metrics(ROW)["defender_tags"][0]))
     # Seen at tick 5, reacts at tick 14, and again 60 ticks later: in the commands that hold ticks 14 and 74.
     assert [step for step, count in enumerate(shots) if count > (shots[step - 1] if step else 0)] == [
         2,

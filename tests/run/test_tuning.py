@@ -16,7 +16,7 @@ from mission_gym.run.advising import advise
 from mission_gym.run.assemble import open_environment, settle
 from mission_gym.run.branching import branch_run
 from mission_gym.run.choosing import Way
-from mission_gym.run.planning import check_memory
+from mission_gym.run.planning import check_memory, judge_preset
 from mission_gym.run.starting import resume_run, start_run
 from mission_gym.run.tuning import make_plan_key, tune_run
 from mission_gym.run.wishes import find_overlapped, fix_envs, list_learning, make_wishes
@@ -91,6 +91,39 @@ def test_a_preset_fixes_the_environments() -> None:
     wishes = make_wishes(resolved, ruled, environment)
     assert not wishes.open_envs
     assert wishes.layout == Layout("serial", 1, 4, 128)
+
+
+@pytest.mark.parametrize(
+    ("preset", "cores", "words"),
+    [
+        ("beast", 16, ""),
+        ("beast", 8, "made for about 16 cores and 8 are usable here: at 250 steps/s, measured, 900,000 steps"
+         " take about 60 min; the smaller choice is --preset heavy"),
+        ("heavy", 2, "made for about 8 cores and 2 are usable here: at 250 steps/s, measured, 900,000 steps"
+         " take about 60 min; the smaller choice is --preset fast"),
+        ("fast", 1, ""),
+        (None, 1, ""),
+    ],
+)  # fmt: skip
+def test_a_preset_made_for_more_cores_says_what_it_costs(preset: str | None, cores: int, words: str) -> None:
+    notes = judge_preset(preset, 900_000, 250.0, cores)
+    assert notes == ([f"preset {preset} is {words}"] if words else [])
+
+
+def test_a_run_says_which_preset_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mission_gym.run.starting.usable_cores", lambda: 2)
+    flags = {
+        "n_epochs": 1,
+        "timesteps": 8192,
+        "network_arch": "8",
+        "runs_dir": str(tmp_path),
+        "device": "cpu",
+    }
+    events: list[dict[str, Any]] = []
+    with start_run(resolve(TOY, flags, preset="heavy"), events.append):
+        pass
+    (plan,) = [event for event in events if event["event"] == "plan"]
+    assert any("preset heavy is made for about 8 cores" in note for note in plan["time/plan"]["notes"])
 
 
 def test_ways_to_learn_begin_with_the_fixed_rules_own() -> None:

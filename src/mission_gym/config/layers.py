@@ -56,6 +56,12 @@ class Resolved:
         """Return every value with its source, as one layer."""
         return {path: _Entry(self.config.value(path), self.sources[path]) for path in _PATHS}
 
+    @property
+    def preset(self) -> str | None:
+        """The preset that some value comes from."""
+        names = (source.partition("preset ")[2] for source in self.sources.values())
+        return next(filter(None, names), None)
+
     def with_values(self, values: Mapping[str, Any], source: str) -> Resolved:
         """Return a copy with the values at these paths replaced and checked."""
         return _build(self.entries() | {path: _Entry(value, source) for path, value in values.items()}, [])
@@ -85,7 +91,8 @@ def read_settings() -> dict[str, dict[str, Any]]:
 def values_for(row: Mapping[str, Any], algo: str) -> dict[str, Any] | None:
     """Return what a preset or settings say for an algorithm; None if that is nothing."""
     own = row if algo == ALGORITHMS[0] else row.get(algo)
-    return None if own is None else {name: value for name, value in own.items() if name not in ALGORITHMS}
+    no_values = (*ALGORITHMS, "cores")
+    return None if own is None else {name: value for name, value in own.items() if name not in no_values}
 
 
 def _read_shipped(name: str) -> dict[str, dict[str, Any]]:

@@ -26,5 +26,13 @@ def to_seeds(seed: int | Sequence[int], num_rows: int) -> Array:
 
 
 def give(given: Array, **values: Any) -> dict[str, Any]:
-    """Values by name, each with Gymnasium's mask of the rows that gave one."""
-    return values | {f"_{name}": given.copy() for name in values}
+    """Values by name, each with Gymnasium's mask bool [N] of the rows that gave one."""
+    mask = given.copy()
+    return values | {f"_{name}": mask for name in values}
+
+
+def spread(given: Array, values: dict[str, Array]) -> dict[str, Any]:
+    """Values [R] of the rows that gave one as [N], zero elsewhere, with the mask."""
+    table = np.zeros((len(values), given.size))
+    table[:, given] = list(values.values())
+    return give(given, **dict(zip(values, table, strict=True)))

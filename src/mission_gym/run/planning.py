@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import psutil
 
+from mission_gym.config.layers import read_presets
 from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec, Fact, Plan
 from mission_gym.errors import ConfigError
@@ -206,6 +207,19 @@ def make_plan(
         )
     facts += [Fact("" if number else "reasons", "", reason) for number, reason in enumerate(reasons)]
     return Plan(tuple(facts), memory_bytes, predicted_fps, tuple(notes))
+
+
+def judge_preset(preset: str | None, total: int, fps: float, cores: int) -> list[str]:
+    """What a preset costs on a machine with fewer cores than it is made for, and the smaller choice."""
+    made_for = {name: row["cores"] for name, row in read_presets().items() if "cores" in row}
+    if preset not in made_for or cores >= made_for[preset]:
+        return []
+    fitting = [name for name, wanted in made_for.items() if wanted <= cores]
+    return [
+        f"preset {preset} is made for about {made_for[preset]} cores and {cores} are usable here: at"
+        f" {fps:,.0f} steps/s, measured, {total:,} steps take about {_duration(total / fps)}; the smaller"
+        f" choice is --preset {fitting[-1] if fitting else 'fast'}"
+    ]
 
 
 def _describe_backend(config: Config) -> str:

@@ -19,6 +19,7 @@ from mission_gym.config.rules import falling_paths, finish
 from mission_gym.config.schema import Config
 from mission_gym.env.factory import EnvRequest, find_snapshot_kwargs, make_factory
 from mission_gym.errors import ConfigError, RunStateError, UsageError, WorkerError
+from mission_gym.procs import usable_cores
 from mission_gym.run.assemble import (
     EVALUATION_STEPS,
     Environment,
@@ -31,6 +32,7 @@ from mission_gym.run.assemble import (
 from mission_gym.run.choosing import find_measured
 from mission_gym.run.planning import (
     check_memory,
+    judge_preset,
     make_plan,
     measure_collect_s,
     measure_gradient_step_s,
@@ -119,7 +121,7 @@ def begin(
                 ),
             )
             session = stack.enter_context(closing(Session(run, resolved, environment, listener)))
-            _prepare(session, memory, notes, start, tuning)
+            _prepare(session, resolved.preset, memory, notes, start, tuning)
         except BaseException as error:
             if session is not None and isinstance(error, WorkerError):
                 session.fail_early(error)
@@ -131,13 +133,20 @@ def begin(
 
 
 def _prepare(
-    session: Session, memory: int, notes: list[str], start: int, tuning: dict[str, Any] | None
+    session: Session,
+    preset: str | None,
+    memory: int,
+    notes: list[str],
+    start: int,
+    tuning: dict[str, Any] | None,
 ) -> None:
     """Prime the statistics, measure, and emit the plan; `tuning` is what a tuned run was planned from."""
     config, spec, learner = session.config, session.spec, session.learner
     collect_s = measure_collect_s(session.collector, learner, prime_steps(config))
     gradient_s = measure_gradient_step_s(learner, learner.encoder.num_flat, spec, spec.mask_size)
     fps = tuning["steps_per_s"] if tuning else predict_fps(config, collect_s, gradient_s)
+    if config.compute.device == "cpu":
+        notes = [*notes, *judge_preset(preset, config.run.timesteps - start, fps, usable_cores())]
     plan = make_plan(config, spec, memory, fps, notes, start, tuning["reasons"] if tuning else [])
     document = asdict(plan) | {"versions": versions(), "signature": spec.signature, "tuning": tuning}
     measured = {"collect_s_per_step": collect_s, "gradient_step_s": gradient_s}

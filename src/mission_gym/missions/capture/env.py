@@ -94,7 +94,7 @@ class CaptureEnv(gym.Env[Array, Array]):
         ended = bool(shown.ended[0])
         if ended:
             self._running = False
-            metrics = self.simulator.read_metrics()
+            metrics = self.simulator.read_metrics(_ROW)
             info["episode_metrics"] = {name: float(values[0]) for name, values in metrics.items()}
         for name, value in terms.items():
             self._terms[name] = self._terms.get(name, 0.0) + value

@@ -7,15 +7,14 @@ neighbours. Every call gives fresh arrays.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
+from mission_gym.missions.capture.helpers import Helpers
 from mission_gym.missions.capture.scenario import Scenario, load_scenario
 from mission_gym.missions.capture.sim.layout import (
     NUM_ACTIONS,
@@ -28,7 +27,15 @@ from mission_gym.missions.capture.sim.layout import (
 from mission_gym.missions.capture.sim.rows import begin_rows, step_rows
 from mission_gym.missions.capture.world import make_world
 
-_PARTS_PER_THREAD = 4  # a thread that wakes late, or meets slow games, leaves the rest to the others
+_COUNTS = (
+    "integrity_lost",
+    "collisions",
+    "detections",
+    "attacker_tags",
+    "attacker_hits",
+    "defender_tags",
+    "defender_hits",
+)
 
 
 class Shown(NamedTuple):
@@ -36,7 +43,7 @@ class Shown(NamedTuple):
 
     obs: Array  # float32 [N, F]
     mask: Array  # int8 [N, A * NUM_ACTIONS]
-    terms: Array  # float64 [N, T], weighted
+    terms: Array  # float64 [T, N], weighted
     rewards: Array  # float64 [N], the sums of the terms
     ended: Array  # bool [N]
 
@@ -54,11 +61,12 @@ class Simulator:
         self.num_features = num_features(self.num_attackers, self.num_defenders)
         self.world = make_world(scenario, blind)
         self.state = make_state(num_rows, self.num_attackers, self.num_defenders)
-        self._num_helpers = min(threads, num_rows) - 1
-        self._pool = ThreadPoolExecutor(threads - 1, "capture") if self._num_helpers else None
-        parts = min(num_rows, _PARTS_PER_THREAD * threads)
-        cuts = np.linspace(0, num_rows, parts + 1).astype(int).tolist()
-        self._ranges = list(pairwise(cuts))
+        self._actions = np.empty((num_rows, self.num_attackers), np.int64)
+        self._obs, self._mask = self.make_outputs()
+        self._terms, self._rewards = np.empty((num_rows, len(TERMS))), np.empty(num_rows)
+        outputs = (self._obs, self._mask, self._terms, self._rewards)
+        work = partial(step_rows, self.world, self.state, self._actions, *outputs)
+        self._helpers = Helpers(work, num_rows, min(threads, num_rows) - 1)
         self._shown = [(name, k) for k, name in enumerate(TERMS) if scenario.reward[name].enabled]
 
     def seed(self, rows: Array, seeds: Array) -> None:
@@ -78,30 +86,14 @@ class Simulator:
 
     def step(self, actions: Array) -> Shown:
         """Play one command in every row; actions int64 [N, A]."""
-        obs, mask = self.make_outputs()
-        terms, rewards = np.empty((self.num_rows, len(TERMS))), np.empty(self.num_rows)
-        outputs = (actions, obs, mask, terms, rewards)
-        if self._pool is None:
-            step_rows(self.world, self.state, 0, self.num_rows, *outputs)
-        else:
-            ranges = iter(self._ranges)
-            helpers = [
-                self._pool.submit(self._step_ranges, ranges, *outputs) for _ in range(self._num_helpers)
-            ]
-            self._step_ranges(ranges, *outputs)
-            for helper in helpers:
-                helper.result()
-        return Shown(obs, mask, terms, rewards, self.state.games["outcome"] != RUNNING)
-
-    def _step_ranges(self, ranges: Iterator[tuple[int, int]], *outputs: Array) -> None:
-        """Step ranges of rows until none is left; the threads take them from one iterator."""
-        for first, last in ranges:
-            step_rows(self.world, self.state, first, last, *outputs)
+        self._actions[:] = actions
+        self._helpers.run()
+        ended = self.state.games["outcome"] != RUNNING
+        return Shown(self._obs.copy(), self._mask.copy(), self._terms.T.copy(), self._rewards.copy(), ended)
 
     def name_terms(self, terms: Array) -> dict[str, Array]:
-        """Split terms [N, T] by name, without those that are off."""
-        columns = terms.T.copy()
-        return {name: columns[k] for name, k in self._shown}
+        """Split terms [T, N] by name, without those that are off."""
+        return {name: terms[k] for name, k in self._shown}
 
     def read_outcomes(self) -> Array:
         """The outcome of each row, None while it runs: object [N]."""
@@ -109,28 +101,19 @@ class Simulator:
         outcomes: Array = names[self.state.games["outcome"]]
         return outcomes
 
-    def read_metrics(self) -> dict[str, Array]:
-        """What happened in the episode of each row so far: name -> float64 [N]."""
-        games, units = self.state.games, self.state.units[:, : self.num_attackers]
+    def read_metrics(self, rows: Array) -> dict[str, Array]:
+        """What happened so far in the episodes of the rows int64 [R]: name -> float64 [R]."""
+        games, units = self.state.games[rows], self.state.units[rows, : self.num_attackers]
         hz = float(self.world.rules["hz"][0])
         metrics = {
             "capture_s": games["capture"] / hz,
             "zone_s": games["zone"] / hz,
-            "units_alive": (units["integrity"] > 0).sum(axis=1).astype(np.float64),
-            "integrity_lost": games["integrity_lost"].copy(),
+            "units_alive": (units["integrity"] > 0).sum(axis=1),
         }
-        for name in (
-            "collisions",
-            "detections",
-            "attacker_tags",
-            "attacker_hits",
-            "defender_tags",
-            "defender_hits",
-        ):
-            metrics[name] = games[name].astype(np.float64)
+        metrics |= {name: games[name] for name in _COUNTS}
         for a, name in enumerate(self.scenario.level.attackers.units):
-            metrics[f"distance_m_{a}_{name}"] = units["distance_m"][:, a].copy()
-        return metrics
+            metrics[f"distance_m_{a}_{name}"] = units["distance_m"][:, a]
+        return {name: values.astype(np.float64) for name, values in metrics.items()}
 
     def get_state(self) -> dict[str, Any]:
         """Everything that changes, as plain values."""
@@ -149,8 +132,7 @@ class Simulator:
 
     def close(self) -> None:
         """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown()
+        self._helpers.close()
 
     def _layout(self) -> str:
         """What a saved state must fit."""

@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space
 
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
-from mission_gym.missions.batches import give, to_seeds
+from mission_gym.missions.batches import give, spread, to_seeds
 from mission_gym.missions.capture.baselines import Baselines, BatchPolicy
 from mission_gym.missions.capture.env import CaptureEnv, check_actions, make_spaces
 from mission_gym.missions.capture.scenario import load_scenario
@@ -93,13 +93,12 @@ class CaptureVectorEnv(VectorEnv[Array, Array, Array]):
         }
         rows = np.flatnonzero(shown.ended)
         if rows.size:
-            metrics = self.simulator.read_metrics()
             infos["final_obs"], infos["_final_obs"] = shown.obs.copy(), shown.ended.copy()
             infos["final_info"] = give(
                 shown.ended,
                 outcome=self.simulator.read_outcomes(),
-                reward_terms=give(shown.ended, **{name: values.copy() for name, values in terms.items()}),
-                episode_metrics=give(shown.ended, **metrics),
+                reward_terms=give(shown.ended, **terms),
+                episode_metrics=spread(shown.ended, self.simulator.read_metrics(rows)),
                 action_mask=shown.mask.copy(),
             )
             infos["_final_info"] = shown.ended.copy()

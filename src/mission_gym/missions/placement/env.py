@@ -97,7 +97,7 @@ class PlacementEnv(gym.Env[Array, np.int64]):
         }
         if ended:
             self._running = False
-            metrics = self.simulator.read_metrics()
+            metrics = self.simulator.read_metrics(_ROW)
             info["episode_metrics"] = {name: float(values[0]) for name, values in metrics.items()}
         return obs[0], float(rewards[0]), ended, False, info
 

@@ -89,9 +89,9 @@ class Simulator:
         outcomes[~self.read_ended()] = None
         return outcomes
 
-    def read_metrics(self) -> dict[str, Array]:
-        """The values of each row's plan so far: name -> float64 [N]."""
-        return {name: self.state.values[:, t].copy() for t, name in enumerate(METRICS)}
+    def read_metrics(self, rows: Array) -> dict[str, Array]:
+        """The values so far of the plans of the rows int64 [R]: name -> float64 [R]."""
+        return {name: self.state.values[rows, t] for t, name in enumerate(METRICS)}
 
     def get_state(self) -> dict[str, Any]:
         """Everything that an exact continuation needs, as plain values."""

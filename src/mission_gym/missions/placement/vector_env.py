@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space
 
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
-from mission_gym.missions.batches import give, to_seeds
+from mission_gym.missions.batches import give, spread, to_seeds
 from mission_gym.missions.placement.baselines import Baselines, BatchPolicy
 from mission_gym.missions.placement.env import PlacementEnv, check_actions, make_spaces
 from mission_gym.missions.placement.rules import load_mission
@@ -91,8 +91,8 @@ class PlacementVectorEnv(VectorEnv[Array, Array, Array]):
             infos["final_info"] = give(
                 ended,
                 outcome=self.simulator.read_outcomes(),
-                reward_terms=give(ended, **{name: values.copy() for name, values in terms.items()}),
-                episode_metrics=give(ended, **self.simulator.read_metrics()),
+                reward_terms=give(ended, **terms),
+                episode_metrics=spread(ended, self.simulator.read_metrics(rows)),
                 action_mask=mask.copy(),
             )
             infos["_final_info"] = ended.copy()

@@ -1,7 +1,7 @@
-"""The entries of the simulator: begin episodes, and step a range of rows.
+"""The entries of the simulator: begin episodes, and step rows.
 
 Rows never look at each other and each has its own random stream, so a row's numbers depend on its seed and
-its actions alone, whatever the number of rows and however the ranges are cut over threads.
+its actions alone, whatever the number of rows and whichever thread takes it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mission_gym.missions.capture.sim.motion import can_touch, move, stay_inside
 from mission_gym.missions.capture.sim.objective import goal_distance, potential, run_objective, settle
 from mission_gym.missions.capture.sim.observation import write_row
 from mission_gym.missions.capture.sim.sensing import update_sight, update_tracks
+from mission_gym.missions.capture.sim.sharing import report_rows, take_rows
 from mission_gym.missions.capture.sim.tagging import attack, defend
 
 
@@ -185,32 +186,48 @@ def begin_rows(world: World, state: State, rows: Array, obs: Array, mask: Array)
         write_row(world, state, i, obs[i], mask[i])
 
 
+@kernel
+def step(world: World, state: State, i: int, actions: Array, terms: Array) -> float:
+    """Play one command in a row and return the reward. An episode that is decided stops at that tick."""
+    game = state.games[i]
+    terms[:] = 0.0
+    start = game.tick
+    command(world, state, i, actions, terms)
+    near = find_near(world, state, i)
+    for _ in range(world.rules[0].command_ticks):
+        tick(world, state, i, near, terms)
+        if game.outcome != RUNNING:
+            break
+    return float(settle(world, state, i, game.tick - start, terms))
+
+
 @entry
 def step_rows(
     world: World,
     state: State,
-    first: int,
-    last: int,
     actions: Array,
     obs: Array,
     mask: Array,
     terms: Array,
     rewards: Array,
+    counters: Array,
+    share: int,
+    looks: int,
 ) -> None:
-    """Step rows first .. last - 1: actions int64 [N, A] in, obs, mask, terms [N, T] and rewards [N] out.
+    """Step the rows taken: actions int64 [N, A] in, obs, mask, terms [N, T] and rewards [N] out.
 
-    An episode that is decided stops at that tick; a row whose episode is over must not be stepped.
+    It ends after so many looks without a row to take. A row whose episode is over must not be stepped.
     """
-    command_ticks = world.rules[0].command_ticks
-    for i in range(first, last):
-        game, row_terms = state.games[i], terms[i]
-        row_terms[:] = 0.0
-        start = game.tick
-        command(world, state, i, actions[i], row_terms)
-        near = find_near(world, state, i)
-        for _ in range(command_ticks):
-            tick(world, state, i, near, row_terms)
-            if game.outcome != RUNNING:
-                break
-        rewards[i] = settle(world, state, i, game.tick - start, row_terms)
-        write_row(world, state, i, obs[i], mask[i])
+    num_rows = actions.shape[0]
+    looked = 0
+    while looked <= looks:
+        first = take_rows(counters, num_rows, share)
+        if first >= num_rows:
+            looked += 1
+            continue
+        looked = 0
+        last = min(first + share, num_rows)
+        for i in range(first, last):
+            rewards[i] = step(world, state, i, actions[i], terms[i])
+            write_row(world, state, i, obs[i], mask[i])
+        report_rows(counters, last - first)
