@@ -111,6 +111,16 @@ class Rows(NamedTuple):
         return Rows(*(None if column is None else column[rows] for column in self))  # type: ignore[arg-type]
 
 
+class _Room:
+    """Arrays for a pass over B rows, kept: to ask the system for pages again would take as long as the
+    products."""
+
+    def __init__(self, spec: PolicySpec, num_rows: int) -> None:
+        stacks = [(2, num_rows, width) for width in spec.network_arch]
+        self.hidden = [np.empty(stack, np.float32) for stack in stacks]
+        self.d_hidden = [np.empty(stack, np.float32) for stack in stacks]
+
+
 class Replica:
     """Learns from some rows of each minibatch: parameters are shared, the gradient is its own."""
 
@@ -119,18 +129,21 @@ class Replica:
         self.grad = np.zeros(count_parameters(spec, num_flat), np.float32)
         self.net_grad = Net(self.grad, spec, num_flat)
         self.head = make_head(spec.action)
+        self._spec = spec
+        self._rooms: dict[int, _Room] = {}  # by the number of rows: few, as sizes repeat
         self._activate, self._backward_activation = ACTIVATIONS[spec.activation]
 
     def evaluate(self, flat: Array, action: Array, mask: Array | None) -> tuple[Array, Array]:
         """Log-probabilities of the first len(action) rows, and values of all."""
-        _, params, values = self._forward(flat)
+        params, values = self._forward(flat, self._room(len(flat)))
         self.head.load(params[: len(action)], self.net.log_std, action, mask)
         return self.head.log_prob, values
 
     def learn(self, rows: Rows, settings: StepSettings) -> tuple[float, ...]:
         """Write the gradient of these rows; returns policy loss, value loss, entropy, KL and clip fraction,
         each a sum with the rows' weights, and the largest |ratio - 1|."""
-        hidden, params, values = self._forward(rows.flat)
+        room = self._room(len(rows.flat))
+        params, values = self._forward(rows.flat, room)
         self.head.load(params, self.net.log_std, rows.action, rows.mask)
         slope = np.empty_like(rows.weight)
         loss, kl, clipped, worst = clipped_losses(
@@ -146,31 +159,35 @@ class Replica:
         d_values = rows.weight * miss
         value_loss = float(d_values.dot(miss))
         d_values *= np.float32(2.0 * settings.vf_coef)
-        self._backward(rows.flat, hidden, self.head.d_params, d_values)
+        self._backward(rows.flat, room, self.head.d_params, d_values)
         if self.net_grad.log_std is not None:
             self.net_grad.log_std[:] = self.head.d_log_std
         bonus = float(rows.weight.dot(entropy))
         return float(loss), value_loss, bonus, float(kl), float(clipped), float(worst)
 
-    def _forward(self, x: Array) -> tuple[list[Array], Array, Array]:
-        """Hidden outputs (each [2, B, H]), actor outputs [B, P] and values [B] for inputs [B, F]."""
-        hidden: list[Array] = []
+    def _room(self, num_rows: int) -> _Room:
+        if num_rows not in self._rooms:
+            self._rooms[num_rows] = _Room(self._spec, num_rows)
+        return self._rooms[num_rows]
+
+    def _forward(self, x: Array, room: _Room) -> tuple[Array, Array]:
+        """Actor outputs [B, P] and values [B] for inputs [B, F]; hidden outputs stay in the room."""
         h = x
-        for weight, bias in self.net.hidden:
-            h = np.matmul(h, weight)
+        for (weight, bias), out in zip(self.net.hidden, room.hidden, strict=True):
+            h = np.matmul(h, weight, out=out)
             self._activate(h, bias)
-            hidden.append(h)
-        actor, critic = hidden[-1]
+        actor, critic = room.hidden[-1]
         weight, bias = self.net.actor_head
         params = actor @ weight
         params += bias
         weight, bias = self.net.critic_head
         values = (critic @ weight)[:, 0]
         values += bias
-        return hidden, params, values
+        return params, values
 
-    def _backward(self, x: Array, hidden: list[Array], d_params: Array, d_values: Array) -> None:
+    def _backward(self, x: Array, room: _Room, d_params: Array, d_values: Array) -> None:
         """Write the gradient of every array; it is the whole of it, so nothing is zeroed first."""
+        hidden, d_hidden = room.hidden, room.d_hidden
         actor, critic = hidden[-1]
         weight, bias = self.net_grad.actor_head
         np.matmul(actor.T, d_params, out=weight)
@@ -178,7 +195,7 @@ class Replica:
         weight, bias = self.net_grad.critic_head
         np.matmul(critic.T, d_values[:, None], out=weight)
         bias[0] = d_values.sum()
-        d = np.empty_like(hidden[-1])
+        d = d_hidden[-1]
         np.matmul(d_params, self.net.actor_head[0].T, out=d[0])
         np.multiply(d_values[:, None], self.net.critic_head[0].T, out=d[1])
         for layer in range(len(hidden) - 1, -1, -1):
@@ -187,4 +204,5 @@ class Replica:
             below = hidden[layer - 1].transpose(0, 2, 1) if layer else x.T
             np.matmul(below, d, out=weight)
             if layer:
-                d = np.matmul(d, self.net.hidden[layer][0].transpose(0, 2, 1))
+                weights = self.net.hidden[layer][0].transpose(0, 2, 1)
+                d = np.matmul(d, weights, out=d_hidden[layer - 1])

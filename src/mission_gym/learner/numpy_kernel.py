@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from typing import TypeVar
@@ -27,6 +26,7 @@ from mission_gym.learner.kernel import (
     mean_stats,
 )
 from mission_gym.policy import Encoded, PolicySpec
+from mission_gym.team import Team
 
 _EVALUATE_ROWS = 2048  # rows per pass over a block: activations stay in the cache
 
@@ -57,7 +57,7 @@ class NumpyKernel:
         )
         self.replicas = [Replica(self.net, spec, num_flat) for _ in range(threads)]
         self.grad = self.replicas[0].grad  # where all gradients are added up
-        self._pool = ThreadPoolExecutor(threads - 1, "replica") if threads > 1 else None
+        self._team = Team(threads - 1, "replica")
         self.load_parameters(initial)
 
     def _share(self, tasks: Iterable[Callable[[Replica], Result]]) -> list[Result]:
@@ -69,10 +69,7 @@ class NumpyKernel:
         def work(place: int) -> list[Result]:
             return [task(self.replicas[place]) for task in shares[place]]
 
-        if self._pool is None:
-            return work(0)
-        others = [self._pool.submit(work, place) for place in range(1, len(shares))]
-        done = [work(0), *(other.result() for other in others)]
+        done = self._team.run([partial(work, place) for place in range(len(shares))])
         return [results[turn] for turn in range(len(done[0])) for results in done if turn < len(results)]
 
     def evaluate(self, inputs: Encoded, action: Array, mask: Array | None) -> tuple[Array, Array]:
@@ -119,7 +116,7 @@ class NumpyKernel:
 
     def _step(self, rows: Rows, settings: StepSettings) -> tuple[float, ...]:
         """One gradient step; returns the columns of `mean_stats`."""
-        if self._pool is None:
+        if len(self.replicas) == 1:
             *sums, worst = self.replicas[0].learn(rows, settings)
         else:
             cuts = np.linspace(0, len(rows.weight), len(self.replicas) + 1).astype(int)

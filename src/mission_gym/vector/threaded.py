@@ -20,6 +20,7 @@ from mission_gym.vector.rows import Rows, make_rows, write_row
 from mission_gym.vector.serial import Ended, SerialVec
 
 _STACK_BYTES = 1 << 18  # hundreds of threads: their stacks must be small
+_WAKING = 4  # threads on their way at once: more would only queue for the interpreter, fewer leave it idle
 
 
 class _Job:
@@ -72,8 +73,8 @@ class ThreadedVec(SerialVec):
         job = _Job(ids, actions, rows)
         for row, place in enumerate(ids):
             self._jobs[place] = (job, row)
-        # Each thread wakes the next: all woken at once would only queue for the interpreter.
-        self._gates[ids[0]].release()
+        for place in ids[:_WAKING]:  # each of them wakes another
+            self._gates[place].release()
         job.done.acquire()
         if job.failure is not None:
             raise job.failure
@@ -100,8 +101,8 @@ class ThreadedVec(SerialVec):
             if task is None:
                 return
             job, row = task
-            if row + 1 < len(job.ids):
-                gates[job.ids[row + 1]].release()
+            if row + _WAKING < len(job.ids):
+                gates[job.ids[row + _WAKING]].release()
             try:
                 over = self._step_row(slot, row, job.actions[row], job.rows)
                 if over is not None:

@@ -14,7 +14,6 @@ import numpy as np
 
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
-from mission_gym.missions.capture.helpers import Helpers
 from mission_gym.missions.capture.scenario import Scenario, load_scenario
 from mission_gym.missions.capture.sim.layout import (
     NUM_ACTIONS,
@@ -25,7 +24,11 @@ from mission_gym.missions.capture.sim.layout import (
     num_features,
 )
 from mission_gym.missions.capture.sim.rows import begin_rows, step_rows
+from mission_gym.missions.capture.sim.sharing import open_rows
 from mission_gym.missions.capture.world import make_world
+from mission_gym.team import Team
+
+_SHARES_PER_THREAD = 16  # the end of a step waits for no more than one of them
 
 _COUNTS = (
     "integrity_lost",
@@ -65,8 +68,11 @@ class Simulator:
         self._obs, self._mask = self.make_outputs()
         self._terms, self._rewards = np.empty((num_rows, len(TERMS))), np.empty(num_rows)
         outputs = (self._obs, self._mask, self._terms, self._rewards)
-        work = partial(step_rows, self.world, self.state, self._actions, *outputs)
-        self._helpers = Helpers(work, num_rows, min(threads, num_rows) - 1)
+        num_threads = min(threads, num_rows)
+        self._taken = np.zeros(1, np.int64)  # rows of this step
+        share = -(-num_rows // (_SHARES_PER_THREAD * num_threads if num_threads > 1 else 1))
+        work = partial(step_rows, self.world, self.state, self._actions, *outputs, self._taken, share)
+        self._team, self._tasks = Team(num_threads - 1, "capture"), [work] * num_threads
         self._shown = [(name, k) for k, name in enumerate(TERMS) if scenario.reward[name].enabled]
 
     def seed(self, rows: Array, seeds: Array) -> None:
@@ -87,7 +93,8 @@ class Simulator:
     def step(self, actions: Array) -> Shown:
         """Play one command in every row; actions int64 [N, A]."""
         self._actions[:] = actions
-        self._helpers.run()
+        open_rows(self._taken)
+        self._team.run(self._tasks)
         ended = self.state.games["outcome"] != RUNNING
         return Shown(self._obs.copy(), self._mask.copy(), self._terms.T.copy(), self._rewards.copy(), ended)
 
@@ -132,7 +139,7 @@ class Simulator:
 
     def close(self) -> None:
         """End the threads."""
-        self._helpers.close()
+        self._team.close()
 
     def _layout(self) -> str:
         """What a saved state must fit."""

@@ -28,7 +28,7 @@ from mission_gym.missions.capture.sim.motion import can_touch, move, stay_inside
 from mission_gym.missions.capture.sim.objective import goal_distance, potential, run_objective, settle
 from mission_gym.missions.capture.sim.observation import write_row
 from mission_gym.missions.capture.sim.sensing import update_sight, update_tracks
-from mission_gym.missions.capture.sim.sharing import report_rows, take_rows
+from mission_gym.missions.capture.sim.sharing import take_rows
 from mission_gym.missions.capture.sim.tagging import attack, defend
 
 
@@ -210,24 +210,17 @@ def step_rows(
     mask: Array,
     terms: Array,
     rewards: Array,
-    counters: Array,
+    taken: Array,
     share: int,
-    looks: int,
 ) -> None:
     """Step the rows taken: actions int64 [N, A] in, obs, mask, terms [N, T] and rewards [N] out.
 
-    It ends after so many looks without a row to take. A row whose episode is over must not be stepped.
+    A row whose episode is over must not be stepped.
     """
     num_rows = actions.shape[0]
-    looked = 0
-    while looked <= looks:
-        first = take_rows(counters, num_rows, share)
-        if first >= num_rows:
-            looked += 1
-            continue
-        looked = 0
-        last = min(first + share, num_rows)
-        for i in range(first, last):
+    first = take_rows(taken, num_rows, share)
+    while first < num_rows:
+        for i in range(first, min(first + share, num_rows)):
             rewards[i] = step(world, state, i, actions[i], terms[i])
             write_row(world, state, i, obs[i], mask[i])
-        report_rows(counters, last - first)
+        first = take_rows(taken, num_rows, share)
