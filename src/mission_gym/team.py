@@ -15,24 +15,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mission_gym.compiled import atomic_add, atomic_read, atomic_write, entry
+from mission_gym.compiled import atomic_add, atomic_read, entry
 from mission_gym.data import Array
 
 Result = TypeVar("Result")
 
-_ROUND, _DONE, _NUM_COUNTERS = 0, 16, 32  # in cache lines of their own
+# Rounds begun and tasks done since the start, in cache lines of their own.
+_ROUND, _DONE, _NUM_COUNTERS = 0, 16, 32
 _LOOKS = 1_500_000  # about half a millisecond
 
 
 @entry
-def _open(counters: Array) -> None:
-    atomic_write(counters, _DONE, 0)
-    atomic_add(counters, _ROUND, 1)
-
-
-@entry
-def _report(counters: Array) -> None:
-    atomic_add(counters, _DONE, 1)
+def _count(counters: Array, place: int) -> None:
+    atomic_add(counters, place, 1)
 
 
 @entry
@@ -46,11 +41,11 @@ def _await_round(counters: Array, seen: int, looks: int) -> int:
 
 
 @entry
-def _await_done(counters: Array, num_tasks: int, looks: int) -> bool:
-    """Whether all tasks are done, at once or within so many looks."""
-    while atomic_read(counters, _DONE) < num_tasks and looks > 0:
+def _await_done(counters: Array, num_done: int, looks: int) -> bool:
+    """Whether so many tasks are done, at once or within so many looks."""
+    while atomic_read(counters, _DONE) < num_done and looks > 0:
         looks -= 1
-    return bool(atomic_read(counters, _DONE) == num_tasks)
+    return bool(atomic_read(counters, _DONE) == num_done)
 
 
 class _Board:
@@ -76,7 +71,7 @@ class _Board:
                 results[place] = task()
             except BaseException as error:  # noqa: BLE001  border: a thread; raised by `run`
                 self.error = error
-            _report(self.counters)
+            _count(self.counters, _DONE)
 
     def help(self) -> None:
         """What a helper does."""
@@ -106,6 +101,7 @@ class Team:
 
     def __init__(self, num_helpers: int, name: str) -> None:
         self._board = board = _Board()
+        self._num_done = 0  # tasks, once the round under way is over
         for _ in range(num_helpers):
             threading.Thread(target=board.help, name=name, daemon=True).start()
         self.close: Callable[[], Any] = weakref.finalize(self, board.close)
@@ -116,11 +112,12 @@ class Team:
             return [tasks[0]()]
         board = self._board
         board.results, board.error = [None] * len(tasks), None
-        board.tasks = list(enumerate(tasks))[::-1]
-        _open(board.counters)
+        self._num_done += len(tasks)
+        board.tasks = list(enumerate(tasks))[::-1]  # from now on they are taken
+        _count(board.counters, _ROUND)
         board.wake()
         board.work()
-        while not _await_done(board.counters, len(tasks), _LOOKS):
+        while not _await_done(board.counters, self._num_done, _LOOKS):
             time.sleep(0)  # a helper has a task in hand and no core
         if board.error is not None:
             raise board.error
