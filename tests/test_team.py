@@ -50,6 +50,15 @@ def test_two_tasks_run_at_the_same_time_also_after_the_helper_slept():
     team.close()
 
 
+def test_tasks_that_wait_for_each_other_meet_whenever_the_helper_falls_asleep():
+    team = Team(1, "meet")
+    for pause in range(400):  # around the half millisecond after which it sleeps
+        time.sleep(pause * 1e-5)
+        meeting = threading.Barrier(2, timeout=20.0)
+        team.run([meeting.wait, meeting.wait])
+    team.close()
+
+
 def test_an_error_of_any_thread_is_raised_and_the_team_goes_on():
     team = Team(1, "errors")
     meeting = threading.Barrier(2, timeout=10.0)

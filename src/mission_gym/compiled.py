@@ -14,23 +14,38 @@ from numba.core import cgutils
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_OPTIONS: dict[str, Any] = {"error_model": "numpy"}  # a division that may raise would keep loops from SIMD
 # Nothing compiled here allocates, so reference counts, an atomic operation for each array passed on, are left
-# out: they took a third of the simulator's time. A division that may raise would keep loops from SIMD.
-_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+# out: they took a third of the simulator's time.
+_UNCOUNTED = {**_OPTIONS, "_nrt": False}
 _intrinsic = cast(Callable[[Callable[..., Any]], Callable[..., Any]], extending.intrinsic)
 
 
 def kernel(function: Function) -> Function:
     """Compile a part; it ends up inside the entries that call it."""
-    return cast(Function, numba.njit(**_OPTIONS)(function))
+    return cast(Function, numba.njit(**_UNCOUNTED)(function))
 
 
 def entry(function: Function) -> Function:
     """Compile a function that Python calls: it frees the GIL and is cached on disk."""
+    return _cached(function, _UNCOUNTED)
+
+
+def matrix_kernel(function: Function) -> Function:
+    """As `kernel`, for products of matrices and for views, which numba can't do without counting."""
+    return cast(Function, numba.njit(**_OPTIONS)(function))
+
+
+def matrix_entry(function: Function) -> Function:
+    """As `entry`, likewise."""
+    return _cached(function, _OPTIONS)
+
+
+def _cached(function: Function, options: dict[str, Any]) -> Function:
     try:
-        return cast(Function, numba.njit(nogil=True, cache=True, **_OPTIONS)(function))
+        return cast(Function, numba.njit(nogil=True, cache=True, **options)(function))
     except RuntimeError:  # no folder can be written to, as in some containers: compile every time
-        return cast(Function, numba.njit(nogil=True, **_OPTIONS)(function))
+        return cast(Function, numba.njit(nogil=True, **options)(function))
 
 
 @_intrinsic

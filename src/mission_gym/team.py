@@ -2,7 +2,7 @@
 
 To wake a thread takes as long as such a task, so a helper first looks for the next round for about half a
 millisecond, without the GIL, and only then sleeps. Nobody waits for a helper that sleeps or comes late: the
-others take its tasks.
+others take its tasks. Up to one task for each thread may wait for each other, as every thread wakes.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class _Board:
                 continue
             awake.clear()
             self.sleepers.append(awake)
-            if not self.closed:  # else it may have been too late to be woken
+            # Else it may have been too late to be woken.
+            if not self.closed and _await_round(self.counters, seen, 0) == seen:
                 awake.wait()
 
     def wake(self) -> None:

@@ -86,7 +86,7 @@ def _measure(case: PpoCase, repeats: int) -> list[Row]:
 
 def _list_forms(env_id: str, flags: dict[str, Any]) -> list[Job]:
     """Each side in each of its forms; the seed is still to come."""
-    workers = {"vector": "workers", "num_workers": usable_cores()}
+    workers = {"vector": "workers", "num_workers": usable_cores(), "threads": "auto"}
     forms = [
         Job(OURS, env_id, flags | {"vector": "serial"}, form=_ONE_CORE),
         Job(OURS, env_id, flags | workers, form=_ALL_CORES),

@@ -55,7 +55,7 @@ def demo(args: Sequence[str]) -> int:
         "env_kwargs": [f"level={flags.level}"],
     }  # fmt: skip
     resolved = resolve(CAPTURE_ID, _VALUES | values)
-    wait = compile_beside(CAPTURE_ID)
+    wait = compile_beside(CAPTURE_ID, learner=True)
     from mission_gym.run.starting import start_run
 
     wait()

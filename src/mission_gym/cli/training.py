@@ -65,7 +65,7 @@ class BranchFlags(LayerFlags):
 def train(args: Sequence[str]) -> int:
     """`mission-gym train [ENV]`."""
     resolved = read_training(args)
-    wait = compile_beside(resolved.config.env.env_id)
+    wait = compile_beside(resolved.config.env.env_id, learner=resolved.config.run.algo == "ppo")
     from mission_gym.run.starting import start_run
 
     wait()

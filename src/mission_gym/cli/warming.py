@@ -1,4 +1,4 @@
-"""Compiles the simulator of a mission in a thread, while the command loads everything else."""
+"""Compiles a mission's simulator and the learner in a thread, while the command loads everything else."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _SIMULATORS = {
     CAPTURE_ID: "mission_gym.missions.capture.simulator",
     PLACEMENT_ID: "mission_gym.missions.placement.simulator",
 }
-_PATIENCE_S = 1.0  # loading the compiled simulator from the disk takes about half a second
+_LEARNER = "mission_gym.learner.numpy_kernel"
+_PATIENCE_S = 1.0  # to load what was compiled from the disk takes about half a second
 
 
-def compile_beside(env_id: str) -> Callable[[], None]:
-    """Begin to compile if the environment is a mission; what comes back waits for the end."""
-    if env_id not in _SIMULATORS:
-        return lambda: None
-    thread = threading.Thread(target=_compile, args=(_SIMULATORS[env_id],), daemon=True)
+def compile_beside(env_id: str, *, learner: bool) -> Callable[[], None]:
+    """Begin to compile what the command will need; what comes back waits for the end."""
+    parts = {"simulator": _SIMULATORS.get(env_id), "learner": _LEARNER if learner else None}
+    thread = threading.Thread(target=_compile, args=(parts,), daemon=True)
     thread.start()
 
     def wait() -> None:
@@ -30,16 +30,22 @@ def compile_beside(env_id: str) -> Callable[[], None]:
     return wait
 
 
-def _compile(module_name: str) -> None:
-    simulator = importlib.import_module(module_name)
+def _compile(parts: dict[str, str | None]) -> None:
+    for name, module_name in parts.items():
+        if module_name is not None:
+            _compile_part(name, module_name)
+
+
+def _compile_part(name: str, module_name: str) -> None:
+    module = importlib.import_module(module_name)
 
     def say() -> None:
-        if simulator.is_compiling():
-            note("compiling the simulator (about 15 s, once)")
+        if module.is_compiling():
+            note(f"compiling the {name} (about 15 s, once)")
 
     timer = threading.Timer(_PATIENCE_S, say)
     timer.start()
     try:
-        simulator.compile_kernels()
+        module.compile_kernels()
     finally:
         timer.cancel()

@@ -1,102 +1,123 @@
-"""Action distributions with hand-written gradients, for the NumPy kernel.
+"""Action distributions with hand-written gradients, compiled, for the analytic kernel.
 
-`load` computes the log-probability of stored actions; `backward` turns d loss / d log pi into
-d loss / d actor outputs, with the entropy bonus added. One class per kind of action.
+`forward` writes the log-probability of stored actions [B, K]; `backward` turns d loss / d log pi [B] into
+d loss / d actor outputs [B, P], with an entropy bonus [B] added, and writes the entropy [B]. Actions are
+float32 for every kind, so that one compiled pass serves all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+import math
 
 import numpy as np
 
-from mission_gym.data import ActionSpec, Array
-from mission_gym.learner.loops import backward_categories, forward_categories
-from mission_gym.policy.sampling import HALF_LOG_2PI
+from mission_gym.compiled import kernel
+from mission_gym.data import Array
+from mission_gym.policy.sampling import FILLER, HALF_LOG_2PI
 
-_NO_MASK = np.zeros((0, 0), np.bool_)
+KINDS = ("categories", "binary", "box")
+CATEGORIES, BINARY, BOX = range(3)
 
-
-class Head(Protocol):
-    """See the module."""
-
-    log_prob: Array  # float32 [B]
-    d_params: Array  # float32 [B, P]
-    d_log_std: Array | None  # float32 [K]
-
-    def load(self, params: Array, log_std: Array | None, action: Array, mask: Array | None) -> None: ...
-
-    def backward(self, slope: Array, bonus: Array) -> Array:
-        """`slope` = d loss / d log pi [B], `bonus` = entropy weight per row; returns the entropy [B]."""
+_ZERO, _ONE, _FILLER = np.float32(0.0), np.float32(1.0), np.float32(FILLER)
 
 
-class CategoricalHead:
-    """Discrete and MultiDiscrete: a softmax for each part, with masks."""
+@kernel
+def forward_categories(
+    params: Array, mask: Array, edges: Array, action: Array, p: Array, log_p: Array, log_prob: Array
+) -> None:
+    """A softmax for each part of the logits: part k holds the columns edges[k] to edges[k + 1].
 
-    d_log_std: Array | None = None
-
-    def __init__(self, action: ActionSpec) -> None:
-        self.edges = np.cumsum([0, *action.nvec])  # part k holds the columns edges[k] to edges[k + 1]
-
-    def load(self, params: Array, log_std: Array | None, action: Array, mask: Array | None) -> None:
-        self.action = action
-        self.p, self.log_p = np.empty_like(params), np.empty_like(params)
-        self.log_prob = np.empty(len(params), np.float32)
-        masks = _NO_MASK if mask is None else mask
-        forward_categories(params, masks, self.edges, action, self.p, self.log_p, self.log_prob)
-
-    def backward(self, slope: Array, bonus: Array) -> Array:
-        self.d_params, entropy = np.empty_like(self.p), np.empty_like(slope)
-        backward_categories(self.p, self.log_p, self.edges, self.action, slope, bonus, self.d_params, entropy)
-        return entropy
-
-
-class BinaryHead:
-    """MultiBinary: independent bits."""
-
-    d_log_std: Array | None = None
-
-    def __init__(self, action: ActionSpec) -> None:
-        pass
-
-    def load(self, params: Array, log_std: Array | None, action: Array, mask: Array | None) -> None:
-        self.logits = params
-        self.sigma = 1.0 / (1.0 + np.exp(-params))
-        self.softplus = np.logaddexp(np.float32(0.0), params)
-        self.action = action.astype(np.float32)
-        self.log_prob = (self.action * params - self.softplus).sum(axis=-1)
-
-    def backward(self, slope: Array, bonus: Array) -> Array:
-        flat = self.logits * self.sigma * (1.0 - self.sigma)
-        self.d_params = slope[:, None] * (self.action - self.sigma) + bonus[:, None] * flat
-        return np.asarray((self.softplus - self.logits * self.sigma).sum(axis=-1))
+    mask: bool [B, P], or empty if everything is legal. A masked entry has p = 0 and log p = the filler.
+    """
+    for i in range(len(action)):
+        chosen = 0.0
+        for k in range(len(edges) - 1):
+            highest = _FILLER
+            for j in range(edges[k], edges[k + 1]):
+                z = params[i, j] if mask.size == 0 or mask[i, j] else _FILLER
+                log_p[i, j] = z
+                highest = max(highest, z)
+            total = 0.0
+            for j in range(edges[k], edges[k + 1]):
+                e = math.exp(log_p[i, j] - highest) if log_p[i, j] > _FILLER else 0.0
+                p[i, j] = e
+                total += e
+            log_total = np.float32(math.log(total))
+            for j in range(edges[k], edges[k + 1]):
+                p[i, j] /= total
+                log_p[i, j] = max(log_p[i, j] - highest - log_total, _FILLER)
+            chosen += log_p[i, edges[k] + int(action[i, k])]
+        log_prob[i] = chosen
 
 
-class GaussianHead:
-    """Box: a mean per dimension and a log-deviation that does not depend on the state."""
+@kernel
+def backward_categories(
+    p: Array, log_p: Array, edges: Array, action: Array, slope: Array, bonus: Array, d_params: Array,
+    entropy: Array,
+) -> None:  # fmt: skip
+    for i in range(len(action)):
+        whole = 0.0
+        for k in range(len(edges) - 1):
+            part = _ZERO
+            for j in range(edges[k], edges[k + 1]):
+                part -= p[i, j] * log_p[i, j]
+            for j in range(edges[k], edges[k + 1]):
+                d_params[i, j] = p[i, j] * (bonus[i] * (log_p[i, j] + part) - slope[i])
+            d_params[i, edges[k] + int(action[i, k])] += slope[i]
+            whole += float(part)
+        entropy[i] = whole
 
-    def __init__(self, action: ActionSpec) -> None:
-        pass
 
-    def load(self, params: Array, log_std: Array | None, action: Array, mask: Array | None) -> None:
-        assert log_std is not None
-        self.log_std, self.inverse = log_std, np.exp(-log_std)
-        self.z = (action - params) * self.inverse
-        self.log_prob = (-0.5 * self.z * self.z - log_std - np.float32(HALF_LOG_2PI)).sum(axis=-1)
+@kernel
+def forward_binary(params: Array, action: Array, p: Array, log_p: Array, log_prob: Array) -> None:
+    """Independent bits; p is their probability and log_p that of 0."""
+    for i in range(len(action)):
+        chosen = 0.0
+        for j in range(action.shape[1]):
+            z = float(params[i, j])
+            p[i, j] = 1.0 / (1.0 + math.exp(-z))
+            softplus = max(z, 0.0) + math.log1p(math.exp(-abs(z)))
+            log_p[i, j] = -softplus
+            chosen += action[i, j] * z - softplus
+        log_prob[i] = chosen
 
-    def backward(self, slope: Array, bonus: Array) -> Array:
-        self.d_params = slope[:, None] * (self.z * self.inverse)
-        self.d_log_std = slope @ (self.z * self.z - 1.0) - bonus.sum()
-        entropy = float((self.log_std + 0.5 + HALF_LOG_2PI).sum())
-        return np.full(len(slope), entropy, np.float32)
+
+@kernel
+def backward_binary(
+    params: Array, p: Array, log_p: Array, action: Array, slope: Array, bonus: Array, d_params: Array,
+    entropy: Array,
+) -> None:  # fmt: skip
+    for i in range(len(action)):
+        whole = 0.0
+        for j in range(action.shape[1]):
+            z, q = params[i, j], p[i, j]
+            d_params[i, j] = slope[i] * (action[i, j] - q) + bonus[i] * z * q * (_ONE - q)
+            whole -= log_p[i, j] + z * q
+        entropy[i] = whole
 
 
-def make_head(action: ActionSpec) -> Head:
-    """The head for one action space."""
-    kinds: dict[str, Callable[[ActionSpec], Head]] = {
-        "categories": CategoricalHead,
-        "binary": BinaryHead,
-        "box": GaussianHead,
-    }
-    return kinds[action.kind](action)
+@kernel
+def forward_box(params: Array, log_std: Array, action: Array, z: Array, log_prob: Array) -> None:
+    """A mean for each dimension, and a log-deviation that does not depend on the state."""
+    for i in range(len(action)):
+        chosen = 0.0
+        for j in range(action.shape[1]):
+            z[i, j] = (action[i, j] - params[i, j]) * math.exp(-log_std[j])
+            chosen -= 0.5 * z[i, j] * z[i, j] + log_std[j] + HALF_LOG_2PI
+        log_prob[i] = chosen
+
+
+@kernel
+def backward_box(
+    z: Array, log_std: Array, slope: Array, bonus: Array, d_params: Array, d_log_std: Array, entropy: Array
+) -> None:
+    whole = 0.0
+    for j in range(len(log_std)):
+        whole += log_std[j] + 0.5 + HALF_LOG_2PI
+        inverse, total = np.float32(math.exp(-log_std[j])), 0.0
+        for i in range(len(slope)):
+            d_params[i, j] = slope[i] * z[i, j] * inverse
+            total += slope[i] * (z[i, j] * z[i, j] - _ONE) - bonus[i]
+        d_log_std[j] = total
+    for i in range(len(slope)):
+        entropy[i] = whole

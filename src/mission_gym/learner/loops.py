@@ -1,4 +1,4 @@
-"""The compiled loops of the NumPy kernel: what a chain of array calls would spend most of its time on.
+"""The compiled loops of the analytic kernels: what a chain of array calls would spend most of its time on.
 
 Each is one pass over its arrays. `tanh` is a ratio of two polynomials, fitted to the largest relative error
 of 2e-8 and right within four units of the last place in float32: NumPy's takes four times as long.
@@ -7,17 +7,17 @@ of 2e-8 and right within four units of the last place in float32: NumPy's takes 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from mission_gym.compiled import entry, kernel
 from mission_gym.data import Array
-from mission_gym.policy.sampling import FILLER
+from mission_gym.learner.kernel import ADAM_BETAS
 
 Real = np.float32 | float
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
-_FILLER = np.float32(FILLER)
 _LIMIT = np.float32(9.0)  # beyond it tanh is 1 in float32
 _P0, _P1, _P2, _P3, _P4 = (
     np.float32(c) for c in (0.99999998, 0.13381052, 3.49561848e-3, 2.06095436e-5, 1.33552314e-8)
@@ -78,57 +78,25 @@ def backward_relu(d: Array, h: Array, d_bias: Array) -> None:
 
 
 @entry
-def forward_categories(
-    params: Array, mask: Array, edges: Array, action: Array, p: Array, log_p: Array, log_prob: Array
-) -> None:
-    """A softmax for each part of the logits [B, P], and the log-probability [B] of the actions [B, K].
-
-    mask: bool [B, P], or empty if everything is legal. A masked entry has p = 0 and log p = the filler.
-    """
-    for i in range(len(params)):
-        chosen = 0.0
-        for k in range(len(edges) - 1):
-            highest = _FILLER
-            for j in range(edges[k], edges[k + 1]):
-                z = params[i, j] if mask.size == 0 or mask[i, j] else _FILLER
-                log_p[i, j] = z
-                highest = max(highest, z)
-            total = 0.0
-            for j in range(edges[k], edges[k + 1]):
-                e = math.exp(log_p[i, j] - highest) if log_p[i, j] > _FILLER else 0.0
-                p[i, j] = e
-                total += e
-            log_total = np.float32(math.log(total))
-            for j in range(edges[k], edges[k + 1]):
-                p[i, j] /= total
-                log_p[i, j] = max(log_p[i, j] - highest - log_total, _FILLER)
-            chosen += log_p[i, edges[k] + action[i, k]]
-        log_prob[i] = chosen
+def activate_elu(x: Array, bias: Array) -> None:
+    """x + bias where that is positive, else exp(x + bias) - 1, in place; shapes as for tanh."""
+    for s in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            for j in range(x.shape[2]):
+                v = x[s, i, j] + bias[s, 0, j]
+                x[s, i, j] = np.float32(math.expm1(v)) if v < _ZERO else v
 
 
 @entry
-def backward_categories(
-    p: Array,
-    log_p: Array,
-    edges: Array,
-    action: Array,
-    slope: Array,
-    bonus: Array,
-    d_params: Array,
-    entropy: Array,
-) -> None:
-    """d loss / d logits [B, P] from d loss / d log pi [B] and an entropy weight [B]; and the entropy [B]."""
-    for i in range(len(p)):
-        whole = 0.0
-        for k in range(len(edges) - 1):
-            part = _ZERO
-            for j in range(edges[k], edges[k + 1]):
-                part -= p[i, j] * log_p[i, j]
-            for j in range(edges[k], edges[k + 1]):
-                d_params[i, j] = p[i, j] * (bonus[i] * (log_p[i, j] + part) - slope[i])
-            d_params[i, edges[k] + action[i, k]] += slope[i]
-            whole += float(part)
-        entropy[i] = whole
+def backward_elu(d: Array, h: Array, d_bias: Array) -> None:
+    """d *= h + 1 where h is negative, in place, and its sums over rows; shapes as for tanh."""
+    d_bias[:] = 0.0
+    for s in range(d.shape[0]):
+        for i in range(d.shape[1]):
+            for j in range(d.shape[2]):
+                v = d[s, i, j] * (_ONE if h[s, i, j] > _ZERO else h[s, i, j] + _ONE)
+                d[s, i, j] = v
+                d_bias[s, 0, j] += v
 
 
 @entry
@@ -189,3 +157,27 @@ def adam(
         first[i] = m
         second[i] = v
         flat[i] -= step_size * m / (math.sqrt(v) * correction + epsilon)
+
+
+# Each activation: x = f(x + bias) in place; and d *= f', from its output h, with the gradient of the bias.
+ACTIVATIONS: dict[str, tuple[Callable[[Array, Array], None], Callable[[Array, Array, Array], None]]] = {
+    "tanh": (activate_tanh, backward_tanh),
+    "relu": (activate_relu, backward_relu),
+    "elu": (activate_elu, backward_elu),
+}
+
+
+def step_adam(
+    vectors: tuple[Array, Array, Array, Array], step: int, learning_rate: float, clip: float, epsilon: float
+) -> None:
+    """Adam's step number `step` with bias correction, in place on parameters, gradient (times `clip`) and
+    both moments."""
+    beta1, beta2 = ADAM_BETAS
+    adam(
+        *vectors,
+        np.float32(clip),
+        np.float32(learning_rate / (1.0 - beta1**step)),
+        np.float32(1.0 / math.sqrt(1.0 - beta2**step)),
+        (np.float32(beta1), np.float32(beta2)),
+        np.float32(epsilon),
+    )

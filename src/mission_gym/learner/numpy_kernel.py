@@ -1,47 +1,39 @@
 """The analytic kernel for MLPs on the CPU: forward, hand-written backward and Adam on flat vectors.
 
-Small networks are bound by call overhead, and this makes a tenth of autograd's calls. With several threads,
-each learns from a fixed part of every minibatch, and their gradients are added in order. It agrees with the
-torch kernel within rounding; bits depend on the number of threads.
+Minibatches are learned from in compiled code, several in one call, so that nothing but arithmetic is left.
+With several threads, each learns from a fixed part of every minibatch. It agrees with the torch kernel within
+rounding; bits depend on the number of threads.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 
-from mission_gym.data import Array
-from mission_gym.learner.analytic import Net, Replica, Rows, count_parameters, step_adam
-from mission_gym.learner.kernel import (
-    ADAM_EPSILON,
-    ADVANTAGE_FLOOR,
-    EpochStats,
-    Samples,
-    StepSettings,
-    mean_stats,
+from mission_gym.data import ActionSpec, Array, LeafSpec
+from mission_gym.learner.analytic import (
+    NUM_STATS,
+    Batch,
+    Net,
+    Numbers,
+    Room,
+    count_parameters,
+    evaluate,
+    learn,
+    make_room,
+    make_shape,
 )
+from mission_gym.learner.kernel import EpochStats, Samples, StepSettings, mean_stats
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.team import Team
 
 _EVALUATE_ROWS = 2048  # rows per pass over a block: activations stay in the cache
-
-Result = TypeVar("Result")
-
-
-def _normalize(advantage: Array, weight: Array) -> Array:
-    centered: Array = advantage - weight.dot(advantage)
-    deviation = math.sqrt(float(weight.dot(centered * centered)))
-    centered *= np.float32(1.0 / max(deviation, ADVANTAGE_FLOOR))
-    return centered
-
-
-def _learn(rows: Rows, settings: StepSettings, replica: Replica) -> tuple[float, ...]:
-    return replica.learn(rows, settings)
+_CALL_S = 0.01  # how long a stop request may wait for compiled code, if a minibatch takes no longer
+_NONE = np.empty(0, np.float32)
+_NO_MASK = np.empty((0, 0), np.bool_)
 
 
 class NumpyKernel:
@@ -49,90 +41,91 @@ class NumpyKernel:
 
     def __init__(self, spec: PolicySpec, num_flat: int, initial: dict[str, Array], threads: int = 1) -> None:
         size = count_parameters(spec, num_flat)
-        self.flat = np.zeros(size, np.float32)
-        self.first, self.second = np.zeros(size, np.float32), np.zeros(size, np.float32)
+        self.flat, self.first, self.second = (np.zeros(size, np.float32) for _ in range(3))
+        self.grads = np.zeros((threads, size), np.float32)
         self.num_steps = 0
         self.net, self.net_first, self.net_second = (
             Net(flat, spec, num_flat) for flat in (self.flat, self.first, self.second)
         )
-        self.replicas = [Replica(self.net, spec, num_flat) for _ in range(threads)]
-        self.grad = self.replicas[0].grad  # where all gradients are added up
+        self._spec, self._num_flat, self._threads = spec, num_flat, threads
+        self._shape = make_shape(spec, num_flat)
         self._team = Team(threads - 1, "replica")
+        self._rooms: dict[tuple[int, int, int], Room] = {}  # by thread and sizes: few, as they repeat
+        self._minibatches = 1  # of a call
         self.load_parameters(initial)
 
-    def _share(self, tasks: Iterable[Callable[[Replica], Result]]) -> list[Result]:
-        """Do the tasks, task i by replica i modulo their number; results in the order of the tasks."""
-        shares: list[list[Callable[[Replica], Result]]] = [[] for _ in self.replicas]
-        for number, task in enumerate(tasks):
-            shares[number % len(shares)].append(task)
-
-        def work(place: int) -> list[Result]:
-            return [task(self.replicas[place]) for task in shares[place]]
-
-        done = self._team.run([partial(work, place) for place in range(len(shares))])
-        return [results[turn] for turn in range(len(done[0])) for results in done if turn < len(results)]
+    def _room(self, rank: int, num_rows: int, mask_size: int) -> Room:
+        key = (rank, num_rows, mask_size)
+        if key not in self._rooms:
+            self._rooms[key] = make_room(self._spec, self._num_flat, num_rows, mask_size)
+        return self._rooms[key]
 
     def evaluate(self, inputs: Encoded, action: Array, mask: Array | None) -> tuple[Array, Array]:
-        def pass_over(start: int) -> Callable[[Replica], tuple[Array, Array]]:
-            rows = slice(start, start + _EVALUATE_ROWS)
-            masked = None if mask is None else mask[rows]
-            return lambda replica: replica.evaluate(inputs.flat[rows], action[rows], masked)
+        flat, action = inputs.flat, np.asarray(action, np.float32)
+        mask = _NO_MASK if mask is None else mask
+        log_prob, values = np.empty(len(action), np.float32), np.empty(len(flat), np.float32)
 
-        passes = self._share(pass_over(start) for start in range(0, len(inputs.flat), _EVALUATE_ROWS))
-        log_probs, values = zip(*passes, strict=True)
-        return np.concatenate(log_probs), np.concatenate(values)
+        def work(rank: int) -> None:
+            for start in range(rank * _EVALUATE_ROWS, len(flat), self._threads * _EVALUATE_ROWS):
+                rows = slice(start, start + _EVALUATE_ROWS)
+                room = self._room(rank, len(values[rows]), 0)
+                out = (log_prob[rows], values[rows])
+                evaluate(self._shape, self.flat, flat[rows], action[rows], mask[rows], room, *out)
+
+        self._team.run([partial(work, rank) for rank in range(self._threads)])
+        return log_prob, values
 
     def load_samples(self, samples: Samples) -> None:
-        self._samples = samples
+        ones = np.ones(len(samples.log_prob), np.float32)
+        self._samples = Batch(
+            flat=samples.inputs.flat,
+            action=np.asarray(samples.action, np.float32),
+            mask=_NO_MASK if samples.mask is None else samples.mask,
+            weight=ones if samples.weight is None else samples.weight,
+            log_prob=samples.log_prob,
+            advantage=samples.advantage,
+            returns=samples.returns,
+        )
+        self._importance = _NONE if samples.importance is None else samples.importance
 
     def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> EpochStats | None:
-        # One gather for the epoch; minibatches are slices of it.
-        samples, index = self._samples, order.ravel()
-        weights = np.ones(len(index), np.float32) if samples.weight is None else samples.weight.take(index)
-        gathered = Rows(
-            flat=samples.inputs.flat.take(index, axis=0),
-            action=samples.action.take(index, axis=0),
-            mask=None if samples.mask is None else samples.mask.take(index, axis=0),
-            weight=weights,
-            log_prob=samples.log_prob.take(index),
-            advantage=samples.advantage.take(index),
-            returns=samples.returns.take(index),
+        numbers = Numbers(
+            learning_rate=settings.learning_rate,
+            clip_range=np.float32(settings.clip_range),
+            ent_coef=np.float32(settings.ent_coef),
+            vf_coef=settings.vf_coef,
+            max_grad_norm=settings.max_grad_norm,
+            normalize_advantage=settings.normalize_advantage,
         )
-        importance = None if samples.importance is None else samples.importance.take(index)
-        stats = []
-        size = order.shape[1]
-        for start in range(0, len(index), size):
+        table = np.empty((len(order), NUM_STATS))
+        made = 0
+        while made < len(order):
             if stop():
                 return None
-            rows = gathered.part(slice(start, start + size))
-            weight = rows.weight * np.float32(1.0 / max(float(rows.weight.sum()), 1.0))
-            advantage = rows.advantage
-            if settings.normalize_advantage:
-                advantage = _normalize(advantage, weight)
-            if importance is not None:
-                advantage = advantage * importance[start : start + size]
-            stats.append(self._step(rows._replace(weight=weight, advantage=advantage), settings))
-        return mean_stats(np.array(stats, np.float64))
+            part = slice(made, made + self._minibatches)
+            begun = time.perf_counter()
+            self._learn(order[part], numbers, table[part])
+            made += self._minibatches
+            if time.perf_counter() - begun < 0.5 * _CALL_S:
+                self._minibatches *= 2
+        return mean_stats(table)
 
-    def _step(self, rows: Rows, settings: StepSettings) -> tuple[float, ...]:
-        """One gradient step; returns the columns of `mean_stats`."""
-        if len(self.replicas) == 1:
-            *sums, worst = self.replicas[0].learn(rows, settings)
-        else:
-            cuts = np.linspace(0, len(rows.weight), len(self.replicas) + 1).astype(int)
-            parts = [rows.part(slice(first, last)) for first, last in pairwise(cuts)]
-            learned = self._share(partial(_learn, part, settings) for part in parts)
-            for replica in self.replicas[1:]:
-                self.grad += replica.grad
-            table = np.array(learned)
-            sums, worst = table[:, :-1].sum(axis=0).tolist(), float(table[:, -1].max())
-        norm = math.sqrt(float(self.grad.dot(self.grad)))
-        if math.isfinite(norm):
-            clip = min(settings.max_grad_norm / (norm + 1e-6), 1.0)
-            self.num_steps += 1
-            vectors = (self.flat, self.grad, self.first, self.second)
-            step_adam(vectors, self.num_steps, settings.learning_rate, clip, ADAM_EPSILON)
-        return *sums, worst, norm
+    def _learn(self, order: Array, numbers: Numbers, table: Array) -> None:
+        """A gradient step for each row of `order`."""
+        threads, size = self._threads, order.shape[1]
+        vectors = (self.flat, self.first, self.second)
+        sums, counter = np.zeros((threads, NUM_STATS)), np.zeros(1, np.int64)
+
+        def work(rank: int) -> int:
+            num_rows = size * (rank + 1) // threads - size * rank // threads
+            room = self._room(rank, num_rows, self._samples.mask.shape[1])
+            return learn(
+                self._shape, vectors, self.grads, self._samples, self._importance, order, numbers,
+                self.num_steps, room, rank, counter, sums, table,
+            )  # fmt: skip
+
+        # Each thread takes one task, as they wait for each other within it.
+        self.num_steps = self._team.run([partial(work, rank) for rank in range(threads)])[0]
 
     def parameters(self) -> dict[str, Array]:
         return {name: view.copy() for name, view in self.net.named().items()}
@@ -151,3 +144,25 @@ class NumpyKernel:
             for name, view in net.named().items():
                 view[:] = arrays[f"{prefix}.{name}"]
         self.num_steps = int(arrays["step"])
+
+
+def compile_kernels() -> None:
+    """Compile the arithmetic, or load it from numba's cache on disk: once per installation and machine it
+    takes about 15 s, then a quarter of a second."""
+    action = ActionSpec("categories", (), "int64", nvec=(2,), start=(0,))
+    spec = PolicySpec((LeafSpec("", (1,), "float32", "vector"),), action, (1,))
+    blank = Net(np.zeros(count_parameters(spec, 1), np.float32), spec, 1).named()
+    kernel = NumpyKernel(spec, 1, blank)
+    inputs, actions, zeros = (
+        Encoded(np.zeros((2, 1), np.float32), ()),
+        np.zeros((2, 1)),
+        np.zeros(2, np.float32),
+    )
+    kernel.evaluate(inputs, actions, None)
+    kernel.load_samples(Samples(inputs, None, actions, zeros, zeros, zeros, None))
+    kernel.epoch(np.arange(2)[None], StepSettings(0.0, 0.2, 0.0, 0.5, 0.5, True), lambda: False)
+
+
+def is_compiling() -> bool:
+    """Whether `compile_kernels` found no cache on disk that it could load."""
+    return bool(evaluate.stats.cache_misses or learn.stats.cache_misses)  # type: ignore[attr-defined]

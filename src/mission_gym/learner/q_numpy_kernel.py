@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from mission_gym.data import Array
-from mission_gym.learner.analytic import ACTIVATIONS, step_adam
+from mission_gym.learner.loops import ACTIVATIONS, step_adam
 from mission_gym.learner.q_kernel import ADAM_EPSILON, Batches, NoiseOf, QSettings, QStats
 from mission_gym.policy import PolicySpec
 from mission_gym.policy.q_numpy import join_streams, stream_names

@@ -43,9 +43,10 @@ from mission_gym.vector.probing import probe_in_worker
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
 
-# Below this many multiply-adds forward in a minibatch, a second thread costs more than it gives. Measured on
-# two cores, gain by the second: 64,64 at batch 512 0.7, at 2048 1.3; 128,128 1.8 and 512,512 1.9 at 2048.
-_WORK_FOR_THREADS = 25_000_000
+# Below this many multiply-adds forward in a minibatch, a second thread gives little or costs more than that.
+# PPO's analytic kernel, measured on two cores, gain by the second: 64,64 at batch 64 1.2, at 512 1.6; 128,128
+# at 64 1.35; 512,512 at 2048 1.9. torch's threads meet at every product.
+_WORK_FOR_THREADS, _WORK_FOR_TORCH_THREADS = 2_500_000, 25_000_000
 _MAX_GROUPS = 64  # of environments that wait, each with a thread of its own
 
 EVALUATION_STEPS = 10_000  # of an episode that has no limit of its own
@@ -217,7 +218,8 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
         )
     threads = config.compute.threads
     if threads == "auto":
-        threads = chosen["compute.threads"] = choose_threads(config, spec)
+        analytic = is_mlp and config.run.algo == "ppo" and config.compute.kernel != "torch"
+        threads = chosen["compute.threads"] = choose_threads(config, spec, analytic)
     devices, analytic = find_devices(), is_mlp
     if config.run.algo == "dqn":
         devices, analytic = dict.fromkeys(devices, False), is_mlp and has_analytic(config, threads)
@@ -270,13 +272,14 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     return limit
 
 
-def choose_threads(config: Config, spec: EnvSpec) -> int:
+def choose_threads(config: Config, spec: EnvSpec, analytic: bool) -> int:
     """One thread for small networks, all usable cores for large ones."""
     widths = (64, *config.policy.network_arch)
     work = 2 * sum(a * b for a, b in pairwise(widths))
     # Convolutions make about 200 multiply-adds a byte of the picture, and a layer of 512 follows.
     work += sum(200 * leaf.size_bytes + 300_000 for leaf in spec.leaves if leaf.kind == "image")
-    return usable_cores() if work * int(config.algorithm.batch_size) >= _WORK_FOR_THREADS else 1
+    enough = _WORK_FOR_THREADS if analytic else _WORK_FOR_TORCH_THREADS
+    return usable_cores() if work * int(config.algorithm.batch_size) >= enough else 1
 
 
 def policy_spec(config: Config, spec: EnvSpec) -> PolicySpec:
