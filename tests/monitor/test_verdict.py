@@ -81,7 +81,7 @@ CASES = {
     "products": (
         UPDATE, {"gradient_steps": 1000, "flops_per_sample": 54e6, "matmul_flops_per_s": 1e11},
         "update arithmetic", "75 % of the time, 70 ms a gradient step, at 49 % of the 100 GFLOP/s",
-        "--n-epochs 5: fewer products (now 10 epochs, 9,000 parameters)",
+        "--n-epochs 5: less to learn from each rollout (now 10 epochs)",
     ),
     "small products": (
         UPDATE, {"gradient_steps": 70_000, "flops_per_sample": 54e3, "matmul_flops_per_s": 1e11},
@@ -92,7 +92,7 @@ CASES = {
     "own network, short": (UPDATE, {"gradient_steps": 70_000}, "update overhead", "1 ms", "--batch-size"),
     "the batch is the rollout": (
         UPDATE, {"gradient_steps": 70_000, "batch_size": 1024, "n_epochs": 1}, "update overhead", "1 ms",
-        "--network-arch: less to learn",
+        "--network-arch: a smaller network",
     ),
     "evaluation": (
         phases(collect=20, env=20, cpu=20, update=15, evaluate=60), {}, "evaluation",

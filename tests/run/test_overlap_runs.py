@@ -83,7 +83,7 @@ def test_interrupted_again_and_again(tmp_path: Path, straight: Callable[..., Run
     interruptions = 0
     while run.read_status()["state"] != "done":
         with resume_run(run, silent) as session:
-            stop_at_poll(session, 45)
+            stop_at_poll(session, 30)
             drain(session)
         interruptions += 1
     assert interruptions > 3
@@ -187,13 +187,13 @@ def test_workers_beyond_recovery_fail_the_run_with_its_checkpoint_kept(tmp_path:
 def test_a_failure_keeps_what_was_learned_and_can_be_mended(
     fail: str, error: type[Exception], match: str, tmp_path: Path
 ) -> None:
-    flags = ON | NO_EVAL | {"env_kwargs": {"fail": fail, "after": 3}, "tune": False}
+    flags = ON | NO_EVAL | {"env_kwargs": {"fail": fail, "after": 8}, "tune": False}
     with pytest.raises(error, match=match), start(tmp_path, FAULTY, **flags) as session:
         drain(session)
     (run,) = list_runs(tmp_path)
     assert run.read_status()["state"] == "failed"
     config = run.config_yaml.read_text()
-    run.config_yaml.write_text(config.replace("after: 3", "after: 100000"))
+    run.config_yaml.write_text(config.replace("after: 8", "after: 100000"))
     resume(run)
     assert run.read_status()["state"] == "done"
 

@@ -127,7 +127,8 @@ def test_a_run_says_which_preset_is_too_large(tmp_path: Path, monkeypatch: pytes
 
 
 def test_ways_to_learn_begin_with_the_fixed_rules_own() -> None:
-    resolved, ruled, environment = opened({"device": "cpu", "precision": "float32"})
+    small = {"n_steps_per_env": 64, "batch_size": 64}  # one thread by the fixed rules
+    resolved, ruled, environment = opened({"device": "cpu", "precision": "float32"} | small)
     ways = list(list_learning(resolved.config, ruled, environment.spec, machine(8)))
     assert ways == [(Way("cpu", "numpy", "float32"), threads) for threads in (1, 4, 8)]
     given, ruled, _ = opened({"kernel": "torch", "threads": 2, "device": "cpu", "precision": "float32"})

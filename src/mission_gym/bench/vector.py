@@ -32,7 +32,7 @@ from mission_gym.policy.sampling import draw_noise
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.collector import clear_block
 from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_blocks
-from mission_gym.run.assemble import choose_acting_rows
+from mission_gym.run.assemble import THREAD_GROUPS, choose_acting_rows
 from mission_gym.vector.api import make_vec
 from mission_gym.vector.workers import WorkersVec
 
@@ -101,7 +101,7 @@ def measure_vector(grid: VectorGrid) -> list[Row]:
     for number, case in enumerate(grid.cases, 1):
         print(f"[{number}/{len(grid.cases)}] {case}", file=sys.stderr)
         rows += _measure_case(case, spins_per_us, grid.seconds)
-    return [*rows, _measure_waiting(grid.waiting_envs), _measure_memory()]
+    return [*rows, *_measure_waiting(grid.waiting_envs), _measure_memory()]
 
 
 def _measure_case(case: Case, spins_per_us: float, seconds: float) -> list[Row]:
@@ -124,7 +124,9 @@ def _measure_case(case: Case, spins_per_us: float, seconds: float) -> list[Row]:
         ours.reset(seed=0)
         contestants["ours"] = partial(_step, ours.step, case.num_envs)
         if weights is not None:
-            contestants["ours collecting"] = stack.enter_context(_collecting(factories, spec, weights, case))
+            contestants["ours collecting"] = stack.enter_context(
+                _collect_case(factories, spec, weights, case)
+            )
         for _ in range(_REPEATS):
             limits.append(_measure_limit(case, spins_per_us, seconds))
             for name, measure in contestants.items():
@@ -178,17 +180,25 @@ def _act_and_step(
     return count / (time.perf_counter() - begun)
 
 
-@contextmanager
-def _collecting(factories: Any, spec: EnvSpec, weights: Weights, case: Case) -> Iterator[Measure]:
-    """Our workers filling blocks of about a quarter of a second."""
+def _collect_case(factories: Any, spec: EnvSpec, weights: Weights, case: Case) -> Any:
+    """Our workers, one for each core, in blocks of about a quarter of a second."""
     workers = min(usable_cores(), case.num_envs)
-    rows = choose_acting_rows(case.num_envs, workers)
     step_s = (case.step_us * (2 if case.reset_steps or case.slow else 1) + 10) * 1e-6
     num_steps = int(np.clip(0.25 * workers / (step_s * case.num_envs), 16, 512))
+    rows = choose_acting_rows(case.num_envs, workers)
+    return _collecting(factories, spec, weights, rows, num_steps, num_workers=workers)
+
+
+@contextmanager
+def _collecting(
+    factories: Any, spec: EnvSpec, weights: Weights, rows: int, num_steps: int, **how: Any
+) -> Iterator[Measure]:
+    """Our workers filling blocks; each acts for `rows` environments at once."""
+    num_envs = len(factories)
     with WorkersVec(
-        factories, spec, case.num_envs, lambda env_id, number: 1000 * env_id + number, num_workers=workers,
-        unit=rows, service=SERVICE, carve=carve_blocks(spec, num_steps, case.num_envs),
-        extra=CollectSetup(PolicySpec(spec.leaves, spec.action), 0, rows, num_steps),
+        factories, spec, num_envs, lambda env_id, number: 1000 * env_id + number, unit=rows,
+        service=SERVICE, carve=carve_blocks(spec, num_steps, num_envs),
+        extra=CollectSetup(PolicySpec(spec.leaves, spec.action), 0, rows, num_steps), **how,
     ) as vec:  # fmt: skip
         collector = RemoteCollector(vec, spec)
         collector.policy.load(weights)
@@ -199,7 +209,7 @@ def _collecting(factories: Any, spec: EnvSpec, weights: Weights, case: Case) -> 
             while time.perf_counter() - begun < seconds:
                 collector.fill(collector.blocks[0], count, lambda: False)
                 clear_block(collector.blocks[0])
-                count += num_steps * case.num_envs
+                count += num_steps * num_envs
             return count / (time.perf_counter() - begun)
 
         yield measure
@@ -269,16 +279,29 @@ def _make_weights(spec: EnvSpec) -> Weights:
     return Weights(0, arrays)
 
 
-def _measure_waiting(num_envs: int, wait_s: float = 0.02) -> Row:
-    """Environments that wait, as threads of one process."""
-    with _closing(make_vec(partial(Burn, wait_s=wait_s), num_envs, backend="threads")) as vec:
+def _measure_waiting(num_envs: int, wait_s: float = 0.02) -> list[Row]:
+    """Environments that wait, as threads of one process: stepped together, and collecting as a run does."""
+    factory = partial(Burn, wait_s=wait_s)
+    spec = probe(factory, "burn")
+    with ExitStack() as stack:
+        vec: Any = stack.enter_context(_closing(make_vec(factory, num_envs, backend="threads")))
         vec.reset(seed=0)
-        rate = statistics.median(_step(vec.step, num_envs, 1.0) for _ in range(_REPEATS))
+        rows = choose_acting_rows(num_envs, min(num_envs, THREAD_GROUPS))
+        collecting = _collecting([factory] * num_envs, spec, _make_weights(spec), rows, 32, threads=True)
+        ways: dict[str, Measure] = {
+            "stepping": partial(_step, vec.step, num_envs),
+            "collecting": stack.enter_context(collecting),
+        }
+        rates = {name: [measure(1.0) for _ in range(_REPEATS)] for name, measure in ways.items()}
     limit = num_envs / wait_s
-    return {
-        "case": f"threads, {num_envs} envs that wait {1000 * wait_s:.0f} ms", "ours": rate, "peers": {},
-        "ratio": None, "unit": "steps/s", "limit": limit, "of_limit": rate / limit,
-    }  # fmt: skip
+    return [
+        {
+            "case": f"{name}, threads, {num_envs} envs that wait {1000 * wait_s:.0f} ms",
+            "ours": statistics.median(column), "peers": {}, "ratio": None, "unit": "steps/s", "limit": limit,
+            "of_limit": statistics.median(column) / limit,
+        }
+        for name, column in rates.items()
+    ]  # fmt: skip
 
 
 def _measure_memory() -> Row:

@@ -14,19 +14,9 @@ from functools import partial
 import numpy as np
 
 from mission_gym.data import ActionSpec, Array, LeafSpec
-from mission_gym.learner.analytic import (
-    NUM_STATS,
-    Batch,
-    Net,
-    Numbers,
-    Room,
-    count_parameters,
-    evaluate,
-    learn,
-    make_room,
-    make_shape,
-)
+from mission_gym.learner.analytic import NUM_STATS, evaluate, learn
 from mission_gym.learner.kernel import EpochStats, Samples, StepSettings, mean_stats
+from mission_gym.learner.network import Batch, Net, Numbers, Room, count_parameters, make_room, make_shape
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.team import Team
 

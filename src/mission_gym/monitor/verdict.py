@@ -178,11 +178,14 @@ def _judge_update(case: _Case) -> Verdict:
         is_arithmetic = reached >= ARITHMETIC_SHARE
         rate = facts.matmul_flops_per_s / 1e9
         evidence += f", at {100 * reached:.0f} % of the {rate:.3g} GFLOP/s of a plain matrix product"
-    fewer = f"--n-epochs {facts.n_epochs // 2}" if facts.n_epochs > 1 else "--network-arch"
+    network = f"--network-arch: a smaller network, fewer products (now {facts.num_parameters:,} parameters)"
+    epochs = (
+        f"--n-epochs {facts.n_epochs // 2}: less to learn from each rollout (now {facts.n_epochs} epochs)"
+    )
+    fewer = epochs if facts.n_epochs > 1 else network
     if is_arithmetic:
-        text = f"{fewer}: fewer products (now {facts.n_epochs} epochs, {facts.num_parameters:,} parameters)"
-        return Verdict("update arithmetic", evidence, (text,))
-    advice = [f"{fewer}: less to learn from each rollout (now {facts.n_epochs} epochs)"]
+        return Verdict("update arithmetic", evidence, (fewer,))
+    advice = [fewer]
     larger = _larger_batch(facts)
     if larger is not None:
         advice.insert(0, f"--batch-size {larger}: fewer, larger gradient steps; learning changes with it")
