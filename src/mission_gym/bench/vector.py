@@ -32,7 +32,7 @@ from mission_gym.policy.sampling import draw_noise
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.collector import clear_block
 from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_blocks
-from mission_gym.run.assemble import THREAD_GROUPS, choose_acting_rows
+from mission_gym.run.assemble import choose_acting_rows
 from mission_gym.vector.api import make_vec
 from mission_gym.vector.workers import WorkersVec
 
@@ -286,8 +286,8 @@ def _measure_waiting(num_envs: int, wait_s: float = 0.02) -> list[Row]:
     with ExitStack() as stack:
         vec: Any = stack.enter_context(_closing(make_vec(factory, num_envs, backend="threads")))
         vec.reset(seed=0)
-        rows = choose_acting_rows(num_envs, min(num_envs, THREAD_GROUPS))
-        collecting = _collecting([factory] * num_envs, spec, _make_weights(spec), rows, 32, threads=True)
+        weights = _make_weights(spec)
+        collecting = _collecting([factory] * num_envs, spec, weights, num_envs, 32, threads=True)
         ways: dict[str, Measure] = {
             "stepping": partial(_step, vec.step, num_envs),
             "collecting": stack.enter_context(collecting),

@@ -48,7 +48,6 @@ from mission_gym.vector.workers import WorkersVec
 # at 64 1.35; 512,512 at 2048 1.9. torch's threads meet at every product.
 _WORK_FOR_THREADS, _WORK_FOR_TORCH_THREADS = 2_500_000, 25_000_000
 _MAX_GROUPS = 64  # of environments that wait, each with a thread of its own
-THREAD_GROUPS = 8  # of them, where all are waited for: while one acts, the others wait
 
 EVALUATION_STEPS = 10_000  # of an episode that has no limit of its own
 
@@ -144,11 +143,10 @@ def choose_num_workers(config: Config, backend: str) -> int:
 
 
 def _count_groups(config: Config) -> int:
-    """How many acting groups are wanted at least: one for each worker; with threads several, and one for each
-    environment where a slow one must stall only its own group."""
-    if config.vector.vector == "threads":
-        wanted = _MAX_GROUPS if config.vector.blocks == "first_ready" else THREAD_GROUPS
-        return min(config.vector.n_envs, wanted)
+    """How many acting groups are wanted at least: one for each worker; with threads one for each environment
+    where a slow one must stall only its own group."""
+    if config.vector.blocks == "first_ready" and config.vector.vector == "threads":
+        return min(config.vector.n_envs, _MAX_GROUPS)
     return choose_num_workers(config, config.vector.vector)
 
 

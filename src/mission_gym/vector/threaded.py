@@ -6,8 +6,12 @@ that rows which are ready need not wait for the slowest of all.
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 
@@ -15,12 +19,12 @@ import numpy as np
 
 from mission_gym.data import Array, StepBatch
 from mission_gym.env.slot import EnvSlot, action_rows
-from mission_gym.errors import EnvFailure, UsageError
+from mission_gym.errors import EnvFailure, MissionGymError, UsageError
 from mission_gym.vector.rows import Rows, make_rows, write_row
 from mission_gym.vector.serial import Ended, SerialVec
 
 _STACK_BYTES = 1 << 18  # hundreds of threads: their stacks must be small
-_WAKING = 4  # threads on their way at once: more would only queue for the interpreter, fewer leave it idle
+_LOOK_EVERY, _BUSY = 64, 0.8  # steps; the share of a core from which on one is not enough
 
 
 class _Job:
@@ -40,10 +44,62 @@ class _Job:
             self.done.release()
 
 
+class _OneCore:
+    """Keeps threads on one core for as long as that is enough. They take turns at the interpreter anyway, and
+    to wake a thread of another core, as every step does, costs an interrupt: three times the rest."""
+
+    def __init__(self) -> None:
+        self._cores = os.sched_getaffinity(0) if sys.platform == "linux" else set()
+        self._is_pinned = len(self._cores) > 1
+        self._threads: set[int] = set()
+        self._looks = count(1)
+        self._wall_s, self._cpu_s = time.monotonic(), time.process_time()
+
+    def join(self) -> None:
+        """Called by each thread that takes part in steps."""
+        thread = threading.get_native_id()
+        if thread not in self._threads:
+            self._threads.add(thread)
+            self._move(0)
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """The thread may use every core meanwhile, as may the processes that it starts."""
+        is_ours = self._is_pinned and threading.get_native_id() in self._threads
+        if is_ours:
+            self._move(0, free=True)
+        try:
+            yield
+        finally:
+            if is_ours:
+                self._move(0)
+
+    def look(self) -> None:
+        """Give all cores back once the process needs more than one."""
+        if not self._is_pinned or next(self._looks) % _LOOK_EVERY:
+            return
+        wall_s, cpu_s = time.monotonic(), time.process_time()
+        if cpu_s - self._cpu_s > _BUSY * (wall_s - self._wall_s):
+            self._is_pinned = False
+            for thread in tuple(self._threads):
+                with suppress(OSError):  # it has ended
+                    self._move(thread)
+        self._wall_s, self._cpu_s = wall_s, cpu_s
+
+    def _move(self, thread: int, *, free: bool = False) -> None:
+        if not self._cores:
+            return
+        pinned = self._is_pinned and not free
+        os.sched_setaffinity(thread, {max(self._cores)} if pinned else self._cores)
+        # With BATCH a thread that wakes does not interrupt the one at work.
+        os.sched_setscheduler(thread, os.SCHED_BATCH if pinned else os.SCHED_OTHER, os.sched_param(0))
+
+
 class ThreadedVec(SerialVec):
     """A SerialVec whose rows are stepped side by side."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
+        self._core = _OneCore()
         super().__init__(*args, **options)
         self._jobs: list[tuple[_Job, int] | None] = [None] * self.num_envs  # and the row in it
         self._gates = [threading.Lock() for _ in self._slots]
@@ -68,16 +124,24 @@ class ThreadedVec(SerialVec):
 
     def run(self, ids: list[int], actions: Sequence[Any], rows: Rows) -> StepBatch:
         """Step some rows into arrays of their own; several threads may do so for different rows."""
+        self._core.join()
         rows.terminated[: len(ids)] = rows.truncated[: len(ids)] = False
         rows.valid[: len(ids)] = True
         job = _Job(ids, actions, rows)
         for row, place in enumerate(ids):
             self._jobs[place] = (job, row)
-        for place in ids[:_WAKING]:  # each of them wakes another
-            self._gates[place].release()
+        # Each thread wakes the next: all woken at once would only queue for the interpreter.
+        self._gates[ids[0]].release()
         job.done.acquire()
+        self._core.look()
         if job.failure is not None:
             raise job.failure
+        if self._plain is not None:
+            np.concatenate(
+                [self._slots[place].obs[0] for place in ids],
+                out=_join(rows.obs[0][: len(ids)]),
+                casting="unsafe",
+            )
         return self._finish(ids, rows, dict(sorted(job.ended.items())))
 
     def part(self, first: int, last: int) -> ThreadedPart:
@@ -94,6 +158,7 @@ class ThreadedVec(SerialVec):
 
     def _serve(self, place: int, slot: EnvSlot) -> None:
         """What the thread of one environment does."""
+        self._core.join()
         gates = self._gates
         while True:
             gates[place].acquire()
@@ -101,8 +166,8 @@ class ThreadedVec(SerialVec):
             if task is None:
                 return
             job, row = task
-            if row + _WAKING < len(job.ids):
-                gates[job.ids[row + _WAKING]].release()
+            if row + 1 < len(job.ids):
+                gates[job.ids[row + 1]].release()
             try:
                 over = self._step_row(slot, row, job.actions[row], job.rows)
                 if over is not None:
@@ -110,6 +175,14 @@ class ThreadedVec(SerialVec):
             except Exception as error:  # noqa: BLE001  border: a thread; told to whoever waits
                 job.failure = error
             job.leave()
+
+    def _begin(self, slot: EnvSlot, episode: int, **how: Any) -> None:
+        with self._core.left():
+            super()._begin(slot, episode, **how)
+
+    def _revive(self, slot: EnvSlot, failure: MissionGymError, episode: int | None, **how: Any) -> None:
+        with self._core.left():
+            super()._revive(slot, failure, episode, **how)
 
     def _step_row(self, slot: EnvSlot, row: int, action: Any, rows: Rows) -> Ended | None:
         if self._watch is not None:
@@ -123,8 +196,14 @@ class ThreadedVec(SerialVec):
             if slot.ended:
                 rows.terminated[row], rows.truncated[row] = terminated, truncated
                 over = self._end(slot, slot.finish(terminated), None)
-        write_row(slot, row, rows.obs, rows.mask)
+        if self._plain is None:  # else `run` writes all of them at once
+            write_row(slot, row, rows.obs, rows.mask)
         return over
+
+
+def _join(leaf: Array) -> Array:
+    """A leaf [B, ...] with its first two axes as one."""
+    return leaf.reshape(-1, *leaf.shape[2:])
 
 
 class ThreadedPart:

@@ -1,0 +1,81 @@
+"""Threads of environments that wait: on one core while that is enough, and never their children."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from mission_gym.env.probe import probe
+from mission_gym.vector.threaded import ThreadedVec
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2,
+    reason="needs two cores, and Linux to move threads",
+)
+
+
+class Where(gym.Env):
+    """Notes the cores of its steps, and of a process that each reset starts; a step burns `burn_s`."""
+
+    def __init__(self, burn_s=0.0):
+        self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.burn_s, self.steps, self.cores, self.child_cores = burn_s, 0, [], []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        code = "import os; print(len(os.sched_getaffinity(0)), os.sched_getscheduler(0))"
+        self.child_cores.append(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.cores.append(len(os.sched_getaffinity(0)))
+        end = time.thread_time() + self.burn_s
+        while time.thread_time() < end:
+            pass
+        return np.zeros(1, np.float32), 0.0, False, self.steps >= 5, {}
+
+
+def run(num_steps, **kwargs):
+    """In a thread of its own, which the vector may keep on one core."""
+    envs = []
+
+    def make():
+        envs.append(Where(**kwargs))
+        return envs[-1]
+
+    def work():
+        spec = probe(make, "where")
+        del envs[:]
+        with ThreadedVec(make, spec, 3, lambda env_id, number: number) as vec:
+            vec.reset()
+            for _ in range(num_steps):
+                vec.step(np.zeros(3, np.int64))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return envs
+
+
+def test_steps_share_one_core_and_processes_of_environments_have_all():
+    everything = str(len(os.sched_getaffinity(0)))
+    for env in run(12):
+        assert set(env.cores) == {1}
+        assert env.child_cores == [[everything, "0"]] * 3  # and the usual scheduling
+    assert len(os.sched_getaffinity(0)) > 1
+
+
+def test_a_busy_process_gets_all_cores_back(monkeypatch):
+    monkeypatch.setattr("mission_gym.vector.threaded._BUSY", 0.1)  # other tests may need the core as well
+    for env in run(140, burn_s=0.001):
+        assert env.cores[0] == 1
+        assert env.cores[-1] == len(os.sched_getaffinity(0))
