@@ -1,10 +1,11 @@
 """How loops are compiled: numba without the GIL, without fastmath, without numba's own threads.
 
-Threads that share compiled work meet at counters in an int64 array, with the atomic operations below.
+Threads that share compiled work meet at counters in an int64 array, with the operations at the end.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -46,6 +47,13 @@ def _cached(function: Function, options: dict[str, Any]) -> Function:
         return cast(Function, numba.njit(nogil=True, cache=True, **options)(function))
     except RuntimeError:  # no folder can be written to, as in some containers: compile every time
         return cast(Function, numba.njit(nogil=True, **options)(function))
+
+
+# Let another thread have this core: whoever waits in a loop must, or on a busy machine those who are waited
+# for would not get one.
+yield_core = numba.types.ExternalFunction(
+    "SwitchToThread" if sys.platform == "win32" else "sched_yield", numba.int32()
+)
 
 
 @_intrinsic

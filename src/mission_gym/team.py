@@ -8,21 +8,21 @@ others take its tasks. Up to one task for each thread may wait for each other, a
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from mission_gym.compiled import atomic_add, atomic_read, entry
+from mission_gym.compiled import atomic_add, atomic_read, entry, yield_core
 from mission_gym.data import Array
 
 Result = TypeVar("Result")
 
 # Rounds begun and tasks done since the start, in cache lines of their own.
 _ROUND, _DONE, _NUM_COUNTERS = 0, 16, 32
-_LOOKS = 1_500_000  # about half a millisecond
+_LOOKS = 500_000  # about half a millisecond
+_YIELD_EVERY = 1024  # looks
 
 
 @entry
@@ -31,21 +31,14 @@ def _count(counters: Array, place: int) -> None:
 
 
 @entry
-def _await_round(counters: Array, seen: int, looks: int) -> int:
-    """The number of the round, once it is not `seen` any more or after so many looks."""
-    number = atomic_read(counters, _ROUND)
-    while number == seen and looks > 0:
-        number = atomic_read(counters, _ROUND)
-        looks -= 1
-    return int(number)
-
-
-@entry
-def _await_done(counters: Array, num_done: int, looks: int) -> bool:
-    """Whether so many tasks are done, at once or within so many looks."""
-    while atomic_read(counters, _DONE) < num_done and looks > 0:
-        looks -= 1
-    return bool(atomic_read(counters, _DONE) == num_done)
+def _await(counters: Array, place: int, number: int, looks: int) -> int:
+    """The counter, once it has reached the number or after so many looks."""
+    for look in range(looks):
+        if atomic_read(counters, place) >= number:
+            break
+        if look % _YIELD_EVERY == _YIELD_EVERY - 1:
+            yield_core()
+    return int(atomic_read(counters, place))
 
 
 class _Board:
@@ -77,15 +70,15 @@ class _Board:
         """What a helper does."""
         awake, seen = threading.Event(), 0
         while not self.closed:
-            number = _await_round(self.counters, seen, _LOOKS)
-            if number != seen:
+            number = _await(self.counters, _ROUND, seen + 1, _LOOKS)
+            if number > seen:
                 seen = number
                 self.work()
                 continue
             awake.clear()
             self.sleepers.append(awake)
             # Else it may have been too late to be woken.
-            if not self.closed and _await_round(self.counters, seen, 0) == seen:
+            if not self.closed and _await(self.counters, _ROUND, seen + 1, 0) == seen:
                 awake.wait()
 
     def wake(self) -> None:
@@ -118,8 +111,8 @@ class Team:
         _count(board.counters, _ROUND)
         board.wake()
         board.work()
-        while not _await_done(board.counters, self._num_done, _LOOKS):
-            time.sleep(0)  # a helper has a task in hand and no core
+        while _await(board.counters, _DONE, self._num_done, _LOOKS) < self._num_done:
+            pass  # a helper is at work
         if board.error is not None:
             raise board.error
         return board.results

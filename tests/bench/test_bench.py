@@ -72,7 +72,7 @@ def test_accounting_tells_the_share_of_each_part():
 
 
 def test_capture_measures_simulator_memory_and_training():
-    rows = measure_capture(CaptureGrid(((1, 1), (4, 2)), ("cpu",), 0.0, 1))
+    rows = measure_capture(CaptureGrid(((1, 1), (4, 2)), (("cpu", 1),), 0.0))
     assert [row["case"] for row in rows] == [
         "simulator, 1 envs, one core",
         "simulator, 4 envs, 2 threads",

@@ -131,7 +131,7 @@ def test_results_stand_side_by_side_with_their_intervals():
 
 
 def test_a_missing_peer_shows_as_missing():
-    assert render(VIEWS["bench"]).splitlines()[2].split() == ["b", "1", "n/a", "n/a"]
+    assert render(VIEWS["bench"]).splitlines()[2].split() == ["b", "1", "s", "n/a", "n/a"]
 
 
 def test_lineage_is_a_tree_from_the_eldest_down():

@@ -32,9 +32,8 @@ class CaptureGrid:
     """What is measured: (environments, threads) of the simulator, presets of the training."""
 
     simulators: tuple[tuple[int, int], ...] = ((1, 1), (16, 1), (256, 1), (1024, 1), (256, 2), (1024, 2))
-    presets: tuple[str, ...] = ("fast",)
+    presets: tuple[tuple[str, int], ...] = (("fast", 6),)  # with the updates after the warm-up
     seconds: float = 1.0
-    num_updates: int = 6  # after the warm-up
 
 
 def measure_capture(grid: CaptureGrid) -> list[Row]:
@@ -44,7 +43,7 @@ def measure_capture(grid: CaptureGrid) -> list[Row]:
         print(f"simulator, {num_envs} envs, {threads} threads", file=sys.stderr)
         rows.append(_measure_simulator(num_envs, threads, grid.seconds))
     rows.append(_measure_memory())
-    return rows + [_measure_training(preset, grid.num_updates) for preset in grid.presets]
+    return rows + [_measure_training(preset, num_updates) for preset, num_updates in grid.presets]
 
 
 def _measure_simulator(num_envs: int, threads: int, seconds: float) -> Row:
@@ -108,7 +107,7 @@ def _measure_training(preset: str, num_updates: int) -> Row:
     }  # fmt: skip
     ((_, result),) = run_jobs([Job(OURS, CAPTURE_ID, flags)], at_once=1)
     row = _row(f"training, preset {preset}", [result.warm_steps / result.warm_s], _ORIGINAL_TRAINING)
-    return row | {"gradient_steps": result.gradient_steps, "wall_s": result.wall_s}
+    return row | {"gradient_steps": result.gradient_steps, "wall_s": result.wall_s, "bound": result.evidence}
 
 
 def _row(case: str, rates: list[float], original: float) -> Row:

@@ -52,7 +52,8 @@ def _soak(full: bool) -> list[Row]:
 
 
 def _capture(full: bool) -> list[Row]:
-    return measure_capture(CaptureGrid(presets=("fast", "heavy", "beast")) if full else CaptureGrid())
+    larger = (("heavy", 3), ("beast", 1)) if full else ()
+    return measure_capture(CaptureGrid(presets=(*CaptureGrid().presets, *larger)))
 
 
 def _accounting(full: bool) -> list[Row]:

@@ -33,6 +33,7 @@ def train(job: Job, folder: Path) -> Result:
         for _ in updates:
             pass
         warm_s = watch.read_s() - first_s
+    verdict = session.telemetry.summarize()["time/verdict"]
     return Result(
         gradient_steps=session.learner.gradient_steps,
         warm_steps=session.step - warm_from,
@@ -40,6 +41,7 @@ def train(job: Job, folder: Path) -> Result:
         return_mean=session.recorder.rolling().get("rollout/ep_rew_mean"),
         evals=evals,
         report_return=_report(session.run, job.report_episodes) if job.report_episodes else None,
+        evidence=verdict["evidence"] if verdict else "",
     )
 
 

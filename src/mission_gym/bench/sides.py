@@ -48,6 +48,7 @@ class Result:
     return_mean: float | None  # rolling, over the last training episodes
     evals: list[Evaluation]
     report_return: float | None
+    evidence: str = ""  # what ours says bounds it, with the share of the rate of a plain matrix product
     wall_s: float = 0.0  # of the whole process, start-up included; the parent measures it
 
 

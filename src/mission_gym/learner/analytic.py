@@ -12,7 +12,7 @@ import math
 import numpy as np
 import scipy.linalg.cython_blas  # noqa: F401  what numba multiplies with; loaded before threads are capped
 
-from mission_gym.compiled import atomic_add, atomic_read, kernel, matrix_entry, matrix_kernel
+from mission_gym.compiled import atomic_add, atomic_read, kernel, matrix_entry, matrix_kernel, yield_core
 from mission_gym.data import Array
 from mission_gym.learner.heads import (
     BINARY,
@@ -251,8 +251,11 @@ def _gather(
 def _meet(counter: Array, arrivals: int) -> None:
     """Wait until so many ranks have come here since the start."""
     atomic_add(counter, 0, 1)
+    looks = 0
     while atomic_read(counter, 0) < arrivals:
-        pass
+        looks += 1
+        if looks % 1024 == 0:
+            yield_core()
 
 
 @kernel

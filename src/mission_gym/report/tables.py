@@ -207,14 +207,34 @@ def view_findings(findings: Sequence[Document]) -> RenderableType:
 
 
 def view_bench(rows: Sequence[Document]) -> RenderableType:
-    """`bench`: ours beside the peers, and every further key below."""
-    peers = dict.fromkeys(name for row in rows for name in row["peers"])
-    table = make_table("case", "ours", *peers, "ratio", numbers=("ours", *peers, "ratio"))
+    """`bench`: ours beside the best peer; below it every further key, and the machine once."""
+    table = make_table("case", "ours", "unit", "peer", "ratio", numbers=("ours", "peer", "ratio"))
     details: list[RenderableType] = []
+    hidden = ("case", "ours", "ratio", "unit", "machine")
     for row in rows:
-        numbers = (show_number(row["peers"].get(name)) for name in peers)
-        table.add_row(row["case"], show_number(row["ours"]), *numbers, show_number(row["ratio"]))
-        more = {key: value for key, value in row.items() if key not in ("case", "ours", "peers", "ratio")}
-        text = ", ".join(f"{key} {show_value(value)}" for key, value in more.items())
-        details.append(Text(f"{row['case']}: {text}", style="dim"))
+        # The ratio says which way is better.
+        peers = [number for number in row["peers"].values() if number is not None]
+        more_is_better = bool(peers and row["ratio"]) and (row["ours"] >= max(peers)) == (row["ratio"] >= 1)
+        best = (max if more_is_better else min)(peers) if peers else None
+        table.add_row(
+            row["case"], show_number(row["ours"]), row["unit"], show_number(best), show_number(row["ratio"])
+        )
+        more = {key: value for key, value in row.items() if key not in hidden and value not in ("", {}, None)}
+        if more:
+            text = "; ".join(f"{key.replace('_', ' ')} {_show_deep(value)}" for key, value in more.items())
+            details.append(Text(f"{row['case']}: {text}", style="dim"))
+    machine = next((row["machine"] for row in rows if "machine" in row), None)
+    if machine:
+        details.append(Text(f"machine: {_show_deep(machine)}", style="dim"))
     return Group(table, Text(), *details)
+
+
+def _show_deep(value: Any) -> str:
+    """Numbers in four digits, wherever they are."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_show_deep(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(_show_deep(item) for item in value)
+    if isinstance(value, float):
+        return show_number(value)
+    return show_value(value)

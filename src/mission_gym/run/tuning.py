@@ -50,6 +50,9 @@ _SLOWEST_UPDATE_S = (
     500e-6  # a transition, where nothing was measured yet: to tell short runs without measuring
 )
 _TRIAL_BLOCK_S = 0.15
+_REHEARSAL_SHARE = (
+    0.4  # of the time, kept for the real loop of the choice: what it reaches is what is promised
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +173,14 @@ class _Tuner:
         for layout in shortlist(facts, 2):
             facts = self._try(facts, layout)
         for way in self._ways[1:]:
-            if self._left_s() > 0.4 * self._budget_s:
+            if self._left_s() > _REHEARSAL_SHARE * self._budget_s:
                 facts = replace(facts, updates=(*facts.updates, self._time_update(*way)))
         for layout in shortlist(facts, self._count_trials())[2:]:
             facts = self._try(facts, layout)
         choice = choose(facts)
-        while choice.layout not in {trial.layout for trial in facts.trials} and self._left_s() > 0:
+        tried = -1
+        while choice.layout not in {trial.layout for trial in facts.trials} and len(facts.trials) > tried:
+            tried = len(facts.trials)
             facts = self._try(facts, choice.layout)
             choice = choose(facts)
         return self._finish(facts, choice)
@@ -209,7 +214,7 @@ class _Tuner:
 
     def _try(self, facts: Facts, layout: Layout) -> Facts:
         """Collect for real in this layout, if there is time; one that fails is left out."""
-        if len(facts.trials) > 1 and self._left_s() < 0.15 * self._budget_s:
+        if len(facts.trials) > 1 and self._left_s() < _REHEARSAL_SHARE * self._budget_s:
             return facts
         self._say(f"trying {layout}")
         block_s = max(model_collect_s(facts, layout) * layout.n_envs, 1e-9)
@@ -242,9 +247,9 @@ class _Tuner:
         rate, rehearsed = choice.steps_per_s, False
         config = self._settle(apply(self._base, values))
         cycle_s = config.rollout_size / choice.steps_per_s
-        if self._left_s() > 1.0 + 3 * cycle_s:
+        if self._left_s() > 0.5 + 2.5 * cycle_s:
             self._say("rehearsing the choice")
-            rehearsed, seconds = True, min(self._left_s() - 1.0 - cycle_s, 4 * cycle_s + 0.5)
+            rehearsed, seconds = True, min(self._left_s() - 0.5 - cycle_s, 4 * cycle_s + 0.5)
             rate = rehearse(config, self._place(config), seconds)
         scaling = [
             replace(each, steps_per_s=each.steps_per_s * rate / choice.steps_per_s) for each in choice.scaling
