@@ -133,6 +133,7 @@ class Collector:
         self.torn = False
         self._batch: StepBatch | None = None
         size = acting_rows or vec.num_envs
+        self._columns = np.arange(vec.num_envs)
         starts = range(0, vec.num_envs, size)
         self._groups = [
             ((first_row + start) // size, slice(start, min(start + size, vec.num_envs))) for start in starts
@@ -162,17 +163,12 @@ class Collector:
         self.torn = True
         batch, action_spec = self._batch, self.spec.action
         num_steps = block.num_steps
-        noise = [
-            draw_noise(
-                action_spec, generator(self.seed, "act", group, number), num_steps, rows.stop - rows.start
-            )
-            for group, rows in self._groups
-        ]
+        noise = self._draw_noise(block, number)
         block.version[:] = self.policy.version
         act_s = env_s = 0.0
         cpu_before = time.thread_time()
         stopped = False
-        _copy_obs(block, block.filled, batch)
+        copy_obs(block, block.filled, batch)
         for t in range(block.filled, num_steps):
             if stop():
                 stopped = True
@@ -187,8 +183,9 @@ class Collector:
             block.terminated[t], block.truncated[t] = batch.terminated, batch.truncated
             block.valid[t] = batch.valid
             if len(batch.ended):
-                self._keep_finals(block, t, batch)
-            _copy_obs(block, t + 1, batch)
+                block.episodes += batch.episodes
+                self._keep_finals(block, np.full(len(batch.reward), t), self._columns, batch)
+            copy_obs(block, t + 1, batch)
             block.filled = t + 1
         sort_finals(block)
         self._batch = batch
@@ -202,25 +199,43 @@ class Collector:
         """What a row of metrics tells of the collecting: nothing."""
         return {}
 
+    def _draw_noise(self, block: Block, number: int) -> list[Array]:
+        """The noise [T, B, K] of each group for a whole block."""
+        return [
+            draw_noise(
+                self.spec.action,
+                generator(self.seed, "act", group, number),
+                block.num_steps,
+                rows.stop - rows.start,
+            )
+            for group, rows in self._groups
+        ]
+
     def _act(self, block: Block, t: int, batch: StepBatch, noise: list[Array]) -> None:
         """Choose the actions of row t, group by group."""
         for (_, rows), drawn in zip(self._groups, noise, strict=True):
             mask = None if batch.mask is None else batch.mask[rows]
-            out = self.policy.act(tuple(leaf[rows] for leaf in batch.obs), mask, drawn[t])
-            block.action[t, rows], block.log_prob[t, rows] = out.action, out.log_prob
+            self._act_group(block, t, rows, tuple(leaf[rows] for leaf in batch.obs), mask, drawn)
+
+    def _act_group(
+        self, block: Block, t: int, rows: slice, obs: Leaves, mask: Array | None, noise: Array
+    ) -> None:
+        out = self.policy.act(obs, mask, noise[t])
+        block.action[t, rows], block.log_prob[t, rows] = out.action, out.log_prob
 
     @staticmethod
-    def _keep_finals(block: Block, t: int, batch: StepBatch) -> None:
-        block.episodes += batch.episodes
+    def _keep_finals(block: Block, t: Array, columns: Array, batch: StepBatch) -> None:
+        """Keep what episodes ended with; row i of the batch is (t[i], columns[i]) of the block."""
         for position, row in enumerate(batch.ended.tolist()):
             if batch.truncated[row] and not batch.terminated[row]:
+                at, column = int(t[row]), int(columns[row])
                 if not batch.valid[row]:  # lost in a failure: the step before is the last good one
-                    cut_row(block, t, row)
+                    cut_row(block, at, column)
                 mask = None if batch.final_mask is None else batch.final_mask[position]
-                keep_final(block, t, row, tuple(leaf[position] for leaf in batch.final_obs), mask)
+                keep_final(block, at, column, tuple(leaf[position] for leaf in batch.final_obs), mask)
 
 
-def _copy_obs(block: Block, t: int, batch: StepBatch) -> None:
+def copy_obs(block: Block, t: int, batch: StepBatch) -> None:
     for stored, leaf in zip(block.obs, batch.obs, strict=True):
         stored[t] = leaf
     if block.mask is not None:

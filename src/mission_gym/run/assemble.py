@@ -28,6 +28,7 @@ from mission_gym.learner.numpy_kernel import NumpyKernel
 from mission_gym.learner.ppo import PpoLearner, PpoSettings, Schedule
 from mission_gym.policy import Encoder, PolicySpec, QSpec, make_numpy_policy
 from mission_gym.procs import BoundedLog, usable_cores
+from mission_gym.rollout.central import ReadyCollector
 from mission_gym.rollout.collector import ActingPolicy, BlockCollector, Collector, make_block
 from mission_gym.rollout.first_ready import SERVICE as SEGMENT_SERVICE
 from mission_gym.rollout.first_ready import FirstReadyCollector
@@ -183,8 +184,15 @@ def make_collector(
             return vec, ready, [make_block(spec, num_steps, num_envs)]
         remote = RemoteCollector(vec, spec)
         return vec, remote, list(remote.blocks)
-    vec = environment.make_vector(num_envs, seed_of)
-    collector = Collector(vec, make_policy(config, spec), spec, config.run.seed, rows)
+    policy, seed = make_policy(config, spec), config.run.seed
+    collector: BlockCollector
+    if environment.backend == "workers" and rows < num_envs:
+        vec = environment.make_vector(num_envs, seed_of, unit=rows, first_ready=True)
+        assert isinstance(vec, WorkersVec)
+        collector = ReadyCollector(vec, policy, spec, seed, rows)
+    else:
+        vec = environment.make_vector(num_envs, seed_of)
+        collector = Collector(vec, policy, spec, seed, rows)
     return vec, collector, [make_block(spec, num_steps, num_envs) for _ in range(num_blocks)]
 
 
@@ -237,9 +245,7 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
     if acting == "auto":
         acting = chosen["compute.acting"] = "numpy" if is_mlp else "torch"
     if config.compute.acting_rows == "auto":
-        chosen["compute.acting_rows"] = choose_acting_rows(
-            config.vector.n_envs, _count_groups(config) if acting == "numpy" else 1
-        )
+        chosen["compute.acting_rows"] = choose_acting_rows(config.vector.n_envs, _count_groups(config))
     resolved = _settle_way(resolved.with_values(chosen, "plan"), ways, spec)
     if config.compute.overlap == "auto":
         overlap = choose_overlap(resolved.config).value

@@ -172,6 +172,8 @@ class WorkersVec:
         for leaf in self._objects:
             self.board.last[leaf][ids] = self.board.rows.obs[leaf][ids]
         for worker, rows in parts.items():
+            if rows == list(range(len(self.env_ids[worker]))):
+                rows = None  # all of its own, which is faster
             self._pending[worker] = rows
             own = self.board.actions[self.env_ids[worker][0] : self.env_ids[worker][-1] + 1]
             objects = (own if rows is None else own[rows],) if own.dtype == object else ()

@@ -1,0 +1,111 @@
+"""Acting here for workers as they get ready: the same blocks as with one vector in one process."""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from mission_gym.data import Block, EnvSpec, Weights
+from mission_gym.env.probe import probe
+from mission_gym.policy import NumpyPolicy
+from mission_gym.rollout.central import ReadyCollector
+from mission_gym.rollout.collector import Collector, clear_block, make_block
+from mission_gym.vector.crew import Limits
+from mission_gym.vector.serial import SerialVec
+from mission_gym.vector.workers import WorkersVec
+
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "vector")]
+from hazards import Hazard
+from test_remote import SEED, assert_equal_blocks, make_weights, policy_spec, seed_of
+
+NUM_ENVS, NUM_STEPS, ROWS = 6, 40, 2
+
+
+class Uneven(gym.Wrapper):
+    """Steps take a random time, so that any worker may be ready first."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(float(np.random.default_rng().uniform(0, 2e-3)))
+        return self.env.step(action)
+
+
+def make_uneven() -> gym.Env:
+    return Uneven(gym.make("CartPole-v1", max_episode_steps=15))
+
+
+def make_policy(spec: EnvSpec, weights: Weights) -> NumpyPolicy:
+    policy = NumpyPolicy(policy_spec(spec))
+    policy.load(weights)
+    return policy
+
+
+def ready(factory: Any, spec: EnvSpec, num_workers: int) -> WorkersVec:
+    return WorkersVec(
+        factory, spec, NUM_ENVS, seed_of, num_workers=num_workers, unit=ROWS, first_ready=True,
+        limits=Limits(timeout_s=20.0),
+    )  # fmt: skip
+
+
+def collect_straight(spec: EnvSpec, weights: Weights, num_blocks: int) -> list[Block]:
+    """What one vector in this process gives."""
+    blocks = [make_block(spec, NUM_STEPS, NUM_ENVS) for _ in range(num_blocks)]
+    with SerialVec(make_uneven, spec, NUM_ENVS, seed_of) as vec:
+        collector = Collector(vec, make_policy(spec, weights), spec, SEED, ROWS)
+        collector.start()
+        for number, block in enumerate(blocks):
+            assert collector.fill(block, number, lambda: False)
+    return blocks
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_blocks_equal_those_of_one_process(num_workers: int) -> None:
+    spec = probe(make_uneven, "uneven")
+    weights = make_weights(spec)
+    expected = collect_straight(spec, weights, 2)
+    with ready(make_uneven, spec, num_workers) as vec:
+        collector = ReadyCollector(vec, make_policy(spec, weights), spec, SEED, ROWS)
+        collector.start()
+        for number, wanted in enumerate(expected):
+            block = make_block(spec, NUM_STEPS, NUM_ENVS)
+            assert collector.fill(block, number, lambda: False)
+            assert_equal_blocks(block, wanted)
+
+
+@pytest.mark.parametrize("polls", [0, 1, 7, 30])
+def test_a_stop_brings_all_workers_to_the_same_row(polls: int) -> None:
+    spec = probe(make_uneven, "uneven")
+    weights = make_weights(spec)
+    (expected,) = collect_straight(spec, weights, 1)
+    with ready(make_uneven, spec, 3) as vec:
+        collector = ReadyCollector(vec, make_policy(spec, weights), spec, SEED, ROWS)
+        collector.start()
+        block, asked = make_block(spec, NUM_STEPS, NUM_ENVS), iter(range(10**6))
+        assert not collector.fill(block, 0, lambda: next(asked) >= polls)
+        assert block.filled < NUM_STEPS
+        for leaf, wanted in zip(block.obs, expected.obs, strict=True):
+            np.testing.assert_array_equal(leaf[: block.filled + 1], wanted[: block.filled + 1])
+        vec.state()  # it would raise if a worker were under way
+        assert collector.fill(block, 0, lambda: False)
+        assert_equal_blocks(block, expected)
+        clear_block(block)
+
+
+def test_a_worker_that_dies_costs_its_episodes_alone(tmp_path: Path) -> None:
+    once = str(tmp_path / "once")
+    factories = [partial(Hazard, "exit", at=5, once=once), *[Hazard] * (NUM_ENVS - 1)]
+    spec = probe(factories[-1], "hazard")
+    weights = make_weights(spec)
+    with ready(factories, spec, 3) as vec:
+        collector = ReadyCollector(vec, make_policy(spec, weights), spec, SEED, ROWS)
+        collector.start()
+        block = make_block(spec, 12, NUM_ENVS)
+        assert collector.fill(block, 0, lambda: False)
+        assert (~block.valid).any(axis=0).tolist() == [True, True, False, False, False, False]
+        assert vec.statistics()["worker_restarts"] == 1
