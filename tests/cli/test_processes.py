@@ -81,7 +81,7 @@ def test_a_second_interrupt_ends_at_once_with_130(noisy, capsys):
 def test_a_failing_environment_is_exit_3_with_its_own_traceback(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)  # a width that somebody set would fold the lines
-    fault = ["--env-kwargs", "fail=raise", "at=5", "after=3"]
+    fault = ["--env-kwargs", "fail=raise", "at=5", "after=40"]
     args = ["--n-envs", "1", "--n-steps", "64", "--timesteps", "1k", "--no-tensorboard"]
     args += ["--max-restarts", "0"]
     assert main(["train", "mission_gym.env.toys:Faulty", *args, *fault]) == 3
