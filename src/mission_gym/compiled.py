@@ -5,8 +5,10 @@ Threads that share compiled work meet at counters in an int64 array, with the op
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
@@ -47,6 +49,18 @@ def _cached(function: Function, options: dict[str, Any]) -> Function:
         return cast(Function, numba.njit(nogil=True, cache=True, **options)(function))
     except RuntimeError:  # no folder can be written to, as in some containers: compile every time
         return cast(Function, numba.njit(nogil=True, **options)(function))
+
+
+def name_sources(paths: Iterable[Path]) -> str:
+    """A field name for a type that an entry takes: a hash of its sources and of this file.
+
+    numba keys its disk cache by the argument types and the file of the entry alone, so a change in another
+    file would go unseen.
+    """
+    digest = hashlib.sha256()
+    for path in sorted([*paths, Path(__file__)]):
+        digest.update(path.read_bytes())
+    return f"sources_{digest.hexdigest()[:12]}"
 
 
 # Let another thread have this core: whoever waits in a loop must, or on a busy machine those who are waited

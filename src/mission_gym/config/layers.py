@@ -59,8 +59,8 @@ class Resolved:
     @property
     def preset(self) -> str | None:
         """The preset that some value comes from."""
-        names = (source.partition("preset ")[2] for source in self.sources.values())
-        return next(filter(None, names), None)
+        named = (source.split()[1] for source in self.sources.values() if source.startswith("preset "))
+        return next(named, None)
 
     def with_values(self, values: Mapping[str, Any], source: str) -> Resolved:
         """Return a copy with the values at these paths replaced and checked."""

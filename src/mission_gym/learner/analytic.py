@@ -24,28 +24,29 @@ from mission_gym.learner.heads import (
     forward_box,
     forward_categories,
 )
-from mission_gym.learner.kernel import ADAM_BETAS, ADAM_EPSILON, ADVANTAGE_FLOOR
+from mission_gym.learner.kernel import ADAM_EPSILON, ADVANTAGE_FLOOR
 from mission_gym.learner.loops import (
+    RELU,
+    TANH,
     activate_elu,
     activate_relu,
     activate_tanh,
-    adam,
     backward_elu,
     backward_relu,
     backward_tanh,
     clipped_losses,
+    step_adam,
 )
 from mission_gym.learner.network import Batch, Numbers, Room, Shape
 
-_BETA1, _BETA2 = ADAM_BETAS
 NUM_STATS = 7  # the columns of `kernel.mean_stats`
 
 
 @matrix_kernel
 def _activate(activation: int, x: Array, bias: Array) -> None:
-    if activation == 0:
+    if activation == TANH:
         activate_tanh(x, bias)
-    elif activation == 1:
+    elif activation == RELU:
         activate_relu(x, bias)
     else:
         activate_elu(x, bias)
@@ -53,9 +54,9 @@ def _activate(activation: int, x: Array, bias: Array) -> None:
 
 @matrix_kernel
 def _backward_activation(activation: int, d: Array, h: Array, d_bias: Array) -> None:
-    if activation == 0:
+    if activation == TANH:
         backward_tanh(d, h, d_bias)
-    elif activation == 1:
+    elif activation == RELU:
         backward_relu(d, h, d_bias)
     else:
         backward_elu(d, h, d_bias)
@@ -317,13 +318,9 @@ def learn(
         norm = math.sqrt(square)
         if math.isfinite(norm):
             num_steps += 1
-            adam(
-                flat[low:high], mine, first[low:high], second[low:high],
-                np.float32(min(numbers.max_grad_norm / (norm + 1e-6), 1.0)),
-                np.float32(numbers.learning_rate / (1.0 - _BETA1**num_steps)),
-                np.float32(1.0 / math.sqrt(1.0 - _BETA2**num_steps)),
-                (np.float32(_BETA1), np.float32(_BETA2)),
-                np.float32(ADAM_EPSILON),
+            step_adam(
+                flat[low:high], mine, first[low:high], second[low:high], num_steps, numbers.learning_rate,
+                min(numbers.max_grad_norm / (norm + 1e-6), 1.0), ADAM_EPSILON,
             )  # fmt: skip
         if rank == 0:
             _sum_up(partial, table[k])

@@ -18,6 +18,7 @@ from mission_gym.learner.kernel import ADAM_BETAS
 Real = np.float32 | float
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_BETA1, _BETA2 = ADAM_BETAS
 _LIMIT = np.float32(9.0)  # beyond it tanh is 1 in float32
 _P0, _P1, _P2, _P3, _P4 = (
     np.float32(c) for c in (0.99999998, 0.13381052, 3.49561848e-3, 2.06095436e-5, 1.33552314e-8)
@@ -99,7 +100,7 @@ def backward_elu(d: Array, h: Array, d_bias: Array) -> None:
                 d_bias[s, 0, j] += v
 
 
-@entry
+@kernel
 def clipped_losses(
     log_prob: Array,
     old_log_prob: Array,
@@ -137,47 +138,35 @@ def clipped_losses(
 
 
 @entry
-def adam(
+def step_adam(
     flat: Array,
     grad: Array,
     first: Array,
     second: Array,
-    scale: Real,
-    step_size: Real,
-    correction: Real,
-    betas: tuple[Real, Real],
-    epsilon: Real,
+    step: int,
+    learning_rate: float,
+    clip: float,
+    epsilon: float,
 ) -> None:
-    """One step of Adam in place, on a gradient times `scale`; `correction` is that of the second moment."""
-    beta1, beta2 = betas
+    """Adam's step number `step` with bias correction, in place, on a gradient times `clip`."""
+    beta1, beta2 = np.float32(_BETA1), np.float32(_BETA2)
+    scale, floor = np.float32(clip), np.float32(epsilon)
+    step_size = np.float32(learning_rate / (1.0 - _BETA1**step))
+    correction = np.float32(1.0 / math.sqrt(1.0 - _BETA2**step))
     for i in range(len(flat)):
         g = grad[i] * scale
         m = first[i] * beta1 + g * (_ONE - beta1)
         v = second[i] * beta2 + g * g * (_ONE - beta2)
         first[i] = m
         second[i] = v
-        flat[i] -= step_size * m / (math.sqrt(v) * correction + epsilon)
+        flat[i] -= step_size * m / (math.sqrt(v) * correction + floor)
 
 
-# Each activation: x = f(x + bias) in place; and d *= f', from its output h, with the gradient of the bias.
+# Each activation: x = f(x + bias) in place; and d *= f', from its output h, with the gradient of the bias. In
+# this order compiled code numbers them.
+TANH, RELU, ELU = range(3)
 ACTIVATIONS: dict[str, tuple[Callable[[Array, Array], None], Callable[[Array, Array, Array], None]]] = {
     "tanh": (activate_tanh, backward_tanh),
     "relu": (activate_relu, backward_relu),
     "elu": (activate_elu, backward_elu),
 }
-
-
-def step_adam(
-    vectors: tuple[Array, Array, Array, Array], step: int, learning_rate: float, clip: float, epsilon: float
-) -> None:
-    """Adam's step number `step` with bias correction, in place on parameters, gradient (times `clip`) and
-    both moments."""
-    beta1, beta2 = ADAM_BETAS
-    adam(
-        *vectors,
-        np.float32(clip),
-        np.float32(learning_rate / (1.0 - beta1**step)),
-        np.float32(1.0 / math.sqrt(1.0 - beta2**step)),
-        (np.float32(beta1), np.float32(beta2)),
-        np.float32(epsilon),
-    )

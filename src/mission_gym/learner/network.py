@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from mission_gym.compiled import name_sources
 from mission_gym.data import Array
 from mission_gym.learner.heads import KINDS
+from mission_gym.learner.loops import ACTIVATIONS
 from mission_gym.policy import PolicySpec
 
-_ACTIVATIONS = ("tanh", "relu", "elu")
+_SOURCES = ("analytic", "heads", "loops", "network")  # of what is compiled
+_MARK = np.dtype([(name_sources(Path(__file__).with_name(f"{name}.py") for name in _SOURCES), "i1")])
 
 
 class Net:
@@ -61,6 +65,7 @@ class Shape(NamedTuple):
     num_params: int  # outputs of the actor
     kind: int
     activation: int
+    sources: Array  # empty; its type tells numba's cache which code it was compiled from
 
 
 def make_shape(spec: PolicySpec, num_flat: int) -> Shape:
@@ -69,7 +74,8 @@ def make_shape(spec: PolicySpec, num_flat: int) -> Shape:
         edges=np.cumsum([0, *spec.action.nvec]).astype(np.int64),
         num_params=spec.action.num_params,
         kind=KINDS.index(spec.action.kind),
-        activation=_ACTIVATIONS.index(spec.activation),
+        activation=list(ACTIVATIONS).index(spec.activation),
+        sources=np.empty(0, _MARK),
     )
 
 

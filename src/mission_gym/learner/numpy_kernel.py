@@ -105,16 +105,20 @@ class NumpyKernel:
         threads, size = self._threads, order.shape[1]
         vectors = (self.flat, self.first, self.second)
         sums, counter = np.zeros((threads, NUM_STATS)), np.zeros(1, np.int64)
+        rooms = [
+            self._room(
+                rank, size * (rank + 1) // threads - size * rank // threads, self._samples.mask.shape[1]
+            )
+            for rank in range(threads)
+        ]
 
         def work(rank: int) -> int:
-            num_rows = size * (rank + 1) // threads - size * rank // threads
-            room = self._room(rank, num_rows, self._samples.mask.shape[1])
             return learn(
                 self._shape, vectors, self.grads, self._samples, self._importance, order, numbers,
-                self.num_steps, room, rank, counter, sums, table,
+                self.num_steps, rooms[rank], rank, counter, sums, table,
             )  # fmt: skip
 
-        # Each thread takes one task, as they wait for each other within it.
+        # Each thread takes one task, as they wait for each other within it: so nothing else may fail there.
         self.num_steps = self._team.run([partial(work, rank) for rank in range(threads)])[0]
 
     def parameters(self) -> dict[str, Array]:

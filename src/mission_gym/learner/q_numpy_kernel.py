@@ -124,7 +124,7 @@ class NumpyQKernel:
                 break
             clip = min(settings.max_grad_norm / (norms[-1] + 1e-6), 1.0)
             self.num_steps += 1
-            step_adam(self._vectors, self.num_steps, settings.learning_rate, clip, ADAM_EPSILON)
+            step_adam(*self._vectors, self.num_steps, settings.learning_rate, clip, ADAM_EPSILON)
             if of_target is None:
                 self.aim.flat += np.float32(settings.tau) * (self.net.flat - self.aim.flat)
         made = len(norms) * size

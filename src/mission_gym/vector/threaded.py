@@ -82,17 +82,17 @@ class _OneCore:
         if cpu_s - self._cpu_s > _BUSY * (wall_s - self._wall_s):
             self._is_pinned = False
             for thread in tuple(self._threads):
-                with suppress(OSError):  # it has ended
-                    self._move(thread)
+                self._move(thread)
         self._wall_s, self._cpu_s = wall_s, cpu_s
 
     def _move(self, thread: int, *, free: bool = False) -> None:
         if not self._cores:
             return
         pinned = self._is_pinned and not free
-        os.sched_setaffinity(thread, {max(self._cores)} if pinned else self._cores)
-        # With BATCH a thread that wakes does not interrupt the one at work.
-        os.sched_setscheduler(thread, os.SCHED_BATCH if pinned else os.SCHED_OTHER, os.sched_param(0))
+        with suppress(OSError):  # refused, as in some sandboxes, or the thread has ended: it stays as it is
+            os.sched_setaffinity(thread, {max(self._cores)} if pinned else self._cores)
+            # With BATCH a thread that wakes does not interrupt the one at work.
+            os.sched_setscheduler(thread, os.SCHED_BATCH if pinned else os.SCHED_OTHER, os.sched_param(0))
 
 
 class ThreadedVec(SerialVec):

@@ -6,12 +6,12 @@ Lengths are metres, x points east and y north from the middle of the arena.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from mission_gym.compiled import name_sources
 from mission_gym.data import Array
 
 Record = Any  # one element of a structured array; numba passes it by reference
@@ -95,18 +95,6 @@ KIND = _record(
 OBSTACLE = _record(reals="x y bound radius half_w half_h cos sin")  # a rectangle has radius 0
 
 
-def _source_digest() -> str:
-    """A hash of every source of the simulator.
-
-    numba keys its disk cache by the argument types and the file of the entry alone, so a change in another
-    file would go unseen; a field of the rules carries this digest into the types.
-    """
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
 RULES = np.dtype(
     [
         *_record(
@@ -116,7 +104,7 @@ RULES = np.dtype(
             " spawn_m spawn_fan spawn_jitter post_m post_turn post_spread post_jitter patrol_m patrol_jitter"
             " leash_m standoff_m random_share aim_spread tag_m tag_full_m tag_far_share tag_cos",
         ).descr,
-        (f"sources_{_source_digest()}", "i8"),
+        (name_sources(Path(__file__).parent.glob("*.py")), "i8"),
     ]
 )
 
