@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -75,20 +76,26 @@ class ActionSpec:
 
     def to_env(self, stored: Array) -> Array:
         """Turn stored actions [B, K] into the environment's own [B, *shape]."""
-        batch = stored.shape[0]
         if self.kind == "box":
-            low, high = np.asarray(self.low), np.asarray(self.high)
-            # Bounds like the largest float mean "unbounded": scaling to them would only give huge actions.
-            bounded = np.maximum(np.abs(low), np.abs(high)) < _WIDEST
-            with np.errstate(invalid="ignore"):  # inf - inf on the side that is not taken
-                middle = np.where(bounded, (low + high) * 0.5, 0.0)
-                half = np.where(bounded, (high - low) * 0.5, 1.0)
+            middle, half, low, high = _scale_of(self.low, self.high, self.dtype)
             scaled = (middle + stored * half).astype(self.dtype)
             # Clipped in the space's own type, so that rounding can't leave the bounds.
-            stored = np.clip(scaled, low.astype(self.dtype), high.astype(self.dtype))
-        elif self.kind == "categories":
+            stored = np.minimum(np.maximum(scaled, low), high)
+        elif any(self.start):
             stored = stored + np.asarray(self.start, stored.dtype)
-        return stored.astype(self.dtype).reshape(batch, *self.shape)
+        return stored.astype(self.dtype).reshape(len(stored), *self.shape)
+
+
+@lru_cache(maxsize=16)
+def _scale_of(low: tuple[float, ...], high: tuple[float, ...], dtype: str) -> tuple[Array, ...]:
+    """Middle and half width of finite bounds, and the bounds in the space's own type."""
+    lows, highs = np.asarray(low), np.asarray(high)
+    # Bounds like the largest float mean "unbounded": scaling to them would only give huge actions.
+    bounded = np.maximum(np.abs(lows), np.abs(highs)) < _WIDEST
+    with np.errstate(invalid="ignore"):  # inf - inf on the side that is not taken
+        middle = np.where(bounded, (lows + highs) * 0.5, 0.0)
+        half = np.where(bounded, (highs - lows) * 0.5, 1.0)
+    return middle, half, lows.astype(dtype), highs.astype(dtype)
 
 
 @dataclass(frozen=True, slots=True)

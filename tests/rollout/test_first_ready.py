@@ -20,7 +20,7 @@ from test_remote import SEED, make_weights, policy_spec, seed_of, serial
 from mission_gym.data import Block, EnvSpec
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
-from mission_gym.errors import EnvFailure
+from mission_gym.errors import EnvFailure, WorkerTimeout
 from mission_gym.rollout.collector import clear_block, make_block
 from mission_gym.rollout.first_ready import SERVICE, FirstReadyCollector
 from mission_gym.rollout.remote import CollectSetup, carve_blocks
@@ -225,6 +225,29 @@ def test_a_process_that_dies_costs_each_of_its_groups_one_row(tmp_path: Path) ->
                 break
         assert sorted(lost) == sorted(failed) == [0, 1, 2, 3]
         assert collector.vec.statistics()["worker_restarts"] == 1
+
+
+def test_with_threads_the_one_that_hangs_is_found_while_the_others_go_on(tmp_path: Path) -> None:
+    spec = probe(Hazard, "hazard")
+    hanging = partial(Hazard, kind="hang", at=12, once=str(tmp_path / "x"))
+    with first_ready([Hazard, Hazard, hanging, Hazard], spec, 4, 1, 0, timeout_s=1.0) as collector:
+        block, failed = make_block(spec, T, 4), []
+        for number in itertools.count():
+            clear_block(block)
+            assert collector.fill(block, number, never)
+            failed += [episode.env_id for episode in block.episodes if episode.failed]
+            if len(failed) >= 4 and 2 in block.env_ids:  # and it goes on
+                break
+        assert collector.vec.statistics()["worker_restarts"] == 1
+        assert sorted(failed) == [0, 1, 2, 3]
+    blamed = pytest.raises(WorkerTimeout, match=r"environment 2, .*step 11: step\(\) did not return")
+    with first_ready(
+        [Hazard, Hazard, partial(Hazard, kind="hang", at=12), Hazard], spec, 4, 1, 0,
+        timeout_s=1.0, max_restarts=0,
+    ) as collector, blamed:  # fmt: skip
+        for number in itertools.count():
+            clear_block(block)
+            collector.fill(block, number, never)
 
 
 def test_an_environment_that_fails_too_often_ends_the_collection_from_its_thread() -> None:

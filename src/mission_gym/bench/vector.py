@@ -2,7 +2,8 @@
 
 Stepping compares `make_vec(backend="auto")` with Gymnasium's and SB3's vectors. Collecting compares our
 workers, which act for themselves with a 64,64 policy, with the same peers under the same policy here. The
-limit is one plain loop per core, all at once. Every number is a median of three, the contestants in turn.
+limit is one plain loop per core, all at once. Every number is a median of three, the contestants in turn;
+the share of the limit is the median of the shares in each turn.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from mission_gym.env.probe import probe
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.procs import usable_cores
-from mission_gym.rollout.collector import clear_block
+from mission_gym.rollout.collector import clear_block, make_block
+from mission_gym.rollout.first_ready import SERVICE as SEGMENT_SERVICE
+from mission_gym.rollout.first_ready import FirstReadyCollector
 from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_blocks
-from mission_gym.run.assemble import choose_acting_rows
+from mission_gym.run.assemble import choose_acting_rows, count_waiting_groups
 from mission_gym.vector.api import make_vec
 from mission_gym.vector.workers import WorkersVec
 
@@ -95,7 +98,7 @@ class VectorGrid:
 
 
 def measure_vector(grid: VectorGrid) -> list[Row]:
-    """Two rows for each case, then the waiting environments and the memory of a worker."""
+    """Up to three rows for each case, then the waiting environments and the memory of a worker."""
     spins_per_us = measure_spins_per_us()
     rows: list[Row] = []
     for number, case in enumerate(grid.cases, 1):
@@ -109,7 +112,6 @@ def _measure_case(case: Case, spins_per_us: float, seconds: float) -> list[Row]:
     spec = probe(factories[-1], "burn")
     weights = _make_weights(spec) if not case.image else None
     rates: dict[str, list[float]] = {}
-    limits: list[float] = []
     with ExitStack() as stack:
         contestants: dict[str, Measure] = {}
         for name, make in _peers(case.num_envs).items():
@@ -122,36 +124,38 @@ def _measure_case(case: Case, spins_per_us: float, seconds: float) -> list[Row]:
                 )
         ours: Any = stack.enter_context(_closing(make_vec(factories)))
         ours.reset(seed=0)
-        contestants["ours"] = partial(_step, ours.step, case.num_envs)
+        contestants["stepping"] = partial(_step, ours.step, case.num_envs)
+        contestants["limit"] = partial(_measure_limit, case, spins_per_us)
         if weights is not None:
-            contestants["ours collecting"] = stack.enter_context(
-                _collect_case(factories, spec, weights, case)
-            )
+            for name, first_ready in (("collecting", False), ("collecting first ready", True)):
+                contestants[name] = stack.enter_context(
+                    _collect_case(factories, spec, weights, case, first_ready)
+                )
         for _ in range(_REPEATS):
-            limits.append(_measure_limit(case, spins_per_us, seconds))
             for name, measure in contestants.items():
                 rates.setdefault(name, []).append(measure(seconds))
-    medians = {name: statistics.median(column) for name, column in rates.items()}
-    limit = statistics.median(limits)
-    rows = [_row(f"stepping, {case}", "ours", medians, set(_peers(1)), limit)]
+    rows = [_row("stepping", case, rates, set(_peers(1)))]
     if weights is not None:
-        peers = {name for name in medians if name.endswith("with policy")}
-        rows.append(_row(f"collecting, {case}", "ours collecting", medians, peers, limit))
+        peers = {name for name in rates if name.endswith("with policy")}
+        rows += [_row(name, case, rates, peers) for name in ("collecting", "collecting first ready")]
     return rows
 
 
-def _row(case: str, ours: str, medians: dict[str, float], peers: set[str], limit: float) -> Row:
-    rivals = {name: medians[name] for name in sorted(peers)}
-    parallel = [rate for name, rate in rivals.items() if "async" in name or "subproc" in name]
+def _row(name: str, case: Case, rates: dict[str, list[float]], peers: set[str]) -> Row:
+    medians = {each: statistics.median(column) for each, column in rates.items()}
+    rivals = {peer: medians[peer] for peer in sorted(peers)}
+    parallel = [rate for peer, rate in rivals.items() if "async" in peer or "subproc" in peer]
     return {
-        "case": case,
-        "ours": medians[ours],
+        "case": f"{name}, {case}",
+        "ours": medians[name],
         "peers": rivals,
-        "ratio": medians[ours] / max(rivals.values()) if rivals else None,
-        "ratio_to_parallel": medians[ours] / max(parallel) if parallel else None,
+        "ratio": medians[name] / max(rivals.values()) if rivals else None,
+        "ratio_to_parallel": medians[name] / max(parallel) if parallel else None,
         "unit": "steps/s",
-        "limit": limit,
-        "of_limit": medians[ours] / limit,
+        "limit": medians["limit"],
+        "of_limit": statistics.median(
+            rate / limit for rate, limit in zip(rates[name], rates["limit"], strict=True)
+        ),
     }
 
 
@@ -180,37 +184,52 @@ def _act_and_step(
     return count / (time.perf_counter() - begun)
 
 
-def _collect_case(factories: Any, spec: EnvSpec, weights: Weights, case: Case) -> Any:
+def _collect_case(factories: Any, spec: EnvSpec, weights: Weights, case: Case, first_ready: bool) -> Any:
     """Our workers, one for each core, in blocks of about a quarter of a second."""
     workers = min(usable_cores(), case.num_envs)
     step_s = (case.step_us * (2 if case.reset_steps or case.slow else 1) + 10) * 1e-6
     num_steps = int(np.clip(0.25 * workers / (step_s * case.num_envs), 16, 512))
     rows = choose_acting_rows(case.num_envs, workers)
-    return _collecting(factories, spec, weights, rows, num_steps, num_workers=workers)
+    return _collecting(factories, spec, weights, rows, num_steps, first_ready, num_workers=workers)
 
 
 @contextmanager
 def _collecting(
-    factories: Any, spec: EnvSpec, weights: Weights, rows: int, num_steps: int, **how: Any
+    factories: Any,
+    spec: EnvSpec,
+    weights: Weights,
+    rows: int,
+    num_steps: int,
+    first_ready: bool = False,
+    **how: Any,
 ) -> Iterator[Measure]:
     """Our workers filling blocks; each acts for `rows` environments at once."""
     num_envs = len(factories)
+    setup = CollectSetup(PolicySpec(spec.leaves, spec.action), 0, rows, num_steps)
     with WorkersVec(
         factories, spec, num_envs, lambda env_id, number: 1000 * env_id + number, unit=rows,
-        service=SERVICE, carve=carve_blocks(spec, num_steps, num_envs),
-        extra=CollectSetup(PolicySpec(spec.leaves, spec.action), 0, rows, num_steps), **how,
+        service=SEGMENT_SERVICE if first_ready else SERVICE, extra=setup,
+        carve=carve_blocks(spec, num_steps, num_envs), **how,
     ) as vec:  # fmt: skip
-        collector = RemoteCollector(vec, spec)
+        collector: Any
+        if first_ready:
+            collector = FirstReadyCollector(vec, spec, setup, threads=False)
+            block = make_block(spec, num_steps, num_envs)
+        else:
+            collector = RemoteCollector(vec, spec)
+            (block,) = collector.blocks
         collector.policy.load(weights)
         collector.start()
 
         def measure(seconds: float) -> float:
-            count, begun = 0, time.perf_counter()
-            while time.perf_counter() - begun < seconds:
-                collector.fill(collector.blocks[0], count, lambda: False)
-                clear_block(collector.blocks[0])
-                count += num_steps * num_envs
-            return count / (time.perf_counter() - begun)
+            number, begun = -1, 0.0
+            while number < 1 or time.perf_counter() - begun < seconds:
+                if number == 0:  # segments that had gone on between two turns are in the block before
+                    begun = time.perf_counter()
+                collector.fill(block, number, lambda: False)
+                clear_block(block)
+                number += 1
+            return number * num_steps * num_envs / (time.perf_counter() - begun)
 
         yield measure
 
@@ -287,7 +306,8 @@ def _measure_waiting(num_envs: int, wait_s: float = 0.02) -> list[Row]:
         vec: Any = stack.enter_context(_closing(make_vec(factory, num_envs, backend="threads")))
         vec.reset(seed=0)
         weights = _make_weights(spec)
-        collecting = _collecting([factory] * num_envs, spec, weights, num_envs, 32, threads=True)
+        group = choose_acting_rows(num_envs, count_waiting_groups(num_envs))
+        collecting = _collecting([factory] * num_envs, spec, weights, group, 32, threads=True)
         ways: dict[str, Measure] = {
             "stepping": partial(_step, vec.step, num_envs),
             "collecting": stack.enter_context(collecting),

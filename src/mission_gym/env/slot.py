@@ -382,7 +382,8 @@ class EnvSlot:
 def action_rows(spec: EnvSpec, actions: Array) -> list[Any]:
     """Split a batch [B, *shape] in the environment's units into one action each: a NumPy number (as Gymnasium
     and SB3 give it: `Discrete.contains` is slow for an int), or an array of its own."""
-    return list(np.array(actions, spec.action.dtype))
+    copy = None if spec.action.shape == () else True
+    return list(np.array(actions, spec.action.dtype, copy=copy))
 
 
 def _short(value: Any) -> str:

@@ -105,12 +105,8 @@ class NumpyKernel:
         threads, size = self._threads, order.shape[1]
         vectors = (self.flat, self.first, self.second)
         sums, counter = np.zeros((threads, NUM_STATS)), np.zeros(1, np.int64)
-        rooms = [
-            self._room(
-                rank, size * (rank + 1) // threads - size * rank // threads, self._samples.mask.shape[1]
-            )
-            for rank in range(threads)
-        ]
+        shares = np.diff(np.arange(threads + 1) * size // threads).tolist()
+        rooms = [self._room(rank, rows, self._samples.mask.shape[1]) for rank, rows in enumerate(shares)]
 
         def work(rank: int) -> int:
             return learn(

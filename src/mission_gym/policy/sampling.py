@@ -63,22 +63,27 @@ class Sampler:
     def _categorical(self, params: Array, mask: Array | None, noise: Array | None) -> ActOut:
         if mask is not None:
             params = np.where(mask, params, np.float32(FILLER))
-        logits = split_parts(params, self.action.nvec, self._columns, FILLER)
+        num_parts = len(self.action.nvec)
+        if num_parts > 1:
+            logits = split_parts(params, self.action.nvec, self._columns, FILLER)
+            params = logits.reshape(-1, logits.shape[-1])
         # Categories first, [W, B * K]: to reduce over the first axis is many times as fast as over the last.
         # float64: the cumulated probabilities of masked entries must not move by rounding.
-        shifted = logits.reshape(-1, logits.shape[-1]).T.astype(np.float64, order="C")
-        shifted -= shifted.max(axis=0)
+        shifted = params.T.astype(np.float64, order="C")
+        shifted -= np.maximum.reduce(shifted)
         cumulated = np.exp(shifted)
-        np.add.accumulate(cumulated, axis=0, out=cumulated)
+        np.add.accumulate(cumulated, 0, None, cumulated)
         total = cumulated[-1]
         if noise is None:
-            action = shifted.argmax(axis=0)
+            action = shifted.argmax(0)
         else:
             # `<=` skips entries of probability 0 before the first legal one; noise < 1 those behind the last.
-            action = (cumulated <= noise.reshape(-1) * total).sum(axis=0)
-        log_prob = shifted[action, np.arange(len(action))] - np.log(total)
-        shape = logits.shape[:-1]
-        return ActOut(action.reshape(shape), log_prob.reshape(shape).sum(axis=-1).astype(np.float32))
+            action = np.add.reduce(cumulated <= noise.reshape(-1) * total)
+        log_prob = shifted[action, np.arange(len(action))]
+        log_prob -= np.log(total)
+        if num_parts > 1:
+            log_prob = log_prob.reshape(-1, num_parts).sum(axis=-1)
+        return ActOut(action.reshape(-1, num_parts), log_prob.astype(np.float32))
 
 
 def _bernoulli(logits: Array, noise: Array | None) -> ActOut:

@@ -39,32 +39,27 @@ class ReadyCollector(Collector):
         block.version[:] = self.policy.version
         copy_obs(block, block.filled, self._batch)
         at = np.full(len(self.vec.env_ids), block.filled)  # the row that each worker comes to next
+        under_way = np.zeros(len(at), np.bool_)
+        ready = np.arange(len(at))
         limit, act_s, env_s, cpu_before = block.num_steps, 0.0, 0.0, time.thread_time()
         ended: list[tuple[int, int, Episode]] = []
-        stopped = block.filled < limit and stop()
-        waiting = set() if stopped else set(range(len(at)))  # for their actions
-        under_way: set[int] = set()
-        if stopped:
-            limit = block.filled
-        while waiting or under_way:
+        while True:
+            if limit == block.num_steps and stop():
+                limit = int((at + under_way).max())
             begun = time.perf_counter()
-            for worker in sorted(waiting):
-                if at[worker] < limit:
-                    self._send(block, int(at[worker]), worker, noise)
-                    under_way.add(worker)
-            waiting.clear()
+            for worker in ready[at[ready] < limit].tolist():
+                self._send(block, int(at[worker]), worker, noise)
+                under_way[worker] = True
             between = time.perf_counter()
             act_s += between - begun
-            if not under_way:
+            if not under_way.any():
                 break
             batch = self.vec.recv()
             env_s += time.perf_counter() - between
             self._write(block, at, batch, ended)
-            waiting = set(self._worker_of[batch.env_ids].tolist())
-            under_way -= waiting
-            at[list(waiting)] += 1
-            if not stopped and stop():
-                stopped, limit = True, int(max(at.max(), at[list(under_way)].max(initial=-1) + 1))
+            ready = np.unique(self._worker_of[batch.env_ids])
+            at[ready] += 1
+            under_way[ready] = False
         block.filled = limit
         block.episodes += [episode for _, _, episode in sorted(ended, key=lambda each: each[:2])]
         sort_finals(block)

@@ -100,8 +100,11 @@ class FirstReadyCollector:
             if stop():
                 break
             before = time.perf_counter()
-            heard = self.vec.crew.wait(range(self.vec.crew.size), _POLL_S)
+            workers = range(self.vec.crew.size)
+            heard = self.vec.crew.wait(workers, _POLL_S)
             waited_s += time.perf_counter() - before
+            if not any(isinstance(reply, Lost) for _, reply in heard):
+                heard += self.vec.crew.inspect(workers)  # one part may hang while others reply
             for worker, reply in heard:
                 if isinstance(reply, Segment):
                     self._hear(worker, reply)

@@ -19,7 +19,7 @@ from mission_gym.rollout.collector import Collector, make_block, part_of
 from mission_gym.vector.threaded import ThreadedVec
 from mission_gym.vector.worker import Service, WorkerSetup, serve
 
-REPORT_S = 0.02
+REPORT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)

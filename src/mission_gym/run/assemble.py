@@ -48,7 +48,8 @@ from mission_gym.vector.workers import WorkersVec
 # PPO's analytic kernel, measured on two cores, gain by the second: 64,64 at batch 64 1.2, at 512 1.6; 128,128
 # at 64 1.35; 512,512 at 2048 1.9. torch's threads meet at every product.
 _WORK_FOR_THREADS, _WORK_FOR_TORCH_THREADS = 2_500_000, 25_000_000
-_MAX_GROUPS = 64  # of environments that wait, each with a thread of its own
+_MAX_GROUPS = 64  # of environments that wait, where each group makes segments of its own
+_WAITING_ROWS, _WAITING_GROUPS = 32, 8  # of environments that wait for each other
 
 EVALUATION_STEPS = 10_000  # of an episode that has no limit of its own
 
@@ -145,10 +146,18 @@ def choose_num_workers(config: Config, backend: str) -> int:
 
 def _count_groups(config: Config) -> int:
     """How many acting groups are wanted at least: one for each worker; with threads one for each environment
-    where a slow one must stall only its own group."""
-    if config.vector.blocks == "first_ready" and config.vector.vector == "threads":
+    where a slow one must stall only its own group, else some that are ready one after the other."""
+    if config.vector.vector != "threads":
+        return choose_num_workers(config, config.vector.vector)
+    if config.vector.blocks == "first_ready":
         return min(config.vector.n_envs, _MAX_GROUPS)
-    return choose_num_workers(config, config.vector.vector)
+    return count_waiting_groups(config.vector.n_envs)
+
+
+def count_waiting_groups(num_envs: int) -> int:
+    """Acting groups of environments that wait: what a step costs after the wait, those of other groups need
+    not wait for."""
+    return max(1, min(num_envs // _WAITING_ROWS, _WAITING_GROUPS))
 
 
 def choose_acting_rows(num_envs: int, num_groups: int) -> int:

@@ -14,7 +14,8 @@ from mission_gym.tune.facts import EnvFacts, Facts, Layout, UpdateCost, Wishes
 
 SLOW_CORE = 0.6  # of a fast core's speed: what efficiency cores give
 _SLOT_S = 2e-6  # checks around each step
-_THREAD_S = 60e-6  # waking a thread for a step
+_THREAD_S = 30e-6  # waking a thread for a step
+_GROUP_ROWS = 32  # of threads that wait for each other; other groups are under way meanwhile
 _BLOCK_S = 1.5e-3  # a command and a reply for a block of workers
 _WORKER_S = 0.2e-3  # and for each worker of them
 _MEMORY_SHARE = 0.9  # of what is free
@@ -49,9 +50,10 @@ def model_collect_s(facts: Facts, layout: Layout) -> float:
     cpu_s = env.step_s * env.cpu_share
     wait_s = env.step_s - cpu_s
     if layout.backend == "threads":
-        # All wait together, the slowest for longest; what needs the processor takes turns.
-        longest_s = wait_s * (1.0 + env.spread * sqrt(2.0 * log(max(n_envs, 2))))
-        turn_s = longest_s + act.call_s + n_envs * (cpu_s + act.row_s + _THREAD_S)
+        # A group waits together, the slowest for longest; what needs the processor takes turns.
+        rows, row_s = min(n_envs, _GROUP_ROWS), cpu_s + act.row_s + _THREAD_S
+        longest_s = wait_s * (1.0 + env.spread * sqrt(2.0 * log(max(rows, 2))))
+        turn_s = max(longest_s + act.call_s + rows * row_s, act.call_s * n_envs / rows + n_envs * row_s)
         return turn_s / n_envs + _BLOCK_S / layout.rollout
     rows = -(-n_envs // num_workers)
     slower = 1.0 + (env.slowdown - 1.0) * (min(num_workers, cores) - 1) / max(cores - 1, 1)

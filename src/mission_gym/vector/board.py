@@ -1,7 +1,7 @@
 """The shared memory between a vector and its workers, carved alike on both sides.
 
 `rows` is what the last steps gave, `last` the observations before them (the last good ones if a worker
-dies), `beats` what each worker is doing now, `journal` the actions of every running episode.
+dies), `beats` what each environment is doing now, `journal` the actions of every running episode.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ RESETTING = -1  # in place of the episode step
 
 
 class Beat(NamedTuple):
-    """What a worker is at: `beats` grows with every step and reset; `step` is RESETTING in a reset."""
+    """What an environment is at: its worker counts `beats` up with every step and reset, 0 where it rests for
+    certain; `step` is RESETTING in a reset."""
 
     beats: int
     env_id: int
@@ -36,12 +37,12 @@ class Board:
     rows: Rows
     last: Leaves
     actions: Array  # [B, *shape], in the environment's units; objects go with the command instead
-    beats: Array  # int64 [W, 8], the first five as in Beat
+    beats: Array  # int64 [B, 8], the first five as in Beat
     journal: Array  # [B, J, *shape]
     pause: Array  # int64 [1]: not 0 asks collecting workers to come to the same row
 
-    def beat(self, worker: int) -> Beat:
-        return Beat(*self.beats[worker, :5].tolist())
+    def beat(self, env_id: int) -> Beat:
+        return Beat(*self.beats[env_id, :5].tolist())
 
     def actions_of(self, env_id: int, steps: int) -> list[Any] | None:
         """The actions of the running episode, the one under way included; None if it is too long."""
@@ -51,7 +52,7 @@ class Board:
         return actions
 
 
-def carve_board(allocate: Allocate, spec: EnvSpec, num_envs: int, num_workers: int) -> Board:
+def carve_board(allocate: Allocate, spec: EnvSpec, num_envs: int) -> Board:
     """Lay the board out; the order of the arrays is the format."""
     action = spec.action
     one_action = int(np.prod(action.shape, dtype=np.int64)) * np.dtype(action.dtype).itemsize
@@ -63,7 +64,7 @@ def carve_board(allocate: Allocate, spec: EnvSpec, num_envs: int, num_workers: i
         rows=make_rows(spec, num_envs, allocate),
         last=make_leaves(spec, num_envs, allocate),
         actions=for_actions((num_envs, *action.shape), action.dtype),
-        beats=allocate((num_workers, 8), np.int64),
+        beats=allocate((num_envs, 8), np.int64),
         journal=for_actions((num_envs, kept, *action.shape), action.dtype),
         pause=allocate((1,), np.int64),
     )

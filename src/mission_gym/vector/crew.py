@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from mission_gym.errors import EnvContractError, MissionGymError, WorkerDied, WorkerError, WorkerTimeout
 from mission_gym.procs import (
@@ -21,7 +23,7 @@ from mission_gym.procs import (
     usable_cores,
     wait_for_replies,
 )
-from mission_gym.vector.board import RESETTING, Board
+from mission_gym.vector.board import RESETTING, Beat, Board
 from mission_gym.vector.restarts import RestartBudget
 
 FIRST_TIMEOUT_S = 300.0  # building and the first reset
@@ -47,7 +49,10 @@ class Limits:
 
 
 class Crew:
-    """One Child per part of the rows. `begin` is called with the index of a worker that was replaced."""
+    """One Child per part of the rows. `begin` is called with the index of a worker that was replaced.
+
+    side_by_side: each environment of a worker is stepped on its own, and watched on its own.
+    """
 
     def __init__(
         self,
@@ -58,6 +63,8 @@ class Crew:
         env_ids: list[range],
         limits: Limits,
         log: BoundedLog,
+        *,
+        side_by_side: bool = False,
     ) -> None:
         self.env_ids = env_ids
         self.size = len(setups)
@@ -71,7 +78,10 @@ class Crew:
         self._memory_limit = limits.memory_bytes or int(free_memory_bytes() * _MEMORY_SHARE / self.size)
         self._spin = usable_cores() > self.size
         self._inspected = time.monotonic()
-        self._heard = [(0, time.monotonic())] * self.size  # last beat, and when it was new
+        self._side_by_side = side_by_side
+        self._heard = np.zeros(len(board.beats), np.int64)  # last beats, by environment
+        self._new_at = np.zeros(len(board.beats))  # when they were new
+        self._asked_at = [time.monotonic()] * self.size  # by worker
         self._children: list[Child] = []
         try:
             self._children = [self._start(worker) for worker in range(self.size)]
@@ -82,7 +92,7 @@ class Crew:
 
     def send(self, worker: int, *message: Any) -> None:
         """Give a command; a worker that can't take it is found by the next wait."""
-        self._heard[worker] = (self._board.beat(worker).beats, time.monotonic())
+        self._asked_at[worker] = time.monotonic()
         with contextlib.suppress(WorkerError):
             self._children[worker].send(message)
 
@@ -102,12 +112,8 @@ class Crew:
                     found += [(worker, open_reply(reply)) for reply in child.take()]
                 except WorkerDied as failure:
                     found.append((worker, self._replace(worker, failure)))
-            now = time.monotonic()
-            if now - self._inspected >= _INSPECT_S:
-                self._inspected = now
-                busy = [worker for worker in by_child.values() if worker not in dict(found)]
-                found += self._inspect(busy)
-            if found or now >= end:
+            found += self.inspect([worker for worker in by_child.values() if worker not in dict(found)])
+            if found or time.monotonic() >= end:
                 return found
 
     def ask(self, workers: Iterable[int], *message: Any, each: list[Any] | None = None) -> list[Any]:
@@ -189,18 +195,17 @@ class Crew:
         ids = self.env_ids[worker]
         return f"environment {ids[0]}" if len(ids) == 1 else f"environments {ids[0]} to {ids[-1]}"
 
-    def _inspect(self, workers: Iterable[int]) -> list[tuple[int, Lost]]:
-        """Find workers that are gone, silent or greedy, and replace them."""
-        lost = []
+    def inspect(self, workers: Collection[int]) -> list[tuple[int, Any]]:
+        """Find workers that are gone, silent or greedy, and replace them; a few times a second."""
+        lost: list[tuple[int, Any]] = []
+        if not workers or time.monotonic() - self._inspected < _INSPECT_S:
+            return lost
+        self._inspected = time.monotonic()
         for worker in workers:
-            child, now = self._children[worker], time.monotonic()
-            beat = self._board.beat(worker)
-            if beat.beats != self._heard[worker][0]:
-                self._heard[worker] = (beat.beats, now)
+            child, (beat, silent_s) = self._children[worker], self._listen(worker)
             limit_s = self._limits.timeout_s
             if beat.step == RESETTING:
                 limit_s = max(limit_s, FIRST_TIMEOUT_S)
-            silent_s = now - self._heard[worker][1]
             memory = child.memory_bytes()
             if child.is_gone():
                 cause: WorkerError = WorkerDied(f"the worker process {child.pid} {child.describe_end()}")
@@ -217,21 +222,42 @@ class Crew:
                 )
             else:
                 continue
-            lost.append((worker, self._replace(worker, cause)))
+            lost.append((worker, self._replace(worker, cause, beat)))
         return lost
 
-    def _replace(self, worker: int, cause: WorkerError) -> Lost:
-        """End a worker and start another with new episodes; raises when its restarts are used up."""
-        failure = self._explain(worker, cause)
+    def _listen(self, worker: int) -> tuple[Beat, float]:
+        """What a worker has been at for longest, and the seconds since that was new."""
+        ids, now = self.env_ids[worker], time.monotonic()
+        rows = slice(ids[0], ids[-1] + 1)
+        beats, new_at = self._board.beats[rows, 0].copy(), self._new_at[rows]
+        new_at[beats != self._heard[rows]] = now
+        self._heard[rows] = beats
+        at_work = np.flatnonzero(beats) if self._side_by_side else np.empty(0, np.int64)
+        if len(at_work):
+            place = at_work[new_at[at_work].argmin()]
+            since = new_at[place]
+        else:  # one after the other: the newest beat is of the one at work
+            place = beats.argmax()
+            since = max(self._asked_at[worker], new_at[place])
+        return self._board.beat(ids[int(place)]), now - float(since)
+
+    def _replace(self, worker: int, cause: WorkerError, beat: Beat | None = None) -> Lost:
+        """End a worker and start another with new episodes; raises when its restarts are used up.
+
+        beat: what it was at, where that is known better than by the newest.
+        """
+        ids = self.env_ids[worker]
+        beats = self._board.beats[ids[0] : ids[-1] + 1]
+        beat = beat or self._board.beat(ids[int(beats[:, 0].argmax())])
+        failure = self._explain(worker, cause, beat)
         while True:
-            beat = self._board.beat(worker)
-            blamed = beat.env_id if beat.beats else self.env_ids[worker][0]
+            blamed = beat.env_id if beat.beats else ids[0]
             tail = self._children[worker].tail()
             self._children[worker].end()
             details = f"its last words:\n{tail}" if tail and isinstance(cause, WorkerDied) else ""
             self.budget.spend(blamed, failure, details)
             self.num_restarts += 1
-            self._board.beats[worker] = 0
+            beats[:] = 0
             self._children[worker] = self._start(worker)
             try:
                 self._build([worker])
@@ -242,6 +268,7 @@ class Crew:
                 failure = WorkerDied(str(again))
             except WorkerError as again:
                 failure = again
+            beat = self._board.beat(ids[int(beats[:, 0].argmax())])
 
     def _begin(self, worker: int) -> None:
         """Begin new episodes in a new worker, with the same watch as over any command."""
@@ -253,16 +280,15 @@ class Crew:
             if wait_for_replies([child], _INSPECT_S):
                 for reply in child.take():
                     self.take_begun(worker, open_reply(reply))
-                    self._heard[worker] = (self._board.beat(worker).beats, time.monotonic())
+                    self._asked_at[worker] = time.monotonic()
                     return
             if child.is_gone():
                 raise WorkerDied(f"the worker process {child.pid} {child.describe_end()}")
             if time.monotonic() > end:
                 raise WorkerTimeout(f"reset() did not return within {FIRST_TIMEOUT_S:.0f} s")
 
-    def _explain(self, worker: int, cause: WorkerError) -> WorkerError:
+    def _explain(self, worker: int, cause: WorkerError, beat: Beat) -> WorkerError:
         """Say where a worker was when it failed, with what a repro bundle needs."""
-        beat = self._board.beat(worker)
         if not beat.beats:
             return type(cause)(f"{self._name(worker)}: {cause}")
         seed = None if beat.seed < 0 else beat.seed

@@ -87,11 +87,14 @@ class SerialVec:
     def use(self, rows: Rows) -> None:
         """Write to these arrays from now on."""
         self._rows = rows
-        rows.valid[:] = True
-        # The short way to write all rows: one array each, joined along its first axis.
-        self._plain: Array | None = None
+        self._rewards: Any = rows.reward.data
+        self._has_flags = True
+        self._quiet: StepBatch | None = None  # of all rows, when none has ended
+        # Between two steps of other code each NumPy function costs ten times what it does in a loop. So the
+        # short way, for observations of one array, takes few: the rows are written through views kept here.
+        self._views: list[Array] | None = None
         if len(rows.obs) == 1 and rows.obs[0].ndim > 1 and rows.mask is None:
-            self._plain = rows.obs[0].reshape(-1, *rows.obs[0].shape[2:])
+            self._views = list(rows.obs[0])
 
     def seed_with(self, seed_of: SeedOf) -> None:
         """Take the seeds of the episodes to come from another function."""
@@ -164,11 +167,10 @@ class SerialVec:
         if not self._ready:
             raise UsageError("send() before reset(), or after a failure; reset or restore the vector first")
         ids = self._all if env_ids is None else list(env_ids)
-        expected = (len(ids), *self.spec.action.shape)
-        if np.shape(actions) != expected:
-            raise UsageError(
-                f"actions have shape {np.shape(actions)}, expected {expected}: one row for each environment"
-            )
+        shape = actions.shape if type(actions) is np.ndarray else np.shape(actions)
+        if shape != (len(ids), *self.spec.action.shape):
+            expected = (len(ids), *self.spec.action.shape)
+            raise UsageError(f"actions have shape {shape}, expected {expected}: one row for each environment")
         self._sent = (action_rows(self.spec, actions), ids)
 
     def recv(self, deadline_s: float | None = None) -> StepBatch:
@@ -179,12 +181,13 @@ class SerialVec:
         (actions, ids), self._sent = self._sent, None
         slots = self._slots if ids is self._all else [self._slots[env_id] for env_id in ids]
         self._ready = False  # until every row is done
-        rows, plain, watch = self._rows, self._plain, self._watch
-        rows.terminated.fill(False)
-        rows.truncated.fill(False)
-        rows.valid.fill(True)
+        rows, views, watch, rewards = self._rows, self._views, self._watch, self._rewards
+        if self._has_flags:
+            rows.terminated.fill(False)
+            rows.truncated.fill(False)
+            rows.valid.fill(True)
+        self._has_flags = True  # until it is known that no row has ended
         ended: dict[int, Ended] = {}
-        rewards: list[float] = []
         for row, slot in enumerate(slots):
             if watch is not None:
                 watch(slot, actions[row])
@@ -197,14 +200,13 @@ class SerialVec:
                 if terminated or truncated:
                     rows.terminated[row], rows.truncated[row] = terminated, truncated
                     ended[row] = self._end(slot, slot.finish(terminated), None)
-            rewards.append(reward)
-            if plain is None:
+            rewards[row] = reward
+            if views is None:
                 write_row(slot, row, rows.obs, rows.mask)
-        rows.reward[: len(ids)] = rewards
-        if plain is not None and slots:
-            shown = [slot.obs[0] for slot in slots]
-            out = plain if slots is self._slots else plain[: len(ids) * rows.obs[0].shape[1]]
-            np.concatenate(shown, out=out, casting="unsafe")
+        if views is not None:
+            for view, slot in zip(views, slots, strict=False):
+                view[...] = slot.obs[0]
+        self._has_flags = bool(ended)
         self._ready = True
         return self._finish(ids, rows, ended)
 
@@ -215,7 +217,6 @@ class SerialVec:
 
     def _lose(self, slot: EnvSlot, failure: EnvFailure, rows: Rows, row: int) -> Ended:
         """Mark a transition as lost; the observation shown is still that before the step."""
-        rows.reward[row] = 0.0
         rows.valid[row], rows.truncated[row] = False, True
         return self._end(slot, slot.fail(), failure)
 
@@ -234,7 +235,10 @@ class SerialVec:
     def _finish(self, ids: list[int], rows: Rows, ended: dict[int, Ended]) -> StepBatch:
         """Put a batch together once its rows are written."""
         if not ended:
-            return self._batch(ids, 0, rows)
+            if ids is not self._all or rows is not self._rows or self._infos:
+                return self._batch(ids, 0, rows)
+            self._quiet = self._quiet or self._batch(ids, 0, rows)
+            return self._quiet
         for place, over in enumerate(ended.values()):
             for array, leaf in zip(rows.final_obs, over.obs, strict=True):
                 array[place] = leaf

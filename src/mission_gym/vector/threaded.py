@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
@@ -24,6 +24,7 @@ from mission_gym.vector.rows import Rows, make_rows, write_row
 from mission_gym.vector.serial import Ended, SerialVec
 
 _STACK_BYTES = 1 << 18  # hundreds of threads: their stacks must be small
+_SPREAD = 0.8  # of the even distance between the starts of two jobs
 _LOOK_EVERY, _BUSY = 64, 0.8  # steps; the share of a core from which on one is not enough
 
 
@@ -96,13 +97,18 @@ class _OneCore:
 
 
 class ThreadedVec(SerialVec):
-    """A SerialVec whose rows are stepped side by side."""
+    """A SerialVec whose rows are stepped side by side. rest: told when what `watch` was told of is over."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, rest: Callable[[EnvSlot], None] | None = None, **options: Any) -> None:
         self._core = _OneCore()
+        self._rest = rest
         super().__init__(*args, **options)
         self._jobs: list[tuple[_Job, int] | None] = [None] * self.num_envs  # and the row in it
         self._gates = [threading.Lock() for _ in self._slots]
+        self._turn = threading.Lock()  # held while the rows of a job are being set going
+        self._num_parts = 0
+        self._step_s = 0.0  # of a quick job
+        self._next_start = 0.0
         before = threading.stack_size(_STACK_BYTES)
         try:
             for place, gate in enumerate(self._gates):
@@ -130,13 +136,17 @@ class ThreadedVec(SerialVec):
         job = _Job(ids, actions, rows)
         for row, place in enumerate(ids):
             self._jobs[place] = (job, row)
+        self._wait_for_turn()
         # Each thread wakes the next: all woken at once would only queue for the interpreter.
         self._gates[ids[0]].release()
+        begun = time.monotonic()
         job.done.acquire()
+        took = time.monotonic() - begun
+        self._step_s = min(took, 1.1 * (self._step_s or took))
         self._core.look()
         if job.failure is not None:
             raise job.failure
-        if self._plain is not None:
+        if self._views is not None:
             np.concatenate(
                 [self._slots[place].obs[0] for place in ids],
                 out=_join(rows.obs[0][: len(ids)]),
@@ -144,8 +154,18 @@ class ThreadedVec(SerialVec):
             )
         return self._finish(ids, rows, dict(sorted(job.ended.items())))
 
+    def _wait_for_turn(self) -> None:
+        """One job is set going after the other, spread over the time that a step takes. Jobs whose rows are
+        ready at once would be late together, step after step: they all wait for the interpreter."""
+        self._turn.acquire()
+        early = self._next_start - time.monotonic()
+        if early > 0:
+            time.sleep(early)
+        self._next_start = time.monotonic() + _SPREAD * self._step_s / max(self._num_parts, 1)
+
     def part(self, first: int, last: int) -> ThreadedPart:
         """Rows `first` up to `last` as a vector of their own."""
+        self._num_parts += 1
         return ThreadedPart(self, first, last)
 
     def close(self) -> None:
@@ -168,6 +188,8 @@ class ThreadedVec(SerialVec):
             job, row = task
             if row + 1 < len(job.ids):
                 gates[job.ids[row + 1]].release()
+            else:
+                self._turn.release()
             try:
                 over = self._step_row(slot, row, job.actions[row], job.rows)
                 if over is not None:
@@ -179,6 +201,8 @@ class ThreadedVec(SerialVec):
     def _begin(self, slot: EnvSlot, episode: int, **how: Any) -> None:
         with self._core.left():
             super()._begin(slot, episode, **how)
+        if self._rest is not None:
+            self._rest(slot)
 
     def _revive(self, slot: EnvSlot, failure: MissionGymError, episode: int | None, **how: Any) -> None:
         with self._core.left():
@@ -191,13 +215,16 @@ class ThreadedVec(SerialVec):
         try:
             rows.reward[row], terminated, truncated = slot.step(action)
         except EnvFailure as failure:
+            rows.reward[row] = 0.0
             over = self._lose(slot, failure, rows, row)
         else:
             if slot.ended:
                 rows.terminated[row], rows.truncated[row] = terminated, truncated
                 over = self._end(slot, slot.finish(terminated), None)
-        if self._plain is None:  # else `run` writes all of them at once
+        if self._views is None:  # else `run` writes all of them at once
             write_row(slot, row, rows.obs, rows.mask)
+        if self._rest is not None:
+            self._rest(slot)
         return over
 
 

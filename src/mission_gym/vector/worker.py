@@ -9,6 +9,8 @@ import pickle
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -33,11 +35,9 @@ class WorkerSetup:
 
     spec: EnvSpec
     factories: Sequence[Factory]  # of this worker's rows
-    worker: int
     first: int
     last: int
     num_envs: int  # of the whole vector
-    num_workers: int
     infos: bool
     autoreset: bool
     max_restarts: int
@@ -53,25 +53,25 @@ class Service:
         self.link = link
         self.setup = setup
         self.carver = link.regions[0].carver()
-        self.board = carve_board(self.carver, setup.spec, setup.num_envs, setup.num_workers)
-        count = setup.last - setup.first
+        self.board = carve_board(self.carver, setup.spec, setup.num_envs)
+        num_rows = setup.last - setup.first
         self._rows = self.board.rows.part(setup.first, setup.last)
         self._last = tuple(leaf[setup.first : setup.last] for leaf in self.board.last)
-        self._scratch = make_rows(setup.spec, count)  # steps of some of the rows
-        self._beat = memoryview(self.board.beats[setup.worker]).cast("B")
-        self._num_beats = 0
+        self._scratch = make_rows(setup.spec, num_rows)  # steps of some of the rows
+        self._beats = [memoryview(beat).cast("B") for beat in self.board.beats]
+        self._num_beats = count(1)  # drawing the next number can't be interrupted
         self._objects = [i for i, leaf in enumerate(setup.spec.leaves) if leaf.kind == "object"]
         self._journal = self.board.journal
-        self.vec = self.make_vector(count)
+        self.vec = self.make_vector(num_rows)
         self.shown: StepBatch | None = None  # what the rows showed after the last reset or restore
 
-    def make_vector(self, count: int) -> SerialVec:
+    def make_vector(self, num_rows: int) -> SerialVec:
         setup = self.setup
-        kind = ThreadedVec if setup.threads else SerialVec
-        return kind(
+        kind: Any = partial(ThreadedVec, rest=self._rest) if setup.threads else SerialVec
+        vec: SerialVec = kind(
             setup.factories,
             setup.spec,
-            count,
+            num_rows,
             _no_seed,
             infos=setup.infos,
             autoreset=setup.autoreset,
@@ -80,6 +80,7 @@ class Service:
             first_id=setup.first,
             watch=self._watch,
         )
+        return vec
 
     def begin(self, numbers: Sequence[int], seed_of: bytes) -> Any:
         """Begin these episodes, one of each environment."""
@@ -172,12 +173,16 @@ class Service:
 
     def _watch(self, slot: EnvSlot, action: Any) -> None:
         """Leave a note of what comes next, where the parent finds it if it is the last."""
-        self._num_beats += 1
         step = RESETTING if action is None else slot.steps
         seed = -1 if slot.seed is None else slot.seed
-        _BEAT.pack_into(self._beat, 0, self._num_beats, slot.env_id, slot.episode, seed, step)
+        env_id = slot.env_id
+        _BEAT.pack_into(self._beats[env_id], 0, next(self._num_beats), env_id, slot.episode, seed, step)
         if action is not None and step < self._journal.shape[1]:
-            self._journal[slot.env_id, step] = action
+            self._journal[env_id, step] = action
+
+    def _rest(self, slot: EnvSlot) -> None:
+        """What was noted is over; only where rows step side by side, else the newest note counts."""
+        self.board.beats[slot.env_id, 0] = 0
 
 
 def serve(link: Link, setup: bytes, make: Callable[[Link, WorkerSetup], Service] = Service) -> None:

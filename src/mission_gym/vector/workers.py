@@ -79,24 +79,24 @@ class WorkersVec:
         self._objects = [i for i, leaf in enumerate(spec.leaves) if leaf.kind == "object"]
         setups = [
             WorkerSetup(
-                spec, factories[ids[0] : ids[-1] + 1], worker, ids[0], ids[-1] + 1, num_envs,
-                len(self.env_ids), infos, autoreset, limits.max_restarts,
-                usable_cores() > len(self.env_ids), threads, extra,
+                spec, factories[ids[0] : ids[-1] + 1], ids[0], ids[-1] + 1, num_envs,
+                infos, autoreset, limits.max_restarts, usable_cores() > len(self.env_ids), threads, extra,
             )
-            for worker, ids in enumerate(self.env_ids)
+            for ids in self.env_ids
         ]  # fmt: skip
         packed = [dump_object(setup) for setup in setups]
         size = Carver()
-        carve_board(size, spec, num_envs, len(self.env_ids))
+        carve_board(size, spec, num_envs)
         carve(size)
         self._region: Region | None = Region(size.size)
         carver = self._region.carver()
-        self.board = carve_board(carver, spec, num_envs, len(self.env_ids))
+        self.board = carve_board(carver, spec, num_envs)
         self.shared = carve(carver)
         try:
             self.crew = Crew(
-                service, packed, self._region, self.board, self.env_ids, limits, log or BoundedLog(None)
-            )
+                service, packed, self._region, self.board, self.env_ids, limits, log or BoundedLog(None),
+                side_by_side=threads,
+            )  # fmt: skip
         except BaseException:
             self._region.close()
             raise
