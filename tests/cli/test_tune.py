@@ -27,13 +27,22 @@ def test_tune_measures_once_and_keeps_the_plan(tmp_path, monkeypatch, capsys):
     assert "timing" not in err
 
 
+def test_tune_plans_dqn_from_its_profile(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert main(["tune", ENV_ID, "--algo", "dqn", "--prioritized", "--budget", "3s", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["n_envs"] * document["n_steps_per_env"] == 4  # of the profile: 1 environment, 4 steps
+    assert document["predicted_steps_per_s"] > 0
+    assert document["memory_bytes"] > 1 << 28
+    assert {point["n_envs"] for point in document["scaling"]} >= {1, 2, 4}
+    assert any("of update for each step" in reason for reason in document["reasons"])
+
+
 def test_what_tune_refuses(capsys):
     assert main(["tune", ENV_ID, "--budget", "1s"]) == 2
     assert "budget=1s is below 2 s; give more time [--budget]" in capsys.readouterr().err
     assert main(["tune", "mission_gym.env.toys:Nothing"]) == 2
     assert "has no callable" in capsys.readouterr().err
-    assert main(["tune", ENV_ID, "--algo", "dqn"]) == 2
-    assert "algo=dqn is not planned" in capsys.readouterr().err
     assert main(["tune", ENV_ID, "--eval-freq", "3"]) == 2
     assert "unknown flag '--eval-freq'" in capsys.readouterr().err
 

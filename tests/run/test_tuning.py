@@ -9,6 +9,7 @@ import pytest
 import mission_gym as mg
 from machines import machine
 from mission_gym.config.layers import read_config, resolve
+from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.env.toys import Identity
 from mission_gym.errors import ConfigError, UsageError
@@ -53,7 +54,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(flags: dict[str, Any], env_id: str = TOY, preset: str | None = None) -> Any:
-    resolved = resolve(env_id, flags, preset=preset)
+    resolved = choose_profile(resolve(env_id, flags, preset=preset))
     first, _ = finish(fix_envs(resolved))
     environment = open_environment(first.config, {})
     return resolved, settle(first, environment.spec).config, environment
@@ -134,6 +135,38 @@ def test_ways_to_learn_begin_with_the_fixed_rules_own() -> None:
     given, ruled, _ = opened({"kernel": "torch", "threads": 2, "device": "cpu", "precision": "float32"})
     ways = list(list_learning(given.config, ruled, environment.spec, machine(8)))
     assert ways == [(Way("cpu", "torch", "float32"), 2)]
+
+
+def test_dqn_is_planned_from_its_profile_and_with_its_replay() -> None:
+    flags = {"algo": "dqn", "device": "cpu"}
+    resolved, ruled, environment = opened(flags)
+    assert resolved.sources["vector.n_envs"].startswith("profile cpu")
+    wishes = make_wishes(resolved, ruled, environment)
+    assert (wishes.open_envs, wishes.open_steps, wishes.layout) == (True, True, Layout("serial", 1, 1, 4))
+    assert (wishes.min_steps, wishes.batch_size) == (1, None)
+    resolved, ruled, environment = opened(flags | {"replay_size": 3_000_000, "n_envs": 2})
+    larger = make_wishes(resolved, ruled, environment)
+    assert larger.base_bytes - wishes.base_bytes > 50e6
+    assert not larger.open_envs
+    ways = list(list_learning(resolved.config, ruled, environment.spec, machine(8)))
+    assert ways == [
+        (Way("cpu", kernel, "float32"), threads)
+        for kernel, threads in (("numpy", 1), ("torch", 4), ("torch", 8))
+    ]
+    noisy, ruled, _ = opened(flags | {"exploration": "noisy"})
+    assert {way.kernel for way, _ in list_learning(noisy.config, ruled, environment.spec, machine(2))} == {
+        "torch"
+    }
+
+
+def test_a_kept_plan_of_dqn_is_applied(tmp_path: Path) -> None:
+    flags = {"algo": "dqn", "timesteps": 1_000_000, "learning_starts": 8}
+    values = {"vector.n_envs": 2, "dqn.n_steps_per_env": 2, "vector.vector": "serial", "compute.threads": 1}
+    keep(flags, values=values, layout=ENTRY["layout"] | {"n_envs": 2, "n_steps_per_env": 2})
+    resolved = read_config(first_update(flags, tmp_path).config_yaml)
+    assert (resolved.config.vector.n_envs, resolved.config.dqn.n_steps_per_env) == (2, 2)
+    assert resolved.sources["vector.n_envs"] == resolved.sources["dqn.n_steps_per_env"] == "plan"
+    assert resolved.sources["dqn.batch_size"].startswith("profile cpu")  # a plan does not choose it
 
 
 def test_phases_run_at_once_where_the_rules_of_overlap_say_so() -> None:

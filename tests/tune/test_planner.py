@@ -90,7 +90,7 @@ def test_an_environment_that_waits_gets_threads_and_many_of_them() -> None:
     assert plan.changes == (
         "n_envs 8 -> 32",
         "n_steps_per_env 128 -> 32",
-        "the rollout of 1024 transitions and its minibatches are held",
+        "the rollout of 1024 transitions and its gradient steps are held",
     )
     assert any("of which it waits 99 %" in reason for reason in plan.reasons)
 

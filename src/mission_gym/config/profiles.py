@@ -8,7 +8,7 @@ _REASONS = {"gpu": "wide batches keep a device busy", "cpu": "small networks and
 
 
 def choose_profile(resolved: Resolved) -> Resolved:
-    """The profile of the learner's device, where no plan chooses sizes: without tuning, and for DQN."""
+    """The profile of the learner's device: without tuning, and for DQN, whose plan begins from it."""
     compute = resolved.config.compute
     if compute.tune and resolved.config.run.algo != "dqn":
         return resolved

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mission_gym.config.layers import Resolved
+from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
-from mission_gym.errors import UsageError
 from mission_gym.run.assemble import one_blas_thread, open_environment, settle
 from mission_gym.run.planning import check_memory
 from mission_gym.run.tuning import Say, make_plan_key, tune_environment
@@ -18,11 +18,7 @@ _TOTALS = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
 
 def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = False) -> dict[str, Any]:
     """The document of `tune`: a plan measured with at least this budget, from the cache where it is there."""
-    if resolved.config.run.algo != "ppo":
-        raise UsageError(
-            f"algo={resolved.config.run.algo} is not planned: it follows its presets and its device"
-            f" [{resolved.sources['run.algo']}]"
-        )
+    resolved = choose_profile(resolved)
     first, _ = finish(fix_envs(resolved))
     environment = open_environment(first.config, dict(first.config.env.env_kwargs))
     check_memory(settle(first, environment.spec).config, environment.spec)

@@ -237,10 +237,7 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
     if threads == "auto":
         analytic = is_mlp and config.run.algo == "ppo" and config.compute.kernel != "torch"
         threads = chosen["compute.threads"] = choose_threads(config, spec, analytic)
-    devices, analytic = find_devices(), is_mlp
-    if config.run.algo == "dqn":
-        devices, analytic = dict.fromkeys(devices, False), is_mlp and has_analytic(config, threads)
-    ways = list_ways(config.compute, analytic, devices)
+    ways = list_possible(config, is_mlp, threads)
     if not ways and not problems:
         problems.append(
             f"kernel=numpy is not possible with device={device} and precision={config.compute.precision}: it"
@@ -260,6 +257,14 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
         overlap = choose_overlap(resolved.config).value
         resolved = resolved.with_values({"compute.overlap": overlap}, "plan")
     return resolved
+
+
+def list_possible(config: Config, is_mlp: bool, threads: int) -> list[Way]:
+    """The ways to learn that the algorithm has for what the config leaves open."""
+    devices = find_devices()
+    if config.run.algo == "dqn":
+        devices, is_mlp = dict.fromkeys(devices, False), is_mlp and has_analytic(config, threads)
+    return list_ways(config.compute, is_mlp, devices)
 
 
 def _settle_way(resolved: Resolved, ways: list[Way], spec: EnvSpec) -> Resolved:

@@ -12,8 +12,8 @@ import psutil
 
 from mission_gym.config.schema import Config
 from mission_gym.data import Block, EnvSpec, Weights
+from mission_gym.learner.dqn import DqnLearner
 from mission_gym.learner.kernel import StepSettings
-from mission_gym.learner.ppo import PpoLearner
 from mission_gym.pipeline import loop, overlap
 from mission_gym.rollout.collector import clear_block, make_block
 from mission_gym.run.assemble import (
@@ -29,6 +29,8 @@ from mission_gym.vector.workers import WorkersVec
 
 _NO_LEARNING = StepSettings(0.0, 0.2, 0.0, 0.5, 0.5, True)
 _ENOUGH_TRANSITIONS = 2048  # of a block that an update is timed on
+_NEVER_STARTS = 1 << 60  # learning: transitions are only stored
+_FEWEST_Q_STEPS, _Q_UPDATES_S, _LONGEST_Q_S = 16, 0.1, 1.0  # of DQN's timed updates
 _FEWEST_BLOCKS = 3  # whose median is taken: other programs disturb some of them
 _ROWS = (1, 32)  # of the acting calls that are timed
 # The collector's own work around a policy's call, and for each of its rows.
@@ -36,9 +38,10 @@ _COLLECT_CALL_S, _COLLECT_ROW_S = 25e-6, 1e-6
 
 
 def measure_update_s(config: Config, spec: EnvSpec) -> float:
-    """Seconds of learning for each transition, all epochs made, on a block of noise."""
+    """Seconds of learning for each transition, on a block of noise: all epochs, or the replay ratio."""
     learner, n_epochs = make_learner(config, spec), config.ppo.n_epochs
-    assert isinstance(learner, PpoLearner), "plans are made for PPO"
+    if isinstance(learner, DqnLearner):
+        return _measure_q_update_s(learner, config, spec)
     learner.settings = replace(learner.settings, n_epochs=1)
     block = make_noise_block(spec, _fewest_steps(config), config.vector.n_envs)
     num = block.num_steps * block.num_rows
@@ -47,6 +50,25 @@ def measure_update_s(config: Config, spec: EnvSpec) -> float:
     order = np.arange(num).reshape(-1, learner.settings.batch_size)
     epoch_s = _time(lambda: learner.kernel.epoch(order, _NO_LEARNING, _never)) if n_epochs > 1 else 0.0
     return (update_s + (n_epochs - 1) * epoch_s) / num
+
+
+def _measure_q_update_s(learner: DqnLearner, config: Config, spec: EnvSpec) -> float:
+    """The same of DQN, with some transitions in the replay already."""
+    block = make_noise_block(spec, config.dqn.n_steps_per_env, config.vector.n_envs)
+    num = block.num_steps * block.num_rows
+    learner.settings = replace(learner.settings, learning_starts=_NEVER_STARTS)
+    for _ in range(-(-min(_ENOUGH_TRANSITIONS, config.dqn.replay_size) // num)):
+        learner.update(block)
+    learner.settings = replace(learner.settings, learning_starts=0)
+    learner.update(block)  # the first one loads libraries and takes memory
+    made = 0
+    begun = now = time.perf_counter()
+    while now - begun < _Q_UPDATES_S or learner.gradient_steps < _FEWEST_Q_STEPS:
+        learner.update(block)
+        made, now = made + 1, time.perf_counter()
+        if now - begun > _LONGEST_Q_S:
+            break
+    return (now - begun) / (made * num)
 
 
 def _fewest_steps(config: Config) -> int:
@@ -92,8 +114,9 @@ def measure_collect(
     config: Config, environment: Environment, weights: Weights, seconds: float, num_steps: int
 ) -> tuple[float, int | None]:
     """Seconds for each transition of blocks of `num_steps`, and the bytes of a worker where there are any."""
-    shorter = config.ppo.model_copy(update={"n_steps_per_env": min(num_steps, config.ppo.n_steps_per_env)})
-    config = config.model_copy(update={"ppo": shorter})
+    num_steps = min(num_steps, config.algorithm.n_steps_per_env)
+    shorter = config.algorithm.model_copy(update={"n_steps_per_env": num_steps})
+    config = config.model_copy(update={config.run.algo: shorter})
     vec, collector, blocks = make_collector(config, environment, training_seeds(0, {"episode_offset": 0}))
     with vec:
         collector.policy.load(weights)
@@ -110,8 +133,13 @@ def measure_collect(
 
 
 def rehearse(config: Config, environment: Environment, seconds: float) -> float:
-    """Steps per second of the real loop: behind its first update one more at least, then for `seconds`."""
+    """Steps per second of the real loop: behind its first update one more at least, then for `seconds`.
+
+    DQN learns from the start here, as it does for most of a run.
+    """
     learner = make_learner(config, environment.spec)
+    if isinstance(learner, DqnLearner):
+        learner.settings = replace(learner.settings, learning_starts=0)
     vec, collector, blocks = make_collector(config, environment, training_seeds(0, {"episode_offset": 0}))
     with vec:
         collector.policy.load(learner.weights())

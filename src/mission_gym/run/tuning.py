@@ -25,7 +25,6 @@ from mission_gym.run.costs import measure_act, measure_collect, measure_update_s
 from mission_gym.run.versions import versions
 from mission_gym.run.wishes import (
     DEFAULT_ENVS,
-    SIZES,
     apply,
     fix_envs,
     is_open,
@@ -33,6 +32,7 @@ from mission_gym.run.wishes import (
     list_learning,
     make_wishes,
     place,
+    size_paths,
 )
 from mission_gym.tune.cache import make_key, read_plan, write_plan
 from mission_gym.tune.facts import Choice, EnvFacts, Facts, Layout, Trial, UpdateCost
@@ -49,6 +49,11 @@ _LEAST_STEPS = 30_000  # of a run, before anything is measured for it
 _SLOWEST_UPDATE_S = (
     500e-6  # a transition, where nothing was measured yet: to tell short runs without measuring
 )
+_LEARNING_FIELDS = {  # that a plan depends on
+    "ppo": {"n_steps_per_env", "batch_size", "n_epochs", "gamma", "gae_lambda"},
+    "dqn": {"n_steps_per_env", "batch_size", "replay_ratio", "replay_size", "prioritized", "n_step", "double",
+            "dueling", "exploration", "frame_stack"},
+}  # fmt: skip
 _TRIAL_BLOCK_S = 0.15
 _REHEARSAL_SHARE = (
     0.4  # of the time, kept for the real loop of the choice: what it reaches is what is promised
@@ -69,11 +74,10 @@ def tune_run(resolved: Resolved, environment: Environment, say: Say) -> Tuned:
     """The plan of a new run: kept from before, or measured if that takes a small part of the run."""
     plain = fix_envs(resolved)
     asked = resolved.config.value("vector.n_envs") == "auto"
-    if not is_tuned(resolved.config):
+    if not resolved.config.compute.tune:
         if asked:
-            cause = "--no-tune makes none" if resolved.config.run.algo == "ppo" else "dqn has none"
             raise ConfigError(
-                f"n_envs=auto is left to the plan, and {cause}; give a number, or remove it"
+                "n_envs=auto is left to the plan, and --no-tune makes none; give a number, or remove it"
                 f" [{resolved.sources['vector.n_envs']}]"
             )
         return Tuned(plain)
@@ -101,14 +105,9 @@ def tune_run(resolved: Resolved, environment: Environment, say: Say) -> Tuned:
     return Tuned(apply(plain, entry["values"]), key, entry, notes)
 
 
-def is_tuned(config: Config) -> bool:
-    """Whether a plan chooses what is left open: the planner knows the sizes of PPO alone."""
-    return config.compute.tune and config.run.algo == "ppo"
-
-
 def may_plan(config: Config) -> bool:
     """Whether a run of this config may be worth a measurement."""
-    return is_tuned(config) and config.run.timesteps >= _LEAST_STEPS
+    return config.compute.tune and config.run.timesteps >= _LEAST_STEPS
 
 
 def make_plan_key(resolved: Resolved, spec: EnvSpec) -> str:
@@ -119,14 +118,14 @@ def make_plan_key(resolved: Resolved, spec: EnvSpec) -> str:
         include={
             "env": True,
             "vector": {"vector", "blocks", "n_envs", "num_workers"},
-            "ppo": {"n_steps_per_env", "batch_size", "n_epochs", "gamma", "gae_lambda"},
+            config.run.algo: _LEARNING_FIELDS[config.run.algo],
             "policy": {"network_arch", "activation", "network", "normalize_obs"},
             "compute": True,
             "run": {"algo"},
         },
     )
     hardware = [machine.cpu, machine.usable_cores, machine.efficiency_cores, *machine.nvidia_gpus]
-    fixed = [path for path in SIZES if not is_open(resolved, path)]
+    fixed = [path for path in size_paths(config) if not is_open(resolved, path)]
     return make_key(
         {"config": fields, "fixed": fixed, "machine": hardware, "spec": spec.signature} | versions()
     )

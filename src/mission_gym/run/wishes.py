@@ -12,14 +12,19 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec
 from mission_gym.procs import MachineFacts
-from mission_gym.run.assemble import Environment, policy_spec
-from mission_gym.run.choosing import Way, find_devices, list_ways
+from mission_gym.run.assemble import Environment, list_possible, policy_spec
+from mission_gym.run.choosing import Way
 from mission_gym.run.overlapping import choose_overlap
 from mission_gym.run.planning import count_copies, step_bytes
+from mission_gym.run.planning_dqn import replay_bytes
 from mission_gym.tune.facts import Layout, Wishes
 
 DEFAULT_ENVS = 8
-SIZES = ("vector.n_envs", "ppo.n_steps_per_env")
+
+
+def size_paths(config: Config) -> tuple[str, str]:
+    """The sizes that a plan may choose."""
+    return "vector.n_envs", f"{config.run.algo}.n_steps_per_env"
 
 
 def fix_envs(resolved: Resolved) -> Resolved:
@@ -31,10 +36,11 @@ def fix_envs(resolved: Resolved) -> Resolved:
 
 def apply(resolved: Resolved, values: dict[str, Any]) -> Resolved:
     """The config with a plan's values; sizes that are the same keep their source."""
+    sizes = size_paths(resolved.config)
     changed = {
         path: value
         for path, value in values.items()
-        if path not in SIZES or resolved.config.value(path) != value
+        if path not in sizes or resolved.config.value(path) != value
     }
     return resolved.with_values(changed, "plan")
 
@@ -55,39 +61,45 @@ def make_wishes(
     if given.vector.vector == "auto" and layout.backend == "serial":
         backends = ("serial", "workers")
     open_workers = given.vector.num_workers == "auto"
-    batch = ruled.ppo.batch_size if resolved.explicit("ppo.batch_size") else None
-    assert batch is None or isinstance(batch, int)
+    base_bytes = int(psutil.Process().memory_info().rss)
+    batch: int | None = None
+    gae_lambda = 0.0
+    if given.run.algo == "dqn":  # its minibatches come from the replay, and what it learns from is no trace
+        base_bytes += replay_bytes(ruled, spec)
+    else:
+        gae_lambda = given.ppo.gae_lambda
+        if resolved.explicit("ppo.batch_size"):
+            assert isinstance(ruled.ppo.batch_size, int)
+            batch = ruled.ppo.batch_size
+    envs, steps = size_paths(given)
     return Wishes(
         layout=layout,
         backends=backends,
         held=held,
         batch_size=batch,
         overlapped=find_overlapped(ruled, given),
-        open_envs=is_open(resolved, "vector.n_envs"),
-        open_steps=not resolved.explicit("ppo.n_steps_per_env"),
+        open_envs=is_open(resolved, envs),
+        open_steps=not resolved.explicit(steps),
         open_workers=open_workers,
-        gamma=given.ppo.gamma,
-        gae_lambda=given.ppo.gae_lambda,
+        gamma=given.algorithm.gamma,
+        gae_lambda=gae_lambda,
         step_bytes=step_bytes(ruled, spec),
         block_copies=count_copies(ruled),
-        base_bytes=int(psutil.Process().memory_info().rss),
+        base_bytes=base_bytes,
     )
 
 
 def layout_of(config: Config) -> Layout:
     """The layout of a settled config."""
     assert isinstance(config.vector.num_workers, int)
-    return Layout(
-        config.vector.vector, config.vector.num_workers, config.vector.n_envs, config.ppo.n_steps_per_env
-    )
+    num_steps = config.algorithm.n_steps_per_env
+    return Layout(config.vector.vector, config.vector.num_workers, config.vector.n_envs, num_steps)
 
 
 def layout_values(layout: Layout, given: Config) -> dict[str, Any]:
     """The config values of a layout, without those that are given."""
-    values: dict[str, Any] = {
-        "vector.n_envs": layout.n_envs,
-        "ppo.n_steps_per_env": layout.n_steps_per_env,
-    }
+    sizes = (layout.n_envs, layout.n_steps_per_env)
+    values: dict[str, Any] = dict(zip(size_paths(given), sizes, strict=True))
     if given.vector.vector == "auto":
         values["vector.vector"] = layout.backend
     if given.vector.num_workers == "auto":
@@ -103,10 +115,11 @@ def list_learning(
     assert isinstance(own.threads, int)
     first = (Way(own.device, own.kernel, own.precision), own.threads)
     yield first
-    for way in list_ways(given.compute, policy_spec(ruled, spec).is_mlp, find_devices()):
-        counts = [1] if way.device != "cpu" else sorted({1, max(cores // 2, 1), cores})
-        for threads in counts if given.compute.threads == "auto" else [given.compute.threads]:
-            if (way, threads) != first:
+    is_mlp = policy_spec(ruled, spec).is_mlp
+    wanted = given.compute.threads
+    for threads in sorted({1, max(cores // 2, 1), cores}) if wanted == "auto" else [wanted]:
+        for way in list_possible(given, is_mlp, threads):
+            if (way, threads) != first and (way.device == "cpu" or threads == 1 or wanted != "auto"):
                 yield way, threads
 
 
@@ -126,4 +139,6 @@ def find_overlapped(ruled: Config, given: Config) -> frozenset[tuple[str, str]]:
 
 
 def is_open(resolved: Resolved, path: str) -> bool:
-    return resolved.config.value(path) == "auto" or resolved.sources[path] == "default"
+    """Whether a plan is stronger than what the value comes from."""
+    source = resolved.sources[path]
+    return resolved.config.value(path) == "auto" or source == "default" or source.startswith("profile ")

@@ -1,7 +1,7 @@
 """The pure planner: facts and wishes in, a Choice out. Rates are those of training: collecting and learning.
 
-Where it chooses the number of environments, learning stays comparable: the rollout and the number of
-minibatches are held, and no segment gets shorter than the horizon of the advantage's trace.
+Where it chooses the number of environments, learning stays comparable: the rollout and the number of its
+gradient steps are held, and no segment gets shorter than the horizon of the advantage's trace.
 """
 
 from __future__ import annotations
@@ -163,10 +163,9 @@ def _explain(facts: Facts, chosen: Layout, update: UpdateCost, rates: dict[Layou
     elif chosen == facts.wishes.layout:
         reasons.append(f"{chosen.n_envs} environments: other numbers are not clearly faster")
     elif chosen.n_envs == max(each.n_envs for each in rates):
-        reasons.append(
-            f"{chosen.n_envs} environments: more would make segments shorter than the horizon of"
-            f" {facts.wishes.min_steps} steps, or would not fit in memory"
-        )
+        least = facts.wishes.min_steps
+        end = f"segments shorter than the horizon of {least} steps" if least > 1 else "a larger rollout"
+        reasons.append(f"{chosen.n_envs} environments: more would make {end}, or would not fit in memory")
     else:
         reasons.append(f"{chosen.n_envs} environments: more give less than a twentieth")
     slower = [f"{show_time(each.step_s)} with the {each}" for each in facts.updates if each != update]
@@ -187,7 +186,7 @@ def _list_changes(ruled: Layout, chosen: Layout) -> tuple[str, ...]:
         if getattr(ruled, name) != getattr(chosen, name)
     ]
     if changes and chosen.rollout == ruled.rollout:
-        changes.append(f"the rollout of {ruled.rollout} transitions and its minibatches are held")
+        changes.append(f"the rollout of {ruled.rollout} transitions and its gradient steps are held")
     elif changes:
         changes.append(f"the rollout {ruled.rollout} -> {chosen.rollout}")
     return tuple(changes)
