@@ -56,6 +56,8 @@ def test_numpy_form_acts_like_the_torch_form(name: str, activation: str) -> None
     obs, mask = sample_obs(32), sample_mask(spec.action, 32)
     noise = draw_noise(spec.action, generator("test"), 1, 32)[0]
     acted = []
+    for name, (shape, dtype) in NumpyPolicy(spec).shapes().items():
+        assert (weights.arrays[name].shape, weights.arrays[name].dtype) == (shape, dtype)
     for policy in (NumpyPolicy(spec), TorchPolicy(spec)):
         policy.load(weights)
         assert policy.version == 3

@@ -46,6 +46,7 @@ def test_both_forms_act_alike(dueling: bool, sigma: float | None) -> None:
     spec = PolicySpec((leaf,), CHOICE, (16, 8), "relu", normalize_obs=False, q=QSpec(dueling, sigma))
     arrays = model_arrays(QNetwork(spec, seed=1)) | {EPSILON: np.array(0.0 if sigma else 0.3)}
     forms = NumpyQPolicy(spec), TorchQPolicy(spec)
+    assert {name: (array.shape, str(array.dtype)) for name, array in arrays.items()} == forms[0].shapes()
     for form in forms:
         form.load(Weights(7, arrays))
         assert form.version == 7

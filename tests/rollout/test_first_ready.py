@@ -23,7 +23,7 @@ from mission_gym.env.probe import probe
 from mission_gym.errors import EnvFailure, WorkerTimeout
 from mission_gym.rollout.collector import clear_block, make_block
 from mission_gym.rollout.first_ready import SERVICE, FirstReadyCollector
-from mission_gym.rollout.remote import CollectSetup, carve_blocks
+from mission_gym.rollout.remote import CollectSetup, carve_shared
 from mission_gym.vector.crew import Limits
 from mission_gym.vector.workers import WorkersVec
 
@@ -55,7 +55,7 @@ def first_ready(
         unit=rows,
         service=SERVICE,
         extra=setup,
-        carve=carve_blocks(spec, T, num_envs),
+        carve=carve_shared(spec, setup, num_envs),
     ) as vec:
         collector = FirstReadyCollector(vec, spec, setup, threads=num_workers == 0)
         collector.policy.load(make_weights(spec))

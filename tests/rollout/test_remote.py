@@ -21,7 +21,7 @@ from mission_gym.errors import WorkerDied
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
 from mission_gym.rollout import remote as remote_module
 from mission_gym.rollout.collector import Collector, clear_block, make_block
-from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_blocks
+from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_shared
 from mission_gym.vector.crew import Limits
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
@@ -57,6 +57,7 @@ def policy_spec(spec: EnvSpec) -> PolicySpec:
 def remote(
     factory: Any, spec: EnvSpec, num_envs: int, num_steps: int, rows: int, num_workers: int, **limits: Any
 ) -> Iterator[RemoteCollector]:
+    setup = CollectSetup(policy_spec(spec), SEED, rows, num_steps)
     with WorkersVec(
         factory,
         spec,
@@ -67,8 +68,8 @@ def remote(
         limits=Limits(**({"timeout_s": 20.0} | limits)),
         unit=rows,
         service=SERVICE,
-        extra=CollectSetup(policy_spec(spec), SEED, rows, num_steps),
-        carve=carve_blocks(spec, num_steps, num_envs),
+        extra=setup,
+        carve=carve_shared(spec, setup, num_envs),
     ) as vec:
         collector = RemoteCollector(vec, spec)
         collector.policy.load(make_weights(spec))

@@ -241,7 +241,7 @@ def test_ppo_refuses_the_fields_of_dqn(tmp_path: Path) -> None:
 
 
 def test_an_unknown_environment_gets_the_device_profile(tmp_path: Path) -> None:
-    flags = {"algo": "dqn", "runs_dir": str(tmp_path), "batch_size": 16, "tensorboard": False}
+    flags = {"algo": "dqn", "runs_dir": str(tmp_path), "batch_size": 16, "tensorboard": False, "tune": False}
     with start_run(resolve("mission_gym.env.toys:Identity", flags), silent) as session:
         config, sources = session.config, resolved_sources(session)
     assert (config.vector.n_envs, config.dqn.replay_size, config.policy.network_arch) == (

@@ -235,11 +235,15 @@ def test_checkpoints_and_evaluations_share_the_steps_of_a_run_without_overlap(
         ({"vector": "workers", "device": "cuda"}, "on", "while the learner uses cuda"),
         ({"vector": "threads", "n_epochs": 300}, "off", "1200 gradient steps of 0.0003 without a target_kl"),
         ({"vector": "threads", "n_epochs": 300, "target_kl": 0.03}, "on", "environments wait"),
+        ({"algo": "dqn", "vector": "workers", "num_workers": 3, "threads": 1}, "on", "leave a core"),
+        ({"algo": "dqn", "vector": "workers", "num_workers": 4, "threads": 1}, "off", "share the CPU"),
+        ({"algo": "dqn", "vector": "serial", "num_workers": 1, "threads": 1}, "off", "share the CPU"),
     ],
 )
 def test_auto_is_on_where_the_phases_use_different_resources(
-    flags: dict[str, Any], value: str, reason: str
+    flags: dict[str, Any], value: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("mission_gym.run.overlapping.usable_cores", lambda: 4)
     wanted = {"n_envs": 8, "n_steps_per_env": 128, "device": "cpu"} | flags
     resolved, _ = finish(resolve("Env-v0", wanted))
     fact = choose_overlap(resolved.config)

@@ -181,3 +181,6 @@ def test_the_slower_phase_counts_where_both_run_at_once() -> None:
     assert predict_rate(given, OURS.layout, card) == pytest.approx(1000.0)
     collect_s = predict_collect_s(given, OURS.layout)
     assert predict_rate(given, OURS.layout, NUMPY) == pytest.approx(1 / (collect_s + NUMPY.step_s))
+    for cores, both in ((OURS.layout.num_workers + 1, max), (OURS.layout.num_workers, sum)):
+        spare = replace(given, wishes=replace(OURS, cores_at_once=cores))
+        assert predict_rate(spare, OURS.layout, NUMPY) == pytest.approx(1 / both((collect_s, NUMPY.step_s)))

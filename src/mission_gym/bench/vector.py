@@ -34,7 +34,7 @@ from mission_gym.procs import usable_cores
 from mission_gym.rollout.collector import clear_block, make_block
 from mission_gym.rollout.first_ready import SERVICE as SEGMENT_SERVICE
 from mission_gym.rollout.first_ready import FirstReadyCollector
-from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_blocks
+from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_shared
 from mission_gym.run.assemble import choose_acting_rows, count_waiting_groups
 from mission_gym.vector.api import make_vec
 from mission_gym.vector.workers import WorkersVec
@@ -209,7 +209,7 @@ def _collecting(
     with WorkersVec(
         factories, spec, num_envs, lambda env_id, number: 1000 * env_id + number, unit=rows,
         service=SEGMENT_SERVICE if first_ready else SERVICE, extra=setup,
-        carve=carve_blocks(spec, num_steps, num_envs), **how,
+        carve=carve_shared(spec, setup, num_envs), **how,
     ) as vec:  # fmt: skip
         collector: Any
         if first_ready:

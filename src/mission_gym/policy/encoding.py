@@ -13,6 +13,7 @@ import numpy as np
 
 from mission_gym.data import Array, LeafSpec, Leaves
 
+Shapes = dict[str, tuple[tuple[int, ...], str]]  # shape and dtype of arrays by name
 CLIP = 10.0
 _EPSILON = 1e-8
 
@@ -96,6 +97,12 @@ class Encoder:
         self._image_leaves = [(place, leaf) for place, leaf in enumerate(leaves) if leaf.kind == "image"]
         entries = np.array(vector_entries, bool)
         self.normalizer = Normalizer(entries) if normalize and entries.any() else None
+
+    def shapes(self) -> Shapes:
+        """The arrays of the normaliser, as weights carry them."""
+        if self.normalizer is None:
+            return {}
+        return {name: (array.shape, "float64") for name, array in self.normalizer.arrays().items()}
 
     def flatten(self, obs: Leaves) -> Array:
         """The flat features [N, F] before normalisation."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
 from mission_gym.data import ActOut, Array, Leaves, Weights
-from mission_gym.policy.encoding import Encoder
+from mission_gym.policy.encoding import Encoder, Shapes
 from mission_gym.policy.layout import PolicySpec
 from mission_gym.policy.sampling import Sampler
 
@@ -27,6 +28,14 @@ def _elu(x: Array) -> Array:
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": _tanh, "relu": _relu, "elu": _elu}
 
 
+def layer_shapes(name: str, num_in: int, num_out: int, kind: str = "") -> Shapes:
+    """The two arrays of a layer."""
+    return {
+        f"{name}.weight{kind}": ((num_out, num_in), "float32"),
+        f"{name}.bias{kind}": ((num_out,), "float32"),
+    }
+
+
 class NumpyPolicy:
     """Acts with the actor alone; values are the learner's work."""
 
@@ -38,6 +47,16 @@ class NumpyPolicy:
         self._activation = ACTIVATIONS[spec.activation]
         self._layers: list[tuple[Array, Array]] = []
         self._log_std: Array | None = None
+
+    def shapes(self) -> Shapes:
+        """The arrays that `load` reads."""
+        widths = (self._encoder.num_flat, *self.spec.network_arch, self.spec.action.num_params)
+        shapes = self._encoder.shapes()
+        for i, (num_in, num_out) in enumerate(pairwise(widths)):
+            shapes |= layer_shapes(f"actor.{2 * i}", num_in, num_out)
+        if self.spec.action.kind == "box":
+            shapes["log_std"] = ((self.spec.action.num_stored,), "float32")
+        return shapes
 
     def load(self, weights: Weights) -> None:
         """Take over the weights; arrays are kept by reference."""

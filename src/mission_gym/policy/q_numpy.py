@@ -6,13 +6,15 @@ one each. Noisy layers are W = mean + sigma * outer(noise), one draw for a whole
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from mission_gym.data import ActOut, Array, Leaves, Weights
 from mission_gym.policy.choosing import EPSILON, choose, draw_layer_noise, noise_stream
-from mission_gym.policy.encoding import Encoder
+from mission_gym.policy.encoding import Encoder, Shapes
 from mission_gym.policy.layout import PolicySpec
-from mission_gym.policy.numpy_form import ACTIVATIONS
+from mission_gym.policy.numpy_form import ACTIVATIONS, layer_shapes
 
 _Layer = tuple[Array, Array]  # weight [in, out], bias [out]
 
@@ -37,6 +39,19 @@ class NumpyQPolicy:
         self._streams: list[list[_Layer]] = []
         self._sigmas: list[list[_Layer]] = []
         self._epsilon = 0.0
+
+    def shapes(self) -> Shapes:
+        """The arrays that `load` reads."""
+        *widths, last = (self._encoder.num_flat, *self.spec.network_arch)
+        shapes = self._encoder.shapes() | {EPSILON: ((), "float64")}
+        for i, (num_in, num_out) in enumerate(pairwise(widths)):
+            shapes |= layer_shapes(f"body.{2 * i}", num_in, num_out)
+        for name in stream_names(self.spec):
+            num_out = 1 if name == "value" else self.spec.action.num_params
+            for kind in ("", "_sigma") if self._noisy else ("",):
+                shapes |= layer_shapes(f"{name}.0", widths[-1], last, kind)
+                shapes |= layer_shapes(f"{name}.2", last, num_out, kind)
+        return shapes
 
     def load(self, weights: Weights) -> None:
         """Take over the weights; arrays are kept by reference."""

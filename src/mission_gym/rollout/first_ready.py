@@ -45,7 +45,7 @@ class _Part:
 
 
 class FirstReadyCollector:
-    """Collects through a WorkersVec that was made with `SERVICE`, a CollectSetup and `carve_blocks`."""
+    """Collects through a WorkersVec that was made with `SERVICE`, a CollectSetup and `carve_shared`."""
 
     def __init__(self, vec: WorkersVec, spec: EnvSpec, setup: CollectSetup, *, threads: bool) -> None:
         self.vec = vec
@@ -53,7 +53,7 @@ class FirstReadyCollector:
         self.policy = Mailbox()
         self.clock = PhaseClock("collector")
         self.torn = False  # states of environments are never asked for
-        (self._shared,) = vec.shared
+        (self._shared,) = vec.shared.blocks
         self.num_segments = np.zeros(vec.num_envs, np.int64)  # in blocks so far, by environment
         self._parts = [
             _Part(worker, index, range(ids[rows[0]], ids[rows[-1]] + 1), self._shared)

@@ -13,8 +13,8 @@ import numpy as np
 
 from mission_gym.clock import PhaseClock
 from mission_gym.data import Block, EnvSpec, Episode, Leaves, StepBatch, Weights
-from mission_gym.rollout.collector import clear_block, cut_row, lose_row, make_block, part_of, sort_finals
-from mission_gym.rollout.worker import CollectSetup, Report
+from mission_gym.rollout.collector import clear_block, cut_row, lose_row, part_of, sort_finals
+from mission_gym.rollout.worker import CollectSetup, Report, carve_shared
 from mission_gym.vector.crew import Lost
 from mission_gym.vector.workers import WorkersVec, lost_episode
 
@@ -35,7 +35,7 @@ class Mailbox:
 
 
 class RemoteCollector:
-    """Collects through a WorkersVec that was made with `SERVICE`, a CollectSetup and `carve_blocks`."""
+    """Collects through a WorkersVec that was made with `SERVICE`, a CollectSetup and `carve_shared`."""
 
     def __init__(self, vec: WorkersVec, spec: EnvSpec) -> None:
         self.vec = vec
@@ -43,7 +43,10 @@ class RemoteCollector:
         self.policy = Mailbox()
         self.clock = PhaseClock("collector")
         self.torn = False
-        self.blocks: tuple[Block, ...] = vec.shared  # workers know them by their places
+        self.blocks: tuple[Block, ...]  # workers know them by their places
+        self.blocks, self._weights = vec.shared
+        self._written: Weights | None = None
+        self._edition = 0  # of what is written: another Weights may have the same version
 
     def start(self) -> None:
         """Begin every environment's first episode."""
@@ -67,7 +70,7 @@ class RemoteCollector:
         (place,) = (
             i for i, whole in enumerate(self.blocks) if np.may_share_memory(whole.reward, block.reward)
         )
-        round_ = _Round(self.vec, block, place, self.policy.weights, number)
+        round_ = _Round(self.vec, block, (*self._write_weights(), number, place))
         reports = round_.run(stop)
         block.version[:] = self.policy.version
         self.torn = False
@@ -84,16 +87,23 @@ class RemoteCollector:
         """As Collector.metrics."""
         return {}
 
+    def _write_weights(self) -> tuple[int, int]:
+        """Bring the newest weights to where workers find them; no worker is at work now."""
+        weights = self.policy.weights
+        assert weights is not None, "load weights first"
+        if weights is not self._written:
+            for name, array in self._weights.items():
+                array[...] = weights.arrays[name]
+            self._written, self._edition = weights, self._edition + 1
+        return weights.version, self._edition
+
 
 class _Round:
     """One block in the making."""
 
-    def __init__(
-        self, vec: WorkersVec, block: Block, place: int, weights: Weights | None, number: int
-    ) -> None:
-        assert weights is not None, "load weights first"
+    def __init__(self, vec: WorkersVec, block: Block, order: tuple[int, int, int, int]) -> None:
         self._vec, self._block = vec, block
-        self._order = (weights, number, place)
+        self._order = order  # version and edition of the weights, number and place of the block
         self._rows = dict.fromkeys(range(vec.crew.size), block.filled)  # done, by worker
         self._waiting = set(self._rows)
         self._paused: dict[int, int] = {}
@@ -178,11 +188,4 @@ class _Round:
         self._command(worker)
 
 
-def carve_blocks(
-    spec: EnvSpec, num_steps: int, num_envs: int, num_blocks: int = 1
-) -> Callable[..., tuple[Block, ...]]:
-    """How a WorkersVec lays the shared blocks out behind its board."""
-    return lambda carver: tuple(make_block(spec, num_steps, num_envs, carver) for _ in range(num_blocks))
-
-
-__all__ = ["SERVICE", "CollectSetup", "RemoteCollector", "carve_blocks"]
+__all__ = ["SERVICE", "CollectSetup", "RemoteCollector", "carve_shared"]

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from mission_gym.data import Array, Block, Episode, Leaves, StepBatch, Weights
+from mission_gym.data import Array, Block, EnvSpec, Episode, Leaves, StepBatch, Weights
 from mission_gym.policy import PolicySpec, make_numpy_policy
 from mission_gym.procs import Link
 from mission_gym.rollout.collector import Collector, make_block, part_of
+from mission_gym.vector.rows import Allocate
 from mission_gym.vector.threaded import ThreadedVec
 from mission_gym.vector.worker import Service, WorkerSetup, serve
 
@@ -31,6 +33,25 @@ class CollectSetup:
     acting_rows: int
     num_steps: int
     num_blocks: int = 1
+
+
+class Shared(NamedTuple):
+    """What a collecting worker and its parent have in common, behind the board."""
+
+    blocks: tuple[Block, ...]
+    weights: dict[str, Array]  # of the block under way, copied by workers before they begin
+
+
+def carve_shared(spec: EnvSpec, setup: CollectSetup, num_envs: int) -> Callable[[Allocate], Shared]:
+    """How the shared memory is laid out, alike on both sides."""
+
+    def carve(allocate: Allocate) -> Shared:
+        blocks = [make_block(spec, setup.num_steps, num_envs, allocate) for _ in range(setup.num_blocks)]
+        shapes = make_numpy_policy(setup.policy).shapes()
+        weights = {name: allocate(shape, dtype) for name, (shape, dtype) in shapes.items()}
+        return Shared(tuple(blocks), weights)
+
+    return carve
 
 
 class Report(NamedTuple):
@@ -60,10 +81,8 @@ class CollectService(Service):
     def __init__(self, link: Link, setup: WorkerSetup) -> None:
         super().__init__(link, setup)
         extra: CollectSetup = setup.extra
-        self._blocks = [
-            make_block(setup.spec, extra.num_steps, setup.num_envs, self.carver)
-            for _ in range(extra.num_blocks)
-        ]
+        self._blocks, self._shared = carve_shared(setup.spec, extra, setup.num_envs)(self.carver)
+        self._edition = 0  # of the weights that the policies hold
         count = setup.last - setup.first
         self._parts = split_parts(count, extra.acting_rows, threads=setup.threads)
         self._collectors = [
@@ -78,15 +97,21 @@ class CollectService(Service):
             for rows in self._parts
         ]
 
-    def collect(self, weights: Weights, number: int, place: int, filled: int, num_steps: int) -> Report:
+    def collect(
+        self, version: int, edition: int, number: int, place: int, filled: int, num_steps: int
+    ) -> Report:
         """Fill rows `filled` to `num_steps` of this worker's part of the block at `place`, or up to where
-        the parent asks to stop."""
+        the parent asks to stop. The shared weights are copied where their edition is new."""
         start, cpu_before = time.perf_counter(), time.process_time()
         first, whole = self.setup.first, self._blocks[place]
         blocks = [part_of(whole, num_steps, first + rows[0], first + rows[-1] + 1) for rows in self._parts]
         self.go_on()
-        for collector, block in zip(self._collectors, blocks, strict=True):
-            collector.policy.load(weights)
+        if edition != self._edition:
+            weights = Weights(version, {name: array.copy() for name, array in self._shared.items()})
+            for collector in self._collectors:
+                collector.policy.load(weights)
+            self._edition = edition
+        for block in blocks:
             block.filled = filled
         meeting = _Meeting(self.link, self.board.pause, blocks)
 

@@ -32,7 +32,7 @@ from mission_gym.rollout.central import ReadyCollector
 from mission_gym.rollout.collector import ActingPolicy, BlockCollector, Collector, make_block
 from mission_gym.rollout.first_ready import SERVICE as SEGMENT_SERVICE
 from mission_gym.rollout.first_ready import FirstReadyCollector
-from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_blocks
+from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_shared
 from mission_gym.run.assemble_dqn import Learner, find_misfits, has_analytic, make_dqn_learner
 from mission_gym.run.choosing import Way, choose_way, device_exists, find_devices, list_ways, measure_ways
 from mission_gym.run.overlapping import choose_overlap
@@ -185,7 +185,7 @@ def make_collector(
             unit=rows,
             service=SEGMENT_SERVICE if first_ready else SERVICE,
             extra=setup,
-            carve=carve_blocks(spec, num_steps, num_envs, num_blocks),
+            carve=carve_shared(spec, setup, num_envs),
         )
         assert isinstance(vec, WorkersVec)
         if first_ready:

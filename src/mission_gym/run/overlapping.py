@@ -1,9 +1,10 @@
-"""Whether collecting and learning run at the same time: a pure choice from the config, with its reason."""
+"""Whether collecting and learning run at the same time: chosen from config and cores, with its reason."""
 
 from __future__ import annotations
 
 from mission_gym.config.schema import Config
 from mission_gym.data import Fact
+from mission_gym.procs import usable_cores
 
 # Learning rate times gradient steps: how far an update can move a weight. Measured without a target_kl:
 # a KL of 0.01 per update at 0.19 (CartPole-v1), 0.023 and at times over 0.03 at 0.64 (Pendulum-v1).
@@ -19,6 +20,8 @@ def choose_overlap(config: Config) -> Fact:
         reason = "environments wait while the learner computes"
     elif device != "cpu":
         reason = f"environments use the CPU while the learner uses {device}"
+    elif config.run.algo == "dqn" and backend == "workers" and has_spare_core(config):
+        reason = "the workers leave a core to the learner, and a rollout is too short to wait for"
     else:
         return Fact("overlap", "off", "collecting and learning share the CPU; side by side gains nothing")
     if config.run.algo == "dqn":  # it learns from any policy's transitions
@@ -33,6 +36,14 @@ def choose_overlap(config: Config) -> Fact:
         )
         return Fact("overlap", "off", reason)
     return Fact("overlap", "on", reason)
+
+
+def has_spare_core(config: Config) -> bool:
+    """Whether workers and learner have cores of their own."""
+    workers, threads = config.vector.num_workers, config.compute.threads
+    assert isinstance(workers, int)
+    assert isinstance(threads, int)
+    return workers + threads <= usable_cores()
 
 
 def explain_overlap(config: Config) -> Fact:

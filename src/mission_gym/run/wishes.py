@@ -11,7 +11,7 @@ import psutil
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec
-from mission_gym.procs import MachineFacts
+from mission_gym.procs import MachineFacts, usable_cores
 from mission_gym.run.assemble import Environment, list_possible, policy_spec
 from mission_gym.run.choosing import Way
 from mission_gym.run.overlapping import choose_overlap
@@ -63,9 +63,10 @@ def make_wishes(
     open_workers = given.vector.num_workers == "auto"
     base_bytes = int(psutil.Process().memory_info().rss)
     batch: int | None = None
-    gae_lambda = 0.0
+    gae_lambda, cores_at_once = 0.0, 0
     if given.run.algo == "dqn":  # its minibatches come from the replay, and what it learns from is no trace
         base_bytes += replay_bytes(ruled, spec)
+        cores_at_once = usable_cores() if given.compute.overlap == "auto" else 0
     else:
         gae_lambda = given.ppo.gae_lambda
         if resolved.explicit("ppo.batch_size"):
@@ -78,6 +79,7 @@ def make_wishes(
         held=held,
         batch_size=batch,
         overlapped=find_overlapped(ruled, given),
+        cores_at_once=cores_at_once,
         open_envs=is_open(resolved, envs),
         open_steps=not resolved.explicit(steps),
         open_workers=open_workers,
@@ -124,11 +126,12 @@ def list_learning(
 
 
 def find_overlapped(ruled: Config, given: Config) -> frozenset[tuple[str, str]]:
-    """The backends and devices with which collecting and learning run at once."""
-    pairs = set()
+    """The backends and devices with which collecting and learning run at once, however many workers there
+    are; `cores_at_once` is for the rest."""
+    pairs, no_spare = set(), usable_cores()
     for backend in ("serial", "workers", "threads", "batched"):
         for device in ("cpu", "cuda", "mps"):
-            vector = ruled.vector.model_copy(update={"vector": backend})
+            vector = ruled.vector.model_copy(update={"vector": backend, "num_workers": no_spare})
             compute = ruled.compute.model_copy(update={"device": device})
             wanted: str = given.compute.overlap
             if wanted == "auto":

@@ -20,6 +20,7 @@ from mission_gym.tune.model import (
     predict_collect_s,
     predict_memory,
     predict_rate,
+    run_at_once,
 )
 
 KNEE = 0.95  # of the best rate: where more environments stop paying
@@ -172,7 +173,7 @@ def _explain(facts: Facts, chosen: Layout, update: UpdateCost, rates: dict[Layou
     against = f"; {', '.join(slower)}" if slower else ""
     reasons.append(f"{update}: {show_time(update.step_s)} of update for each step{against}")
     collect_s, both = predict_collect_s(facts, chosen), "takes turns with"
-    if (chosen.backend, update.device) in facts.wishes.overlapped:
+    if run_at_once(facts.wishes, chosen, update):
         both = "runs beside"
     reasons.append(f"collecting takes {show_time(collect_s)} for each step and {both} the update")
     return reasons
