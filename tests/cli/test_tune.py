@@ -33,8 +33,6 @@ def test_tune_plans_dqn_from_its_profile(tmp_path, monkeypatch, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["n_envs"] * document["n_steps_per_env"] == 4  # of the profile: 1 environment, 4 steps
     assert document["predicted_steps_per_s"] > 0
-    assert document["memory_bytes"] > 1 << 28
-    assert {point["n_envs"] for point in document["scaling"]} >= {1, 2, 4}
     assert any("of update for each step" in reason for reason in document["reasons"])
 
 

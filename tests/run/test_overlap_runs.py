@@ -34,6 +34,7 @@ sys.path.append(str(Path(__file__).parent.parent / "vector"))
 ON = {"overlap": "on"}
 NO_EVAL = {"eval_freq": 0, "eval_episodes": None}
 WORKERS = {"vector": "workers", "num_workers": 2, "tune": False} | ON | NO_EVAL
+DQN = {"algo": "dqn", "threads": 1}
 FAULTY = "mission_gym.env.toys:Faulty"
 
 
@@ -235,9 +236,10 @@ def test_checkpoints_and_evaluations_share_the_steps_of_a_run_without_overlap(
         ({"vector": "workers", "device": "cuda"}, "on", "while the learner uses cuda"),
         ({"vector": "threads", "n_epochs": 300}, "off", "1200 gradient steps of 0.0003 without a target_kl"),
         ({"vector": "threads", "n_epochs": 300, "target_kl": 0.03}, "on", "environments wait"),
-        ({"algo": "dqn", "vector": "workers", "num_workers": 3, "threads": 1}, "on", "leave a core"),
-        ({"algo": "dqn", "vector": "workers", "num_workers": 4, "threads": 1}, "off", "share the CPU"),
-        ({"algo": "dqn", "vector": "serial", "num_workers": 1, "threads": 1}, "off", "share the CPU"),
+        (DQN | {"vector": "workers", "num_workers": 3, "acting": "numpy"}, "on", "leave a core"),
+        (DQN | {"vector": "workers", "num_workers": 4, "acting": "numpy"}, "off", "share the CPU"),
+        (DQN | {"vector": "workers", "num_workers": 1, "acting": "torch"}, "off", "share the CPU"),
+        (DQN | {"vector": "serial", "num_workers": 1, "acting": "numpy"}, "off", "share the CPU"),
     ],
 )
 def test_auto_is_on_where_the_phases_use_different_resources(

@@ -66,6 +66,13 @@ def test_an_ended_row_shows_the_next_episode():
             np.testing.assert_array_equal(last.obs[0][row], env.reset(seed=seed_of(row, 1))[0])
         assert vec.statistics()["steps"] == 100
         assert vec.statistics()["episodes"] == 2
+        after = vec.step(np.zeros(2, np.int64))
+        assert (after.ended.size, after.episodes) == (0, [])
+        assert not (after.terminated | after.truncated).any()
+        alone = [vec.step(np.zeros(2, np.int64)) for _ in range(48)][-1]
+        vec.send(np.zeros(1, np.int64), [1])
+        assert vec.recv().truncated.tolist() == [True]
+        assert alone.ended.size == 0
 
 
 def test_masks_and_final_masks():

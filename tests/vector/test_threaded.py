@@ -74,6 +74,57 @@ def test_steps_share_one_core_and_processes_of_environments_have_all():
     assert len(os.sched_getaffinity(0)) > 1
 
 
+class Clock:
+    """Time that passes only in `sleep`."""
+
+    def __init__(self):
+        self.now, self.slept = 100.0, []
+
+    def monotonic(self):
+        return self.now
+
+    def process_time(self):
+        return 0.0
+
+    def sleep(self, seconds):
+        self.slept.append(round(seconds, 6))
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("size", "slept"), [(2, [0.2, 0.2]), (8, [])])
+def test_jobs_of_several_parts_are_set_going_over_the_time_of_a_step(monkeypatch, size, slept):
+    clock = Clock()
+    monkeypatch.setattr("mission_gym.vector.threaded.time", clock)
+    spec = probe(Waits, "waits")
+    with ThreadedVec(Waits, spec, 8, lambda env_id, number: number) as vec:
+        vec.reset()
+        parts = [vec.part(first, first + size) for first in range(0, 8, size)]
+        for part in parts:
+            part.step(np.zeros(size, np.int64))
+        vec._step_s = 1.0
+        for part in parts[:3]:
+            batch = part.step(np.zeros(size, np.int64))
+            vec._step_s = 1.0  # here no step takes any time
+            assert batch.obs[0][:, 0].tolist() == [2.0] * size
+    assert clock.slept == slept
+
+
+class Waits(gym.Env):
+    """Shows its steps."""
+
+    observation_space = spaces.Box(0.0, 100.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.full(1, self.steps, np.float32), 0.0, False, False, {}
+
+
 def test_a_busy_process_gets_all_cores_back(monkeypatch):
     monkeypatch.setattr("mission_gym.vector.threaded._BUSY", 0.1)  # other tests may need the core as well
     for env in run(140, burn_s=0.001):

@@ -213,7 +213,7 @@ def _collecting(
     ) as vec:  # fmt: skip
         collector: Any
         if first_ready:
-            collector = FirstReadyCollector(vec, spec, setup, threads=False)
+            collector = FirstReadyCollector(vec, spec)
             block = make_block(spec, num_steps, num_envs)
         else:
             collector = RemoteCollector(vec, spec)

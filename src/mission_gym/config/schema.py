@@ -174,7 +174,7 @@ class ComputeSection(Section):
     overlap: Annotated[Literal["auto", "on", "off"], SWITCH] = Field(
         "auto",
         description="Collect the next rollout while learning from this one, one update behind. auto: where"
-        " environments wait, or a device learns.",
+        " environments wait, a device learns, or with DQN workers leave a core.",
     )
     tune: bool = Field(
         True,

@@ -20,7 +20,6 @@ from mission_gym.data import Block, EnvSpec, Leaves, StepBatch, Weights
 from mission_gym.rollout.collector import copy_segments, cut_row, lose_row, make_block, part_of, sort_finals
 from mission_gym.rollout.remote import Mailbox
 from mission_gym.rollout.segments import HALTED, Segment
-from mission_gym.rollout.worker import CollectSetup, split_parts
 from mission_gym.vector.crew import Lost
 from mission_gym.vector.workers import WorkersVec, lost_episode
 
@@ -47,7 +46,7 @@ class _Part:
 class FirstReadyCollector:
     """Collects through a WorkersVec that was made with `SERVICE`, a CollectSetup and `carve_shared`."""
 
-    def __init__(self, vec: WorkersVec, spec: EnvSpec, setup: CollectSetup, *, threads: bool) -> None:
+    def __init__(self, vec: WorkersVec, spec: EnvSpec) -> None:
         self.vec = vec
         self.spec = spec
         self.policy = Mailbox()
@@ -58,7 +57,7 @@ class FirstReadyCollector:
         self._parts = [
             _Part(worker, index, range(ids[rows[0]], ids[rows[-1]] + 1), self._shared)
             for worker, ids in enumerate(vec.env_ids)
-            for index, rows in enumerate(split_parts(len(ids), setup.acting_rows, threads=threads))
+            for index, rows in enumerate(vec.parts[worker])
         ]
         self._finished: deque[_Part] = deque()  # in the order in which they came in
         self._loaded: dict[int, Weights] = {}  # what each worker holds
@@ -103,7 +102,7 @@ class FirstReadyCollector:
             workers = range(self.vec.crew.size)
             heard = self.vec.crew.wait(workers, _POLL_S)
             waited_s += time.perf_counter() - before
-            if not any(isinstance(reply, Lost) for _, reply in heard):
+            if self.vec.threads and not any(isinstance(reply, Lost) for _, reply in heard):
                 heard += self.vec.crew.inspect(workers)  # one part may hang while others reply
             for worker, reply in heard:
                 if isinstance(reply, Segment):

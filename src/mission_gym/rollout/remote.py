@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import chain
 
 import numpy as np
 
@@ -104,7 +105,9 @@ class _Round:
     def __init__(self, vec: WorkersVec, block: Block, order: tuple[int, int, int, int]) -> None:
         self._vec, self._block = vec, block
         self._order = order  # version and edition of the weights, number and place of the block
-        self._rows = dict.fromkeys(range(vec.crew.size), block.filled)  # done, by worker
+        self._rows = {  # done, by worker and part
+            worker: [block.filled] * len(parts) for worker, parts in enumerate(vec.parts)
+        }
         self._waiting = set(self._rows)
         self._paused: dict[int, int] = {}
         self._reports: list[Report] = []
@@ -138,11 +141,12 @@ class _Round:
                 clear_block(self._block)
                 return self._reports
             if asked and limit is None and self._paused.keys() >= self._waiting:
-                limit = max([*self._paused.values(), *self._rows.values()])
+                limit = max([*self._paused.values(), *chain.from_iterable(self._rows.values())])
                 for worker in self._waiting:
                     vec.crew.send(worker, "until", limit)
-        self._block.filled = min(self._rows.values())
-        assert len(set(self._rows.values())) == 1, f"workers stand at different rows: {self._rows}"
+        stand = set(chain.from_iterable(self._rows.values()))
+        assert len(stand) == 1, f"workers stand at different rows: {self._rows}"
+        (self._block.filled,) = stand
         sort_finals(self._block)
         self._sort_episodes()
         return self._reports
@@ -163,8 +167,8 @@ class _Round:
 
     def _take(self, worker: int, report: Report) -> None:
         """Add a worker's report to the block."""
-        first = self._vec.env_ids[worker][0]
-        self._rows[worker] = report.filled
+        first = self._vec.env_ids[worker][self._vec.parts[worker][report.part][0]]
+        self._rows[worker][report.part] = report.filled
         self._block.episodes += report.episodes
         self._block.final_at += [(t, first + row) for t, row in report.final_at]
         self._block.final_obs += report.final_obs
@@ -176,15 +180,17 @@ class _Round:
 
     def _lose(self, worker: int) -> None:
         """Go on in a worker that was replaced: the row under way is lost, its episodes have failed."""
-        t, block = self._rows[worker], self._block
+        block, ids, done = self._block, self._vec.env_ids[worker], self._rows[worker]
         self._paused.pop(worker, None)
-        for env_id in self._vec.env_ids[worker]:
-            if t < block.num_steps:
-                lose_row(block, t, env_id)
-            else:
-                cut_row(block, t, env_id)
-            block.episodes.append(lost_episode(env_id, self._vec.episode_numbers()[env_id] - 1))
-        self._rows[worker] = min(t + 1, block.num_steps)
+        for part, rows in enumerate(self._vec.parts[worker]):
+            t = done[part]
+            for env_id in ids[rows.start : rows.stop]:
+                if t < block.num_steps:
+                    lose_row(block, t, env_id)
+                else:
+                    cut_row(block, t, env_id)
+                block.episodes.append(lost_episode(env_id, self._vec.episode_numbers()[env_id] - 1))
+            done[part] = min(t + 1, block.num_steps)
         self._command(worker)
 
 

@@ -7,7 +7,7 @@ what is new in it. Any further command to a worker of one part breaks the segmen
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
 from mission_gym.data import Block, Weights
@@ -34,7 +34,6 @@ class SegmentService(CollectService):
         self._weights: Weights | None = None
         self._halting = False
         self._running: dict[int, Future[None]] = {}
-        self._pool = ThreadPoolExecutor(len(self._parts)) if len(self._parts) > 1 else None
 
     def load(self, weights: Weights) -> None:
         """Take the weights of the segments to come."""

@@ -17,7 +17,7 @@ from mission_gym.data import Array, Block, EnvSpec, Episode, Leaves, StepBatch, 
 from mission_gym.policy import PolicySpec, make_numpy_policy
 from mission_gym.procs import Link
 from mission_gym.rollout.collector import Collector, make_block, part_of
-from mission_gym.vector.rows import Allocate
+from mission_gym.vector.rows import Allocate, split_parts
 from mission_gym.vector.threaded import ThreadedVec
 from mission_gym.vector.worker import Service, WorkerSetup, serve
 
@@ -55,24 +55,20 @@ def carve_shared(spec: EnvSpec, setup: CollectSetup, num_envs: int) -> Callable[
 
 
 class Report(NamedTuple):
-    """Rows of T below `filled` are done; places in `final_at` are those of the worker's own part."""
+    """What is new of a part: rows of T below `filled` are done; places in `final_at` are the part's own. The
+    last one of a worker has `done`, and the seconds of all its parts."""
 
     filled: int
     episodes: list[Episode]
     final_at: list[tuple[int, int]]
     final_obs: list[Leaves]
     final_mask: list[Array]
+    part: int = 0
     done: bool = False
     act_s: float = 0.0
     env_s: float = 0.0
     wall_s: float = 0.0
     cpu_s: float = 0.0  # of all threads
-
-
-def split_parts(count: int, acting_rows: int, *, threads: bool) -> list[range]:
-    """The rows of a worker that are stepped together: all, or with threads each acting group on its own."""
-    size = acting_rows if threads else count
-    return [range(first, min(first + size, count)) for first in range(0, count, size)]
 
 
 class CollectService(Service):
@@ -85,6 +81,7 @@ class CollectService(Service):
         self._edition = 0  # of the weights that the policies hold
         count = setup.last - setup.first
         self._parts = split_parts(count, extra.acting_rows, threads=setup.threads)
+        self._pool = ThreadPoolExecutor(len(self._parts)) if len(self._parts) > 1 else None
         self._collectors = [
             Collector(
                 self.vec.part(rows[0], rows[-1] + 1) if isinstance(self.vec, ThreadedVec) else self.vec,
@@ -98,10 +95,10 @@ class CollectService(Service):
         ]
 
     def collect(
-        self, version: int, edition: int, number: int, place: int, filled: int, num_steps: int
+        self, version: int, edition: int, number: int, place: int, filled: list[int], num_steps: int
     ) -> Report:
-        """Fill rows `filled` to `num_steps` of this worker's part of the block at `place`, or up to where
-        the parent asks to stop. The shared weights are copied where their edition is new."""
+        """Fill rows `filled`, a number for each part, to `num_steps` of this worker's columns of the block at
+        `place`, or up to where the parent asks to stop. Shared weights of a new edition are copied first."""
         start, cpu_before = time.perf_counter(), time.process_time()
         first, whole = self.setup.first, self._blocks[place]
         blocks = [part_of(whole, num_steps, first + rows[0], first + rows[-1] + 1) for rows in self._parts]
@@ -111,8 +108,8 @@ class CollectService(Service):
             for collector in self._collectors:
                 collector.policy.load(weights)
             self._edition = edition
-        for block in blocks:
-            block.filled = filled
+        for block, done in zip(blocks, filled, strict=True):
+            block.filled = done
         meeting = _Meeting(self.link, self.board.pause, blocks)
 
         def fill(place: int) -> None:
@@ -121,23 +118,14 @@ class CollectService(Service):
             finally:
                 meeting.leave(place)
 
-        if len(blocks) == 1:
+        if self._pool is None:
             fill(0)
         else:
-            with ThreadPoolExecutor(len(blocks)) as pool:
-                list(pool.map(fill, range(len(blocks))))
-        reports = [take_report(block) for block in blocks]
+            list(self._pool.map(fill, range(len(blocks))))
+        for part, block in enumerate(blocks[1:], 1):
+            self.link.send(("report", take_report(block, part)))
         seconds = [collector.clock.take().seconds for collector in self._collectors]
-        return Report(
-            filled=blocks[0].filled,
-            episodes=[episode for report in reports for episode in report.episodes],
-            final_at=[
-                (t, rows[0] + row)
-                for rows, report in zip(self._parts, reports, strict=True)
-                for t, row in report.final_at
-            ],
-            final_obs=[leaves for report in reports for leaves in report.final_obs],
-            final_mask=[mask for report in reports for mask in report.final_mask],
+        return take_report(blocks[0])._replace(
             done=True,
             act_s=sum(each["collector", "act"] for each in seconds) / len(seconds),
             env_s=sum(each["collector", "env"] for each in seconds) / len(seconds),
@@ -155,7 +143,7 @@ class CollectService(Service):
 
 class _Meeting:
     """Brings the parts of a worker, and through the parent all workers, to the same row when a stop is
-    asked for; reports the rows of a worker with one part."""
+    asked for; reports the rows of each part, from its own thread."""
 
     def __init__(self, link: Link, pause: Array, blocks: list[Block]) -> None:
         self._link, self._pause, self._blocks = link, pause, blocks
@@ -163,16 +151,15 @@ class _Meeting:
         self._at_work = set(range(len(blocks)))
         self._waiting: set[int] = set()
         self._limit: int | None = None
-        self._reported = time.monotonic()
+        self._reported = [time.monotonic()] * len(blocks)
 
     def is_over(self, place: int) -> bool:
         """Whether a part has come to the row where all stop."""
         block = self._blocks[place]
-        if len(self._blocks) == 1:
-            now = time.monotonic()
-            if now - self._reported >= REPORT_S:
-                self._reported = now
-                self._link.send(("report", take_report(block)))
+        now = time.monotonic()
+        if now - self._reported[place] >= REPORT_S:
+            self._reported[place] = now
+            self._link.send(("report", take_report(block, place)))
         if self._limit is None and self._pause[0]:
             with self._changed:
                 self._waiting.add(place)
@@ -201,9 +188,9 @@ def _rows_of(batch: StepBatch, rows: range) -> StepBatch:
     return replace(batch, obs=tuple(leaf[cut] for leaf in batch.obs), mask=mask)
 
 
-def take_report(block: Block) -> Report:
-    """What is new in a block since the last report."""
-    report = Report(block.filled, block.episodes, block.final_at, block.final_obs, block.final_mask)
+def take_report(block: Block, part: int = 0) -> Report:
+    """What is new in the block of a part since the last report."""
+    report = Report(block.filled, block.episodes, block.final_at, block.final_obs, block.final_mask, part)
     block.episodes, block.final_at, block.final_obs, block.final_mask = [], [], [], []
     return report
 

@@ -189,7 +189,7 @@ def make_collector(
         )
         assert isinstance(vec, WorkersVec)
         if first_ready:
-            ready = FirstReadyCollector(vec, spec, setup, threads=environment.backend == "threads")
+            ready = FirstReadyCollector(vec, spec)
             return vec, ready, [make_block(spec, num_steps, num_envs)]
         remote = RemoteCollector(vec, spec)
         return vec, remote, list(remote.blocks)

@@ -39,11 +39,11 @@ def choose_overlap(config: Config) -> Fact:
 
 
 def has_spare_core(config: Config) -> bool:
-    """Whether workers and learner have cores of their own."""
+    """Whether workers that act for themselves and the learner have cores of their own."""
     workers, threads = config.vector.num_workers, config.compute.threads
     assert isinstance(workers, int)
     assert isinstance(threads, int)
-    return workers + threads <= usable_cores()
+    return config.compute.acting == "numpy" and workers + threads <= usable_cores()
 
 
 def explain_overlap(config: Config) -> Fact:

@@ -11,7 +11,7 @@ _LEAST_S = 0.5  # of training before its rate is told
 
 
 class TrainingRate:
-    """Counts the steps and seconds of a loop, all its updates but the first."""
+    """Counts the steps and seconds of a loop: all its updates but the first, and those before DQN learns."""
 
     def __init__(self) -> None:
         self._steps, self._seconds = 0, 0.0
@@ -23,14 +23,14 @@ class TrainingRate:
 
     def follow(self, loop: Iterator[Progress]) -> Iterator[Progress]:
         """The same loop; what is done between its updates does not count."""
-        last: int | None = None
+        last: Progress | None = None
         while True:
             begun = time.perf_counter()
             progress = next(loop, None)
             if progress is None:
                 return
-            if last is not None:
-                self._steps += progress.step - last
+            if last is not None and last.gradient_steps:
+                self._steps += progress.step - last.step
                 self._seconds += time.perf_counter() - begun
-            last = progress.step
+            last = progress
             yield progress

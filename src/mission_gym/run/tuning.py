@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any
 
+import psutil
+
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config
@@ -160,7 +162,9 @@ class _Tuner:
         self._base = fix_envs(resolved)
         self._spec = environment.spec
         self._ruled = self._settle(self._base)
-        self._machine = read_machine()
+        machine, own = read_machine(), psutil.Process().memory_info().rss
+        # What this process has taken already is counted as needed, and so is free to it.
+        self._machine = replace(machine, memory_free_bytes=machine.memory_free_bytes + own)
         held = Layout(**earlier["layout"]) if earlier and "layout" in earlier else None
         self._weights = make_learner(self._ruled, self._spec).weights()
         self._wishes = make_wishes(resolved, self._ruled, environment, held)

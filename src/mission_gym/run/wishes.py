@@ -66,7 +66,8 @@ def make_wishes(
     gae_lambda, cores_at_once = 0.0, 0
     if given.run.algo == "dqn":  # its minibatches come from the replay, and what it learns from is no trace
         base_bytes += replay_bytes(ruled, spec)
-        cores_at_once = usable_cores() if given.compute.overlap == "auto" else 0
+        if given.compute.overlap == "auto" and ruled.compute.acting == "numpy":
+            cores_at_once = usable_cores()
     else:
         gae_lambda = given.ppo.gae_lambda
         if resolved.explicit("ppo.batch_size"):

@@ -42,8 +42,7 @@ METRICS = (
         "share",
         "Least share of the data that an environment has given so far, in this process; with --blocks"
         " first_ready. An equal share is 1 / n_envs.",
-        "Far below it: that environment is slow, and little is learned of what it alone shows. At 0 for long:"
-        " it hangs.",
+        "Far below it: that environment is slow, and little is learned of what it alone shows.",
     ),
     Metric("rollout/share_min_env", "environment", "The environment that gave it."),
     Metric("rollout/share_max", "share", "Largest share of the data that an environment has given so far."),

@@ -112,7 +112,8 @@ class Crew:
                     found += [(worker, open_reply(reply)) for reply in child.take()]
                 except WorkerDied as failure:
                     found.append((worker, self._replace(worker, failure)))
-            found += self.inspect([worker for worker in by_child.values() if worker not in dict(found)])
+            replied = {worker for worker, _ in found}
+            found += self.inspect([worker for worker in by_child.values() if worker not in replied])
             if found or time.monotonic() >= end:
                 return found
 
@@ -202,10 +203,8 @@ class Crew:
             return lost
         self._inspected = time.monotonic()
         for worker in workers:
-            child, (beat, silent_s) = self._children[worker], self._listen(worker)
-            limit_s = self._limits.timeout_s
-            if beat.step == RESETTING:
-                limit_s = max(limit_s, FIRST_TIMEOUT_S)
+            child, (beat, silent_s, limit_s) = self._children[worker], self._listen(worker)
+            at: Beat | None = None  # where it is known better than by the newest beat
             memory = child.memory_bytes()
             if child.is_gone():
                 cause: WorkerError = WorkerDied(f"the worker process {child.pid} {child.describe_end()}")
@@ -215,31 +214,34 @@ class Crew:
                     f"{self._memory_limit / 1e6:.0f} MB"
                 )
             elif silent_s > limit_s:
-                what = "reset()" if beat.step == RESETTING else "step()"
+                at, what = beat, "reset()" if beat.step == RESETTING else "step()"
                 cause = WorkerTimeout(
                     f"{what} did not return within {limit_s:.0f} s [--env-timeout]; the worker's stack:\n"
                     f"{child.read_stack()}"
                 )
             else:
                 continue
-            lost.append((worker, self._replace(worker, cause, beat)))
+            lost.append((worker, self._replace(worker, cause, at)))
         return lost
 
-    def _listen(self, worker: int) -> tuple[Beat, float]:
-        """What a worker has been at for longest, and the seconds since that was new."""
+    def _listen(self, worker: int) -> tuple[Beat, float, float]:
+        """What a worker has been at for too long, or nearest to that; the seconds since it was new, and how
+        many are allowed."""
         ids, now = self.env_ids[worker], time.monotonic()
         rows = slice(ids[0], ids[-1] + 1)
-        beats, new_at = self._board.beats[rows, 0].copy(), self._new_at[rows]
+        board, new_at = self._board.beats[rows].copy(), self._new_at[rows]
+        beats, timeout_s = board[:, 0], self._limits.timeout_s
         new_at[beats != self._heard[rows]] = now
         self._heard[rows] = beats
+        limits = np.where(board[:, 4] == RESETTING, max(timeout_s, FIRST_TIMEOUT_S), timeout_s)
         at_work = np.flatnonzero(beats) if self._side_by_side else np.empty(0, np.int64)
         if len(at_work):
-            place = at_work[new_at[at_work].argmin()]
-            since = new_at[place]
-        else:  # one after the other: the newest beat is of the one at work
-            place = beats.argmax()
-            since = max(self._asked_at[worker], new_at[place])
-        return self._board.beat(ids[int(place)]), now - float(since)
+            place = int(at_work[(new_at + limits)[at_work].argmin()])
+            since = float(new_at[place])
+        else:  # one after the other the newest is of the one at work; or all rest, and were heard of lately
+            place = int(beats.argmax())
+            since = max(self._asked_at[worker], float(new_at.max()))
+        return Beat(*board[place, :5].tolist()), now - since, float(limits[place])
 
     def _replace(self, worker: int, cause: WorkerError, beat: Beat | None = None) -> Lost:
         """End a worker and start another with new episodes; raises when its restarts are used up.
@@ -258,6 +260,7 @@ class Crew:
             self.budget.spend(blamed, failure, details)
             self.num_restarts += 1
             beats[:] = 0
+            self._heard[ids[0] : ids[-1] + 1] = 0
             self._children[worker] = self._start(worker)
             try:
                 self._build([worker])

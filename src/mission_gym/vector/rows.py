@@ -76,6 +76,12 @@ def write_row(slot: EnvSlot, row: int, obs: Leaves, mask: Array | None) -> None:
         mask[row] = slot.mask
 
 
+def split_parts(count: int, unit: int, *, threads: bool) -> list[range]:
+    """The rows of a worker that are stepped together: all, or with threads each unit on its own."""
+    size = unit if threads else count
+    return [range(first, min(first + size, count)) for first in range(0, count, size)]
+
+
 def split_rows(num_envs: int, num_workers: int, unit: int = 1) -> list[range]:
     """Rows for each worker: contiguous, in whole units, as equal as possible."""
     units = -(-num_envs // unit)

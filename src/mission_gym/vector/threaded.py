@@ -99,7 +99,9 @@ class _OneCore:
 class ThreadedVec(SerialVec):
     """A SerialVec whose rows are stepped side by side. rest: told when what `watch` was told of is over."""
 
-    def __init__(self, *args: Any, rest: Callable[[EnvSlot], None] | None = None, **options: Any) -> None:
+    def __init__(
+        self, *args: Any, rest: Callable[[EnvSlot], None] = lambda slot: None, **options: Any
+    ) -> None:
         self._core = _OneCore()
         self._rest = rest
         super().__init__(*args, **options)
@@ -136,9 +138,10 @@ class ThreadedVec(SerialVec):
         job = _Job(ids, actions, rows)
         for row, place in enumerate(ids):
             self._jobs[place] = (job, row)
+        first = self._gates[ids[0]]
         self._wait_for_turn()
         # Each thread wakes the next: all woken at once would only queue for the interpreter.
-        self._gates[ids[0]].release()
+        first.release()
         begun = time.monotonic()
         job.done.acquire()
         took = time.monotonic() - begun
@@ -158,10 +161,11 @@ class ThreadedVec(SerialVec):
         """One job is set going after the other, spread over the time that a step takes. Jobs whose rows are
         ready at once would be late together, step after step: they all wait for the interpreter."""
         self._turn.acquire()
-        early = self._next_start - time.monotonic()
-        if early > 0:
-            time.sleep(early)
-        self._next_start = time.monotonic() + _SPREAD * self._step_s / max(self._num_parts, 1)
+        if self._num_parts > 1:
+            early = self._next_start - time.monotonic()
+            if early > 0:
+                time.sleep(early)
+            self._next_start = time.monotonic() + _SPREAD * self._step_s / self._num_parts
 
     def part(self, first: int, last: int) -> ThreadedPart:
         """Rows `first` up to `last` as a vector of their own."""
@@ -196,12 +200,14 @@ class ThreadedVec(SerialVec):
                     job.ended[row] = over
             except Exception as error:  # noqa: BLE001  border: a thread; told to whoever waits
                 job.failure = error
+            self._rest(slot)
             job.leave()
 
     def _begin(self, slot: EnvSlot, episode: int, **how: Any) -> None:
-        with self._core.left():
-            super()._begin(slot, episode, **how)
-        if self._rest is not None:
+        try:
+            with self._core.left():
+                super()._begin(slot, episode, **how)
+        finally:
             self._rest(slot)
 
     def _revive(self, slot: EnvSlot, failure: MissionGymError, episode: int | None, **how: Any) -> None:
@@ -223,8 +229,6 @@ class ThreadedVec(SerialVec):
                 over = self._end(slot, slot.finish(terminated), None)
         if self._views is None:  # else `run` writes all of them at once
             write_row(slot, row, rows.obs, rows.mask)
-        if self._rest is not None:
-            self._rest(slot)
         return over
 
 

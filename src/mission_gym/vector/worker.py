@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -94,8 +95,8 @@ class Service:
         if env_ids is None:
             batch = self.shown = self.vec.reset(None, seeds, options)
         else:
-            self.vec.use(self._scratch)
-            batch = self.vec.reset(env_ids, seeds, options)
+            with self._aside():
+                batch = self.vec.reset(env_ids, seeds, options)
             self._scatter(env_ids)
         return batch.infos, self._show_objects(env_ids)
 
@@ -112,9 +113,9 @@ class Service:
             self.vec.send(actions if given is None else given)
             batch = self.vec.recv()
         else:
-            self.vec.use(self._scratch)
-            self.vec.send(actions[rows] if given is None else given, rows)
-            batch = self.vec.recv()
+            with self._aside():
+                self.vec.send(actions[rows] if given is None else given, rows)
+                batch = self.vec.recv()
             self._scatter(rows)
             for array, leaf in zip(shared.final_obs, batch.final_obs, strict=True):
                 array[: len(leaf)] = leaf
@@ -132,6 +133,15 @@ class Service:
         shared = self._rows
         return [(shared.obs[leaf][cut], shared.final_obs[leaf][:num_ended]) for leaf in self._objects]
 
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Steps and resets of some rows go to compact ones meanwhile."""
+        self.vec.use(self._scratch)
+        try:
+            yield
+        finally:
+            self.vec.use(self._rows)
+
     def _scatter(self, rows: list[int]) -> None:
         """Bring compact rows to their places on the board."""
         shared, scratch, count = self._rows, self._scratch, len(rows)
@@ -141,7 +151,6 @@ class Service:
             shared.mask[rows] = scratch.mask[:count]
         for name in ("reward", "terminated", "truncated", "valid"):
             getattr(shared, name)[rows] = getattr(scratch, name)[:count]
-        self.vec.use(shared)
 
     def state(self) -> list[SlotState]:
         return self.vec.state()

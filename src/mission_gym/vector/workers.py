@@ -22,7 +22,7 @@ from mission_gym.errors import UsageError, WorkerTimeout
 from mission_gym.procs import BoundedLog, Carver, Region, dump_object, usable_cores
 from mission_gym.vector.board import carve_board
 from mission_gym.vector.crew import Crew, Limits, Lost
-from mission_gym.vector.rows import split_rows
+from mission_gym.vector.rows import split_parts, split_rows
 from mission_gym.vector.serial import SeedOf
 from mission_gym.vector.worker import WorkerSetup
 
@@ -65,6 +65,8 @@ class WorkersVec:
         self.spec = spec
         self.num_envs = num_envs
         self.env_ids = split_rows(num_envs, 1 if threads else num_workers or usable_cores(), unit)
+        self.threads = threads
+        self.parts = [split_parts(len(ids), unit, threads=threads) for ids in self.env_ids]
         self._seed_of = seed_of
         self._autoreset = autoreset
         self._first_ready = first_ready
