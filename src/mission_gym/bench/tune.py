@@ -18,6 +18,7 @@ import psutil
 from mission_gym.bench.burn import measure_spins_per_us
 from mission_gym.bench.contest import Row
 from mission_gym.config.layers import Resolved, resolve
+from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config
 from mission_gym.procs import usable_cores
@@ -28,7 +29,7 @@ from mission_gym.run.wishes import apply, fix_envs, layout_of, layout_values, ma
 from mission_gym.tune.facts import Layout
 
 _BURN = "mission_gym.bench.burn:Burn"
-_SIZES = (8, 32)  # environments of the grid, where they are open
+_SIZES = (8, 32)  # environments of the grid, where they are open and a rollout has room for them
 _SAMPLE_S = 0.05
 
 
@@ -56,6 +57,8 @@ CASES = (
     TuneCase("waits 20 ms", kwargs={"wait_s": 0.02}),
     # One epoch: ten of a convolution on the CPU take half a minute a rollout.
     TuneCase("image, 100 us", step_us=100, kwargs={"image": True}, flags={"n_epochs": 1}),
+    TuneCase("LunarLander-v3, dqn", "LunarLander-v3", flags={"algo": "dqn"}),
+    TuneCase("1,000 us, dqn", step_us=1000, flags={"algo": "dqn"}),
 )
 
 
@@ -78,7 +81,7 @@ def measure_tune(grid: TuneGrid) -> list[Row]:
 
 def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     kwargs = case.kwargs | ({"spins": int(case.step_us * spins_per_us)} if case.env_id == _BURN else {})
-    resolved = resolve(case.env_id, case.flags | {"env_kwargs": kwargs})
+    resolved = choose_profile(resolve(case.env_id, case.flags | {"env_kwargs": kwargs}))
     first, _ = finish(fix_envs(resolved))
     environment = open_environment(first.config, kwargs)
     entry = tune_environment(resolved, environment, grid.budget_s, lambda message: None)
@@ -135,14 +138,17 @@ def _make_grid(resolved: Resolved, environment: Environment, entry: dict[str, An
     wishes = make_wishes(resolved, ruled, environment)
     waits = entry["measured"]["env"]["cpu_share"] < 0.5
     backends = [*wishes.backends, *(["threads"] if waits else [])]
+    rollout = wishes.layout.rollout
+    sizes = _SIZES if rollout >= max(_SIZES) else (1, rollout)
     layouts = []
-    for n_envs in _SIZES if wishes.open_envs else [wishes.layout.n_envs]:
-        steps = wishes.layout.rollout // n_envs
+    for n_envs in sizes if wishes.open_envs else [wishes.layout.n_envs]:
+        steps = rollout // n_envs
         for backend in backends:
             # Of workers that wait one layout is enough: they are ten times slower than threads.
-            if waits and backend == "workers" and n_envs < max(_SIZES):
+            if waits and backend == "workers" and n_envs < max(sizes):
                 continue
-            for workers in (1, usable_cores()) if backend == "workers" and not waits else (usable_cores(),):
+            most = min(usable_cores(), n_envs)
+            for workers in {1, most} if backend == "workers" and not waits else {most}:
                 layouts.append(Layout(backend, workers if backend == "workers" else 1, n_envs, steps))
     return layouts
 
