@@ -57,6 +57,7 @@ _LEARNING_FIELDS = {  # that a plan depends on
             "dueling", "exploration", "frame_stack"},
 }  # fmt: skip
 _TRIAL_BLOCK_S = 0.15
+_REHEARSAL_S = 2.0  # of rollouts as short as DQN's, whose first hundreds are no measure
 _REHEARSAL_SHARE = (
     0.4  # of the time, kept for the real loop of the choice: what it reaches is what is promised
 )
@@ -252,7 +253,8 @@ class _Tuner:
         cycle_s = config.rollout_size / choice.steps_per_s
         if self._left_s() > 0.5 + 2.5 * cycle_s:
             self._say("rehearsing the choice")
-            rehearsed, seconds = True, min(self._left_s() - 0.5 - cycle_s, 4 * cycle_s + 0.5)
+            wanted_s = max(4 * cycle_s + 0.5, _REHEARSAL_S)
+            rehearsed, seconds = True, min(self._left_s() - 0.5 - cycle_s, wanted_s)
             rate = rehearse(config, self._place(config), seconds)
         scaling = [
             replace(each, steps_per_s=each.steps_per_s * rate / choice.steps_per_s) for each in choice.scaling
