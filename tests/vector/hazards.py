@@ -53,7 +53,7 @@ class Hazard(gym.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         self.steps += 1
         self.total += 1
-        if self.kind == "fast" and self.total == 100:
+        if self.kind == "fast" and self.total == 101:
             Path(self.note).touch()
         obs = np.array([self.steps, action], np.float32)
         if self.kind and self.due():

@@ -336,7 +336,7 @@ def test_an_environment_a_hundred_times_slower_costs_the_others_nothing(tmp_path
             for env_id in batch.env_ids.tolist():
                 shares[env_id] += 1
             vec.send(np.zeros(len(batch.env_ids), int), batch.env_ids.tolist())
-        assert shares[1] >= 99  # the hundredth step may still be on its way
+        assert shares[1] >= 100
         assert vec.statistics()["worker_restarts"] == 0
 
 

@@ -48,9 +48,7 @@ RUN_MOST_S = 10.0
 RUN_LEAST_S = 1.5  # below this there is no time to learn anything
 LOOK_S = 0.05  # for which steps are timed while the environment is looked at anyway
 _LEAST_STEPS = 30_000  # of a run, before anything is measured for it
-_SLOWEST_UPDATE_S = (
-    500e-6  # a transition, where nothing was measured yet: to tell short runs without measuring
-)
+_SLOWEST_UPDATE_S = 500e-6  # a transition, where nothing was measured yet: to tell that a run is short
 _LEARNING_FIELDS = {  # that a plan depends on
     "ppo": {"n_steps_per_env", "batch_size", "n_epochs", "gamma", "gae_lambda"},
     "dqn": {"n_steps_per_env", "batch_size", "replay_ratio", "replay_size", "prioritized", "n_step", "double",
@@ -58,9 +56,7 @@ _LEARNING_FIELDS = {  # that a plan depends on
 }  # fmt: skip
 _TRIAL_BLOCK_S = 0.15
 _REHEARSAL_S = 2.0  # of rollouts as short as DQN's, whose first hundreds are no measure
-_REHEARSAL_SHARE = (
-    0.4  # of the time, kept for the real loop of the choice: what it reaches is what is promised
-)
+_REHEARSAL_SHARE = 0.4  # of the time, kept for the real loop of the choice, whose rate is promised
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,9 +84,7 @@ class Wishes:
     held: Layout | None = None  # an earlier choice, which stays unless another is clearly faster
     batch_size: int | None = None  # where it is given: it divides the rollout
     overlapped: frozenset[tuple[str, str]] = frozenset()  # backends and devices where both phases run at once
-    cores_at_once: int = (
-        0  # for workers and a learner on the CPU; both phases run at once where these are enough
-    )
+    cores_at_once: int = 0  # both phases also run at once where workers and learner need no more than these
     open_envs: bool = False
     open_steps: bool = True  # may shrink to hold the rollout
     open_workers: bool = True

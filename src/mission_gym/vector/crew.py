@@ -243,14 +243,17 @@ class Crew:
             since = max(self._asked_at[worker], float(new_at.max()))
         return Beat(*board[place, :5].tolist()), now - since, float(limits[place])
 
+    def _newest(self, ids: range) -> Beat:
+        """What these environments began last."""
+        return self._board.beat(ids[int(self._board.beats[ids, 0].argmax())])
+
     def _replace(self, worker: int, cause: WorkerError, beat: Beat | None = None) -> Lost:
         """End a worker and start another with new episodes; raises when its restarts are used up.
 
         beat: what it was at, where that is known better than by the newest.
         """
         ids = self.env_ids[worker]
-        beats = self._board.beats[ids[0] : ids[-1] + 1]
-        beat = beat or self._board.beat(ids[int(beats[:, 0].argmax())])
+        beat = beat or self._newest(ids)
         failure = self._explain(worker, cause, beat)
         while True:
             blamed = beat.env_id if beat.beats else ids[0]
@@ -259,8 +262,8 @@ class Crew:
             details = f"its last words:\n{tail}" if tail and isinstance(cause, WorkerDied) else ""
             self.budget.spend(blamed, failure, details)
             self.num_restarts += 1
-            beats[:] = 0
-            self._heard[ids[0] : ids[-1] + 1] = 0
+            self._board.beats[ids] = 0
+            self._heard[ids] = 0
             self._children[worker] = self._start(worker)
             try:
                 self._build([worker])
@@ -271,7 +274,7 @@ class Crew:
                 failure = WorkerDied(str(again))
             except WorkerError as again:
                 failure = again
-            beat = self._board.beat(ids[int(beats[:, 0].argmax())])
+            beat = self._newest(ids)
 
     def _begin(self, worker: int) -> None:
         """Begin new episodes in a new worker, with the same watch as over any command."""
