@@ -19,9 +19,10 @@ LEVELS = [
     {"rollout"},
     {"learner"},
     {"pipeline"},
-    {"tune", "monitor"},
-    {"run"},
-    {"jobs", "report", "bench"},
+    {"check", "monitor"},
+    {"plan", "run"},
+    {"films"},
+    {"fleet", "report", "bench"},
     {"api", "cli", "scripts", "__main__"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
@@ -33,9 +34,11 @@ SIDEWAYS = {
     ("scripts", "cli"),
     ("__main__", "cli"),
     ("cli", "api"),
+    ("plan", "run"),
+    ("run", "plan"),
 }
-DISK_BANK = {"store", "jobs", "report"}  # import only store and below, and never torch
-TORCH_ROOMS = {"policy", "learner", "pipeline", "run", "bench"}
+DISK_BANK = {"store", "fleet", "report"}  # import only store and below, and never torch
+TORCH_ROOMS = {"policy", "learner", "pipeline", "check", "plan", "run", "bench"}
 LONG_FILES: dict[str, str] = {}  # path -> why it may pass 400 lines
 
 

@@ -18,11 +18,12 @@ from mission_gym.config.layers import Resolved, resolve
 from mission_gym.data import Episode
 from mission_gym.errors import UsageError
 from mission_gym.rollout.collector import ActingPolicy
-from mission_gym.run.assemble import EnvSource, make_loaded_policy
-from mission_gym.run.opening import LoadedPolicy, evaluate_run, open_run
+from mission_gym.run.assemble import make_loaded_policy
+from mission_gym.run.environment import EnvSource
+from mission_gym.run.open import LoadedPolicy, evaluate_run, open_run
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
-from mission_gym.run.starting import start_run
+from mission_gym.run.start import start_run
 from mission_gym.store.resolve import RunRef, find_run
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog

@@ -18,14 +18,8 @@ from mission_gym.errors import NotFiniteError, WorkerDied
 from mission_gym.learner.ppo import PpoLearner
 from mission_gym.pipeline import loop, overlap
 from mission_gym.rollout.collector import BlockCollector, clear_block
-from mission_gym.run.assemble import (
-    make_collector,
-    make_learner,
-    one_blas_thread,
-    open_environment,
-    settle,
-    training_seeds,
-)
+from mission_gym.run.assemble import make_collector, make_learner, one_blas_thread, settle
+from mission_gym.run.environment import open_environment, training_seeds
 
 T, S, UPDATES = 16, 4, 5
 SMALL = {

@@ -6,7 +6,7 @@ import pytest
 
 from mission_gym.config.layers import resolve
 from mission_gym.report.terminal import LiveView
-from mission_gym.run.starting import start_run
+from mission_gym.run.start import start_run
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 

@@ -9,8 +9,9 @@ from mission_gym.env.factory import EnvRequest, make_factory, make_vector_factor
 from mission_gym.env.probe import probe, probe_vector
 from mission_gym.env.toys import DictMask, Identity, Pointer
 from mission_gym.errors import EnvContractError, EnvFailure, RunStateError, UsageError
-from mission_gym.run.assemble import Environment
-from mission_gym.run.baselines import draw_random, run_baselines
+from mission_gym.policy.sampling import draw_random
+from mission_gym.run.baselines import run_baselines
+from mission_gym.run.environment import Environment
 
 
 class Scripted(DictMask):

@@ -10,8 +10,8 @@ from mission_gym.config.layers import resolve
 from mission_gym.errors import ConfigError
 from mission_gym.missions import CAPTURE_ID
 from mission_gym.missions.capture.scenario import SHIPPED
-from mission_gym.run.assemble import open_environment
 from mission_gym.run.baselines import run_baselines
+from mission_gym.run.environment import open_environment
 from mission_gym.store.checkpoints import list_checkpoints
 
 SMALL = {

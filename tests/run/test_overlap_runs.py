@@ -23,8 +23,8 @@ from mission_gym.cli.main import main
 from mission_gym.config.layers import resolve
 from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError, EnvContractError, NotFiniteError, WorkerDied
-from mission_gym.run.overlapping import choose_overlap
-from mission_gym.run.starting import resume_run
+from mission_gym.plan.overlap import choose_overlap
+from mission_gym.run.start import resume_run
 from mission_gym.store.checkpoints import list_checkpoints, load_last_good
 from mission_gym.store.files import read_json
 from mission_gym.store.resolve import list_runs
@@ -245,7 +245,7 @@ def test_checkpoints_and_evaluations_share_the_steps_of_a_run_without_overlap(
 def test_auto_is_on_where_the_phases_use_different_resources(
     flags: dict[str, Any], value: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mission_gym.run.overlapping.usable_cores", lambda: 4)
+    monkeypatch.setattr("mission_gym.plan.overlap.usable_cores", lambda: 4)
     wanted = {"n_envs": 8, "n_steps_per_env": 128, "device": "cpu"} | flags
     resolved, _ = finish(resolve("Env-v0", wanted))
     fact = choose_overlap(resolved.config)

@@ -7,8 +7,8 @@ from mission_gym.config.layers import resolve
 from mission_gym.errors import ConfigError
 from mission_gym.missions import PLACEMENT_ID
 from mission_gym.missions.placement.rules import SHIPPED
-from mission_gym.run.assemble import open_environment
 from mission_gym.run.baselines import run_baselines
+from mission_gym.run.environment import open_environment
 
 SMALL = {
     "n_envs": 64, "n_steps_per_env": 8, "timesteps": 2048, "batch_size": 128, "n_epochs": 1,

@@ -11,7 +11,7 @@ from mission_gym.clock import ROLES
 from mission_gym.config.layers import resolve
 from mission_gym.monitor.speed import SpeedWatch
 from mission_gym.run.session import Session
-from mission_gym.run.starting import start_run
+from mission_gym.run.start import start_run
 from mission_gym.run.telemetry import measure_matmul_flops_per_s
 from mission_gym.store.metrics import find_metric
 from mission_gym.store.tables import MetricsLog

@@ -18,7 +18,7 @@ from mission_gym.bench.contest import Row
 from mission_gym.clock import PhaseClock
 from mission_gym.config.layers import resolve
 from mission_gym.data import Progress
-from mission_gym.run.starting import start_run
+from mission_gym.run.start import start_run
 
 _LIMIT = 0.01
 _TRIES = 200

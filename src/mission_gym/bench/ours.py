@@ -8,8 +8,8 @@ from typing import Any
 from mission_gym.bench.sides import Evaluation, Job, Result, Stopwatch
 from mission_gym.config.layers import resolve
 from mission_gym.run.evaluation import evaluate, policy_actor
-from mission_gym.run.opening import open_run
-from mission_gym.run.starting import start_run
+from mission_gym.run.open import open_run
+from mission_gym.run.start import start_run
 from mission_gym.store.resolve import RunRef
 from mission_gym.store.rundir import RunDir
 

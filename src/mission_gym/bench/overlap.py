@@ -19,7 +19,7 @@ from mission_gym.bench.contest import OURS, Row, group_by_side, run_jobs
 from mission_gym.bench.sides import Job, Result
 from mission_gym.config.layers import resolve
 from mission_gym.procs import usable_cores
-from mission_gym.run.starting import start_run
+from mission_gym.run.start import start_run
 
 _OFF = "overlap off"
 _TARGET = 1.15  # of the larger phase, that an overlapped update may take

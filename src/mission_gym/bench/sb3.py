@@ -24,7 +24,7 @@ from mission_gym.config.layers import resolve
 from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config
 from mission_gym.data import Array, Leaves
-from mission_gym.run.assemble import open_environment
+from mission_gym.run.environment import open_environment
 from mission_gym.run.evaluation import EvalResult, Suite, evaluate
 
 Form = type[DummyVecEnv | SubprocVecEnv]

@@ -19,7 +19,7 @@ import psutil
 
 from mission_gym.bench.contest import Row
 from mission_gym.config.layers import resolve
-from mission_gym.run.starting import start_run
+from mission_gym.run.start import start_run
 from mission_gym.vector.workers import WorkersVec
 
 _SOLVED = 475.0

@@ -21,12 +21,13 @@ from mission_gym.config.layers import Resolved, resolve
 from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config
+from mission_gym.plan.costs import rehearse
+from mission_gym.plan.facts import Layout
+from mission_gym.plan.tuner import tune_environment
+from mission_gym.plan.wishes import apply, fix_envs, layout_of, layout_values, make_wishes, place
 from mission_gym.procs import usable_cores
-from mission_gym.run.assemble import Environment, one_blas_thread, open_environment, settle
-from mission_gym.run.costs import rehearse
-from mission_gym.run.tuning import tune_environment
-from mission_gym.run.wishes import apply, fix_envs, layout_of, layout_values, make_wishes, place
-from mission_gym.tune.facts import Layout
+from mission_gym.run.assemble import one_blas_thread, settle
+from mission_gym.run.environment import Environment, open_environment
 
 _BURN = "mission_gym.bench.burn:Burn"
 _SIZES = (8, 32)  # environments of the grid, where they are open and a rollout has room for them

@@ -35,7 +35,7 @@ from mission_gym.rollout.collector import clear_block, make_block
 from mission_gym.rollout.first_ready import SERVICE as SEGMENT_SERVICE
 from mission_gym.rollout.first_ready import FirstReadyCollector
 from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_shared
-from mission_gym.run.assemble import choose_acting_rows, count_waiting_groups
+from mission_gym.run.environment import choose_acting_rows, count_waiting_groups
 from mission_gym.vector.api import make_vec
 from mission_gym.vector.workers import WorkersVec
 

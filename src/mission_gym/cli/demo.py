@@ -56,7 +56,7 @@ def demo(args: Sequence[str]) -> int:
     }  # fmt: skip
     resolved = resolve(CAPTURE_ID, _VALUES | values)
     wait = compile_beside(CAPTURE_ID, learner=True)
-    from mission_gym.run.starting import start_run
+    from mission_gym.run.start import start_run
 
     wait()
     with LiveView() as listener, start_run(resolved, listener) as session:
@@ -70,7 +70,7 @@ def demo(args: Sequence[str]) -> int:
 def _present(run: RunDir) -> int:
     """Confirm on held-out seeds, film, report, and say where everything is."""
     from mission_gym.run.baselines import run_baselines
-    from mission_gym.run.opening import evaluate_run, open_run
+    from mission_gym.run.open import evaluate_run, open_run
 
     opened = open_run(RunRef(run, None))
     note(f"\nconfirming on {_EPISODES} held-out episodes, beside scripted policies on the same seeds")
@@ -103,8 +103,8 @@ def _present(run: RunDir) -> int:
 
 def _film(run: RunDir) -> list[Path]:
     """The same seed played by three checkpoints side by side, as GIF and MP4."""
-    from mission_gym.run.opening import open_run
-    from mission_gym.run.recording import place_beside, play_frames, read_fps, write_films
+    from mission_gym.films.film import place_beside, play_frames, read_fps, write_films
+    from mission_gym.run.open import open_run
 
     seed = suite_seeds("report", 1)[0]
     players = [open_run(RunRef(run, info.step)) for info in choose_three(list_checkpoints(run.checkpoints))]

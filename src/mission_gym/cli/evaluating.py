@@ -55,7 +55,7 @@ def evaluate(args: Sequence[str]) -> int:
     ref = find_run(flags.run, flags.runs_dir)
     note(ref.note)
     from mission_gym.run.baselines import run_baselines
-    from mission_gym.run.opening import evaluate_run, open_run
+    from mission_gym.run.open import evaluate_run, open_run
 
     with messages_to_stderr():
         opened = open_run(ref)
@@ -80,8 +80,8 @@ def baselines(args: Sequence[str]) -> int:
     """`mission-gym baselines ENV`."""
     flags = parse(BaselineFlags, args, "baselines", "Play the report suite without any learning.")
     config = flags.config()
-    from mission_gym.run.assemble import open_environment
     from mission_gym.run.baselines import run_baselines
+    from mission_gym.run.environment import open_environment
 
     with messages_to_stderr():
         environment = open_environment(config, dict(config.env.env_kwargs))
@@ -103,7 +103,7 @@ class ReproFlags:
 def _replay(args: Sequence[str]) -> int:
     """`mission-gym check --repro FILE`; 3 if the failure came back."""
     flags = parse(ReproFlags, args, "check", "Replay the failure of an environment.")
-    from mission_gym.run.repro import replay_bundle
+    from mission_gym.check.repro import replay_bundle
 
     with messages_to_stderr():
         replay = replay_bundle(flags.repro)
@@ -118,8 +118,8 @@ def check(args: Sequence[str]) -> int:
     text = "Examine an environment before training on it; `--repro FILE` replays what a failed run left."
     flags = parse(CheckFlags, args, "check", text)
     env = flags.config().env
+    from mission_gym.check.environment import check_environment, has_errors
     from mission_gym.env.factory import EnvRequest
-    from mission_gym.run.checking import check_environment, has_errors
 
     with messages_to_stderr():
         findings = check_environment(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap))

@@ -64,7 +64,7 @@ def tune(args: Sequence[str]) -> int:
         config_file=flags.config,
         preset=flags.preset,
     )
-    from mission_gym.run.advising import advise
+    from mission_gym.plan.advice import advise
 
     with messages_to_stderr():
         document = advise(resolved, budget_s, note, retune=flags.retune)
@@ -78,8 +78,8 @@ def tune(args: Sequence[str]) -> int:
 def doctor(args: Sequence[str]) -> int:
     """`mission-gym doctor`; 2 if something is broken."""
     flags = parse(ReadFlags, args, "doctor", "Examine this machine: cores, memory, torch, every device.")
-    from mission_gym.run.checking import has_errors
-    from mission_gym.run.doctor import examine
+    from mission_gym.check.environment import has_errors
+    from mission_gym.check.machine import examine
 
     machine, torch, findings = examine(flags.runs_dir)
     document = {

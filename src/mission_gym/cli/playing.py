@@ -26,7 +26,7 @@ def play(args: Sequence[str]) -> int:
     env = flags.config().env
     compile_beside(env.env_id, learner=False)
     from mission_gym.env.factory import EnvRequest
-    from mission_gym.run.by_hand import play_by_hand
+    from mission_gym.films.by_hand import play_by_hand
 
     play_by_hand(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap), flags.seed, note)
     return 0

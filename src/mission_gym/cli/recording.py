@@ -55,8 +55,8 @@ def record(args: Sequence[str]) -> int:
         raise UsageError(f"episodes={flags.episodes} is not a positive count [--episodes]")
     ref = find_run(flags.run, flags.runs_dir)
     note(ref.note)
-    from mission_gym.run.opening import open_run
-    from mission_gym.run.recording import check_film_path, play_frames, read_fps, write_films
+    from mission_gym.films.film import check_film_path, play_frames, read_fps, write_films
+    from mission_gym.run.open import open_run
 
     with messages_to_stderr():
         opened = open_run(ref)

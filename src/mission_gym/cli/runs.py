@@ -25,7 +25,7 @@ from mission_gym.report.formats import show_count, show_number, show_path
 from mission_gym.report.tables import view_comparison, view_config, view_lineage, view_run, view_runs
 from mission_gym.report.timeline import make_png
 from mission_gym.report.timing import describe_time, view_time
-from mission_gym.run.cleaning import Doomed, clean, plan_cleaning, plan_removal
+from mission_gym.run.retention import Doomed, clean, plan_cleaning, plan_removal
 from mission_gym.store.files import write_atomic
 from mission_gym.store.resolve import find_run, list_runs
 from mission_gym.store.rundir import RunDir

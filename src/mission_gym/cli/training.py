@@ -66,7 +66,7 @@ def train(args: Sequence[str]) -> int:
     """`mission-gym train [ENV]`."""
     resolved = read_training(args)
     wait = compile_beside(resolved.config.env.env_id, learner=resolved.config.run.algo == "ppo")
-    from mission_gym.run.starting import start_run
+    from mission_gym.run.start import start_run
 
     wait()
     return _follow(lambda listener: start_run(resolved, listener))
@@ -92,7 +92,7 @@ def resume(args: Sequence[str]) -> int:
             f"{flags.run!r} names a checkpoint, and a run is resumed from its last one;"
             f" `mission-gym branch {flags.run}` begins at another"
         )
-    from mission_gym.run.starting import resume_run
+    from mission_gym.run.start import resume_run
 
     return _follow(lambda listener: resume_run(ref.run, listener, timesteps=timesteps))
 
@@ -103,7 +103,7 @@ def branch(args: Sequence[str]) -> int:
     values = given_values(flags)
     ref = find_run(flags.parent, Path(values.get("runs_dir", "runs")))
     note(ref.note)
-    from mission_gym.run.branching import branch_run
+    from mission_gym.run.branch import branch_run
 
     return _follow(
         lambda listener: branch_run(

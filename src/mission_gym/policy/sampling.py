@@ -6,6 +6,8 @@ the same numbers. Masked entries are filled with the dtype's finite minimum and 
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from mission_gym.data import ActionSpec, ActOut, Array
@@ -99,3 +101,21 @@ def _gaussian(mean: Array, log_std: Array, noise: Array | None) -> ActOut:
     action = mean + np.exp(log_std) * noise
     log_prob = (-0.5 * noise**2 - log_std - HALF_LOG_2PI).sum(axis=-1)
     return ActOut(action.astype(np.float32), log_prob.astype(np.float32))
+
+
+def draw_random(action: ActionSpec, mask: Array | None, rng: np.random.Generator, num_rows: int) -> Array:
+    """Stored actions [B, K], uniform over the legal ones; standard normal where a Box bound is infinite."""
+    if action.kind == "binary":
+        return rng.integers(0, 2, (num_rows, action.num_stored))
+    if action.kind == "box":
+        finite = np.isfinite(action.low) & np.isfinite(action.high)
+        uniform = rng.uniform(-1.0, 1.0, (num_rows, action.num_stored))
+        return np.where(finite, uniform, rng.standard_normal(uniform.shape)).astype(np.float32)
+    scores = rng.random((num_rows, sum(action.nvec)))
+    return best_of_parts(scores if mask is None else np.where(mask, scores, -1.0), action)
+
+
+def best_of_parts(scores: Array, action: ActionSpec) -> Array:
+    """The position of the highest score [B, K] in each part of flat scores [B, M], ties to the first."""
+    edges = pairwise(np.cumsum((0, *action.nvec)))
+    return np.stack([scores[:, first:last].argmax(axis=1) for first, last in edges], axis=1)

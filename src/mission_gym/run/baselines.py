@@ -9,13 +9,12 @@ Those of a batched environment take (observations [N, ...], masks [N, M]) and gi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from mission_gym.data import ActionSpec, Array, EnvSpec, Leaves
+from mission_gym.data import Array, EnvSpec, Leaves
 from mission_gym.env.factory import make_vector_factory
 from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.errors import (
@@ -25,8 +24,9 @@ from mission_gym.errors import (
     UsageError,
     nearest,
 )
+from mission_gym.policy.sampling import best_of_parts, draw_random
 from mission_gym.rollout.playing import Actor
-from mission_gym.run.assemble import Environment
+from mission_gym.run.environment import Environment
 from mission_gym.run.evaluation import EvalResult, evaluate, summarise
 from mission_gym.streams import generator, suite_seeds
 
@@ -73,18 +73,6 @@ def run_baselines(
     return results
 
 
-def draw_random(action: ActionSpec, mask: Array | None, rng: np.random.Generator, num_rows: int) -> Array:
-    """Stored actions [B, K], uniform over the legal ones; standard normal where a Box bound is infinite."""
-    if action.kind == "binary":
-        return rng.integers(0, 2, (num_rows, action.num_stored))
-    if action.kind == "box":
-        finite = np.isfinite(action.low) & np.isfinite(action.high)
-        uniform = rng.uniform(-1.0, 1.0, (num_rows, action.num_stored))
-        return np.where(finite, uniform, rng.standard_normal(uniform.shape)).astype(np.float32)
-    scores = rng.random((num_rows, sum(action.nvec)))
-    return _best_of_parts(scores if mask is None else np.where(mask, scores, -1.0), action)
-
-
 def _random_actor(spec: EnvSpec) -> Actor:
     rng = generator("baseline", "random")
 
@@ -104,15 +92,9 @@ def _noop_actor(spec: EnvSpec) -> Actor:
             return np.repeat(zero[None], num_rows, axis=0)
         if mask is None:
             return action.to_env(np.zeros((num_rows, action.num_stored), np.int64))
-        return action.to_env(_best_of_parts(mask, action))
+        return action.to_env(best_of_parts(mask, action))
 
     return actor
-
-
-def _best_of_parts(scores: Array, action: ActionSpec) -> Array:
-    """The position of the highest score [B, K] in each part of flat scores [B, M], ties to the first."""
-    edges = pairwise(np.cumsum((0, *action.nvec)))
-    return np.stack([scores[:, first:last].argmax(axis=1) for first, last in edges], axis=1)
 
 
 class _Remember(gym.Wrapper[Any, Any, Any, Any]):

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.rollout.playing import Actor, play, seed_of_suite
-from mission_gym.run.assemble import Environment
-from mission_gym.run.statistics import compute_bootstrap, compute_wilson
+from mission_gym.run.environment import Environment
+from mission_gym.run.intervals import compute_bootstrap, compute_wilson
 from mission_gym.streams import suite_seeds
 
 Suite = Literal["select", "report"]

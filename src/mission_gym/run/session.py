@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mission_gym.check.repro import write_bundle
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import parse_stop_when
 from mission_gym.data import Progress
@@ -22,18 +23,12 @@ from mission_gym.pipeline import loop, overlap
 from mission_gym.pipeline.loop import StopFlag, newest
 from mission_gym.procs import BoundedLog
 from mission_gym.rollout.collector import clear_block
-from mission_gym.run.assemble import (
-    Environment,
-    make_collector,
-    make_learner,
-    make_loaded_policy,
-    training_seeds,
-)
-from mission_gym.run.cleaning import find_doomed_checkpoints
+from mission_gym.run.assemble import make_collector, make_learner, make_loaded_policy
+from mission_gym.run.environment import Environment, training_seeds
 from mission_gym.run.evaluation import evaluate, policy_actor
-from mission_gym.run.rates import TrainingRate
+from mission_gym.run.rate import TrainingRate
 from mission_gym.run.recorder import Listener, Recorder
-from mission_gym.run.repro import write_bundle
+from mission_gym.run.retention import find_doomed_checkpoints
 from mission_gym.run.signals import stop_on_signals
 from mission_gym.run.snapshot import count_steps, restore_snapshot, take_snapshot
 from mission_gym.run.telemetry import Telemetry

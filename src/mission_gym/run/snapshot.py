@@ -19,8 +19,8 @@ from mission_gym.learner.dqn import DqnLearner
 from mission_gym.learner.ppo import PpoLearner, strip
 from mission_gym.pipeline.loop import newest
 from mission_gym.rollout.collector import BlockCollector, clear_block, cut_row, pack_block, unpack_block
-from mission_gym.run.assemble import Vector
 from mission_gym.run.assemble_dqn import Learner
+from mission_gym.run.environment import Vector
 from mission_gym.store.checkpoints import Checkpoint, load_replay
 
 _MAX_BLOCK_BYTES = 512 << 20  # larger blocks in hand are collected again rather than saved in haste

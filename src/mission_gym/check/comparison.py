@@ -1,0 +1,177 @@
+"""Plays recorded episodes again in other ways and says where they differ.
+
+Every action in the same situation (dead actions); side by side in a SerialVec; in the environment's own
+vector form. All of it needs an environment whose seed decides the episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from mission_gym.check.traces import Moment, Trace, digest, draw_stored, find_difference, to_action
+from mission_gym.data import ActionSpec, EnvSpec, StepBatch
+from mission_gym.env.factory import EnvRequest, Factory, make_vector_factory
+from mission_gym.env.probe import probe_vector
+from mission_gym.env.slot import EnvSlot
+from mission_gym.env.spaces import mask_parts
+from mission_gym.streams import generator
+from mission_gym.vector.batched import BatchedVec
+from mission_gym.vector.serial import SerialVec
+
+_MAX_VALUES = 32  # of one part of an action; more are not tried
+_MIN_SITUATIONS = 8  # below this many, equal effects are chance
+_TAIL = 3  # steps after the action under test: an effect may show late
+_AT = (0, 1, 3, 7, 15, 31, 63)  # steps at which the situations are taken, cheap ones first
+
+Effects = dict[tuple[int, float], dict[int, tuple[Moment, ...]]]  # (part, value) -> situation -> effect
+
+
+def find_equal_actions(
+    factory: Factory, spec: EnvSpec, traces: Sequence[Trace], out_of_time: Callable[[], bool]
+) -> tuple[list[str], str]:
+    """Return which actions had equal effects wherever both were tried, and what was left out."""
+    action = spec.action
+    tried = {part: values for part, values in _values(action).items() if len(values) <= _MAX_VALUES}
+    effects: Effects = {(part, value): {} for part, values in tried.items() for value in values}
+    num_tried = 0
+    slot = EnvSlot(factory, spec, 0, lambda episode: None)
+    try:
+        for at in _AT:
+            for trace in traces:
+                if at >= len(trace.actions):
+                    continue
+                num_tried += 1
+                for (part, value), found in effects.items():
+                    if out_of_time():
+                        break
+                    effect = _try(slot, spec, trace, at, part, value)
+                    if effect is not None:
+                        found[num_tried] = effect
+    finally:
+        slot.env.close()
+    equal = [
+        text for part, values in tried.items() for text in _describe_equal(action, part, values, effects)
+    ]
+    most = max((len(found) for found in effects.values()), default=0)
+    if not tried:
+        return equal, f"dead actions: more than {_MAX_VALUES} values"
+    if most < _MIN_SITUATIONS:
+        return (
+            equal,
+            f"dead actions: {most} situations were tried, {_MIN_SITUATIONS} are needed",
+        )
+    return equal, ""
+
+
+def compare_with_serial(
+    factory: Factory, spec: EnvSpec, traces: Sequence[Trace], out_of_time: Callable[[], bool]
+) -> str:
+    """Play two traces side by side in a SerialVec; return where one differs, or an empty string."""
+    rows = (*traces, *traces)[:2]
+    played: list[list[Moment]] = [[], []]
+    with SerialVec(factory, spec, 2, lambda env_id, episode: rows[env_id].seed) as vec:
+        _note(vec.reset(), spec, played)
+        for step in range(max(len(trace.actions) for trace in rows)):
+            ids = [row for row, trace in enumerate(rows) if step < len(trace.actions)]
+            # A row that ended early differs already; it goes on in its next episode, unseen.
+            vec.send(spec.action.to_env(np.stack([rows[row].actions[step] for row in ids])), ids)
+            _note(vec.recv(), spec, played)
+            if out_of_time():
+                break
+    return _first_difference(rows, played)
+
+
+def compare_with_batched(
+    request: EnvRequest, spec: EnvSpec, traces: Sequence[Trace], out_of_time: Callable[[], bool]
+) -> tuple[Literal["warning", "info"], str]:
+    """Play two traces in the environment's own vector form; return how bad it is, and what differs."""
+    rows = traces[:2]
+    if len(rows) < 2 or rows[1].seed != rows[0].seed + 1:  # how Gymnasium seeds the rows of a vector
+        return "info", "its vector form was not compared: that needs two episodes of neighbouring seeds"
+    factory = make_vector_factory(request)
+    if probe_vector(factory, request.env_id).signature != spec.signature:
+        return "warning", "its vector form has other spaces or another mask than its single form"
+    played: list[list[Moment]] = [[], []]
+    with BatchedVec(factory(2), spec, lambda env_id, episode: rows[env_id].seed) as vec:
+        _note(vec.reset(), spec, played)
+        if _first_difference(rows, played):
+            return "info", "its vector form seeds its rows in another way, so the two can't be compared"
+        for step in range(min(len(trace.actions) for trace in rows)):
+            _note(
+                vec.step(spec.action.to_env(np.stack([trace.actions[step] for trace in rows]))), spec, played
+            )
+            if out_of_time():
+                break
+    difference = _first_difference(rows, played)
+    return "warning", f"its vector form differs from its single form: {difference}" if difference else ""
+
+
+def _note(batch: StepBatch, spec: EnvSpec, played: list[list[Moment]]) -> None:
+    ended = batch.ended.tolist()
+    for row, env_id in enumerate(batch.env_ids.tolist()):
+        leaves, at = (batch.final_obs, ended.index(row)) if row in ended else (batch.obs, row)
+        shown = digest(tuple(leaf[at] for leaf in leaves), spec)
+        reward = repr(float(batch.reward[row]))
+        played[env_id].append(Moment(shown, reward, bool(batch.terminated[row]), bool(batch.truncated[row])))
+
+
+def _first_difference(rows: Sequence[Trace], played: list[list[Moment]]) -> str:
+    for trace, moments in zip(rows, played, strict=True):
+        difference = find_difference(trace.moments, moments)
+        if difference:
+            return f"{difference.what}, seed {trace.seed}"
+    return ""
+
+
+def _values(action: ActionSpec) -> dict[int, list[float]]:
+    """The stored values to try, by part: all categories, both bits, three points of a Box dimension."""
+    if action.kind == "categories":
+        return {part: list(range(size)) for part, size in enumerate(action.nvec)}
+    points: list[float] = [0, 1] if action.kind == "binary" else [-1.0, 0.0, 1.0]
+    return dict.fromkeys(range(action.num_stored), points)
+
+
+def _try(
+    slot: EnvSlot, spec: EnvSpec, trace: Trace, at: int, part: int, value: float
+) -> tuple[Moment, ...] | None:
+    """Return what follows if one part of the action at a step has another value; None if that is illegal."""
+    slot.reset(0, trace.seed)
+    for stored in trace.actions[:at]:
+        slot.step(to_action(stored, spec))
+    if slot.mask is not None and not slot.mask[mask_parts(spec.action)[part] + int(value)]:
+        return None
+    stored = trace.actions[at].copy()
+    stored[part] = value
+    rng = generator(trace.seed, "tail", at)
+    effect: list[Moment] = []
+    while True:
+        reward, terminated, truncated = slot.step(to_action(stored, spec))
+        effect.append(Moment(digest(slot.obs, spec), repr(reward), terminated, truncated))
+        if slot.ended or len(effect) > _TAIL:
+            return tuple(effect)
+        stored = draw_stored(slot, spec, rng)
+
+
+def _describe_equal(action: ActionSpec, part: int, values: list[float], effects: Effects) -> list[str]:
+    """Say which values of a part were the same; of a Box dimension only all of them together."""
+    groups: list[list[float]] = []
+    num_common = 0
+    for value in values:
+        for group in groups:
+            mine, other = effects[part, value], effects[part, group[0]]
+            common = mine.keys() & other.keys()
+            if len(common) >= _MIN_SITUATIONS and all(mine[key] == other[key] for key in common):
+                group.append(value)
+                num_common = len(common)
+                break
+        else:
+            groups.append([value])
+    where = f" in all {num_common} situations tried"
+    if action.kind != "categories":
+        return [f"entry {part} of the action had no effect{where}"] if len(groups) == 1 else []
+    of_part = f" of part {part}" if len(action.nvec) > 1 else ""
+    named = [[str(int(value) + action.start[part]) for value in group] for group in groups if len(group) > 1]
+    return [f"actions {', '.join(names)}{of_part} had the same effect{where}" for names in named]

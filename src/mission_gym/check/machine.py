@@ -1,0 +1,294 @@
+"""The machine's doctor: facts of the machine and of torch in, findings out, errors first.
+
+`diagnose` is pure, so that machines which are not here can be judged from recorded facts. An error is
+something broken; a warning costs speed or will break a run; an info is worth knowing; an ok was tried.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from mission_gym.check.devices import DeviceFacts, TorchFacts, read_torch
+from mission_gym.check.judges import Finding
+from mission_gym.procs import MachineFacts, read_machine
+
+_LEVELS = ("error", "warning", "info", "ok")
+_GB = 1e9
+_INSTALL = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl"
+# The smallest driver branch (Linux) that a CUDA release runs on, newest first.
+_DRIVERS = ((13, 580), (12, 525), (11, 450))
+_COUNTS = re.compile(r"[1-9]\d*(,[1-9]\d*)*")
+
+
+def examine(runs_dir: Path) -> tuple[MachineFacts, TorchFacts, list[Finding]]:
+    """Read this machine, run a kernel on each device, and judge."""
+    machine = read_machine(runs_dir)
+    torch = read_torch()
+    return machine, torch, diagnose(machine, torch)
+
+
+def diagnose(machine: MachineFacts, torch: TorchFacts) -> list[Finding]:
+    """Judge the facts; each finding has the one command that fixes it."""
+    findings = [
+        *_judge_cores(machine),
+        *_judge_memory(machine),
+        *_judge_disk(machine),
+        *_judge_torch(machine, torch),
+        *_judge_threads(machine),
+        *_judge_surroundings(machine),
+    ]
+    return sorted(findings, key=lambda finding: _LEVELS.index(finding.level))
+
+
+def _judge_cores(machine: MachineFacts) -> Iterator[Finding]:
+    usable, logical = machine.usable_cores, machine.logical_cores
+    why = ""
+    if machine.cpu_quota is not None and machine.cpu_quota < machine.allowed_cores:
+        why = f"the container's quota grants {machine.cpu_quota:g} cores"
+    elif machine.allowed_cores < logical:
+        why = f"this process may run on {machine.allowed_cores} of them (affinity)"
+    fix = "start the container with --cpus N, or the process with taskset" if why else ""
+    if usable == 1:
+        yield Finding(
+            "warning",
+            "cores",
+            f"1 of {logical} cores is usable ({machine.cpu})",
+            why or "collecting and learning take turns on it",
+            fix or "use a machine with more cores, if there is one",
+        )
+    elif why:
+        yield Finding("info", "cores", f"{usable} of {logical} cores are usable ({machine.cpu})", why, fix)
+    else:
+        yield Finding("ok", "cores", f"{usable} cores are usable ({machine.cpu})")
+    physical = machine.physical_cores
+    if physical is not None and physical < machine.allowed_cores:
+        yield Finding(
+            "info",
+            "hyperthreads",
+            f"{machine.allowed_cores} logical cores are {physical} physical ones",
+            "two threads of one core share its units: the second gives a quarter or less; tune measures it",
+        )
+    if machine.efficiency_cores:
+        fast = machine.allowed_cores - machine.efficiency_cores
+        yield Finding(
+            "info",
+            "hybrid",
+            f"{fast} fast cores and {machine.efficiency_cores} efficiency cores",
+            "a rollout waits for its slowest worker; the plan counts the slow cores for what they give",
+        )
+
+
+def _judge_memory(machine: MachineFacts) -> Iterator[Finding]:
+    free, limit = machine.memory_free_bytes, machine.memory_limit_bytes
+    inside = f", within the container's limit of {limit / _GB:.1f} GB" if limit is not None else ""
+    what = f"{free / _GB:.1f} of {machine.memory_bytes / _GB:.1f} GB are free{inside}"
+    fix = "close other programs" if limit is None else "start the container with --memory 8g"
+    if free < 0.7e9:
+        yield Finding("error", "memory", what, "torch and one worker alone need 0.7 GB", fix)
+    elif free < 2e9:
+        yield Finding("warning", "memory", what, "a run with several workers may not fit", fix)
+    else:
+        yield Finding("ok", "memory", what)
+    shm = machine.dev_shm_free_bytes
+    if shm is not None and shm < 256 << 20:
+        yield Finding(
+            "info",
+            "shared memory",
+            f"{shm / 1e6:.0f} MB are free in /dev/shm",
+            "Mission Gym does not use it, but libraries inside environments may",
+            "start the container with --shm-size=1g",
+        )
+    if machine.shared_free_bytes < 256 << 20:
+        yield Finding(
+            "error",
+            "shared memory",
+            f"{machine.shared_free_bytes / 1e6:.0f} MB can be shared between processes",
+            "the rollouts of workers lie there",
+            "free memory, or set TMPDIR to a folder with room",
+        )
+
+
+def _judge_disk(machine: MachineFacts) -> Iterator[Finding]:
+    what = f"{machine.disk_free_bytes / _GB:.1f} GB are free for {machine.runs_dir}"
+    if not machine.disk_writable:
+        yield Finding(
+            "error",
+            "disk",
+            f"{machine.runs_dir} can't be written",
+            "every run keeps its checkpoints there",
+            "name another folder with --runs-dir",
+        )
+    elif machine.disk_free_bytes < 0.2e9:
+        yield Finding("error", "disk", what, "a run could not keep its checkpoints", "mission-gym runs clean")
+    elif machine.disk_free_bytes < 2e9:
+        yield Finding("warning", "disk", what, "a run may keep 2 GB of checkpoints", "mission-gym runs clean")
+    else:
+        yield Finding("ok", "disk", what)
+
+
+def _judge_torch(machine: MachineFacts, torch: TorchFacts) -> Iterator[Finding]:
+    if torch.version is None:
+        yield Finding(
+            "error",
+            "torch",
+            f"torch can't be imported: {torch.error}",
+            "nothing can be trained without it",
+            "pip install --force-reinstall torch",
+        )
+        return
+    build = f"CUDA {torch.cuda_build}" if torch.cuda_build else "no CUDA"
+    yield Finding("ok", "torch", f"torch {torch.version} ({build}), Python {machine.python}")
+    cards = [device for device in torch.devices if device.name.startswith("cuda")]
+    if machine.nvidia_gpus and not cards:
+        yield _explain_missing_card(machine, torch)
+    for device in torch.devices:
+        yield _judge_device(device, torch, machine.nvidia_driver or "")
+
+
+def _explain_missing_card(machine: MachineFacts, torch: TorchFacts) -> Finding:
+    """Why torch does not see the NVIDIA card that is there."""
+    card, driver = machine.nvidia_gpus[0], machine.nvidia_driver or "unknown"
+    if torch.cuda_build is None:
+        return Finding(
+            "warning",
+            "gpu",
+            f"{card} is there, and this torch is built without CUDA",
+            "the card is not used; large networks and images would train faster on it",
+            f"{_INSTALL}/{_wheel_for(driver)}",
+        )
+    need = _needed_driver(torch.cuda_build)
+    if need is not None and driver.split(".")[0].isdigit() and int(driver.split(".")[0]) < need:
+        return Finding(
+            "error",
+            "gpu",
+            f"the driver {driver} of {card} is too old for CUDA {torch.cuda_build}, which needs {need}",
+            "torch does not see the card",
+            f"{_INSTALL}/{_wheel_for(driver)}",
+        )
+    return Finding(
+        "error",
+        "gpu",
+        f"torch sees no device, though {card} with driver {driver} is there",
+        "the driver was updated without a restart, the container was started without the card, or"
+        " CUDA_VISIBLE_DEVICES hides it",
+        "restart the machine, or start the container with --gpus all",
+    )
+
+
+def _judge_device(device: DeviceFacts, torch: TorchFacts, driver: str) -> Finding:
+    title = f"{device.name} {device.title}".strip()
+    if device.capability is not None and not _has_code_for(device.capability, torch.architectures):
+        major, minor = device.capability
+        return Finding(
+            "error",
+            "gpu",
+            f"this torch holds no code for {title} (sm_{major}{minor}); it was built for"
+            f" {', '.join(torch.architectures)}",
+            "every kernel ends with `no kernel image is available`",
+            f"{_INSTALL}/{_wheel_for(driver, device.capability)}",
+        )
+    if device.error:
+        return Finding(
+            "error",
+            "device",
+            f"a kernel on {title} failed: {device.error}",
+            "training on it would fail the same way",
+            "pip install --force-reinstall torch" if device.name == "cpu" else "train with --device cpu",
+        )
+    assert device.matmul_s is not None
+    memory = f", {device.memory_bytes / _GB:.0f} GB" if device.memory_bytes else ""
+    return Finding(
+        "ok",
+        "device",
+        f"{title}{memory}: a 1024 x 1024 product takes {1e3 * device.matmul_s:.2f} ms"
+        f" ({device.gflops:,.0f} GFLOP/s)",
+    )
+
+
+def _has_code_for(capability: tuple[int, int], architectures: tuple[str, ...]) -> bool:
+    """Binary code runs on later cards of its generation, PTX (`compute_`) on all later ones."""
+    for name in architectures:
+        kind, _, digits = name.partition("_")
+        number = re.match(r"\d+", digits)
+        if number is None:
+            continue
+        built = divmod(int(number[0]), 10)
+        if kind == "compute" and built <= capability:
+            return True
+        if built[0] == capability[0] and built[1] <= capability[1]:
+            return True
+    return False
+
+
+def _needed_driver(cuda: str) -> int | None:
+    major = int(cuda.split(".")[0])
+    return next((driver for release, driver in _DRIVERS if major >= release), None)
+
+
+def _wheel_for(driver: str, capability: tuple[int, int] = (8, 0)) -> str:
+    """The newest wheels that a driver carries and that hold code for a card."""
+    number = driver.split(".")[0]
+    branch = int(number) if number.isdigit() else 0
+    if capability < (7, 5):  # left out of wheels after CUDA 12.6
+        return "cu118" if 450 <= branch < 525 else "cu126"
+    if branch >= 580:
+        return "cu130"
+    if capability >= (10, 0):
+        return "cu128"
+    return "cu118" if 450 <= branch < 525 else "cu126"
+
+
+def _judge_threads(machine: MachineFacts) -> Iterator[Finding]:
+    given = machine.thread_variables
+    counts = {name: text for name, text in given.items() if name.endswith("THREADS")}
+    for name, text in counts.items():
+        if not _COUNTS.fullmatch(text):
+            yield Finding(
+                "warning", "threads", f"{name}={text} is not a number", "libraries ignore it", f"unset {name}"
+            )
+        elif int(text.split(",")[0]) > machine.usable_cores:
+            yield Finding(
+                "warning",
+                "threads",
+                f"{name}={text} with {machine.usable_cores} usable cores",
+                "threads beyond the cores wait for each other",
+                f"unset {name}",
+            )
+    if len(set(counts.values())) > 1:
+        shown = ", ".join(f"{name}={text}" for name, text in counts.items())
+        yield Finding(
+            "warning",
+            "threads",
+            f"{shown} contradict each other",
+            "which one counts depends on the library that is loaded first",
+            f"unset {' '.join(counts)}",
+        )
+    for name in given.keys() - counts.keys():
+        if given[name].lower() not in ("false", "none", "disabled", ""):
+            yield Finding(
+                "warning",
+                "threads",
+                f"{name}={given[name]} binds threads to cores",
+                "workers inherit it and may all be bound to the same cores",
+                f"unset {name}",
+            )
+
+
+def _judge_surroundings(machine: MachineFacts) -> Iterator[Finding]:
+    if machine.notebook:
+        yield Finding(
+            "info",
+            "notebook",
+            "this is a notebook",
+            "an environment that is defined in a cell is sent to workers by value; a module is safer",
+        )
+    if not machine.display:
+        yield Finding(
+            "info",
+            "display",
+            "there is no display",
+            "films and training need none; play opens a window, and needs one",
+            "film with mission-gym record",
+        )

@@ -1,0 +1,103 @@
+"""Repro bundles: what an environment was asked before it failed, as JSON in the run, and its replay.
+
+A bundle names the environment, the seed of the episode and its actions. It is replayed in a process of its
+own, since it may end that process.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mission_gym.env.factory import EnvRequest, make_factory
+from mission_gym.errors import RunStateError, WorkerDied, WorkerError
+from mission_gym.procs import BoundedLog, Child, Link, dump_object, wait_for_replies
+from mission_gym.store.files import read_json, write_json
+from mission_gym.store.rundir import RunDir
+
+_REPLAY_S = 120.0  # without progress
+
+
+def write_bundle(run: RunDir, error: WorkerError, request: EnvRequest) -> Path | None:
+    """Keep what an error knows of its cause in the run; None if it knows nothing."""
+    facts = error.facts
+    if facts is None:
+        return None
+    path = run.path / f"repro-env{facts['env_index']}-episode{facts['episode']}.json"
+    name = {"env_id": request.env_id, "env_kwargs": request.kwargs, "wrap": list(request.wrap)}
+    write_json(path, {**name, **facts, "error": str(error)})
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Whether a failure came back, and how."""
+
+    failed: bool
+    text: str
+
+
+def replay_bundle(path: Path) -> Replay:
+    """Play a bundle's actions from its seed."""
+    bundle = _read_bundle(path)
+    where = f"{bundle['env_id']}, seed {bundle['seed']}"
+    if bundle["actions"] is None:
+        return Replay(False, f"{where}: the episode was too long to keep its actions; it can't be replayed")
+    child = Child("mission_gym.check.repro:serve_replay", dump_object(bundle), on_output=BoundedLog(None))
+    step = -1
+    try:
+        end = time.monotonic() + _REPLAY_S
+        while time.monotonic() < end:
+            if not wait_for_replies([child], 0.1):
+                continue
+            for kind, content in child.take():
+                if kind == "step":
+                    step, end = content, time.monotonic() + _REPLAY_S
+                elif kind == "failed":
+                    return Replay(True, f"{where}: the failure came back at step {_place(step)}: {content}")
+                else:
+                    return Replay(
+                        False,
+                        f"{where}: all {len(bundle['actions'])} actions were played and nothing failed; the "
+                        "cause is not in the environment's seed and actions alone",
+                    )
+        how = f"it hangs; the stack:\n{child.read_stack()}"
+    except WorkerDied:
+        how = f"the process {child.describe_end()}"
+    finally:
+        child.end()
+    return Replay(True, f"{where}: the failure came back at step {_place(step)}: {how}")
+
+
+def serve_replay(link: Link, setup: bytes) -> None:
+    """Replay in the child: every step is announced before it is made."""
+    bundle = pickle.loads(setup)
+    request = EnvRequest(bundle["env_id"], bundle["env_kwargs"], tuple(bundle["wrap"]))
+    try:
+        env = make_factory(request)()
+        env.reset(seed=bundle["seed"])
+        discrete = env.action_space.shape == ()
+        for step, action in enumerate(bundle["actions"]):
+            link.send(("step", step))
+            env.step(action if discrete else np.asarray(action, env.action_space.dtype))
+    except Exception as error:  # noqa: BLE001  border: worker main
+        link.send(("failed", f"{type(error).__name__}: {error}"))
+    else:
+        link.send(("done", None))
+
+
+def _place(step: int) -> str:
+    return "0 (building or resetting)" if step < 0 else str(step)
+
+
+def _read_bundle(path: Path) -> dict[str, Any]:
+    bundle: dict[str, Any] = read_json(path)
+    missing = {"env_id", "env_kwargs", "wrap", "seed", "actions"} - set(bundle)
+    if missing:
+        raise RunStateError(f"{path} is no repro bundle: it lacks {', '.join(sorted(missing))} [--repro]")
+    return bundle

@@ -1,0 +1,224 @@
+"""Plays one environment and keeps what the checks judge: traces to compare, statistics to read.
+
+A trace holds its seed, the actions in stored form, and a digest of everything shown, so that long episodes
+of large observations stay small. `record` plays through an EnvSlot, which refuses broken contracts;
+`replay` uses the bare environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mission_gym.data import Array, EnvSpec, Episode, Leaves
+from mission_gym.env.factory import Env, Factory
+from mission_gym.env.slot import EnvSlot, action_rows
+from mission_gym.env.spaces import make_flattener
+from mission_gym.errors import MissionGymError
+from mission_gym.policy.sampling import draw_random
+from mission_gym.streams import generator
+
+_MAX_FAILURES = 3  # then recording stops: more of the same says nothing new
+
+
+class Moment(NamedTuple):
+    """What an environment showed once, in a form that compares exactly; NaN equals NaN."""
+
+    obs: bytes
+    reward: str = "0.0"
+    terminated: bool = False
+    truncated: bool = False
+
+
+@dataclass(slots=True)
+class Trace:
+    """One episode, or the beginning of one."""
+
+    seed: int
+    moments: list[Moment] = field(default_factory=list)  # one more than actions
+    actions: list[Array] = field(default_factory=list)  # stored, each [K]
+    episode: Episode | None = None  # where it ended
+
+    @property
+    def ended(self) -> bool:
+        return self.episode is not None
+
+
+@dataclass(slots=True)
+class Survey:
+    """Everything seen while recording."""
+
+    traces: list[Trace] = field(default_factory=list)
+    failures: list[MissionGymError] = field(default_factory=list)
+    lows: list[Array] = field(default_factory=list)  # by leaf, each [*leaf.shape]
+    highs: list[Array] = field(default_factory=list)
+    legal: Array | None = None  # bool [M]: ever
+    always_legal: Array | None = None
+    not_finite: str = ""  # the first place
+    outside: str = ""  # the first observation outside its space
+    outside_hurts: bool = False  # it is a category or a bit, not a real number
+    rewards: list[float] = field(default_factory=list)
+    reset_s: list[float] = field(default_factory=list)
+    step_s: list[float] = field(default_factory=list)
+
+    @property
+    def episodes(self) -> list[Episode]:
+        return [trace.episode for trace in self.traces if trace.episode is not None]
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.rewards)
+
+
+def record(
+    factory: Factory, spec: EnvSpec, seeds: Sequence[int], max_steps: int, out_of_time: Callable[[], bool]
+) -> Survey:
+    """Play one random episode per seed, each of at most `max_steps` steps; at least one step is made."""
+    survey = Survey()
+    skip = spec.mask_source.removeprefix("obs:") if spec.mask_source.startswith("obs:") else None
+    # Dict and Tuple spaces are indexed like their observations.
+    leaf_spaces = make_flattener(spec.observation_space, skip)(spec.observation_space)
+    slot = EnvSlot(factory, spec, 0, seeds.__getitem__)
+    try:
+        for number, seed in enumerate(seeds):
+            if (survey.num_steps and out_of_time()) or len(survey.failures) == _MAX_FAILURES:
+                break
+            trace = Trace(seed)
+            try:
+                _record_episode(survey, trace, slot, spec, number, leaf_spaces, max_steps, out_of_time)
+            except MissionGymError as error:
+                survey.failures.append(error)
+            if trace.actions:
+                survey.traces.append(trace)
+    finally:
+        slot.env.close()
+    return survey
+
+
+def _record_episode(
+    survey: Survey,
+    trace: Trace,
+    slot: EnvSlot,
+    spec: EnvSpec,
+    number: int,
+    leaf_spaces: tuple[Any, ...],
+    max_steps: int,
+    out_of_time: Callable[[], bool],
+) -> None:
+    rng = generator(trace.seed, "check")
+    start = perf_counter()
+    slot.reset(number)
+    survey.reset_s.append(perf_counter() - start)
+    trace.moments.append(Moment(digest(slot.obs, spec)))
+    _look(survey, slot, spec, leaf_spaces)
+    terminated = False
+    while not slot.ended and slot.steps < max_steps and not (survey.num_steps and out_of_time()):
+        stored = draw_stored(slot, spec, rng)
+        action = to_action(stored, spec)
+        start = perf_counter()
+        reward, terminated, truncated = slot.step(action)
+        survey.step_s.append(perf_counter() - start)
+        survey.rewards.append(reward)
+        trace.actions.append(stored)
+        trace.moments.append(Moment(digest(slot.obs, spec), repr(reward), terminated, truncated))
+        _look(survey, slot, spec, leaf_spaces)
+        if not np.isfinite(reward) and not survey.not_finite:
+            survey.not_finite = f"the reward is {reward} at seed {slot.seed}, step {slot.steps}"
+    if slot.ended:
+        trace.episode = slot.finish(terminated)
+
+
+def replay(
+    env: Env,
+    spec: EnvSpec,
+    trace: Trace,
+    out_of_time: Callable[[], bool] = lambda: False,
+    seed: int | None = None,
+) -> Iterator[Moment]:
+    """Play a trace's actions in a bare environment, step by step as the moments are asked for.
+
+    It ends with the episode, with the actions, or when out of time. seed: another one than the trace's.
+    """
+    skip = spec.mask_source.removeprefix("obs:") if spec.mask_source.startswith("obs:") else None
+    flatten = make_flattener(spec.observation_space, skip)
+    obs, _ = env.reset(seed=trace.seed if seed is None else seed)
+    yield Moment(digest(flatten(obs), spec))
+    for stored in trace.actions:
+        obs, reward, terminated, truncated, _ = env.step(to_action(stored, spec))
+        shown = digest(flatten(obs), spec)
+        yield Moment(shown, repr(float(reward)), bool(terminated), bool(truncated))
+        if terminated or truncated or out_of_time():
+            return
+
+
+class Difference(NamedTuple):
+    """Where two traces part."""
+
+    step: int
+    what: str
+
+
+def find_difference(mine: Iterable[Moment], theirs: Iterable[Moment]) -> Difference | None:
+    """Return the first difference of two traces, None if there is none; the shorter one decides how far."""
+    for step, (one, two) in enumerate(zip(mine, theirs, strict=False)):
+        if one.obs != two.obs:
+            return Difference(step, f"the observation after step {step}" if step else "the first observation")
+        if one.reward != two.reward:
+            return Difference(step, f"the reward of step {step} ({one.reward} and {two.reward})")
+        if one != two:
+            return Difference(step, f"the end of the episode at step {step}")
+    return None
+
+
+def digest(leaves: Leaves, spec: EnvSpec) -> bytes:
+    """A short hash of an observation in the dtypes of the spec."""
+    content = blake2b(digest_size=16)
+    for leaf, expected in zip(leaves, spec.leaves, strict=True):
+        content.update(np.asarray(leaf, expected.dtype).tobytes())
+    return content.digest()
+
+
+def draw_stored(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Array:
+    """A legal random action [K] for what the slot shows now."""
+    stored: Array = draw_random(spec.action, None if slot.mask is None else slot.mask[None], rng, 1)[0]
+    return stored
+
+
+def to_action(stored: Array, spec: EnvSpec) -> Any:
+    """A stored action [K] as the environment takes it."""
+    return action_rows(spec, spec.action.to_env(stored[None]))[0]
+
+
+def _look(survey: Survey, slot: EnvSlot, spec: EnvSpec, leaf_spaces: tuple[Any, ...]) -> None:
+    """Add what the slot shows to the statistics."""
+    leaves = [np.array(leaf, leaf_spec.dtype) for leaf, leaf_spec in zip(slot.obs, spec.leaves, strict=True)]
+    survey.lows = [np.fmin(*pair) for pair in zip(survey.lows or leaves, leaves, strict=True)]
+    survey.highs = [np.fmax(*pair) for pair in zip(survey.highs or leaves, leaves, strict=True)]
+    if slot.mask is not None and not slot.ended:
+        survey.legal = slot.mask if survey.legal is None else survey.legal | slot.mask
+        survey.always_legal = slot.mask if survey.always_legal is None else survey.always_legal & slot.mask
+    for leaf, leaf_spec, space in zip(leaves, spec.leaves, leaf_spaces, strict=True):
+        where = f"at seed {slot.seed}, step {slot.steps}"
+        name = f"observation {leaf_spec.name!r}" if leaf_spec.name else "the observation"
+        wrong = ~np.isfinite(leaf)
+        if wrong.any():
+            if not survey.not_finite:
+                index = np.argwhere(wrong)[0].tolist()
+                survey.not_finite = f"{name} holds {leaf[wrong][0]} at index {index}, {where}"
+        elif not space.contains(leaf) and not survey.outside:
+            survey.outside = f"{name} is outside {space} {where}: {_show_outside(leaf, space)}"
+            survey.outside_hurts = leaf_spec.kind in ("categories", "binary")
+
+
+def _show_outside(leaf: Array, space: Any) -> str:
+    if not hasattr(space, "low"):
+        return f"it is {leaf.tolist()}"
+    wrong = (leaf < space.low) | (leaf > space.high)
+    index = tuple(np.argwhere(wrong)[0])
+    place = f"index {[int(i) for i in index]}"
+    return f"{place} is {leaf[index]}, allowed {space.low[index]} to {space.high[index]}"

@@ -1,0 +1,1 @@
+"""Pictures of environments: films of what a policy plays, and play by hand."""

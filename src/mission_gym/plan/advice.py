@@ -1,0 +1,53 @@
+"""What `mission-gym tune` tells: the plan of an environment on this machine, kept or measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mission_gym.config.layers import Resolved
+from mission_gym.config.profiles import choose_profile
+from mission_gym.config.rules import finish
+from mission_gym.plan.cache import find_cache, read_plan, write_plan
+from mission_gym.plan.sheet import check_memory
+from mission_gym.plan.tuner import Say, make_plan_key, tune_environment
+from mission_gym.plan.wishes import fix_envs
+from mission_gym.run.assemble import one_blas_thread, settle
+from mission_gym.run.environment import open_environment
+
+_TOTALS = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
+
+
+def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = False) -> dict[str, Any]:
+    """The document of `tune`: a plan measured with at least this budget, from the cache where it is there."""
+    resolved = choose_profile(resolved)
+    first, _ = finish(fix_envs(resolved))
+    environment = open_environment(first.config, dict(first.config.env.env_kwargs))
+    check_memory(settle(first, environment.spec).config, environment.spec)
+    key = make_plan_key(resolved, environment.spec)
+    entry = read_plan(key)
+    kept = bool(entry and not retune and not entry.get("missed") and entry.get("budget_s", 0.0) >= budget_s)
+    if entry is None or not kept:
+        with one_blas_thread():
+            entry = tune_environment(resolved, environment, budget_s, say, earlier=entry)
+        if not write_plan(key, entry):
+            say(f"the plan can't be kept in {find_cache()}; the next run measures again")
+    layout, update = entry["layout"], entry["update"]
+    return {
+        "env_id": resolved.config.env.env_id,
+        "backend": layout["backend"],
+        "n_envs": layout["n_envs"],
+        "num_workers": layout["num_workers"],
+        "n_steps_per_env": layout["n_steps_per_env"],
+        "device": update["device"],
+        "kernel": update["kernel"],
+        "threads": update["threads"],
+        "predicted_steps_per_s": entry["steps_per_s"],
+        "predicted_s": {name: total / entry["steps_per_s"] for name, total in _TOTALS.items()},
+        "memory_bytes": entry["memory_bytes"],
+        "reasons": entry["reasons"],
+        "changes": entry["changes"],
+        "scaling": entry["scaling"],
+        "measured": entry["measured"],
+        "spent_s": entry["spent_s"],
+        "cached": kept,
+    }

@@ -1,0 +1,201 @@
+"""The pure planner: facts and wishes in, a Choice out. Rates are those of training: collecting and learning.
+
+Where it chooses the number of environments, learning stays comparable: the rollout and the number of its
+gradient steps are held, and no segment gets shorter than the horizon of the advantage's trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import log2
+
+from mission_gym.errors import ConfigError
+from mission_gym.plan.facts import Choice, Facts, Layout, ScalePoint, UpdateCost
+from mission_gym.plan.model import (
+    count_fast,
+    explain_misfit,
+    fits,
+    model_collect_s,
+    predict_collect_s,
+    predict_memory,
+    predict_rate,
+    run_at_once,
+)
+
+KNEE = 0.95  # of the best rate: where more environments stop paying
+MARGIN = 1.1  # a choice must be this much faster than the fixed rules'
+MODEL_MARGIN = 1.25  # the same without a trial of both
+_MOST_ENVS = 1024
+
+
+def choose(facts: Facts) -> Choice:
+    """The plan of a run; ConfigError, with the nearest plan that does, if nothing fits in memory."""
+    update, wishes = choose_update(facts.updates), facts.wishes
+    layouts = _list_fitting(facts)
+    if not layouts:
+        raise ConfigError(explain_misfit(facts.machine, facts.env, wishes))
+    rates = {each: predict_rate(facts, each, update) for each in layouts}
+    best = max(rates.values())
+    knee = min(each.n_envs for each in layouts if rates[each] >= KNEE * best)
+    chosen = max((each for each in layouts if each.n_envs == knee), key=rates.__getitem__)
+    home = wishes.held if wishes.held in rates else wishes.layout
+    tried = {trial.layout for trial in facts.trials}
+    margin = MARGIN if {chosen, home} <= tried else MODEL_MARGIN
+    if home in rates and rates[chosen] < margin * rates[home]:
+        chosen = home
+    return Choice(
+        layout=chosen,
+        update=update,
+        collect_s=predict_collect_s(facts, chosen),
+        steps_per_s=rates[chosen],
+        memory_bytes=predict_memory(facts.env, wishes, chosen),
+        reasons=tuple(_explain(facts, chosen, update, rates)),
+        changes=_list_changes(wishes.layout, chosen),
+        scaling=make_scaling(facts, update),
+    )
+
+
+def choose_update(updates: Sequence[UpdateCost]) -> UpdateCost:
+    """The fastest way to learn; the fixed rules' own, which is the first, unless another clearly wins."""
+    best = min(updates, key=lambda each: each.step_s)
+    return best if updates[0].step_s > MARGIN * best.step_s else updates[0]
+
+
+def shortlist(facts: Facts, most: int) -> list[Layout]:
+    """The layouts worth a trial: the fixed rules' own, the best of each backend, then the next best.
+
+    A backend whose best is by the model three times slower than another's is not worth its start.
+    """
+    costs = {each: model_collect_s(facts, each) for each in _list_fitting(facts)}
+    ranked = sorted(costs, key=costs.__getitem__)
+    leaders = {each.backend: each for each in reversed(ranked)}.values()
+    wanted = [facts.wishes.layout, *sorted(leaders, key=costs.__getitem__), *ranked]
+    worth = [each for each in wanted if each in costs and costs[each] < 3.0 * costs[ranked[0]]]
+    return list(dict.fromkeys([*wanted[: facts.wishes.layout in costs], *worth]))[:most]
+
+
+def make_scaling(facts: Facts, update: UpdateCost) -> tuple[ScalePoint, ...]:
+    """The best layout for each number of environments, doubling, with the knee marked."""
+    machine, env, wishes = facts.machine, facts.env, facts.wishes
+    ruled, points = wishes.layout, []
+    most = min(max(64, 4 * machine.usable_cores, 2 * ruled.n_envs), _MOST_ENVS)
+    for n_envs in sorted({ruled.n_envs, *(1 << power for power in range(int(log2(most)) + 1))}):
+        rates = {each: predict_rate(facts, each, update) for each in _spread(facts, n_envs)}
+        best = max(rates, key=rates.__getitem__)
+        points.append(
+            ScalePoint(
+                n_envs,
+                best.n_steps_per_env,
+                best.backend,
+                best.num_workers,
+                rates[best],
+                predict_memory(env, wishes, best),
+                fits(machine, env, wishes, best),
+            )
+        )
+    top = max((point.steps_per_s for point in points if point.fits), default=0.0)
+    knee = next((point for point in points if point.fits and point.steps_per_s >= KNEE * top), None)
+    return tuple(replace(point, knee=point is knee) for point in points)
+
+
+def list_layouts(facts: Facts) -> list[Layout]:
+    """Every layout that the wishes allow, the fixed rules' own first."""
+    wishes = facts.wishes
+    sizes = _list_sizes(facts) if wishes.open_envs else [wishes.layout.n_envs]
+    spread = [layout for n_envs in sizes for layout in _spread(facts, n_envs)]
+    return list(dict.fromkeys([wishes.layout, *spread]))
+
+
+def _list_fitting(facts: Facts) -> list[Layout]:
+    return [each for each in list_layouts(facts) if fits(facts.machine, facts.env, facts.wishes, each)]
+
+
+def _list_sizes(facts: Facts) -> list[int]:
+    """Numbers of environments that hold the rollout, while no segment gets too short."""
+    wishes = facts.wishes
+    if not wishes.open_steps:
+        sizes = [1 << power for power in range(int(log2(_MOST_ENVS)) + 1)]
+        batch, steps = wishes.batch_size or 1, wishes.layout.n_steps_per_env
+        return [number for number in sizes if number * steps % batch == 0]
+    rollout = wishes.layout.rollout
+    most = min(rollout // wishes.min_steps, _MOST_ENVS)
+    return [number for number in range(1, most + 1) if rollout % number == 0]
+
+
+def _spread(facts: Facts, n_envs: int) -> list[Layout]:
+    """The ways to spread this many environments over backends and workers."""
+    wishes, ruled = facts.wishes, facts.wishes.layout
+    steps = max(1, ruled.rollout // n_envs) if wishes.open_steps else ruled.n_steps_per_env
+    layouts = []
+    for backend in wishes.backends:
+        workers = [1] if backend != "workers" else _list_workers(facts, n_envs)
+        if backend == ruled.backend == "workers" and not wishes.open_workers:
+            workers = [min(ruled.num_workers, n_envs)]
+        layouts += [Layout(backend, number, n_envs, steps) for number in workers]
+    return layouts
+
+
+def _list_workers(facts: Facts, n_envs: int) -> list[int]:
+    """Numbers of workers worth a thought: powers of two, all fast cores, all cores, more if it waits."""
+    cores, env = facts.machine.usable_cores, facts.env
+    most = cores if not env.waits else max(cores, min(4 * cores, int(cores / max(env.cpu_share, 0.05))))
+    most = min(most, n_envs)
+    wanted = {count_fast(facts.machine), cores, most, *(1 << power for power in range(most.bit_length()))}
+    return sorted(number for number in wanted if number <= most)
+
+
+def _explain(facts: Facts, chosen: Layout, update: UpdateCost, rates: dict[Layout, float]) -> list[str]:
+    """One sentence for each thing that was chosen."""
+    env, rate = facts.env, rates[chosen]
+    kind = f"of which it waits {100 * (1 - env.cpu_share):.0f} %" if env.waits else "on the processor"
+    reasons = [f"a step takes {show_time(env.step_s)} {kind}; {facts.machine.usable_cores} cores are usable"]
+    same_size = sorted((each for each in rates if each.n_envs == chosen.n_envs), key=rates.__getitem__)
+    where = f"{chosen.num_workers} workers" if chosen.backend == "workers" else chosen.backend
+    for other in {each.backend: each for each in same_size if each.backend != chosen.backend}.values():
+        reasons.append(f"{where}: {rate:,.0f} steps/s, against {rates[other]:,.0f} with {other.backend}")
+    fewer = [
+        each for each in same_size if each.backend == "workers" and each.num_workers < chosen.num_workers
+    ]
+    if chosen.backend == "workers" and fewer:
+        reasons.append(f"{where}: {fewer[-1].num_workers} would make {rates[fewer[-1]]:,.0f} steps/s")
+    if not facts.wishes.open_envs:
+        reasons.append(f"{chosen.n_envs} environments are given, not chosen")
+    elif chosen == facts.wishes.layout:
+        reasons.append(f"{chosen.n_envs} environments: other numbers are not clearly faster")
+    elif chosen.n_envs == max(each.n_envs for each in rates):
+        least = facts.wishes.min_steps
+        end = f"segments shorter than the horizon of {least} steps" if least > 1 else "a larger rollout"
+        reasons.append(f"{chosen.n_envs} environments: more would make {end}, or would not fit in memory")
+    else:
+        reasons.append(f"{chosen.n_envs} environments: more give less than a twentieth")
+    slower = [f"{show_time(each.step_s)} with the {each}" for each in facts.updates if each != update]
+    against = f"; {', '.join(slower)}" if slower else ""
+    reasons.append(f"{update}: {show_time(update.step_s)} of update for each step{against}")
+    collect_s, both = predict_collect_s(facts, chosen), "takes turns with"
+    if run_at_once(facts.wishes, chosen, update):
+        both = "runs beside"
+    reasons.append(f"collecting takes {show_time(collect_s)} for each step and {both} the update")
+    return reasons
+
+
+def _list_changes(ruled: Layout, chosen: Layout) -> tuple[str, ...]:
+    """What learning sees otherwise than without a plan."""
+    changes = [
+        f"{name} {getattr(ruled, name)} -> {getattr(chosen, name)}"
+        for name in ("n_envs", "n_steps_per_env")
+        if getattr(ruled, name) != getattr(chosen, name)
+    ]
+    if changes and chosen.rollout == ruled.rollout:
+        changes.append(f"the rollout of {ruled.rollout} transitions and its gradient steps are held")
+    elif changes:
+        changes.append(f"the rollout {ruled.rollout} -> {chosen.rollout}")
+    return tuple(changes)
+
+
+def show_time(seconds: float) -> str:
+    """Seconds in the unit that fits: 2 s, 1.5 ms, 12 us."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"

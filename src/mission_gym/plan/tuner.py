@@ -1,0 +1,302 @@
+"""Measures, plans and applies: `tune` with its own budget, and a new run within a twentieth of its time.
+
+What is chosen is stored in the run's config with the source "plan", and kept by a key of machine,
+environment, config and versions, so that equal runs get equal plans. A resume never comes here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from math import ceil
+from typing import Any
+
+import psutil
+
+from mission_gym.config.layers import Resolved
+from mission_gym.config.rules import finish
+from mission_gym.config.schema import Config
+from mission_gym.data import EnvSpec
+from mission_gym.errors import ConfigError, MissionGymError
+from mission_gym.plan.cache import make_key, read_plan, write_plan
+from mission_gym.plan.costs import measure_act, measure_collect, measure_update_s, rehearse
+from mission_gym.plan.env_costs import measure_env, time_steps
+from mission_gym.plan.facts import Choice, EnvFacts, Facts, Layout, Trial, UpdateCost
+from mission_gym.plan.model import model_collect_s
+from mission_gym.plan.planner import choose, shortlist
+from mission_gym.plan.ways import Way
+from mission_gym.plan.wishes import (
+    DEFAULT_ENVS,
+    apply,
+    fix_envs,
+    is_open,
+    layout_values,
+    list_learning,
+    make_wishes,
+    place,
+    size_paths,
+)
+from mission_gym.procs import read_machine
+from mission_gym.run.assemble import make_learner, settle
+from mission_gym.run.environment import Environment
+from mission_gym.run.versions import versions
+
+Say = Callable[[str], None]
+RUN_SHARE = 0.05  # of a run's predicted time, for tuning inside it
+RUN_MOST_S = 10.0
+RUN_LEAST_S = 1.5  # below this there is no time to learn anything
+LOOK_S = 0.05  # for which steps are timed while the environment is looked at anyway
+_LEAST_STEPS = 30_000  # of a run, before anything is measured for it
+_SLOWEST_UPDATE_S = 500e-6  # a transition, where nothing was measured yet: to tell that a run is short
+_LEARNING_FIELDS = {  # that a plan depends on
+    "ppo": {"n_steps_per_env", "batch_size", "n_epochs", "gamma", "gae_lambda"},
+    "dqn": {"n_steps_per_env", "batch_size", "replay_ratio", "replay_size", "prioritized", "n_step", "double",
+            "dueling", "exploration", "frame_stack"},
+}  # fmt: skip
+_TRIAL_BLOCK_S = 0.15
+_REHEARSAL_S = 2.0  # of rollouts as short as DQN's, whose first hundreds are no measure
+_REHEARSAL_SHARE = 0.4  # of the time, kept for the real loop of the choice, whose rate is promised
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A config to run with, and the plan that it came from, if there is one."""
+
+    resolved: Resolved
+    key: str = ""
+    entry: dict[str, Any] | None = None  # as kept: values, steps_per_s, reasons, changes, scaling, ...
+    notes: tuple[str, ...] = ()
+
+
+def tune_run(resolved: Resolved, environment: Environment, say: Say) -> Tuned:
+    """The plan of a new run: kept from before, or measured if that takes a small part of the run."""
+    plain = fix_envs(resolved)
+    asked = resolved.config.value("vector.n_envs") == "auto"
+    if not resolved.config.compute.tune:
+        if asked:
+            raise ConfigError(
+                "n_envs=auto is left to the plan, and --no-tune makes none; give a number, or remove it"
+                f" [{resolved.sources['vector.n_envs']}]"
+            )
+        return Tuned(plain)
+    key = make_plan_key(resolved, environment.spec)
+    entry = read_plan(key)
+    rate = entry["steps_per_s"] if entry else _guess_rate(plain, environment)
+    if rate is not None and entry is None:
+        write_plan(key, {"steps_per_s": rate})  # so that an equal run decides alike
+    budget_s = 0.0 if rate is None else min(RUN_MOST_S, RUN_SHARE * plain.config.run.timesteps / rate)
+    if budget_s < RUN_LEAST_S:
+        note = f"n_envs=auto: the run is too short to be measured for, {DEFAULT_ENVS} are used"
+        return Tuned(plain, notes=(note,) if asked else ())
+    if entry is None or "values" not in entry or entry.get("missed"):
+        if entry and entry.get("missed"):
+            say("the last run missed its plan by over 15 %; measuring again")
+        try:
+            entry = tune_environment(resolved, environment, budget_s, say, earlier=entry)
+        except ConfigError:
+            raise
+        except MissionGymError as error:  # the run itself contains failures, and tells them
+            return Tuned(plain, notes=(f"not tuned: {str(error).splitlines()[0]}",))
+        write_plan(key, entry)
+        say(f"tuned in {entry['spent_s']:.1f} s of {budget_s:.1f}")
+    notes = tuple(f"planned: {change}" for change in entry["changes"])
+    return Tuned(apply(plain, entry["values"]), key, entry, notes)
+
+
+def may_plan(config: Config) -> bool:
+    """Whether a run of this config may be worth a measurement."""
+    return config.compute.tune and config.run.timesteps >= _LEAST_STEPS
+
+
+def make_plan_key(resolved: Resolved, spec: EnvSpec) -> str:
+    """All that a plan depends on: this machine, the environment, sizes and networks, versions."""
+    config, machine = resolved.config, read_machine()
+    fields = config.model_dump(
+        mode="json",
+        include={
+            "env": True,
+            "vector": {"vector", "blocks", "n_envs", "num_workers"},
+            config.run.algo: _LEARNING_FIELDS[config.run.algo],
+            "policy": {"network_arch", "activation", "network", "normalize_obs"},
+            "compute": True,
+            "run": {"algo"},
+        },
+    )
+    hardware = [machine.cpu, machine.usable_cores, machine.efficiency_cores, *machine.nvidia_gpus]
+    fixed = [path for path in size_paths(config) if not is_open(resolved, path)]
+    return make_key(
+        {"config": fields, "fixed": fixed, "machine": hardware, "spec": spec.signature} | versions()
+    )
+
+
+def tune_environment(
+    resolved: Resolved,
+    environment: Environment,
+    budget_s: float,
+    say: Say,
+    *,
+    earlier: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Measure for about `budget_s` and plan; returns what is kept of it."""
+    return _Tuner(resolved, environment, budget_s, say, earlier).run()
+
+
+class _Tuner:
+    """One measurement: the environment, ways to learn, acting, then real rollouts of the best layouts."""
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        environment: Environment,
+        budget_s: float,
+        say: Say,
+        earlier: dict[str, Any] | None,
+    ) -> None:
+        self._begun = time.perf_counter()
+        self._budget_s, self._say = budget_s, say
+        self._resolved, self._environment = resolved, environment
+        self._base = fix_envs(resolved)
+        self._spec = environment.spec
+        self._ruled = self._settle(self._base)
+        machine, own = read_machine(), psutil.Process().memory_info().rss
+        # What this process has taken already is counted as needed, and so is free to it.
+        self._machine = replace(machine, memory_free_bytes=machine.memory_free_bytes + own)
+        held = Layout(**earlier["layout"]) if earlier and "layout" in earlier else None
+        self._weights = make_learner(self._ruled, self._spec).weights()
+        self._wishes = make_wishes(resolved, self._ruled, environment, held)
+        self._ways = list(list_learning(resolved.config, self._ruled, self._spec, self._machine))
+
+    def run(self) -> dict[str, Any]:
+        """The fixed rules' choice and its best rival first; the rest as far as time goes."""
+        facts = self._measure_facts()
+        for layout in shortlist(facts, 2):
+            facts = self._try(facts, layout)
+        for way in self._ways[1:]:
+            if self._left_s() > _REHEARSAL_SHARE * self._budget_s:
+                facts = replace(facts, updates=(*facts.updates, self._time_update(*way)))
+        for layout in shortlist(facts, self._count_trials())[2:]:
+            facts = self._try(facts, layout)
+        choice = choose(facts)
+        tried = -1
+        while choice.layout not in {trial.layout for trial in facts.trials} and len(facts.trials) > tried:
+            tried = len(facts.trials)
+            facts = self._try(facts, choice.layout)
+            choice = choose(facts)
+        return self._finish(facts, choice)
+
+    def _measure_facts(self) -> Facts:
+        """The environment, the fixed rules' own way to learn, and acting."""
+        wishes, env = self._wishes, EnvFacts(1e-6)
+        if self._environment.backend != "batched":
+            self._say("timing the environment, alone and on every core")
+            env = measure_env(
+                self._environment.factory,
+                self._spec,
+                self._machine.usable_cores,
+                min(max(self._budget_s / 20, 0.1), 0.5),
+                timeout_s=max(2.0, 0.6 * self._budget_s),
+            )
+            if env.waits and self._resolved.config.vector.vector == "auto" and wishes.open_workers:
+                wishes = replace(wishes, backends=(*wishes.backends, "threads"))
+        act = measure_act(self._ruled, self._spec, self._weights)
+        return Facts(self._machine, env, act, (self._time_update(*self._ways[0]),), wishes)
+
+    def _time_update(self, way: Way, threads: int) -> UpdateCost:
+        self._say(f"timing an update: {way}, {threads} threads")
+        values = {f"compute.{name}": value for name, value in way._asdict().items()}
+        config = self._settle(self._base.with_values(values | {"compute.threads": threads}, "plan"))
+        seconds = measure_update_s(config, self._spec)
+        return UpdateCost(way.device, way.kernel, threads, seconds, way.precision)
+
+    def _count_trials(self) -> int:
+        return 2 if self._budget_s < 5 else 4 if self._budget_s < 15 else 8
+
+    def _try(self, facts: Facts, layout: Layout) -> Facts:
+        """Collect for real in this layout, if there is time; one that fails is left out."""
+        if len(facts.trials) > 1 and self._left_s() < _REHEARSAL_SHARE * self._budget_s:
+            return facts
+        self._say(f"trying {layout}")
+        block_s = max(model_collect_s(facts, layout) * layout.n_envs, 1e-9)
+        steps = min(max(ceil(_TRIAL_BLOCK_S / block_s), 8), layout.n_steps_per_env)
+        config = self._settle(apply(self._base, layout_values(layout, self._base.config)))
+        try:
+            collect_s, worker_bytes = measure_collect(
+                config, self._place(config), self._weights, min(max(self._budget_s / 40, 0.15), 0.5), steps
+            )
+        except MissionGymError as error:
+            if layout == facts.wishes.layout:
+                raise
+            self._say(f"{layout} failed: {str(error).splitlines()[0]}")
+            return facts
+        env = facts.env
+        if worker_bytes is not None:
+            own = worker_bytes - env.memory_bytes * layout.n_envs // layout.num_workers
+            env = replace(env, worker_bytes=max(own, 0))
+        if layout.backend == "batched":
+            env = replace(env, step_s=collect_s)
+        return replace(facts, env=env, trials=(*facts.trials, Trial(layout, collect_s)))
+
+    def _finish(self, facts: Facts, choice: Choice) -> dict[str, Any]:
+        """Rehearse the choice if there is time, and write down what is kept."""
+        values = layout_values(choice.layout, self._resolved.config)
+        compute = self._resolved.config.compute
+        for name in ("device", "kernel", "precision", "threads"):
+            if getattr(compute, name) == "auto":
+                values[f"compute.{name}"] = getattr(choice.update, name)
+        rate, rehearsed = choice.steps_per_s, False
+        config = self._settle(apply(self._base, values))
+        cycle_s = config.rollout_size / choice.steps_per_s
+        if self._left_s() > 0.5 + 2.5 * cycle_s:
+            self._say("rehearsing the choice")
+            wanted_s = max(4 * cycle_s + 0.5, _REHEARSAL_S)
+            rehearsed, seconds = True, min(self._left_s() - 0.5 - cycle_s, wanted_s)
+            rate = rehearse(config, self._place(config), seconds)
+        scaling = [
+            replace(each, steps_per_s=each.steps_per_s * rate / choice.steps_per_s) for each in choice.scaling
+        ]
+        return {
+            "values": values,
+            "layout": asdict(choice.layout),
+            "update": asdict(choice.update),
+            "steps_per_s": rate,
+            "memory_bytes": choice.memory_bytes,
+            "reasons": list(choice.reasons),
+            "changes": list(choice.changes),
+            "scaling": [asdict(each) for each in scaling],
+            "measured": {
+                "env": asdict(facts.env),
+                "act": asdict(facts.act),
+                "updates": [asdict(each) for each in facts.updates],
+                "trials": [asdict(each) for each in facts.trials],
+                "rehearsed": rehearsed,
+            },
+            "budget_s": self._budget_s,
+            "spent_s": time.perf_counter() - self._begun,
+        }
+
+    def _settle(self, resolved: Resolved) -> Config:
+        finished, _ = finish(resolved)
+        return settle(finished, self._spec).config
+
+    def _place(self, config: Config) -> Environment:
+        return place(self._environment, config)
+
+    def _left_s(self) -> float:
+        return self._budget_s - (time.perf_counter() - self._begun)
+
+
+def _guess_rate(resolved: Resolved, environment: Environment) -> float | None:
+    """Steps per second by a first look at a step and an update; None for a run that is short at any rate."""
+    if not may_plan(resolved.config):
+        return None
+    step_s = environment.step_s or 0.0
+    if environment.backend == "serial":
+        with suppress(MissionGymError):  # the run itself tells what fails
+            step_s = time_steps(environment.factory, environment.spec, LOOK_S).step_s
+    if RUN_SHARE * resolved.config.run.timesteps * (step_s + _SLOWEST_UPDATE_S) < RUN_LEAST_S:
+        return None
+    finished, _ = finish(resolved)
+    update_s = measure_update_s(settle(finished, environment.spec).config, environment.spec)
+    return 1.0 / (step_s / environment.num_workers + update_s)

@@ -1,0 +1,169 @@
+"""A child run from a checkpoint, with changes: what fits is carried over, what does not is explained.
+
+Carried over: weights, normaliser, optimizer, counters (so schedules go on by absolute step). The
+environments start new episodes, with seeds that the parent has not played.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mission_gym.config.layers import Resolved, read_config, resolve
+from mission_gym.config.rules import finish
+from mission_gym.data import EnvSpec
+from mission_gym.env.resume import unpack_states
+from mission_gym.errors import ConfigError, UsageError
+from mission_gym.run.assemble import make_learner, settle
+from mission_gym.run.environment import EnvSource, open_environment
+from mission_gym.run.recorder import Listener
+from mission_gym.run.session import Session
+from mission_gym.run.snapshot import learned_steps, load_learner
+from mission_gym.run.start import begin, read_files
+from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
+from mission_gym.store.lineage import Lineage, pin
+from mission_gym.store.resolve import RunRef, checkpoint_for
+
+_ENV_PATHS = ("env.env_id", "env.env_kwargs", "env.wrap")
+# What a change means for what was learned so far; paths not named here only change what comes.
+_EFFECTS = {
+    "env.env_id": "the policy meets another environment; its values are wrong at first",
+    "env.env_kwargs": "the policy meets a changed environment; its values are wrong at first",
+    "env.wrap": "the policy meets a changed environment; its values are wrong at first",
+    "run.algo": "the weights belong to the other algorithm",
+    "dqn.gamma": "values were learned under another discount and move first",
+    "ppo.gamma": "values were learned under another discount and move first",
+    "policy.normalize_returns": "values were learned on another scale and move first",
+    "policy.log_std_init": "not used: the deviation comes from the checkpoint",
+    "run.timesteps": "schedules now fall over this total",
+    "run.seed": "random streams change from here on",
+}
+
+
+@contextmanager
+def branch_run(
+    ref: RunRef,
+    flags: Mapping[str, Any],
+    listener: Listener,
+    *,
+    sets: Sequence[str] = (),
+    config_file: Path | None = None,
+    preset: str | None = None,
+    source: EnvSource = None,
+) -> Iterator[Session]:
+    """A child run, locked and ready to train. ConfigError, by field, if the weights do not fit."""
+    info = checkpoint_for(ref)
+    parent = read_config(ref.run.config_yaml)
+    checkpoint = load_checkpoint(info.path)
+    step = learned_steps(checkpoint)
+    wanted = resolve(None, flags, sets=sets, config_file=config_file, preset=preset, base=_reopen(parent))
+    wanted = wanted.with_values(_inherit(ref, parent, wanted), "parent")
+    if wanted.config.value("vector.n_envs") == "auto":
+        raise UsageError(
+            "n_envs=auto is for new runs; a branch keeps its parent's or gets a number [--n-envs]"
+        )
+    if wanted.config.run.timesteps <= step:
+        raise UsageError(
+            f"timesteps={wanted.config.run.timesteps} is not above step {step}, where the branch begins;"
+            " give a larger total [--timesteps]"
+        )
+    resolved, notes = finish(wanted, step)
+    environment = open_environment(resolved.config, _choose_kwargs(ref, parent, resolved), source)
+    resolved = settle(resolved, environment.spec)
+    refuse_misfits(checkpoint, parent, resolved, environment.spec)
+    parentage = Lineage("", "", ref.run.name, str(ref.run.path), info.step)
+    notes += explain_changes(parent, resolved)
+    notes.append(f"branches from {ref.run.name} at step {step}; environments start new episodes")
+    if resolved.config.run.algo == "dqn":
+        starts = resolved.config.dqn.learning_starts
+        notes.append(f"the replay is not carried over; learning goes on after {starts} steps")
+    with begin(
+        resolved, environment, listener, notes, source=source, parentage=parentage, start=step
+    ) as session:
+        pin(ref.run, info.step, session.run.name)
+        carry_over(checkpoint, session)
+        yield session
+
+
+def _reopen(parent: Resolved) -> Resolved:
+    """The parent's config with `auto` where a value was chosen for it: what it follows from may change."""
+    sizes = ("vector.n_envs", "ppo.n_steps_per_env")  # a plan's too: learning goes on as it was
+    chosen = {
+        path: "auto"
+        for path, source in parent.sources.items()
+        if source in ("auto", "plan") and path not in sizes
+    }
+    return parent.with_values(chosen, "default")
+
+
+def _inherit(ref: RunRef, parent: Resolved, wanted: Resolved) -> dict[str, Any]:
+    """Keywords that were not given again stay; a child without a name is called after its parent."""
+    kwargs = parent.config.env.env_kwargs | wanted.config.env.env_kwargs
+    name = wanted.config.run.run_name
+    if name == parent.config.run.run_name:
+        name = f"{re.sub(r'-[0-9]{8}-[0-9]{6}(-[0-9]+)?$', '', ref.run.name)}-branch"
+    return {"env.env_kwargs": kwargs, "run.run_name": name}
+
+
+def _choose_kwargs(ref: RunRef, parent: Resolved, child: Resolved) -> dict[str, Any]:
+    """The child's keywords; files that were not given anew come from the parent's own copies."""
+    kwargs, before = child.config.env.env_kwargs, parent.config.env.env_kwargs
+    same_env = child.config.env.env_id == parent.config.env.env_id
+    copies = {
+        key: copy
+        for key, copy in read_files(ref.run).items()
+        if same_env and kwargs.get(key) == before.get(key)
+    }
+    return kwargs | copies
+
+
+def carry_over(checkpoint: Checkpoint, session: Session) -> None:
+    """Load the learner of the parent, and begin episodes that it has not played."""
+    learner = session.learner
+    fresh = learner.arrays()
+    scale = {name: fresh[name] for name in fresh if name.startswith("return_scale.")}
+    state = scale | checkpoint.state
+    if "return_scale.sums" in scale:
+        state["return_scale.sums"] = np.zeros_like(scale["return_scale.sums"])
+    load_learner(Checkpoint(checkpoint.step, checkpoint.path, checkpoint.policy, state, {}, {}), learner)
+    states = unpack_states(checkpoint.state, checkpoint.state_json["environments"])
+    played = max(state.episode for state in states)
+    offset = checkpoint.state_json["counters"]["session"]["episode_offset"]
+    session.begin_at(learner.step, episode_offset=offset + played + 1)
+
+
+def refuse_misfits(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved, spec: EnvSpec) -> None:
+    """Raise ConfigError with the changed fields and the arrays that the child's network can't take."""
+    wanted = make_learner(resolved.config, spec).weights().arrays
+    problems = []
+    for name in sorted(wanted.keys() | checkpoint.policy.keys()):
+        ours, theirs = wanted.get(name), checkpoint.policy.get(name)
+        if ours is None or theirs is None:
+            problems.append(
+                f"{name}: {'only in the checkpoint' if ours is None else 'not in the checkpoint'}"
+            )
+        elif ours.shape != theirs.shape:
+            problems.append(f"{name}: {list(theirs.shape)} in the checkpoint, {list(ours.shape)} now")
+    if problems:
+        changed = [
+            f"{path}: {parent.config.value(path)} -> {resolved.config.value(path)}"
+            for path in (*_ENV_PATHS, "policy.network_arch", "policy.network", "policy.normalize_obs")
+            if parent.config.value(path) != resolved.config.value(path)
+        ] or ["the environment's spaces changed"]
+        raise ConfigError(["the weights do not fit the branch:", *changed, *problems])
+
+
+def explain_changes(parent: Resolved, child: Resolved) -> list[str]:
+    """One line per changed field: before, after, and what it means for what was learned."""
+    lines = []
+    for path in child.sources:
+        before, after = parent.config.value(path), child.config.value(path)
+        if before != after:
+            effect = _EFFECTS.get(path, "")
+            lines.append(f"{path}: {before} -> {after}" + (f" ({effect})" if effect else ""))
+    return lines

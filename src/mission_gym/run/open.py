@@ -1,0 +1,154 @@
+"""Reads a run back: its config, its environment, its policy; what evaluation, loading and export use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mission_gym.config.layers import read_config
+from mission_gym.config.schema import Config
+from mission_gym.data import Array, EnvSpec, Leaves, Weights
+from mission_gym.env.spaces import make_flattener
+from mission_gym.errors import RunStateError, UsageError
+from mission_gym.policy.sampling import draw_noise
+from mission_gym.rollout.collector import ActingPolicy
+from mission_gym.run.assemble import make_loaded_policy, one_blas_thread
+from mission_gym.run.environment import Environment, EnvSource
+from mission_gym.run.evaluation import EvalResult, Suite, evaluate, policy_actor
+from mission_gym.run.start import check_signature, open_run_environment
+from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
+from mission_gym.store.evals import write_eval
+from mission_gym.store.resolve import RunRef, checkpoint_for
+from mission_gym.store.rundir import RunDir
+from mission_gym.streams import generator
+
+_GAP = 0.05  # greedy against sampled play: a larger gap is a warning
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A checkpoint of a run with everything needed to play it."""
+
+    run: RunDir
+    step: int
+    config: Config
+    environment: Environment
+    policy: ActingPolicy
+
+
+def open_run(ref: RunRef, source: EnvSource = None) -> OpenRun:
+    """Open the checkpoint that is meant, from the run's snapshot alone."""
+    checkpoint: Checkpoint = load_checkpoint(checkpoint_for(ref).path)
+    config = read_config(ref.run.config_yaml).config
+    environment = open_run_environment(ref.run, config, source)
+    check_signature(ref.run, environment)
+    weights = Weights(int(checkpoint.meta.get("update", 0)), checkpoint.policy)
+    policy = make_loaded_policy(config, environment.spec, weights)
+    return OpenRun(ref.run, checkpoint.step, config, environment, policy)
+
+
+def evaluate_run(
+    opened: OpenRun,
+    num_episodes: int,
+    *,
+    explore: bool = False,
+    suite: Suite = "report",
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[dict[str, Any], list[str]]:
+    """Play the suite in the asked mode and in the other one; the document of `eval --json`, and warnings.
+
+    The result is kept in the run's `eval/`.
+    """
+    if num_episodes < 1:
+        raise UsageError(f"episodes={num_episodes} is not a positive count [--episodes]")
+    actor = policy_actor(opened.policy, opened.environment.spec)
+    results: list[EvalResult] = []
+    for mode in (explore, not explore):
+        with one_blas_thread():
+            result = evaluate(opened.environment, actor, suite, num_episodes, explore=mode, stop=stop)
+        if result is None:
+            raise RunStateError("the evaluation was interrupted; nothing was kept")
+        results.append(result)
+    main, other = results
+    document = {"run": opened.run.name, "step": opened.step} | main.document()
+    document["other_mode"] = other.document()
+    write_eval(opened.run, opened.step, suite if not explore else f"{suite}-sampled", document)
+    # Epsilon and noise are there to explore: play with them is worse by design.
+    return document, [] if opened.config.run.algo == "dqn" else _warn_about_gap(*results)
+
+
+def _warn_about_gap(main: EvalResult, other: EvalResult) -> list[str]:
+    """Greedy and sampled play that differ mean that one of them is not what was trained."""
+    greedy, sampled = (other, main) if main.explore else (main, other)
+    name = main.main_outcome
+    if name is not None:
+        pair = [result.outcomes[name]["rate"] for result in (greedy, sampled)]
+        if abs(pair[0] - pair[1]) <= _GAP:
+            return []
+        what = f"{name} {100 * pair[0]:.0f} % greedy, {100 * pair[1]:.0f} % sampled"
+    else:
+        pair = [greedy.return_mean, sampled.return_mean]
+        apart = greedy.return_low > sampled.return_high or sampled.return_low > greedy.return_high
+        if not apart or abs(pair[0] - pair[1]) <= _GAP * max(map(abs, pair)):
+            return []  # overlapping intervals are noise, not a gap
+        what = f"return {pair[0]:.4g} greedy, {pair[1]:.4g} sampled"
+    return [f"greedy and sampled play differ by over 5 points: {what}"]
+
+
+class LoadedPolicy:
+    """A trained policy: `predict(obs, deterministic=True) -> (action, state)`, as in SB3."""
+
+    def __init__(self, opened: OpenRun) -> None:
+        self.spec: EnvSpec = opened.environment.spec
+        self.step = opened.step
+        self.observation_space = self.spec.observation_space
+        self.action_space = self.spec.action_space
+        self._policy = opened.policy
+        skip = (
+            self.spec.mask_source.removeprefix("obs:") if self.spec.mask_source.startswith("obs:") else None
+        )
+        self._skip_key = skip
+        self._flatten = make_flattener(self.spec.observation_space, skip)
+        self._rng = generator("predict")
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        action_masks: Any = None,
+    ) -> tuple[Any, Any]:
+        """The action for one observation or a batch of them; `state` comes back as it was (there is none)."""
+        leaves = tuple(np.asarray(leaf) for leaf in self._flatten(observation))
+        single = leaves[0].ndim == len(self.spec.leaves[0].shape)
+        if single:
+            leaves = tuple(leaf[None] for leaf in leaves)
+        self._check(leaves)
+        mask = self._mask(observation, action_masks, len(leaves[0]))
+        noise = None if deterministic else draw_noise(self.spec.action, self._rng, 1, len(leaves[0]))[0]
+        cast = tuple(
+            leaf.astype(spec.dtype, copy=False) for leaf, spec in zip(leaves, self.spec.leaves, strict=True)
+        )
+        action = self.spec.action.to_env(self._policy.act(cast, mask, noise).action)
+        return (action[0] if single else action), state
+
+    def _check(self, leaves: Leaves) -> None:
+        for leaf, spec in zip(leaves, self.spec.leaves, strict=True):
+            if leaf.shape[1:] != spec.shape:
+                raise UsageError(
+                    f"observation {spec.name or 'array'} has shape {leaf.shape[1:]} per row;"
+                    f" the policy was trained on {spec.shape}"
+                )
+
+    def _mask(self, observation: Any, given: Any, num: int) -> Array | None:
+        if not self.spec.mask_source:
+            return None
+        if given is None and self._skip_key is not None:
+            given = observation[self._skip_key]
+        if given is None:
+            raise UsageError("this policy was trained with action masks; pass action_masks= to predict")
+        return np.asarray(given, bool).reshape(num, self.spec.mask_size)

@@ -1,0 +1,435 @@
+"""The environment doctor: each finding is triggered by a small environment with exactly that fault."""
+
+import random
+import re
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from mission_gym.check.environment import check_environment, has_errors
+from mission_gym.env.factory import EnvRequest
+from mission_gym.env.toys import Toy
+
+TOYS = "mission_gym.env.toys"
+
+
+class Walk(Toy):
+    """Nothing is wrong with it: a seeded walk with three actions."""
+
+    length = 20
+
+    def __init__(self):
+        self.observation_space = spaces.Box(-100.0, 100.0, (2,), np.float32)
+        self.action_space = spaces.Discrete(3)
+        self.place = np.zeros(2)
+
+    def begin(self):
+        self.place = self.np_random.uniform(-50, 50, 2)
+
+    def observe(self):
+        return self.place.astype(np.float32)
+
+    def step(self, action):
+        self.place = self.place + self.np_random.normal(size=2) + int(action)
+        return self.advance(float(self.place[0]))
+
+
+class TupleOfFour(Walk):
+    def step(self, action):
+        return super().step(action)[:4]
+
+
+class TextSpace(Walk):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Text(5)
+
+
+class BadMaskMethod(Walk):
+    def action_masks(self):
+        raise RuntimeError("no mask yet")
+
+
+class NanReward(Walk):
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, float("nan"), *rest
+
+
+class Outside(Walk):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+class OutsideCategory(Walk):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Discrete(3)
+
+    def observe(self):
+        return np.int64(3)
+
+
+class DimImage(Walk):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, (16, 16), np.uint8)
+
+    def observe(self):
+        return (self.place[0] > np.arange(256).reshape(16, 16) - 128).astype(np.uint8)
+
+
+class NarrowRange(Walk):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Box(-1e5, 1e5, (2,), np.float32)
+
+
+class DeadChannel(Walk):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Dict({"pose": spaces.Box(-100.0, 100.0, (4,), np.float32)})
+
+    def observe(self):
+        return {"pose": np.array([0.5, *self.place, 7.0], np.float32)}
+
+
+class NumpyGlobal(Walk):
+    def begin(self):
+        self.place = np.random.uniform(-50, 50, 2)
+
+
+class RandomLater(Walk):
+    """The start is seeded, the steps are not."""
+
+    def step(self, action):
+        self.place = self.place + random.random()
+        return self.advance(float(self.place[0]))
+
+
+class TrueNoise(Walk):
+    """Random from a source that nobody can seed."""
+
+    def begin(self):
+        self.place = np.random.default_rng().uniform(-50, 50, 2)
+
+
+class SharedState(Walk):
+    """Seeds the generator that all instances share."""
+
+    shared = np.random.default_rng(0)
+
+    def begin(self):
+        SharedState.shared = np.random.default_rng(int(self.np_random.integers(1000)))
+        super().begin()
+
+    def step(self, action):
+        self.place = self.place + self.shared.normal(size=2) + int(action)
+        return self.advance(float(self.place[0]))
+
+
+class SameStart(Walk):
+    def begin(self):
+        self.place = np.zeros(2)
+
+
+class Puzzle(SameStart):
+    def step(self, action):
+        self.place = self.place + int(action)
+        return self.advance(float(self.place[0]))
+
+
+class DeadAction(Walk):
+    def step(self, action):
+        return super().step(min(int(action), 1))
+
+
+class DeadPart(Walk):
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.MultiDiscrete([2, 3])
+
+    def step(self, action):
+        return super().step(action[0])
+
+
+class DeadDimension(Walk):
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Box(0.0, 5.0, (2,), np.float32)
+
+    def step(self, action):
+        return super().step(round(float(action[0])))
+
+
+class ManyActions(Walk):
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Discrete(40)
+
+
+class LateRaise(Walk):
+    """Raises only after the ten steps that are recorded and their replays."""
+
+    length = 1
+    num_steps = 0  # of all instances
+
+    def step(self, action):
+        LateRaise.num_steps += 1
+        if self.num_steps > 30:
+            raise ZeroDivisionError("that branch was never tried")
+        return super().step(action)
+
+
+class Endless(Walk):
+    length = 10**9
+
+
+class TimeAsDeath(Walk):
+    def step(self, action):
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, truncated, False, info
+
+
+class BothFlags(Walk):
+    def step(self, action):
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, truncated, truncated, info
+
+
+class FlatReward(Walk):
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, 0.0, *rest
+
+
+class HugeReward(Walk):
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        return obs, 1e6 * reward, *rest
+
+
+class OpenMask(Walk):
+    def info(self):
+        return {"action_mask": np.ones(3, np.int8)}
+
+
+class ShutMask(Walk):
+    def info(self):
+        return {"action_mask": np.array([1, 1, 0], np.int8)}
+
+
+class NoOutcome(Walk):
+    metadata = {"outcomes": ["won", "lost"], "main_outcome": "won"}
+
+
+class Undeclared(Walk):
+    def info(self):
+        return {"outcome": "won"} if self.steps == self.length else {}
+
+
+class WrongOutcome(NoOutcome):
+    def info(self):
+        return {"outcome": "wonn"} if self.steps == self.length else {}
+
+
+class NoMainOutcome(Undeclared):
+    metadata = {"outcomes": ["won"]}
+
+
+class ReusedArray(Walk):
+    buffer = None
+
+    def observe(self):
+        if self.buffer is None:
+            self.buffer = np.zeros(2, np.float32)
+        self.buffer[:] = self.place
+        return self.buffer
+
+
+def check(name, **options):
+    module = "" if ":" in name or "-v" in name else f"{__name__}:"
+    kwargs = options.pop("kwargs", {})
+    return check_environment(EnvRequest(module + name, kwargs), **options)
+
+
+def found(findings, level, name):
+    return [finding for finding in findings if (finding.level, finding.name) == (level, name)]
+
+
+def the_one(findings, level, name):
+    (finding,) = found(findings, level, name)
+    return finding
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Walk", f"{TOYS}:DictMask"])
+def test_a_sound_environment_has_no_errors_and_no_warnings(env_id):
+    findings = check(env_id)
+    assert not [finding for finding in findings if finding.level in ("error", "warning")]
+    assert not has_errors(findings)
+    passed = {finding.name for finding in findings if finding.level == "ok"}
+    assert passed >= {"contract", "observation", "channels", "endings", "reward", "seeding", "actions"}
+    assert "backends" in passed
+
+
+FAULTS = [
+    ("Walk", "info", "speed", r"reset \d+ us \(p99 \d+ us\), step \d+ us .*observation of 8 bytes"),
+    ("Walk", "info", "outcome", "declares no outcomes"),
+    ("TupleOfFour", "error", "contract", r"step\(\) must return \(observation, reward, terminated"),
+    ("TextSpace", "error", "start", "observation space Text is not supported"),
+    ("BadMaskMethod", "error", "start", r"RuntimeError: no mask yet \(raised in .*test_checking.py, line"),
+    ("NanReward", "error", "finite", "the reward is nan at seed 0, step 1"),
+    ("Outside", "warning", "observation", r"outside Box.* at seed 0, step 0: index \[0\] is .*, allowed -1"),
+    ("OutsideCategory", "error", "observation", r"outside Discrete\(3\) at seed 0, step 0: it is 3"),
+    ("DimImage", "warning", "observation", "the observation is an image but no pixel is above 1"),
+    ("NarrowRange", "info", "observation", "entries 0, 1 used less than 1 % of the range"),
+    ("DeadChannel", "warning", "channels", "entries 0, 3 of observation 'pose' never changed in 200 steps"),
+    ("NumpyGlobal", "error", "seeding", "the first observation differs; .* the global numpy.random$"),
+    ("RandomLater", "error", "seeding", "the observation after step 1 differs; .* the global random$"),
+    ("TrueNoise", "error", "seeding", "the first observation differs$"),
+    ("SharedState", "error", "backends", "side by side differ .*: the observation after step 1, seed 0"),
+    ("SameStart", "info", "seeding", "same first observation; fine if"),
+    (
+        "Puzzle",
+        "warning",
+        "seeding",
+        "the same first observation and, for the same actions, the same episode",
+    ),
+    ("DeadAction", "warning", "actions", r"^actions 1, 2 had the same effect in all 50 situations tried"),
+    ("DeadPart", "warning", "actions", r"^actions 0, 1, 2 of part 1 had the same effect"),
+    ("DeadDimension", "warning", "actions", "^entry 1 of the action had no effect in all 50 situations"),
+    ("ManyActions", "info", "skipped", "dead actions: more than 32 values"),
+    ("Endless", "warning", "endings", "ran for 2000 steps without an end, and no time limit"),
+    ("TimeAsDeath", "warning", "endings", "all 10 episodes ended as terminated after exactly 20 steps"),
+    ("BothFlags", "warning", "endings", "both set at the end of 10 episodes"),
+    ("FlatReward", "warning", "reward", "all 10 random episodes had the same return 0"),
+    ("HugeReward", "warning", "reward", r"the largest reward of a step is .*e\+07"),
+    ("OpenMask", "info", "mask", r"the action mask \(info\) never forbade an action"),
+    ("OpenMask", "info", "skipped", "Gymnasium's own checker, which does not know action masks"),
+    ("ShutMask", "info", "mask", r"entries 2 of the action mask \(info\) were never legal"),
+    (
+        "NoOutcome",
+        "warning",
+        "outcome",
+        r'10 of 10 episodes ended without info\["outcome"\], first at seed 0',
+    ),
+    ("Undeclared", "warning", "outcome", "gives won, but metadata declares no outcomes"),
+    ("WrongOutcome", "error", "contract", r'info\["outcome"\]=\'wonn\' is not declared'),
+    ("NoMainOutcome", "info", "outcome", "no outcome is named as the win"),
+    ("ReusedArray", "warning", "gymnasium", "share an object"),
+]
+
+
+@pytest.mark.parametrize(("env", "level", "name", "text"), FAULTS, ids=[f"{f[0]}-{f[2]}" for f in FAULTS])
+def test_each_fault_is_found_and_explained(env, level, name, text):
+    findings = check(env, num_episodes=3 if env == "Endless" else 10)
+    finding = the_one(findings, level, name)
+    assert re.search(text, finding.what)
+    if level in ("error", "warning"):
+        assert finding.why
+        assert finding.fix
+
+
+FAULTY = [
+    ("raise", "contract", r"step\(\) raised RuntimeError: the simulator fell over; .*toys.py, line"),
+    ("reset", "start", r"reset\(\) raised RuntimeError: the map file is missing"),
+    ("nan", "finite", r"the observation holds nan at index \[1\], at seed 0, step 3"),
+    ("shape", "contract", r"seed 0, .* step 3: the observation has shape \(3,\).*; 2 more episodes failed"),
+    ("no_action", "contract", "leaves no legal action"),
+    ("space", "contract", r"has shape \(4,\)"),
+    ("constructor", "make", "raised RuntimeError: no licence for the simulator"),
+]
+
+
+@pytest.mark.parametrize(("fail", "name", "text"), FAULTY)
+def test_what_breaks_while_playing_is_an_error_and_the_rest_is_still_checked(fail, name, text):
+    findings = check(f"{TOYS}:Faulty", kwargs={"fail": fail})
+    assert re.search(text, the_one(findings, "error", name).what)
+    assert has_errors(findings)
+    assert findings[0].level == "error"
+    if name in ("contract", "finite"):
+        assert found(findings, "info", "speed")
+        assert found(findings, "ok", "backends")
+
+
+def test_unknown_environment():
+    (finding,) = check("CartPol-v1")
+    assert finding.level == "error"
+    assert "unknown environment 'CartPol-v1' (did you mean 'CartPole-v1'?)" in finding.what
+
+
+def test_what_raises_only_when_every_action_is_tried_is_still_found(monkeypatch):
+    monkeypatch.setattr(LateRaise, "num_steps", 0)
+    findings = check("LateRaise")
+    assert "ZeroDivisionError: that branch was never tried" in the_one(findings, "error", "actions").what
+    assert found(findings, "ok", "contract")
+
+
+def test_findings_are_sorted_with_errors_first():
+    findings = check("NanReward")
+    levels = [finding.level for finding in findings]
+    assert levels == sorted(levels, key=["error", "warning", "info", "ok"].index)
+    assert levels[0] == "error"
+
+
+def test_what_there_was_no_time_for_is_named():
+    findings = check("Walk", budget_s=0.0)
+    text = the_one(findings, "info", "skipped").what
+    assert "9 of 10 episodes, for time" in text
+    assert "seeding, for time; actions, for time; backends, for time" in text
+    assert "Gymnasium's own checker, for time" in text
+    assert not found(findings, "ok", "actions")
+
+
+def test_a_declared_nondeterministic_environment_is_no_error():
+    gym.register("CheckNoise-v0", entry_point=TrueNoise, nondeterministic=True, max_episode_steps=20)
+    try:
+        findings = check("CheckNoise-v0")
+    finally:
+        del gym.registry["CheckNoise-v0"]
+    assert "registered as nondeterministic" in the_one(findings, "info", "seeding").what
+    assert not has_errors(findings)
+
+
+class WalkVector(gym.vector.SyncVectorEnv):
+    """The walk's own vector form, seeded row by row as Gymnasium does."""
+
+    def __init__(self, num_envs, single=Walk, **kwargs):
+        super().__init__([single] * num_envs)
+
+
+class Drifting(Walk):
+    """The same first observation, another walk."""
+
+    def step(self, action):
+        return super().step(int(action) + 1)
+
+
+class Wider(Walk):
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Discrete(4)
+
+
+@pytest.mark.parametrize(
+    ("single", "level", "text"),
+    [
+        (Walk, "ok", "plays the same episodes"),
+        (Drifting, "warning", "its vector form differs from its single form: the observation after step 1"),
+        (Wider, "warning", "its vector form has other spaces"),
+        (NumpyGlobal, "info", "seeds its rows in another way"),
+    ],
+)
+def test_a_registered_vector_form_is_compared(single, level, text):
+    def make_vector(num_envs, **kwargs):
+        return WalkVector(num_envs, single)
+
+    gym.register("CheckWalk-v0", entry_point=Walk, vector_entry_point=make_vector, max_episode_steps=20)
+    try:
+        findings = check("CheckWalk-v0")
+    finally:
+        del gym.registry["CheckWalk-v0"]
+    assert text in the_one(findings, level, "backends").what

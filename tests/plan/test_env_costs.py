@@ -1,0 +1,55 @@
+"""Real environments timed in real children."""
+
+import pytest
+
+from mission_gym.env.factory import EnvRequest, make_factory
+from mission_gym.env.probe import probe
+from mission_gym.errors import EnvContractError, EnvFailure, WorkerDied
+from mission_gym.plan.env_costs import measure_env, time_steps
+from mission_gym.plan.facts import EnvFacts
+
+TOYS = "mission_gym.env.toys:"
+
+
+def measure(name: str, children: int = 1, **kwargs: object) -> EnvFacts:
+    factory = make_factory(EnvRequest(name, kwargs))
+    harmless = {"after": 1000} if name.endswith("Faulty") else kwargs
+    spec = probe(make_factory(EnvRequest(name, harmless)), name)
+    return measure_env(factory, spec, children, 0.02)
+
+
+def test_waiting_is_told_from_computing() -> None:
+    facts = measure("mission_gym.bench.burn:Burn", children=2, wait_s=0.01)
+    assert facts.waits
+    assert facts.step_s >= 0.01
+    assert facts.slowdown >= 1.0
+    assert facts.worker_bytes > 0
+    assert not measure("mission_gym.bench.burn:Burn", spins=20_000).waits
+
+
+def test_masks_are_obeyed_while_timing() -> None:
+    factory = make_factory(EnvRequest(f"{TOYS}DictMask"))  # raises at a forbidden action
+    timing = time_steps(factory, probe(factory, "toy"), 0.05)
+    assert timing.num_steps >= 4
+    assert timing.step_s > 0
+
+
+@pytest.mark.parametrize(
+    ("fail", "error", "message"),
+    [
+        ("raise", EnvFailure, "the simulator fell over"),
+        ("reset", EnvFailure, "the map file is missing"),
+        ("constructor", EnvContractError, "no licence for the simulator"),
+    ],
+)
+def test_an_environment_that_fails_is_named(fail: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        measure(f"{TOYS}Faulty", fail=fail)
+
+
+def test_an_environment_that_dies_is_named() -> None:
+    spec = probe(make_factory(EnvRequest("CartPole-v1")), "CartPole-v1")
+    with pytest.raises(
+        WorkerDied, match=r"CartPole-v1: the process that timed the environment ended with code 7"
+    ):
+        measure_env(lambda: __import__("os")._exit(7), spec, 1, 0.02)

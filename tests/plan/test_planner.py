@@ -1,0 +1,186 @@
+"""Plans for invented machines: 1 to 256 cores, no card to several, 4 to 512 GB, quotas, slow cores."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from machines import GB, machine
+from mission_gym.errors import ConfigError
+from mission_gym.plan.facts import ActCost, EnvFacts, Facts, Layout, Trial, UpdateCost, Wishes
+from mission_gym.plan.model import fits, model_collect_s, predict_collect_s, predict_memory, predict_rate
+from mission_gym.plan.planner import choose, choose_update, list_layouts, shortlist
+from mission_gym.procs import MachineFacts
+
+NUMPY = UpdateCost("cpu", "numpy", 1, 20e-6)
+OURS = Wishes(Layout("workers", 2, 8, 128), ("workers",), open_envs=True)
+
+
+def facts(
+    of: MachineFacts,
+    env: EnvFacts,
+    wishes: Wishes = OURS,
+    updates: tuple[UpdateCost, ...] = (NUMPY,),
+    trials: tuple[Trial, ...] = (),
+) -> Facts:
+    return Facts(of, env, ActCost(), updates, wishes, trials)
+
+
+MACHINES = {
+    "2 cores, 4 GB": machine(2, 4),
+    "8 cores": machine(8),
+    "64 cores, quota of 2": machine(64, 64, cpu_quota=2.0),
+    "16 threads of 8 cores": machine(16, 32, physical_cores=8),
+    "12 cores, 4 of them slow": machine(12, 16, efficiency_cores=4),
+    "256 cores, 512 GB": machine(256, 512),
+    "1 core, 4 GB": machine(1, 4),
+}
+ENVS = {
+    "cheap": EnvFacts(5e-6),
+    "usual": EnvFacts(100e-6, spread=0.3, slowdown=1.2),
+    "slow": EnvFacts(5e-3, spread=1.0, slowdown=1.5),
+    "waits": EnvFacts(20e-3, cpu_share=0.01),
+    "large": EnvFacts(1e-3, memory_bytes=GB // 4),
+}
+
+
+@pytest.mark.parametrize(("of", "env"), list(product(MACHINES, ENVS)))
+@pytest.mark.parametrize("gamma", [0.9, 0.99])
+def test_learning_stays_comparable_and_everything_fits(of: str, env: str, gamma: float) -> None:
+    wishes = replace(OURS, backends=("workers", "threads"), gamma=gamma)
+    given = facts(MACHINES[of], ENVS[env], wishes)
+    plan = choose(given)
+    layout = plan.layout
+    assert layout.rollout == OURS.layout.rollout
+    assert layout.n_steps_per_env >= wishes.min_steps == {0.9: 7, 0.99: 17}[gamma]
+    assert layout.num_workers <= layout.n_envs
+    if not ENVS[env].waits:
+        assert layout.num_workers <= max(MACHINES[of].usable_cores, OURS.layout.num_workers)
+    assert fits(given.machine, given.env, wishes, layout)
+    assert plan.memory_bytes == predict_memory(given.env, wishes, layout)
+    assert plan == choose(given)
+    assert bool(plan.changes) == (layout.n_envs != 8)
+    assert sum(point.knee for point in plan.scaling) == 1
+
+
+@pytest.mark.parametrize(
+    ("of", "env", "workers"),
+    [
+        ("8 cores", "slow", 8),
+        ("64 cores, quota of 2", "slow", 2),
+        ("12 cores, 4 of them slow", "slow", 8),  # a block waits for its slowest worker
+        ("256 cores, 512 GB", "slow", 32),  # as many as hold the rollout in segments of the horizon
+        ("1 core, 4 GB", "slow", 1),
+    ],
+)
+def test_a_worker_for_each_core_that_helps(of: str, env: str, workers: int) -> None:
+    wishes = replace(OURS, layout=Layout("workers", 1, 8, 128))
+    assert choose(facts(MACHINES[of], ENVS[env], wishes)).layout.num_workers == workers
+
+
+def test_many_slow_cores_are_worth_having() -> None:
+    few = machine(20, efficiency_cores=16)
+    wishes = replace(OURS, layout=Layout("workers", 4, 40, 32), open_envs=False)
+    assert choose(facts(few, EnvFacts(5e-3), wishes)).layout.num_workers == 20
+
+
+def test_an_environment_that_waits_gets_threads_and_many_of_them() -> None:
+    plan = choose(facts(machine(4), ENVS["waits"], replace(OURS, backends=("workers", "threads"))))
+    assert (plan.layout.backend, plan.layout.n_envs, plan.layout.n_steps_per_env) == ("threads", 32, 32)
+    assert plan.changes == (
+        "n_envs 8 -> 32",
+        "n_steps_per_env 128 -> 32",
+        "the rollout of 1024 transitions and its gradient steps are held",
+    )
+    assert any("of which it waits 99 %" in reason for reason in plan.reasons)
+
+
+@pytest.mark.parametrize(("step_s", "backend"), [(3e-6, "serial"), (1e-3, "workers")])
+def test_cheap_steps_stay_in_process(step_s: float, backend: str) -> None:
+    wishes = Wishes(Layout("serial", 1, 8, 32), ("serial", "workers"))
+    plan = choose(facts(machine(4), EnvFacts(step_s), wishes))
+    assert plan.layout.backend == backend
+    assert plan.layout.n_envs == 8
+    assert "8 environments are given, not chosen" in plan.reasons
+
+
+def test_given_steps_and_workers_stay() -> None:
+    wishes = replace(OURS, open_steps=False, open_workers=False)
+    layouts = list_layouts(facts(machine(16), ENVS["slow"], wishes))
+    assert {each.n_steps_per_env for each in layouts} == {128}
+    assert {each.num_workers for each in layouts} == {1, 2}  # one environment has one worker
+    plan = choose(facts(machine(16), ENVS["waits"], replace(wishes, backends=("threads", "workers"))))
+    assert plan.changes[-1] == f"the rollout 1024 -> {plan.layout.rollout}"
+
+
+def test_a_small_gain_does_not_leave_the_fixed_rules() -> None:
+    ruled, rival = Layout("serial", 1, 8, 32), Layout("workers", 2, 8, 32)
+    wishes = Wishes(ruled, ("serial", "workers"))
+    for seconds, chosen in ((95e-6, ruled), (40e-6, rival)):
+        trials = (Trial(ruled, 100e-6), Trial(rival, seconds))
+        assert choose(facts(machine(2), EnvFacts(80e-6), wishes, trials=trials)).layout == chosen
+
+
+def test_trials_scale_the_model() -> None:
+    near, far = Layout("workers", 4, 8, 128), Layout("workers", 4, 32, 32)
+    given = facts(machine(4), ENVS["usual"])
+    doubled = replace(given, trials=(Trial(near, 2.0 * model_collect_s(given, near)),))
+    assert predict_collect_s(doubled, near) == pytest.approx(2.0 * model_collect_s(given, near))
+    assert predict_collect_s(doubled, far) == pytest.approx(2.0 * model_collect_s(given, far))
+
+
+def test_few_layouts_are_tried_the_fixed_rules_first() -> None:
+    wishes = replace(OURS, backends=("workers", "threads"))
+    tried = shortlist(facts(machine(16), ENVS["slow"], wishes), 4)
+    assert tried[0] == wishes.layout
+    assert len(set(tried)) == 4
+    assert {each.backend for each in tried} == {"workers"}  # threads would take turns
+    both = shortlist(facts(machine(16), ENVS["waits"], wishes), 3)
+    assert {each.backend for each in both} == {"workers", "threads"}
+
+
+@pytest.mark.parametrize(
+    ("updates", "kernel"),
+    [
+        ((NUMPY, UpdateCost("cpu", "torch", 8, 19e-6)), "numpy"),  # not clearly faster
+        ((NUMPY, UpdateCost("cpu", "torch", 8, 10e-6)), "torch"),
+        ((NUMPY, UpdateCost("cuda", "torch", 1, 90e-6)), "numpy"),  # a card that is slower
+    ],
+)
+def test_the_device_is_chosen_by_speed(updates: tuple[UpdateCost, ...], kernel: str) -> None:
+    assert choose_update(updates).kernel == kernel
+    plan = choose(facts(machine(8), ENVS["usual"], updates=updates))
+    assert plan.steps_per_s == pytest.approx(1 / (plan.collect_s + plan.update.step_s))
+    assert any(str(updates[1]) in reason for reason in plan.reasons)
+
+
+def test_memory_bounds_the_environments() -> None:
+    wishes = replace(OURS, layout=Layout("workers", 2, 8, 128), base_bytes=GB // 2)
+    plan = choose(facts(machine(8, 4), EnvFacts(5e-3, memory_bytes=GB), wishes))
+    assert plan.layout.n_envs == 2
+    assert [point.fits for point in plan.scaling[:4]] == [True, True, False, False]
+
+
+def test_what_does_not_fit_is_refused_with_the_nearest_that_does() -> None:
+    fixed = replace(OURS, open_envs=False, base_bytes=GB // 2)
+    with pytest.raises(ConfigError, match=r"needs 9\.2 GB and 4\.3 GB are free.*use n_envs=3 or fewer"):
+        choose(facts(machine(8, 4), EnvFacts(5e-3, memory_bytes=GB), fixed))
+    images = replace(fixed, step_bytes=84 * 84 * 4)
+    small = machine(8, 16, shared_free_bytes=64 << 20)
+    with pytest.raises(ConfigError, match=r"0\.07 GB of them to share.*use n_envs=\d or fewer"):
+        choose(facts(small, EnvFacts(5e-3), replace(images, layout=Layout("workers", 8, 32, 256))))
+    with pytest.raises(ConfigError, match=r"use n_envs=1 with n_steps_per_env=2048"):
+        choose(facts(small, EnvFacts(5e-3), replace(images, layout=Layout("workers", 1, 1, 4096))))
+    with pytest.raises(ConfigError, match="not even one step of one environment fits"):
+        choose(facts(machine(8, 0.1), EnvFacts(5e-3), fixed))
+
+
+def test_the_slower_phase_counts_where_both_run_at_once() -> None:
+    given = facts(machine(4), ENVS["usual"], replace(OURS, overlapped=frozenset({("workers", "cuda")})))
+    card = UpdateCost("cuda", "torch", 1, 1e-3)
+    assert predict_rate(given, OURS.layout, card) == pytest.approx(1000.0)
+    collect_s = predict_collect_s(given, OURS.layout)
+    assert predict_rate(given, OURS.layout, NUMPY) == pytest.approx(1 / (collect_s + NUMPY.step_s))
+    for cores, both in ((OURS.layout.num_workers + 1, max), (OURS.layout.num_workers, sum)):
+        spare = replace(given, wishes=replace(OURS, cores_at_once=cores))
+        assert predict_rate(spare, OURS.layout, NUMPY) == pytest.approx(1 / both((collect_s, NUMPY.step_s)))

@@ -1,0 +1,302 @@
+"""Plans made, kept and applied; what is given is never changed, and a resume never plans."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mission_gym as mg
+from machines import machine
+from mission_gym.config.layers import read_config, resolve
+from mission_gym.config.profiles import choose_profile
+from mission_gym.config.rules import finish
+from mission_gym.env.toys import Identity
+from mission_gym.errors import ConfigError, UsageError
+from mission_gym.plan.advice import advise
+from mission_gym.plan.cache import read_plan, write_plan
+from mission_gym.plan.facts import EnvFacts, Layout
+from mission_gym.plan.sheet import check_memory, judge_preset
+from mission_gym.plan.tuner import make_plan_key, tune_run
+from mission_gym.plan.ways import Way
+from mission_gym.plan.wishes import find_overlapped, fix_envs, list_learning, make_wishes
+from mission_gym.run.assemble import settle
+from mission_gym.run.branch import branch_run
+from mission_gym.run.environment import open_environment
+from mission_gym.run.start import resume_run, start_run
+from mission_gym.store.files import read_json
+from mission_gym.store.resolve import find_run
+from mission_gym.store.rundir import RunDir
+
+TOY = "mission_gym.env.toys:Identity"
+ENTRY: dict[str, Any] = {
+    "layout": {"backend": "serial", "num_workers": 1, "n_envs": 4, "n_steps_per_env": 256},
+    "update": {"device": "cpu", "kernel": "numpy", "threads": 1, "step_s": 1e-5},
+    "values": {
+        "vector.n_envs": 4,
+        "ppo.n_steps_per_env": 256,
+        "vector.vector": "serial",
+        "compute.threads": 1,
+    },
+    "steps_per_s": 1000.0,  # so that a run of a million steps is long
+    "memory_bytes": 1,
+    "reasons": ["because it was written here"],
+    "changes": ["n_envs 8 -> 4"],
+    "scaling": [],
+    "measured": {"env": {"step_s": 1e-5}},
+    "budget_s": 30.0,
+    "spent_s": 1.0,
+}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def opened(flags: dict[str, Any], env_id: str = TOY, preset: str | None = None) -> Any:
+    resolved = choose_profile(resolve(env_id, flags, preset=preset))
+    first, _ = finish(fix_envs(resolved))
+    environment = open_environment(first.config, {})
+    return resolved, settle(first, environment.spec).config, environment
+
+
+def keep(flags: dict[str, Any], **changes: Any) -> str:
+    resolved, _, environment = opened(flags)
+    key = make_plan_key(resolved, environment.spec)
+    write_plan(key, ENTRY | changes)
+    return key
+
+
+@pytest.mark.parametrize(
+    ("flags", "env_id", "open_envs", "open_steps", "backends"),
+    [
+        ({}, TOY, True, True, ("serial", "workers")),
+        ({"n_envs": 4}, TOY, False, True, ("serial", "workers")),
+        ({"n_envs": "auto", "n_steps_per_env": 16}, TOY, True, False, ("serial", "workers")),
+        ({"vector": "workers", "num_workers": 2}, TOY, True, True, ("workers",)),
+        ({}, "CartPole-v1", False, True, ("serial", "workers")),  # shipped settings fix the sizes
+        ({"n_envs": "auto"}, "CartPole-v1", True, True, ("serial", "workers")),
+    ],
+)
+def test_only_what_is_open_may_be_chosen(
+    flags: dict[str, Any], env_id: str, open_envs: bool, open_steps: bool, backends: tuple[str, ...]
+) -> None:
+    resolved, ruled, environment = opened(flags, env_id)
+    wishes = make_wishes(resolved, ruled, environment)
+    assert (wishes.open_envs, wishes.open_steps, wishes.backends) == (open_envs, open_steps, backends)
+    assert wishes.open_workers == ("num_workers" not in flags)
+
+
+def test_a_preset_fixes_the_environments() -> None:
+    resolved, ruled, environment = opened({}, preset="quick")
+    wishes = make_wishes(resolved, ruled, environment)
+    assert not wishes.open_envs
+    assert wishes.layout == Layout("serial", 1, 4, 128)
+
+
+@pytest.mark.parametrize(
+    ("preset", "cores", "words"),
+    [
+        ("beast", 16, ""),
+        ("beast", 8, "made for about 16 cores and 8 are usable here: at 250 steps/s, measured, 900,000 steps"
+         " take about 60 min; the smaller choice is --preset heavy"),
+        ("heavy", 2, "made for about 8 cores and 2 are usable here: at 250 steps/s, measured, 900,000 steps"
+         " take about 60 min; the smaller choice is --preset fast"),
+        ("fast", 1, ""),
+        (None, 1, ""),
+    ],
+)  # fmt: skip
+def test_a_preset_made_for_more_cores_says_what_it_costs(preset: str | None, cores: int, words: str) -> None:
+    notes = judge_preset(preset, 900_000, 250.0, cores)
+    assert notes == ([f"preset {preset} is {words}"] if words else [])
+
+
+def test_a_run_says_which_preset_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mission_gym.run.start.usable_cores", lambda: 2)
+    flags = {
+        "n_epochs": 1,
+        "timesteps": 8192,
+        "network_arch": "8",
+        "runs_dir": str(tmp_path),
+        "device": "cpu",
+    }
+    events: list[dict[str, Any]] = []
+    with start_run(resolve(TOY, flags, preset="heavy"), events.append):
+        pass
+    (plan,) = [event for event in events if event["event"] == "plan"]
+    assert any("preset heavy is made for about 8 cores" in note for note in plan["time/plan"]["notes"])
+
+
+def test_ways_to_learn_begin_with_the_fixed_rules_own() -> None:
+    small = {"n_steps_per_env": 64, "batch_size": 64}  # one thread by the fixed rules
+    resolved, ruled, environment = opened({"device": "cpu", "precision": "float32"} | small)
+    ways = list(list_learning(resolved.config, ruled, environment.spec, machine(8)))
+    assert ways == [(Way("cpu", "numpy", "float32"), threads) for threads in (1, 4, 8)]
+    given, ruled, _ = opened({"kernel": "torch", "threads": 2, "device": "cpu", "precision": "float32"})
+    ways = list(list_learning(given.config, ruled, environment.spec, machine(8)))
+    assert ways == [(Way("cpu", "torch", "float32"), 2)]
+
+
+def test_dqn_is_planned_from_its_profile_and_with_its_replay() -> None:
+    flags = {"algo": "dqn", "device": "cpu"}
+    resolved, ruled, environment = opened(flags)
+    assert resolved.sources["vector.n_envs"].startswith("profile cpu")
+    wishes = make_wishes(resolved, ruled, environment)
+    assert (wishes.open_envs, wishes.open_steps, wishes.layout) == (True, True, Layout("serial", 1, 1, 4))
+    assert (wishes.min_steps, wishes.batch_size) == (1, None)
+    resolved, ruled, environment = opened(flags | {"replay_size": 3_000_000, "n_envs": 2})
+    larger = make_wishes(resolved, ruled, environment)
+    assert larger.base_bytes - wishes.base_bytes > 50e6
+    assert not larger.open_envs
+    ways = list(list_learning(resolved.config, ruled, environment.spec, machine(8)))
+    assert ways == [
+        (Way("cpu", kernel, "float32"), threads)
+        for kernel, threads in (("numpy", 1), ("torch", 4), ("torch", 8))
+    ]
+    noisy, ruled, _ = opened(flags | {"exploration": "noisy"})
+    assert {way.kernel for way, _ in list_learning(noisy.config, ruled, environment.spec, machine(2))} == {
+        "torch"
+    }
+
+
+def test_a_kept_plan_of_dqn_is_applied(tmp_path: Path) -> None:
+    flags = {"algo": "dqn", "timesteps": 1_000_000, "learning_starts": 8}
+    values = {"vector.n_envs": 2, "dqn.n_steps_per_env": 2, "vector.vector": "serial", "compute.threads": 1}
+    keep(flags, values=values, layout=ENTRY["layout"] | {"n_envs": 2, "n_steps_per_env": 2})
+    resolved = read_config(first_update(flags, tmp_path).config_yaml)
+    assert (resolved.config.vector.n_envs, resolved.config.dqn.n_steps_per_env) == (2, 2)
+    assert resolved.sources["vector.n_envs"] == resolved.sources["dqn.n_steps_per_env"] == "plan"
+    assert resolved.sources["dqn.batch_size"].startswith("profile cpu")  # a plan does not choose it
+
+
+def test_phases_run_at_once_where_the_rules_of_overlap_say_so() -> None:
+    resolved, ruled, _ = opened({})
+    pairs = find_overlapped(ruled, resolved.config)
+    assert ("threads", "cpu") in pairs
+    assert ("workers", "cuda") in pairs
+    assert ("workers", "cpu") not in pairs
+    resolved, ruled, _ = opened({"overlap": "off"})
+    assert not find_overlapped(ruled, resolved.config)
+
+
+@pytest.mark.parametrize("flags", [{"timesteps": 2048}, {"tune": False}])
+def test_short_runs_and_no_tune_follow_the_fixed_rules(flags: dict[str, Any]) -> None:
+    resolved, _, environment = opened(flags)
+    tuned = tune_run(resolved, environment, pytest.fail)
+    assert tuned.entry is None
+    assert tuned.resolved == resolved
+
+
+def test_auto_in_a_short_run_is_said_aloud() -> None:
+    resolved, _, environment = opened({"n_envs": "auto", "timesteps": 4096})
+    tuned = tune_run(resolved, environment, pytest.fail)
+    assert tuned.resolved.config.vector.n_envs == 8
+    assert tuned.notes == ("n_envs=auto: the run is too short to be measured for, 8 are used",)
+
+
+def test_auto_without_tuning_is_refused() -> None:
+    resolved, _, environment = opened({"n_envs": "auto", "tune": False})
+    with pytest.raises(ConfigError, match=r"n_envs=auto is left to the plan, and --no-tune makes none"):
+        tune_run(resolved, environment, pytest.fail)
+
+
+def first_update(flags: dict[str, Any], folder: Path) -> RunDir:
+    resolved = resolve(TOY, flags | {"runs_dir": str(folder), "tensorboard": False, "eval_freq": 0})
+    with start_run(resolved, lambda event: None) as session:
+        for _ in session.updates():
+            session.stop.reason = "enough"
+    return session.run
+
+
+def test_a_kept_plan_is_applied_stored_and_left_alone_by_resume(tmp_path: Path) -> None:
+    key = keep({})
+    run = first_update({}, tmp_path)
+    resolved = read_config(run.config_yaml)
+    assert (resolved.config.vector.n_envs, resolved.config.ppo.n_steps_per_env) == (4, 256)
+    assert resolved.sources["vector.n_envs"] == resolved.sources["vector.vector"] == "plan"
+    plan = read_json(run.plan_json)
+    assert plan["tuning"]["values"] == ENTRY["values"]
+    assert plan["predicted_fps"] == run.read_status()["predicted_fps"] == 1000.0
+    assert "because it was written here" in [fact["reason"] for fact in plan["facts"]]
+    write_plan(key, ENTRY | {"values": {"vector.n_envs": 2}})
+    before = run.config_yaml.read_text()
+    with resume_run(run, lambda event: None) as session:
+        assert session.config.vector.n_envs == 4
+    assert run.config_yaml.read_text() == before
+
+
+def test_equal_runs_get_equal_plans_and_equal_weights(tmp_path: Path) -> None:
+    keep({})
+    runs = [first_update({}, tmp_path) for _ in range(2)]
+    policies = [sorted(run.checkpoints.glob("*/policy.safetensors"))[-1].read_bytes() for run in runs]
+    assert policies[0] == policies[1]
+
+
+def test_what_is_given_is_not_overwritten(tmp_path: Path) -> None:
+    flags = {"n_envs": 2}
+    keep(flags, values={"vector.n_envs": 2, "ppo.n_steps_per_env": 128, "vector.vector": "serial"})
+    resolved = read_config(first_update(flags, tmp_path).config_yaml)
+    assert resolved.sources["vector.n_envs"] == "flag --n-envs"
+    assert resolved.sources["ppo.n_steps_per_env"] == "default"
+
+
+def test_a_plan_that_missed_is_measured_again_with_the_old_choice_in_hand() -> None:
+    key = keep({"num_workers": 1, "vector": "workers"}, missed=True, steps_per_s=25_000.0)
+    resolved, _, environment = opened({"num_workers": 1, "vector": "workers"})
+    said: list[str] = []
+    tuned = tune_run(resolved, environment, said.append)
+    assert said[0] == "the last run missed its plan by over 15 %; measuring again"
+    assert tuned.entry is not None
+    assert "missed" not in tuned.entry
+    assert read_plan(key) == tuned.entry
+    layout = Layout(**tuned.entry["layout"])
+    assert layout.rollout == 1024
+    assert layout.n_steps_per_env >= 17
+    config = tuned.resolved.config
+    assert (config.vector.n_envs, config.vector.num_workers) == (layout.n_envs, 1)
+
+
+def test_an_environment_that_fails_while_timed_trains_without_a_plan() -> None:
+    flags = {"env_kwargs": {"fail": "raise", "at": 1}, "timesteps": 10_000_000}
+    resolved = resolve("mission_gym.env.toys:Faulty", flags | {"vector": "workers"})
+    environment = open_environment(resolved.config, dict(resolved.config.env.env_kwargs))
+    key = make_plan_key(resolved, environment.spec)
+    write_plan(key, {"steps_per_s": 1000.0})
+    tuned = tune_run(resolved, environment, lambda message: None)
+    assert tuned.entry is None
+    assert tuned.notes[0].startswith("not tuned: environment 0, seed 0, episode 0, step 0: step() raised")
+    with pytest.raises(Exception, match="the simulator fell over"):
+        advise(resolved, 2.0, lambda message: None)
+
+
+class Dying(Identity):
+    """Ends its process at the first step."""
+
+    def step(self, action: Any) -> Any:
+        os._exit(7)
+
+
+@pytest.mark.parametrize(("kind", "measured"), [(Identity, True), (Dying, False)])
+def test_a_look_that_fails_refuses_nothing(kind: type[Identity], measured: bool) -> None:
+    config = resolve("<toy>", {"vector": "workers"}).config
+    environment = open_environment(config, {}, kind, look_s=0.01)
+    assert environment.spec.action.nvec == (4,)
+    assert (environment.step_s is not None) == measured
+
+
+def test_auto_is_for_new_runs(tmp_path: Path) -> None:
+    run = mg.train(
+        TOY, progress=False, runs_dir=str(tmp_path), timesteps=64, n_envs=4, n_steps_per_env=16,
+    )  # fmt: skip
+    ref = find_run(str(run.path), tmp_path)
+    refused = pytest.raises(UsageError, match="n_envs=auto is for new runs")
+    with refused, branch_run(ref, {"n_envs": "auto", "timesteps": 128}, lambda event: None):
+        pass
+
+
+def test_a_run_that_does_not_fit_is_refused_with_the_nearest() -> None:
+    _, ruled, environment = opened({"n_envs": 4, "vector": "workers", "num_workers": 2})
+    assert check_memory(ruled, environment.spec) > 300 << 20
+    with pytest.raises(ConfigError, match=r"the run needs .* GB are free \(blocks of 4 envs x 128 steps"):
+        check_memory(ruled, environment.spec, EnvFacts(0.0, memory_bytes=1 << 50))

@@ -1,0 +1,150 @@
+"""Where and in which precision a run learns: by invented times, and in runs on this machine's CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mission_gym.config.layers import Resolved, read_config, resolve
+from mission_gym.config.schema import ComputeSection
+from mission_gym.errors import ConfigError
+from mission_gym.plan import ways as choosing
+from mission_gym.plan.ways import Measured, Way, choose_way, list_ways
+from mission_gym.run import assemble
+from mission_gym.run.assemble import settle
+from mission_gym.run.environment import open_environment
+from mission_gym.run.start import resume_run, start_run
+from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
+from mission_gym.store.rundir import RunDir
+from mission_gym.store.tables import MetricsLog
+
+SMALL = {
+    "n_envs": 4, "n_steps_per_env": 16, "batch_size": 16, "n_epochs": 2, "timesteps": 192, "eval_freq": 0,
+    "network_arch": "16", "seed": 3, "tensorboard": False, "vector": "serial",
+}  # fmt: skip
+CPU = Way("cpu", "numpy", "float32")
+TORCH = Way("cpu", "torch", "float32")
+TORCH16 = Way("cpu", "torch", "bf16")
+CUDA = Way("cuda", "torch", "float32")
+CUDA16 = Way("cuda", "torch", "bf16")
+MPS = Way("mps", "torch", "float32")
+
+
+@pytest.mark.parametrize(
+    ("compute", "is_mlp", "devices", "ways"),
+    [
+        ({}, True, {"cpu": False}, [CPU]),
+        ({}, False, {"cpu": False}, [TORCH]),
+        ({}, True, {"cpu": True}, [CPU, TORCH16]),
+        ({}, False, {"cpu": False, "cuda": True}, [TORCH, CUDA, CUDA16]),
+        ({}, True, {"cpu": False, "cuda": False, "mps": False}, [CPU, CUDA, MPS]),
+        ({"device": "cuda"}, True, {"cpu": True, "cuda": True}, [CUDA, CUDA16]),
+        ({"device": "cpu", "kernel": "torch"}, True, {"cpu": True, "cuda": True}, [TORCH, TORCH16]),
+        ({"precision": "bf16"}, True, {"cpu": False}, [TORCH16]),
+        ({"precision": "float32"}, False, {"cpu": True, "cuda": True}, [TORCH, CUDA]),
+        ({"kernel": "numpy"}, True, {"cpu": True, "cuda": True}, [CPU]),
+        ({"kernel": "numpy", "precision": "bf16"}, True, {"cpu": True}, []),
+        ({"kernel": "numpy", "device": "cuda"}, True, {"cpu": True, "cuda": True}, []),
+    ],
+)
+def test_ways_follow_from_the_config_and_the_machine(
+    compute: dict[str, Any], is_mlp: bool, devices: dict[str, bool], ways: list[Way]
+) -> None:
+    assert list_ways(ComputeSection(**compute), is_mlp, devices) == ways
+
+
+@pytest.mark.parametrize(
+    ("times", "chosen"),
+    [
+        ({CPU: 0.010, CUDA: 0.002, CUDA16: 0.0015}, CUDA16),
+        ({CPU: 0.001, CUDA: 0.002}, CPU),
+        ({CPU: 0.010, TORCH16: 0.0095}, CPU),  # 5 % is noise
+        ({CPU: 0.010, TORCH16: 0.0085}, TORCH16),
+    ],
+)
+def test_the_fastest_way_wins_if_it_gains_enough(times: dict[Way, float], chosen: Way) -> None:
+    assert choose_way({way: Measured(seconds) for way, seconds in times.items()}) == chosen
+
+
+def test_a_device_that_fails_is_left_out() -> None:
+    assert choose_way({CPU: Measured(0.5), CUDA: Measured(0.0, "out of memory")}) == CPU
+
+
+def settled(**flags: Any) -> Resolved:
+    resolved = resolve("mission_gym.env.toys:DictMask", SMALL | flags)
+    return settle(resolved, open_environment(resolved.config, {}).spec)
+
+
+def test_a_machine_with_a_bf16_cpu_measures_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is invented, the choice is made by invented times, the run is real."""
+    monkeypatch.setattr(choosing, "_measured", {})
+    monkeypatch.setattr(assemble, "find_devices", lambda: {"cpu": True, "mps": False})
+    times = {"float32": 0.02, "bf16": 0.008}
+
+    def measure(learner: Any, *_: Any) -> float:
+        return times[str(learner.kernel._precision).removeprefix("torch.").replace("bfloat", "bf")]
+
+    monkeypatch.setattr(assemble, "measure_gradient_step_s", measure)
+    resolved = resolve("mission_gym.env.toys:DictMask", SMALL | {"runs_dir": str(tmp_path)})
+    with start_run(resolved, lambda event: None) as session:
+        compute, sources = session.config.compute, read_config(session.run.config_yaml).sources
+        plan = json.loads(session.run.plan_json.read_text())
+    assert (compute.device, compute.kernel, compute.precision) == ("cpu", "torch", "bf16")
+    assert sources["compute.precision"] == "plan"
+    ways = plan["measured"]["ways_to_learn"]
+    assert ways["cpu torch float32"] == 0.02
+    assert ways["cpu torch bf16"] == 0.008
+    assert isinstance(ways["mps torch float32"], str)  # what torch says without such a device
+    fact = next(fact for fact in plan["facts"] if fact["name"] == "learner")
+    assert "torch kernel, bf16, 1 thread; a gradient step: cpu torch float32 20 ms" in fact["reason"]
+
+
+def test_with_only_a_plain_cpu_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "_measured", {})
+    monkeypatch.setattr(assemble, "find_devices", lambda: {"cpu": False})
+    compute = settled().config.compute
+    assert (compute.device, compute.kernel, compute.precision) == ("cpu", "torch", "float32")
+    assert not choosing._measured
+
+
+def test_values_that_exclude_each_other_are_refused() -> None:
+    resolved = resolve("CartPole-v1", SMALL | {"kernel": "numpy", "precision": "bf16"})
+    spec = open_environment(resolved.config, {}).spec
+    message = r"kernel=numpy is not possible with device=auto and precision=bf16: it computes in float32"
+    with pytest.raises(ConfigError, match=message):
+        settle(resolved, spec)
+    if not choosing.device_exists("cuda"):
+        with pytest.raises(ConfigError, match="device=cuda is not available: this torch sees no such device"):
+            settled(device="cuda")
+
+
+def test_a_bf16_run_is_exact_and_begins_each_update_with_ratio_one(tmp_path: Path) -> None:
+    def begin(folder: str) -> Any:
+        flags = SMALL | {"runs_dir": str(tmp_path / folder), "precision": "bf16"}
+        return start_run(resolve("mission_gym.env.toys:DictMask", flags), lambda event: None)
+
+    def last_policy(run: RunDir) -> dict[str, Any]:
+        return load_checkpoint(list_checkpoints(run.checkpoints)[-1].path).policy
+
+    with begin("straight") as session:
+        for _ in session.updates():
+            pass
+        straight = session.run
+    rows = [row for row in MetricsLog.read(straight.metrics_jsonl) if row["event"] == "progress"]
+    assert len(rows) == 3
+    assert max(row["train/first_ratio_error"] for row in rows) < 1e-5
+    with begin("halves") as session:
+        for _ in session.updates():
+            break
+        run = session.run
+    with resume_run(run, lambda event: None) as session:
+        for _ in session.updates():
+            pass
+    for name, array in last_policy(straight).items():
+        np.testing.assert_array_equal(last_policy(run)[name], array, err_msg=name)

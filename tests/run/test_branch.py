@@ -1,0 +1,110 @@
+"""Branches: what is carried over, what is explained, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mission_gym as mg
+from mission_gym.errors import ConfigError, UsageError
+from mission_gym.run.branch import branch_run
+from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
+from mission_gym.store.lineage import read_lineage, read_pins
+from mission_gym.store.resolve import find_run
+from mission_gym.store.rundir import RunDir
+
+SMALL: dict[str, Any] = {
+    "n_envs": 2, "n_steps_per_env": 16, "n_epochs": 2, "timesteps": 128, "eval_freq": 0, "network_arch": "8",
+    "tensorboard": False, "progress": False, "seed": 1, "learning_rate_final": "none",
+    "clip_range_final": "none", "run_name": "parent", "batch_size": "auto",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    mg.train("CartPole-v1", runs_dir=str(folder), **SMALL)
+    return folder
+
+
+def branch(runs_dir: Path, **flags: Any) -> tuple[RunDir, list[dict[str, Any]]]:
+    said: list[dict[str, Any]] = []
+    with branch_run(
+        find_run("parent", runs_dir), {"runs_dir": str(runs_dir), **flags}, said.append
+    ) as session:
+        for _ in session.updates():
+            pass
+    return session.run, said
+
+
+def test_weights_optimizer_and_counters_go_on(runs_dir: Path) -> None:
+    child, said = branch(runs_dir, timesteps=192, gamma=0.9)
+    parent = find_run("parent", runs_dir).run
+    before = load_checkpoint(list_checkpoints(parent.checkpoints)[-1].path)
+    first = load_checkpoint(list_checkpoints(child.checkpoints)[0].path)
+    assert first.step == 128
+    for name, array in before.policy.items():
+        np.testing.assert_array_equal(first.policy[name], array)
+    np.testing.assert_array_equal(
+        first.state["optimizer/mean.actor.0.weight"], before.state["optimizer/mean.actor.0.weight"]
+    )
+    assert child.read_status()["step"] == 192
+    assert child.name.startswith("parent-branch-")
+    lineage = read_lineage(child)
+    assert (lineage.parent, lineage.parent_step) == (parent.name, 128)
+    assert read_pins(parent)[128] == [child.name]
+    notes = next(event for event in said if event["event"] == "plan")["time/plan"]["notes"]
+    assert any(note.startswith("ppo.gamma: 0.98 -> 0.9 (values were learned") for note in notes)
+
+
+def test_what_was_chosen_for_the_parent_is_chosen_anew(runs_dir: Path) -> None:
+    child, _ = branch(runs_dir, n_envs=8, timesteps=300)
+    config = mg.Run(child.path)
+    assert config.status()["step"] == 384  # 128 + 2 rollouts of 128
+    text = child.config_yaml.read_text()
+    assert "batch_size: 64" in text  # a quarter of 128 is below 64
+    assert "timesteps: 384" in text
+
+
+def test_weights_that_do_not_fit_are_refused_by_field(runs_dir: Path) -> None:
+    with pytest.raises(ConfigError, match=r"policy.network_arch: \(8,\) -> \(16,\)") as caught:
+        branch(runs_dir, network_arch="16", timesteps=192)
+    assert any(
+        "actor.0.weight: [8, 4] in the checkpoint, [16, 4] now" in line for line in caught.value.problems
+    )
+    with pytest.raises(ConfigError, match=r"env\.env_id: CartPole-v1 -> Acrobot-v1"):
+        branch(runs_dir, env_id="Acrobot-v1", timesteps=192)
+
+
+def test_a_total_behind_the_start_is_refused(runs_dir: Path) -> None:
+    with pytest.raises(UsageError, match="timesteps=128 is not above step 128, where the branch begins"):
+        branch(runs_dir)
+
+
+def test_files_come_from_the_parent_unless_given_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "filed.py").write_text(
+        "from pathlib import Path\n"
+        "from mission_gym.env.toys import Identity\n\n\n"
+        "class Filed(Identity):\n"
+        "    def __init__(self, path, size=1):\n"
+        "        super().__init__()\n"
+        "        self.length = len(Path(path).read_text())\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "files.json").write_text("12345")
+    flags = SMALL | {"env_kwargs": ["path=files.json"], "runs_dir": "runs", "vector": "serial"}
+    flags = {key: value for key, value in flags.items() if not key.endswith("_final")}
+    parent = mg.train("filed:Filed", **flags)
+    (tmp_path / "files.json").write_text("12345678901")
+    assert parent.evaluate(episodes=2)["length_mean"] == 5
+    child, _ = branch(Path("runs"), timesteps=192, env_kwargs=["size=2"])
+    assert mg.Run(child.path).evaluate(episodes=2)["length_mean"] == 5
+    child, _ = branch(Path("runs"), timesteps=192, env_kwargs=[f"path={tmp_path / 'files.json'}"])
+    assert mg.Run(child.path).evaluate(episodes=2)["length_mean"] == 11
+    monkeypatch.chdir("/")
+    assert mg.Run(parent.path).evaluate(episodes=2)["length_mean"] == 5
