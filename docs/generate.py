@@ -12,8 +12,9 @@ from typing import Any
 
 import mission_gym.config.layers as layers
 from mission_gym.cli.main import COMMANDS
-from mission_gym.config.schema import ALGORITHMS, Config, FieldInfo, describe_fields
+from mission_gym.config.fields import FieldInfo
 from mission_gym.report.formats import show_value
+from mission_gym.run.config import schema
 from mission_gym.store.metrics import METRICS, Metric
 
 ROOT = Path(__file__).parent.parent
@@ -41,7 +42,7 @@ def _make_blocks() -> dict[str, str]:
         **_render_shipped("presets", layers.read_presets()),
         **_render_shipped("settings", layers.read_settings()),
         "metrics": _render_metrics(METRICS),
-        **{f"{algo}-metrics": _render_metrics(_metrics_of(algo)) for algo in ALGORITHMS},
+        **{f"{algo}-metrics": _render_metrics(_metrics_of(algo)) for algo in schema().algorithms},
     }
 
 
@@ -53,7 +54,10 @@ def _metrics_of(algo: str) -> list[Metric]:
 
 def _render_shipped(name: str, shipped: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """A block for each algorithm."""
-    rows = {algo: {key: layers.values_for(row, algo) for key, row in shipped.items()} for algo in ALGORITHMS}
+    rows = {
+        algo: {key: layers.values_for(row, algo, schema()) for key, row in shipped.items()}
+        for algo in schema().algorithms
+    }
     return {
         f"{name}-{algo}": _render_values({key: row for key, row in named.items() if row})
         for algo, named in rows.items()
@@ -62,13 +66,13 @@ def _render_shipped(name: str, shipped: Mapping[str, Mapping[str, Any]]) -> dict
 
 def _render_fields() -> str:
     parts: list[str] = []
-    for section, holder in Config.model_fields.items():
+    for section, holder in schema().sections.items():
         rows = [
             (_show_flags(field), _code(field.type_text), _show_default(field), field.description)
-            for field in describe_fields()
-            if field.path.startswith(f"{section}.")
+            for field in schema().fields
+            if field.section == section
         ]
-        parts += [f"### `{section}:`", str((holder.annotation or Config).__doc__)]
+        parts += [f"### `{section}:`", str(holder.__doc__)]
         parts.append(_table(("flag", "type", "default", "what it is"), rows))
     return "\n\n".join(parts)
 

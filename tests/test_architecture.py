@@ -18,6 +18,7 @@ LEVELS = [
     {"vector", "policy"},
     {"rollout"},
     {"learner"},
+    {"algorithms"},
     {"pipeline"},
     {"check", "monitor"},
     {"plan", "run"},
@@ -38,7 +39,7 @@ SIDEWAYS = {
     ("run", "plan"),
 }
 DISK_BANK = {"store", "fleet", "report"}  # import only store and below, and never torch
-TORCH_ROOMS = {"policy", "learner", "pipeline", "check", "plan", "run", "bench"}
+TORCH_ROOMS = {"policy", "learner", "algorithms", "pipeline", "check", "plan", "run", "bench"}
 LONG_FILES: dict[str, str] = {}  # path -> why it may pass 400 lines
 
 

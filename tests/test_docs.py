@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mission_gym.cli.main import COMMANDS, main
-from mission_gym.config.schema import describe_fields
 from mission_gym.report.formats import show_value
+from mission_gym.run.config import schema
 from mission_gym.store.metrics import METRICS, find_metric
 from test_architecture import LEVELS, SOURCE
 
@@ -68,7 +68,7 @@ def test_generated_blocks_are_fresh(page: Path, generate: ModuleType) -> None:
 
 def test_every_field_is_documented() -> None:
     page = read(ROOT / "docs" / "configuration.md")
-    for field in describe_fields():
+    for field in schema().fields:
         assert field.description in page, f"{field.path}: run `make docs`"
 
 
@@ -76,7 +76,7 @@ def test_every_field_is_documented() -> None:
 def test_every_hyperparameter_has_a_reason(algo: str, sections: tuple[str, ...]) -> None:
     page = read(ROOT / "docs" / "algorithms" / f"{algo}.md")
     rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", page, re.MULTILINE))
-    fields = [field for field in describe_fields() if field.path.startswith(sections)]
+    fields = [field for field in schema().fields if field.path.startswith(sections)]
     assert rows == {field.name: show_value(field.default) for field in fields}
 
 

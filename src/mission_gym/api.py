@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mission_gym.config.layers import Resolved, resolve
+from mission_gym.config.layers import Resolved
 from mission_gym.data import Episode
 from mission_gym.errors import UsageError
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.run.assemble import make_loaded_policy
+from mission_gym.run.config import resolve
 from mission_gym.run.environment import EnvSource
 from mission_gym.run.open import LoadedPolicy, evaluate_run, open_run
 from mission_gym.run.recorder import Listener

@@ -7,8 +7,7 @@ import pytest
 from mission_gym.cli.flags import given_values, parse, with_values
 from mission_gym.cli.main import COMMANDS, main
 from mission_gym.cli.training import TrainFlags
-from mission_gym.config.layers import read_config
-from mission_gym.config.schema import describe_fields
+from mission_gym.run.config import read_config, schema
 from mission_gym.store.resolve import list_runs
 
 ENV_ID = "mission_gym.env.toys:Identity"
@@ -87,7 +86,7 @@ def test_every_command_has_its_own_help(name, capsys):
 def test_every_field_is_a_flag_with_its_description(capsys):
     main(["train", "--help"])
     words = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for field in describe_fields():
+    for field in schema().fields:
         if field.name != "env_id":
             assert f"--{field.name.replace('_', '-')}" in words
             assert field.description in words

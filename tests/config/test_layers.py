@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from mission_gym.config.layers import format_config, read_config, read_presets, resolve
+from mission_gym.config.layers import format_config, read_presets
 from mission_gym.config.profiles import with_profile
 from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError
+from mission_gym.run.config import read_config, resolve, schema
 
 
 def write(folder: Path, text: str) -> Path:
@@ -28,11 +29,11 @@ def test_the_stronger_source_wins(tmp_path: Path) -> None:
     )
     config, sources = resolved.config, resolved.sources
     assert (config.vector.n_envs, sources["vector.n_envs"]) == (1, "flag --n-envs")
-    assert (config.ppo.n_steps_per_env, sources["ppo.n_steps_per_env"]) == (20, "--set ppo.n_steps")
-    assert (config.ppo.gamma, sources["ppo.gamma"]) == (0.3, f"config {file}")
-    assert (config.ppo.batch_size, sources["ppo.batch_size"]) == (2048, "preset fast")
-    assert (config.ppo.gae_lambda, sources["ppo.gae_lambda"]) == (0.8, "settings CartPole-v1")
-    assert (config.ppo.vf_coef, sources["ppo.vf_coef"]) == (0.5, "default")
+    assert (config.algorithm.n_steps_per_env, sources["ppo.n_steps_per_env"]) == (20, "--set ppo.n_steps")
+    assert (config.algorithm.gamma, sources["ppo.gamma"]) == (0.3, f"config {file}")
+    assert (config.algorithm.batch_size, sources["ppo.batch_size"]) == (2048, "preset fast")
+    assert (config.algorithm.gae_lambda, sources["ppo.gae_lambda"]) == (0.8, "settings CartPole-v1")
+    assert (config.algorithm.vf_coef, sources["ppo.vf_coef"]) == (0.5, "default")
     explicit = {path for path in sources if resolved.explicit(path)}
     assert explicit == {"env.env_id", "vector.n_envs", "ppo.n_steps_per_env", "ppo.gamma", "ppo.n_epochs"}
 
@@ -46,7 +47,7 @@ def test_flags_name_their_negation_and_alias() -> None:
 def test_the_environment_may_come_from_set_or_file(tmp_path: Path) -> None:
     file = write(tmp_path, "env: {env_id: CartPole-v1}")
     assert resolve(None, {}, config_file=file).sources["ppo.gamma"] == "settings CartPole-v1"
-    assert resolve(None, {}, sets=["env.env_id=Pendulum-v1"], config_file=file).config.ppo.gamma == 0.9
+    assert resolve(None, {}, sets=["env.env_id=Pendulum-v1"], config_file=file).config.algorithm.gamma == 0.9
 
 
 def test_without_an_environment_the_capture_mission_is_meant() -> None:
@@ -95,8 +96,8 @@ def test_set_values_are_yaml() -> None:
     ]
     config = resolve("Env-v0", {}, sets=sets).config
     assert config.policy.network_arch == (32, 16)
-    assert config.ppo.target_kl is None
-    assert config.ppo.learning_rate == 1e-3
+    assert config.algorithm.target_kl is None
+    assert config.algorithm.learning_rate == 1e-3
     assert config.run.stop_when == "won>=0.8"
 
 
@@ -200,13 +201,13 @@ def test_presets_of_sizes(
 ) -> None:
     resolved, notes = finish(resolve("Env-v0", {"timesteps": 1 << 20}, preset=name))
     config = resolved.config
-    assert (config.vector.n_envs, config.ppo.n_steps_per_env, config.ppo.batch_size) == (
+    assert (config.vector.n_envs, config.algorithm.n_steps_per_env, config.algorithm.batch_size) == (
         n_envs,
         n_steps,
         batch,
     )
-    assert (config.ppo.n_epochs, config.policy.network_arch) == (epochs, arch)
-    assert config.ppo.target_kl == (0.03 if epochs >= 15 else None)
+    assert (config.algorithm.n_epochs, config.policy.network_arch) == (epochs, arch)
+    assert config.algorithm.target_kl == (0.03 if epochs >= 15 else None)
     assert notes == []
 
 
@@ -216,7 +217,11 @@ def test_presets_of_sizes(
 )
 def test_presets_of_length(name: str, n_envs: int, timesteps: int) -> None:
     config = resolve("CartPole-v1", {}, preset=name).config
-    assert (config.vector.n_envs, config.run.timesteps, config.ppo.batch_size) == (n_envs, timesteps, "auto")
+    assert (config.vector.n_envs, config.run.timesteps, config.algorithm.batch_size) == (
+        n_envs,
+        timesteps,
+        "auto",
+    )
 
 
 def test_every_preset_fits_every_shipped_environment() -> None:
@@ -245,7 +250,7 @@ def test_shipped_settings_fix_sizes_and_normalisation(env_id: str, rollout: int)
 def test_a_name_means_the_field_of_the_chosen_algorithm(tmp_path: Path) -> None:
     flags = {"gamma": 0.9, "n_steps": 2}
     ppo = resolve("Env-v0", flags).config
-    assert (ppo.ppo.gamma, ppo.ppo.n_steps_per_env, ppo.dqn.gamma) == (0.9, 2, 0.99)
+    assert (ppo.algorithm.gamma, ppo.algorithm.n_steps_per_env) == (0.9, 2)
     file = write(tmp_path, "run: {algo: dqn}")
     for resolved in (
         resolve("Env-v0", flags | {"algo": "dqn"}),
@@ -253,22 +258,30 @@ def test_a_name_means_the_field_of_the_chosen_algorithm(tmp_path: Path) -> None:
         resolve("Env-v0", flags, config_file=file),
     ):
         config = resolved.config
-        assert (config.dqn.gamma, config.dqn.n_steps_per_env, config.ppo.gamma) == (0.9, 2, 0.99)
-        assert config.algorithm is config.dqn
+        assert (config.algorithm.gamma, config.algorithm.n_steps_per_env) == (0.9, 2)
+        assert type(config.algorithm) is schema().algorithms["dqn"]
         assert config.rollout_size == 2 * config.vector.n_envs
         assert resolved.sources["dqn.gamma"] == "flag --gamma"
 
 
 def test_presets_and_settings_have_rows_for_an_algorithm() -> None:
     config = resolve("Env-v0", {"algo": "dqn"}, preset="gpu").config
-    assert (config.vector.n_envs, config.dqn.replay_size, config.dqn.batch_size) == (8, 50_000, 128)
+    assert (config.vector.n_envs, config.algorithm.replay_size, config.algorithm.batch_size) == (
+        8,
+        50_000,
+        128,
+    )
     assert config.policy.network_arch == (256, 256, 256)
     config = resolve("Env-v0", {"algo": "dqn"}, preset="cpu").config
-    assert (config.vector.n_envs, config.dqn.replay_size, config.dqn.batch_size) == (1, 10_000, 32)
+    assert (config.vector.n_envs, config.algorithm.replay_size, config.algorithm.batch_size) == (
+        1,
+        10_000,
+        32,
+    )
     assert config.policy.network_arch == (128, 128)
     settings = resolve("MountainCar-v0", {"algo": "dqn"})
     assert settings.sources["dqn.learning_rate"] == "settings MountainCar-v0"
-    assert settings.sources["ppo.gae_lambda"] == "default"
+    assert not [path for path in settings.sources if path.startswith("ppo.")]
     match = (
         r"preset fast is not for dqn; choose one of gpu, cpu, quick, develop, full, overnight \[--preset\]"
     )

@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mission_gym.config.layers import format_config, resolve
+from mission_gym.config.layers import format_config
 from mission_gym.config.rules import find_unused, finish
 from mission_gym.errors import ConfigError
+from mission_gym.run.config import resolve
 
 
 def test_autos_become_numbers() -> None:
     resolved, notes = finish(resolve("Env-v0", {"timesteps": "10M", "n_envs": 16, "n_steps": 625}))
     config = resolved.config
-    assert config.ppo.batch_size == 2500
+    assert config.algorithm.batch_size == 2500
     assert config.evaluation.eval_freq == 200_000
     assert config.checkpoints.checkpoint_freq == 500_000
     assert config.run.log_interval == 1
@@ -76,7 +77,7 @@ def test_an_explicit_batch_that_does_not_divide_is_refused() -> None:
 
 def test_a_batch_of_a_preset_is_adapted_aloud() -> None:
     resolved, notes = finish(resolve("Env-v0", {"n_envs": 17, "timesteps": 4352}, preset="fast"))
-    assert resolved.config.ppo.batch_size == 2176
+    assert resolved.config.algorithm.batch_size == 2176
     assert resolved.sources["ppo.batch_size"] == "preset fast, adapted"
     assert notes == [
         "batch_size=2048 does not divide the rollout of 4352 (17 envs x 256 steps); 2176 is used"
@@ -88,7 +89,7 @@ def test_a_resolved_batch_of_a_run_is_adapted_when_its_config_is_changed(tmp_pat
     file = tmp_path / "config.yaml"
     file.write_text(format_config(finish(resolve("Env-v0", {}))[0]))
     resolved, notes = finish(resolve(None, {"n_envs": 3}, config_file=file))
-    assert resolved.config.ppo.batch_size == 192
+    assert resolved.config.algorithm.batch_size == 192
     assert len(notes) == 2
 
 
@@ -99,7 +100,7 @@ def test_a_rising_schedule_is_refused_if_explicit_and_else_adapted() -> None:
         finish(resolve("Env-v0", {"learning_rate_final": 0.1}))
     rising = resolve("Env-v0", {"timesteps": 1024}).with_values({"ppo.ent_coef_final": 0.1}, "preset x")
     resolved, notes = finish(rising)
-    assert resolved.config.ppo.ent_coef_final is None
+    assert resolved.config.algorithm.ent_coef_final is None
     assert notes == [
         "ent_coef_final=0.1 is above ent_coef=0.0, and schedules only fall; ent_coef stays constant"
         " [preset x]"
@@ -121,7 +122,7 @@ def test_finish_is_total_and_stable(n_envs: int, n_steps: int, timesteps: int, b
     config = resolved.config
     assert config.run.timesteps % rollout == 0
     assert config.run.timesteps - rollout < max(timesteps, rollout) <= config.run.timesteps
-    assert rollout % int(config.ppo.batch_size) == 0
+    assert rollout % int(config.algorithm.batch_size) == 0
     assert config.run.timesteps / rollout / int(config.run.log_interval) <= 1000
     assert finish(resolved) == (resolved, [])
 

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from mission_gym.config.layers import resolve
-from mission_gym.config.schema import ALGORITHMS, StopRule, describe_fields, parse_stop_when
+from mission_gym.config.schema import StopRule, parse_stop_when
 from mission_gym.errors import ConfigError
+from mission_gym.run.config import resolve, schema
 
 
 def value_of(name: str, raw: Any) -> Any:
-    path = next(field.path for field in describe_fields() if field.name == name)
+    path = next(field.path for field in schema().fields if field.name == name)
     return resolve("Env-v0", {name: raw}).config.value(path)
 
 
@@ -87,7 +87,7 @@ def test_bad_values_are_refused(name: str, raw: Any, message: str) -> None:
 def test_a_config_is_frozen() -> None:
     config = resolve("Env-v0", {}).config
     with pytest.raises(ValidationError, match="frozen"):
-        config.ppo.gamma = 0.5  # type: ignore[misc]
+        config.algorithm.gamma = 0.5  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,10 @@ def test_a_stop_rule_compares() -> None:
 
 
 def test_field_names_are_unique_and_described() -> None:
-    fields = list(describe_fields())
-    for algo in ALGORITHMS:
-        own = [field for field in fields if field.path.split(".")[0] not in {*ALGORITHMS} - {algo}]
+    fields = list(schema().fields)
+    for algo, paths in ((algo, schema().paths(algo)) for algo in schema().algorithms):
+        own = [field for field in fields if field.path in paths]
+        assert any(field.section == algo for field in own)
         names = [name for field in own for name in (field.name, *field.aliases)]
         assert len(set(names)) == len(names)
     assert all(field.path.endswith(f".{field.name}") for field in fields)
@@ -126,7 +127,7 @@ def test_field_names_are_unique_and_described() -> None:
 
 
 def test_type_texts() -> None:
-    texts = {field.name: field.type_text for field in describe_fields() if not field.path.startswith("dqn.")}
+    texts = {field.name: field.type_text for field in schema().fields if not field.path.startswith("dqn.")}
     wanted = {
         "n_epochs": "int",
         "n_envs": "int|auto",
@@ -142,7 +143,7 @@ def test_type_texts() -> None:
 
 
 def test_aliases_and_defaults_are_described() -> None:
-    fields = {field.path: field for field in describe_fields()}
+    fields = {field.path: field for field in schema().fields}
     assert fields["ppo.n_steps_per_env"].aliases == fields["dqn.n_steps_per_env"].aliases == ("n_steps",)
     assert fields["ppo.n_steps_per_env"].default == 128
     assert fields["env.env_id"].default == "mission_gym/Capture-v0"

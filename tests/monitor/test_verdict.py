@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mission_gym.config.schema import describe_fields
 from mission_gym.data import Phases
 from mission_gym.monitor.accounting import phase_metrics
 from mission_gym.monitor.verdict import Facts, Verdict, judge
+from mission_gym.run.config import schema
 
 FACTS = Facts(
     backend="serial", num_workers=1, n_envs=8, n_steps_per_env=128, cores=4, device="cpu", batch_size=64,
@@ -127,7 +127,7 @@ def test_what_bounds_the_run(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_every_flag_of_an_advice_exists(name: str) -> None:
     times, facts, *_ = CASES[name]
-    known = {flag for field in describe_fields() for flag in flags_of(field)}
+    known = {flag for field in schema().fields for flag in flags_of(field)}
     for text in verdict(times, **facts).advice:
         assert set(re.findall(r"--[a-z-]+", text)) <= known
 

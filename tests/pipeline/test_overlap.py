@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mission_gym.config.layers import resolve
+from mission_gym.algorithms.ppo.learner import PpoLearner
 from mission_gym.config.rules import finish
 from mission_gym.data import Array, Block, Progress
 from mission_gym.errors import NotFiniteError, WorkerDied
-from mission_gym.learner.ppo import PpoLearner
 from mission_gym.pipeline import loop, overlap
 from mission_gym.rollout.collector import BlockCollector, clear_block
 from mission_gym.run.assemble import make_collector, make_learner, one_blas_thread, settle
+from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment, training_seeds
 
 T, S, UPDATES = 16, 4, 5

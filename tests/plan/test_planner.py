@@ -47,7 +47,7 @@ ENVS = {
 @pytest.mark.parametrize(("of", "env"), list(product(MACHINES, ENVS)))
 @pytest.mark.parametrize("gamma", [0.9, 0.99])
 def test_learning_stays_comparable_and_everything_fits(of: str, env: str, gamma: float) -> None:
-    wishes = replace(OURS, backends=("workers", "threads"), gamma=gamma)
+    wishes = replace(OURS, backends=("workers", "threads"), trace_decay=0.95 * gamma)
     given = facts(MACHINES[of], ENVS[env], wishes)
     plan = choose(given)
     layout = plan.layout

@@ -8,22 +8,23 @@ import pytest
 
 import mission_gym as mg
 from machines import machine
-from mission_gym.config.layers import read_config, resolve
 from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.env.toys import Identity
 from mission_gym.errors import ConfigError, UsageError
-from mission_gym.plan.advice import advise
 from mission_gym.plan.cache import read_plan, write_plan
 from mission_gym.plan.facts import EnvFacts, Layout
-from mission_gym.plan.sheet import check_memory, judge_preset
+from mission_gym.plan.memory import check_memory
+from mission_gym.plan.sheet import judge_preset
 from mission_gym.plan.tuner import make_plan_key, tune_run
 from mission_gym.plan.ways import Way
 from mission_gym.plan.wishes import find_overlapped, fix_envs, list_learning, make_wishes
-from mission_gym.run.assemble import settle
+from mission_gym.run.assemble import Assembly, algorithm_of
 from mission_gym.run.branch import branch_run
+from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.start import resume_run, start_run
+from mission_gym.run.tune import advise
 from mission_gym.store.files import read_json
 from mission_gym.store.resolve import find_run
 from mission_gym.store.rundir import RunDir
@@ -31,7 +32,7 @@ from mission_gym.store.rundir import RunDir
 TOY = "mission_gym.env.toys:Identity"
 ENTRY: dict[str, Any] = {
     "layout": {"backend": "serial", "num_workers": 1, "n_envs": 4, "n_steps_per_env": 256},
-    "update": {"device": "cpu", "kernel": "numpy", "threads": 1, "step_s": 1e-5},
+    "update": {"device": "cpu", "kernel": "compiled", "threads": 1, "step_s": 1e-5},
     "values": {
         "vector.n_envs": 4,
         "ppo.n_steps_per_env": 256,
@@ -57,13 +58,13 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def opened(flags: dict[str, Any], env_id: str = TOY, preset: str | None = None) -> Any:
     resolved = choose_profile(resolve(env_id, flags, preset=preset))
     first, _ = finish(fix_envs(resolved))
-    environment = open_environment(first.config, {})
-    return resolved, settle(first, environment.spec).config, environment
+    workshop = Assembly(open_environment(first.config, {}), algorithm_of(first.config))
+    return resolved, workshop.settle(first), workshop
 
 
 def keep(flags: dict[str, Any], **changes: Any) -> str:
-    resolved, _, environment = opened(flags)
-    key = make_plan_key(resolved, environment.spec)
+    resolved, _, workshop = opened(flags)
+    key = make_plan_key(resolved, workshop.environment.spec)
     write_plan(key, ENTRY | changes)
     return key
 
@@ -82,15 +83,15 @@ def keep(flags: dict[str, Any], **changes: Any) -> str:
 def test_only_what_is_open_may_be_chosen(
     flags: dict[str, Any], env_id: str, open_envs: bool, open_steps: bool, backends: tuple[str, ...]
 ) -> None:
-    resolved, ruled, environment = opened(flags, env_id)
-    wishes = make_wishes(resolved, ruled, environment)
+    resolved, ruled, workshop = opened(flags, env_id)
+    wishes = make_wishes(workshop, resolved, ruled)
     assert (wishes.open_envs, wishes.open_steps, wishes.backends) == (open_envs, open_steps, backends)
     assert wishes.open_workers == ("num_workers" not in flags)
 
 
 def test_a_preset_fixes_the_environments() -> None:
-    resolved, ruled, environment = opened({}, preset="quick")
-    wishes = make_wishes(resolved, ruled, environment)
+    resolved, ruled, workshop = opened({}, preset="quick")
+    wishes = make_wishes(workshop, resolved, ruled)
     assert not wishes.open_envs
     assert wishes.layout == Layout("serial", 1, 4, 128)
 
@@ -130,34 +131,32 @@ def test_a_run_says_which_preset_is_too_large(tmp_path: Path, monkeypatch: pytes
 
 def test_ways_to_learn_begin_with_the_fixed_rules_own() -> None:
     small = {"n_steps_per_env": 64, "batch_size": 64}  # one thread by the fixed rules
-    resolved, ruled, environment = opened({"device": "cpu", "precision": "float32"} | small)
-    ways = list(list_learning(resolved.config, ruled, environment.spec, machine(8)))
-    assert ways == [(Way("cpu", "numpy", "float32"), threads) for threads in (1, 4, 8)]
+    resolved, ruled, workshop = opened({"device": "cpu", "precision": "float32"} | small)
+    ways = list(list_learning(workshop, resolved.config, ruled, machine(8)))
+    assert ways == [(Way("cpu", "compiled", "float32"), threads) for threads in (1, 4, 8)]
     given, ruled, _ = opened({"kernel": "torch", "threads": 2, "device": "cpu", "precision": "float32"})
-    ways = list(list_learning(given.config, ruled, environment.spec, machine(8)))
+    ways = list(list_learning(workshop, given.config, ruled, machine(8)))
     assert ways == [(Way("cpu", "torch", "float32"), 2)]
 
 
 def test_dqn_is_planned_from_its_profile_and_with_its_replay() -> None:
     flags = {"algo": "dqn", "device": "cpu"}
-    resolved, ruled, environment = opened(flags)
+    resolved, ruled, workshop = opened(flags)
     assert resolved.sources["vector.n_envs"].startswith("profile cpu")
-    wishes = make_wishes(resolved, ruled, environment)
+    wishes = make_wishes(workshop, resolved, ruled)
     assert (wishes.open_envs, wishes.open_steps, wishes.layout) == (True, True, Layout("serial", 1, 1, 4))
     assert (wishes.min_steps, wishes.batch_size) == (1, None)
-    resolved, ruled, environment = opened(flags | {"replay_size": 3_000_000, "n_envs": 2})
-    larger = make_wishes(resolved, ruled, environment)
+    resolved, ruled, workshop = opened(flags | {"replay_size": 3_000_000, "n_envs": 2})
+    larger = make_wishes(workshop, resolved, ruled)
     assert larger.base_bytes - wishes.base_bytes > 50e6
     assert not larger.open_envs
-    ways = list(list_learning(resolved.config, ruled, environment.spec, machine(8)))
+    ways = list(list_learning(workshop, resolved.config, ruled, machine(8)))
     assert ways == [
         (Way("cpu", kernel, "float32"), threads)
-        for kernel, threads in (("numpy", 1), ("torch", 4), ("torch", 8))
+        for kernel, threads in (("compiled", 1), ("torch", 4), ("torch", 8))
     ]
     noisy, ruled, _ = opened(flags | {"exploration": "noisy"})
-    assert {way.kernel for way, _ in list_learning(noisy.config, ruled, environment.spec, machine(2))} == {
-        "torch"
-    }
+    assert {way.kernel for way, _ in list_learning(workshop, noisy.config, ruled, machine(2))} == {"torch"}
 
 
 def test_a_kept_plan_of_dqn_is_applied(tmp_path: Path) -> None:
@@ -165,40 +164,40 @@ def test_a_kept_plan_of_dqn_is_applied(tmp_path: Path) -> None:
     values = {"vector.n_envs": 2, "dqn.n_steps_per_env": 2, "vector.vector": "serial", "compute.threads": 1}
     keep(flags, values=values, layout=ENTRY["layout"] | {"n_envs": 2, "n_steps_per_env": 2})
     resolved = read_config(first_update(flags, tmp_path).config_yaml)
-    assert (resolved.config.vector.n_envs, resolved.config.dqn.n_steps_per_env) == (2, 2)
+    assert (resolved.config.vector.n_envs, resolved.config.algorithm.n_steps_per_env) == (2, 2)
     assert resolved.sources["vector.n_envs"] == resolved.sources["dqn.n_steps_per_env"] == "plan"
     assert resolved.sources["dqn.batch_size"].startswith("profile cpu")  # a plan does not choose it
 
 
 def test_phases_run_at_once_where_the_rules_of_overlap_say_so() -> None:
-    resolved, ruled, _ = opened({})
-    pairs = find_overlapped(ruled, resolved.config)
+    resolved, ruled, workshop = opened({})
+    pairs = find_overlapped(ruled, resolved.config, workshop.algorithm)
     assert ("threads", "cpu") in pairs
     assert ("workers", "cuda") in pairs
     assert ("workers", "cpu") not in pairs
     resolved, ruled, _ = opened({"overlap": "off"})
-    assert not find_overlapped(ruled, resolved.config)
+    assert not find_overlapped(ruled, resolved.config, workshop.algorithm)
 
 
 @pytest.mark.parametrize("flags", [{"timesteps": 2048}, {"tune": False}])
 def test_short_runs_and_no_tune_follow_the_fixed_rules(flags: dict[str, Any]) -> None:
-    resolved, _, environment = opened(flags)
-    tuned = tune_run(resolved, environment, pytest.fail)
+    resolved, _, workshop = opened(flags)
+    tuned = tune_run(workshop, resolved, pytest.fail)
     assert tuned.entry is None
     assert tuned.resolved == resolved
 
 
 def test_auto_in_a_short_run_is_said_aloud() -> None:
-    resolved, _, environment = opened({"n_envs": "auto", "timesteps": 4096})
-    tuned = tune_run(resolved, environment, pytest.fail)
+    resolved, _, workshop = opened({"n_envs": "auto", "timesteps": 4096})
+    tuned = tune_run(workshop, resolved, pytest.fail)
     assert tuned.resolved.config.vector.n_envs == 8
     assert tuned.notes == ("n_envs=auto: the run is too short to be measured for, 8 are used",)
 
 
 def test_auto_without_tuning_is_refused() -> None:
-    resolved, _, environment = opened({"n_envs": "auto", "tune": False})
+    resolved, _, workshop = opened({"n_envs": "auto", "tune": False})
     with pytest.raises(ConfigError, match=r"n_envs=auto is left to the plan, and --no-tune makes none"):
-        tune_run(resolved, environment, pytest.fail)
+        tune_run(workshop, resolved, pytest.fail)
 
 
 def first_update(flags: dict[str, Any], folder: Path) -> RunDir:
@@ -213,7 +212,7 @@ def test_a_kept_plan_is_applied_stored_and_left_alone_by_resume(tmp_path: Path) 
     key = keep({})
     run = first_update({}, tmp_path)
     resolved = read_config(run.config_yaml)
-    assert (resolved.config.vector.n_envs, resolved.config.ppo.n_steps_per_env) == (4, 256)
+    assert (resolved.config.vector.n_envs, resolved.config.algorithm.n_steps_per_env) == (4, 256)
     assert resolved.sources["vector.n_envs"] == resolved.sources["vector.vector"] == "plan"
     plan = read_json(run.plan_json)
     assert plan["tuning"]["values"] == ENTRY["values"]
@@ -243,9 +242,9 @@ def test_what_is_given_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_a_plan_that_missed_is_measured_again_with_the_old_choice_in_hand() -> None:
     key = keep({"num_workers": 1, "vector": "workers"}, missed=True, steps_per_s=25_000.0)
-    resolved, _, environment = opened({"num_workers": 1, "vector": "workers"})
+    resolved, _, workshop = opened({"num_workers": 1, "vector": "workers"})
     said: list[str] = []
-    tuned = tune_run(resolved, environment, said.append)
+    tuned = tune_run(workshop, resolved, said.append)
     assert said[0] == "the last run missed its plan by over 15 %; measuring again"
     assert tuned.entry is not None
     assert "missed" not in tuned.entry
@@ -261,9 +260,10 @@ def test_an_environment_that_fails_while_timed_trains_without_a_plan() -> None:
     flags = {"env_kwargs": {"fail": "raise", "at": 1}, "timesteps": 10_000_000}
     resolved = resolve("mission_gym.env.toys:Faulty", flags | {"vector": "workers"})
     environment = open_environment(resolved.config, dict(resolved.config.env.env_kwargs))
-    key = make_plan_key(resolved, environment.spec)
+    workshop = Assembly(environment, algorithm_of(resolved.config))
+    key = make_plan_key(resolved, workshop.environment.spec)
     write_plan(key, {"steps_per_s": 1000.0})
-    tuned = tune_run(resolved, environment, lambda message: None)
+    tuned = tune_run(workshop, resolved, lambda message: None)
     assert tuned.entry is None
     assert tuned.notes[0].startswith("not tuned: environment 0, seed 0, episode 0, step 0: step() raised")
     with pytest.raises(Exception, match="the simulator fell over"):
@@ -296,7 +296,9 @@ def test_auto_is_for_new_runs(tmp_path: Path) -> None:
 
 
 def test_a_run_that_does_not_fit_is_refused_with_the_nearest() -> None:
-    _, ruled, environment = opened({"n_envs": 4, "vector": "workers", "num_workers": 2})
-    assert check_memory(ruled, environment.spec) > 300 << 20
+    _, ruled, workshop = opened({"n_envs": 4, "vector": "workers", "num_workers": 2})
+    assert check_memory(ruled, workshop.environment.spec, workshop.algorithm) > 300 << 20
     with pytest.raises(ConfigError, match=r"the run needs .* GB are free \(blocks of 4 envs x 128 steps"):
-        check_memory(ruled, environment.spec, EnvFacts(0.0, memory_bytes=1 << 50))
+        check_memory(
+            ruled, workshop.environment.spec, workshop.algorithm, EnvFacts(0.0, memory_bytes=1 << 50)
+        )

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mission_gym.config.layers import Resolved, read_config, resolve
+from mission_gym.algorithms.ppo import ALGORITHM
+from mission_gym.config.layers import Resolved
+from mission_gym.config.rules import finish
 from mission_gym.config.schema import ComputeSection
 from mission_gym.errors import ConfigError
 from mission_gym.plan import ways as choosing
 from mission_gym.plan.ways import Measured, Way, choose_way, list_ways
 from mission_gym.run import assemble
 from mission_gym.run.assemble import settle
+from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.start import resume_run, start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
@@ -26,7 +30,7 @@ SMALL = {
     "n_envs": 4, "n_steps_per_env": 16, "batch_size": 16, "n_epochs": 2, "timesteps": 192, "eval_freq": 0,
     "network_arch": "16", "seed": 3, "tensorboard": False, "vector": "serial",
 }  # fmt: skip
-CPU = Way("cpu", "numpy", "float32")
+CPU = Way("cpu", "compiled", "float32")
 TORCH = Way("cpu", "torch", "float32")
 TORCH16 = Way("cpu", "torch", "bf16")
 CUDA = Way("cuda", "torch", "float32")
@@ -46,9 +50,9 @@ MPS = Way("mps", "torch", "float32")
         ({"device": "cpu", "kernel": "torch"}, True, {"cpu": True, "cuda": True}, [TORCH, TORCH16]),
         ({"precision": "bf16"}, True, {"cpu": False}, [TORCH16]),
         ({"precision": "float32"}, False, {"cpu": True, "cuda": True}, [TORCH, CUDA]),
-        ({"kernel": "numpy"}, True, {"cpu": True, "cuda": True}, [CPU]),
-        ({"kernel": "numpy", "precision": "bf16"}, True, {"cpu": True}, []),
-        ({"kernel": "numpy", "device": "cuda"}, True, {"cpu": True, "cuda": True}, []),
+        ({"kernel": "compiled"}, True, {"cpu": True, "cuda": True}, [CPU]),
+        ({"kernel": "compiled", "precision": "bf16"}, True, {"cpu": True}, []),
+        ({"kernel": "compiled", "device": "cuda"}, True, {"cpu": True, "cuda": True}, []),
     ],
 )
 def test_ways_follow_from_the_config_and_the_machine(
@@ -75,8 +79,8 @@ def test_a_device_that_fails_is_left_out() -> None:
 
 
 def settled(**flags: Any) -> Resolved:
-    resolved = resolve("mission_gym.env.toys:DictMask", SMALL | flags)
-    return settle(resolved, open_environment(resolved.config, {}).spec)
+    resolved, _ = finish(resolve("mission_gym.env.toys:DictMask", SMALL | flags))
+    return settle(resolved, open_environment(resolved.config, {}).spec)[0]
 
 
 def test_a_machine_with_a_bf16_cpu_measures_and_says_so(
@@ -84,13 +88,13 @@ def test_a_machine_with_a_bf16_cpu_measures_and_says_so(
 ) -> None:
     """The machine is invented, the choice is made by invented times, the run is real."""
     monkeypatch.setattr(choosing, "_measured", {})
-    monkeypatch.setattr(assemble, "find_devices", lambda: {"cpu": True, "mps": False})
+    monkeypatch.setattr(choosing, "find_devices", lambda: {"cpu": True, "mps": False})
     times = {"float32": 0.02, "bf16": 0.008}
 
     def measure(learner: Any, *_: Any) -> float:
         return times[str(learner.kernel._precision).removeprefix("torch.").replace("bfloat", "bf")]
 
-    monkeypatch.setattr(assemble, "measure_gradient_step_s", measure)
+    monkeypatch.setattr(assemble, "load_algorithm", lambda name: replace(ALGORITHM, measure_update_s=measure))
     resolved = resolve("mission_gym.env.toys:DictMask", SMALL | {"runs_dir": str(tmp_path)})
     with start_run(resolved, lambda event: None) as session:
         compute, sources = session.config.compute, read_config(session.run.config_yaml).sources
@@ -102,21 +106,21 @@ def test_a_machine_with_a_bf16_cpu_measures_and_says_so(
     assert ways["cpu torch bf16"] == 0.008
     assert isinstance(ways["mps torch float32"], str)  # what torch says without such a device
     fact = next(fact for fact in plan["facts"] if fact["name"] == "learner")
-    assert "torch kernel, bf16, 1 thread; a gradient step: cpu torch float32 20 ms" in fact["reason"]
+    assert "torch kernel, bf16, 1 thread; learning from a step: cpu torch float32 2e+04 us" in fact["reason"]
 
 
 def test_with_only_a_plain_cpu_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choosing, "_measured", {})
-    monkeypatch.setattr(assemble, "find_devices", lambda: {"cpu": False})
+    monkeypatch.setattr(choosing, "find_devices", lambda: {"cpu": False})
     compute = settled().config.compute
     assert (compute.device, compute.kernel, compute.precision) == ("cpu", "torch", "float32")
     assert not choosing._measured
 
 
 def test_values_that_exclude_each_other_are_refused() -> None:
-    resolved = resolve("CartPole-v1", SMALL | {"kernel": "numpy", "precision": "bf16"})
+    resolved = resolve("CartPole-v1", SMALL | {"kernel": "compiled", "precision": "bf16"})
     spec = open_environment(resolved.config, {}).spec
-    message = r"kernel=numpy is not possible with device=auto and precision=bf16: it computes in float32"
+    message = r"kernel=compiled is not possible with device=auto and precision=bf16: it computes in float32"
     with pytest.raises(ConfigError, match=message):
         settle(resolved, spec)
     if not choosing.device_exists("cuda"):

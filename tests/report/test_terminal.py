@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from mission_gym.config.layers import resolve
 from mission_gym.report.terminal import LiveView
+from mission_gym.run.config import resolve
 from mission_gym.run.start import start_run
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")

@@ -6,11 +6,11 @@ import pytest
 
 import mission_gym as mg
 from mission_gym.cli.main import main
-from mission_gym.config.layers import resolve
 from mission_gym.errors import ConfigError
 from mission_gym.missions import CAPTURE_ID
 from mission_gym.missions.capture.scenario import SHIPPED
 from mission_gym.run.baselines import run_baselines
+from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.store.checkpoints import list_checkpoints
 

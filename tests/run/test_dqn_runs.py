@@ -10,10 +10,10 @@ import pytest
 from test_exact_resume import assert_equal_runs, drain, silent, stop_at_poll
 
 import mission_gym as mg
-from mission_gym.config.layers import resolve
 from mission_gym.errors import ConfigError
 from mission_gym.rollout.collector import clear_block
 from mission_gym.run.branch import branch_run
+from mission_gym.run.config import resolve
 from mission_gym.run.session import Session
 from mission_gym.run.start import resume_run, start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint, load_replay
@@ -151,7 +151,7 @@ def test_a_branch_goes_on_with_the_weights_and_an_empty_replay(tmp_path: Path) -
     flags = {"timesteps": 320, "learning_rate": 1e-4, "gamma": 0.9}
     with branch_run(RunRef(run, "last"), flags, said.append) as child:
         assert child.learner.replay.total == 0
-        assert child.config.dqn.gamma == 0.9
+        assert child.config.algorithm.gamma == 0.9
         drain(child)
     notes = next(event for event in said if event["event"] == "plan")["time/plan"]["notes"]
     assert "the replay is not carried over; learning goes on after 32 steps" in notes
@@ -215,7 +215,7 @@ REFUSED = [
         {"replay_size": "1e12"},
         r"a replay of 10+ transitions needs .* GB and .* free for it; use replay_size=",
     ),
-    (NOISY | {"kernel": "numpy"}, "kernel=numpy is not possible: it has no noisy layers"),
+    (NOISY | {"kernel": "compiled"}, "kernel=compiled is not possible: it has no noisy layers"),
     ({"env": "Pendulum-v1"}, r"algo=dqn needs one choice .*, and Pendulum-v1 acts with Box; use ppo"),
 ]
 
@@ -244,18 +244,18 @@ def test_an_unknown_environment_gets_the_device_profile(tmp_path: Path) -> None:
     flags = {"algo": "dqn", "runs_dir": str(tmp_path), "batch_size": 16, "tensorboard": False, "tune": False}
     with start_run(resolve("mission_gym.env.toys:Identity", flags), silent) as session:
         config, sources = session.config, resolved_sources(session)
-    assert (config.vector.n_envs, config.dqn.replay_size, config.policy.network_arch) == (
+    assert (config.vector.n_envs, config.algorithm.replay_size, config.policy.network_arch) == (
         1,
         10_000,
         (128, 128),
     )
-    assert config.dqn.batch_size == 16
+    assert config.algorithm.batch_size == 16
     assert sources["dqn.replay_size"] == "profile cpu: small networks and batches suit a processor"
     assert sources["dqn.batch_size"] == "flag --batch-size"
 
 
 def resolved_sources(session: Session) -> dict[str, str]:
-    from mission_gym.config.layers import read_config
+    from mission_gym.run.config import read_config
 
     return read_config(session.run.config_yaml).sources
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mission_gym.config.layers import resolve
 from mission_gym.errors import RunStateError
+from mission_gym.run.config import resolve
 from mission_gym.run.session import Session
 from mission_gym.run.start import resume_run, start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mission_gym.config.layers import resolve
 from mission_gym.errors import ConfigError, DiskError, EnvContractError, NotFiniteError, UsageError
+from mission_gym.run.config import resolve
 from mission_gym.run.start import resume_run, start_run
 from mission_gym.store.checkpoints import load_last_good
 from mission_gym.store.resolve import list_runs

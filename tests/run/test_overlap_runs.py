@@ -20,10 +20,10 @@ from test_exact_resume import (
 
 import mission_gym as mg
 from mission_gym.cli.main import main
-from mission_gym.config.layers import resolve
 from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError, EnvContractError, NotFiniteError, WorkerDied
 from mission_gym.plan.overlap import choose_overlap
+from mission_gym.run.config import resolve
 from mission_gym.run.start import resume_run
 from mission_gym.store.checkpoints import list_checkpoints, load_last_good
 from mission_gym.store.files import read_json

@@ -3,11 +3,11 @@
 import pytest
 
 import mission_gym as mg
-from mission_gym.config.layers import resolve
 from mission_gym.errors import ConfigError
 from mission_gym.missions import PLACEMENT_ID
 from mission_gym.missions.placement.rules import SHIPPED
 from mission_gym.run.baselines import run_baselines
+from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
 
 SMALL = {

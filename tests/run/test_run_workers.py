@@ -21,8 +21,8 @@ from test_exact_resume import (
 
 from mission_gym.check.repro import replay_bundle
 from mission_gym.cli.main import main
-from mission_gym.config.layers import resolve
 from mission_gym.errors import ConfigError, EnvFailure, WorkerDied
+from mission_gym.run.config import resolve
 from mission_gym.run.start import resume_run, start_run
 from mission_gym.store.rundir import RunDir
 

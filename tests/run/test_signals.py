@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mission_gym.config.layers import resolve
+from mission_gym.run.config import resolve
 from mission_gym.run.start import resume_run, start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
 from mission_gym.store.metrics import TIMED

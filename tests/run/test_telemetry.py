@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mission_gym.clock import ROLES
-from mission_gym.config.layers import resolve
 from mission_gym.monitor.speed import SpeedWatch
+from mission_gym.run.config import resolve
 from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
 from mission_gym.run.telemetry import measure_matmul_flops_per_s

@@ -16,8 +16,8 @@ from typing import Any
 
 from mission_gym.bench.contest import Row
 from mission_gym.clock import PhaseClock
-from mission_gym.config.layers import resolve
 from mission_gym.data import Progress
+from mission_gym.run.config import resolve
 from mission_gym.run.start import start_run
 
 _LIMIT = 0.01

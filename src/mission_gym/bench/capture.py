@@ -20,6 +20,7 @@ from mission_gym.config.layers import read_presets, values_for
 from mission_gym.data import Array
 from mission_gym.missions import CAPTURE_ID
 from mission_gym.missions.capture.vector_env import CaptureVectorEnv
+from mission_gym.run.config import schema
 
 ORIGINAL = "original (plain Python)"
 _ORIGINAL_STEPS, _ORIGINAL_TRAINING = 1750.0, 590.0
@@ -99,7 +100,7 @@ def _measure_memory() -> Row:
 
 def _measure_training(preset: str, num_updates: int) -> Row:
     """The whole training loop with a preset's sizes, after the first update."""
-    values = values_for(read_presets()[preset], "ppo")
+    values = values_for(read_presets()[preset], "ppo", schema())
     assert values is not None
     rollout = values["n_envs"] * values["n_steps_per_env"]
     flags = values | {

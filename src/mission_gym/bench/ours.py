@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mission_gym.bench.sides import Evaluation, Job, Result, Stopwatch
-from mission_gym.config.layers import resolve
+from mission_gym.run.config import resolve
 from mission_gym.run.evaluation import evaluate, policy_actor
 from mission_gym.run.open import open_run
 from mission_gym.run.start import start_run

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from mission_gym.bench.contest import OURS, Row, group_by_side, run_jobs
 from mission_gym.bench.sides import Job, Result
-from mission_gym.config.layers import resolve
 from mission_gym.procs import usable_cores
+from mission_gym.run.config import resolve
 from mission_gym.run.start import start_run
 
 _OFF = "overlap off"

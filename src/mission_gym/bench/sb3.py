@@ -19,11 +19,13 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
+from mission_gym.algorithms.dqn.section import DqnSection
+from mission_gym.algorithms.ppo.section import PpoSection
 from mission_gym.bench.sides import Evaluation, Job, Result, Stopwatch
-from mission_gym.config.layers import resolve
 from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config
 from mission_gym.data import Array, Leaves
+from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.evaluation import EvalResult, Suite, evaluate
 
@@ -54,7 +56,8 @@ def train(job: Job, folder: Path) -> Result:
 
 
 def _make_dqn(config: Config, form: Form) -> DQN:
-    dqn, policy = config.dqn, config.policy
+    dqn, policy = config.algorithm, config.policy
+    assert isinstance(dqn, DqnSection)
     extras = (dqn.double, dqn.dueling, dqn.prioritized, dqn.exploration == "noisy", policy.normalize_obs)
     assert not any(extras), "SB3's DQN has none of these: settings would differ"
     assert (dqn.n_step, dqn.tau, dqn.loss) == (1, 1.0, "huber"), "SB3's DQN has no others"
@@ -62,7 +65,7 @@ def _make_dqn(config: Config, form: Form) -> DQN:
     assert gradient_steps == int(gradient_steps), "SB3 makes whole gradient steps after each rollout"
     return DQN(
         "MlpPolicy",
-        make_vec_env(config.env.env_id, config.vector.n_envs, seed=config.run.seed, vec_env_cls=form),
+        make_vec_env(config.env.env_id, config.num_envs, seed=config.run.seed, vec_env_cls=form),
         train_freq=dqn.n_steps_per_env,
         gradient_steps=int(gradient_steps),
         batch_size=dqn.batch_size,
@@ -85,13 +88,12 @@ def _make_dqn(config: Config, form: Form) -> DQN:
 
 
 def _make_ppo(config: Config, form: Form) -> PPO:
-    ppo, policy = config.ppo, config.policy
+    ppo, policy = config.algorithm, config.policy
+    assert isinstance(ppo, PpoSection)
     assert ppo.ent_coef_final is None, "SB3 has no schedule of the entropy weight: settings would differ"
     assert policy.network is None, "SB3 can't take our networks: settings would differ"
     assert isinstance(ppo.batch_size, int)
-    env: VecEnv = make_vec_env(
-        config.env.env_id, config.vector.n_envs, seed=config.run.seed, vec_env_cls=form
-    )
+    env: VecEnv = make_vec_env(config.env.env_id, config.num_envs, seed=config.run.seed, vec_env_cls=form)
     if policy.normalize_obs or policy.normalize_returns:
         env = VecNormalize(
             env, norm_obs=policy.normalize_obs, norm_reward=policy.normalize_returns, gamma=ppo.gamma

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from mission_gym.bench.contest import Row
-from mission_gym.config.layers import resolve
+from mission_gym.run.config import resolve
 from mission_gym.run.start import start_run
 from mission_gym.vector.workers import WorkersVec
 

@@ -17,17 +17,18 @@ import psutil
 
 from mission_gym.bench.burn import measure_spins_per_us
 from mission_gym.bench.contest import Row
-from mission_gym.config.layers import Resolved, resolve
+from mission_gym.config.layers import Resolved
 from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
-from mission_gym.config.schema import Config
 from mission_gym.plan.costs import rehearse
 from mission_gym.plan.facts import Layout
+from mission_gym.plan.memory import layout_of
 from mission_gym.plan.tuner import tune_environment
-from mission_gym.plan.wishes import apply, fix_envs, layout_of, layout_values, make_wishes, place
+from mission_gym.plan.wishes import apply, fix_envs, layout_values, make_wishes
 from mission_gym.procs import usable_cores
-from mission_gym.run.assemble import one_blas_thread, settle
-from mission_gym.run.environment import Environment, open_environment
+from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
+from mission_gym.run.config import resolve
+from mission_gym.run.environment import open_environment
 
 _BURN = "mission_gym.bench.burn:Burn"
 _SIZES = (8, 32)  # environments of the grid, where they are open and a rollout has room for them
@@ -85,19 +86,21 @@ def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     resolved = choose_profile(resolve(case.env_id, case.flags | {"env_kwargs": kwargs}))
     first, _ = finish(fix_envs(resolved))
     environment = open_environment(first.config, kwargs)
-    entry = tune_environment(resolved, environment, grid.budget_s, lambda message: None)
-    chosen = _settle(resolved, environment, entry["values"])
+    workshop = Assembly(environment, algorithm_of(first.config))
+    entry = tune_environment(workshop, resolved, grid.budget_s, lambda message: None)
+    base = fix_envs(resolved)
+    chosen = workshop.settle(apply(base, entry["values"]))
     compute = {path: value for path, value in entry["values"].items() if path.startswith("compute.")}
     plans = {"chosen": chosen} | {
-        str(layout): _settle(resolved, environment, layout_values(layout, resolved.config) | compute)
-        for layout in _make_grid(resolved, environment, entry)
+        str(layout): workshop.settle(apply(base, layout_values(layout, resolved.config) | compute))
+        for layout in _make_grid(workshop, resolved, entry)
         if layout != layout_of(chosen)
     }
     rates: dict[str, list[float]] = {name: [] for name in plans}
     peaks: list[int] = []
     for _ in range(grid.repeats):
         for name, config in plans.items():
-            rate, most = _watch(lambda: rehearse(config, place(environment, config), grid.seconds))  # noqa: B023
+            rate, most = _watch(lambda: rehearse(workshop, config, grid.seconds))  # noqa: B023
             rates[name].append(rate)
             if name == "chosen":
                 peaks.append(most)
@@ -128,15 +131,9 @@ def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     }
 
 
-def _settle(resolved: Resolved, environment: Environment, values: dict[str, Any]) -> Config:
-    finished, _ = finish(apply(fix_envs(resolved), values))
-    return settle(finished, environment.spec).config
-
-
-def _make_grid(resolved: Resolved, environment: Environment, entry: dict[str, Any]) -> list[Layout]:
+def _make_grid(workshop: Assembly, resolved: Resolved, entry: dict[str, Any]) -> list[Layout]:
     """Every backend that may be chosen, one worker and one for each core, few and many environments."""
-    ruled = _settle(resolved, environment, {})
-    wishes = make_wishes(resolved, ruled, environment)
+    wishes = make_wishes(workshop, resolved, workshop.settle(fix_envs(resolved)))
     waits = entry["measured"]["env"]["cpu_share"] < 0.5
     backends = [*wishes.backends, *(["threads"] if waits else [])]
     rollout = wishes.layout.rollout

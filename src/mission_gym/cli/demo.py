@@ -12,12 +12,12 @@ import tyro
 from mission_gym.cli.flags import RUNS_DIR, parse
 from mission_gym.cli.output import note, show
 from mission_gym.cli.warming import compile_beside
-from mission_gym.config.layers import resolve
 from mission_gym.missions import CAPTURE_ID
 from mission_gym.report.formats import run_argument, show_count, show_path, show_rate
 from mission_gym.report.html import Picture, make_html
 from mission_gym.report.tables import view_results
 from mission_gym.report.terminal import LiveView
+from mission_gym.run.config import resolve
 from mission_gym.store.checkpoints import CheckpointInfo, list_checkpoints
 from mission_gym.store.files import write_atomic
 from mission_gym.store.resolve import RunRef
@@ -55,7 +55,7 @@ def demo(args: Sequence[str]) -> int:
         "env_kwargs": [f"level={flags.level}"],
     }  # fmt: skip
     resolved = resolve(CAPTURE_ID, _VALUES | values)
-    wait = compile_beside(CAPTURE_ID, learner=True)
+    wait = compile_beside(CAPTURE_ID, algo=resolved.config.run.algo)
     from mission_gym.run.start import start_run
 
     wait()

@@ -13,10 +13,11 @@ from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints, is_typedd
 
 import tyro
 
-from mission_gym.config.layers import resolve
-from mission_gym.config.schema import Config, FieldInfo, describe_fields
+from mission_gym.config.fields import FieldInfo
+from mission_gym.config.schema import Config
 from mission_gym.errors import UsageError, nearest
 from mission_gym.report.formats import show_value
+from mission_gym.run.config import resolve, schema
 
 T = TypeVar("T")
 Switch = tyro.conf.FlagCreatePairsOff[bool]
@@ -102,7 +103,7 @@ def parse(kind: type[T], args: Sequence[str], command: str, text: str) -> T:
 
 def _refuse_doubles(args: Sequence[str]) -> None:
     """A flag given twice would be taken once, without a word."""
-    aliases = {alias: info.name for info in describe_fields() for alias in info.aliases}
+    aliases = {alias: info.name for info in schema().fields for alias in info.aliases}
     seen: dict[str, str] = {}
     for arg in args:
         if not arg.startswith("--") or arg == "--set" or arg.startswith("--set="):
@@ -120,25 +121,25 @@ def with_values(base: type[T], skip: Sequence[str] = ()) -> type[T]:
     groups: dict[str, Given] = {}
     for name, infos in _by_name().items():
         if name not in ("env_id", *skip):
-            groups.setdefault(infos[0].path.split(".")[0], {})[name] = _flag(infos)
+            groups.setdefault(infos[0].section, {})[name] = _flag(infos)
     fields: list[Any] = []
     for section, flags in groups.items():
         kind: Any = TypedDict(section, flags, total=False)  # type: ignore[misc]
-        kind.__doc__ = (Config.model_fields[section].annotation or Config).__doc__
+        kind.__doc__ = schema().sections[section].__doc__
         fields.append((section, kind, field(default_factory=dict)))
     return make_dataclass(base.__name__, fields, bases=(base,), kw_only=True)
 
 
 def given_values(flags: Any) -> Given:
     """The config values that were given as flags, by field name."""
-    sections = (getattr(flags, section, {}) for section in Config.model_fields)
+    sections = (getattr(flags, section, {}) for section in schema().sections)
     return {name: value for values in sections for name, value in values.items()}
 
 
 def _by_name() -> dict[str, list[FieldInfo]]:
     """The fields by name: one flag stands for the fields of all algorithms that are called so."""
     named: dict[str, list[FieldInfo]] = {}
-    for info in describe_fields():
+    for info in schema().fields:
         named.setdefault(info.name, []).append(info)
     return named
 
@@ -153,7 +154,7 @@ def _flag(infos: Sequence[FieldInfo]) -> Any:
     default = f"(default: {show_value(info.default)})" if info.default not in ("", {}, ()) else ""
     text = info.description
     for other in infos[1:]:
-        algo = other.path.split(".")[0]
+        algo = other.section
         if other.default != info.default:
             default = f"{default[:-1]}, {algo}: {show_value(other.default)})"
         if other.description != info.description:

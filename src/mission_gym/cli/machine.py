@@ -11,18 +11,17 @@ import tyro
 
 from mission_gym.cli.flags import AS_JSON, LayerFlags, ReadFlags, Switch, given_values, parse, with_values
 from mission_gym.cli.output import messages_to_stderr, note, show
-from mission_gym.config.layers import resolve
-from mission_gym.config.schema import describe_fields
 from mission_gym.config.sizes import parse_duration_s
 from mission_gym.errors import UsageError
 from mission_gym.report.scaling import draw_scaling, view_advice
 from mission_gym.report.tables import view_findings
+from mission_gym.run.config import resolve, schema
 
 _LEAST_BUDGET_S = 2.0
 # Fields that a plan does not depend on.
 _NO_MATTER = [
     field.name
-    for field in describe_fields()
+    for field in schema().fields
     if field.path.split(".")[0] in ("evaluation", "checkpoints", "run") and field.name != "algo"
 ]
 
@@ -64,7 +63,7 @@ def tune(args: Sequence[str]) -> int:
         config_file=flags.config,
         preset=flags.preset,
     )
-    from mission_gym.plan.advice import advise
+    from mission_gym.run.tune import advise
 
     with messages_to_stderr():
         document = advise(resolved, budget_s, note, retune=flags.retune)

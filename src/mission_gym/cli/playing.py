@@ -24,7 +24,7 @@ def play(args: Sequence[str]) -> int:
     """`mission-gym play ENV`."""
     flags = parse(PlayFlags, args, "play", "Play an environment with the keyboard, in a window.")
     env = flags.config().env
-    compile_beside(env.env_id, learner=False)
+    compile_beside(env.env_id)
     from mission_gym.env.factory import EnvRequest
     from mission_gym.films.by_hand import play_by_hand
 

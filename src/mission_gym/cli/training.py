@@ -13,12 +13,13 @@ import tyro
 from mission_gym.cli.flags import RUNS_DIR, LayerFlags, RunName, Switch, given_values, parse, with_values
 from mission_gym.cli.output import note
 from mission_gym.cli.warming import compile_beside
-from mission_gym.config.layers import Resolved, resolve
+from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import DEFAULT_ENV_ID
 from mission_gym.config.sizes import parse_count
 from mission_gym.errors import UsageError
 from mission_gym.report.formats import run_argument
 from mission_gym.report.terminal import LiveView
+from mission_gym.run.config import resolve
 from mission_gym.store.resolve import find_run
 
 Listener = Callable[[dict[str, Any]], None]
@@ -65,7 +66,7 @@ class BranchFlags(LayerFlags):
 def train(args: Sequence[str]) -> int:
     """`mission-gym train [ENV]`."""
     resolved = read_training(args)
-    wait = compile_beside(resolved.config.env.env_id, learner=resolved.config.run.algo == "ppo")
+    wait = compile_beside(resolved.config.env.env_id, algo=resolved.config.run.algo)
     from mission_gym.run.start import start_run
 
     wait()

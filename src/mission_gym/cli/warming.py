@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from mission_gym.algorithms import load_algorithm
 from mission_gym.cli.output import note
 from mission_gym.missions import CAPTURE_ID, PLACEMENT_ID
 
@@ -13,26 +14,25 @@ _SIMULATORS = {
     CAPTURE_ID: "mission_gym.missions.capture.simulator",
     PLACEMENT_ID: "mission_gym.missions.placement.simulator",
 }
-_LEARNER = "mission_gym.learner.numpy_kernel"
 _PATIENCE_S = 1.0  # to load what was compiled from the disk takes about half a second
 
 
-def compile_beside(env_id: str, *, learner: bool) -> Callable[[], None]:
+def compile_beside(env_id: str, *, algo: str | None = None) -> Callable[[], None]:
     """Begin to compile what the command will need; what comes back waits for the end."""
-    parts = {"simulator": _SIMULATORS.get(env_id), "learner": _LEARNER if learner else None}
+    parts = {"simulator": _SIMULATORS.get(env_id), "learner": load_algorithm(algo).compiled if algo else None}
     thread = threading.Thread(target=_compile, args=(parts,), daemon=True)
     thread.start()
 
     def wait() -> None:
-        importlib.import_module("mission_gym.learner.torch_kernel")  # takes seconds, so now
+        importlib.import_module("mission_gym.policy.torch_form")  # torch takes seconds, so now
         thread.join()  # a plan that measured the compiler would be wrong
 
     return wait
 
 
-def _compile(parts: dict[str, str | None]) -> None:
+def _compile(parts: Mapping[str, str | None]) -> None:
     for name, module_name in parts.items():
-        if module_name is not None:
+        if module_name:
             _compile_part(name, module_name)
 
 

@@ -10,25 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 from pydantic import ValidationError
 
+from mission_gym.config.fields import Schema
 from mission_gym.config.plain import read_yaml, to_plain
-from mission_gym.config.schema import ALGORITHMS, DEFAULT_ENV_ID, Config, describe_fields
+from mission_gym.config.schema import DEFAULT_ENV_ID, Config, Settled, settle_types
 from mission_gym.errors import ConfigError, nearest
 
-# Names and aliases to paths, as files and --set write them.
-_PATH_OF_KEY = {
-    f"{field.path.split('.')[0]}.{name}": field.path
-    for field in describe_fields()
-    for name in (field.name, *field.aliases)
-}
-_PATHS = list(dict.fromkeys(_PATH_OF_KEY.values()))
-_SECTIONS_TEXT = ", ".join(Config.model_fields)
 _EXPLICIT = ("flag ", "--set ", "config ")
 _VIA = " via config "
 
@@ -47,6 +40,12 @@ class Resolved:
 
     config: Config
     sources: dict[str, str]
+    schema: Schema
+
+    @cached_property
+    def settled(self) -> Settled:
+        """The config in the types that know no `auto`, once none is left."""
+        return settle_types(self.config)
 
     def explicit(self, path: str) -> bool:
         """Tell whether the user gave this value (flag, --set or --config)."""
@@ -54,7 +53,7 @@ class Resolved:
 
     def entries(self) -> _Layer:
         """Return every value with its source, as one layer."""
-        return {path: _Entry(self.config.value(path), self.sources[path]) for path in _PATHS}
+        return {path: _Entry(self.config.value(path), source) for path, source in self.sources.items()}
 
     @property
     def preset(self) -> str | None:
@@ -64,16 +63,8 @@ class Resolved:
 
     def with_values(self, values: Mapping[str, Any], source: str) -> Resolved:
         """Return a copy with the values at these paths replaced and checked."""
-        return _build(self.entries() | {path: _Entry(value, source) for path, value in values.items()}, [])
-
-
-@cache
-def _paths_of_names(algo: str) -> dict[str, str]:
-    """Names and aliases to paths, as flags, presets and settings write them; the algorithm's own first."""
-    paths: dict[str, str] = {}
-    for key, path in sorted(_PATH_OF_KEY.items(), key=lambda item: not item[0].startswith(f"{algo}.")):
-        paths.setdefault(key.split(".")[1], path)
-    return paths
+        changed = {path: _Entry(value, source) for path, value in values.items()}
+        return _build(self.schema, self.entries() | changed, [])
 
 
 @cache
@@ -88,10 +79,10 @@ def read_settings() -> dict[str, dict[str, Any]]:
     return _read_shipped("settings.yaml")
 
 
-def values_for(row: Mapping[str, Any], algo: str) -> dict[str, Any] | None:
+def values_for(row: Mapping[str, Any], algo: str, schema: Schema) -> dict[str, Any] | None:
     """Return what a preset or settings say for an algorithm; None if that is nothing."""
-    own = row if algo == ALGORITHMS[0] else row.get(algo)
-    no_values = (*ALGORITHMS, "cores")
+    own = row if algo == next(iter(schema.algorithms)) else row.get(algo)
+    no_values = (*schema.algorithms, "cores")
     return None if own is None else {name: value for name, value in own.items() if name not in no_values}
 
 
@@ -101,6 +92,7 @@ def _read_shipped(name: str) -> dict[str, dict[str, Any]]:
 
 
 def resolve(
+    schema: Schema,
     env_id: str | None,
     flags: Mapping[str, Any],
     *,
@@ -117,15 +109,16 @@ def resolve(
     problems: list[str] = []
     later: list[str] = []  # problems below the flags
     below = [
-        _place(_split_sets(sets, later), _PATH_OF_KEY, later),
-        _place_file(config_file, later) if config_file else {},
+        _place(_split_sets(sets, later), schema.path_of_key, later),
+        _place_file(schema, config_file, later) if config_file else {},
     ]
-    algo = _choose_algo(flags, _overlay(below), base)
+    algo = _choose_algo(schema, flags, _overlay(below), base)
+    names = schema.paths_of_names(algo)
     given = [] if env_id is None else [("env_id", env_id, "flag ENV")]
     given += [(name, value, _flag_text(name, value)) for name, value in flags.items()]
-    layers = [_place(given, _paths_of_names(algo), problems), *below]
+    layers = [_place(given, names, problems), *below]
     problems += later
-    layers.append(_place_preset(preset, algo, problems) if preset else {})
+    layers.append(_place_preset(schema, preset, algo, problems) if preset else {})
     entries = _overlay(layers)
     if layers[-1] and not any(entries[path] == entry for path, entry in layers[-1].items()):
         problems.append(
@@ -136,29 +129,31 @@ def resolve(
     else:
         chosen = entries.get("env.env_id")
         name = str(chosen.value) if chosen else DEFAULT_ENV_ID
-        values = values_for(read_settings().get(name, {}), algo) or {}
+        values = values_for(read_settings().get(name, {}), algo, schema) or {}
         shipped = [(key, value, f"settings {name}") for key, value in values.items()]
-        entries = _overlay([entries, _place(shipped, _paths_of_names(algo), problems)])
-    return _build(entries, problems)
+        entries = _overlay([entries, _place(shipped, names, problems)])
+    return _build(schema, entries, problems)
 
 
-def _choose_algo(flags: Mapping[str, Any], below: _Layer, base: Resolved | None) -> str:
+def _choose_algo(schema: Schema, flags: Mapping[str, Any], below: _Layer, base: Resolved | None) -> str:
     """The algorithm whose fields are meant; an unknown one is told of with the other values."""
     entry = below.get("run.algo")
-    default = base.config.run.algo if base is not None else ALGORITHMS[0]
+    default = base.config.run.algo if base is not None else next(iter(schema.algorithms))
     return str(flags.get("algo", entry.value if entry else default))
 
 
-def read_config(path: Path) -> Resolved:
+def read_config(schema: Schema, path: Path) -> Resolved:
     """Read a run's own config.yaml, each value with the source that it had when the run was made."""
     problems: list[str] = []
-    entries = _place_file(path, problems)
-    return _build({key: _Entry(value, _origin(source)) for key, (value, source) in entries.items()}, problems)
+    entries = _place_file(schema, path, problems)
+    own = {key: _Entry(value, _origin(source)) for key, (value, source) in entries.items()}
+    return _build(schema, own, problems)
 
 
 def format_config(resolved: Resolved) -> str:
     """Return the text of config.yaml: plain values by section and the `sources:` map; valid as --config."""
-    content = {**to_plain(resolved.config.model_dump()), "sources": resolved.sources}
+    values = {name: section.model_dump() for name, section in resolved.config.sections().items()}
+    content = {**to_plain(values), "sources": resolved.sources}
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
@@ -209,7 +204,7 @@ def _split_sets(sets: Sequence[str], problems: list[str]) -> list[tuple[str, Any
     return items
 
 
-def _place_preset(preset: str, algo: str, problems: list[str]) -> _Layer:
+def _place_preset(schema: Schema, preset: str, algo: str, problems: list[str]) -> _Layer:
     presets = read_presets()
     if preset not in presets:
         known = ", ".join(presets)
@@ -217,16 +212,16 @@ def _place_preset(preset: str, algo: str, problems: list[str]) -> _Layer:
             f"preset {preset!r} is unknown{nearest(preset, presets)}; choose one of {known} [--preset]"
         )
         return {}
-    values = values_for(presets[preset], algo)
+    values = values_for(presets[preset], algo, schema)
     if values is None:
-        known = ", ".join(name for name, row in presets.items() if values_for(row, algo) is not None)
+        known = ", ".join(name for name, row in presets.items() if values_for(row, algo, schema) is not None)
         problems.append(f"preset {preset} is not for {algo}; choose one of {known} [--preset]")
         return {}
     items = [(name, value, f"preset {preset}") for name, value in values.items()]
-    return _place(items, _paths_of_names(algo), problems)
+    return _place(items, schema.paths_of_names(algo), problems)
 
 
-def _place_file(path: Path, problems: list[str]) -> _Layer:
+def _place_file(schema: Schema, path: Path, problems: list[str]) -> _Layer:
     """Make a layer of a config file; a value in its `sources:` map keeps that source, `via` the file."""
     where = f"config {path}"
     try:
@@ -248,50 +243,66 @@ def _place_file(path: Path, problems: list[str]) -> _Layer:
         return {}
     items: list[tuple[str, Any, str]] = []
     for section, fields in content.items():
-        if section not in Config.model_fields:
-            hint = nearest(str(section), Config.model_fields)
-            if section in (paths := _paths_of_names(ALGORITHMS[0])):
+        if section not in schema.sections:
+            hint, known = nearest(str(section), schema.sections), ", ".join(schema.sections)
+            paths = schema.paths_of_names(next(iter(schema.algorithms)))
+            if section in paths:
                 hint = f"; write the field below `{paths[section].split('.')[0]}:`"
-            problems.append(
-                f"{section!r} is not a section{hint}; the sections are {_SECTIONS_TEXT} [{where}]"
-            )
+            problems.append(f"{section!r} is not a section{hint}; the sections are {known} [{where}]")
         elif isinstance(fields, dict):
             for name, value in fields.items():
                 key = f"{section}.{name}"
-                origin = sources.get(_PATH_OF_KEY.get(key))
+                origin = sources.get(schema.path_of_key.get(key))
                 items.append((key, value, f"{_origin(str(origin))}{_VIA}{path}" if origin else where))
         elif fields is not None:
             problems.append(f"section {section!r} holds {fields!r}; write its fields below it [{where}]")
-    return _place(items, _PATH_OF_KEY, problems)
+    return _place(items, schema.path_of_key, problems)
 
 
-def _build(entries: _Layer, problems: list[str]) -> Resolved:
+def _build(schema: Schema, entries: _Layer, problems: list[str]) -> Resolved:
     """Check the values against the schema; every missing one gets its default."""
-    sections: dict[str, dict[str, Any]] = {section: {} for section in Config.model_fields}
+    problems = list(problems)
+    algo = str(entries["run.algo"].value) if "run.algo" in entries else next(iter(schema.algorithms))
+    for field in schema.fields:
+        entry = entries.get(field.path)
+        if field.choices and entry is not None and entry.value not in field.choices:
+            known = ", ".join(map(repr, field.choices))
+            hint = nearest(str(entry.value), field.choices)
+            problems.append(f"{field.name}={entry.value} should be one of {known}{hint} [{entry.source}]")
+    strange = schema.algorithms.keys() - {algo}
+    if algo not in schema.algorithms:
+        raise ConfigError(problems)
+    by_section: dict[str, dict[str, Any]] = {section: {} for section in schema.sections}
     for path, entry in entries.items():
         section, name = path.split(".")
-        sections[section][name] = entry.value
-    try:
-        config = Config.model_validate(sections)
-    except ValidationError as error:
-        problems = problems + _explain(error, entries)
+        by_section[section][name] = entry.value
+        if section in strange and entry.source.startswith(_EXPLICIT):
+            why = f"it is a field of {section}, and the run is of {algo}"
+            problems.append(f"{name}={entry.value} is not used: {why} [{entry.source}]")
+    made: dict[str, Any] = {}
+    for section in [name for name in by_section if name not in strange]:
+        try:
+            checked = schema.sections[section].model_validate(by_section[section])
+            made["algorithm" if section == algo else section] = checked
+        except ValidationError as error:
+            problems += _explain(error, section, entries)
     if problems:
         raise ConfigError(problems)
-    return Resolved(config, {path: entries[path].source if path in entries else "default" for path in _PATHS})
+    sources = {path: entries[path].source if path in entries else "default" for path in schema.paths(algo)}
+    return Resolved(Config(**made), sources, schema)
 
 
-def _explain(error: ValidationError, entries: _Layer) -> list[str]:
+def _explain(error: ValidationError, section: str, entries: _Layer) -> list[str]:
     """Say pydantic's errors in our form, the first of each field."""
     explained: dict[str, str] = {}
     for item in error.errors(include_url=False):
-        path = ".".join(str(part) for part in item["loc"][:2])
-        if path in explained:
+        name = str(item["loc"][0])
+        if name in explained:
             continue
-        value, source = entries[path]
-        name = path.split(".")[1]
+        value, source = entries[f"{section}.{name}"]
         if item["type"] == "value_error":
-            explained[path] = f"{name}: {item['ctx']['error']} [{source}]"
+            explained[name] = f"{name}: {item['ctx']['error']} [{source}]"
         else:
             rule = re.sub(r"^(Input|String|Tuple) ", "", item["msg"])
-            explained[path] = f"{name}={value} {rule} [{source}]"
+            explained[name] = f"{name}={value} {rule} [{source}]"
     return list(explained.values())

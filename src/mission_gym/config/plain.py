@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -21,6 +22,31 @@ def read_yaml(text: str, where: str) -> Any:
         ) from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: what looks like a date and is none
         raise ConfigError(f"this is not valid YAML: {_brief(error)}; correct it [{where}]") from error
+
+
+class Stored(NamedTuple):
+    """A value of a run's config.yaml, and where it came from."""
+
+    value: Any
+    source: str
+
+
+def read_stored(path: Path) -> dict[str, Stored]:
+    """The values of a run's own config.yaml by `section.field`, as they stand there; ConfigError if it is not
+    one. Needs no schema: what reads runs need not know the algorithms."""
+    where = f"config {path}"
+    try:
+        content = read_yaml(path.read_text("utf-8"), where)
+    except OSError as error:
+        raise ConfigError(f"the file can't be read: {error.strerror}; check the path [{where}]") from error
+    sources = content.pop("sources", None) if isinstance(content, dict) else None
+    if not isinstance(sources, dict) or not all(isinstance(fields, dict) for fields in content.values()):
+        raise ConfigError(f"this is not the config.yaml of a run [{where}]")
+    return {
+        f"{section}.{name}": Stored(value, str(sources.get(f"{section}.{name}", "default")))
+        for section, fields in content.items()
+        for name, value in fields.items()
+    }
 
 
 def _brief(error: Exception) -> str:

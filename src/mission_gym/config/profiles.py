@@ -8,18 +8,18 @@ _REASONS = {"gpu": "wide batches keep a device busy", "cpu": "small networks and
 
 
 def choose_profile(resolved: Resolved) -> Resolved:
-    """The profile of the learner's device: without tuning, and for DQN, whose plan begins from it."""
-    compute = resolved.config.compute
-    if compute.tune and resolved.config.run.algo != "dqn":
+    """The profile of the learner's device, for algorithms that begin from it."""
+    if not resolved.config.algorithm.BEGINS_FROM_PROFILE:
         return resolved
-    return with_profile(resolved, "cpu" if compute.device == "auto" else compute.device)
+    device = resolved.config.compute.device
+    return with_profile(resolved, "cpu" if device == "auto" else device)
 
 
 def with_profile(resolved: Resolved, device: str) -> Resolved:
     """Fill the values that are still defaults from the device's row for the chosen algorithm."""
     name = "cpu" if device == "cpu" else "gpu"
     algo = resolved.config.run.algo
-    values = values_for(read_presets()[name], algo) or {}
+    values = values_for(read_presets()[name], algo, resolved.schema) or {}
     sections = (f"{algo}.", "vector.", "policy.")
     paths = {path.split(".")[1]: path for path in resolved.sources if path.startswith(sections)}
     chosen = {

@@ -1,7 +1,7 @@
 """The schema: every field of a run, its type, bounds, default and the one text that describes it.
 
 Field names equal their flags: `vector.n_envs` is `--n-envs`. They are unique but for the sections of the
-algorithms: `--gamma` means that of the chosen one.
+algorithms, which come from above (`fields`): `--gamma` means that of the chosen one.
 Text is accepted wherever a flag or a file may hold it: `500k`, `3e-4`, `5m`, `1024,512`, `none`.
 """
 
@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import operator
 import re
-import types
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from mission_gym.config.dqn import DqnSection
 from mission_gym.config.types import (
     NONE,
     SWITCH,
@@ -26,7 +24,7 @@ from mission_gym.config.types import (
     Kwargs,
     LayerSizes,
     Number,
-    NumEnvs,
+    OneOf,
     RunName,
     Section,
     Whole,
@@ -35,7 +33,10 @@ from mission_gym.config.types import (
 )
 from mission_gym.errors import ConfigError
 
-ALGORITHMS = ("ppo", "dqn")  # each with a section of its own
+if TYPE_CHECKING:
+    from mission_gym.config.layers import Resolved
+    from mission_gym.config.rules import Unused
+
 DEFAULT_ENV_ID = "mission_gym/Capture-v0"
 _STOP_WHEN = re.compile(
     r"\s*([^<>=]*[^<>=\s])\s*(>=|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*", re.IGNORECASE
@@ -71,6 +72,11 @@ def _stop_when(text: str) -> str:
 StopText = Annotated[str, AfterValidator(value_error(_stop_when))]
 
 
+def _kernel_name(value: Any) -> Any:
+    """The compiled kernel was called `numpy` in configs before 0.1."""
+    return "compiled" if value == "numpy" else value
+
+
 class EnvSection(Section):
     """Which environment is trained."""
 
@@ -84,7 +90,7 @@ class EnvSection(Section):
 class VectorSection(Section):
     """How environments are stepped."""
 
-    vector: Literal["auto", "serial", "workers", "threads", "batched"] = Field(
+    vector: Annotated[str, OneOf("backends", "auto")] = Field(
         "auto",
         description="Backend: serial steps in this process, workers in several others, threads in one other"
         " (for environments that wait), batched takes a vector environment.",
@@ -94,7 +100,7 @@ class VectorSection(Section):
         description="What a rollout is made of: all, one segment of every environment, or first_ready, those"
         " that are finished first, so that a slow environment does not stall the rest.",
     )
-    n_envs: NumEnvs = Field(
+    n_envs: FromOneOrAuto = Field(
         8,
         description="Environments stepped together; the rollout grows with them. auto: measured, and the"
         " rollout is held.",
@@ -105,40 +111,6 @@ class VectorSection(Section):
     )
     max_restarts: Whole = Field(
         5, ge=0, description="Restarts of an environment without a finished episode in between."
-    )
-
-
-class PpoSection(Section):
-    """The hyperparameters of PPO."""
-
-    n_steps_per_env: Whole = Field(128, ge=1, description="Steps of each environment in a rollout.")
-    batch_size: FromOneOrAuto = Field(
-        "auto", description="Rows of a minibatch; divides the rollout. auto: about a quarter of it."
-    )
-    n_epochs: Whole = Field(10, ge=1, description="Passes over each rollout.")
-    learning_rate: Number = Field(3e-4, gt=0, description="Step size of Adam.")
-    learning_rate_final: Annotated[Number | None, NONE] = Field(
-        None, ge=0, description="Learning rate at the last step, reached linearly. none: constant."
-    )
-    gamma: Number = Field(0.99, ge=0, le=1, description="Discount of a reward one step later.")
-    gae_lambda: Number = Field(
-        0.95, ge=0, le=1, description="Decay of the advantage's trace: 0 trusts values, 1 trusts returns."
-    )
-    clip_range: Number = Field(0.2, gt=0, description="How far the probability ratio may leave 1.")
-    clip_range_final: Annotated[Number | None, NONE] = Field(
-        None, ge=0, description="Clip range at the last step, reached linearly. none: constant."
-    )
-    ent_coef: Number = Field(0.0, ge=0, description="Weight of the entropy bonus, for exploration.")
-    ent_coef_final: Annotated[Number | None, NONE] = Field(
-        None, ge=0, description="Entropy weight at the last step, reached linearly. none: constant."
-    )
-    vf_coef: Number = Field(0.5, ge=0, description="Weight of the value loss.")
-    max_grad_norm: Number = Field(0.5, gt=0, description="Norm to which gradients are clipped.")
-    target_kl: Annotated[Number | None, NONE] = Field(
-        None, gt=0, description="KL divergence that ends an update after the running epoch. none: no limit."
-    )
-    normalize_advantage: bool = Field(
-        True, description="Scale advantages to mean 0, deviation 1 per minibatch."
     )
 
 
@@ -168,8 +140,10 @@ class ComputeSection(Section):
     acting_rows: FromOneOrAuto = Field(
         "auto", description="Environments acted for at once; part of the numbers of a run."
     )
-    kernel: Literal["auto", "numpy", "torch"] = Field(
-        "auto", description="Which update kernel the learner runs."
+    kernel: Annotated[Literal["auto", "compiled", "torch"], BeforeValidator(_kernel_name)] = Field(
+        "auto",
+        description="What makes the gradient steps: torch, or its compiled twin, for MLPs on the CPU, which"
+        " proves its numbers against torch before it is used.",
     )
     overlap: Annotated[Literal["auto", "on", "off"], SWITCH] = Field(
         "auto",
@@ -211,7 +185,7 @@ class CheckpointSection(Section):
 class RunSection(Section):
     """What the run is and when it ends."""
 
-    algo: Literal["ppo", "dqn"] = Field("ppo", description="Learning algorithm.")
+    algo: Annotated[str, OneOf("algorithms")] = Field("ppo", description="Learning algorithm.")
     timesteps: Whole = Field(
         1_000_000, ge=1, description="Steps to train, rounded up to whole rollouts: 500k, 50M, 1e6."
     )
@@ -233,13 +207,43 @@ class RunSection(Section):
     )
 
 
+class AlgorithmSection(Section):
+    """What every algorithm's section has, and what the rules ask of it. The rest of it is its own."""
+
+    n_steps_per_env: Whole
+    batch_size: FromOneOrAuto
+    gamma: Number
+    learning_rate: Number
+
+    FALLING: ClassVar[tuple[str, ...]] = ("learning_rate",)  # fields that may fall to their `_final`
+    COSTS: ClassVar[frozenset[str]] = frozenset()  # what the cost of a step of training depends on
+    EFFECTS: ClassVar[Mapping[str, str]] = {}  # by path: what a change means for what was learned
+    UNUSED: ClassVar[tuple[Unused, ...]] = ()  # explicit values that a run may not use
+    BEGINS_FROM_PROFILE: ClassVar[bool] = False  # whether the device's profile stands in for defaults
+    SETTLED: ClassVar[type[SettledAlgorithm]]  # the same section without `auto`
+
+    @classmethod
+    def fit(cls, resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
+        """Resolve what is `auto` by arithmetic, and add a problem for what does not fit together."""
+        return resolved
+
+    def names_that_fall(self) -> list[str]:
+        """What moves with the absolute step over the whole run."""
+        return [name for name in self.FALLING if getattr(self, f"{name}_final") is not None]
+
+
+class SettledAlgorithm(AlgorithmSection):
+    """The section of an algorithm in a settled config."""
+
+    batch_size: Whole
+
+
 class Config(Section):
-    """Every value of a run, by section. `layers` builds it; `auto` is left until `rules.finish`."""
+    """Every value of a run, by section; `auto` may be left. `layers` builds it."""
 
     env: EnvSection
     vector: VectorSection
-    ppo: PpoSection
-    dqn: DqnSection
+    algorithm: AlgorithmSection  # that of the chosen one; in files and paths under its own name
     policy: PolicySection
     compute: ComputeSection
     evaluation: EvaluationSection
@@ -247,60 +251,69 @@ class Config(Section):
     run: RunSection
 
     @property
-    def algorithm(self) -> PpoSection | DqnSection:
-        """The section of the chosen algorithm."""
-        return self.dqn if self.run.algo == "dqn" else self.ppo
+    def num_envs(self) -> int:
+        """Environments, whose number is known by now: `auto` was left to the plan."""
+        assert isinstance(self.vector.n_envs, int), "n_envs=auto was not planned"
+        return self.vector.n_envs
 
     @property
     def rollout_size(self) -> int:
         """Steps of one rollout over all environments."""
-        return self.vector.n_envs * self.algorithm.n_steps_per_env
+        return self.num_envs * self.algorithm.n_steps_per_env
+
+    def sections(self) -> dict[str, Section]:
+        """The sections under the names that files and paths give them."""
+        own = {name: getattr(self, name) for name in type(self).model_fields}
+        return {self.run.algo if name == "algorithm" else name: section for name, section in own.items()}
 
     def value(self, path: str) -> Any:
         """Return the value at `section.field`."""
-        return operator.attrgetter(path)(self)
+        section, name = path.split(".")
+        return getattr(self.algorithm if section == self.run.algo else getattr(self, section), name)
 
 
-class FieldInfo(NamedTuple):
-    """One field, for flags and documentation."""
-
-    path: str  # section.field
-    name: str  # the field; its flag has dashes for underscores
-    type_text: str
-    default: Any
-    description: str
-    aliases: tuple[str, ...]
+class SettledVector(VectorSection):
+    n_envs: int
+    num_workers: int
 
 
-_ALIASES = {"n_steps": "n_steps_per_env"}
+class SettledCompute(ComputeSection):
+    threads: int
+    acting: Literal["numpy", "torch"]
+    acting_rows: int
+    overlap: Literal["on", "off"]
 
 
-def _type_text(annotation: Any) -> str:
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _type_text(arguments[0])
-    if origin is Literal:
-        return "|".join(arguments)
-    if origin in (Union, types.UnionType):
-        return "|".join(_type_text(argument) for argument in arguments)
-    if origin is tuple:
-        inner = _type_text(arguments[0])
-        return f"{inner},..." if inner == "int" else f"{inner} ..."
-    if origin is dict:
-        return "key=value ..."
-    return "none" if annotation is type(None) else str(annotation.__name__)
+class SettledEvaluation(EvaluationSection):
+    eval_freq: int
 
 
-def describe_fields() -> Iterator[FieldInfo]:
-    """Yield every field in the order of the schema."""
-    for section, holder in Config.model_fields.items():
-        fields: dict[str, Any] = holder.annotation.model_fields  # type: ignore[union-attr]
-        for name, field in fields.items():
-            yield FieldInfo(
-                f"{section}.{name}",
-                name,
-                _type_text(field.annotation),
-                field.default,
-                field.description,
-                tuple(alias for alias, target in _ALIASES.items() if target == name),
-            )
+class SettledCheckpoints(CheckpointSection):
+    checkpoint_freq: int
+
+
+class SettledRun(RunSection):
+    log_interval: int
+
+
+class Settled(Config):
+    """A config in which no `auto` is left: what a run is made from, and what its config.yaml holds."""
+
+    vector: SettledVector
+    algorithm: SettledAlgorithm
+    compute: SettledCompute
+    evaluation: SettledEvaluation
+    checkpoints: SettledCheckpoints
+    run: SettledRun
+
+
+def settle_types(config: Config) -> Settled:
+    """The same values in the types that know no `auto`; an assertion if one is left."""
+    values: dict[str, Any] = {}
+    for name, field in Settled.model_fields.items():
+        section = getattr(config, name)
+        kind: Any = section.SETTLED if name == "algorithm" else field.annotation
+        left = [key for key, value in section if value == "auto"]
+        assert not left, f"{name} still leaves {', '.join(left)} open"
+        values[name] = kind.model_construct(**dict(section))
+    return Settled.model_construct(**values)

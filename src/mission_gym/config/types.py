@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from math import isfinite
 from numbers import Real
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -100,10 +100,6 @@ NONE = BeforeValidator(_none_word)
 Whole = Annotated[int, BeforeValidator(value_error(parse_count))]
 WholeOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
 FromOneOrAuto = Annotated[WholeOrAuto, AfterValidator(_from_one)]
-if TYPE_CHECKING:
-    NumEnvs = int  # `auto` is gone before anything reads it: the run room plans, or takes the default
-else:
-    NumEnvs = FromOneOrAuto
 SWITCH = BeforeValidator(_switch)
 Number = Annotated[float, BeforeValidator(_number)]
 Duration = Annotated[float, BeforeValidator(value_error(parse_duration_s))]
@@ -112,6 +108,13 @@ Kwargs = Annotated[dict[str, Any], BeforeValidator(value_error(_env_kwargs))]
 Importable = Annotated[str, AfterValidator(_importable)]
 Importables = Annotated[tuple[Importable, ...], BeforeValidator(_items)]
 RunName = Annotated[str, AfterValidator(_run_name)]
+
+
+class OneOf:
+    """Marks a field whose values are the names of a table, which the schema is given, and some others."""
+
+    def __init__(self, table: str, *others: str) -> None:
+        self.table, self.others = table, others
 
 
 class Section(BaseModel):

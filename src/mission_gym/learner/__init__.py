@@ -1,5 +1,4 @@
-"""Learning: a Block comes in, UpdateStats and Weights go out.
+"""What algorithms share: the contract of a learner and of an algorithm's record, replay, advantages, Adam,
+compiled loops, captured steps, and how another form of a loss proves itself."""
 
-`ppo` is the algorithm in the order of its equations; `advantages` holds the equations that need no
-network; `kernel` is the small interface of an update step, `torch_kernel` its reference.
-"""
+ADAM_BETAS = (0.9, 0.999)  # for every form of Adam

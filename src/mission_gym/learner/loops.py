@@ -1,4 +1,4 @@
-"""The compiled loops of the analytic kernels: what a chain of array calls would spend most of its time on.
+"""Compiled loops that kernels share: what a chain of array calls would spend most of its time on.
 
 Each is one pass over its arrays. `tanh` is a ratio of two polynomials, fitted to the largest relative error
 of 2e-8 and right within four units of the last place in float32: NumPy's takes four times as long.
@@ -13,7 +13,7 @@ import numpy as np
 
 from mission_gym.compiled import entry, kernel
 from mission_gym.data import Array
-from mission_gym.learner.kernel import ADAM_BETAS
+from mission_gym.learner import ADAM_BETAS
 
 Real = np.float32 | float
 
@@ -98,43 +98,6 @@ def backward_elu(d: Array, h: Array, d_bias: Array) -> None:
                 v = d[s, i, j] * (_ONE if h[s, i, j] > _ZERO else h[s, i, j] + _ONE)
                 d[s, i, j] = v
                 d_bias[s, 0, j] += v
-
-
-@kernel
-def clipped_losses(
-    log_prob: Array,
-    old_log_prob: Array,
-    advantage: Array,
-    weight: Array,
-    clip_range: Real,
-    slope: Array,
-) -> tuple[Real, Real, Real, Real]:
-    """PPO's clipped surrogate over rows [B] whose weights sum to 1.
-
-    Writes d loss / d log pi into `slope`; returns the loss, the KL estimate mean(ratio - 1 - log ratio), the
-    share of clipped rows and the largest |ratio - 1|.
-    """
-    loss = kl = clipped = 0.0
-    worst = _ZERO
-    for i in range(len(slope)):
-        log_ratio = log_prob[i] - old_log_prob[i]
-        ratio = np.float32(math.exp(log_ratio))
-        error = ratio - _ONE
-        weighted = weight[i] * advantage[i]
-        slope[i] = -weighted * ratio
-        taken: Real = ratio
-        if abs(error) > clip_range:
-            clipped += weight[i]
-            # The clipped branch is the smaller one, and flat, where the ratio left on the gainful side.
-            if (error > 0) == (advantage[i] > 0):
-                taken = _ONE + (clip_range if error > 0 else -clip_range)
-                slope[i] = 0.0
-        loss -= weighted * taken
-        kl += weight[i] * (error - log_ratio)
-        # A comparison that is true for NaN, too: a ratio that is none must not go unseen.
-        if not abs(error) <= worst:
-            worst = abs(error)
-    return loss, kl, clipped, worst
 
 
 @entry

@@ -1,99 +1,62 @@
-"""What acting, learning and collecting cost here: real policies, kernels and vectors, timed for a moment."""
+"""What acting, collecting and the whole loop cost here: real policies and vectors, timed for a moment.
+
+Learning is timed by the algorithm itself (`Algorithm.measure_update_s`), environments in `env_costs`.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from statistics import fmean, median
 
 import numpy as np
 import psutil
 
-from mission_gym.config.schema import Config
-from mission_gym.data import Block, EnvSpec, Weights
-from mission_gym.learner.dqn import DqnLearner
-from mission_gym.learner.kernel import StepSettings
+from mission_gym.config.schema import Settled
+from mission_gym.data import Weights
+from mission_gym.learner.contract import Learner
 from mission_gym.pipeline import loop, overlap
 from mission_gym.plan.facts import ActCost
-from mission_gym.plan.sheet import prime_steps
-from mission_gym.rollout.collector import clear_block, make_block
-from mission_gym.run.assemble import make_collector, make_learner, make_loaded_policy
-from mission_gym.run.environment import Environment, training_seeds
+from mission_gym.plan.workshop import Workshop
+from mission_gym.rollout.collector import BlockCollector, clear_block
 from mission_gym.vector.workers import WorkersVec
 
-_NO_LEARNING = StepSettings(0.0, 0.2, 0.0, 0.5, 0.5, True)
-_ENOUGH_TRANSITIONS = 2048  # of a block that an update is timed on
-_NEVER_STARTS = 1 << 60  # learning: transitions are only stored
-_FEWEST_Q_STEPS, _Q_UPDATES_S, _LONGEST_Q_S = 16, 0.1, 1.0  # of DQN's timed updates
+_PRIME_STEPS = 256  # transitions of the short block that primes the normaliser and is timed
+_PRIME_S = 2.0  # for which it is played again
 _FEWEST_BLOCKS = 3  # whose median is taken: other programs disturb some of them
 _ROWS = (1, 32)  # of the acting calls that are timed
 # The collector's own work around a policy's call, and for each of its rows.
 _COLLECT_CALL_S, _COLLECT_ROW_S = 25e-6, 1e-6
 
 
-def measure_update_s(config: Config, spec: EnvSpec) -> float:
-    """Seconds of learning for each transition, on a block of noise: all epochs, or the replay ratio."""
-    learner, n_epochs = make_learner(config, spec), config.ppo.n_epochs
-    if isinstance(learner, DqnLearner):
-        return _measure_q_update_s(learner, config, spec)
-    learner.settings = replace(learner.settings, n_epochs=1)
-    block = make_noise_block(spec, _fewest_steps(config), config.vector.n_envs)
-    num = block.num_steps * block.num_rows
-    learner.update(block)  # the first one loads libraries and takes memory
-    update_s = _time(lambda: learner.update(block))
-    order = np.arange(num).reshape(-1, learner.settings.batch_size)
-    epoch_s = _time(lambda: learner.kernel.epoch(order, _NO_LEARNING, _never)) if n_epochs > 1 else 0.0
-    return (update_s + (n_epochs - 1) * epoch_s) / num
+def prime_steps(config: Settled) -> int:
+    """Vector steps of the short block before the start: a fixed count, so that equal runs stay equal."""
+    return min(config.algorithm.n_steps_per_env, max(4, -(-_PRIME_STEPS // config.vector.n_envs)))
 
 
-def _measure_q_update_s(learner: DqnLearner, config: Config, spec: EnvSpec) -> float:
-    """The same of DQN, with some transitions in the replay already."""
-    block = make_noise_block(spec, config.dqn.n_steps_per_env, config.vector.n_envs)
-    num = block.num_steps * block.num_rows
-    learner.settings = replace(learner.settings, learning_starts=_NEVER_STARTS)
-    for _ in range(-(-min(_ENOUGH_TRANSITIONS, config.dqn.replay_size) // num)):
-        learner.update(block)
-    learner.settings = replace(learner.settings, learning_starts=0)
-    learner.update(block)  # the first one loads libraries and takes memory
-    made = 0
-    begun = now = time.perf_counter()
-    while now - begun < _Q_UPDATES_S or learner.gradient_steps < _FEWEST_Q_STEPS:
-        learner.update(block)
-        made, now = made + 1, time.perf_counter()
-        if now - begun > _LONGEST_Q_S:
-            break
-    return (now - begun) / (made * num)
+def prime(collector: BlockCollector, learner: Learner, num_steps: int) -> float:
+    """Play the short block: prime the learner's statistics with it, return seconds per step.
+
+    It is played again unless that takes long: the first time also loads libraries and fills caches.
+    """
+    collector.policy.load(learner.weights())
+    seconds: list[float] = []
+    while not seconds or (len(seconds) < 3 and sum(seconds) < _PRIME_S):
+        start = time.perf_counter()
+        obs = collector.prime(num_steps)
+        seconds.append(time.perf_counter() - start)
+    learner.prime(obs)
+    return min(seconds) / (num_steps * int(collector.vec.num_envs))
 
 
-def _fewest_steps(config: Config) -> int:
-    """Steps of a block that is large enough to be timed, and still splits into whole minibatches."""
-    n_envs, num_steps, batch = config.vector.n_envs, config.ppo.n_steps_per_env, config.ppo.batch_size
-    assert isinstance(batch, int)
-    for steps in range(1, num_steps):
-        if steps * n_envs >= _ENOUGH_TRANSITIONS and steps * n_envs % batch == 0:
-            return steps
-    return num_steps
+def predict_fps(config: Settled, collect_s: float, update_s: float) -> float:
+    """Steps per second from the seconds that collecting and learning take for each."""
+    return 1.0 / (max if config.compute.overlap == "on" else sum)((collect_s, update_s))
 
 
-def make_noise_block(spec: EnvSpec, num_steps: int, num_rows: int) -> Block:
-    """A full block of numbers that mean nothing, for timing."""
-    rng = np.random.default_rng(0)
-    block = make_block(spec, num_steps, num_rows)
-    for leaf in block.obs:
-        if leaf.dtype.kind == "f":
-            leaf[:] = rng.standard_normal(leaf.shape, np.float32)
-    if block.mask is not None:
-        block.mask[:] = True
-    block.reward[:] = rng.standard_normal(block.reward.shape, np.float32)
-    block.valid[:] = True
-    block.filled = num_steps
-    return block
-
-
-def measure_act(config: Config, spec: EnvSpec, weights: Weights) -> ActCost:
+def measure_act(workshop: Workshop, config: Settled, weights: Weights) -> ActCost:
     """The cost of acting by call and by row, the collector's part added."""
-    policy = make_loaded_policy(config, spec, weights)
+    policy, spec = workshop.make_policy(config, weights), workshop.environment.spec
     seconds = []
     for rows in _ROWS:
         obs = tuple(np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in spec.leaves)
@@ -106,13 +69,13 @@ def measure_act(config: Config, spec: EnvSpec, weights: Weights) -> ActCost:
 
 
 def measure_collect(
-    config: Config, environment: Environment, weights: Weights, seconds: float, num_steps: int
+    workshop: Workshop, config: Settled, weights: Weights, seconds: float, num_steps: int
 ) -> tuple[float, int | None]:
     """Seconds for each transition of blocks of `num_steps`, and the bytes of a worker where there are any."""
     num_steps = min(num_steps, config.algorithm.n_steps_per_env)
     shorter = config.algorithm.model_copy(update={"n_steps_per_env": num_steps})
-    config = config.model_copy(update={config.run.algo: shorter})
-    vec, collector, blocks = make_collector(config, environment, training_seeds(0, {"episode_offset": 0}))
+    config = config.model_copy(update={"algorithm": shorter})
+    vec, collector, blocks = workshop.make_collector(config)
     with vec:
         collector.policy.load(weights)
         collector.start()
@@ -127,15 +90,11 @@ def measure_collect(
         return collect_s, _weigh_workers(vec.crew.pids()) if isinstance(vec, WorkersVec) else None
 
 
-def rehearse(config: Config, environment: Environment, seconds: float) -> float:
-    """Steps per second of the real loop: behind its first update one more at least, then for `seconds`.
-
-    DQN learns from the start here, as it does for most of a run.
-    """
-    learner = make_learner(config, environment.spec)
-    if isinstance(learner, DqnLearner):
-        learner.settings = replace(learner.settings, learning_starts=0)
-    vec, collector, blocks = make_collector(config, environment, training_seeds(0, {"episode_offset": 0}))
+def rehearse(workshop: Workshop, config: Settled, seconds: float) -> float:
+    """Steps per second of the real loop: behind its first update one more at least, then for `seconds`."""
+    learner = workshop.make_learner(config)
+    workshop.algorithm.prepare_rehearsal(learner)
+    vec, collector, blocks = workshop.make_collector(config)
     with vec:
         collector.policy.load(learner.weights())
         learner.prime(collector.prime(prime_steps(config)))

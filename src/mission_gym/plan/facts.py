@@ -88,8 +88,7 @@ class Wishes:
     open_envs: bool = False
     open_steps: bool = True  # may shrink to hold the rollout
     open_workers: bool = True
-    gamma: float = 0.99
-    gae_lambda: float = 0.95
+    trace_decay: float = 0.99 * 0.95  # of a step's credit to the steps before it
     step_bytes: int = 64  # of a transition in a block
     block_copies: int = 2  # raw, and encoded by the learner
     base_bytes: int = 400 << 20  # of the process that learns: torch, network, optimizer
@@ -97,7 +96,7 @@ class Wishes:
     @property
     def min_steps(self) -> int:
         """The horizon of the advantage's trace: shorter segments would cut what it sees."""
-        return ceil(1.0 / max(1.0 - self.gamma * self.gae_lambda, 1e-3))
+        return ceil(1.0 / max(1.0 - self.trace_decay, 1e-3))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from mission_gym.config.schema import Config
+from mission_gym.config.schema import Settled
 from mission_gym.data import Fact
+from mission_gym.learner.contract import Algorithm
 from mission_gym.procs import usable_cores
 
-# Learning rate times gradient steps: how far an update can move a weight. Measured without a target_kl:
-# a KL of 0.01 per update at 0.19 (CartPole-v1), 0.023 and at times over 0.03 at 0.64 (Pendulum-v1).
-_MAX_MOVE = 0.3
 
-
-def choose_overlap(config: Config) -> Fact:
+def choose_overlap(config: Settled, algorithm: Algorithm) -> Fact:
     """`on` where the two phases use different resources and an update moves the policy little."""
     backend, device = config.vector.vector, config.compute.device
     if config.vector.blocks == "first_ready":
@@ -20,33 +17,21 @@ def choose_overlap(config: Config) -> Fact:
         reason = "environments wait while the learner computes"
     elif device != "cpu":
         reason = f"environments use the CPU while the learner uses {device}"
-    elif config.run.algo == "dqn" and backend == "workers" and has_spare_core(config):
+    elif algorithm.overlaps_on_cores and backend == "workers" and _has_spare_core(config):
         reason = "the workers leave a core to the learner, and a rollout is too short to wait for"
     else:
         return Fact("overlap", "off", "collecting and learning share the CPU; side by side gains nothing")
-    if config.run.algo == "dqn":  # it learns from any policy's transitions
-        return Fact("overlap", "on", reason)
-    ppo = config.ppo
-    assert isinstance(ppo.batch_size, int)
-    num_steps = config.rollout_size // ppo.batch_size * ppo.n_epochs
-    if ppo.target_kl is None and num_steps * ppo.learning_rate > _MAX_MOVE:
-        reason = (
-            f"{num_steps} gradient steps of {ppo.learning_rate:g} without a target_kl may move the policy too"
-            " far for a rollout that is one update behind"
-        )
-        return Fact("overlap", "off", reason)
-    return Fact("overlap", "on", reason)
+    against = algorithm.refuse_lag(config)
+    return Fact("overlap", "off", against) if against else Fact("overlap", "on", reason)
 
 
-def has_spare_core(config: Config) -> bool:
+def _has_spare_core(config: Settled) -> bool:
     """Whether workers that act for themselves and the learner have cores of their own."""
-    workers, threads = config.vector.num_workers, config.compute.threads
-    assert isinstance(workers, int)
-    assert isinstance(threads, int)
-    return config.compute.acting == "numpy" and workers + threads <= usable_cores()
+    wanted = config.vector.num_workers + config.compute.threads
+    return config.compute.acting == "numpy" and wanted <= usable_cores()
 
 
-def explain_overlap(config: Config) -> Fact:
+def explain_overlap(config: Settled, algorithm: Algorithm) -> Fact:
     """The fact of a plan, from a settled config."""
-    chosen, wanted = choose_overlap(config), config.compute.overlap
+    chosen, wanted = choose_overlap(config, algorithm), config.compute.overlap
     return chosen if chosen.value == wanted else Fact("overlap", wanted, "as asked for")

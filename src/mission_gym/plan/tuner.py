@@ -13,17 +13,15 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any
 
-import psutil
-
 from mission_gym.config.layers import Resolved
-from mission_gym.config.rules import finish
-from mission_gym.config.schema import Config
+from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec
 from mission_gym.errors import ConfigError, MissionGymError
 from mission_gym.plan.cache import make_key, read_plan, write_plan
-from mission_gym.plan.costs import measure_act, measure_collect, measure_update_s, rehearse
+from mission_gym.plan.costs import measure_act, measure_collect, rehearse
 from mission_gym.plan.env_costs import measure_env, time_steps
 from mission_gym.plan.facts import Choice, EnvFacts, Facts, Layout, Trial, UpdateCost
+from mission_gym.plan.memory import check_memory, read_own_machine
 from mission_gym.plan.model import model_collect_s
 from mission_gym.plan.planner import choose, shortlist
 from mission_gym.plan.ways import Way
@@ -35,12 +33,10 @@ from mission_gym.plan.wishes import (
     layout_values,
     list_learning,
     make_wishes,
-    place,
     size_paths,
 )
+from mission_gym.plan.workshop import Workshop
 from mission_gym.procs import read_machine
-from mission_gym.run.assemble import make_learner, settle
-from mission_gym.run.environment import Environment
 from mission_gym.run.versions import versions
 
 Say = Callable[[str], None]
@@ -50,11 +46,6 @@ RUN_LEAST_S = 1.5  # below this there is no time to learn anything
 LOOK_S = 0.05  # for which steps are timed while the environment is looked at anyway
 _LEAST_STEPS = 30_000  # of a run, before anything is measured for it
 _SLOWEST_UPDATE_S = 500e-6  # a transition, where nothing was measured yet: to tell that a run is short
-_LEARNING_FIELDS = {  # that a plan depends on
-    "ppo": {"n_steps_per_env", "batch_size", "n_epochs", "gamma", "gae_lambda"},
-    "dqn": {"n_steps_per_env", "batch_size", "replay_ratio", "replay_size", "prioritized", "n_step", "double",
-            "dueling", "exploration", "frame_stack"},
-}  # fmt: skip
 _TRIAL_BLOCK_S = 0.15
 _REHEARSAL_S = 2.0  # of rollouts as short as DQN's, whose first hundreds are no measure
 _REHEARSAL_SHARE = 0.4  # of the time, kept for the real loop of the choice, whose rate is promised
@@ -70,10 +61,10 @@ class Tuned:
     notes: tuple[str, ...] = ()
 
 
-def tune_run(resolved: Resolved, environment: Environment, say: Say) -> Tuned:
+def tune_run(workshop: Workshop, resolved: Resolved, say: Say) -> Tuned:
     """The plan of a new run: kept from before, or measured if that takes a small part of the run."""
     plain = fix_envs(resolved)
-    asked = resolved.config.value("vector.n_envs") == "auto"
+    asked = resolved.config.vector.n_envs == "auto"
     if not resolved.config.compute.tune:
         if asked:
             raise ConfigError(
@@ -81,9 +72,9 @@ def tune_run(resolved: Resolved, environment: Environment, say: Say) -> Tuned:
                 f" [{resolved.sources['vector.n_envs']}]"
             )
         return Tuned(plain)
-    key = make_plan_key(resolved, environment.spec)
+    key = make_plan_key(resolved, workshop.environment.spec)
     entry = read_plan(key)
-    rate = entry["steps_per_s"] if entry else _guess_rate(plain, environment)
+    rate = entry["steps_per_s"] if entry else _guess_rate(workshop, plain)
     if rate is not None and entry is None:
         write_plan(key, {"steps_per_s": rate})  # so that an equal run decides alike
     budget_s = 0.0 if rate is None else min(RUN_MOST_S, RUN_SHARE * plain.config.run.timesteps / rate)
@@ -94,7 +85,7 @@ def tune_run(resolved: Resolved, environment: Environment, say: Say) -> Tuned:
         if entry and entry.get("missed"):
             say("the last run missed its plan by over 15 %; measuring again")
         try:
-            entry = tune_environment(resolved, environment, budget_s, say, earlier=entry)
+            entry = tune_environment(workshop, resolved, budget_s, say, earlier=entry)
         except ConfigError:
             raise
         except MissionGymError as error:  # the run itself contains failures, and tells them
@@ -118,12 +109,12 @@ def make_plan_key(resolved: Resolved, spec: EnvSpec) -> str:
         include={
             "env": True,
             "vector": {"vector", "blocks", "n_envs", "num_workers"},
-            config.run.algo: _LEARNING_FIELDS[config.run.algo],
             "policy": {"network_arch", "activation", "network", "normalize_obs"},
             "compute": True,
             "run": {"algo"},
         },
     )
+    fields["learning"] = config.algorithm.model_dump(mode="json", include=set(config.algorithm.COSTS))
     hardware = [machine.cpu, machine.usable_cores, machine.efficiency_cores, *machine.nvidia_gpus]
     fixed = [path for path in size_paths(config) if not is_open(resolved, path)]
     return make_key(
@@ -132,15 +123,15 @@ def make_plan_key(resolved: Resolved, spec: EnvSpec) -> str:
 
 
 def tune_environment(
+    workshop: Workshop,
     resolved: Resolved,
-    environment: Environment,
     budget_s: float,
     say: Say,
     *,
     earlier: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Measure for about `budget_s` and plan; returns what is kept of it."""
-    return _Tuner(resolved, environment, budget_s, say, earlier).run()
+    return _Tuner(workshop, resolved, budget_s, say, earlier).run()
 
 
 class _Tuner:
@@ -148,25 +139,24 @@ class _Tuner:
 
     def __init__(
         self,
+        workshop: Workshop,
         resolved: Resolved,
-        environment: Environment,
         budget_s: float,
         say: Say,
         earlier: dict[str, Any] | None,
     ) -> None:
         self._begun = time.perf_counter()
         self._budget_s, self._say = budget_s, say
-        self._resolved, self._environment = resolved, environment
+        self._workshop, self._resolved, self._environment = workshop, resolved, workshop.environment
         self._base = fix_envs(resolved)
-        self._spec = environment.spec
-        self._ruled = self._settle(self._base)
-        machine, own = read_machine(), psutil.Process().memory_info().rss
-        # What this process has taken already is counted as needed, and so is free to it.
-        self._machine = replace(machine, memory_free_bytes=machine.memory_free_bytes + own)
+        self._spec = self._environment.spec
+        self._ruled = workshop.settle(self._base)
+        check_memory(self._ruled, self._spec, workshop.algorithm)
+        self._machine = read_own_machine()
         held = Layout(**earlier["layout"]) if earlier and "layout" in earlier else None
-        self._weights = make_learner(self._ruled, self._spec).weights()
-        self._wishes = make_wishes(resolved, self._ruled, environment, held)
-        self._ways = list(list_learning(resolved.config, self._ruled, self._spec, self._machine))
+        self._weights = workshop.make_learner(self._ruled).weights()
+        self._wishes = make_wishes(workshop, resolved, self._ruled, held)
+        self._ways = list(list_learning(workshop, resolved.config, self._ruled, self._machine))
 
     def run(self) -> dict[str, Any]:
         """The fixed rules' choice and its best rival first; the rest as far as time goes."""
@@ -200,14 +190,14 @@ class _Tuner:
             )
             if env.waits and self._resolved.config.vector.vector == "auto" and wishes.open_workers:
                 wishes = replace(wishes, backends=(*wishes.backends, "threads"))
-        act = measure_act(self._ruled, self._spec, self._weights)
+        act = measure_act(self._workshop, self._ruled, self._weights)
         return Facts(self._machine, env, act, (self._time_update(*self._ways[0]),), wishes)
 
     def _time_update(self, way: Way, threads: int) -> UpdateCost:
         self._say(f"timing an update: {way}, {threads} threads")
         values = {f"compute.{name}": value for name, value in way._asdict().items()}
-        config = self._settle(self._base.with_values(values | {"compute.threads": threads}, "plan"))
-        seconds = measure_update_s(config, self._spec)
+        config = self._workshop.settle(self._base.with_values(values | {"compute.threads": threads}, "plan"))
+        seconds = _measure_update_s(self._workshop, config)
         return UpdateCost(way.device, way.kernel, threads, seconds, way.precision)
 
     def _count_trials(self) -> int:
@@ -220,11 +210,10 @@ class _Tuner:
         self._say(f"trying {layout}")
         block_s = max(model_collect_s(facts, layout) * layout.n_envs, 1e-9)
         steps = min(max(ceil(_TRIAL_BLOCK_S / block_s), 8), layout.n_steps_per_env)
-        config = self._settle(apply(self._base, layout_values(layout, self._base.config)))
+        config = self._workshop.settle(apply(self._base, layout_values(layout, self._base.config)))
         try:
-            collect_s, worker_bytes = measure_collect(
-                config, self._place(config), self._weights, min(max(self._budget_s / 40, 0.15), 0.5), steps
-            )
+            seconds = min(max(self._budget_s / 40, 0.15), 0.5)
+            collect_s, worker_bytes = measure_collect(self._workshop, config, self._weights, seconds, steps)
         except MissionGymError as error:
             if layout == facts.wishes.layout:
                 raise
@@ -246,13 +235,13 @@ class _Tuner:
             if getattr(compute, name) == "auto":
                 values[f"compute.{name}"] = getattr(choice.update, name)
         rate, rehearsed = choice.steps_per_s, False
-        config = self._settle(apply(self._base, values))
+        config = self._workshop.settle(apply(self._base, values))
         cycle_s = config.rollout_size / choice.steps_per_s
         if self._left_s() > 0.5 + 2.5 * cycle_s:
             self._say("rehearsing the choice")
             wanted_s = max(4 * cycle_s + 0.5, _REHEARSAL_S)
             rehearsed, seconds = True, min(self._left_s() - 0.5 - cycle_s, wanted_s)
-            rate = rehearse(config, self._place(config), seconds)
+            rate = rehearse(self._workshop, config, seconds)
         scaling = [
             replace(each, steps_per_s=each.steps_per_s * rate / choice.steps_per_s) for each in choice.scaling
         ]
@@ -276,27 +265,26 @@ class _Tuner:
             "spent_s": time.perf_counter() - self._begun,
         }
 
-    def _settle(self, resolved: Resolved) -> Config:
-        finished, _ = finish(resolved)
-        return settle(finished, self._spec).config
-
-    def _place(self, config: Config) -> Environment:
-        return place(self._environment, config)
-
     def _left_s(self) -> float:
         return self._budget_s - (time.perf_counter() - self._begun)
 
 
-def _guess_rate(resolved: Resolved, environment: Environment) -> float | None:
+def _guess_rate(workshop: Workshop, resolved: Resolved) -> float | None:
     """Steps per second by a first look at a step and an update; None for a run that is short at any rate."""
     if not may_plan(resolved.config):
         return None
-    step_s = environment.step_s or 0.0
+    environment = workshop.environment
+    step_s: float = environment.step_s or 0.0
     if environment.backend == "serial":
         with suppress(MissionGymError):  # the run itself tells what fails
             step_s = time_steps(environment.factory, environment.spec, LOOK_S).step_s
     if RUN_SHARE * resolved.config.run.timesteps * (step_s + _SLOWEST_UPDATE_S) < RUN_LEAST_S:
         return None
-    finished, _ = finish(resolved)
-    update_s = measure_update_s(settle(finished, environment.spec).config, environment.spec)
-    return 1.0 / (step_s / environment.num_workers + update_s)
+    config = workshop.settle(resolved)
+    check_memory(config, environment.spec, workshop.algorithm)
+    return 1.0 / (step_s / config.vector.num_workers + _measure_update_s(workshop, config))
+
+
+def _measure_update_s(workshop: Workshop, config: Settled) -> float:
+    learner = workshop.make_learner(config)
+    return workshop.algorithm.measure_update_s(learner, config, workshop.environment.spec)

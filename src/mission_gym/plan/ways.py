@@ -1,20 +1,27 @@
 """Where the learner computes, with which kernel and in which precision: the fastest that was measured.
 
-What is possible follows from the config and the machine. If that is more than one way, a gradient step of
-each is timed, once in a process, and the plan tells the times.
+What is possible follows from the config, the algorithm and the machine. If that is more than one way, an
+update of each is timed, once in a process, and the plan tells the times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mission_gym.config.schema import ComputeSection, Config
+from mission_gym.config.schema import ComputeSection, Config, Settled
 from mission_gym.data import EnvSpec
+from mission_gym.learner.contract import Algorithm
+from mission_gym.procs import usable_cores
 
 # Another way than the first must be this much faster: times are noisy, and the first is the plainest.
 _GAIN = 1.1
+# Below this many multiply-adds forward in a minibatch, a second thread gives little or costs more than that.
+# PPO's compiled kernel, measured on two cores, gain by the second: 64,64 at batch 64 1.2, at 512 1.6; 128,128
+# at 64 1.35; 512,512 at 2048 1.9. torch's threads meet at every product.
+_WORK_FOR_THREADS, _WORK_FOR_TORCH_THREADS = 2_500_000, 25_000_000
 _CPUINFO = Path("/proc/cpuinfo")
 _CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # of x86 and ARM
 
@@ -31,13 +38,13 @@ class Way(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The seconds of a gradient step, or why there are none."""
+    """The seconds of learning a transition, or why there are none."""
 
     seconds: float
     error: str = ""
 
 
-_measured: dict[tuple[Any, ...], dict[Way, Measured]] = {}  # by what a gradient step depends on
+_measured: dict[tuple[Any, ...], dict[Way, Measured]] = {}  # by what an update depends on
 
 
 def device_exists(device: str) -> bool:
@@ -64,7 +71,13 @@ def find_devices() -> dict[str, bool]:
     return devices
 
 
-def list_ways(compute: ComputeSection, is_mlp: bool, devices: Mapping[str, bool]) -> list[Way]:
+def list_possible(config: Config, algorithm: Algorithm, is_mlp: bool, threads: int) -> list[Way]:
+    """The ways to learn that the algorithm has for what the config leaves open."""
+    devices = {name: has_bf16 and algorithm.has_bf16 for name, has_bf16 in find_devices().items()}
+    return list_ways(config.compute, is_mlp and algorithm.has_twin(config, threads), devices)
+
+
+def list_ways(compute: ComputeSection, has_twin: bool, devices: Mapping[str, bool]) -> list[Way]:
     """What the config leaves open, the plainest first; empty if its values exclude each other."""
     ways = []
     for device in devices if compute.device == "auto" else [compute.device]:
@@ -72,14 +85,25 @@ def list_ways(compute: ComputeSection, is_mlp: bool, devices: Mapping[str, bool]
         if compute.precision == "auto":
             precisions = ["float32", "bf16"] if devices.get(device) else ["float32"]
         for precision in precisions:
-            analytic = is_mlp and device == "cpu" and precision == "float32"
+            compiles = has_twin and device == "cpu" and precision == "float32"
             kernel = compute.kernel
             if kernel == "auto":
-                # For an MLP on the CPU the analytic kernel is faster at every width and number of threads.
-                kernel = "numpy" if analytic else "torch"
-            if kernel == "torch" or analytic:
+                # For an MLP on the CPU the compiled kernel is faster at every width and number of threads.
+                kernel = "compiled" if compiles else "torch"
+            if kernel == "torch" or compiles:
                 ways.append(Way(device, kernel, precision))
     return ways
+
+
+def choose_threads(config: Config, spec: EnvSpec, algorithm: Algorithm, is_mlp: bool) -> int:
+    """One thread for small networks, all usable cores for large ones."""
+    widths = (64, *config.policy.network_arch)
+    work = 2 * sum(a * b for a, b in pairwise(widths))
+    # Convolutions make about 200 multiply-adds a byte of the picture, and a layer of 512 follows.
+    work += sum(200 * leaf.size_bytes + 300_000 for leaf in spec.leaves if leaf.kind == "image")
+    shares = is_mlp and algorithm.twin_has_threads and config.compute.kernel != "torch"
+    enough = _WORK_FOR_THREADS if shares else _WORK_FOR_TORCH_THREADS
+    return usable_cores() if work * int(config.algorithm.batch_size) >= enough else 1
 
 
 def choose_way(measured: Mapping[Way, Measured]) -> Way:
@@ -107,23 +131,25 @@ def measure_ways(
 
 
 def find_measured(config: Config, spec: EnvSpec) -> dict[str, float | str]:
-    """What this process measured for a config: seconds of a gradient step, or what failed, by way."""
+    """What this process measured for a config: seconds of learning a transition, or what failed, by way."""
     made = _measured.get(_key(config, spec), {})
     return {str(way): times.error or times.seconds for way, times in made.items()}
 
 
-def explain(config: Config, spec: EnvSpec) -> str:
+def explain_way(config: Settled, spec: EnvSpec) -> str:
     """How the learner computes, and what the alternatives took."""
     compute = config.compute
     precision = "TF32" if compute.device == "cuda" and compute.precision != "bf16" else compute.precision
     threads = "1 thread" if compute.threads == 1 else f"{compute.threads} threads"
     times = [
-        f"{way} failed: {taken}" if isinstance(taken, str) else f"{way} {1e3 * taken:.3g} ms"
+        f"{way} failed: {taken}" if isinstance(taken, str) else f"{way} {1e6 * taken:.3g} us"
         for way, taken in find_measured(config, spec).items()
     ]
-    measured = f"; a gradient step: {', '.join(times)}" if times else ""
+    measured = f"; learning from a step: {', '.join(times)}" if times else ""
     return f"{compute.kernel} kernel, {precision}, {threads}{measured}"
 
 
 def _key(config: Config, spec: EnvSpec) -> tuple[Any, ...]:
-    return config.policy, config.algorithm, config.compute.threads, spec.signature
+    # The fields alone: a settled section equals the one it came from.
+    own = tuple(config.algorithm.model_dump().items())
+    return config.policy, own, config.compute.threads, spec.signature

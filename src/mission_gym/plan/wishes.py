@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import psutil
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.schema import Config
-from mission_gym.data import EnvSpec
+from mission_gym.config.schema import Config, Settled
+from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.facts import Layout, Wishes
+from mission_gym.plan.memory import count_copies, layout_of, step_bytes
 from mission_gym.plan.overlap import choose_overlap
-from mission_gym.plan.sheet import count_copies, step_bytes
-from mission_gym.plan.sheet_dqn import replay_bytes
-from mission_gym.plan.ways import Way
+from mission_gym.plan.ways import Way, list_possible
+from mission_gym.plan.workshop import Workshop
 from mission_gym.procs import MachineFacts, usable_cores
-from mission_gym.run.assemble import list_possible, policy_spec
-from mission_gym.run.environment import Environment
 
 DEFAULT_ENVS = 8
 
@@ -30,7 +27,7 @@ def size_paths(config: Config) -> tuple[str, str]:
 
 def fix_envs(resolved: Resolved) -> Resolved:
     """The config with a number of environments, where that is left to the plan."""
-    if resolved.config.value("vector.n_envs") != "auto":
+    if resolved.config.vector.n_envs != "auto":
         return resolved
     return resolved.with_values({"vector.n_envs": DEFAULT_ENVS}, "plan")
 
@@ -46,58 +43,30 @@ def apply(resolved: Resolved, values: dict[str, Any]) -> Resolved:
     return resolved.with_values(changed, "plan")
 
 
-def place(environment: Environment, config: Config) -> Environment:
-    """The environment on the backend of a settled config."""
-    assert isinstance(config.vector.num_workers, int)
-    return replace(environment, backend=config.vector.vector, num_workers=config.vector.num_workers)
-
-
-def make_wishes(
-    resolved: Resolved, ruled: Config, environment: Environment, held: Layout | None = None
-) -> Wishes:
-    """What this config fixes and leaves open."""
-    given, spec = resolved.config, environment.spec
+def make_wishes(workshop: Workshop, resolved: Resolved, ruled: Settled, held: Layout | None = None) -> Wishes:
+    """What this config fixes and leaves open; `ruled` is what the fixed rules make of it."""
+    given, spec, algorithm = resolved.config, workshop.environment.spec, workshop.algorithm
     layout = layout_of(ruled)
     backends: tuple[str, ...] = (layout.backend,)
     if given.vector.vector == "auto" and layout.backend == "serial":
         backends = ("serial", "workers")
-    open_workers = given.vector.num_workers == "auto"
-    base_bytes = int(psutil.Process().memory_info().rss)
-    batch: int | None = None
-    gae_lambda, cores_at_once = 0.0, 0
-    if given.run.algo == "dqn":  # its minibatches come from the replay, and what it learns from is no trace
-        base_bytes += replay_bytes(ruled, spec)
-        if given.compute.overlap == "auto" and ruled.compute.acting == "numpy":
-            cores_at_once = usable_cores()
-    else:
-        gae_lambda = given.ppo.gae_lambda
-        if resolved.explicit("ppo.batch_size"):
-            assert isinstance(ruled.ppo.batch_size, int)
-            batch = ruled.ppo.batch_size
+    chooses = algorithm.overlaps_on_cores and given.compute.overlap == "auto"
     envs, steps = size_paths(given)
     return Wishes(
         layout=layout,
         backends=backends,
         held=held,
-        batch_size=batch,
-        overlapped=find_overlapped(ruled, given),
-        cores_at_once=cores_at_once,
+        batch_size=algorithm.fixed_batch(resolved),
+        overlapped=find_overlapped(ruled, given, algorithm),
+        cores_at_once=usable_cores() if chooses and ruled.compute.acting == "numpy" else 0,
         open_envs=is_open(resolved, envs),
         open_steps=not resolved.explicit(steps),
-        open_workers=open_workers,
-        gamma=given.algorithm.gamma,
-        gae_lambda=gae_lambda,
+        open_workers=given.vector.num_workers == "auto",
+        trace_decay=algorithm.trace_decay(given),
         step_bytes=step_bytes(ruled, spec),
         block_copies=count_copies(ruled),
-        base_bytes=base_bytes,
+        base_bytes=int(psutil.Process().memory_info().rss) + algorithm.held_bytes(ruled, spec),
     )
-
-
-def layout_of(config: Config) -> Layout:
-    """The layout of a settled config."""
-    assert isinstance(config.vector.num_workers, int)
-    num_steps = config.algorithm.n_steps_per_env
-    return Layout(config.vector.vector, config.vector.num_workers, config.vector.n_envs, num_steps)
 
 
 def layout_values(layout: Layout, given: Config) -> dict[str, Any]:
@@ -112,22 +81,21 @@ def layout_values(layout: Layout, given: Config) -> dict[str, Any]:
 
 
 def list_learning(
-    given: Config, ruled: Config, spec: EnvSpec, machine: MachineFacts
+    workshop: Workshop, given: Config, ruled: Settled, machine: MachineFacts
 ) -> Iterator[tuple[Way, int]]:
     """The ways to learn that are open, each with a number of threads; the fixed rules' own first."""
-    own, cores = ruled.compute, machine.usable_cores
-    assert isinstance(own.threads, int)
+    own, cores, algorithm = ruled.compute, machine.usable_cores, workshop.algorithm
     first = (Way(own.device, own.kernel, own.precision), own.threads)
     yield first
-    is_mlp = policy_spec(ruled, spec).is_mlp
+    is_mlp = algorithm.layout(ruled, workshop.environment.spec).is_mlp
     wanted = given.compute.threads
     for threads in sorted({1, max(cores // 2, 1), cores}) if wanted == "auto" else [wanted]:
-        for way in list_possible(given, is_mlp, threads):
+        for way in list_possible(given, algorithm, is_mlp, threads):
             if (way, threads) != first and (way.device == "cpu" or threads == 1 or wanted != "auto"):
                 yield way, threads
 
 
-def find_overlapped(ruled: Config, given: Config) -> frozenset[tuple[str, str]]:
+def find_overlapped(ruled: Settled, given: Config, algorithm: Algorithm) -> frozenset[tuple[str, str]]:
     """The backends and devices with which collecting and learning run at once, however many workers there
     are; `cores_at_once` is for the rest."""
     pairs, no_spare = set(), usable_cores()
@@ -137,7 +105,8 @@ def find_overlapped(ruled: Config, given: Config) -> frozenset[tuple[str, str]]:
             compute = ruled.compute.model_copy(update={"device": device})
             wanted: str = given.compute.overlap
             if wanted == "auto":
-                wanted = choose_overlap(ruled.model_copy(update={"vector": vector, "compute": compute})).value
+                other = ruled.model_copy(update={"vector": vector, "compute": compute})
+                wanted = choose_overlap(other, algorithm).value
             if wanted == "on":
                 pairs.add((backend, device))
     return frozenset(pairs)

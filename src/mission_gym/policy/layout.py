@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from mission_gym.data import ActionSpec, LeafSpec
+from mission_gym.data import ActionSpec, EnvSpec, LeafSpec
+
+if TYPE_CHECKING:  # workers act without knowing configs
+    from mission_gym.config.schema import PolicySection
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,20 @@ class PolicySpec:
     normalize_obs: bool = True
     log_std_init: float = 0.0
     q: QSpec | None = None  # action values instead of actor and critic
+
+    @classmethod
+    def of(cls, section: PolicySection, spec: EnvSpec, q: QSpec | None = None) -> PolicySpec:
+        """The policy that a config asks for in an environment."""
+        return cls(
+            leaves=spec.leaves,
+            action=spec.action,
+            network_arch=section.network_arch,
+            activation=section.activation,
+            network=section.network,
+            normalize_obs=section.normalize_obs,
+            log_std_init=section.log_std_init,
+            q=q,
+        )
 
     @property
     def has_images(self) -> bool:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mission_gym.config.layers import Resolved, read_config
-from mission_gym.config.plain import to_plain
+from mission_gym.config.plain import Stored, read_stored
 from mission_gym.errors import MissionGymError
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.evals import SELECT, best_step, read_evals
@@ -29,7 +28,7 @@ def describe_run(run: RunDir) -> dict[str, Any]:
 
 def describe_run_fully(run: RunDir) -> dict[str, Any]:
     """The document of `runs show`."""
-    status, resolved, lineage = run.read_status(), _config_of(run), lineage_of(run)
+    status, config, lineage = run.read_status(), _config_of(run), lineage_of(run)
     keys = (
         "cause",
         "total",
@@ -44,8 +43,8 @@ def describe_run_fully(run: RunDir) -> dict[str, Any]:
     )
     document = describe_run(run) | {key: status.get(key) for key in keys}
     return document | {
-        "env_id": resolved.config.env.env_id if resolved else None,
-        "notes": resolved.config.run.notes if resolved else None,
+        "env_id": config["env.env_id"].value if config else None,
+        "notes": config["run.notes"].value if config else None,
         "parent": lineage.parent if lineage else None,
         "parent_step": lineage.parent_step if lineage else None,
         "best_step": best_step(run),
@@ -70,10 +69,10 @@ def compare_runs(runs: list[RunDir]) -> dict[str, Any]:
         keys = ("step", "return_mean", "return_low", "return_high")
         rows.append(describe_run(run) | {"best": {key: best.get(key) for key in keys}})
     configs = [_config_of(run) for run in runs]
-    paths = next((list(resolved.sources) for resolved in configs if resolved), [])
+    paths = dict.fromkeys(path for config in configs for path in config)
     differences = {}
     for path in paths:
-        values = [to_plain(resolved.config.value(path)) if resolved else None for resolved in configs]
+        values = [config[path].value if path in config else None for config in configs]
         if any(value != values[0] for value in values):
             differences[path] = values
     return {"runs": rows, "differences": differences}
@@ -105,11 +104,7 @@ def trace_lineage(run: RunDir, runs_dir: Path) -> dict[str, Any]:
 
 def describe_config(run: RunDir) -> dict[str, dict[str, Any]]:
     """The document of `config`: path to value and source."""
-    resolved = read_config(run.config_yaml)
-    return {
-        path: {"value": to_plain(resolved.config.value(path)), "source": source}
-        for path, source in resolved.sources.items()
-    }
+    return {path: stored._asdict() for path, stored in read_stored(run.config_yaml).items()}
 
 
 def lineage_of(run: RunDir) -> Lineage | None:
@@ -117,8 +112,9 @@ def lineage_of(run: RunDir) -> Lineage | None:
     return read_lineage(run) if run.lineage_json.exists() else None
 
 
-def _config_of(run: RunDir) -> Resolved | None:
+def _config_of(run: RunDir) -> dict[str, Stored]:
+    """The values of a run, none where they were never written."""
     try:
-        return read_config(run.config_yaml)
+        return read_stored(run.config_yaml)
     except MissionGymError:
-        return None
+        return {}

@@ -12,18 +12,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from mission_gym.config.layers import Resolved, read_config, resolve
+from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import finish
 from mission_gym.data import EnvSpec
 from mission_gym.env.resume import unpack_states
 from mission_gym.errors import ConfigError, UsageError
-from mission_gym.run.assemble import make_learner, settle
+from mission_gym.plan.wishes import size_paths
+from mission_gym.run.assemble import algorithm_of, make_learner, settle
+from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import EnvSource, open_environment
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
-from mission_gym.run.snapshot import learned_steps, load_learner
+from mission_gym.run.snapshot import learned_steps, learner_arrays
 from mission_gym.run.start import begin, read_files
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
 from mission_gym.store.lineage import Lineage, pin
@@ -36,8 +36,6 @@ _EFFECTS = {
     "env.env_kwargs": "the policy meets a changed environment; its values are wrong at first",
     "env.wrap": "the policy meets a changed environment; its values are wrong at first",
     "run.algo": "the weights belong to the other algorithm",
-    "dqn.gamma": "values were learned under another discount and move first",
-    "ppo.gamma": "values were learned under another discount and move first",
     "policy.normalize_returns": "values were learned on another scale and move first",
     "policy.log_std_init": "not used: the deviation comes from the checkpoint",
     "run.timesteps": "schedules now fall over this total",
@@ -74,14 +72,13 @@ def branch_run(
         )
     resolved, notes = finish(wanted, step)
     environment = open_environment(resolved.config, _choose_kwargs(ref, parent, resolved), source)
-    resolved = settle(resolved, environment.spec)
+    resolved, more = settle(resolved, environment.spec)
+    notes += more
     refuse_misfits(checkpoint, parent, resolved, environment.spec)
     parentage = Lineage("", "", ref.run.name, str(ref.run.path), info.step)
     notes += explain_changes(parent, resolved)
     notes.append(f"branches from {ref.run.name} at step {step}; environments start new episodes")
-    if resolved.config.run.algo == "dqn":
-        starts = resolved.config.dqn.learning_starts
-        notes.append(f"the replay is not carried over; learning goes on after {starts} steps")
+    notes += algorithm_of(resolved.config).notes_on_branch(resolved.settled)
     with begin(
         resolved, environment, listener, notes, source=source, parentage=parentage, start=step
     ) as session:
@@ -92,7 +89,7 @@ def branch_run(
 
 def _reopen(parent: Resolved) -> Resolved:
     """The parent's config with `auto` where a value was chosen for it: what it follows from may change."""
-    sizes = ("vector.n_envs", "ppo.n_steps_per_env")  # a plan's too: learning goes on as it was
+    sizes = size_paths(parent.config)  # a plan's too: learning goes on as it was
     chosen = {
         path: "auto"
         for path, source in parent.sources.items()
@@ -125,12 +122,7 @@ def _choose_kwargs(ref: RunRef, parent: Resolved, child: Resolved) -> dict[str, 
 def carry_over(checkpoint: Checkpoint, session: Session) -> None:
     """Load the learner of the parent, and begin episodes that it has not played."""
     learner = session.learner
-    fresh = learner.arrays()
-    scale = {name: fresh[name] for name in fresh if name.startswith("return_scale.")}
-    state = scale | checkpoint.state
-    if "return_scale.sums" in scale:
-        state["return_scale.sums"] = np.zeros_like(scale["return_scale.sums"])
-    load_learner(Checkpoint(checkpoint.step, checkpoint.path, checkpoint.policy, state, {}, {}), learner)
+    learner.adopt(learner_arrays(checkpoint))
     states = unpack_states(checkpoint.state, checkpoint.state_json["environments"])
     played = max(state.episode for state in states)
     offset = checkpoint.state_json["counters"]["session"]["episode_offset"]
@@ -139,7 +131,7 @@ def carry_over(checkpoint: Checkpoint, session: Session) -> None:
 
 def refuse_misfits(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved, spec: EnvSpec) -> None:
     """Raise ConfigError with the changed fields and the arrays that the child's network can't take."""
-    wanted = make_learner(resolved.config, spec).weights().arrays
+    wanted = make_learner(resolved.settled, spec).weights().arrays
     problems = []
     for name in sorted(wanted.keys() | checkpoint.policy.keys()):
         ours, theirs = wanted.get(name), checkpoint.policy.get(name)
@@ -161,9 +153,10 @@ def refuse_misfits(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved,
 def explain_changes(parent: Resolved, child: Resolved) -> list[str]:
     """One line per changed field: before, after, and what it means for what was learned."""
     lines = []
-    for path in child.sources:
+    own = {f"{child.config.run.algo}.{name}": text for name, text in child.config.algorithm.EFFECTS.items()}
+    for path in [path for path in child.sources if path in parent.sources]:
         before, after = parent.config.value(path), child.config.value(path)
         if before != after:
-            effect = _EFFECTS.get(path, "")
+            effect = (_EFFECTS | own).get(path, "")
             lines.append(f"{path}: {before} -> {after}" + (f" ({effect})" if effect else ""))
     return lines

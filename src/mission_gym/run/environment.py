@@ -117,7 +117,7 @@ def choose_num_workers(config: Config, backend: str) -> int:
     if backend != "workers":
         return 1
     wanted = config.vector.num_workers
-    return min(usable_cores() if wanted == "auto" else wanted, config.vector.n_envs)
+    return min(usable_cores() if wanted == "auto" else wanted, config.num_envs)
 
 
 def count_groups(config: Config) -> int:
@@ -126,8 +126,8 @@ def count_groups(config: Config) -> int:
     if config.vector.vector != "threads":
         return choose_num_workers(config, config.vector.vector)
     if config.vector.blocks == "first_ready":
-        return min(config.vector.n_envs, _MAX_GROUPS)
-    return count_waiting_groups(config.vector.n_envs)
+        return min(config.num_envs, _MAX_GROUPS)
+    return count_waiting_groups(config.num_envs)
 
 
 def count_waiting_groups(num_envs: int) -> int:

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from mission_gym.config.layers import read_config
-from mission_gym.config.schema import Config
+from mission_gym.config.schema import Settled
 from mission_gym.data import Array, EnvSpec, Leaves, Weights
 from mission_gym.env.spaces import make_flattener
 from mission_gym.errors import RunStateError, UsageError
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.rollout.collector import ActingPolicy
-from mission_gym.run.assemble import make_loaded_policy, one_blas_thread
+from mission_gym.run.assemble import algorithm_of, make_loaded_policy, one_blas_thread
+from mission_gym.run.config import read_config
 from mission_gym.run.environment import Environment, EnvSource
 from mission_gym.run.evaluation import EvalResult, Suite, evaluate, policy_actor
 from mission_gym.run.start import check_signature, open_run_environment
@@ -34,7 +34,7 @@ class OpenRun:
 
     run: RunDir
     step: int
-    config: Config
+    config: Settled
     environment: Environment
     policy: ActingPolicy
 
@@ -42,7 +42,7 @@ class OpenRun:
 def open_run(ref: RunRef, source: EnvSource = None) -> OpenRun:
     """Open the checkpoint that is meant, from the run's snapshot alone."""
     checkpoint: Checkpoint = load_checkpoint(checkpoint_for(ref).path)
-    config = read_config(ref.run.config_yaml).config
+    config = read_config(ref.run.config_yaml).settled
     environment = open_run_environment(ref.run, config, source)
     check_signature(ref.run, environment)
     weights = Weights(int(checkpoint.meta.get("update", 0)), checkpoint.policy)
@@ -76,8 +76,7 @@ def evaluate_run(
     document = {"run": opened.run.name, "step": opened.step} | main.document()
     document["other_mode"] = other.document()
     write_eval(opened.run, opened.step, suite if not explore else f"{suite}-sampled", document)
-    # Epsilon and noise are there to explore: play with them is worse by design.
-    return document, [] if opened.config.run.algo == "dqn" else _warn_about_gap(*results)
+    return document, [] if algorithm_of(opened.config).sampled_play_is_worse else _warn_about_gap(*results)
 
 
 def _warn_about_gap(main: EvalResult, other: EvalResult) -> list[str]:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mission_gym.config.layers import read_config
 from mission_gym.config.schema import CheckpointSection
+from mission_gym.run.config import read_config
 from mission_gym.store.checkpoints import (
     CheckpointInfo,
     delete_checkpoint,

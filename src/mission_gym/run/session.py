@@ -19,11 +19,12 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import parse_stop_when
 from mission_gym.data import Progress
 from mission_gym.errors import DiskError, MissionGymError, NotFiniteError, RunStateError, WorkerError
+from mission_gym.learner.contract import Learner
 from mission_gym.pipeline import loop, overlap
 from mission_gym.pipeline.loop import StopFlag, newest
 from mission_gym.procs import BoundedLog
 from mission_gym.rollout.collector import clear_block
-from mission_gym.run.assemble import make_collector, make_learner, make_loaded_policy
+from mission_gym.run.assemble import make_collector, make_loaded_policy
 from mission_gym.run.environment import Environment, training_seeds
 from mission_gym.run.evaluation import evaluate, policy_actor
 from mission_gym.run.rate import TrainingRate
@@ -48,14 +49,21 @@ _SAVE_S = 60.0  # a kill costs at most this much, however slow the steps are
 class Session:
     """The compute bank of a run, its recorder, and the counters that live between updates."""
 
-    def __init__(self, run: RunDir, resolved: Resolved, environment: Environment, listener: Listener) -> None:
+    def __init__(
+        self,
+        run: RunDir,
+        resolved: Resolved,
+        environment: Environment,
+        learner: Learner,
+        listener: Listener,
+    ) -> None:
         self.run = run
-        self.config = config = resolved.config
+        self.config = config = resolved.settled
         self.environment = replace(environment, log=BoundedLog(run.path / "env-output.txt"))
         self.stop = StopFlag()
         self.spec = environment.spec
         self.recorder = Recorder(run, self.spec, listener, tensorboard=config.run.tensorboard)
-        self.learner = make_learner(config, self.spec)
+        self.learner = learner
         self.counters: dict[str, Any] = {"last_eval": 0, "last_save": -1, "episode_offset": 0, "goal": None}
         self.counters |= {"env_failures": 0}
         seeds = training_seeds(config.run.seed, self.counters)
@@ -70,9 +78,9 @@ class Session:
         self._deadline = float("inf")  # of time.monotonic
 
     @property
-    def _replay_limit(self) -> int:
-        """Bytes of a replay that is saved."""
-        return self.config.checkpoints.checkpoint_budget_mb * 1_000_000 if self.config.dqn.save_replay else 0
+    def _extras_limit(self) -> int:
+        """Bytes of what is saved beside the last checkpoint alone."""
+        return self.config.checkpoints.checkpoint_budget_mb * 1_000_000
 
     @property
     def _worker_restarts(self) -> int:
@@ -322,9 +330,9 @@ class Session:
             self.counters["last_save"] = self.learner.step if torn else self.step
             try:
                 counters = {"session": self.counters, "recorder": self.recorder.state()}
-                limit = self._replay_limit
+                limit = self._extras_limit
                 snapshot = take_snapshot(
-                    self.learner, self.vec, self.blocks, counters, torn=torn, replay_limit=limit
+                    self.learner, self.vec, self.blocks, counters, torn=torn, extras_limit=limit
                 )
                 save_checkpoint(
                     self.run.checkpoints,
@@ -333,7 +341,7 @@ class Session:
                     state=snapshot.state,
                     state_json=snapshot.state_json,
                     meta={"score": score, "update": self.learner.version},
-                    replay=snapshot.replay,
+                    replay=snapshot.extras,
                 )
                 self._saved_at = time.monotonic()
                 self._retain()

@@ -15,11 +15,10 @@ import numpy as np
 
 from mission_gym.data import Array, Block, Episode
 from mission_gym.env.resume import SlotState, pack_states, unpack_states
-from mission_gym.learner.dqn import DqnLearner
-from mission_gym.learner.ppo import PpoLearner, strip
+from mission_gym.learner.blocks import strip
+from mission_gym.learner.contract import Learner
 from mission_gym.pipeline.loop import newest
 from mission_gym.rollout.collector import BlockCollector, clear_block, cut_row, pack_block, unpack_block
-from mission_gym.run.assemble_dqn import Learner
 from mission_gym.run.environment import Vector
 from mission_gym.store.checkpoints import Checkpoint, load_replay
 
@@ -35,7 +34,7 @@ class Snapshot:
     policy: dict[str, Array]
     state: dict[str, Array]
     state_json: dict[str, Any]
-    replay: dict[str, Array]  # of the last checkpoint alone; views, to be written at once
+    extras: dict[str, Array]  # of the last checkpoint alone; views, to be written at once
 
 
 def count_steps(learner: Learner, blocks: Sequence[Block]) -> int:
@@ -52,11 +51,11 @@ def take_snapshot(
     counters: dict[str, Any],
     *,
     torn: bool = False,
-    replay_limit: int = 0,
+    extras_limit: int = 0,
 ) -> Snapshot:
     """Gather the state. `torn`: a vector step was broken off, so that the environments stand at
     different steps; they start their next episodes, and the block that was being filled is dropped. A
-    replay of more than `replay_limit` bytes is left out."""
+    learner's extras of more than `extras_limit` bytes are left out."""
     states = _boundaries(vec) if torn else vec.state()
     lost = 0
     if torn:
@@ -86,12 +85,12 @@ def take_snapshot(
     for prefix, block in held.items():
         in_hand[f"{prefix}_filled"] = block.filled
         in_hand[f"{prefix}_episodes"] = [list(episode) for episode in block.episodes]
-    replay = learner.replay_arrays() if isinstance(learner, DqnLearner) and replay_limit else {}
-    if sum(array.nbytes for array in replay.values()) > replay_limit:
-        replay = {}
+    extras = learner.extras()
+    if sum(array.nbytes for array in extras.values()) > extras_limit:
+        extras = {}
     return Snapshot(
         step=step,
-        replay=replay,
+        extras=extras,
         policy=strip(arrays, "policy/"),
         state=state,
         state_json={"environments": env_json, "block_lost": lost, "counters": counters} | in_hand,
@@ -113,15 +112,8 @@ def restore_snapshot(
     collector: BlockCollector,
 ) -> list[str]:
     """Bring everything back; returns how the environments came back, to be said aloud."""
-    load_learner(checkpoint, learner)
-    lost: list[str] = []
-    if isinstance(learner, DqnLearner):
-        replay = load_replay(checkpoint)
-        if replay is not None:
-            learner.load_replay(replay)
-        elif learner.step:
-            starts = learner.settings.learning_starts
-            lost = [f"the replay was not saved and is lost; learning goes on after {starts} steps"]
+    learner.load_arrays(learner_arrays(checkpoint))
+    lost = learner.load_extras(load_replay(checkpoint))
     document = checkpoint.state_json
     held = []
     for prefix, block in zip(_PREFIXES, blocks, strict=False):
@@ -140,10 +132,10 @@ def restore_snapshot(
             rows = np.flatnonzero(held[-1].env_ids == env_id).tolist() if held else []
             if rows:
                 cut_row(held[-1], held[-1].filled, rows[-1])
-            elif isinstance(learner, PpoLearner) and learner.return_scale is not None:
-                learner.return_scale.sums[env_id] = 0.0
+            else:
+                learner.lose_episode(env_id)
     told = [f"{count} of {len(ways)} environments came back by {way}" for way, count in Counter(ways).items()]
-    told += lost
+    told += [lost] if lost else []
     if document["block_lost"]:
         told.append(f"{document['block_lost'] * blocks[0].num_rows} steps were not saved and are lost")
     return told
@@ -154,7 +146,7 @@ def learned_steps(checkpoint: Checkpoint) -> int:
     return int(checkpoint.state["counters"][1])
 
 
-def load_learner(checkpoint: Checkpoint, learner: Learner) -> None:
-    """Parameters, optimizer, statistics and counters of the learner alone; a replay begins empty."""
+def learner_arrays(checkpoint: Checkpoint) -> dict[str, Array]:
+    """Parameters, optimizer, statistics and counters of the learner alone."""
     policy = {f"policy/{name}": array for name, array in checkpoint.policy.items()}
-    learner.load_arrays(policy | checkpoint.state)
+    return policy | checkpoint.state

@@ -13,28 +13,31 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from mission_gym.config.layers import Resolved, format_config, read_config
+from mission_gym.config.layers import Resolved, format_config
 from mission_gym.config.profiles import choose_profile
-from mission_gym.config.rules import falling_paths, finish
+from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config
 from mission_gym.env.factory import EnvRequest, find_snapshot_kwargs, make_factory
 from mission_gym.errors import ConfigError, RunStateError, UsageError, WorkerError
 from mission_gym.plan.cache import note_rate
+from mission_gym.plan.costs import predict_fps, prime, prime_steps
 from mission_gym.plan.facts import EnvFacts
-from mission_gym.plan.sheet import (
-    check_memory,
-    judge_preset,
-    make_plan,
-    measure_collect_s,
-    measure_gradient_step_s,
-    predict_fps,
-    prime_steps,
-)
+from mission_gym.plan.memory import check_memory
+from mission_gym.plan.sheet import judge_preset, make_plan
 from mission_gym.plan.tuner import LOOK_S, Tuned, may_plan, tune_run
 from mission_gym.plan.ways import find_measured
-from mission_gym.plan.wishes import fix_envs, place
+from mission_gym.plan.wishes import fix_envs
 from mission_gym.procs import usable_cores
-from mission_gym.run.assemble import make_learner, one_blas_thread, settle
+from mission_gym.run.assemble import (
+    Assembly,
+    algorithm_of,
+    drop_false_twin,
+    make_learner,
+    one_blas_thread,
+    place,
+    settle,
+)
+from mission_gym.run.config import read_config
 from mission_gym.run.environment import EVALUATION_STEPS, Environment, EnvSource, open_environment
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
@@ -55,19 +58,18 @@ def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) 
     first, _ = finish(fix_envs(resolved))  # refuses before anything is measured
     look_s = LOOK_S if may_plan(first.config) else 0.0
     environment = open_environment(first.config, dict(first.config.env.env_kwargs), source, look_s=look_s)
-    check_memory(settle(first, environment.spec).config, environment.spec)
+    workshop = Assembly(environment, algorithm_of(first.config))
 
     def say(message: str) -> None:
         listener({"event": "note", "message": message})
 
     with one_blas_thread():
-        tuned = tune_run(resolved, environment, say)
+        tuned = tune_run(workshop, resolved, say)
     resolved, notes = finish(tuned.resolved)
-    resolved = settle(resolved, environment.spec)
-    environment = place(environment, resolved.config)
-    with begin(
-        resolved, environment, listener, [*notes, *tuned.notes], source=source, tuned=tuned
-    ) as session:
+    resolved, more = settle(resolved, environment.spec)
+    environment = place(environment, resolved.settled)
+    notes += [*tuned.notes, *more]
+    with begin(resolved, environment, listener, notes, source=source, tuned=tuned) as session:
         yield session
     if tuned.key and session.rate.per_s is not None:
         note_rate(tuned.key, session.rate.per_s)
@@ -89,12 +91,12 @@ def begin(
 
     A start that fails leaves no folder behind, unless an environment's failure is to be replayed from it.
     """
-    config = resolved.config
+    config = resolved.settled
     check_outcome(config, environment)
     tuning = tuned.entry if tuned else None
     measured = EnvFacts(**tuning["measured"]["env"]) if tuning else None
-    memory = check_memory(config, environment.spec, measured)
-    make_learner(config, environment.spec)  # a network that can't be built is refused here
+    memory = check_memory(config, environment.spec, algorithm_of(config), measured)
+    learner = make_learner(config, environment.spec)  # a network that can't be built is refused here
     if environment.limited() is not environment and config.evaluation.eval_freq:
         notes = [*notes, f"no step limit is known; evaluations cut episodes at {EVALUATION_STEPS:,} steps"]
     files = find_files(environment.request, Path(config.run.runs_dir))
@@ -113,7 +115,7 @@ def begin(
                     folder=os.getcwd(),
                 ),
             )
-            session = stack.enter_context(closing(Session(run, resolved, environment, listener)))
+            session = stack.enter_context(closing(Session(run, resolved, environment, learner, listener)))
             _prepare(session, resolved.preset, memory, notes, start, tuning)
         except BaseException as error:
             if session is not None and isinstance(error, WorkerError):
@@ -135,14 +137,15 @@ def _prepare(
 ) -> None:
     """Prime the statistics, measure, and emit the plan; `tuning` is what a tuned run was planned from."""
     config, spec, learner = session.config, session.spec, session.learner
-    collect_s = measure_collect_s(session.collector, learner, prime_steps(config))
-    gradient_s = measure_gradient_step_s(learner, learner.encoder.num_flat, spec, spec.mask_size)
-    fps = tuning["steps_per_s"] if tuning else predict_fps(config, collect_s, gradient_s)
+    algorithm = algorithm_of(config)
+    update_s = algorithm.measure_update_s(learner, config, spec)
+    collect_s = prime(session.collector, learner, prime_steps(config))
+    fps = tuning["steps_per_s"] if tuning else predict_fps(config, collect_s, update_s)
     if config.compute.device == "cpu":
         notes = [*notes, *judge_preset(preset, config.run.timesteps - start, fps, usable_cores())]
-    plan = make_plan(config, spec, memory, fps, notes, start, tuning["reasons"] if tuning else [])
+    plan = make_plan(config, spec, algorithm, memory, fps, notes, start, tuning["reasons"] if tuning else [])
     document = asdict(plan) | {"versions": versions(), "signature": spec.signature, "tuning": tuning}
-    measured = {"collect_s_per_step": collect_s, "gradient_step_s": gradient_s}
+    measured = {"collect_s_per_step": collect_s, "update_s_per_step": update_s}
     document |= {"measured": measured | {"ways_to_learn": find_measured(config, spec)}}
     write_json(session.run.plan_json, document)
     session.run.write_status(predicted_fps=round(fps, 1))
@@ -163,16 +166,18 @@ def resume_run(
         resolved, more = _extend(run, resolved, checkpoint, timesteps)
         environment = open_run_environment(run, resolved.config, source)
         check_signature(run, environment)
-        with closing(Session(run, resolved, environment, listener)) as session:
+        resolved, changed = drop_false_twin(resolved, environment.spec)
+        learner = make_learner(resolved.settled, environment.spec)
+        with closing(Session(run, resolved, environment, learner, listener)) as session:
             ways = session.restore(checkpoint)
             if timesteps is not None:
                 write_atomic(run.config_yaml, format_config(resolved))
                 write_lineage(run, replace(read_lineage(run), config_hash=config_hash(resolved.config)))
-            exact = _exactness(run, resolved.config, ways)
+            exact = _exactness(run, resolved.config, ways, other_kernel=bool(changed))
             session.recorder.emit(
                 "resume", run=str(run.path), name=run.name, step=checkpoint.step,
                 total=resolved.config.run.timesteps, main_outcome=session.spec.main_outcome,
-                notes=[*notes, *more, *ways, exact],
+                notes=[*notes, *more, *changed, *ways, exact],
             )  # fmt: skip
             yield session
 
@@ -190,12 +195,7 @@ def _extend(
             )
         wanted = resolved.with_values({"run.timesteps": timesteps}, "flag --timesteps")
         resolved, notes = finish(wanted, learned_steps(checkpoint))
-        config = resolved.config
-        falling = [
-            start.split(".")[1] for start, end in falling_paths(config) if config.value(end) is not None
-        ]
-        if config.run.algo == "dqn" and config.dqn.exploration == "epsilon":
-            falling.append("epsilon")
+        falling = resolved.config.algorithm.names_that_fall()
         if falling:
             notes.append(f"{', '.join(falling)} now fall over {resolved.config.run.timesteps} steps")
     elif status.get("state") == "done":
@@ -206,7 +206,7 @@ def _extend(
     return resolved, notes
 
 
-def _exactness(run: RunDir, config: Config, ways: list[str]) -> str:
+def _exactness(run: RunDir, config: Config, ways: list[str], *, other_kernel: bool) -> str:
     try:
         plan = dict(read_json(run.plan_json))
     except (RunStateError, TypeError, ValueError):
@@ -216,8 +216,9 @@ def _exactness(run: RunDir, config: Config, ways: list[str]) -> str:
         for name, before in plan.get("versions", {}).items()
         if versions().get(name) != before
     ]
-    if changed:
-        return f"the resume is statistical, not exact: {', '.join(changed)}"
+    if changed or other_kernel:
+        causes = [*changed, *(["another kernel learns"] if other_kernel else [])]
+        return f"the resume is statistical, not exact: {', '.join(causes)}"
     if config.vector.blocks == "first_ready":
         return (
             "the resume is statistical, not exact: first-ready blocks depend on timing, and the segments"
@@ -246,10 +247,11 @@ def check_outcome(config: Config, environment: Environment) -> None:
 
 def config_hash(config: Config) -> str:
     """A hash of everything that can change a number."""
-    content = config.model_dump(
-        mode="json",
-        exclude={"run": {"run_name", "runs_dir", "notes", "tensorboard"}, "compute": {"tune"}},
-    )
+    unseen = {"run": {"run_name", "runs_dir", "notes", "tensorboard"}, "compute": {"tune"}}
+    content = {
+        name: section.model_dump(mode="json", exclude=unseen.get(name, set()))
+        for name, section in config.sections().items()
+    }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -14,17 +14,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from mission_gym.clock import PhaseClock
-from mission_gym.config.schema import Config
+from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec, Phases, Progress, Span
+from mission_gym.learner.contract import Learner
 from mission_gym.monitor.accounting import phase_metrics
 from mission_gym.monitor.gpu import Probe, load_nvml, open_gpu
 from mission_gym.monitor.sampler import Sampler, Use
 from mission_gym.monitor.speed import SpeedWatch
 from mission_gym.monitor.verdict import Facts, judge
-from mission_gym.pipeline.loop import Learner
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.collector import BlockCollector
-from mission_gym.run.assemble import policy_spec
+from mission_gym.run.assemble import algorithm_of
 from mission_gym.vector.workers import WorkersVec
 
 _NUM_UPDATES = 20  # of a timeline
@@ -36,7 +36,7 @@ _MATMUL_ROWS = {"cpu": 512, "mps": 1024, "cuda": 2048}  # of the square product 
 class Telemetry:
     """A context manager around the training of one process; `clock` is for what the main role does."""
 
-    def __init__(self, config: Config, spec: EnvSpec, collector: BlockCollector, learner: Learner) -> None:
+    def __init__(self, config: Settled, spec: EnvSpec, collector: BlockCollector, learner: Learner) -> None:
         self.clock = PhaseClock("main")
         self._config, self._spec, self._collector, self._learner = config, spec, collector, learner
         pids = collector.vec.crew.pids if isinstance(collector.vec, WorkersVec) else tuple
@@ -112,35 +112,31 @@ class Telemetry:
         return {"time/machine": use, "time/verdict": verdict and verdict.document()}
 
 
-def make_facts(config: Config, spec: EnvSpec, learner: Learner) -> Facts:
+def make_facts(config: Settled, spec: EnvSpec, learner: Learner) -> Facts:
     """What the verdict must know of a run beside its times."""
     algo, vector, compute, evaluation = config.algorithm, config.vector, config.compute, config.evaluation
     weights = {name: array for name, array in learner.weights().arrays.items() if name.endswith("weight")}
     num_parameters = sum(array.size for array in weights.values())
-    is_mlp = policy_spec(config, spec).is_mlp
+    algorithm = algorithm_of(config)
+    is_mlp = algorithm.layout(config, spec).is_mlp
     return Facts(
         backend=vector.vector,
-        num_workers=int(vector.num_workers),
+        num_workers=vector.num_workers,
         n_envs=vector.n_envs,
         n_steps_per_env=algo.n_steps_per_env,
         cores=usable_cores(),
         device=compute.device,
-        batch_size=int(algo.batch_size),
-        n_epochs=config.ppo.n_epochs if config.run.algo == "ppo" else 1,
+        batch_size=algo.batch_size,
+        n_epochs=algorithm.num_epochs(config),
         num_parameters=num_parameters,
-        eval_freq=int(evaluation.eval_freq),
+        eval_freq=evaluation.eval_freq,
         eval_episodes=evaluation.eval_episodes,
-        checkpoint_freq=int(config.checkpoints.checkpoint_freq),
+        checkpoint_freq=config.checkpoints.checkpoint_freq,
         env_cpu_is_known=vector.vector == "serial"
         or (vector.vector in ("workers", "threads") and compute.acting == "numpy"),
-        # Two for each product of a pass forward, four for the one backward; DQN makes two or three forward.
-        flops_per_sample=_passes(config) * num_parameters if is_mlp else None,
+        flops_per_sample=algorithm.flops_per_parameter(config) * num_parameters if is_mlp else None,
         matmul_flops_per_s=measure_matmul_flops_per_s(compute.device),
     )
-
-
-def _passes(config: Config) -> float:
-    return 6.0 if config.run.algo == "ppo" else 8.0 + 2.0 * config.dqn.double
 
 
 def measure_matmul_flops_per_s(device: str) -> float:

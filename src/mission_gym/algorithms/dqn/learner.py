@@ -9,16 +9,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from mission_gym.algorithms.dqn.kernel import (
+    ERROR,
+    GRAD_NORM,
+    LOSS,
+    NUM_STATS,
+    VALUE,
+    Batches,
+    QKernel,
+    QSettings,
+    QStats,
+)
+from mission_gym.algorithms.dqn.section import SettledDqn
 from mission_gym.clock import PhaseClock
 from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError
-from mission_gym.learner.ppo import Schedule, check_finite, prime_encoder, strip
-from mission_gym.learner.q_kernel import Batches, QKernel, QSettings, QStats
+from mission_gym.learner.blocks import check_finite, prime_encoder, strip
 from mission_gym.learner.replay import Layout, Replay
+from mission_gym.learner.schedule import Schedule, schedule_of
 from mission_gym.policy import Encoder, PolicySpec
 from mission_gym.policy.choosing import EPSILON
 from mission_gym.streams import generator
@@ -28,35 +39,35 @@ from mission_gym.streams import generator
 _GATHER_ROWS, _GATHER_PICTURES = 4096, 256
 
 
-@dataclass(frozen=True, slots=True)
-class DqnSettings:
-    """The hyperparameters; see docs/algorithms/dqn.md for each default and its reason."""
-
-    batch_size: int
-    replay_ratio: float
-    learning_starts: int
-    learning_rate: Schedule
-    max_grad_norm: float
-    huber: bool
-    double: bool
-    tau: float
-    target_update_interval: int
-    epsilon: Schedule
-    prioritized_alpha: float | None  # None: uniform
-    prioritized_beta: Schedule
-
-
 class DqnLearner:
-    """`update(block) -> UpdateStats`; `weights()`; `arrays()`, `replay_arrays()` and their loads."""
+    """See `learner.contract.Learner`; its extras are the replay.
+
+    section: its hyperparameters; docs/algorithms/dqn.md explains each. total_steps: of the run, over which
+    schedules move.
+    """
 
     keeps_updates = True  # what the replay has overwritten can't be put back
 
     def __init__(
-        self, kernel: QKernel, spec: PolicySpec, settings: DqnSettings, layout: Layout, seed: int
+        self,
+        kernel: QKernel,
+        spec: PolicySpec,
+        section: SettledDqn,
+        layout: Layout,
+        *,
+        total_steps: int,
+        seed: int,
     ) -> None:
         self.kernel = kernel
-        self.settings = settings
+        self.section = section
         self.seed = seed
+        self.learning_starts = section.learning_starts
+        self._learning_rate = schedule_of(section, "learning_rate", total_steps)
+        falls = max(1, round(section.exploration_fraction * total_steps))
+        self._epsilon = Schedule(section.exploration_initial_eps, section.exploration_final_eps, falls)
+        if section.exploration == "noisy":
+            self._epsilon = Schedule(0.0, 0.0, 1)
+        self._beta = Schedule(section.prioritized_beta, 1.0, total_steps)
         self.clock = PhaseClock("learner")
         self.version = 0  # updates made
         self.step = 0  # transitions collected
@@ -66,24 +77,23 @@ class DqnLearner:
         self._behind: Weights | None = None  # before the last one
         self._layout = layout
         rows = _GATHER_PICTURES if spec.has_images else _GATHER_ROWS
-        uniform = settings.prioritized_alpha is None
-        self._steps_at_once = max(1, rows // settings.batch_size) if uniform else 1
+        self._steps_at_once = 1 if section.prioritized else max(1, rows // section.batch_size)
         self._begin_replay()
 
     def _begin_replay(self) -> None:
         """An empty replay, from this step on."""
         self.replay = Replay(self._layout)
         self.priorities = None
-        if self.settings.prioritized_alpha is not None:
+        if self.section.prioritized:
             from mission_gym.learner.priorities import Priorities  # numba, only where it is used
 
             slots = self.replay.num_rows * self.replay.num_envs
-            self.priorities = Priorities(slots, self.settings.prioritized_alpha)
+            self.priorities = Priorities(slots, self.section.prioritized_alpha)
         self._begun = self.step  # learning starts so many steps behind it
         self._counted = 0  # valid transitions since learning started
         self._paid = 0  # gradient steps made for them, before this update
         self._stored = False  # whether the block in hand is in the replay
-        self._table = np.zeros((0, 4))  # statistics of the gradient steps of this update
+        self._table = np.zeros((0, NUM_STATS))  # statistics of the gradient steps of this update
 
     def prime(self, obs: Leaves) -> None:
         """Start the observation statistics from the leaves [N, ...] of one short block."""
@@ -110,7 +120,7 @@ class DqnLearner:
     def _policy(self) -> dict[str, Array]:
         normalizer = self.encoder.normalizer
         arrays = self.kernel.parameters() | (normalizer.arrays() if normalizer is not None else {})
-        return arrays | {EPSILON: np.array(self.settings.epsilon.at(self.step))}
+        return arrays | {EPSILON: np.array(self._epsilon.at(self.step))}
 
     def update(self, block: Block, stop: Callable[[], bool] = lambda: False) -> UpdateStats | None:
         """Store a full block and make the gradient steps that are due; None if a stop was asked for."""
@@ -120,30 +130,30 @@ class DqnLearner:
             self.weights()
             self._store(block, after)
         settings = QSettings(
-            batch_size=self.settings.batch_size,
-            learning_rate=self.settings.learning_rate.at(self.step),
-            max_grad_norm=self.settings.max_grad_norm,
-            double=self.settings.double,
-            huber=self.settings.huber,
-            tau=self.settings.tau,
+            batch_size=self.section.batch_size,
+            learning_rate=self._learning_rate.at(self.step),
+            max_grad_norm=self.section.max_grad_norm,
+            double=self.section.double,
+            huber=self.section.loss == "huber",
+            tau=self.section.tau,
         )
         # The steps due are those of all transitions together, so the fraction is carried without drift.
-        due = math.floor(self.settings.replay_ratio * self._counted + 1e-9) - self._paid
+        due = math.floor(self.section.replay_ratio * self._counted + 1e-9) - self._paid
         while len(self._table) < due:
             if stop():
                 return None
             stats = self._learn(min(self._steps_at_once, due - len(self._table)), settings)
             self._table = np.concatenate([self._table, stats.table])
 
-        interval = self.settings.target_update_interval
-        if self.settings.tau == 1.0 and after // interval > self.step // interval:
+        interval = self.section.target_update_interval
+        if self.section.tau == 1.0 and after // interval > self.step // interval:
             self.kernel.copy_to_target()
         if self.encoder.normalizer is not None:
             seen = tuple(leaf[:-1][block.valid] for leaf in block.obs)
             self.encoder.normalizer.merge(self.encoder.flatten(seen))
         metrics = self._metrics(settings)
         self._paid += due
-        self._stored, self._table = False, np.zeros((0, 4))
+        self._stored, self._table = False, np.zeros((0, NUM_STATS))
         self._behind, self._weights = self._weights, None
         self.version += 1
         self.step = after
@@ -156,7 +166,7 @@ class DqnLearner:
         if self.priorities is not None:
             self.priorities.clear(lost)
             self.priorities.add(ripe)
-        behind = after - max(self.step, self._begun + self.settings.learning_starts)
+        behind = after - max(self.step, self._begun + self.learning_starts)
         if behind > 0 and self.replay.can_draw:
             self._counted += int(block.valid.ravel()[-behind:].sum())
         self._stored = True
@@ -169,7 +179,7 @@ class DqnLearner:
         if self.priorities is None:
             ids = self.replay.draw(rng, num_steps * size)
         else:
-            beta = self.settings.prioritized_beta.at(self.step)
+            beta = self._beta.at(self.step)
             slots, weight = self.priorities.draw(rng.random(size), beta)
             ids = self.replay.ids_of(slots)
         sampled = self.replay.gather(ids)
@@ -185,15 +195,15 @@ class DqnLearner:
         stats = self.kernel.learn(
             batches, settings, lambda place: generator(self.seed, "noisy", self.version, made + place)
         )
-        if not np.isfinite(stats.table[-1, 3]):
+        if not np.isfinite(stats.table[-1, GRAD_NORM]):
             # This update is given up, and what was made of it counts.
             made += len(stats.table) - 1
             self._paid, self.gradient_steps = self._paid + made, self.gradient_steps + made
-            self._stored, self._table, self._weights = False, np.zeros((0, 4)), None
+            self._stored, self._table, self._weights = False, np.zeros((0, NUM_STATS)), None
             raise NotFiniteError(
-                f"gradient norm is {stats.table[-1, 3]} in update {self.version} (mean value"
-                f" {stats.table[-1, 1]:.3g}); that gradient step was not made. Lower learning_rate, scale the"
-                " rewards or set loss=huber, then branch"
+                f"gradient norm is {stats.table[-1, GRAD_NORM]} in update {self.version} (mean value"
+                f" {stats.table[-1, VALUE]:.3g}); that gradient step was not made. Lower learning_rate, scale"
+                " the rewards or set loss=huber, then branch"
             )
         if self.priorities is not None:
             held = self.replay.holds(ids)
@@ -202,23 +212,23 @@ class DqnLearner:
 
     def _metrics(self, settings: QSettings) -> dict[str, float]:
         metrics = {
-            "rollout/exploration_rate": self.settings.epsilon.at(self.step),
+            "rollout/exploration_rate": self._epsilon.at(self.step),
             "train/n_updates": float(self.version + 1),
             "train/replay_size": float(self.replay.num_valid),
         }
         if not len(self._table):
             return metrics
-        loss, value, error, norm = (float(x) for x in self._table.mean(axis=0))
+        means = [float(mean) for mean in self._table.mean(axis=0)]
         metrics |= {
-            "train/loss": loss,
-            "train/q_mean": value,
-            "train/td_error": error,
-            "train/grad_norm": norm,
+            "train/loss": means[LOSS],
+            "train/q_mean": means[VALUE],
+            "train/td_error": means[ERROR],
+            "train/grad_norm": means[GRAD_NORM],
             "train/learning_rate": settings.learning_rate,
             "train/replay_ratio": (self._paid + len(self._table)) / self._counted,
         }
         if self.priorities is not None:
-            metrics["train/beta"] = self.settings.prioritized_beta.at(self.step)
+            metrics["train/beta"] = self._beta.at(self.step)
         return metrics
 
     def arrays(self) -> dict[str, Array]:
@@ -240,8 +250,16 @@ class DqnLearner:
         self._weights = self._behind = None
         self._begin_replay()
 
-    def replay_arrays(self) -> dict[str, Array]:
-        """The replay, its priorities and how far the update has come; views, to be written at once."""
+    def adopt(self, arrays: dict[str, Array]) -> None:
+        self.load_arrays(arrays)
+
+    def lose_episode(self, env_id: int) -> None:
+        """Nothing: the replay sees by itself that the next block does not go on where the last one ended."""
+
+    def extras(self) -> dict[str, Array]:
+        """The replay, its priorities and how far the update has come."""
+        if not self.section.save_replay:
+            return {}
         progress = np.array([self._begun, self._counted, self._paid, self._stored], np.int64)
         arrays = self.replay.arrays()
         if self.priorities is not None:
@@ -250,7 +268,13 @@ class DqnLearner:
             arrays |= {f"began/{name}": array for name, array in self.weights().arrays.items()}
         return arrays | {"progress": progress, "update": self._table}
 
-    def load_replay(self, arrays: dict[str, Array]) -> None:
+    def load_extras(self, arrays: dict[str, Array] | None) -> str:
+        if arrays is None:
+            if not self.step:
+                return ""
+            return (
+                f"the replay was not saved and is lost; learning goes on after {self.learning_starts} steps"
+            )
         self.replay.load(arrays)
         if self.priorities is not None:
             self.priorities.load(arrays)
@@ -258,3 +282,4 @@ class DqnLearner:
         self._stored, self._table = bool(stored), np.array(arrays["update"])
         if self._stored:
             self._weights = Weights(self.version, strip(arrays, "began/"))
+        return ""

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mission_gym.algorithms.dqn.compiled_kernel import CompiledQKernel
+from mission_gym.algorithms.dqn.learner import DqnLearner
+from mission_gym.algorithms.dqn.section import SettledDqn
+from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
 from mission_gym.data import ActionSpec, Block, EnvSpec, LeafSpec
 from mission_gym.errors import NotFiniteError
-from mission_gym.learner.dqn import DqnLearner, DqnSettings
-from mission_gym.learner.ppo import Schedule
-from mission_gym.learner.q_numpy_kernel import NumpyQKernel
-from mission_gym.learner.q_torch_kernel import TorchQKernel
 from mission_gym.learner.replay import Layout
 from mission_gym.policy import PolicySpec, QSpec
 from mission_gym.policy.choosing import EPSILON
@@ -20,20 +20,22 @@ from mission_gym.rollout.collector import make_block
 
 LEAF = LeafSpec("", (3,), "float32", "vector")
 CHOICE = ActionSpec("categories", (), "int64", nvec=(4,), start=(0,))
-SETTINGS: dict[str, Any] = {
-    "batch_size": 8, "replay_ratio": 0.5, "learning_starts": 16, "learning_rate": Schedule(1e-3, 1e-3, 1),
-    "max_grad_norm": 10.0, "huber": True, "double": True, "tau": 1.0, "target_update_interval": 64,
-    "epsilon": Schedule(1.0, 0.1, 100), "prioritized_alpha": None, "prioritized_beta": Schedule(0.4, 1, 1000),
+VALUES: dict[str, Any] = {
+    "batch_size": 8, "replay_ratio": 0.5, "learning_starts": 16, "learning_rate": 1e-3, "max_grad_norm": 10.0,
+    "loss": "huber", "double": True, "tau": 1.0, "target_update_interval": 64, "exploration_initial_eps": 1.0,
+    "exploration_final_eps": 0.1, "exploration_fraction": 0.1, "prioritized_beta": 0.4,
 }  # fmt: skip
+TOTAL = 1000
 
 
 def make_learner(
     num_envs: int, capacity: int = 500, n_step: int = 1, mask_size: int = 0, **changes: Any
 ) -> DqnLearner:
     spec = PolicySpec((LEAF,), CHOICE, (16, 16), "relu", q=QSpec())
-    kernel = NumpyQKernel(spec, 3, TorchQKernel(spec, seed=1).parameters())
+    kernel = CompiledQKernel(spec, 3, TorchQKernel(spec, seed=1).parameters())
     layout = Layout((LEAF,), mask_size, num_envs, capacity, n_step, 0.9)
-    return DqnLearner(kernel, spec, DqnSettings(**(SETTINGS | changes)), layout, seed=5)
+    section = SettledDqn(**(VALUES | changes))
+    return DqnLearner(kernel, spec, section, layout, total_steps=TOTAL, seed=5)
 
 
 def make_filled(num_steps: int, num_envs: int, number: int, first: np.ndarray | None = None) -> Block:
@@ -97,10 +99,10 @@ def test_target_epsilon_and_start_go_by_the_absolute_step() -> None:
     np.testing.assert_allclose(epsilons, [1.0 - 0.9 * step / 100 for step in (0, 16, 32, 48, 64)])
 
 
-@pytest.mark.parametrize("alpha", [None, 0.6], ids=["uniform", "prioritised"])
-def test_a_stopped_update_goes_on_where_it_was(alpha: float | None) -> None:
+@pytest.mark.parametrize("prioritized", [False, True], ids=["uniform", "prioritised"])
+def test_a_stopped_update_goes_on_where_it_was(prioritized: bool) -> None:
     """Stopped at every place, saved, loaded into another learner, and called again with the same block."""
-    settings = {"prioritized_alpha": alpha, "replay_ratio": 0.5, "batch_size": 1024, "n_step": 3}
+    settings = {"prioritized": prioritized, "replay_ratio": 0.5, "batch_size": 1024, "n_step": 3}
     straight = make_learner(4, **settings)
     expected = feed(straight, 4, 4)
     learner, last, rows = make_learner(4, **settings), None, []
@@ -118,12 +120,12 @@ def test_a_stopped_update_goes_on_where_it_was(alpha: float | None) -> None:
             polls = 0
             other = make_learner(4, **settings)
             other.load_arrays(learner.arrays())
-            other.load_replay({name: array.copy() for name, array in learner.replay_arrays().items()})
+            other.load_extras({name: array.copy() for name, array in learner.extras().items()})
             learner = other
         rows.append(stats.metrics)
     assert rows == expected
-    for name, array in (straight.arrays() | straight.replay_arrays()).items():
-        np.testing.assert_array_equal(array, (learner.arrays() | learner.replay_arrays())[name], err_msg=name)
+    for name, array in (straight.arrays() | straight.extras()).items():
+        np.testing.assert_array_equal(array, (learner.arrays() | learner.extras())[name], err_msg=name)
 
 
 def test_without_its_replay_learning_starts_anew() -> None:
@@ -141,7 +143,9 @@ def test_without_its_replay_learning_starts_anew() -> None:
 
 
 def test_priorities_follow_the_errors() -> None:
-    learner = make_learner(2, prioritized_alpha=1.0, n_step=2, learning_starts=0, replay_ratio=0.125)
+    learner = make_learner(
+        2, prioritized=True, prioritized_alpha=1.0, n_step=2, learning_starts=0, replay_ratio=0.125
+    )
     feed(learner, 1, 4)
     assert learner.priorities is not None
     values = learner.priorities.values.reshape(-1, 2)
@@ -163,7 +167,7 @@ def test_what_is_not_finite_is_refused_before_it_is_stored(poison: float) -> Non
 
 
 def test_an_exploding_gradient_is_named_and_the_weights_stay_finite() -> None:
-    learner = make_learner(2, huber=False, learning_starts=0, replay_ratio=1.0)
+    learner = make_learner(2, loss="mse", learning_starts=0, replay_ratio=1.0)
     block = make_filled(4, 2, 0)
     block.reward[:] = 3e38
     with pytest.raises(NotFiniteError, match=r"gradient norm is .* in update 0 .* Lower learning_rate"):
@@ -175,7 +179,7 @@ def test_an_exploding_gradient_is_named_and_the_weights_stay_finite() -> None:
 def test_values_of_a_known_chain_are_learned_through_truncation() -> None:
     """1 a step for ever, truncated every step: worth 1 / (1 - 0.9) = 10; taken for an end it would be 1."""
     settings = {"learning_starts": 0, "replay_ratio": 2.0, "target_update_interval": 8}
-    learner = make_learner(2, learning_rate=Schedule(3e-3, 3e-3, 1), **settings)
+    learner = make_learner(2, learning_rate=3e-3, **settings)
     for _ in range(80):
         block = make_filled(4, 2, 0)
         block.obs[0][:] = 1.0

@@ -1,4 +1,4 @@
-"""The reference kernel: torch autograd on any device, Adam on one flat vector.
+"""The reference kernel: `loss` by torch autograd on any device, Adam on one flat vector.
 
 The transitions of a block are brought to the device once. A gradient step reads tensors that never move and
 decides nothing on the host, so that it can be captured as a graph. Nothing on the device is float64: MPS has
@@ -14,17 +14,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mission_gym.data import ActionSpec, Array
-from mission_gym.learner.capture import Captured, Recorder, record_cuda
-from mission_gym.learner.flat_adam import FlatAdam
-from mission_gym.learner.kernel import (
+from mission_gym.algorithms.ppo.kernel import (
     ADAM_EPSILON,
-    ADVANTAGE_FLOOR,
+    NUM_STATS,
     EpochStats,
     Samples,
     StepSettings,
+    make_evidence,
     mean_stats,
 )
+from mission_gym.algorithms.ppo.loss import (
+    Coefficients,
+    Losses,
+    Minibatch,
+    compute_losses,
+    normalize_advantages,
+)
+from mission_gym.data import ActionSpec, Array
+from mission_gym.learner.adam import FlatAdam
+from mission_gym.learner.capture import Captured, Recorder, record_cuda
+from mission_gym.learner.proof import Evidence
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.policy.sampling import FILLER, HALF_LOG_2PI, part_columns
 from mission_gym.policy.torch_form import ActorCritic, load_arrays, model_arrays
@@ -98,7 +107,7 @@ class TorchKernel:
         self._flat, self._columns = Resident(self.device), Resident(self.device)
         self._images = [Resident(self.device) for leaf in spec.leaves if leaf.kind == "image"]
         self._loaded: Encoded | None = None
-        self._numbers = torch.zeros(6, device=self.device)
+        self._numbers = torch.zeros(5, device=self.device)  # learning rate, norm limit, coefficients
         self._rate: float | Tensor = 0.0
         self._captured: tuple[tuple[int, ...], Captured] | None = None
 
@@ -133,56 +142,75 @@ class TorchKernel:
             self._load_inputs(samples.inputs)
         num = len(samples.action)
         ones = np.ones(num, np.float32)
-        parts = [
-            samples.action.astype(np.float32),
-            np.zeros((num, 0), np.float32) if samples.mask is None else ~samples.mask,
-            samples.log_prob,
-            samples.returns,
-            ones if samples.weight is None else samples.weight,
-            samples.advantage,
-            ones if samples.importance is None else samples.importance,
-        ]
-        self._rows = self._columns.load(np.column_stack(parts).astype(np.float32, copy=False))
-        num_illegal = 0 if samples.mask is None else samples.mask.shape[1]
-        self._widths = [samples.action.shape[1], num_illegal, 1, 1, 1, 1, 1]
+        fields = {
+            "action": samples.action.astype(np.float32),
+            "illegal": np.zeros((num, 0), np.float32) if samples.mask is None else ~samples.mask,
+            "old_log_prob": samples.log_prob,
+            "old_value": samples.value,
+            "returns": samples.returns,
+            "weight": ones if samples.weight is None else samples.weight,
+            "advantage": samples.advantage,
+            "importance": ones if samples.importance is None else samples.importance,
+        }
+        packed = np.column_stack(list(fields.values()))
+        self._rows = self._columns.load(packed.astype(np.float32, copy=False))
+        widths = [1 if array.ndim == 1 else array.shape[1] for array in fields.values()]
+        ends = np.cumsum(widths).tolist()
+        self._places = {
+            name: slice(end - width, end) for name, width, end in zip(fields, widths, ends, strict=True)
+        }
 
     def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> EpochStats | None:
+        flat, columns, index = self._gather(order, settings)
+        self._rate = settings.learning_rate if self.record is None else self._numbers[0]
+        step = self._make_step((flat[0], columns[0], index[0]))
+        table = torch.empty(len(order), NUM_STATS, device=self.device)
+        for row, *minibatch in zip(table, flat, columns, index, strict=True):
+            if stop():
+                return None
+            row.copy_(step(*minibatch))
+        return mean_stats(table.cpu().numpy().astype(np.float64))
+
+    def differentiate(self, samples: Samples, settings: StepSettings) -> Evidence:
+        self.load_samples(samples)
+        flat, columns, index = self._gather(np.arange(len(samples.action))[None], settings)
+        losses = self._backward(flat[0], columns[0], index[0])
+        row = _stack(losses, self.adam.grad.norm()).cpu().numpy().astype(np.float64)
+        evidence = make_evidence(row, settings, self.adam.gradient())
+        # The loss's own total: an edit may have added to it.
+        return evidence._replace(numbers={**evidence.numbers, "loss": float(losses.total.detach())})
+
+    def _gather(self, order: Array, settings: StepSettings) -> tuple[Tensor, Tensor, Tensor]:
+        """The inputs and columns of every minibatch, rows of `order`: one gather for the epoch, of which
+        minibatches are slices. Advantages are normalised over each."""
         index = torch.from_numpy(order).to(self.device)
-        # One gather for the epoch; minibatches are slices of it.
         flat, columns = (
             source.index_select(0, index.view(-1)).view(*index.shape, -1)
             for source in (self._inputs[0], self._rows)
         )
-        weight, advantage, importance = (columns[..., place] for place in (-3, -2, -1))
+        weight, advantage, importance = (
+            self._column(columns, name) for name in ("weight", "advantage", "importance")
+        )
         weight /= weight.sum(1, keepdim=True).clamp_min(1.0)
         if settings.normalize_advantage:
-            advantage -= (advantage * weight).sum(1, keepdim=True)
-            deviation = (advantage.square() * weight).sum(1, keepdim=True).sqrt()
-            advantage /= deviation.clamp_min(ADVANTAGE_FLOOR)
+            advantage.copy_(normalize_advantages(advantage, weight))
         advantage *= importance
-
-        clip, coefficients = settings.clip_range, (1.0, settings.vf_coef, -settings.ent_coef)
         self._numbers.copy_(
-            torch.tensor([settings.learning_rate, clip, settings.max_grad_norm, *coefficients])
+            torch.tensor(
+                [
+                    settings.learning_rate,
+                    settings.max_grad_norm,
+                    settings.clip_range,
+                    settings.vf_coef,
+                    settings.ent_coef,
+                ]
+            )
         )
-        self._rate = settings.learning_rate if self.record is None else self._numbers[0]
-        step = self._make_step((flat[0], columns[0], index[0]))
-        results = torch.empty(len(order), 4 + order.shape[1], device=self.device)
-        for result, *minibatch in zip(results, flat, columns, index, strict=True):
-            if stop():
-                return None
-            result.copy_(step(*minibatch))
+        return flat, columns, index
 
-        log_ratio = results[:, 4:]
-        error = log_ratio.exp() - 1.0
-        columns_of_stats = [
-            *results[:, :3].unbind(1),
-            ((error - log_ratio) * weight).sum(1),
-            ((error.abs() > clip) * weight).sum(1),
-            error.abs().amax(1),
-            results[:, 3],
-        ]
-        return mean_stats(torch.stack(columns_of_stats, dim=1).cpu().numpy().astype(np.float64))
+    def _column(self, columns: Tensor, name: str) -> Tensor:
+        """A view of the field that is one number for each row."""
+        return columns[..., self._places[name].start]
 
     def _make_step(self, minibatch: tuple[Tensor, ...]) -> Callable[..., Tensor]:
         """The gradient step for minibatches like this one: captured where that is possible."""
@@ -196,29 +224,36 @@ class TorchKernel:
         return self._captured[1]
 
     def _step(self, flat: Tensor, columns: Tensor, index: Tensor) -> Tensor:
-        """One gradient step, without leaving the device; returns policy loss, value loss, entropy, gradient
-        norm and every row's log-ratio as one tensor."""
-        _, clip, max_grad_norm = self._numbers[:3].unbind()
-        action, illegal, *singles = columns.split_with_sizes(self._widths, dim=1)
-        old_log_prob, returns, weight, advantage, _ = (column.squeeze(1) for column in singles)
-        images = tuple(_nchw(image.index_select(0, index)) for image in self._inputs[1])
+        """One gradient step, without leaving the device; returns a row of the table."""
+        losses = self._backward(flat, columns, index)
+        norm = self.adam.clip(self._numbers[1])
+        self.adam.step(self._rate)
+        return _stack(losses, norm)
 
+    def _backward(self, flat: Tensor, columns: Tensor, index: Tensor) -> Losses:
+        """The loss of a minibatch, and its gradient in `adam.grad`."""
+        illegal = columns[:, self._places["illegal"]]
+        images = tuple(_nchw(image.index_select(0, index)) for image in self._inputs[1])
         params, value = self.model((flat, images), self._precision)
         log_prob, entropy = self.distribution(
-            params, self.model.log_std, action, illegal.bool() if illegal.shape[1] else None
+            params,
+            self.model.log_std,
+            columns[:, self._places["action"]],
+            illegal.bool() if illegal.shape[1] else None,
         )
-        log_ratio = log_prob - old_log_prob
-        ratio = log_ratio.exp()
-        clipped = ratio.clamp(1.0 - clip, 1.0 + clip)
-        policy_loss = -torch.minimum(ratio * advantage, clipped * advantage)
-        terms = torch.stack((policy_loss, (value - returns).square(), entropy))
-        losses = (terms * weight).sum(1)
-
+        batch = Minibatch(
+            log_prob=log_prob,
+            entropy=entropy,
+            value=value,
+            **{
+                name: self._column(columns, name)
+                for name in ("old_log_prob", "old_value", "returns", "advantage", "weight")
+            },
+        )
+        losses = compute_losses(batch, Coefficients(*self._numbers[2:].unbind()))
         self.adam.grad.zero_()
-        (losses * self._numbers[3:]).sum().backward()  # type: ignore[no-untyped-call]
-        norm = self.adam.clip(max_grad_norm)
-        self.adam.step(self._rate)
-        return torch.cat((losses.detach(), norm.view(1), log_ratio.detach()))
+        losses.total.backward()  # type: ignore[no-untyped-call]
+        return losses
 
     def parameters(self) -> dict[str, Array]:
         return model_arrays(self.model)
@@ -240,6 +275,12 @@ class TorchKernel:
         ]
         self._inputs = self._flat.load(inputs.flat), images
         self._loaded = inputs
+
+
+def _stack(losses: Losses, norm: Tensor) -> Tensor:
+    """A row of the table of gradient steps, in the order of its columns."""
+    numbers = (losses.policy, losses.value, losses.entropy, losses.approx_kl, losses.clip_fraction)
+    return torch.stack([*(number.detach() for number in numbers), losses.ratio_error, norm])
 
 
 def _nchw(image: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The kernel of DQN: everything that touches the networks, behind `learn` and `copy_to_target`.
 
-A kernel owns the online network, the target network and the optimizer. The torch kernel is the reference;
-another one must agree with it within rounding.
+A kernel owns the online network, the target network and the optimizer. The torch kernel runs `loss` and is
+the reference; another one proves with `differentiate` that it agrees.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from mission_gym.data import Array
+from mission_gym.learner.proof import Evidence
 from mission_gym.policy import Encoded
 
 ADAM_EPSILON = 1e-8
@@ -32,8 +33,7 @@ class Batches:
     weight: Array | None  # float32 [N], of prioritised replay; None: all 1
 
 
-@dataclass(frozen=True, slots=True)
-class QSettings:
+class QSettings(NamedTuple):
     """The numbers of one gradient step; schedules are already evaluated."""
 
     batch_size: int
@@ -44,11 +44,23 @@ class QSettings:
     tau: float  # 1: the target stays until it is copied
 
 
+# The columns of a table of gradient steps: loss, mean value of the actions taken, mean |error|, norm.
+LOSS, VALUE, ERROR, GRAD_NORM = range(4)
+NUM_STATS = 4
+
+
 class QStats(NamedTuple):
     """What some gradient steps did."""
 
-    table: Array  # float64 [steps, 4]: loss, mean value of the actions taken, mean |error|, gradient norm
+    table: Array  # float64 [steps, NUM_STATS]
     errors: Array  # float32 [N]: Q(o, a) - target
+
+
+def make_evidence(stats: QStats, gradient: dict[str, Array]) -> Evidence:
+    """What one gradient step says to a proof."""
+    row = stats.table[0]
+    numbers = {"loss": float(row[LOSS]), "mean value": float(row[VALUE]), "mean error": float(row[ERROR])}
+    return Evidence(numbers, gradient)
 
 
 class QKernel(Protocol):
@@ -56,6 +68,9 @@ class QKernel(Protocol):
 
     def learn(self, batches: Batches, settings: QSettings, noise_of: NoiseOf) -> QStats:
         """One gradient step per `batch_size` rows; ends, without a step, at a gradient that is not finite."""
+
+    def differentiate(self, batches: Batches, settings: QSettings) -> Evidence:
+        """Loss, statistics and gradient of one minibatch, without noise; no step is made."""
 
     def copy_to_target(self) -> None: ...
 

@@ -1,8 +1,8 @@
 """The update kernel: everything of PPO that touches the network, behind four calls.
 
 A kernel owns the parameters and the optimizer. `evaluate` is one pass over a block; `epoch` makes one
-gradient step per row of `order`. Stop requests are seen between gradient steps. The torch kernel is
-the reference; another one must agree with it within rounding.
+gradient step per row of `order`. Stop requests are seen between gradient steps. The torch kernel runs `loss`
+and is the reference; another one proves with `differentiate` that it agrees (`proof`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from mission_gym.data import Array
+from mission_gym.learner.proof import Evidence
 from mission_gym.policy import Encoded
 
-ADAM_BETAS = (0.9, 0.999)
 ADAM_EPSILON = 1e-5
-ADVANTAGE_FLOOR = 1e-5  # under the deviation: equal advantages carry no signal to amplify
 
 
 @dataclass(slots=True)
@@ -29,13 +28,13 @@ class Samples:
     log_prob: Array  # float32 [N], of the policy before this update
     advantage: Array  # float32 [N]
     returns: Array  # float32 [N]
+    value: Array  # float32 [N], of the critic before this update
     weight: Array | None  # float32 [N], 0 for transitions that are not valid; None: all are
     importance: Array | None = None  # float32 [N], multiplies the surrogate; None: all are 1
 
 
-@dataclass(frozen=True, slots=True)
-class StepSettings:
-    """The numbers of one gradient step; schedules are already evaluated."""
+class StepSettings(NamedTuple):
+    """The numbers of one gradient step; schedules are already evaluated. Compiled code takes it as it is."""
 
     learning_rate: float
     clip_range: float
@@ -59,21 +58,40 @@ class EpochStats(NamedTuple):
     first_ratio_error: float  # max |ratio - 1| in the first minibatch
 
 
+# The columns of a table of gradient steps.
+POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION, RATIO_ERROR, GRAD_NORM = range(7)
+NUM_STATS = 7
+
+
 def mean_stats(table: Array) -> EpochStats:
-    """The epoch of a table [gradient steps, 7]: policy loss, value loss, entropy, KL, clip fraction,
-    max |ratio - 1|, gradient norm."""
-    policy_loss, value_loss, entropy, approx_kl, clip_fraction = (float(x) for x in table[:, :5].mean(axis=0))
+    """The epoch of a table [gradient steps, NUM_STATS]."""
+    means = [float(mean) for mean in table.mean(axis=0)]
     return EpochStats(
         gradient_steps=len(table),
-        policy_loss=policy_loss,
-        value_loss=value_loss,
-        entropy=entropy,
-        approx_kl=approx_kl,
-        clip_fraction=clip_fraction,
-        grad_norm=float(table[:, 6].max()),
-        first_kl=float(table[0, 3]),
-        first_ratio_error=float(table[0, 5]),
+        policy_loss=means[POLICY_LOSS],
+        value_loss=means[VALUE_LOSS],
+        entropy=means[ENTROPY],
+        approx_kl=means[APPROX_KL],
+        clip_fraction=means[CLIP_FRACTION],
+        grad_norm=float(table[:, GRAD_NORM].max()),
+        first_kl=float(table[0, APPROX_KL]),
+        first_ratio_error=float(table[0, RATIO_ERROR]),
     )
+
+
+def make_evidence(row: Array, settings: StepSettings, gradient: dict[str, Array]) -> Evidence:
+    """What one gradient step, a row of the table, says to a proof."""
+    total = row[POLICY_LOSS] + settings.vf_coef * row[VALUE_LOSS] - settings.ent_coef * row[ENTROPY]
+    numbers = {
+        "policy loss": row[POLICY_LOSS],
+        "value loss": row[VALUE_LOSS],
+        "entropy": row[ENTROPY],
+        "KL": row[APPROX_KL],
+        "clip fraction": row[CLIP_FRACTION],
+        "ratio error": row[RATIO_ERROR],
+        "loss": total,
+    }
+    return Evidence({name: float(number) for name, number in numbers.items()}, gradient)
 
 
 class Kernel(Protocol):
@@ -87,6 +105,9 @@ class Kernel(Protocol):
 
     def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> EpochStats | None:
         """One gradient step per row of `order` [num_minibatches, batch_size]; None if stopped."""
+
+    def differentiate(self, samples: Samples, settings: StepSettings) -> Evidence:
+        """Loss, statistics and gradient of the samples as one minibatch; no step is made."""
 
     def parameters(self) -> dict[str, Array]:
         """Copies of the network's arrays by name."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mission_gym.algorithms.dqn.compiled_kernel import CompiledQKernel
+from mission_gym.algorithms.dqn.kernel import Batches, QSettings
+from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
 from mission_gym.data import ActionSpec, LeafSpec
-from mission_gym.learner.q_kernel import Batches, QSettings
-from mission_gym.learner.q_numpy_kernel import NumpyQKernel
-from mission_gym.learner.q_torch_kernel import TorchQKernel
 from mission_gym.policy import Encoded, PolicySpec, QSpec
 from mission_gym.streams import generator
 
@@ -40,13 +40,13 @@ def make_batches(*, masked: bool = False, weighted: bool = False, scale: float =
     )
 
 
-def make_pair(spec: PolicySpec) -> tuple[TorchQKernel, NumpyQKernel]:
+def make_pair(spec: PolicySpec) -> tuple[TorchQKernel, CompiledQKernel]:
     """Two kernels whose target differs from their online network."""
     reference = TorchQKernel(spec, seed=3)
     target = TorchQKernel(spec, seed=4).parameters()
     scaled = {name: array * 20 for name, array in target.items() if name.startswith(("q.2", "value.2"))}
     reference.load_target(target | scaled)
-    kernel = NumpyQKernel(spec, F, reference.parameters())
+    kernel = CompiledQKernel(spec, F, reference.parameters())
     kernel.load_target(reference.target())
     return reference, kernel
 

@@ -4,13 +4,14 @@ norm, the clipping and the step are one call each, whatever the network."""
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mission_gym.data import Array
-from mission_gym.learner.kernel import ADAM_BETAS
+from mission_gym.learner import ADAM_BETAS
 
 
 class FlatAdam:
@@ -22,23 +23,24 @@ class FlatAdam:
     def __init__(self, model: nn.Module, epsilon: float) -> None:
         self._names = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
         self.flat, self.grad = _flatten_parameters(model)
-        device = self.flat.device
-        is_fused = device.type != "mps"
-        self._adam = torch.optim.Adam(
+        self._epsilon = epsilon
+        self._is_fused = self.flat.device.type != "mps"
+        self._first, self._second = torch.zeros_like(self.flat.data), torch.zeros_like(self.flat.data)
+        self._count = torch.zeros((), device=self.flat.device if self._is_fused else "cpu")
+
+    @cached_property
+    def _adam(self) -> torch.optim.Adam:
+        """torch's own, made when the first step is: that loads its compiler, for seconds."""
+        adam = torch.optim.Adam(
             [self.flat],
             lr=0.0,
             betas=ADAM_BETAS,
-            eps=epsilon,
-            fused=is_fused,
-            capturable=device.type == "cuda",
+            eps=self._epsilon,
+            fused=self._is_fused,
+            capturable=self.flat.device.type == "cuda",
         )
-        self._first, self._second = torch.zeros_like(self.flat.data), torch.zeros_like(self.flat.data)
-        self._count = torch.zeros((), device=device if is_fused else "cpu")
-        self._adam.state[self.flat] = {
-            "step": self._count,
-            "exp_avg": self._first,
-            "exp_avg_sq": self._second,
-        }
+        adam.state[self.flat] = {"step": self._count, "exp_avg": self._first, "exp_avg_sq": self._second}
+        return adam
 
     @property
     def state(self) -> tuple[Tensor, ...]:
@@ -68,6 +70,10 @@ class FlatAdam:
             parts = [arrays[f"{prefix}.{name}"].ravel() for name in self._names]
             moment.copy_(torch.from_numpy(np.concatenate(parts)))
         self._count.fill_(float(arrays["step"]))
+
+    def gradient(self) -> dict[str, Array]:
+        """Copies of the gradient by parameter."""
+        return self._split(self.grad)
 
     def _split(self, flat: Tensor) -> dict[str, Array]:
         """A flat tensor in the order of the parameters as arrays by name."""

@@ -1,4 +1,4 @@
-"""The analytic kernel for MLPs on the CPU: forward, hand-written backward and Adam on flat vectors.
+"""The compiled kernel for MLPs on the CPU: forward, hand-written backward and Adam on flat vectors.
 
 Minibatches are learned from in compiled code, several in one call, so that nothing but arithmetic is left.
 With several threads, each learns from a fixed part of every minibatch. It agrees with the torch kernel within
@@ -13,10 +13,25 @@ from functools import partial
 
 import numpy as np
 
+from mission_gym.algorithms.ppo.kernel import (
+    NUM_STATS,
+    EpochStats,
+    Samples,
+    StepSettings,
+    make_evidence,
+    mean_stats,
+)
+from mission_gym.algorithms.ppo.network import (
+    Batch,
+    Net,
+    Scratch,
+    count_parameters,
+    make_scratch,
+    make_shape,
+)
+from mission_gym.algorithms.ppo.passes import evaluate, learn
 from mission_gym.data import ActionSpec, Array, LeafSpec
-from mission_gym.learner.analytic import NUM_STATS, evaluate, learn
-from mission_gym.learner.kernel import EpochStats, Samples, StepSettings, mean_stats
-from mission_gym.learner.network import Batch, Net, Numbers, Room, count_parameters, make_room, make_shape
+from mission_gym.learner.proof import Evidence
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.team import Team
 
@@ -26,7 +41,7 @@ _NONE = np.empty(0, np.float32)
 _NO_MASK = np.empty((0, 0), np.bool_)
 
 
-class NumpyKernel:
+class CompiledKernel:
     """See `kernel.Kernel`. Begins with the arrays it is given: the same draw as the torch form's."""
 
     def __init__(self, spec: PolicySpec, num_flat: int, initial: dict[str, Array], threads: int = 1) -> None:
@@ -40,15 +55,15 @@ class NumpyKernel:
         self._spec, self._num_flat, self._threads = spec, num_flat, threads
         self._shape = make_shape(spec, num_flat)
         self._team = Team(threads - 1, "replica")
-        self._rooms: dict[tuple[int, int, int], Room] = {}  # by thread and sizes: few, as they repeat
+        self._scratches: dict[tuple[int, int, int], Scratch] = {}  # by thread and sizes: few, as they repeat
         self._minibatches = 1  # of a call
         self.load_parameters(initial)
 
-    def _room(self, rank: int, num_rows: int, mask_size: int) -> Room:
+    def _scratch(self, rank: int, num_rows: int, mask_size: int) -> Scratch:
         key = (rank, num_rows, mask_size)
-        if key not in self._rooms:
-            self._rooms[key] = make_room(self._spec, self._num_flat, num_rows, mask_size)
-        return self._rooms[key]
+        if key not in self._scratches:
+            self._scratches[key] = make_scratch(self._spec, self._num_flat, num_rows, mask_size)
+        return self._scratches[key]
 
     def evaluate(self, inputs: Encoded, action: Array, mask: Array | None) -> tuple[Array, Array]:
         flat, action = inputs.flat, np.asarray(action, np.float32)
@@ -58,9 +73,9 @@ class NumpyKernel:
         def work(rank: int) -> None:
             for start in range(rank * _EVALUATE_ROWS, len(flat), self._threads * _EVALUATE_ROWS):
                 rows = slice(start, start + _EVALUATE_ROWS)
-                room = self._room(rank, len(values[rows]), 0)
+                scratch = self._scratch(rank, len(values[rows]), 0)
                 out = (log_prob[rows], values[rows])
-                evaluate(self._shape, self.flat, flat[rows], action[rows], mask[rows], room, *out)
+                evaluate(self._shape, self.flat, flat[rows], action[rows], mask[rows], scratch, *out)
 
         self._team.run([partial(work, rank) for rank in range(self._threads)])
         return log_prob, values
@@ -79,14 +94,6 @@ class NumpyKernel:
         self._importance = _NONE if samples.importance is None else samples.importance
 
     def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> EpochStats | None:
-        numbers = Numbers(
-            learning_rate=settings.learning_rate,
-            clip_range=np.float32(settings.clip_range),
-            ent_coef=np.float32(settings.ent_coef),
-            vf_coef=settings.vf_coef,
-            max_grad_norm=settings.max_grad_norm,
-            normalize_advantage=settings.normalize_advantage,
-        )
         table = np.empty((len(order), NUM_STATS))
         made = 0
         while made < len(order):
@@ -94,28 +101,41 @@ class NumpyKernel:
                 return None
             part = slice(made, made + self._minibatches)
             begun = time.perf_counter()
-            self._learn(order[part], numbers, table[part])
+            self._learn(order[part], settings, table[part])
             made += self._minibatches
             if time.perf_counter() - begun < 0.5 * _CALL_S:
                 self._minibatches *= 2
         return mean_stats(table)
 
-    def _learn(self, order: Array, numbers: Numbers, table: Array) -> None:
+    def _learn(self, order: Array, settings: StepSettings, table: Array) -> None:
         """A gradient step for each row of `order`."""
         threads, size = self._threads, order.shape[1]
         vectors = (self.flat, self.first, self.second)
         sums, counter = np.zeros((threads, NUM_STATS)), np.zeros(1, np.int64)
         shares = np.diff(np.arange(threads + 1) * size // threads).tolist()
-        rooms = [self._room(rank, rows, self._samples.mask.shape[1]) for rank, rows in enumerate(shares)]
+        scratches = [
+            self._scratch(rank, rows, self._samples.mask.shape[1]) for rank, rows in enumerate(shares)
+        ]
 
         def work(rank: int) -> int:
             return learn(
-                self._shape, vectors, self.grads, self._samples, self._importance, order, numbers,
-                self.num_steps, rooms[rank], rank, counter, sums, table,
+                self._shape, vectors, self.grads, self._samples, self._importance, order, settings,
+                self.num_steps, scratches[rank], rank, counter, sums, table,
             )  # fmt: skip
 
         # Each thread takes one task, as they wait for each other within it: so nothing else may fail there.
         self.num_steps = self._team.run([partial(work, rank) for rank in range(threads)])[0]
+
+    def differentiate(self, samples: Samples, settings: StepSettings) -> Evidence:
+        before = [array.copy() for array in (self.flat, self.first, self.second)]
+        num_steps, table = self.num_steps, np.empty((1, NUM_STATS))
+        self.load_samples(samples)
+        self._learn(np.arange(len(samples.action))[None], settings._replace(learning_rate=0.0), table)
+        for array, kept in zip((self.flat, self.first, self.second), before, strict=True):
+            array[:] = kept
+        self.num_steps = num_steps
+        gradient = Net(self.grads[0], self._spec, self._num_flat).named()
+        return make_evidence(table[0], settings, {name: view.copy() for name, view in gradient.items()})
 
     def parameters(self) -> dict[str, Array]:
         return {name: view.copy() for name, view in self.net.named().items()}
@@ -142,14 +162,14 @@ def compile_kernels() -> None:
     action = ActionSpec("categories", (), "int64", nvec=(2,), start=(0,))
     spec = PolicySpec((LeafSpec("", (1,), "float32", "vector"),), action, (1,))
     blank = Net(np.zeros(count_parameters(spec, 1), np.float32), spec, 1).named()
-    kernel = NumpyKernel(spec, 1, blank)
+    kernel = CompiledKernel(spec, 1, blank)
     inputs, actions, zeros = (
         Encoded(np.zeros((2, 1), np.float32), ()),
         np.zeros((2, 1)),
         np.zeros(2, np.float32),
     )
     kernel.evaluate(inputs, actions, None)
-    kernel.load_samples(Samples(inputs, None, actions, zeros, zeros, zeros, None))
+    kernel.load_samples(Samples(inputs, None, actions, zeros, zeros, zeros, zeros, None))
     kernel.epoch(np.arange(2)[None], StepSettings(0.0, 0.2, 0.0, 0.5, 0.5, True), lambda: False)
 
 

@@ -9,63 +9,47 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from mission_gym.algorithms.ppo.kernel import EpochStats, Kernel, Samples, StepSettings
+from mission_gym.algorithms.ppo.section import SettledPpo
 from mission_gym.clock import PhaseClock
 from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError
 from mission_gym.learner.advantages import ReturnScale, compute_gae, compute_importance
-from mission_gym.learner.kernel import EpochStats, Kernel, Samples, StepSettings
+from mission_gym.learner.blocks import check_finite, prime_encoder, strip
+from mission_gym.learner.schedule import schedule_of
 from mission_gym.policy import Encoder, PolicySpec
 from mission_gym.streams import generator
 
 _RECENT = 256  # updates whose gradient steps are remembered; an older segment counts as far as that
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """A value that moves linearly with the absolute step, from `start` to `end` at `total` steps."""
-
-    start: float
-    end: float
-    total: int
-
-    def at(self, step: int) -> float:
-        share = min(step / self.total, 1.0)
-        return self.start + (self.end - self.start) * share
-
-
-@dataclass(frozen=True, slots=True)
-class PpoSettings:
-    """The hyperparameters; see docs/algorithms/ppo.md for each default and its reason."""
-
-    batch_size: int
-    n_epochs: int
-    gamma: float
-    gae_lambda: float
-    learning_rate: Schedule
-    clip_range: Schedule
-    ent_coef: Schedule
-    vf_coef: float
-    max_grad_norm: float
-    target_kl: float | None
-    normalize_advantage: bool
-    normalize_returns: bool
-
-
 class PpoLearner:
-    """`update(block) -> UpdateStats`; `weights()`; `arrays()` and `load_arrays()` for checkpoints."""
+    """See `learner.contract.Learner`.
+
+    section: its hyperparameters; docs/algorithms/ppo.md explains each. total_steps: of the run, over which
+    schedules fall.
+    """
 
     keeps_updates = False
 
     def __init__(
-        self, kernel: Kernel, spec: PolicySpec, settings: PpoSettings, num_envs: int, seed: int
+        self,
+        kernel: Kernel,
+        spec: PolicySpec,
+        section: SettledPpo,
+        *,
+        total_steps: int,
+        num_envs: int,
+        seed: int,
+        normalize_returns: bool,
     ) -> None:
         self.kernel = kernel
-        self.settings = settings
+        self.section = section
         self.seed = seed
+        self._total_steps = total_steps
         self.clock = PhaseClock("learner")
         self.version = 0  # updates made
         self.step = 0  # transitions learned from
@@ -73,7 +57,7 @@ class PpoLearner:
         self.recent: list[int] = []  # gradient steps of the last updates, the newest first
         self._before: dict[str, Array] | None = None  # the last update
         self.encoder = Encoder(spec.leaves, spec.normalize_obs)
-        self.return_scale = ReturnScale(num_envs, settings.gamma) if settings.normalize_returns else None
+        self.return_scale = ReturnScale(num_envs, section.gamma) if normalize_returns else None
 
     def prime(self, obs: Leaves) -> None:
         """Start the observation statistics from the leaves [N, ...] of one short block."""
@@ -94,19 +78,11 @@ class PpoLearner:
         flat_raw, samples, values = self._samples(block)
         self.kernel.load_samples(samples)
         self.clock.add("values", time.perf_counter() - start)
-        settings = StepSettings(
-            learning_rate=self.settings.learning_rate.at(self.step),
-            clip_range=self.settings.clip_range.at(self.step),
-            ent_coef=self.settings.ent_coef.at(self.step),
-            vf_coef=self.settings.vf_coef,
-            max_grad_norm=self.settings.max_grad_norm,
-            normalize_advantage=self.settings.normalize_advantage,
-        )
-
+        settings = self.step_settings()
         rng = generator(self.seed, "minibatches", self.version)
         epochs: list[EpochStats] = []
-        for _ in range(self.settings.n_epochs):
-            order = rng.permutation(num_steps * num_rows).reshape(-1, self.settings.batch_size)
+        for _ in range(self.section.n_epochs):
+            order = rng.permutation(num_steps * num_rows).reshape(-1, self.section.batch_size)
             stats = self.kernel.epoch(order, settings, stop)
             if stats is None:
                 self.undo()
@@ -115,7 +91,7 @@ class PpoLearner:
                 self.undo()
                 raise NotFiniteError(_name_cause(samples, values, stats, self.version))
             epochs.append(stats)
-            if self.settings.target_kl is not None and stats.approx_kl > 1.5 * self.settings.target_kl:
+            if self.section.target_kl is not None and stats.approx_kl > 1.5 * self.section.target_kl:
                 break
 
         if self.encoder.normalizer is not None:
@@ -128,11 +104,14 @@ class PpoLearner:
         self.recent = [gradient_steps, *self.recent][:_RECENT]
         return UpdateStats(gradient_steps, _metrics(epochs, settings, samples, values, self) | lag_metrics)
 
+    def step_settings(self) -> StepSettings:
+        """The numbers of the gradient steps at this step of the run."""
+        return settings_at(self.section, self.step, self._total_steps)
+
     def undo(self) -> None:
         """Put everything back to the state before the last update."""
         assert self._before is not None, "an update comes first"
         self.load_arrays(self._before)
-        self._before = None
 
     def behind(self) -> Weights | None:
         """The weights before the last update, None where they are not known."""
@@ -171,7 +150,7 @@ class PpoLearner:
             log_prob.reshape(num_steps, num_rows), block.log_prob, self.version - block.version
         )
         advantage, returns = compute_gae(
-            reward, values[:-1], next_value, ended, self.settings.gamma, self.settings.gae_lambda, importance
+            reward, values[:-1], next_value, ended, self.section.gamma, self.section.gae_lambda, importance
         )
         samples = Samples(
             inputs=inputs,
@@ -180,6 +159,7 @@ class PpoLearner:
             log_prob=log_prob,
             advantage=advantage.ravel(),
             returns=returns.ravel(),
+            value=value[:num],
             weight=None if block.valid.all() else block.valid.ravel().astype(np.float32),
             importance=None if importance is None else importance.ravel(),
         )
@@ -197,8 +177,23 @@ class PpoLearner:
             "train/importance_mean": importance,
         }
 
+    def lose_episode(self, env_id: int) -> None:
+        if self.return_scale is not None:
+            self.return_scale.sums[env_id] = 0.0
+
+    def extras(self) -> dict[str, Array]:
+        return {}
+
+    def load_extras(self, arrays: dict[str, Array] | None) -> str:
+        return ""
+
+    def adopt(self, arrays: dict[str, Array]) -> None:
+        fresh = {} if self.return_scale is None else self.return_scale.arrays()
+        self.load_arrays(fresh | arrays)
+        if self.return_scale is not None:
+            self.return_scale.sums = fresh["return_scale.sums"]
+
     def arrays(self) -> dict[str, Array]:
-        """Everything the learner must have to go on: parameters, optimizer, statistics, counters."""
         counters = np.array([self.version, self.step, self.gradient_steps, *self.recent], np.int64)
         arrays = {f"policy/{name}": array for name, array in self.weights().arrays.items()}
         arrays |= {f"optimizer/{name}": array for name, array in self.kernel.optimizer().items()}
@@ -207,6 +202,7 @@ class PpoLearner:
         return arrays | {"counters": counters}
 
     def load_arrays(self, arrays: dict[str, Array]) -> None:
+        self._before = None
         policy = strip(arrays, "policy/")
         self.kernel.load_parameters(policy)
         self.kernel.load_optimizer(strip(arrays, "optimizer/"))
@@ -217,43 +213,15 @@ class PpoLearner:
         self.version, self.step, self.gradient_steps, *self.recent = (int(x) for x in arrays["counters"])
 
 
-def prime_encoder(encoder: Encoder, obs: Leaves) -> None:
-    """Start the statistics of an encoder; NotFiniteError if an observation can't be learned from."""
-    for index, leaf in enumerate(obs):
-        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
-            raise NotFiniteError(
-                f"observation leaf {index} is not finite within the first {len(leaf)} observations;"
-                " nothing was learned. Mend the environment (mission-gym check finds the step)"
-            )
-    if encoder.normalizer is not None:
-        encoder.normalizer.merge(encoder.flatten(obs))
-
-
-def strip(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:
-    """The arrays whose names begin with the prefix, without it."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-def check_finite(block: Block, update: int) -> None:
-    """Raise NotFiniteError that names the tensor, update and environment; nothing was learned yet."""
-    named = {f"observation leaf {i}": leaf for i, leaf in enumerate(block.obs) if leaf.dtype.kind == "f"}
-    for name, array in (named | {"reward": block.reward}).items():
-        if np.isfinite(array.sum(dtype=np.float64)):
-            continue
-        bad = np.argwhere(~np.isfinite(array))
-        if len(bad):
-            t, row = (int(x) for x in bad[0][:2])
-            raise NotFiniteError(
-                f"{name} of environment {block.env_ids[row]} is {array[tuple(bad[0])]} at step {t} of update"
-                f" {update}; the weights are as before this update. Mend the environment"
-                " (mission-gym check finds the step), then resume"
-            )
-    for (t, row), leaves in zip(block.final_at, block.final_obs, strict=True):
-        if not all(np.isfinite(leaf).all() for leaf in leaves):
-            raise NotFiniteError(
-                f"final observation of environment {block.env_ids[row]} is not finite at step {t} of update"
-                f" {update}; the weights are as before this update"
-            )
+def settings_at(section: SettledPpo, step: int, total_steps: int) -> StepSettings:
+    """The numbers of a gradient step at a step of the run."""
+    now = {name: schedule_of(section, name, total_steps).at(step) for name in section.FALLING}
+    return StepSettings(
+        **now,
+        vf_coef=section.vf_coef,
+        max_grad_norm=section.max_grad_norm,
+        normalize_advantage=section.normalize_advantage,
+    )
 
 
 def _name_cause(samples: Samples, values: Array, stats: EpochStats, update: int) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mission_gym.algorithms.ppo import learner as ppo
+from mission_gym.algorithms.ppo.learner import PpoLearner
+from mission_gym.algorithms.ppo.section import SettledPpo
+from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.data import ActionSpec, Block, EnvSpec, LeafSpec
 from mission_gym.errors import NotFiniteError
-from mission_gym.learner import ppo
-from mission_gym.learner.ppo import PpoLearner, PpoSettings, Schedule
-from mission_gym.learner.torch_kernel import TorchKernel
+from mission_gym.learner.schedule import Schedule
 from mission_gym.policy import NumpyPolicy, PolicySpec
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.policy.torch_form import TorchPolicy
@@ -28,14 +30,19 @@ T, S = 16, 8
 
 
 def make_learner(spec: PolicySpec, **changes: object) -> PpoLearner:
-    settings = {
-        "batch_size": 32, "n_epochs": 2, "gamma": 0.99, "gae_lambda": 0.95,
-        "learning_rate": Schedule(3e-4, 3e-4, 1000), "clip_range": Schedule(0.2, 0.2, 1000),
-        "ent_coef": Schedule(0.01, 0.0, 1000), "vf_coef": 0.5, "max_grad_norm": 0.5, "target_kl": None,
-        "normalize_advantage": True, "normalize_returns": True,
+    values = {
+        "batch_size": 32, "n_epochs": 2, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4,
+        "clip_range": 0.2, "ent_coef": 0.01, "ent_coef_final": 0.0, "vf_coef": 0.5, "max_grad_norm": 0.5,
     }  # fmt: skip
+    normalize_returns = changes.pop("normalize_returns", True)
     return PpoLearner(
-        TorchKernel(spec, seed=1), spec, PpoSettings(**(settings | changes)), num_envs=S, seed=5
+        TorchKernel(spec, seed=1),
+        spec,
+        SettledPpo(**(values | changes)),
+        total_steps=1000,
+        num_envs=S,
+        seed=5,
+        normalize_returns=normalize_returns,
     )
 
 
@@ -216,7 +223,7 @@ def test_an_exploding_update_is_undone_and_named() -> None:
 
 def test_target_kl_ends_the_update_after_an_epoch_and_reports_the_steps_made() -> None:
     spec = PolicySpec((VECTOR,), ACTIONS["discrete"], (16,))
-    learner = make_learner(spec, n_epochs=50, target_kl=1e-4, learning_rate=Schedule(1e-2, 1e-2, 1000))
+    learner = make_learner(spec, n_epochs=50, target_kl=1e-4, learning_rate=1e-2)
     stats = learner.update(make_filled_block(spec, learner))
     assert stats is not None
     assert stats.gradient_steps < 50 * T * S // 32

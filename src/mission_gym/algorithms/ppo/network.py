@@ -1,4 +1,4 @@
-"""What the analytic kernel computes with: the views of a flat vector of parameters, and kept arrays.
+"""What the compiled kernel computes with: the views of a flat vector of parameters, and kept arrays.
 
 The named tuples are what compiled code takes.
 """
@@ -12,14 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mission_gym.algorithms.ppo.heads import KINDS
 from mission_gym.compiled import name_sources
 from mission_gym.data import Array
-from mission_gym.learner.heads import KINDS
+from mission_gym.learner import loops
 from mission_gym.learner.loops import ACTIVATIONS
 from mission_gym.policy import PolicySpec
 
-_SOURCES = ("analytic", "heads", "loops", "network")  # of what is compiled
-_MARK = np.dtype([(name_sources(Path(__file__).with_name(f"{name}.py") for name in _SOURCES), "i1")])
+_SOURCES = ("passes", "heads", "compiled_loss", "network")  # of what is compiled, with the loops
+_FILES = [*(Path(__file__).with_name(f"{name}.py") for name in _SOURCES), Path(loops.__file__)]
+_MARK = np.dtype([(name_sources(_FILES), "i1")])
 
 
 class Net:
@@ -91,7 +93,7 @@ class Batch(NamedTuple):
     returns: Array  # float32 [B]
 
 
-class Room(NamedTuple):
+class Scratch(NamedTuple):
     """The arrays of a rank, kept: to ask the system for pages again would take as long as the products."""
 
     batch: Batch
@@ -109,7 +111,7 @@ class Room(NamedTuple):
     entropy: Array
 
 
-def make_room(spec: PolicySpec, num_flat: int, num_rows: int, mask_size: int) -> Room:
+def make_scratch(spec: PolicySpec, num_flat: int, num_rows: int, mask_size: int) -> Scratch:
     def real(*shape: int) -> Array:
         return np.empty(shape, np.float32)
 
@@ -118,15 +120,4 @@ def make_room(spec: PolicySpec, num_flat: int, num_rows: int, mask_size: int) ->
     vectors = [real(rows) for _ in range(4)]
     batch = Batch(real(rows, num_flat), real(rows, spec.action.num_stored), mask, *vectors)
     outputs = [real(rows, spec.action.num_params) for _ in range(4)]
-    return Room(batch, real(size), real(size), *outputs, *(real(rows) for _ in range(6)))
-
-
-class Numbers(NamedTuple):
-    """The numbers of a gradient step."""
-
-    learning_rate: float
-    clip_range: np.float32
-    ent_coef: np.float32
-    vf_coef: float
-    max_grad_norm: float
-    normalize_advantage: bool
+    return Scratch(batch, real(size), real(size), *outputs, *(real(rows) for _ in range(6)))

@@ -8,10 +8,9 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.plan.cache import find_cache, read_plan, write_plan
-from mission_gym.plan.sheet import check_memory
 from mission_gym.plan.tuner import Say, make_plan_key, tune_environment
 from mission_gym.plan.wishes import fix_envs
-from mission_gym.run.assemble import one_blas_thread, settle
+from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
 from mission_gym.run.environment import open_environment
 
 _TOTALS = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
@@ -22,13 +21,13 @@ def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = Fals
     resolved = choose_profile(resolved)
     first, _ = finish(fix_envs(resolved))
     environment = open_environment(first.config, dict(first.config.env.env_kwargs))
-    check_memory(settle(first, environment.spec).config, environment.spec)
+    workshop = Assembly(environment, algorithm_of(first.config))
     key = make_plan_key(resolved, environment.spec)
     entry = read_plan(key)
     kept = bool(entry and not retune and not entry.get("missed") and entry.get("budget_s", 0.0) >= budget_s)
     if entry is None or not kept:
         with one_blas_thread():
-            entry = tune_environment(resolved, environment, budget_s, say, earlier=entry)
+            entry = tune_environment(workshop, resolved, budget_s, say, earlier=entry)
         if not write_plan(key, entry):
             say(f"the plan can't be kept in {find_cache()}; the next run measures again")
     layout, update = entry["layout"], entry["update"]

@@ -12,9 +12,8 @@ import math
 import numpy as np
 import scipy.linalg.cython_blas  # noqa: F401  what numba multiplies with; loaded before threads are capped
 
-from mission_gym.compiled import atomic_add, atomic_read, kernel, matrix_entry, matrix_kernel, yield_core
-from mission_gym.data import Array
-from mission_gym.learner.heads import (
+from mission_gym.algorithms.ppo.compiled_loss import clip_surrogate, fit_values
+from mission_gym.algorithms.ppo.heads import (
     BINARY,
     CATEGORIES,
     backward_binary,
@@ -24,7 +23,20 @@ from mission_gym.learner.heads import (
     forward_box,
     forward_categories,
 )
-from mission_gym.learner.kernel import ADAM_EPSILON, ADVANTAGE_FLOOR
+from mission_gym.algorithms.ppo.kernel import (
+    ADAM_EPSILON,
+    APPROX_KL,
+    CLIP_FRACTION,
+    ENTROPY,
+    GRAD_NORM,
+    POLICY_LOSS,
+    RATIO_ERROR,
+    VALUE_LOSS,
+    StepSettings,
+)
+from mission_gym.algorithms.ppo.network import Batch, Scratch, Shape
+from mission_gym.compiled import atomic_add, atomic_read, kernel, matrix_entry, matrix_kernel, yield_core
+from mission_gym.data import Array
 from mission_gym.learner.loops import (
     RELU,
     TANH,
@@ -34,12 +46,10 @@ from mission_gym.learner.loops import (
     backward_elu,
     backward_relu,
     backward_tanh,
-    clipped_losses,
     step_adam,
 )
-from mission_gym.learner.network import Batch, Numbers, Room, Shape
 
-NUM_STATS = 7  # the columns of `kernel.mean_stats`
+ADVANTAGE_FLOOR = 1e-5  # as in `loss`
 
 
 @matrix_kernel
@@ -69,13 +79,13 @@ def _multiply(a: Array, b: Array, out: Array) -> None:
 
 
 @matrix_kernel
-def _multiply_first_turned(a: Array, b: Array, out: Array) -> None:
+def _multiply_transposed(a: Array, b: Array, out: Array) -> None:
     """out = a^T b."""
     np.dot(a.T, b, out)
 
 
 @matrix_kernel
-def _multiply_second_turned(a: Array, b: Array, out: Array) -> None:
+def _multiply_by_transposed(a: Array, b: Array, out: Array) -> None:
     """out = a b^T."""
     np.dot(a, b.T, out)
 
@@ -118,11 +128,16 @@ def forward(shape: Shape, flat: Array, x: Array, hidden: Array, params: Array, v
 
 
 @matrix_kernel
-def backward(shape: Shape, flat: Array, grad: Array, x: Array, room: Room) -> None:
+def backward(shape: Shape, flat: Array, grad: Array, x: Array, work: Scratch) -> None:
     """Write the gradient of every array; it is the whole of it, so nothing is zeroed first."""
     num_rows, num_layers = len(x), len(shape.sizes) - 1
     width, num_params = shape.sizes[-1], shape.num_params
-    hidden, d_hidden, d_params, d_values = room.hidden, room.d_hidden, room.d_params, room.d_values
+    hidden, d_hidden, d_params, d_values = (
+        work.hidden,
+        work.d_hidden,
+        work.d_params,
+        work.d_values,
+    )
     start = place = 0  # of the top layer, from where it goes down
     for layer in range(num_layers):
         start += 2 * (shape.sizes[layer] + 1) * shape.sizes[layer + 1]
@@ -130,8 +145,8 @@ def backward(shape: Shape, flat: Array, grad: Array, x: Array, room: Room) -> No
     head = start
     place -= 2 * num_rows * width
     actor = _matrix(hidden, place, num_rows, width)
-    _multiply_first_turned(actor, d_params, _matrix(grad, head, width, num_params))
-    _multiply_second_turned(
+    _multiply_transposed(actor, d_params, _matrix(grad, head, width, num_params))
+    _multiply_by_transposed(
         d_params, _matrix(flat, head, width, num_params), _matrix(d_hidden, place, num_rows, width)
     )
     head += width * num_params
@@ -164,64 +179,84 @@ def backward(shape: Shape, flat: Array, grad: Array, x: Array, room: Room) -> No
             d = _matrix(d_hidden, place + s * num_rows * num_out, num_rows, num_out)
             source = x if layer == 0 else _matrix(hidden, below + s * num_rows * num_in, num_rows, num_in)
             at = start + s * num_in * num_out
-            _multiply_first_turned(source, d, _matrix(grad, at, num_in, num_out))
+            _multiply_transposed(source, d, _matrix(grad, at, num_in, num_out))
             if layer > 0:
                 out = _matrix(d_hidden, below + s * num_rows * num_in, num_rows, num_in)
-                _multiply_second_turned(d, _matrix(flat, at, num_in, num_out), out)
+                _multiply_by_transposed(d, _matrix(flat, at, num_in, num_out), out)
         place = below
 
 
 @matrix_kernel
-def _judge(shape: Shape, log_std: Array, action: Array, mask: Array, room: Room) -> None:
+def _judge(shape: Shape, log_std: Array, action: Array, mask: Array, work: Scratch) -> None:
     """The log-probabilities of actions, from the actor's outputs."""
     if shape.kind == CATEGORIES:
-        forward_categories(room.params, mask, shape.edges, action, room.p, room.log_p, room.log_prob)
+        forward_categories(work.params, mask, shape.edges, action, work.p, work.log_p, work.log_prob)
     elif shape.kind == BINARY:
-        forward_binary(room.params, action, room.p, room.log_p, room.log_prob)
+        forward_binary(work.params, action, work.p, work.log_p, work.log_prob)
     else:
-        forward_box(room.params, log_std, action, room.p, room.log_prob)
+        forward_box(work.params, log_std, action, work.p, work.log_prob)
 
 
 @matrix_kernel
-def _learn(shape: Shape, flat: Array, grad: Array, room: Room, numbers: Numbers, stats: Array) -> None:
-    """The gradient of the rows in the room; policy loss, value loss, entropy, KL and clip fraction as sums
+def _learn(
+    shape: Shape, flat: Array, grad: Array, work: Scratch, settings: StepSettings, stats: Array
+) -> None:
+    """The gradient of the rows in `work`; policy loss, value loss, entropy, KL and clip fraction as sums
     with the rows' weights, and the largest |ratio - 1|, into `stats`."""
-    batch, num_stored = room.batch, room.batch.action.shape[1]
-    forward(shape, flat, batch.flat, room.hidden, room.params, room.values)
+    batch, num_stored = work.batch, work.batch.action.shape[1]
+    forward(shape, flat, batch.flat, work.hidden, work.params, work.values)
     log_std = flat[len(flat) - num_stored :]  # of a box alone
-    _judge(shape, log_std, batch.action, batch.mask, room)
-    loss, kl, clipped, worst = clipped_losses(
-        room.log_prob, batch.log_prob, batch.advantage, batch.weight, numbers.clip_range, room.slope
+    _judge(shape, log_std, batch.action, batch.mask, work)
+    loss, kl, clipped, worst = clip_surrogate(
+        work.log_prob,
+        batch.log_prob,
+        batch.advantage,
+        batch.weight,
+        np.float32(settings.clip_range),
+        work.slope,
     )
-    for i in range(len(room.bonus)):
-        room.bonus[i] = batch.weight[i] * numbers.ent_coef
+    for i in range(len(work.bonus)):
+        work.bonus[i] = batch.weight[i] * np.float32(settings.ent_coef)
     if shape.kind == CATEGORIES:
         backward_categories(
-            room.p, room.log_p, shape.edges, batch.action, room.slope, room.bonus, room.d_params, room.entropy
+            work.p,
+            work.log_p,
+            shape.edges,
+            batch.action,
+            work.slope,
+            work.bonus,
+            work.d_params,
+            work.entropy,
         )
     elif shape.kind == BINARY:
         backward_binary(
-            room.params, room.p, room.log_p, batch.action, room.slope, room.bonus, room.d_params, room.entropy
+            work.params,
+            work.p,
+            work.log_p,
+            batch.action,
+            work.slope,
+            work.bonus,
+            work.d_params,
+            work.entropy,
         )
     else:
         d_log_std = grad[len(grad) - num_stored :]
-        backward_box(room.p, log_std, room.slope, room.bonus, room.d_params, d_log_std, room.entropy)
-    value_loss = entropy = 0.0
-    for i in range(len(room.values)):
-        miss = room.values[i] - batch.returns[i]
-        value_loss += batch.weight[i] * miss * miss
-        entropy += batch.weight[i] * room.entropy[i]
-        room.d_values[i] = np.float32(2.0 * numbers.vf_coef) * batch.weight[i] * miss
-    backward(shape, flat, grad, batch.flat, room)
-    stats[0], stats[1], stats[2], stats[3], stats[4], stats[5] = loss, value_loss, entropy, kl, clipped, worst
+        backward_box(work.p, log_std, work.slope, work.bonus, work.d_params, d_log_std, work.entropy)
+    entropy = 0.0
+    for i in range(len(work.entropy)):
+        entropy += batch.weight[i] * work.entropy[i]
+    value_loss = fit_values(work.values, batch.returns, batch.weight, settings.vf_coef, work.d_values)
+    backward(shape, flat, grad, batch.flat, work)
+    stats[POLICY_LOSS], stats[VALUE_LOSS], stats[ENTROPY] = loss, value_loss, entropy
+    stats[APPROX_KL], stats[CLIP_FRACTION], stats[RATIO_ERROR] = kl, clipped, worst
 
 
 @kernel
 def _gather(
-    samples: Batch, importance: Array, ids: Array, first: int, room: Room, normalize_advantage: bool
+    samples: Batch, importance: Array, ids: Array, first: int, work: Scratch, normalize_advantage: bool
 ) -> None:
     """The rank's rows of a minibatch, from `first` on; advantages are normalised over the whole of it."""
-    rows = room.batch
+    rows = work.batch
     total = mean = square = 0.0
     for i in ids:
         total += samples.weight[i]
@@ -261,12 +296,12 @@ def _meet(counter: Array, arrivals: int) -> None:
 
 @kernel
 def _sum_up(partial: Array, sums: Array) -> None:
-    """The statistics of all ranks: sums, and of the last column but one the largest."""
-    for column in range(6):
+    """The statistics of all ranks: sums, and the largest ratio error."""
+    for column in range(GRAD_NORM):
         sums[column] = partial[0, column]
         for other in range(1, len(partial)):
             value = partial[other, column]
-            if column < 5:
+            if column != RATIO_ERROR:
                 sums[column] += value
             elif not value <= sums[column]:  # true for NaN, too
                 sums[column] = value
@@ -280,9 +315,9 @@ def learn(
     samples: Batch,
     importance: Array,
     order: Array,
-    numbers: Numbers,
+    settings: StepSettings,
     num_steps: int,
-    room: Room,
+    work: Scratch,
     rank: int,
     counter: Array,
     partial: Array,
@@ -299,8 +334,8 @@ def learn(
     arrivals = 0
     for k in range(len(order)):
         place = order.shape[1] * rank // num_ranks
-        _gather(samples, importance, order[k], place, room, numbers.normalize_advantage)
-        _learn(shape, flat, grads[rank], room, numbers, partial[rank])
+        _gather(samples, importance, order[k], place, work, settings.normalize_advantage)
+        _learn(shape, flat, grads[rank], work, settings, partial[rank])
         if num_ranks > 1:
             arrivals += num_ranks
             _meet(counter, arrivals)
@@ -308,23 +343,23 @@ def learn(
                 for i in range(low, high):
                     grads[0, i] += grads[other, i]
         mine = grads[0, low:high]
-        partial[rank, 6] = np.dot(mine, mine)
+        partial[rank, GRAD_NORM] = np.dot(mine, mine)
         if num_ranks > 1:
             arrivals += num_ranks
             _meet(counter, arrivals)
         square = 0.0
         for other in range(num_ranks):
-            square += partial[other, 6]
+            square += partial[other, GRAD_NORM]
         norm = math.sqrt(square)
         if math.isfinite(norm):
             num_steps += 1
             step_adam(
-                flat[low:high], mine, first[low:high], second[low:high], num_steps, numbers.learning_rate,
-                min(numbers.max_grad_norm / (norm + 1e-6), 1.0), ADAM_EPSILON,
+                flat[low:high], mine, first[low:high], second[low:high], num_steps, settings.learning_rate,
+                min(settings.max_grad_norm / (norm + 1e-6), 1.0), ADAM_EPSILON,
             )  # fmt: skip
         if rank == 0:
             _sum_up(partial, table[k])
-            table[k, 6] = norm
+            table[k, GRAD_NORM] = norm
         if num_ranks > 1:
             arrivals += num_ranks
             _meet(counter, arrivals)
@@ -338,13 +373,13 @@ def evaluate(
     x: Array,
     action: Array,
     mask: Array,
-    room: Room,
+    work: Scratch,
     log_prob: Array,
     values: Array,
 ) -> None:
     """Log-probabilities of the first len(action) rows of x, and values of all."""
-    forward(shape, flat, x, room.hidden, room.params, values)
+    forward(shape, flat, x, work.hidden, work.params, values)
     log_std = flat[len(flat) - action.shape[1] :]
-    _judge(shape, log_std, action, mask, room)
+    _judge(shape, log_std, action, mask, work)
     for i in range(len(action)):
-        log_prob[i] = room.log_prob[i]
+        log_prob[i] = work.log_prob[i]

@@ -1,4 +1,4 @@
-"""The analytic kernel of DQN for MLPs on the CPU: forward, hand-written backward and Adam.
+"""The compiled kernel of DQN for MLPs on the CPU: forward, hand-written backward and Adam.
 
 Parameters, gradient and moments are one flat vector each, and every array is a view of it; activations and
 Adam are those of PPO's kernel. The streams of a dueling network are one wide layer. A target that stays is
@@ -12,9 +12,17 @@ from itertools import pairwise
 
 import numpy as np
 
+from mission_gym.algorithms.dqn.kernel import (
+    ADAM_EPSILON,
+    Batches,
+    NoiseOf,
+    QSettings,
+    QStats,
+    make_evidence,
+)
 from mission_gym.data import Array
 from mission_gym.learner.loops import ACTIVATIONS, step_adam
-from mission_gym.learner.q_kernel import ADAM_EPSILON, Batches, NoiseOf, QSettings, QStats
+from mission_gym.learner.proof import Evidence
 from mission_gym.policy import PolicySpec
 from mission_gym.policy.q_numpy import join_streams, stream_names
 from mission_gym.policy.sampling import FILLER
@@ -63,13 +71,15 @@ class _Net:
         return {prefix + name: view.copy() for name, view in self.named().items()}
 
 
-class NumpyQKernel:
+class CompiledQKernel:
     """See `q_kernel.QKernel`; no noisy layers. Begins with the arrays it is given, the torch form's draw."""
 
     def __init__(self, spec: PolicySpec, num_flat: int, initial: dict[str, Array]) -> None:
         assert spec.q is not None
         assert spec.q.noisy_sigma is None, "noisy layers are the torch kernel's"
-        self.net, self.aim, self.grad, self.first, self.second = (_Net(spec, num_flat) for _ in range(5))
+        self.net, self.target_net, self.grad, self.first, self.second = (
+            _Net(spec, num_flat) for _ in range(5)
+        )
         self.num_steps = 0
         self._activate, self._backward_activation = ACTIVATIONS[spec.activation]
         self._vectors = (self.net.flat, self.grad.flat, self.first.flat, self.second.flat)
@@ -94,41 +104,71 @@ class NumpyQKernel:
     @np.errstate(over="ignore", invalid="ignore")  # the gradient's norm tells
     def learn(self, batches: Batches, settings: QSettings, noise_of: NoiseOf) -> QStats:
         size, num = settings.batch_size, len(batches.action)
-        flat, behind, index = batches.inputs.flat, batches.next_inputs.flat, self._index(size)
+        flat, behind = batches.inputs.flat, batches.next_inputs.flat
         if settings.double:  # one pass over both ends of a transition
             pairs = (-1, size, flat.shape[1])
             flat = np.concatenate([flat.reshape(pairs), behind.reshape(pairs)], axis=1).reshape(2 * num, -1)
-        of_target = self._forward(self.aim, behind)[1] if settings.tau == 1.0 else None
+        # A target that stays is asked once for all steps.
+        of_target = self._forward(self.target_net, behind)[1] if settings.tau == 1.0 else None
         values, errors, norms = np.empty(num, np.float32), np.empty(num, np.float32), []
         for start in range(0, num, size):
             part = slice(start, start + size)
             x = flat[2 * start : 2 * (start + size)] if settings.double else flat[part]
-            hidden, q = self._forward(self.net, x)
-            ahead = self._forward(self.aim, behind[part])[1] if of_target is None else of_target[part]
-            judge = q[size:] if settings.double else ahead
-            if batches.next_mask is not None:
-                judge = np.where(batches.next_mask[part], judge, np.float32(FILLER))
-            target = ahead[index, judge.argmax(axis=1)]
-            target *= batches.discount[part]
-            target += batches.reward[part]
-            action = batches.action[part]
-            value = values[part] = q[index, action]
-            error = errors[part] = value - target
-            slope = np.minimum(np.maximum(error, -1.0), 1.0) if settings.huber else 2.0 * error
-            if batches.weight is not None:
-                slope *= batches.weight[part]
-            slope *= np.float32(1.0 / size)
-            self._backward(x[:size], hidden, q.shape[1], action, slope)
-            norms.append(math.sqrt(float(self.grad.flat.dot(self.grad.flat))))
+            next_values = (
+                self._forward(self.target_net, behind[part])[1] if of_target is None else of_target[part]
+            )
+            norms.append(self._differentiate(batches, part, x, next_values, settings, values, errors))
             if not math.isfinite(norms[-1]):
                 break
             clip = min(settings.max_grad_norm / (norms[-1] + 1e-6), 1.0)
             self.num_steps += 1
             step_adam(*self._vectors, self.num_steps, settings.learning_rate, clip, ADAM_EPSILON)
             if of_target is None:
-                self.aim.flat += np.float32(settings.tau) * (self.net.flat - self.aim.flat)
+                self.target_net.flat += np.float32(settings.tau) * (self.net.flat - self.target_net.flat)
         made = len(norms) * size
         return _summarise(batches.weight, values[:made], errors[:made], norms, huber=settings.huber)
+
+    def differentiate(self, batches: Batches, settings: QSettings) -> Evidence:
+        flat, behind, num = batches.inputs.flat, batches.next_inputs.flat, len(batches.action)
+        x = np.concatenate([flat, behind]) if settings.double else flat
+        values, errors = np.empty(num, np.float32), np.empty(num, np.float32)
+        next_values = self._forward(self.target_net, behind)[1]
+        norm = self._differentiate(batches, slice(0, num), x, next_values, settings, values, errors)
+        stats = _summarise(batches.weight, values, errors, [norm], huber=settings.huber)
+        return make_evidence(stats, self.grad.copies())
+
+    def _differentiate(
+        self,
+        batches: Batches,
+        part: slice,
+        x: Array,
+        next_values: Array,
+        settings: QSettings,
+        values: Array,
+        errors: Array,
+    ) -> float:
+        """Write the gradient of a minibatch, its values Q(o, a) and errors; returns the gradient's norm.
+
+        x: inputs, with `double` those of both ends. y = r + discount Q_target(o', argmax Q_judge(o', .)).
+        """
+        size = part.stop - part.start
+        index = self._index(size)
+        hidden, q = self._forward(self.net, x)
+        judged = q[size:] if settings.double else next_values
+        if batches.next_mask is not None:
+            judged = np.where(batches.next_mask[part], judged, np.float32(FILLER))
+        target = next_values[index, judged.argmax(axis=1)]
+        target *= batches.discount[part]
+        target += batches.reward[part]
+        action = batches.action[part]
+        value = values[part] = q[index, action]
+        error = errors[part] = value - target
+        slope = np.minimum(np.maximum(error, -1.0), 1.0) if settings.huber else 2.0 * error
+        if batches.weight is not None:
+            slope *= batches.weight[part]
+        slope *= np.float32(1.0 / size)
+        self._backward(x[:size], hidden, q.shape[1], action, slope)
+        return math.sqrt(float(self.grad.flat.dot(self.grad.flat)))
 
     def _backward(self, x: Array, hidden: list[Array], num_actions: int, action: Array, slope: Array) -> None:
         """Write the gradient of every array for d loss / d Q(o, a) = slope [B], over the first B rows."""
@@ -161,7 +201,7 @@ class NumpyQKernel:
         return self._rows
 
     def copy_to_target(self) -> None:
-        self.aim.flat[:] = self.net.flat
+        self.target_net.flat[:] = self.net.flat
 
     def parameters(self) -> dict[str, Array]:
         return self.net.copies()
@@ -170,10 +210,10 @@ class NumpyQKernel:
         self.net.load(arrays)
 
     def target(self) -> dict[str, Array]:
-        return self.aim.copies()
+        return self.target_net.copies()
 
     def load_target(self, arrays: dict[str, Array]) -> None:
-        self.aim.load(arrays)
+        self.target_net.load(arrays)
 
     def optimizer(self) -> dict[str, Array]:
         moments = self.first.copies("mean.") | self.second.copies("square.")

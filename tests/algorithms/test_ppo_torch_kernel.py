@@ -11,9 +11,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from mission_gym.algorithms.ppo.kernel import Samples, StepSettings
+from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.data import ActionSpec, Array, LeafSpec, Weights
-from mission_gym.learner.kernel import Samples, StepSettings
-from mission_gym.learner.torch_kernel import TorchKernel
 from mission_gym.policy import Encoded, Encoder, PolicySpec
 from mission_gym.policy.torch_form import TorchPolicy
 
@@ -62,7 +62,7 @@ def make_samples(kernel: TorchKernel) -> Samples:
     assert values.shape == (N + EXTRA,)
     advantage, returns = rng.normal(size=(2, N)).astype(np.float32)
     weight = (rng.random(N) < 0.9).astype(np.float32)
-    return Samples(inputs, mask, action, log_prob, advantage, returns, weight)
+    return Samples(inputs, mask, action, log_prob, advantage, returns, values[:N], weight)
 
 
 def learn(kernel: TorchKernel, settings: StepSettings = SETTINGS, seed: int = 0) -> None:

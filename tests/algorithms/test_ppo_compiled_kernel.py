@@ -7,11 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
+from mission_gym.algorithms.ppo.compiled_kernel import CompiledKernel
+from mission_gym.algorithms.ppo.kernel import Samples, StepSettings
+from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.data import ActionSpec, LeafSpec
-from mission_gym.learner.kernel import Samples, StepSettings
 from mission_gym.learner.loops import activate_tanh
-from mission_gym.learner.numpy_kernel import NumpyKernel
-from mission_gym.learner.torch_kernel import TorchKernel
 from mission_gym.policy import Encoded, PolicySpec
 
 ACTIONS = {
@@ -26,9 +26,9 @@ F, N = 5, 64
 SETTINGS = StepSettings(1e-2, 0.1, 0.02, 0.5, 0.5, True)
 
 
-def make_pair(spec: PolicySpec) -> tuple[TorchKernel, NumpyKernel]:
+def make_pair(spec: PolicySpec) -> tuple[TorchKernel, CompiledKernel]:
     reference = TorchKernel(spec, seed=3)
-    return reference, NumpyKernel(spec, F, reference.parameters())
+    return reference, CompiledKernel(spec, F, reference.parameters())
 
 
 def make_samples(
@@ -63,6 +63,7 @@ def make_samples(
         log_prob=(log_prob + rng.normal(0, 0.15, N)).astype(np.float32),  # ratios on both sides of the clip
         advantage=rng.normal(size=N).astype(np.float32),
         returns=rng.normal(size=N).astype(np.float32),
+        value=rng.normal(size=N).astype(np.float32),
         weight=(rng.random(N) < 0.8).astype(np.float32) if weighted else None,
         importance=np.minimum(rng.uniform(0.2, 1.5, N), 1.0).astype(np.float32) if lagging else None,
     )
@@ -145,7 +146,7 @@ def test_threads_learn_what_one_learns(name: str) -> None:
     orders = [rng.permutation(N).reshape(-1, 16) for _ in range(3)]
     moments = []
     for threads in (1, 3, 3):
-        kernel = NumpyKernel(spec, F, reference.parameters(), threads)
+        kernel = CompiledKernel(spec, F, reference.parameters(), threads)
         evaluated = kernel.evaluate(samples.inputs, samples.action, samples.mask)
         kernel.load_samples(samples)
         stats = [kernel.epoch(order, SETTINGS, lambda: False) for order in orders]

@@ -1,0 +1,89 @@
+"""DQN's learner for a config, and the proof that its compiled kernel computes `loss`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mission_gym.algorithms.dqn.compiled_kernel import CompiledQKernel
+from mission_gym.algorithms.dqn.facts import layout, replay_layout
+from mission_gym.algorithms.dqn.kernel import Batches, QKernel, QSettings
+from mission_gym.algorithms.dqn.learner import DqnLearner
+from mission_gym.algorithms.dqn.section import own_section
+from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
+from mission_gym.config.schema import Settled
+from mission_gym.data import EnvSpec
+from mission_gym.learner.proof import find_disagreement
+from mission_gym.policy import Encoded, Encoder, PolicySpec
+from mission_gym.policy.q_torch import QNetwork
+from mission_gym.policy.torch_form import model_arrays
+from mission_gym.streams import generator, torch_seed
+
+_ROWS = 64
+
+
+def make_learner(config: Settled, spec: EnvSpec) -> DqnLearner:
+    """A learner with fresh weights drawn from the run's seed and an empty replay."""
+    policy, seed = layout(config, spec), config.run.seed
+    drawn = torch_seed(seed, "init")
+    kernel: QKernel
+    if config.compute.kernel == "compiled":
+        kernel = CompiledQKernel(policy, _num_flat(policy), model_arrays(QNetwork(policy, drawn)))
+    else:
+        kernel = TorchQKernel(policy, drawn, config.compute.device)
+    replay = replay_layout(config, spec)
+    return DqnLearner(
+        kernel, policy, own_section(config), replay, total_steps=config.run.timesteps, seed=seed
+    )
+
+
+def prove(config: Settled, spec: EnvSpec) -> str:
+    """Why the compiled kernel is left out: where it disagrees with the loss; empty if it does not."""
+    policy, dqn, rng = layout(config, spec), own_section(config), generator("proof")
+    reference = TorchQKernel(policy, seed=0)
+    drawn = [
+        {
+            name: array + rng.normal(0.0, 0.3, array.shape).astype(np.float32)
+            for name, array in reference.parameters().items()
+        }
+        for _ in range(2)
+    ]
+    twin = CompiledQKernel(policy, _num_flat(policy), drawn[0])
+    for kernel in (reference, twin):
+        kernel.load_parameters(drawn[0])
+        kernel.load_target(drawn[1])
+    batches = _make_batches(policy, spec.mask_size, rng)
+    settings = QSettings(
+        batch_size=_ROWS,
+        learning_rate=0.0,
+        max_grad_norm=dqn.max_grad_norm,
+        double=dqn.double,
+        huber=dqn.loss == "huber",
+        tau=dqn.tau,
+    )
+    expected = reference.differentiate(batches, settings)
+    return find_disagreement(twin.differentiate(batches, settings), expected)
+
+
+def _make_batches(policy: PolicySpec, mask_size: int, rng: np.random.Generator) -> Batches:
+    """Rows with masks, ends of episodes, errors on both sides of 1, and every other field random."""
+    num_actions = policy.action.num_params
+    mask = None
+    if mask_size:
+        mask = rng.random((_ROWS, mask_size)) < 0.6
+        mask[:, 0] = True
+    inputs, next_inputs = (
+        Encoded(rng.standard_normal((_ROWS, _num_flat(policy)), np.float32), ()) for _ in range(2)
+    )
+    return Batches(
+        inputs=inputs,
+        action=rng.integers(0, num_actions, _ROWS),
+        reward=rng.normal(0.0, 2.0, _ROWS).astype(np.float32),
+        discount=(0.9 * (rng.random(_ROWS) < 0.8)).astype(np.float32),
+        next_inputs=next_inputs,
+        next_mask=mask,
+        weight=rng.uniform(0.1, 1.0, _ROWS).astype(np.float32),
+    )
+
+
+def _num_flat(policy: PolicySpec) -> int:
+    return Encoder(policy.leaves, normalize=False).num_flat

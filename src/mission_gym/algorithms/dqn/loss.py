@@ -1,0 +1,56 @@
+"""DQN's loss, in the order of its equations: the one place to read and to edit.
+
+In: a minibatch as tensors. Out: the loss and its statistics. The torch kernel calls it; the compiled kernel
+is its twin, proves itself against this file whenever a learner is made, and is left out if they disagree.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mission_gym.policy.sampling import FILLER
+
+
+class Minibatch(NamedTuple):
+    """Transitions of the replay, and what both networks say of them; A actions."""
+
+    values: Tensor  # Q(o, .) [B, A], of the network that learns
+    action: Tensor  # int64 [B]
+    reward: Tensor  # n-step, discounted [B]
+    discount: Tensor  # [B], 0 where terminated
+    next_values: Tensor  # Q(o', .) of the target network [B, A]
+    next_judged: Tensor  # Q(o', .) of the network that chooses there: online (double) or target [B, A]
+    next_mask: Tensor | None  # bool [B, A]
+    weight: Tensor | None  # of prioritised replay [B]
+
+
+class Losses(NamedTuple):
+    """The loss and its statistics; means over the rows."""
+
+    total: Tensor
+    value: Tensor  # Q(o, a)
+    error: Tensor  # Q(o, a) - y [B]
+
+
+def compute_targets(batch: Minibatch) -> Tensor:
+    """y = r + discount Q_target(o', argmax Q_judge(o', legal a'))."""
+    judged = batch.next_judged
+    if batch.next_mask is not None:
+        judged = judged.masked_fill(~batch.next_mask, FILLER)
+    best = judged.argmax(dim=1, keepdim=True)
+    return batch.reward + batch.discount * batch.next_values.gather(1, best).squeeze(1)
+
+
+def compute_losses(batch: Minibatch, huber: bool) -> Losses:
+    """L = E[w l(Q(o, a) - y)], l quadratic, or with `huber` linear beyond an error of 1."""
+    with torch.no_grad():
+        target = compute_targets(batch)
+    value = batch.values.gather(1, batch.action.unsqueeze(1)).squeeze(1)
+    error = value - target
+    losses = F.huber_loss(value, target, reduction="none") if huber else error.square()
+    total = (losses if batch.weight is None else losses * batch.weight).mean()
+    return Losses(total, value.mean(), error.detach())

@@ -1,0 +1,149 @@
+"""The reference kernel of DQN: `loss` by torch autograd, for every network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mission_gym.algorithms.dqn.kernel import (
+    ADAM_EPSILON,
+    GRAD_NORM,
+    Batches,
+    NoiseOf,
+    QSettings,
+    QStats,
+    make_evidence,
+)
+from mission_gym.algorithms.dqn.loss import Losses, Minibatch, compute_losses
+from mission_gym.data import Array
+from mission_gym.learner.adam import FlatAdam
+from mission_gym.learner.proof import Evidence
+from mission_gym.policy import Encoded, PolicySpec
+from mission_gym.policy.q_torch import QNetwork
+from mission_gym.policy.torch_form import Inputs, load_arrays, model_arrays
+
+
+class _Rows(NamedTuple):
+    """A minibatch on the device."""
+
+    inputs: Inputs
+    next_inputs: Inputs
+    action: Tensor
+    reward: Tensor
+    discount: Tensor
+    next_mask: Tensor | None
+    weight: Tensor | None
+
+
+class TorchQKernel:
+    """See `q_kernel.QKernel`."""
+
+    def __init__(self, spec: PolicySpec, seed: int, device: str = "cpu") -> None:
+        self.device = torch.device(device)
+        self.online = QNetwork(spec, seed).to(self.device)
+        self.target_net = QNetwork(spec, seed).to(self.device).requires_grad_(False)
+        self.adam = FlatAdam(self.online, ADAM_EPSILON)
+
+    def learn(self, batches: Batches, settings: QSettings, noise_of: NoiseOf) -> QStats:
+        minibatches = self._load(batches, settings.batch_size)
+        table: list[list[float]] = []
+        errors: list[Tensor] = []
+        for place, minibatch in enumerate(minibatches):
+            if self.online.noisy:
+                rng = noise_of(place)
+                self.online.disturb(rng)
+                self.target_net.disturb(rng)
+            losses = self._backward(minibatch, settings)
+            norm = self.adam.clip(settings.max_grad_norm)
+            table.append(_row(losses, norm))
+            errors.append(losses.error)
+            if not math.isfinite(table[-1][GRAD_NORM]):
+                break
+            self._step(settings)
+        return QStats(np.array(table), torch.cat(errors).cpu().numpy())
+
+    def differentiate(self, batches: Batches, settings: QSettings) -> Evidence:
+        (minibatch,) = self._load(batches, len(batches.action))
+        losses = self._backward(minibatch, settings)
+        row = _row(losses, torch.linalg.vector_norm(self.adam.grad))
+        return make_evidence(QStats(np.array([row]), losses.error.cpu().numpy()), self.adam.gradient())
+
+    def _load(self, batches: Batches, size: int) -> Iterator[_Rows]:
+        """The transitions on the device, cut into minibatches."""
+        inputs, next_inputs = self._inputs(batches.inputs), self._inputs(batches.next_inputs)
+        columns = [batches.action, batches.reward, batches.discount, batches.next_mask, batches.weight]
+        tensors = [None if column is None else torch.from_numpy(column).to(self.device) for column in columns]
+        for start in range(0, len(batches.action), size):
+            part = slice(start, start + size)
+            cut: list[Any] = [None if tensor is None else tensor[part] for tensor in tensors]
+            yield _Rows(_cut(inputs, part), _cut(next_inputs, part), *cut)
+
+    def _backward(self, rows: _Rows, settings: QSettings) -> Losses:
+        """The loss of a minibatch, and its gradient in `adam.grad`."""
+        with torch.no_grad():
+            next_values = self.target_net(rows.next_inputs)
+            next_judged = self.online(rows.next_inputs) if settings.double else next_values
+        batch = Minibatch(
+            values=self.online(rows.inputs),
+            action=rows.action,
+            reward=rows.reward,
+            discount=rows.discount,
+            next_values=next_values,
+            next_judged=next_judged,
+            next_mask=rows.next_mask,
+            weight=rows.weight,
+        )
+        losses = compute_losses(batch, settings.huber)
+        self.adam.grad.zero_()
+        losses.total.backward()  # type: ignore[no-untyped-call]
+        return losses
+
+    @torch.no_grad()
+    def _step(self, settings: QSettings) -> None:
+        self.adam.step(settings.learning_rate)
+        if settings.tau < 1.0:
+            for ours, theirs in zip(self.target_net.parameters(), self.online.parameters(), strict=True):
+                ours.lerp_(theirs, settings.tau)
+
+    def copy_to_target(self) -> None:
+        self.target_net.load_state_dict(self.online.state_dict())
+
+    def parameters(self) -> dict[str, Array]:
+        return model_arrays(self.online)
+
+    def load_parameters(self, arrays: dict[str, Array]) -> None:
+        load_arrays(self.online, arrays)
+
+    def target(self) -> dict[str, Array]:
+        return model_arrays(self.target_net)
+
+    def load_target(self, arrays: dict[str, Array]) -> None:
+        load_arrays(self.target_net, arrays)
+
+    def optimizer(self) -> dict[str, Array]:
+        return self.adam.arrays()
+
+    def load_optimizer(self, arrays: dict[str, Array]) -> None:
+        self.adam.load(arrays)
+
+    def _inputs(self, inputs: Encoded) -> Inputs:
+        flat, *images = (
+            torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+            for array in (inputs.flat, *inputs.images)
+        )
+        return flat, tuple(images)
+
+
+def _row(losses: Losses, norm: Tensor) -> list[float]:
+    """A row of the table of gradient steps."""
+    row: list[float] = torch.stack([losses.total, losses.value, losses.error.abs().mean(), norm]).tolist()
+    return row
+
+
+def _cut(inputs: Inputs, part: slice) -> Inputs:
+    return inputs[0][part], tuple(image[part] for image in inputs[1])

@@ -1,0 +1,54 @@
+"""PPO: `section` (its values), `loss` (the equations to read and edit), `learner` (what an update does),
+`kernel` (the contract of what touches the network), `torch_kernel` and its twin `compiled_kernel` with
+`passes`, `heads`, `compiled_loss` and `network`, `facts` (for the plan), `build` (learner and proof)."""
+
+from __future__ import annotations
+
+from mission_gym.algorithms.ppo import facts
+from mission_gym.algorithms.ppo.section import PpoSection
+from mission_gym.config.schema import Settled
+from mission_gym.data import EnvSpec
+from mission_gym.learner.contract import Algorithm, Learner
+
+
+def _make_learner(config: Settled, spec: EnvSpec) -> Learner:
+    from mission_gym.algorithms.ppo.build import make_learner  # torch and numba
+
+    return make_learner(config, spec)
+
+
+def _prove(config: Settled, spec: EnvSpec) -> str:
+    from mission_gym.algorithms.ppo.build import prove
+
+    return prove(config, spec)
+
+
+ALGORITHM = Algorithm(
+    name="ppo",
+    section=PpoSection,
+    metrics=(),
+    layout=facts.layout,
+    make_learner=_make_learner,
+    refuse=facts.refuse,
+    has_twin=facts.has_twin,
+    prove=_prove,
+    twin_has_threads=True,
+    has_bf16=True,
+    gradient_steps_per_step=facts.gradient_steps_per_step,
+    held_bytes=lambda config, spec: 0,
+    explain_held=lambda config, spec, free_bytes: "",
+    trace_decay=facts.trace_decay,
+    fixed_batch=facts.fixed_batch,
+    refuse_lag=facts.refuse_lag,
+    overlaps_on_cores=False,
+    describe=facts.describe,
+    holds="blocks",
+    measure_update_s=facts.measure_update_s,
+    prepare_rehearsal=lambda learner: None,
+    # Two for each product of the pass forward, four for the one backward.
+    flops_per_parameter=lambda config: 6.0,
+    num_epochs=facts.num_epochs,
+    sampled_play_is_worse=False,
+    notes_on_branch=lambda config: [],
+    compiled="mission_gym.algorithms.ppo.compiled_kernel",
+)

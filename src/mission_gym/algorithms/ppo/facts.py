@@ -1,0 +1,117 @@
+"""What the plan and the rest of the product know of PPO: what it costs, holds, bears and refuses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from mission_gym.algorithms.ppo.section import PpoSection, SettledPpo, own_section
+from mission_gym.config.layers import Resolved
+from mission_gym.config.schema import Config, Settled
+from mission_gym.data import EnvSpec, Fact
+from mission_gym.learner.contract import Learner
+from mission_gym.learner.noise import make_noise_block
+from mission_gym.policy import PolicySpec
+
+# Learning rate times gradient steps: how far an update can move a weight. Measured without a target_kl:
+# a KL of 0.01 per update at 0.19 (CartPole-v1), 0.023 and at times over 0.03 at 0.64 (Pendulum-v1).
+_MAX_MOVE = 0.3
+_ENOUGH_TRANSITIONS, _ENOUGH_PICTURES = 2048, 512  # of a block that an update is timed on
+_LONG_S = 0.5  # an update that takes so long is timed once
+
+
+def layout(config: Config, spec: EnvSpec) -> PolicySpec:
+    """Actor and critic."""
+    return PolicySpec.of(config.policy, spec)
+
+
+def refuse(resolved: Resolved, spec: EnvSpec) -> list[str]:
+    """Nothing: every space that a policy has, it learns."""
+    return []
+
+
+def has_twin(config: Config, threads: int) -> bool:
+    return True
+
+
+def gradient_steps_per_step(config: Config) -> float:
+    section = config.algorithm
+    assert isinstance(section, PpoSection)
+    assert isinstance(section.batch_size, int)
+    return section.n_epochs / section.batch_size
+
+
+def trace_decay(config: Config) -> float:
+    assert isinstance(config.algorithm, PpoSection)
+    return config.algorithm.gamma * config.algorithm.gae_lambda
+
+
+def fixed_batch(resolved: Resolved) -> int | None:
+    """Minibatches divide the rollout: a size that was asked for binds it."""
+    batch, path = resolved.config.algorithm.batch_size, f"{resolved.config.run.algo}.batch_size"
+    return batch if isinstance(batch, int) and resolved.explicit(path) else None
+
+
+def refuse_lag(config: Settled) -> str:
+    """Updates that move the policy far are not repaired by importance weights."""
+    section = own_section(config)
+    num_steps = config.rollout_size // section.batch_size * section.n_epochs
+    if section.target_kl is not None or num_steps * section.learning_rate <= _MAX_MOVE:
+        return ""
+    return (
+        f"{num_steps} gradient steps of {section.learning_rate:g} without a target_kl may move the policy too"
+        " far for a rollout that is one update behind"
+    )
+
+
+def describe(config: Settled, spec: EnvSpec) -> list[Fact]:
+    section = own_section(config)
+    minibatches = config.rollout_size // section.batch_size
+    steps = f"{minibatches * section.n_epochs} gradient steps per update"
+    reason = f"{minibatches} minibatches x {section.n_epochs} epochs = {steps}"
+    return [Fact("batch", f"{section.batch_size}", reason)]
+
+
+def num_epochs(config: Settled) -> int:
+    return own_section(config).n_epochs
+
+
+def measure_update_s(learner: Learner, config: Settled, spec: EnvSpec) -> float:
+    """Seconds of learning for each transition, on a block of noise: one epoch is timed, all are counted."""
+    from mission_gym.algorithms.ppo.learner import PpoLearner
+
+    assert isinstance(learner, PpoLearner)
+    section, before = learner.section, learner.arrays()
+    enough = _ENOUGH_TRANSITIONS if layout(config, spec).is_mlp else _ENOUGH_PICTURES
+    block = make_noise_block(spec, _fewest_steps(config, section, enough), config.vector.n_envs)
+    num = block.num_steps * block.num_rows
+    order = np.arange(num).reshape(-1, section.batch_size)
+    learner.section = section.model_copy(update={"n_epochs": 1})
+    update_s = _time(lambda: learner.update(block))
+    if update_s < _LONG_S:  # the first one also loads libraries and takes memory
+        update_s = _time(lambda: learner.update(block))
+    settings = learner.step_settings()._replace(learning_rate=0.0)
+    epoch_s = 0.0
+    if section.n_epochs > 1:
+        epoch_s = _time(lambda: learner.kernel.epoch(order, settings, lambda: False))
+    learner.section = section
+    learner.load_arrays(before)
+    learner.clock.take()
+    return (update_s + (section.n_epochs - 1) * epoch_s) / num
+
+
+def _time(call: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
+
+
+def _fewest_steps(config: Settled, section: SettledPpo, enough: int) -> int:
+    """Steps of a block that is large enough to be timed, and still splits into whole minibatches."""
+    n_envs = config.vector.n_envs
+    for steps in range(1, section.n_steps_per_env):
+        if steps * n_envs >= enough and steps * n_envs % section.batch_size == 0:
+            return steps
+    return section.n_steps_per_env

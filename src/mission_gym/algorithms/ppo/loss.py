@@ -1,0 +1,86 @@
+"""PPO's loss, in the order of its equations: the one place to read and to edit.
+
+In: a minibatch as tensors [B]. Out: the loss and its statistics. The torch kernel calls it on every device.
+The compiled kernel is its twin: it proves itself against this file whenever a learner is made, and is left
+out, said aloud, as soon as the two disagree. So an edit here is what trains.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+ADVANTAGE_FLOOR = 1e-5  # under the deviation: equal advantages carry no signal to amplify
+
+
+class Minibatch(NamedTuple):
+    """Rows of a rollout, each field [B], and what the network says of them now."""
+
+    log_prob: Tensor  # log pi(a|o), of the policy that learns
+    entropy: Tensor
+    value: Tensor  # V(o), of the critic that learns
+    old_log_prob: Tensor  # log pi(a|o) before this update
+    old_value: Tensor  # V(o) before this update
+    returns: Tensor  # G, what the value is fitted to
+    advantage: Tensor  # A, normalised over the minibatch, times the importance of older policies' rows
+    weight: Tensor  # sums to 1; 0 for transitions that are not valid
+
+
+class Coefficients(NamedTuple):
+    """The numbers of one gradient step, tensors without axes: a captured step reads them anew."""
+
+    clip_range: Tensor
+    vf_coef: Tensor
+    ent_coef: Tensor
+
+
+class Losses(NamedTuple):
+    """The loss and what it is made of; means over the weights."""
+
+    total: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    approx_kl: Tensor
+    clip_fraction: Tensor
+    ratio_error: Tensor  # max |ratio - 1|
+
+
+def normalize_advantages(advantage: Tensor, weight: Tensor) -> Tensor:
+    """A <- (A - mean A) / std A over the last axis, with weights that sum to 1."""
+    centered = advantage - (advantage * weight).sum(-1, keepdim=True)
+    deviation = (centered.square() * weight).sum(-1, keepdim=True).sqrt()
+    return centered / deviation.clamp_min(ADVANTAGE_FLOOR)
+
+
+def compute_losses(batch: Minibatch, coefficients: Coefficients) -> Losses:
+    """L = L_policy + vf_coef L_value - ent_coef H."""
+    clip_range, vf_coef, ent_coef = coefficients
+
+    # L_policy = -E[min(r A, clip(r, 1 - c, 1 + c) A)],  r = pi / pi_old
+    log_ratio = batch.log_prob - batch.old_log_prob
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
+    surrogate = torch.minimum(ratio * batch.advantage, clipped * batch.advantage)
+    policy = -(surrogate * batch.weight).sum()
+
+    # L_value = E[(V - G)^2]
+    value = ((batch.value - batch.returns).square() * batch.weight).sum()
+
+    # H = E[entropy of pi]
+    entropy = (batch.entropy * batch.weight).sum()
+
+    total = policy + vf_coef * value - ent_coef * entropy
+    with torch.no_grad():
+        error = ratio - 1.0
+        return Losses(
+            total=total,
+            policy=policy,
+            value=value,
+            entropy=entropy,
+            approx_kl=((error - log_ratio) * batch.weight).sum(),
+            clip_fraction=((error.abs() > clip_range) * batch.weight).sum(),
+            ratio_error=error.abs().amax(),
+        )

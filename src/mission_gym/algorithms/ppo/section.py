@@ -1,0 +1,86 @@
+"""The hyperparameters of PPO: type, bounds, default and description of each, and the rules between them."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from mission_gym.config.layers import Resolved
+from mission_gym.config.rules import rollout_text
+from mission_gym.config.schema import AlgorithmSection, Config, SettledAlgorithm
+from mission_gym.config.sizes import nearest_divisors, pick_batch_size
+from mission_gym.config.types import NONE, FromOneOrAuto, Number, Whole
+
+
+class PpoSection(AlgorithmSection):
+    """The hyperparameters of PPO."""
+
+    n_steps_per_env: Whole = Field(128, ge=1, description="Steps of each environment in a rollout.")
+    batch_size: FromOneOrAuto = Field(
+        "auto", description="Rows of a minibatch; divides the rollout. auto: about a quarter of it."
+    )
+    n_epochs: Whole = Field(10, ge=1, description="Passes over each rollout.")
+    learning_rate: Number = Field(3e-4, gt=0, description="Step size of Adam.")
+    learning_rate_final: Annotated[Number | None, NONE] = Field(
+        None, ge=0, description="Learning rate at the last step, reached linearly. none: constant."
+    )
+    gamma: Number = Field(0.99, ge=0, le=1, description="Discount of a reward one step later.")
+    gae_lambda: Number = Field(
+        0.95, ge=0, le=1, description="Decay of the advantage's trace: 0 trusts values, 1 trusts returns."
+    )
+    clip_range: Number = Field(0.2, gt=0, description="How far the probability ratio may leave 1.")
+    clip_range_final: Annotated[Number | None, NONE] = Field(
+        None, ge=0, description="Clip range at the last step, reached linearly. none: constant."
+    )
+    ent_coef: Number = Field(0.0, ge=0, description="Weight of the entropy bonus, for exploration.")
+    ent_coef_final: Annotated[Number | None, NONE] = Field(
+        None, ge=0, description="Entropy weight at the last step, reached linearly. none: constant."
+    )
+    vf_coef: Number = Field(0.5, ge=0, description="Weight of the value loss.")
+    max_grad_norm: Number = Field(0.5, gt=0, description="Norm to which gradients are clipped.")
+    target_kl: Annotated[Number | None, NONE] = Field(
+        None, gt=0, description="KL divergence that ends an update after the running epoch. none: no limit."
+    )
+    normalize_advantage: bool = Field(
+        True, description="Scale advantages to mean 0, deviation 1 per minibatch."
+    )
+
+    FALLING: ClassVar = ("learning_rate", "clip_range", "ent_coef")
+    COSTS: ClassVar = frozenset({"n_steps_per_env", "batch_size", "n_epochs", "gamma", "gae_lambda"})
+    EFFECTS: ClassVar = {
+        "gamma": "values were learned under another discount and move first",
+    }
+
+    @classmethod
+    def fit(cls, resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
+        """Minibatches divide the rollout."""
+        config, path = resolved.config, f"{resolved.config.run.algo}.batch_size"
+        batch, rollout, source = config.algorithm.batch_size, config.rollout_size, resolved.sources[path]
+        if batch == "auto":
+            return resolved.with_values({path: pick_batch_size(rollout)}, "auto")
+        if rollout % batch == 0:
+            return resolved
+        problem = f"batch_size={batch} does not divide the rollout of {rollout_text(config)}"
+        if resolved.explicit(path):
+            sizes = ", ".join(str(size) for size in nearest_divisors(rollout, batch))
+            problems.append(f"{problem}; use {sizes} or auto [{source}]")
+            return resolved
+        fitting = pick_batch_size(rollout, batch / rollout, min(batch, 64))
+        notes.append(f"{problem}; {fitting} is used [{source}]")
+        return resolved.with_values({path: fitting}, f"{source}, adapted")
+
+
+class SettledPpo(PpoSection, SettledAlgorithm):
+    """The same, settled."""
+
+    batch_size: Whole
+
+
+PpoSection.SETTLED = SettledPpo
+
+
+def own_section(config: Config) -> SettledPpo:
+    """PPO's section of a settled config."""
+    assert isinstance(config.algorithm, SettledPpo)
+    return config.algorithm

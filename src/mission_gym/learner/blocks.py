@@ -1,0 +1,48 @@
+"""What every learner does with what comes in: statistics begun, blocks checked, arrays taken by prefix."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mission_gym.data import Array, Block, Leaves
+from mission_gym.errors import NotFiniteError
+from mission_gym.policy import Encoder
+
+
+def prime_encoder(encoder: Encoder, obs: Leaves) -> None:
+    """Start the statistics of an encoder; NotFiniteError if an observation can't be learned from."""
+    for index, leaf in enumerate(obs):
+        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+            raise NotFiniteError(
+                f"observation leaf {index} is not finite within the first {len(leaf)} observations;"
+                " nothing was learned. Mend the environment (mission-gym check finds the step)"
+            )
+    if encoder.normalizer is not None:
+        encoder.normalizer.merge(encoder.flatten(obs))
+
+
+def strip(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:
+    """The arrays whose names begin with the prefix, without it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def check_finite(block: Block, update: int) -> None:
+    """Raise NotFiniteError that names the tensor, update and environment; nothing was learned yet."""
+    named = {f"observation leaf {i}": leaf for i, leaf in enumerate(block.obs) if leaf.dtype.kind == "f"}
+    for name, array in (named | {"reward": block.reward}).items():
+        if np.isfinite(array.sum(dtype=np.float64)):
+            continue
+        bad = np.argwhere(~np.isfinite(array))
+        if len(bad):
+            t, row = (int(x) for x in bad[0][:2])
+            raise NotFiniteError(
+                f"{name} of environment {block.env_ids[row]} is {array[tuple(bad[0])]} at step {t} of update"
+                f" {update}; the weights are as before this update. Mend the environment"
+                " (mission-gym check finds the step), then resume"
+            )
+    for (t, row), leaves in zip(block.final_at, block.final_obs, strict=True):
+        if not all(np.isfinite(leaf).all() for leaf in leaves):
+            raise NotFiniteError(
+                f"final observation of environment {block.env_ids[row]} is not finite at step {t} of update"
+                f" {update}; the weights are as before this update"
+            )

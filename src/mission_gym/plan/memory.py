@@ -1,0 +1,83 @@
+"""The memory of a run, predicted before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import psutil
+
+from mission_gym.check.devices import free_device_bytes
+from mission_gym.config.schema import Settled
+from mission_gym.data import EnvSpec
+from mission_gym.errors import ConfigError
+from mission_gym.learner.contract import Algorithm
+from mission_gym.plan.facts import EnvFacts, Layout, Wishes
+from mission_gym.plan.model import explain_misfit, fits, predict_memory
+from mission_gym.procs import MachineFacts, read_machine
+from mission_gym.rollout.collector import block_bytes
+
+_TORCH_BYTES = 350 << 20  # resident memory of a process that has loaded torch
+
+
+def check_memory(config: Settled, spec: EnvSpec, algorithm: Algorithm, env: EnvFacts | None = None) -> int:
+    """Predict the bytes of a run; ConfigError, with the nearest plan that fits, if that is not free.
+
+    env: what was measured of the environment; without it, one that weighs little.
+    """
+    layout = layout_of(config)
+    own, learning = psutil.Process().memory_info().rss, 20 * _num_parameters(config, spec)
+    base, held = max(own, _TORCH_BYTES) + learning, algorithm.held_bytes(config, spec)
+    machine = read_own_machine()
+    if held > machine.memory_free_bytes - base:
+        raise ConfigError(algorithm.explain_held(config, spec, machine.memory_free_bytes - base))
+    wishes = Wishes(
+        layout,
+        (layout.backend,),
+        step_bytes=step_bytes(config, spec),
+        block_copies=count_copies(config),
+        base_bytes=base + held,
+    )
+    env = env or EnvFacts(step_s=0.0)
+    if not fits(machine, env, wishes, layout):
+        raise ConfigError(explain_misfit(machine, env, wishes))
+    on_device = learning + 2 * config.rollout_size * wishes.step_bytes
+    free = free_device_bytes(config.compute.device)
+    if free is not None and on_device > free:
+        raise ConfigError(
+            f"the run needs {on_device / 1e9:.1f} GB on {config.compute.device} and {free / 1e9:.1f} GB are"
+            " free there; use a smaller rollout or network, or cpu [--device]"
+        )
+    return predict_memory(env, wishes, layout)
+
+
+def read_own_machine() -> MachineFacts:
+    """The machine; what this process has taken already is counted as needed, and so is free to it."""
+    machine, own = read_machine(), int(psutil.Process().memory_info().rss)
+    return replace(machine, memory_free_bytes=machine.memory_free_bytes + own)
+
+
+def layout_of(config: Settled) -> Layout:
+    """The layout of a settled config."""
+    vector = config.vector
+    return Layout(vector.vector, vector.num_workers, vector.n_envs, config.algorithm.n_steps_per_env)
+
+
+def count_copies(config: Settled) -> int:
+    """Blocks in memory: the raw one, its encoded form, and the torch kernel's own; overlap collects into a
+    second one, and first-ready segments are made in one of their own."""
+    has_spare = config.compute.overlap == "on" or config.vector.blocks == "first_ready"
+    return 2 + (config.compute.kernel == "torch") + has_spare
+
+
+def step_bytes(config: Settled, spec: EnvSpec) -> int:
+    """The memory of one transition in a block."""
+    block = block_bytes(spec, config.algorithm.n_steps_per_env, config.vector.n_envs)
+    return -(-block // config.rollout_size)
+
+
+def _num_parameters(config: Settled, spec: EnvSpec) -> int:
+    features = sum(int(np.prod(leaf.shape, dtype=np.int64)) for leaf in spec.leaves if leaf.kind != "image")
+    widths = (features + 512, *config.policy.network_arch, spec.action.num_params)
+    return 2 * sum((a + 1) * b for a, b in pairwise(widths))
