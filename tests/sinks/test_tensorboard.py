@@ -67,10 +67,25 @@ def test_a_refused_row_costs_itself_alone(place: Place) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 7, hard))
     try:
         for step in range(2, 40):  # more than any queue would take
-            with pytest.raises(DiskError, match=r"can't write .*tensorboard: File too large"):
+            with pytest.raises(DiskError, match=r"can't write .*tfevents.*: File too large"):
                 writer.write({"event": "progress", "step": step} | {f"a{n}/b": 1.0 for n in range(20)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     write(writer, 40)
     writer.close()
     assert [step for step, _ in read(place)[1]] == [1, 40]
+    assert list(place.run.tensorboard.iterdir()) == [file]
+
+
+def test_a_disk_that_is_full_from_the_start_is_used_when_it_can_be(place: Place) -> None:
+    writer = TensorBoard(place)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(DiskError, match="File too large"):
+            write(writer, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    write(writer, 2)
+    writer.close()
+    assert [step for step, _ in read(place)[1]] == [2]

@@ -31,7 +31,7 @@ class RunView:
         self._run: RunDir | None = None
         self._main_outcome: str | None = None
         self._status: Event = {}
-        self._row: Event = {}  # the last one
+        self._row: Event = {}  # the last numbers
         self._phases: dict[str, float] = {}
 
     def see_status(self, status: Event) -> None:
@@ -49,7 +49,7 @@ class RunView:
                 words = Text(f"resumes at step {step} of {total}")
                 return [*self._begin(event), words, *_view_notes(event["notes"])]
             case "progress":
-                self._row = event
+                self._row |= event  # the use of the machine is not in every row
                 add_phases(self._phases, event)
                 return [_view_warning(message) for message in event.get("time/alarms", ())]
             case "eval":

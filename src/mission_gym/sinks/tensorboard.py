@@ -8,28 +8,42 @@ module belongs to the process that trains.
 from __future__ import annotations
 
 import math
+import struct
 import time
-from contextlib import suppress
 from typing import Any
 
-from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event as Record
 from tensorboardX.proto.event_pb2 import SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.record_writer import masked_crc32c
 
 from mission_gym.sinks import Event, Place, Sink, pick_scalars
 from mission_gym.store.files import disk_errors
+from mission_gym.store.tables import Table
 
 _OFTEN_S = 1.0  # between phases and the machine's use in these files: a row costs as much as it is long
 
 
+class _EventFile(Table):
+    """Records one after the other, each whole or not there: a torn one would hide all that follow."""
+
+    def add(self, *records: Any) -> None:
+        for record in records:
+            record.wall_time = time.time()
+        self._append(b"".join(map(_frame, records)))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._size
+
+
 class TensorBoard:
-    """One event file, or another one after each failure: a torn record hides all that follow it."""
+    """One file, which begins with the first row."""
 
     def __init__(self, place: Place) -> None:
         self._folder = place.run.tensorboard
-        self._purge_step = None if place.step is None else place.step + 1
-        self._file: Any = None
+        self._step = place.step
+        self._file: _EventFile | None = None
         self._full_at = -math.inf  # of time.monotonic
 
     def write(self, event: Event) -> None:
@@ -45,43 +59,40 @@ class TensorBoard:
             and isinstance(value, int | float)
             and math.isfinite(value)
         ]
-        with disk_errors(self._folder):
-            try:
-                if self._file is None:
-                    self._open()
-                self._add(Record(step=event["step"], summary=Summary(value=values)))
-                self._file.flush()
-            except OSError:
-                self._drop()
-                raise
+        if self._file is None:
+            with disk_errors(self._folder):
+                self._folder.mkdir(exist_ok=True)
+            self._file = _EventFile(self._folder / f"events.out.tfevents.{time.time_ns()}")
+        head = _head(self._step) if self._file.is_empty else []
+        self._file.add(*head, Record(step=event["step"], summary=Summary(value=values)))
         if is_full:
             self._full_at = now
 
     def position(self) -> None:
-        return None  # a resumed run says from which step on earlier records are void
+        return None  # the head of a resumed run's file says from which step on earlier records are void
 
     def close(self) -> None:
         if self._file is not None:
-            with disk_errors(self._folder):
-                self._file.close()
+            self._file.close()
 
-    def _open(self) -> None:
-        self._folder.mkdir(exist_ok=True)
-        # The name tells seconds; two of one second are two files, in their order.
-        self._file = EventsWriter(str(self._folder / "events"), f".{time.time_ns()}")
-        if self._purge_step is not None:
-            self._add(Record(step=self._purge_step, session_log=SessionLog(status=SessionLog.START)))
-            self._purge_step = None
 
-    def _add(self, record: Any) -> None:
-        record.wall_time = time.time()
-        self._file.write_event(record)
+def _head(step: int | None) -> list[Any]:
+    """What a file begins with; `step` is that of the checkpoint which the run goes on from."""
+    version = Record(file_version="brain.Event:2")
+    if step is None:
+        return [version]
+    return [version, Record(step=step + 1, session_log=SessionLog(status=SessionLog.START))]
 
-    def _drop(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            with suppress(OSError):  # it says again what its write said
-                file.close()
+
+def _frame(record: Any) -> bytes:
+    """A record as a TFRecord: its length and itself, each with its checksum."""
+    data = record.SerializeToString()
+    length = struct.pack("<Q", len(data))
+    return b"".join((length, _checksum(length), data, _checksum(data)))
+
+
+def _checksum(data: bytes) -> bytes:
+    return struct.pack("<I", masked_crc32c(data))
 
 
 def _open(place: Place, position: int | None) -> TensorBoard:

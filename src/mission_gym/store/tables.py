@@ -47,8 +47,8 @@ class Table:
             self._size = whole if position is None else min(position, whole)
             self._file.truncate(self._size)
 
-    def _append(self, line: str) -> None:
-        data = memoryview(line.encode())
+    def _append(self, line: str | bytes) -> None:
+        data = memoryview(line.encode() if isinstance(line, str) else line)
         with disk_errors(self.path):
             written = 0
             try:
