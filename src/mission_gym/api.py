@@ -139,6 +139,6 @@ def _name_of(env: EnvLike) -> tuple[str, EnvSource]:
 def _listener(progress: bool) -> AbstractContextManager[Listener]:
     if not progress:
         return nullcontext(lambda event: None)
-    from mission_gym.report.terminal import LiveView
+    from mission_gym.screen import Screen
 
-    return LiveView()
+    return Screen()

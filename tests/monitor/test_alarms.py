@@ -55,8 +55,9 @@ def see(watch, count, first=0):
     for number in range(first, first + count):
         row = {"reward_share/shaping": 0.99, "reward_share/win": 0.01, "rollout/ep_rew_mean": number}
         result = evaluation(10 * number, 0.5) | {"outcomes": {"won": {"rate": 0.5}}}
-        said += [watch.see_row(row), watch.see_evaluation(result)]
-    return [message for message in said if message]
+        said += watch.see_row(number, row) + watch.see_evaluation(result)
+    assert not any(alarm.is_timed for alarm in said)
+    return said
 
 
 def test_each_alarm_is_said_once():
@@ -78,3 +79,9 @@ def test_a_resumed_watch_says_what_a_straight_one_says():
         whole += new
     assert len(whole) == 2
     assert NUM_EVALUATIONS < 12
+
+
+def test_the_state_of_an_older_checkpoint_is_read():
+    watch = Watch("won")
+    watch.load_state({"rows": [{"shaping": 0.99, "win": 0.01}] * 4, "evaluations": [], "said": ["return"]})
+    assert len(see(watch, 12)) == 1  # about the terms; the other one was said

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mission_gym.monitor.speed import NUM_STRETCHES, SpeedWatch
+from mission_gym.monitor.alarms import Watch
+from mission_gym.monitor.speed import NUM_STRETCHES
 
 ROW = {
     "phase/wall_s": 6.0, "phase/main_idle_s": 5.0, "phase/collect_s": 3.0, "phase/learn_s": 2.0,
@@ -17,11 +18,13 @@ ROW = {
 
 def watch(rows: Iterable[dict[str, Any]], *, known: bool = True) -> list[str]:
     """The alarms of a run whose rows each have a number of steps, 1000 unless told."""
-    seen, step, alarms = SpeedWatch(500, env_cpu_is_known=known), 500, []
+    seen, step, alarms = Watch(None), 500, []
+    seen.watch_speed(500, env_cpu_is_known=known)
     for row in rows:
         step += row.get("steps", 1000)
         alarms += seen.see_row(step, ROW | row)
-    return alarms
+    assert all(alarm.is_timed for alarm in alarms)
+    return [alarm.message for alarm in alarms]
 
 
 def test_a_steady_run_is_quiet() -> None:
@@ -81,3 +84,11 @@ def test_a_learner_without_data_is_told_where_environments_wait() -> None:
     assert watch([starving | {"phase/collect_cpu_s": 1.0}] * 10) == [alarm]
     crowd = {"phase/collect_cpu_s": 1.0, "machine/load": 3.0}  # others have the cores
     assert watch([starving | crowd] * 10) == []
+
+
+def test_what_was_said_of_speed_is_not_kept_in_checkpoints() -> None:
+    seen = Watch(None)
+    seen.watch_speed(0, env_cpu_is_known=True)
+    alarms = [alarm for step in range(1, 5) for alarm in seen.see_row(step, ROW | {"phase/wait_s": 1.8})]
+    assert len(alarms) == 1
+    assert seen.state()["said"] == []

@@ -10,7 +10,7 @@ from mission_gym.store.rundir import RunDir
 
 END = {
     "step": 64, "state": "done", "cause": "all steps made", "goal": None,
-    "time/process_steps": 64, "time/elapsed_s": 2.0, "time/fps": 32.0,
+    "time/process_steps": 64, "time/elapsed_s": 2.0, "time/fps": 32.0, "time/train_fps": 40.0,
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mission_gym.clock import ROLES
-from mission_gym.monitor.speed import SpeedWatch
+from mission_gym.monitor.alarms import Alarm, Watch
 from mission_gym.run.config import resolve
 from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
@@ -41,7 +41,7 @@ def test_phases_of_every_row_add_up(flags: dict[str, Any], tmp_path: Path) -> No
             assert total == pytest.approx(row["phase/wall_s"], abs=1e-5)
         assert all(value > -1e-5 for key, value in row.items() if key.startswith("phase/"))
         assert all(find_metric(key) for key in row if key.startswith(("phase/", "machine/")))
-    assert sum(row["phase/wall_s"] for row in timed) <= session.recorder.elapsed_s
+    assert sum(row["phase/wall_s"] for row in timed) <= session.rate.elapsed_s
     assert sum(row["phase/collect_cpu_s"] for row in timed) > 0
     assert timed[0]["phase/act_s"] + timed[0]["phase/env_s"] <= timed[0]["phase/collect_s"]  # no priming
     verdict = rows[-1]["time/verdict"]
@@ -64,7 +64,8 @@ def test_timelines_come_by_steps_and_are_bounded(tmp_path: Path) -> None:
 
 
 def test_alarms_stand_in_the_row_and_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SpeedWatch, "see_row", lambda watch, step, row: ["slow"] if step == 128 else [])
+    slow = [Alarm("slow", is_timed=True)]
+    monkeypatch.setattr(Watch, "see_row", lambda watch, step, row: slow if step == 128 else [])
     session, rows = train(tmp_path, timesteps=256)
     assert [row["step"] for row in rows if row.get("time/alarms") == ["slow"]] == [128]
     assert "warning step=128 message=slow" in session.run.log_txt.read_text()

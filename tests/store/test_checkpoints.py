@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import pickle
@@ -165,8 +166,13 @@ def test_a_foreign_file_is_refused(folder, tmp_path, name):
 
 def test_a_pickle_with_a_forged_checksum_is_refused(folder, tmp_path, monkeypatch):
     bomb = pickle.dumps(Bomb(tmp_path / "ran"))
+
+    def write(path, arrays):
+        path.write_bytes(bomb)
+        return hashlib.sha256(bomb).hexdigest()
+
     with monkeypatch.context() as patch:
-        patch.setattr("mission_gym.store.checkpoints._pack", lambda arrays: bomb)
+        patch.setattr("mission_gym.store.checkpoints.write_arrays", write)
         path = save(folder, 5)
     with pytest.raises(
         RunStateError, match=r"policy\.safetensors is not what its name says .*nothing was run"

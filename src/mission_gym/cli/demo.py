@@ -16,8 +16,8 @@ from mission_gym.missions import CAPTURE_ID
 from mission_gym.report.formats import run_argument, show_count, show_path, show_rate
 from mission_gym.report.html import Picture, make_html
 from mission_gym.report.tables import view_results
-from mission_gym.report.terminal import LiveView
 from mission_gym.run.config import resolve
+from mission_gym.screen import Screen
 from mission_gym.store.checkpoints import CheckpointInfo, list_checkpoints
 from mission_gym.store.files import write_atomic
 from mission_gym.store.resolve import RunRef
@@ -59,7 +59,7 @@ def demo(args: Sequence[str]) -> int:
     from mission_gym.run.start import start_run
 
     wait()
-    with LiveView() as listener, start_run(resolved, listener) as session:
+    with Screen() as listener, start_run(resolved, listener) as session:
         for _ in session.updates():
             pass
     if session.stop():

@@ -13,9 +13,10 @@ from mission_gym.cli.flags import AS_JSON, LayerFlags, ReadFlags, Switch, given_
 from mission_gym.cli.output import messages_to_stderr, note, show
 from mission_gym.config.sizes import parse_duration_s
 from mission_gym.errors import UsageError
-from mission_gym.report.scaling import draw_scaling, view_advice
+from mission_gym.report.scaling import make_scaling_png, view_advice
 from mission_gym.report.tables import view_findings
 from mission_gym.run.config import resolve, schema
+from mission_gym.store.files import write_atomic
 
 _LEAST_BUDGET_S = 2.0
 # Fields that a plan does not depend on.
@@ -68,7 +69,7 @@ def tune(args: Sequence[str]) -> int:
     with messages_to_stderr():
         document = advise(resolved, budget_s, note, retune=flags.retune)
     if flags.plot is not None:
-        draw_scaling(document, flags.plot)
+        write_atomic(flags.plot, make_scaling_png(document))
         note(f"drawn to {flags.plot}")
     show(document, as_json=flags.json, view=view_advice)
     return 0

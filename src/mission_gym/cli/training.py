@@ -18,8 +18,8 @@ from mission_gym.config.schema import DEFAULT_ENV_ID
 from mission_gym.config.sizes import parse_count
 from mission_gym.errors import UsageError
 from mission_gym.report.formats import run_argument
-from mission_gym.report.terminal import LiveView
 from mission_gym.run.config import resolve
+from mission_gym.screen import Screen
 from mission_gym.store.resolve import find_run
 
 Listener = Callable[[dict[str, Any]], None]
@@ -115,7 +115,7 @@ def branch(args: Sequence[str]) -> int:
 
 def _follow(begin: Callable[[Listener], AbstractContextManager[Any]]) -> int:
     """Train to the end; the exit code tells whether it was interrupted."""
-    with LiveView() as listener, begin(listener) as session:
+    with Screen() as listener, begin(listener) as session:
         try:
             for _ in session.updates():
                 pass

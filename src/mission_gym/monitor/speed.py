@@ -1,8 +1,7 @@
-"""Alarms about speed and memory: a rate that decays, memory that grows, a learner or workers that starve.
+"""What rows say of speed and memory: a rate that decays, memory that grows, a learner or workers that starve.
 
 In: the `phase/*` and `machine/*` values of a run's rows. They are joined to stretches of some seconds, so
-that quick rows don't count for more than slow ones. Each kind is said once by a process; nothing is kept in
-checkpoints, since a resumed run may be on another machine.
+that quick rows don't count for more than slow ones.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Stretch:
         return self.steps / self.training_s if self.training_s > 0 else 0.0
 
 
-class SpeedWatch:
+class Stretches:
     """Remembers the last stretches of one process's work."""
 
     def __init__(self, first_step: int, *, env_cpu_is_known: bool) -> None:
@@ -48,10 +47,9 @@ class SpeedWatch:
         self._open = Stretch()
         self._last: list[Stretch] = []
         self._best = 0.0  # the highest rate that was held for NUM_STRETCHES
-        self._said: set[str] = set()
 
-    def see_row(self, step: int, row: Mapping[str, float]) -> list[str]:
-        """Take in a row; the alarms that are due."""
+    def see_row(self, step: int, row: Mapping[str, float]) -> dict[str, str | None]:
+        """Take in a row; what there is to say, by kind, where it ends a stretch."""
         now = self._open
         now.steps += step - self._step
         self._step = step
@@ -64,7 +62,7 @@ class SpeedWatch:
         now.load = max(row.get("machine/load", now.load), 1.0)
         now.memory_bytes = row.get("machine/memory_bytes", now.memory_bytes)
         if now.training_s < STRETCH_S:
-            return []
+            return {}
         self._open = Stretch()
         self._last = [*self._last, now][-NUM_STRETCHES:]
         found = {
@@ -75,9 +73,7 @@ class SpeedWatch:
         }
         if len(self._last) == NUM_STRETCHES:
             self._best = max(self._best, min(each.steps_per_s for each in self._last))
-        due = [kind for kind, message in found.items() if message is not None and kind not in self._said]
-        self._said.update(due)
-        return [message for kind in due if (message := found[kind]) is not None]
+        return found
 
 
 def judge_rate(stretches: Sequence[Stretch], best: float) -> str | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from math import log2
-from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,8 +13,7 @@ from rich.text import Text
 
 from mission_gym.report.curves import find_ticks
 from mission_gym.report.formats import show_count, show_duration
-from mission_gym.report.tables import make_pairs
-from mission_gym.store.files import disk_errors
+from mission_gym.report.tables import make_pairs, make_table
 
 Document = Mapping[str, Any]
 _BAR = 14  # characters of the longest bar: the table fits a terminal of 80
@@ -43,10 +42,8 @@ def view_advice(document: Document) -> RenderableType:
 
 
 def _make_table(points: Sequence[Document]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("environments", "steps/s", "memory", "how", ""):
-        side = "right" if name in ("environments", "steps/s", "memory") else "left"
-        table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
+    numbers = ("environments", "steps/s", "memory")
+    table = make_table(*numbers, "how", "", numbers=numbers)
     most = max(point["steps_per_s"] for point in points)
     for point in points:
         workers = f", {point['num_workers']} workers" if point["backend"] == "workers" else ""
@@ -62,8 +59,8 @@ def _make_table(points: Sequence[Document]) -> Table:
     return table
 
 
-def draw_scaling(document: Document, path: Path) -> None:
-    """Write the table as a PNG: steps per second over environments, doubling; the knee and memory marked."""
+def make_scaling_png(document: Document) -> bytes:
+    """The table as a PNG: steps per second over environments, doubling; the knee and memory marked."""
     from PIL import Image, ImageDraw, ImageFont
 
     points = document["scaling"]
@@ -95,5 +92,6 @@ def draw_scaling(document: Document, path: Path) -> None:
         if point["knee"]:
             label = f"knee: {show_count(point['steps_per_s'])} steps/s"
             draw.text((x, y - 16), label, _MARK, font, anchor="mb" if _LEFT + 90 < x < width - 130 else "lb")
-    with disk_errors(path):
-        image.save(path, "PNG")
+    stream = BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()

@@ -34,13 +34,13 @@ def view_summary(
     elapsed_s: float,
     metrics: Mapping[str, Any],
 ) -> RenderableType:
-    """The summary from a run's `end` event; phases and elapsed time are seconds of this process, metrics the
-    last ones that were told."""
+    """The summary from a run's `end` event; phases and elapsed time are seconds of this process, metrics its
+    last row."""
     made = end["time/process_steps"]
     now = "" if made == end["step"] else f", {show_count(made)} of them now,"
     rows = [
         ("steps", f"{show_count(end['step'])}{now} in {show_duration(end['time/elapsed_s'])}"),
-        ("rate", _show_rates(run, end, phases)),
+        ("rate", _show_rates(run, end)),
         ("best", _show_best(run)),
         *_show_shares(metrics),
         *_show_slowest(metrics),
@@ -72,13 +72,11 @@ def list_next_commands(run: RunDir, end: Mapping[str, Any]) -> list[tuple[str, s
     return commands
 
 
-def _show_rates(run: RunDir, end: Mapping[str, Any], phases: Mapping[str, float]) -> str:
+def _show_rates(run: RunDir, end: Mapping[str, Any]) -> str:
     """The prediction is about collecting and learning, so that is what it is held against."""
-    training_s = phases.get("main_idle", 0.0)
-    achieved = end["time/process_steps"] / training_s if training_s else None
     predicted = show_count(run.read_status().get("predicted_fps"))
     overall = f"{show_count(end['time/fps'] or None)} with everything"
-    return f"{show_count(achieved)} steps/s of training, predicted {predicted}; {overall}"
+    return f"{show_count(end['time/train_fps'])} steps/s of training, predicted {predicted}; {overall}"
 
 
 def _show_best(run: RunDir) -> str:

@@ -41,10 +41,7 @@ def sum_up(rows: Sequence[Row]) -> dict[str, Any]:
     """The same from rows; what was not measured is None."""
     seconds: dict[str, float] = {}
     for row in rows:
-        for key, value in row.items():
-            if key.startswith("phase/") and key.endswith("_s"):
-                name = key.removeprefix("phase/").removesuffix("_s")
-                seconds[name] = seconds.get(name, 0.0) + value
+        add_phases(seconds, row)
     roles = {
         role: {name: seconds.get(name, 0.0) for name in names} | {"idle": seconds.get(f"{role}_idle", 0.0)}
         for role, names in ROLES.items()
@@ -63,6 +60,14 @@ def sum_up(rows: Sequence[Row]) -> dict[str, Any]:
         "spans": last["time/spans"] if last else [],
         "cores": last["time/cores"] if last else [],
     }
+
+
+def add_phases(seconds: dict[str, float], row: Row) -> None:
+    """Add a row's seconds to those of each phase."""
+    for key, spent in row.items():
+        if key.startswith("phase/") and key.endswith("_s"):
+            name = key.removeprefix("phase/").removesuffix("_s")
+            seconds[name] = seconds.get(name, 0.0) + spent
 
 
 def view_time(document: Row) -> RenderableType:

@@ -1,4 +1,7 @@
-"""The rate that a plan predicts: steps per second of collecting and learning, and nothing else."""
+"""How fast a run is: steps per second of training, of everything and of the moment, and the time to go.
+
+The one owner of these numbers: rows, the status, the plan's memory and the screen take them from here.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +10,73 @@ from collections.abc import Iterator
 
 from mission_gym.data import Progress
 
-_LEAST_S = 0.5  # of training before its rate is told
+_LEAST_S = 0.5  # of training before its rate is worth keeping
+_MOMENT_S = 0.2
 
 
-class TrainingRate:
-    """Counts the steps and seconds of a loop: all its updates but the first, and those before DQN learns."""
+class Rate:
+    """The steps and seconds of one process's work on a run."""
 
     def __init__(self) -> None:
-        self._steps, self._seconds = 0, 0.0
+        self.elapsed_before_s = 0.0  # seconds of earlier processes of this run
+        self._started = time.monotonic()
+        self._began: float | None = None  # of time.monotonic: the training itself
+        self._first_step = self._step = 0
+        self._steps, self._seconds = 0, 0.0  # of training
+        self._moment = (0, 0.0)  # steps and seconds that the next momentary rate is made of
+        self.momentary: float | None = None  # steps/s of training, over a fifth of a second or an update
+
+    def begin_at(self, step: int) -> None:
+        """Go on from steps that were made before."""
+        self._first_step = self._step = step
 
     @property
-    def per_s(self) -> float | None:
-        """None before there is enough to tell."""
-        return round(self._steps / self._seconds, 1) if self._seconds > _LEAST_S else None
+    def elapsed_s(self) -> float:
+        """Seconds of all processes of this run."""
+        return self.elapsed_before_s + time.monotonic() - self._started
+
+    @property
+    def training(self) -> float | None:
+        """Steps/s of collecting and learning alone, as a plan predicts it: of all updates but the first, and
+        those before DQN learns. None before there are any."""
+        return round(self._steps / self._seconds, 1) if self._seconds else None
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether that is over enough time to be kept."""
+        return self._seconds > _LEAST_S
+
+    def count_made(self, step: int) -> int:
+        """Steps of this process, of a run that stands at `step`."""
+        return step - self._first_step
+
+    def overall(self, step: int) -> float:
+        """Steps/s of this process since its start, everything included."""
+        return round(self.count_made(step) / max(time.monotonic() - self._started, 1e-9), 1)
+
+    def eta_s(self, total: int) -> float | None:
+        """Seconds to go to `total` steps at the pace of the training so far, evaluations included."""
+        made = self._step - self._first_step
+        if self._began is None or not made:
+            return None
+        return round((time.monotonic() - self._began) / made * (total - self._step), 1)
 
     def follow(self, loop: Iterator[Progress]) -> Iterator[Progress]:
-        """The same loop; what is done between its updates does not count."""
-        last: Progress | None = None
+        """The same loop; what is done between its updates is not training."""
+        self._began = time.monotonic()
+        is_learning = False
         while True:
             begun = time.perf_counter()
             progress = next(loop, None)
             if progress is None:
                 return
-            if last is not None and last.gradient_steps:
-                self._steps += progress.step - last.step
-                self._seconds += time.perf_counter() - begun
-            last = progress
+            steps, seconds = progress.step - self._step, time.perf_counter() - begun
+            self._step = progress.step
+            self._moment = (self._moment[0] + steps, self._moment[1] + seconds)
+            if self._moment[1] >= _MOMENT_S:
+                self.momentary, self._moment = round(self._moment[0] / self._moment[1], 1), (0, 0.0)
+            if is_learning:
+                self._steps += steps
+                self._seconds += seconds
+            is_learning = progress.gradient_steps > 0
             yield progress

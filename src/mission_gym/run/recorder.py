@@ -1,68 +1,63 @@
-"""Writes what happened: metrics.jsonl first, then its views progress.csv, monitor.csv and TensorBoard.
+"""What a run tells of itself: events to every sink and to the listener, and its status.
 
-Rows are equal for equal runs but for keys that begin with `time/`, `phase/` or `machine/`. A disk that
-refuses a row does not end the training: it is said once, and the next row is tried again.
+Rows are equal for equal runs but for keys that begin with `time/`, `phase/` or `machine/`. What changes with
+the wall clock stands in status.json, and the listener is handed the same. A disk that refuses a row does not
+end the training: it is said, and the next row is tried again.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 from mission_gym.data import EnvSpec, Episode
 from mission_gym.errors import DiskError
-from mission_gym.monitor.alarms import Watch
+from mission_gym.monitor.alarms import Alarm, Watch
+from mission_gym.run.rate import Rate
+from mission_gym.sinks import SINKS, Place
+from mission_gym.sinks.stream import Stream
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.tables import MetricsLog, MonitorCsv, ProgressCsv, TextLog
 
 Listener = Callable[[dict[str, Any]], None]
 _TERM = "reward_terms/"  # prefix of a reward term among an episode's metrics
-_FLUSH_S = 1.0  # between flushes of TensorBoard's files, and of phases and the machine's use in them
 _WINDOW = 100  # episodes behind the rolling means, as in SB3
 
 
 class Recorder:
-    """One run's writers. Every event goes to the listener, and to disk unless it is a mere tick."""
+    """One run's stream. Its sinks are opened by the first event, or by `load_state` at a position."""
 
-    def __init__(self, run: RunDir, spec: EnvSpec, listener: Listener, *, tensorboard: bool) -> None:
+    def __init__(
+        self, run: RunDir, spec: EnvSpec, listener: Listener, rate: Rate, *, tensorboard: bool
+    ) -> None:
         self.run = run
         self.spec = spec
         self.listener = listener
-        self.started = time.time()
-        self.elapsed_before = 0.0  # seconds of earlier processes of this run
+        self.rate = rate
         self.num_episodes = 0
         self.watch = Watch(spec.main_outcome)
         self.window: deque[tuple[float, int, str | None, dict[str, float]]] = deque(maxlen=_WINDOW)
-        self._metrics = MetricsLog(run.metrics_jsonl)
-        self._progress = ProgressCsv(run.progress_csv)
-        self._monitor = MonitorCsv(run.monitor_csv, env_id=spec.env_id, t_start=self.started)
-        self._log = TextLog(run.log_txt)
-        self._tensorboard_wanted = tensorboard
-        self._tensorboard: Any = None
-        self._flushed_at = 0.0  # of time.monotonic
-        self._disk_failed = False
+        self._place = Place(run, spec.env_id, time.time())
+        self._sinks = [name for name in SINKS if tensorboard or name != "tensorboard"]
+        self._opened: Stream | None = None
+        self._status_fails = False
         self._rolling: dict[str, float] | None = None  # until another episode ends
 
     @property
-    def elapsed_s(self) -> float:
-        return self.elapsed_before + time.time() - self.started
+    def _stream(self) -> Stream:
+        if self._opened is None:
+            self._opened = Stream(self._sinks, self._place, {})
+        return self._opened
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of the record, so that a resumed run's rows go on where they were."""
         return {
             "window": [list(item) for item in self.window],
             "num_episodes": self.num_episodes,
-            "elapsed_s": self.elapsed_s,
+            "elapsed_s": self.rate.elapsed_s,
             "watch": self.watch.state(),
-            "offsets": {
-                "metrics": self._metrics.offset(),
-                "progress": self._progress.offset(),
-                "monitor": self._monitor.offset(),
-            },
+            "offsets": self._stream.positions(),
         }
 
     def load_state(self, state: dict[str, Any], step: int) -> None:
@@ -70,43 +65,54 @@ class Recorder:
         self.window.extend((float(r), int(n), outcome, extra) for r, n, outcome, extra in state["window"])
         self._rolling = None
         self.num_episodes = state["num_episodes"]
-        self.elapsed_before = state["elapsed_s"]
+        self.rate.elapsed_before_s = state["elapsed_s"]
         self.watch.load_state(state["watch"])
-        self._metrics.truncate(state["offsets"]["metrics"])
-        self._progress.truncate(state["offsets"]["progress"])
-        self._monitor.truncate(state["offsets"]["monitor"])
-        self._open_tensorboard(purge_step=step + 1)
-
-    def _open_tensorboard(self, purge_step: int | None) -> None:
-        if self._tensorboard_wanted and self._tensorboard is None:
-            from tensorboardX import SummaryWriter
-
-            self._tensorboard = SummaryWriter(str(self.run.tensorboard), purge_step=purge_step)
+        self._opened = Stream(self._sinks, self._place._replace(step=step), state["offsets"])
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Record an event and tell the listener."""
-        row = {"event": event, **fields}
-        self._write(lambda: self._metrics.append(row))
-        if event not in ("progress", "timeline"):
-            self._write(lambda: self._add_log(event, fields))
-        self.listener(row)
+        """Record an event and tell the listener; then what became of the sinks."""
+        self._tell({"event": event, **fields})
+        for message in self._stream.take_news():  # what this costs in turn is told with the next event
+            self._tell({"event": "warning", "message": message})
 
-    def _add_log(self, event: str, fields: dict[str, Any]) -> None:
-        self._log.add(f"{datetime.now():%Y-%m-%d %H:%M:%S}", event, fields)
+    def _tell(self, event: dict[str, Any]) -> None:
+        self._stream.write(event)
+        self.listener(event)
 
-    def tick(self, **fields: Any) -> None:
-        """Tell the listener alone: nothing worth keeping."""
-        self.listener({"event": "tick", **fields})
+    def warn(self, message: str, **fields: Any) -> None:
+        """Record a warning."""
+        self.emit("warning", **fields, message=message)
+
+    def end(self, **fields: Any) -> None:
+        """Record the end of this process's work, after what sinks that fail have lost."""
+        for message in self._stream.list_failing():
+            self.warn(message)
+        self.emit("end", **fields)
+
+    def put_status(self, status: dict[str, Any], *, on_disk: bool, durable: bool) -> None:
+        """Hand the status to the listener, and `on_disk` the same to status.json."""
+        if on_disk:
+            lost = self._stream.num_lost or None
+            try:
+                self.run.write_status(durable=durable, **status, lost_rows=lost)
+            except DiskError as error:
+                if not self._status_fails:
+                    self.warn(f"status not written: {error}")
+                self._status_fails = True
+            else:
+                self._status_fails = False
+        self.listener({"event": "status", **status})
 
     def add_episodes(self, episodes: list[Episode]) -> None:
-        """Take finished episodes into monitor.csv and the rolling window; failed ones are left out."""
+        """Take finished episodes into the stream and the rolling window; failed ones are left out."""
         for episode in episodes:
             if episode.failed:
                 continue
             self.num_episodes += 1
             self.window.append((episode.ret, episode.length, episode.outcome, episode.metrics))
             self._rolling = None
-            self._write(lambda e=episode: self._monitor.append(e, self.elapsed_s))  # type: ignore[misc]
+            elapsed_s = self.rate.elapsed_s
+            self._stream.write({"event": "episode", "episode": episode, "time/elapsed_s": elapsed_s})
 
     def rolling(self) -> dict[str, float]:
         """Means over the last 100 episodes; empty before the first one has ended."""
@@ -127,68 +133,30 @@ class Recorder:
             metrics[f"outcome/{name}"] = outcomes.count(name) / count
         return metrics | mean_extras([item[3] for item in self.window])
 
-    def add_row(self, step: int, metrics: dict[str, Any], alarms: list[str]) -> None:
-        """Write one row of metrics to every view. Alarms about speed stand in the row: equal runs have equal
-        rows, and not always these."""
-        self.emit("progress", step=step, **metrics, **({"time/alarms": alarms} if alarms else {}))
-        for message in alarms:
-            self._write(lambda m=message: self._add_log("warning", {"step": step, "message": m}))  # type: ignore[misc]
-        self._write(lambda: self._progress.append({"time/total_timesteps": step, **metrics}))
-        self._add_scalars(step, metrics)
-        self._alarm(step, self.watch.see_row(metrics))
+    def add_row(self, step: int, metrics: dict[str, Any]) -> None:
+        """Record a row of metrics, and the alarms that it gives. Those about speed stand in the row: equal
+        runs have equal rows, and not always these."""
+        alarms = self.watch.see_row(step, metrics)
+        timed = [alarm.message for alarm in alarms if alarm.is_timed]
+        self.emit("progress", step=step, **metrics, **({"time/alarms": timed} if timed else {}))
+        self._alarm(step, alarms)
 
     def add_evaluation(self, step: int, document: dict[str, Any], fields: dict[str, Any]) -> None:
-        """Write an evaluation to the stream, the CSV and TensorBoard."""
+        """Record an evaluation, and the alarm that it gives."""
         self.emit("eval", step=step, **document, **fields)
-        scalars = {
-            "eval/mean_reward": document["return_mean"],
-            "eval/mean_ep_length": document["length_mean"],
-        }
-        scalars |= {f"eval/outcome_{name}": rate["rate"] for name, rate in document["outcomes"].items()}
-        self._write(lambda: self._progress.append({"time/total_timesteps": step, **scalars}))
-        self._add_scalars(step, scalars)
         self._alarm(step, self.watch.see_evaluation(document))
 
-    def _alarm(self, step: int, message: str | None) -> None:
-        if message is not None:
-            self.emit("warning", step=step, message=message)
-
-    def _add_scalars(self, step: int, scalars: dict[str, Any]) -> None:
-        self._open_tensorboard(purge_step=None)
-        if self._tensorboard is None:
-            return
-        # A scalar takes a fifth of a millisecond there and a flush five: much for every row of a quick run.
-        is_time = time.monotonic() - self._flushed_at >= _FLUSH_S
-        try:
-            for name, value in scalars.items():
-                is_wanted = is_time or not name.startswith(("phase/", "machine/"))
-                if is_wanted and isinstance(value, int | float) and math.isfinite(value):
-                    self._tensorboard.add_scalar(name, value, step)
-            if is_time:
-                self._flushed_at = time.monotonic()
-                self._tensorboard.flush()
-        except OSError as error:
-            self._tell_once(f"TensorBoard files can't be written: {error}")
-
-    def _write(self, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except DiskError as error:
-            self._tell_once(f"{error}; training goes on, rows are missing")
-
-    def _tell_once(self, message: str) -> None:
-        if not self._disk_failed:
-            self._disk_failed = True
-            self.listener({"event": "warning", "message": message})
+    def _alarm(self, step: int, alarms: list[Alarm]) -> None:
+        for alarm in alarms:
+            if not alarm.is_timed:
+                self.warn(alarm.message, step=step)
 
     def close(self) -> None:
-        for table in (self._metrics, self._progress, self._monitor, self._log):
-            table.close()
-        if self._tensorboard is not None:
-            try:
-                self._tensorboard.close()
-            except OSError as error:
-                self._tell_once(f"TensorBoard files can't be written: {error}")
+        """Close the sinks; what they could not write is told to the listener alone."""
+        if self._opened is not None:
+            self._opened.close()
+            for message in self._opened.take_news():
+                self.listener({"event": "warning", "message": message})
 
 
 def mean_extras(extras: list[dict[str, float]]) -> dict[str, float]:

@@ -16,10 +16,10 @@ from mission_gym.store.checkpoints import (
     CheckpointInfo,
     delete_checkpoint,
     list_checkpoints,
-    plan_retention,
 )
 from mission_gym.store.files import disk_errors
 from mission_gym.store.lineage import read_pins
+from mission_gym.store.retention import plan_retention
 from mission_gym.store.rundir import RunDir
 
 

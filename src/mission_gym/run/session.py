@@ -27,7 +27,7 @@ from mission_gym.rollout.collector import clear_block
 from mission_gym.run.assemble import make_collector, make_loaded_policy
 from mission_gym.run.environment import Environment, training_seeds
 from mission_gym.run.evaluation import evaluate, policy_actor
-from mission_gym.run.rate import TrainingRate
+from mission_gym.run.rate import Rate
 from mission_gym.run.recorder import Listener, Recorder
 from mission_gym.run.retention import find_doomed_checkpoints
 from mission_gym.run.signals import stop_on_signals
@@ -42,7 +42,8 @@ from mission_gym.store.checkpoints import (
 from mission_gym.store.evals import best_step, write_eval
 from mission_gym.store.rundir import RunDir
 
-_STATUS_S = 1.0  # seconds between heartbeats
+_STATUS_S = 1.0  # seconds between heartbeats in status.json
+_TICK_S = 0.1  # seconds between statuses that the listener is handed
 _SAVE_S = 60.0  # a kill costs at most this much, however slow the steps are
 
 
@@ -62,7 +63,8 @@ class Session:
         self.environment = replace(environment, log=BoundedLog(run.path / "env-output.txt"))
         self.stop = StopFlag()
         self.spec = environment.spec
-        self.recorder = Recorder(run, self.spec, listener, tensorboard=config.run.tensorboard)
+        self.rate = Rate()
+        self.recorder = Recorder(run, self.spec, listener, self.rate, tensorboard=config.run.tensorboard)
         self.learner = learner
         self.counters: dict[str, Any] = {"last_eval": 0, "last_save": -1, "episode_offset": 0, "goal": None}
         self.counters |= {"env_failures": 0}
@@ -70,11 +72,9 @@ class Session:
         self.vec, self.collector, self.blocks = make_collector(config, self.environment, seeds)
         self.telemetry = Telemetry(config, self.spec, self.collector, self.learner)
         self.cause = ""
-        self._saved_at = self._status_at = self._rate_at = time.monotonic()
-        self._rate_step = 0
-        self._rate = 0.0
-        self._first_step = 0
-        self.rate = TrainingRate()
+        self._saved_at = self._status_at = self._tick_at = time.monotonic()
+        self._phase = "training"
+        self._best_step = best_step(run)
         self._deadline = float("inf")  # of time.monotonic
 
     @property
@@ -97,13 +97,13 @@ class Session:
         self.counters |= record["session"] | {"goal": None}
         self.recorder.load_state(record["recorder"], checkpoint.step)
         ways = restore_snapshot(checkpoint, self.learner, self.vec, self.blocks, self.collector)
-        self._first_step = self._rate_step = self.learner.step
+        self.rate.begin_at(self.learner.step)
         return ways
 
     def begin_at(self, step: int, *, episode_offset: int) -> None:
         """Begin with a learner that has made `step` steps elsewhere, on episodes from the offset on."""
         self.counters |= {"episode_offset": episode_offset, "last_eval": step}
-        self._first_step = self._rate_step = step
+        self.rate.begin_at(step)
         self.collector.start()
 
     def updates(self) -> Generator[Progress]:
@@ -111,14 +111,15 @@ class Session:
         config = self.config
         if config.run.max_time is not None:
             self._deadline = time.monotonic() + config.run.max_time
-        self._rate_at = self._saved_at = time.monotonic()
+        self._saved_at = time.monotonic()
         with ExitStack() as stack:
             stack.callback(self.close)
             stack.enter_context(stop_on_signals(self.stop))
             stack.enter_context(self.telemetry)
+            known = self.telemetry.env_cpu_is_known
+            self.recorder.watch.watch_speed(self.learner.step, env_cpu_is_known=known)
             try:
-                self._write_status(state="running", cause=None, phase="collect")
-                self.recorder.tick(step=self.step, total=config.run.timesteps, fps=0.0, phase="training")
+                self._write_status(state="running", cause=None)
                 if not list_checkpoints(self.run.checkpoints) and not self._save():
                     # Where it all began; and a disk that takes no checkpoint is refused before hours pass.
                     raise DiskError(
@@ -177,16 +178,18 @@ class Session:
     def _end(self, state: str, cause: str) -> None:
         self.cause = cause
         times = {
-            "time/elapsed_s": self.recorder.elapsed_s,
-            "time/fps": round(self._overall_rate(self.step), 1),
-            "time/process_steps": self.step - self._first_step,
+            "time/elapsed_s": self.rate.elapsed_s,
+            "time/fps": self.rate.overall(self.step),
+            "time/train_fps": self.rate.training,
+            "time/process_steps": self.rate.count_made(self.step),
         }
-        times |= self.telemetry.take_row(self.step)[0]
+        times |= self.telemetry.take_row()
         self._add_timeline(None)
         summary = self.telemetry.summarize()
         goal = self.counters["goal"]
-        self.recorder.emit("end", step=self.step, state=state, cause=cause, goal=goal, **times, **summary)
-        self._write_status(state=state, cause=cause, phase=None, verdict=summary["time/verdict"])
+        self.recorder.end(step=self.step, state=state, cause=cause, goal=goal, **times, **summary)
+        verdict = summary["time/verdict"]
+        self._write_status(state=state, cause=cause, verdict=verdict, phase=None, now_fps=None, eta_s=None)
 
     def _fail(self, error: BaseException) -> None:
         """Record the cause, and keep what was learned if it is finite."""
@@ -203,7 +206,7 @@ class Session:
                 if not saved:
                     self._save(score=self._last_score(), torn=self.collector.torn)
         except MissionGymError as second:
-            self.recorder.listener({"event": "warning", "message": f"nothing was saved: {second}"})
+            self.recorder.warn(f"nothing was saved: {second}")
         self._keep_repro(error)
         self._end("failed", cause)
 
@@ -224,11 +227,10 @@ class Session:
         try:
             path = write_bundle(self.run, error, self.environment.request)
         except (DiskError, TypeError) as second:  # keywords of a Python caller need not be JSON
-            self.recorder.listener({"event": "warning", "message": f"no repro bundle was kept: {second}"})
+            self.recorder.warn(f"no repro bundle was kept: {second}")
         else:
             if path is not None:
-                message = f"mission-gym check --repro {path} replays the failure"
-                self.recorder.listener({"event": "warning", "message": message})
+                self.recorder.warn(f"mission-gym check --repro {path} replays the failure")
 
     def close(self) -> None:
         """End the environments and close the files."""
@@ -239,43 +241,39 @@ class Session:
         """Count the update, and write a row where one is due."""
         self.recorder.add_episodes(progress.episodes)
         self.counters["env_failures"] += sum(episode.failed for episode in progress.episodes)
-        now = time.monotonic()
-        elapsed = now - self._rate_at
-        if elapsed >= 0.2:
-            self._rate = (progress.step - self._rate_step) / elapsed
-            self._rate_at, self._rate_step = now, progress.step
-        rolling = self.recorder.rolling() | self.collector.metrics()
         interval = self.config.run.log_interval
         if progress.update % int(interval) == 0 or progress.step >= self.config.run.timesteps:
-            metrics = rolling | progress.metrics
+            metrics = self.recorder.rolling() | self.collector.metrics() | progress.metrics
             metrics |= {
                 "time/iterations": progress.update,
-                "time/fps": round(self._overall_rate(progress.step), 1),
+                "time/fps": self.rate.overall(progress.step),
+                "time/time_elapsed": round(self.rate.elapsed_s, 3),
             }
-            metrics |= {"time/time_elapsed": round(self.recorder.elapsed_s, 3)}
-            timed, alarms = self.telemetry.take_row(progress.step)
-            metrics |= timed
+            metrics |= self.telemetry.take_row()
             metrics |= {
                 "rollout/env_failures": self.counters["env_failures"],
                 "rollout/worker_restarts": self._worker_restarts,
             }
             metrics |= {"train/gradient_steps": progress.gradient_steps}
-            self.recorder.add_row(progress.step, metrics, alarms)
+            self.recorder.add_row(progress.step, metrics)
         self._add_timeline(progress.update)
-        self.recorder.tick(
-            step=progress.step, total=self.config.run.timesteps, fps=self._rate, phase="training", **rolling
-        )
+        self._tick("training")
+
+    def _tick(self, phase: str) -> None:
+        """Tell where the run stands: a new phase at once, else ten times a second; on disk once a second."""
+        now = time.monotonic()
+        if phase == self._phase and now - self._tick_at < _TICK_S:
+            return
+        self._phase, self._tick_at = phase, now
         if now - self._status_at >= _STATUS_S:
             self._write_status(durable=False, verdict=self.telemetry.summarize()["time/verdict"])
+        else:
+            self._write_status(on_disk=False)
 
     def _add_timeline(self, update: int | None) -> None:
         timeline = self.telemetry.make_timeline(update)
         if timeline is not None:
             self.recorder.emit("timeline", step=self.step, **timeline)
-
-    def _overall_rate(self, step: int) -> float:
-        seconds = self.recorder.elapsed_s - self.recorder.elapsed_before
-        return (step - self._first_step) / max(seconds, 1e-9)
 
     def _between_updates(self) -> None:
         """Make the evaluation and the checkpoint that are due; what a stop left undone is made on resume."""
@@ -290,9 +288,7 @@ class Session:
 
     def _evaluate(self, *, last: bool = False) -> None:
         """Play the selection suite, keep the result, and save a checkpoint with its score."""
-        self.recorder.tick(
-            step=self.step, total=self.config.run.timesteps, fps=self._rate, phase="evaluating"
-        )
+        self._tick("evaluating")
         weights = self.learner.weights()
         with self.telemetry.clock.phase("evaluate"):
             start = time.perf_counter()
@@ -304,7 +300,6 @@ class Session:
                 stop=self.stop if self.step >= self.config.run.timesteps or last else self._out_of_time,
             )
             seconds = time.perf_counter() - start
-        self._rate_at += seconds
         if result is None:
             return
         self.counters["last_eval"] = self.step
@@ -315,7 +310,8 @@ class Session:
         try:
             write_eval(self.run, self.step, "select", document | {"score": result.score})
         except DiskError as error:
-            self.recorder.emit("warning", message=f"the evaluation was not kept: {error}")
+            self.recorder.warn(f"the evaluation was not kept: {error}")
+        self._best_step = best_step(self.run)
         if self.config.run.stop_when is not None:
             rule = parse_stop_when(self.config.run.stop_when)
             low = result.low(rule.name)
@@ -348,7 +344,7 @@ class Session:
             except DiskError as error:
                 self.counters["last_save"] = before
                 kept = ", the last one is kept" if list_checkpoints(self.run.checkpoints) else ""
-                self.recorder.emit("warning", message=f"checkpoint not saved{kept}: {error}")
+                self.recorder.warn(f"checkpoint not saved{kept}: {error}")
                 return False
             self._write_status(durable=False)
             return True
@@ -358,29 +354,31 @@ class Session:
             for info in find_doomed_checkpoints(self.run, self.config.checkpoints):
                 delete_checkpoint(info.path)
         except RunStateError as error:  # pins that can't be read: rather keep too much
-            self.recorder.emit("warning", message=f"old checkpoints are kept: {error}")
+            self.recorder.warn(f"old checkpoints are kept: {error}")
 
-    def _write_status(self, *, durable: bool = True, **fields: Any) -> None:
-        self._status_at = time.monotonic()
-        rolling = self.recorder.rolling()
-        try:
-            self.run.write_status(
-                durable=durable,
-                step=self.step,
-                total=self.config.run.timesteps,
-                updates=self.learner.version,
-                gradient_steps=self.learner.gradient_steps,
-                episodes=self.recorder.num_episodes,
-                env_failures=self.counters["env_failures"],
-                worker_restarts=self._worker_restarts,
-                fps=round(self._overall_rate(self.learner.step), 1),
-                train_fps=self.rate.per_s,
-                return_mean=rolling.get("rollout/ep_rew_mean"),
-                best_step=best_step(self.run),
-                **fields,
-            )
-        except DiskError as error:
-            self.recorder.listener({"event": "warning", "message": f"status not written: {error}"})
+    def _write_status(self, *, on_disk: bool = True, durable: bool = True, **fields: Any) -> None:
+        """Give the listener, and status.json, where the run stands; `fields` are added, or replace."""
+        if on_disk:
+            self._status_at = time.monotonic()
+        rolling, total = self.recorder.rolling(), self.config.run.timesteps
+        status = {
+            "step": self.step,
+            "total": total,
+            "phase": self._phase,
+            "updates": self.learner.version,
+            "gradient_steps": self.learner.gradient_steps,
+            "episodes": self.recorder.num_episodes,
+            "env_failures": self.counters["env_failures"],
+            "worker_restarts": self._worker_restarts,
+            "fps": self.rate.overall(self.learner.step),
+            "train_fps": self.rate.training,
+            "now_fps": self.rate.momentary,
+            "eta_s": self.rate.eta_s(total),
+            "return_mean": rolling.get("rollout/ep_rew_mean"),
+            "outcomes": {name: rolling.get(f"outcome/{name}") for name in self.spec.outcomes} or None,
+            "best_step": self._best_step,
+        }
+        self.recorder.put_status(status | fields, on_disk=on_disk, durable=durable)
 
 
 def _is_due(step: int, last: int, every: int | str) -> bool:

@@ -42,7 +42,7 @@ from mission_gym.run.environment import EVALUATION_STEPS, Environment, EnvSource
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.snapshot import learned_steps
-from mission_gym.run.versions import versions
+from mission_gym.run.versions import compare_versions, versions
 from mission_gym.store.checkpoints import Checkpoint, load_last_good
 from mission_gym.store.files import disk_errors, read_json, write_atomic, write_json
 from mission_gym.store.lineage import Lineage, read_lineage, write_lineage
@@ -71,8 +71,8 @@ def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) 
     notes += [*tuned.notes, *more]
     with begin(resolved, environment, listener, notes, source=source, tuned=tuned) as session:
         yield session
-    if tuned.key and session.rate.per_s is not None:
-        note_rate(tuned.key, session.rate.per_s)
+    if tuned.key and session.rate.training is not None and session.rate.is_telling:
+        note_rate(tuned.key, session.rate.training)
 
 
 @contextmanager
@@ -211,11 +211,7 @@ def _exactness(run: RunDir, config: Config, ways: list[str], *, other_kernel: bo
         plan = dict(read_json(run.plan_json))
     except (RunStateError, TypeError, ValueError):
         return "whether the resume is exact can't be told: plan.json is missing or damaged"
-    changed = [
-        f"{name} {before} -> {versions().get(name)}"
-        for name, before in plan.get("versions", {}).items()
-        if versions().get(name) != before
-    ]
+    changed, unknown = compare_versions(plan.get("versions", {}))
     if changed or other_kernel:
         causes = [*changed, *(["another kernel learns"] if other_kernel else [])]
         return f"the resume is statistical, not exact: {', '.join(causes)}"
@@ -226,6 +222,8 @@ def _exactness(run: RunDir, config: Config, ways: list[str], *, other_kernel: bo
         )
     if any("boundary" in way or "lost" in way for way in ways):
         return "the resume is not exact: not everything could be brought back"
+    if unknown:
+        return f"the resume is exact if {' and '.join(unknown)} did not change: their versions were not kept"
     return "the resume is exact"
 
 

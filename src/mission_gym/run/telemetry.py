@@ -1,4 +1,4 @@
-"""What a run knows about its own speed: phases, the machine's use, the timeline, alarms and the verdict.
+"""What a run knows about its own speed: phases, the machine's use, the timeline and the verdict.
 
 The session tells it every update and asks it for rows; it never changes what is trained.
 """
@@ -20,7 +20,6 @@ from mission_gym.learner.contract import Learner
 from mission_gym.monitor.accounting import phase_metrics
 from mission_gym.monitor.gpu import Probe, load_nvml, open_gpu
 from mission_gym.monitor.sampler import Sampler, Use
-from mission_gym.monitor.speed import SpeedWatch
 from mission_gym.monitor.verdict import Facts, judge
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.collector import BlockCollector
@@ -48,13 +47,11 @@ class Telemetry:
         self._wall_s = 0.0
         self._use = Use()
         self._facts: Facts | None = None
-        self._watch = SpeedWatch(0, env_cpu_is_known=False)
         self._first_gradient_steps = 0
 
     def __enter__(self) -> Self:
         learner = self._learner
         self._facts = make_facts(self._config, self._spec, learner)
-        self._watch = SpeedWatch(learner.step, env_cpu_is_known=self._facts.env_cpu_is_known)
         self._first_gradient_steps = learner.gradient_steps
         self.sampler.__enter__()
         self._row_at = time.perf_counter()
@@ -72,8 +69,13 @@ class Telemetry:
         self._row.spans = self._row.spans[-_NUM_SPANS:]
         self._updates.append((progress.update, phases.spans))
 
-    def take_row(self, step: int) -> tuple[dict[str, float], list[str]]:
-        """Phases and the machine's use since the last row, and the alarms that are due."""
+    @property
+    def env_cpu_is_known(self) -> bool:
+        """Whether environments are stepped by the process that is timed."""
+        return self._facts is not None and self._facts.env_cpu_is_known
+
+    def take_row(self) -> dict[str, float]:
+        """Phases and the machine's use since the last row."""
         # What a stop cut short is still in the clocks.
         clocks = (self.clock, self._collector.clock, self._learner.clock)
         phases = reduce(or_, (clock.take() for clock in clocks), self._row)
@@ -84,8 +86,7 @@ class Telemetry:
         samples, use = self.sampler.take(), Use()
         use.add(samples, phases.spans)
         self._use.add(samples, phases.spans)
-        row = phase_metrics(phases, self._row_at - before) | use.metrics()
-        return row, self._watch.see_row(step, row)
+        return phase_metrics(phases, self._row_at - before) | use.metrics()
 
     def make_timeline(self, update: int | None = None) -> dict[str, Any] | None:
         """The `timeline` event's fields, where one is due after this update, or at the end (None)."""

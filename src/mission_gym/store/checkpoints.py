@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from mission_gym.data import Array
 from mission_gym.errors import RunStateError
+from mission_gym.store.arrays import parse_arrays, write_arrays
 from mission_gym.store.files import (
     TEMPORARY,
     disk_errors,
@@ -35,7 +33,8 @@ FORMAT = 1
 _OLD = ".old-"
 _NAME = re.compile(rf"(?:{re.escape(_OLD)})?step_(\d{{12,}})")
 _META = "meta.json"
-_CONTENT = ("policy.safetensors", "state.safetensors", "state.json")
+_POLICY, _STATE, _STATE_JSON = "policy.safetensors", "state.safetensors", "state.json"
+_CONTENT = (_POLICY, _STATE, _STATE_JSON)
 _REPLAY = "replay.safetensors"  # of the last checkpoint alone
 _T = TypeVar("_T")
 
@@ -87,8 +86,8 @@ def save_checkpoint(
     A `replay` is kept once: those of older checkpoints are dropped after the commit.
     """
     # NaN and infinity stay in state.json as Python writes them: resume is exact.
-    content = (_pack(policy), _pack(state), json.dumps(state_json).encode())
-    files = {name: hashlib.sha256(data).hexdigest() for name, data in zip(_CONTENT, content, strict=True)}
+    counters = json.dumps(state_json).encode()
+    files = {_STATE_JSON: hashlib.sha256(counters).hexdigest()}
     head = {"format": FORMAT, "step": step, "files": files, "meta": plain(meta)}
     final, temporary = folder / step_name(step), folder / f"{TEMPORARY}{step_name(step)}"
     with disk_errors(final):
@@ -96,10 +95,10 @@ def save_checkpoint(
         recover(folder)
         try:
             temporary.mkdir()
-            for name, data in zip(_CONTENT, content, strict=True):
-                write_synced(temporary / name, data)
-            if replay:
-                files[_REPLAY] = _write_arrays(temporary / _REPLAY, replay)
+            write_synced(temporary / _STATE_JSON, counters)
+            named = {_POLICY: policy, _STATE: state} | ({_REPLAY: replay} if replay else {})
+            for name, arrays in named.items():
+                files[name] = write_arrays(temporary / name, arrays)
             write_synced(temporary / _META, _sign(head))
             sync_folder(temporary)
             if final.exists():
@@ -174,13 +173,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
             f"such a file (a pickle, a .pt) is never loaded; nothing was run; remove it to use the rest"
         )
     head = _read_head(path / _META)
-    policy, state, state_json = (_read_verified(path / name, head["files"].get(name)) for name in _CONTENT)
+    content = {name: _read_verified(path / name, head["files"].get(name)) for name in _CONTENT}
     return Checkpoint(
         step=head["step"],
         path=path,
-        policy=_parse(path / _CONTENT[0], policy, _unpack),
-        state=_parse(path / _CONTENT[1], state, _unpack),
-        state_json=_parse(path / _CONTENT[2], state_json, json.loads),
+        policy=_parse(path / _POLICY, content[_POLICY], parse_arrays),
+        state=_parse(path / _STATE, content[_STATE], parse_arrays),
+        state_json=_parse(path / _STATE_JSON, content[_STATE_JSON], json.loads),
         meta=head["meta"],
     )
 
@@ -216,86 +215,6 @@ def load_last_good(folder: Path) -> tuple[Checkpoint, list[str]]:
             notes.append(f"using checkpoint {info.step} instead")
         return checkpoint, notes
     raise RunStateError("\n".join([f"{folder} holds no checkpoint that can be loaded", *notes]))
-
-
-def plan_retention(
-    infos: Sequence[CheckpointInfo],
-    *,
-    keep_last: int,
-    keep_best: int,
-    budget_bytes: int | None,
-    pinned: Collection[int],
-) -> list[int]:
-    """The steps to delete: all but the last, the best, the log-spaced and the pinned.
-
-    Log-spaced is the first of each power of two, which stays the same choice as a run grows. Above
-    the budget the log-spaced go first, then the others, oldest first, but never the last one, the
-    best one (`meta["score"]`, ties to the later) or a pinned one.
-    """
-    steps = sorted(info.step for info in infos)
-    scores = {info.step: info.meta["score"] for info in infos if info.meta.get("score") is not None}
-    last = steps[-max(keep_last, 1) :]
-    best = sorted(scores, key=lambda step: (scores[step], step), reverse=True)[:keep_best]
-    spaced = {step.bit_length(): step for step in reversed(steps)}
-    kept = {*last, *best, *spaced.values(), *(step for step in steps if step in pinned)}
-
-    safe = {*last[-1:], *best[:1], *pinned}
-    sizes = {info.step: info.size_bytes for info in infos}
-    for step in sorted(kept - safe, key=lambda step: (step in last or step in best, step)):
-        if budget_bytes is None or sum(sizes[step] for step in kept) <= budget_bytes:
-            break
-        kept.remove(step)
-    return [step for step in steps if step not in kept]
-
-
-def _pack(arrays: dict[str, Array]) -> bytes:
-    from safetensors.numpy import save
-
-    # safetensors copies memory as it lies, so a transposed view would come back scrambled.
-    return save({name: np.asarray(array, order="C") for name, array in arrays.items()})
-
-
-def _write_arrays(path: Path, arrays: dict[str, Array]) -> str:
-    """Write safetensors without a copy of the arrays in memory; returns the file's checksum."""
-    header: dict[str, Any] = {}
-    end = 0
-    for name, array in arrays.items():
-        header[name] = {
-            "dtype": _SAFETENSORS[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [end, end + array.nbytes],
-        }
-        end += array.nbytes
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    digest = hashlib.sha256()
-    with path.open("wb") as file:
-        for part in (len(text).to_bytes(8, "little"), text, *map(_raw, arrays.values())):
-            digest.update(part)
-            file.write(part)
-        file.flush()
-        os.fsync(file.fileno())
-    return digest.hexdigest()
-
-
-def _raw(array: Array) -> memoryview | bytes:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-_SAFETENSORS = {
-    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",
-    "int32": "I32", "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32", "float64": "F64",
-}  # fmt: skip
-
-
-def _unpack(data: bytes) -> dict[str, Array]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    try:
-        return load(data)
-    except SafetensorError as error:
-        raise ValueError(str(error)) from error
 
 
 def _sign(head: dict[str, Any]) -> bytes:

@@ -4,11 +4,15 @@ import re
 
 import pytest
 
-from mission_gym.report.terminal import LiveView
 from mission_gym.run.config import resolve
 from mission_gym.run.start import start_run
+from mission_gym.screen import Screen
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
+STATUS = {
+    "event": "status", "step": 64, "total": 192, "now_fps": None, "eta_s": None, "phase": "training",
+    "return_mean": None, "outcomes": None,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +28,13 @@ def events(tmp_path_factory):
 
 
 def show(events):
-    with LiveView() as listener:
+    with Screen() as listener:
         for event in events:
             listener(event)
+
+
+def with_end(events, **fields):
+    return [event | fields if event["event"] == "end" else event for event in events]
 
 
 @pytest.fixture
@@ -68,28 +76,25 @@ def test_a_terminal_gets_one_line_that_fits_and_evaluations_above_it(events, cap
 
 
 def test_a_stop_tells_that_it_was_saved_and_how_to_go_on(events, capsys):
-    end = events[-1] | {"state": "stopped", "cause": "SIGINT", "step": 128}
-    show([*events[:-1], end])
+    show(with_end(events, state="stopped", cause="SIGINT", step=128))
     err = capsys.readouterr().err
     assert "stopped: SIGINT; saved at step 128" in err
     assert re.search(r"mission-gym resume \S+  # go on", err)
 
 
 def test_a_run_that_reached_its_goal_is_not_resumed(events, capsys):
-    show([*events[:-1], events[-1] | {"goal": "return>=5"}])
+    show(with_end(events, goal="return>=5"))
     assert "mission-gym resume" not in capsys.readouterr().err
 
 
 def test_unknown_numbers_are_not_zero(events, capsys, terminal):
-    tick = {"event": "tick", "step": 64, "total": 192, "fps": 0.0, "phase": "training"}
-    show([events[0], tick])
+    show([events[0], STATUS])
     assert "64/192  n/a steps/s  return n/a  ETA n/a" in CONTROL.sub("", capsys.readouterr().err)
 
 
 def test_the_main_outcome_has_its_place(events, capsys, terminal):
     plan = events[0] | {"main_outcome": "won"}
-    tick = {"event": "tick", "step": 64, "total": 192, "fps": 10.0, "phase": "training", "outcome/won": 0.25}
-    show([plan, tick])
+    show([plan, STATUS | {"outcomes": {"won": 0.25}}])
     assert "return n/a  won 25 %" in CONTROL.sub("", capsys.readouterr().err)
 
 
@@ -103,15 +108,14 @@ def test_a_warning_and_a_resume_are_said(events, capsys):
 
 
 def test_an_exception_leaves_the_terminal_intact(events, capsys, terminal):
-    tick = next(event for event in events if event["event"] == "tick")
     with pytest.raises(KeyError, match="phase"):
-        show([events[0], tick, {"event": "tick"}])
+        show([events[0], STATUS, {"event": "status"}])
     err = capsys.readouterr().err
     assert err.rindex("\x1b[?25h") > err.rindex("\x1b[?25l")
 
 
 def test_alarms_of_a_row_are_told_and_shares_are_in_the_line(events, capsys, monkeypatch):
-    monkeypatch.setattr("mission_gym.report.terminal._PLAIN_S", 0.0)
+    monkeypatch.setattr("mission_gym.screen._PLAIN_S", 0.0)
     first = next(number for number, event in enumerate(events) if event["event"] == "progress")
     row = events[first] | {"time/alarms": ["the rate fell"], "machine/cpu": 0.5, "machine/gpu_use": 0.25}
     show([*events[:first], row, *events[first + 1 :]])

@@ -1,12 +1,15 @@
 import csv
 import os
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 from mission_gym.data import Episode
 from mission_gym.errors import DiskError, RunStateError
-from mission_gym.store.tables import MetricsLog, MonitorCsv, ProgressCsv
+from mission_gym.sinks.monitor import MonitorCsv
+from mission_gym.sinks.progress import ProgressCsv
+from mission_gym.store.tables import MetricsLog
 
 resource = pytest.importorskip("resource")
 
@@ -18,12 +21,12 @@ def episode(number, outcome=None):
     )  # fmt: skip
 
 
-def open_metrics(folder):
-    return MetricsLog(folder / "metrics.jsonl")
+def open_metrics(folder, position=None):
+    return MetricsLog(folder / "metrics.jsonl", position)
 
 
-def open_progress(folder):
-    return ProgressCsv(folder / "progress.csv")
+def open_progress(folder, position=None):
+    return ProgressCsv(folder / "progress.csv", position)
 
 
 class Monitor(MonitorCsv):
@@ -31,30 +34,30 @@ class Monitor(MonitorCsv):
         super().append(episode(int(row["step"])), t)
 
 
-def open_monitor(folder):
-    return Monitor(folder / "monitor.csv", env_id="CartPole-v1", t_start=1000.0)
+def open_monitor(folder, position=None):
+    return Monitor(folder / "monitor.csv", position, env_id="CartPole-v1", t_start=1000.0)
 
 
 every_table = pytest.mark.parametrize("open_table", [open_metrics, open_progress, open_monitor])
 
 
 @every_table
-def test_truncate_and_append_equals_a_straight_table(tmp_path, open_table):
+def test_a_table_opened_at_a_position_equals_a_straight_one(tmp_path, open_table):
     rows = [{"step": step, **({"loss": step / 2} if step > 2 else {})} for step in range(1, 7)]
     (tmp_path / "straight").mkdir()
     (tmp_path / "resumed").mkdir()
-    with open_table(tmp_path / "straight") as table:
+    with closing(open_table(tmp_path / "straight")) as table:
         for row in rows:
             table.append(row)
         path = table.path
-    with open_table(tmp_path / "resumed") as table:
+    with closing(open_table(tmp_path / "resumed")) as table:
         for row in rows[:2]:
             table.append(row)
-        offset = table.offset()
+        position = table.position()
         for row in rows[2:5]:
             table.append(row)
-    with open_table(tmp_path / "resumed") as table:
-        assert table.truncate(offset) == 0
+    with closing(open_table(tmp_path / "resumed", position)) as table:
+        assert table.position() == position
         for row in rows[2:]:
             table.append(row)
         assert table.path.read_bytes() == path.read_bytes()
@@ -62,22 +65,25 @@ def test_truncate_and_append_equals_a_straight_table(tmp_path, open_table):
 
 @every_table
 def test_a_torn_last_row_is_cut_off_at_opening(tmp_path, open_table):
-    with open_table(tmp_path) as table:
+    with closing(open_table(tmp_path)) as table:
         table.append({"step": 1})
         table.append({"step": 2})
         whole = table.path.read_bytes()
         table.append({"step": 3})
         path = table.path
     os.truncate(path, path.stat().st_size - 2)
-    with open_table(tmp_path) as table:
+    with closing(open_table(tmp_path)) as table:
         assert path.read_bytes() == whole
-        assert table.truncate(table.offset() + 5) == 5  # what is missing is told
+        position = table.position()
+    with closing(open_table(tmp_path, position + 5)) as table:  # rows before the checkpoint are missing
+        assert path.read_bytes() == whole
+        assert table.position() == position
 
 
 @every_table
 def test_a_full_disk_tears_no_row(tmp_path, open_table):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with open_table(tmp_path) as table:
+    with closing(open_table(tmp_path)) as table:
         table.append({"step": 1})
         whole = table.path.read_bytes()
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 1, hard))
@@ -93,7 +99,7 @@ def test_a_full_disk_tears_no_row(tmp_path, open_table):
 
 
 def test_metrics_rows_are_strict_json(tmp_path):
-    with open_metrics(tmp_path) as log:
+    with closing(open_metrics(tmp_path)) as log:
         log.append({"step": np.int64(1), "loss": float("nan"), "phases": {"collect": np.float32(0.5)}})
         log.append({"step": 2, "name": "a\nb"})
         assert MetricsLog.read(log.path) == [
@@ -113,13 +119,13 @@ def test_reading_metrics_while_they_are_written(tmp_path):
 
 
 def test_progress_columns_grow_and_missing_values_are_empty(tmp_path):
-    with open_progress(tmp_path) as table:
+    with closing(open_progress(tmp_path)) as table:
         table.append({"time/fps": 10, "time/total_timesteps": 4})
         table.append({"time/fps": 11, "train/loss": 0.5, "rollout/ep_rew_mean": float("nan")})
-        assert table.offset() == 2
-    with open_progress(tmp_path) as table:
+        assert table.position() == 2
+    with closing(open_progress(tmp_path)) as table:
         table.append({"train/loss": 0.25})
-        assert table.offset() == 3
+        assert table.position() == 3
         rows = list(csv.reader(table.path.read_text().splitlines()))
     assert rows == [
         ["time/fps", "time/total_timesteps", "train/loss", "rollout/ep_rew_mean"],
@@ -133,10 +139,10 @@ def test_sb3_reads_the_monitor_file(tmp_path):
     pytest.importorskip("pandas")
     from stable_baselines3.common.monitor import load_results
 
-    with MonitorCsv(tmp_path / "monitor.csv", env_id="CartPole-v1", t_start=1000.0) as table:
+    with closing(MonitorCsv(tmp_path / "monitor.csv", env_id="CartPole-v1", t_start=1000.0)) as table:
         table.append(episode(3, "captured"), 1.5)
         table.append(episode(4, 'odd, "name"\nhere'), 2.5)
-    with MonitorCsv(tmp_path / "monitor.csv", env_id="CartPole-v1", t_start=2000.0) as table:
+    with closing(MonitorCsv(tmp_path / "monitor.csv", env_id="CartPole-v1", t_start=2000.0)) as table:
         table.append(episode(5), 3.5)
     assert (tmp_path / "monitor.csv").read_text().splitlines()[:3] == [
         '#{"t_start": 1000.0, "env_id": "CartPole-v1"}',

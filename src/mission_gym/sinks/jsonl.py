@@ -1,0 +1,21 @@
+"""metrics.jsonl: every event but episodes, as it is."""
+
+from __future__ import annotations
+
+from mission_gym.sinks import Event, Place, Sink
+from mission_gym.store.tables import MetricsLog
+
+
+class MetricsSink(MetricsLog):
+    """The stream on disk, which every report reads."""
+
+    def write(self, event: Event) -> None:
+        if event["event"] != "episode":
+            self.append(event)
+
+
+def _open(place: Place, position: int | None) -> MetricsSink:
+    return MetricsSink(place.run.metrics_jsonl, position)
+
+
+SINK = Sink(_open)

@@ -1,0 +1,59 @@
+"""Named NumPy arrays as safetensors: numbers and shapes, nothing that runs when it is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mission_gym.data import Array
+
+_NAMES = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",
+    "int32": "I32", "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32", "float64": "F64",
+}  # fmt: skip
+
+
+def write_arrays(path: Path, arrays: dict[str, Array]) -> str:
+    """Write safetensors without a copy of all arrays in memory, and wait until the disk has them; returns the
+    file's checksum."""
+    # The widest numbers first, so that each array is aligned.
+    arrays = dict(sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize))
+    header: dict[str, Any] = {}
+    end = 0
+    for name, array in arrays.items():
+        header[name] = {
+            "dtype": _NAMES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [end, end + array.nbytes],
+        }
+        end += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for part in (len(text).to_bytes(8, "little"), text, *map(_raw, arrays.values())):
+            digest.update(part)
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _raw(array: Array) -> memoryview | bytes:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def parse_arrays(data: bytes) -> dict[str, Array]:
+    """The arrays of a file's content; ValueError if it is not safetensors."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        return load(data)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,129 @@
+"""One path for everything that is told: rows of metrics.jsonl, or the status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mission_gym.errors import DiskError
+from mission_gym.run.config import resolve
+from mission_gym.run.session import Session
+from mission_gym.run.start import resume_run, start_run
+from mission_gym.sinks.progress import ProgressCsv
+from mission_gym.store.files import plain
+from mission_gym.store.rundir import RunDir
+from mission_gym.store.tables import MetricsLog
+
+FLAGS = {
+    "n_envs": 4, "n_steps_per_env": 16, "batch_size": 16, "n_epochs": 1, "timesteps": 640, "eval_freq": 320,
+    "eval_episodes": 2, "network_arch": "8", "tensorboard": False, "vector": "serial",
+}  # fmt: skip
+
+
+def train(folder: Path) -> tuple[Session, list[dict[str, Any]]]:
+    heard: list[dict[str, Any]] = []
+    with start_run(resolve("CartPole-v1", FLAGS | {"runs_dir": str(folder)}), heard.append) as session:
+        for _ in session.updates():
+            pass
+    return session, heard
+
+
+def warnings_of(events: list[dict[str, Any]]) -> list[str]:
+    return [event["message"] for event in events if event["event"] == "warning"]
+
+
+def test_what_is_shown_is_a_row_or_the_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[dict[str, Any]] = []
+    write_status = RunDir.write_status
+
+    def note(run: RunDir, *, durable: bool = True, **fields: Any) -> None:
+        written.append(fields)
+        write_status(run, durable=durable, **fields)
+
+    monkeypatch.setattr(RunDir, "write_status", note)
+    monkeypatch.setattr("mission_gym.run.session._STATUS_S", 0.0)
+    monkeypatch.setattr("mission_gym.run.session._TICK_S", 0.0)
+    session, heard = train(tmp_path)
+    rows = [event for event in heard if event["event"] != "status"]
+    assert json.loads(json.dumps(plain(rows))) == MetricsLog.read(session.run.metrics_jsonl)
+    statuses = [{"event": "status", **fields} for fields in written if "step" in fields]
+    for status in statuses:
+        status.pop("lost_rows")
+    assert [event for event in heard if event["event"] == "status" and event in statuses] == statuses
+    assert {event["phase"] for event in heard if event["event"] == "status"} == {
+        "training",
+        "evaluating",
+        None,
+    }
+    status = session.run.read_status()
+    assert {"step", "total", "fps", "train_fps", "return_mean", "best_step"} <= status.keys()
+    assert not {"phase", "now_fps", "eta_s", "lost_rows"} & status.keys()  # nothing is under way
+
+
+def test_lost_rows_are_told_whatever_failed_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = {MetricsLog: MetricsLog.append, ProgressCsv: ProgressCsv.append}
+    refused = {MetricsLog: range(64, 129), ProgressCsv: range(128, 10_000)}
+
+    def refuse(kind: type) -> Any:
+        def act(table: Any, row: dict[str, Any]) -> None:
+            if row.get("step", row.get("time/total_timesteps")) in refused[kind]:
+                raise DiskError(f"can't write {table.path.name}: full")
+            append[kind](table, row)
+
+        return act
+
+    for kind in append:
+        monkeypatch.setattr(kind, "append", refuse(kind))
+    session, heard = train(tmp_path)
+    told = warnings_of(heard)
+    assert [message.partition(":")[0] for message in told[:2]] == [
+        "can't write metrics.jsonl",
+        "can't write progress.csv",
+    ]
+    assert told[2].startswith("metrics is written again; it lacks 4 rows")  # two updates with their timelines
+    assert told[3].startswith("progress lacks 11 rows")  # nine rows and two evaluations
+    assert len(told) == 4
+    assert session.run.read_status()["lost_rows"] == {"metrics": 4, "progress": 11}
+    assert warnings_of(MetricsLog.read(session.run.metrics_jsonl)) == told
+    assert [event["event"] for event in heard][-2:] == ["end", "status"]
+
+
+def test_a_status_that_is_refused_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_status = RunDir.write_status
+
+    def refuse(run: RunDir, *, durable: bool = True, **fields: Any) -> None:
+        if 0 < fields.get("step", 0) < 640:
+            raise DiskError("can't write status.json: full")
+        write_status(run, durable=durable, **fields)
+
+    monkeypatch.setattr(RunDir, "write_status", refuse)
+    monkeypatch.setattr("mission_gym.run.session._STATUS_S", 0.0)
+    session, heard = train(tmp_path)
+    assert warnings_of(heard) == ["status not written: can't write status.json: full"]
+    assert session.run.read_status()["state"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("left_out", "said"),
+    [
+        ((), "the resume is exact"),
+        (("numba", "scipy"), "the resume is exact if numba and scipy did not change"),
+    ],
+)
+def test_a_run_without_some_versions_is_resumed(left_out: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    session, _ = train(tmp_path)
+    plan = json.loads(session.run.plan_json.read_text())
+    for name in left_out:
+        del plan["versions"][name]
+    session.run.plan_json.write_text(json.dumps(plan))
+    heard: list[dict[str, Any]] = []
+    with resume_run(session.run, heard.append, timesteps=704) as resumed:
+        for _ in resumed.updates():
+            pass
+    assert heard[0]["notes"][-1].startswith(said)
+    assert (
+        len([row for row in MetricsLog.read(resumed.run.metrics_jsonl) if row["event"] == "progress"]) == 11
+    )
