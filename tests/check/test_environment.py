@@ -11,9 +11,9 @@ from gymnasium import spaces
 from mission_gym.check.environment import check_environment
 from mission_gym.check.findings import has_errors
 from mission_gym.env.factory import EnvRequest
-from mission_gym.env.toys import Toy
+from toys import Toy
 
-TOYS = "mission_gym.env.toys"
+TOYS = "toys"
 
 
 class Walk(Toy):

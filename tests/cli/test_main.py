@@ -11,7 +11,7 @@ from mission_gym.config.layers import read_config
 from mission_gym.config.schema import describe_fields
 from mission_gym.store.resolve import list_runs
 
-ENV_ID = "mission_gym.env.toys:Identity"
+ENV_ID = "toys:Identity"
 SMALL = ["--n-envs", "4", "--n-steps", "16", "--timesteps", "64", "--no-tensorboard", "--eval-freq", "0"]
 
 

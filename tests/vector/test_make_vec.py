@@ -10,9 +10,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from mission_gym.env.toys import Constant, DictMask, Identity, Toy
 from mission_gym.errors import EnvContractError, UsageError
 from mission_gym.vector.api import make_vec
+from toys import Constant, DictMask, Identity, Toy
 
 MODES = {mode.name.lower(): mode for mode in AutoresetMode}
 
