@@ -133,7 +133,7 @@ def test_equal_to_gymnasium(env, backend, mode):
     assert_same(ours.reset(seed=11), theirs.reset(seed=11))
     theirs.action_space.seed(5)
     num_ended = 0
-    for step in range(300 if isinstance(env, str) else 120):
+    for step in range(200 if isinstance(env, str) else 60):
         actions = theirs.action_space.sample()
         if env is DictMask:
             actions[:, 0] = [sub.colour for sub in theirs.envs]  # never a forbidden one
