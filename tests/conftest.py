@@ -1,9 +1,21 @@
-"""Shared set-up: one thread per process, since tests side by side share cores; plans are kept for no one."""
+"""Shared set-up: one thread per process, since tests side by side share cores; plans are kept for no one.
+
+The toy environments of this folder (`toys:Identity`) can be imported everywhere, also by processes that tests
+start, and may run in this one, as only built-in environments may otherwise.
+"""
 
 import os
 import tempfile
+from pathlib import Path
 
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 _CACHE = tempfile.TemporaryDirectory(prefix="mission-gym-tests-")
 os.environ["XDG_CACHE_HOME"] = _CACHE.name
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, (os.environ.get("PYTHONPATH"), str(Path(__file__).parent)))
+)
+
+from mission_gym.env import factory  # noqa: E402  not before the threads are capped
+
+factory._TRUSTED += ("toys",)  # type: ignore[assignment]

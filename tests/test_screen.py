@@ -21,7 +21,7 @@ def events(tmp_path_factory):
     seen = []
     values = {"n_envs": 4, "n_steps_per_env": 16, "timesteps": 130, "eval_freq": 64, "tensorboard": False}
     values["runs_dir"] = str(tmp_path_factory.mktemp("runs"))
-    with start_run(resolve("mission_gym.env.toys:Identity", values), seen.append) as session:
+    with start_run(resolve("toys:Identity", values), seen.append) as session:
         for _ in session.updates():
             pass
     return seen

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from mission_gym.team import Team
+from waits import LONG_S
 
 
 def threads_of(name):
@@ -14,7 +15,7 @@ def threads_of(name):
 
 
 def wait_until(holds):
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + LONG_S
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.001)
     assert holds()
@@ -45,7 +46,7 @@ def test_two_tasks_run_at_the_same_time_also_after_the_helper_slept():
     team = Team(1, "both")
     for _ in range(3):
         time.sleep(0.05)
-        meeting = threading.Barrier(2, timeout=10.0)  # breaks unless both are there
+        meeting = threading.Barrier(2, timeout=LONG_S)  # breaks unless both are there
         team.run([meeting.wait, meeting.wait])
     team.close()
 
@@ -54,14 +55,14 @@ def test_tasks_that_wait_for_each_other_meet_whenever_the_helper_falls_asleep():
     team = Team(1, "meet")
     for pause in range(400):  # around the half millisecond after which it sleeps
         time.sleep(pause * 1e-5)
-        meeting = threading.Barrier(2, timeout=20.0)
+        meeting = threading.Barrier(2, timeout=LONG_S)
         team.run([meeting.wait, meeting.wait])
     team.close()
 
 
 def test_an_error_of_any_thread_is_raised_and_the_team_goes_on():
     team = Team(1, "errors")
-    meeting = threading.Barrier(2, timeout=10.0)
+    meeting = threading.Barrier(2, timeout=LONG_S)
 
     def fail():
         meeting.wait()

@@ -6,11 +6,15 @@ The names below are loaded when first used, so that importing the package stays 
 from __future__ import annotations
 
 import importlib
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-import mission_gym.missions  # noqa: F401  registers the missions
+# `mission-gym doctor` looks at installations in which Gymnasium or NumPy may be what is broken.
+if sys.argv[1:2] != ["doctor"] or Path(sys.argv[0]).stem not in ("mission-gym", "-m"):
+    import mission_gym.missions  # noqa: F401  registers the missions
 
 if TYPE_CHECKING:
     from mission_gym.api import Run, iterate, load, train

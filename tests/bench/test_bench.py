@@ -18,6 +18,7 @@ from mission_gym.bench.overlap import OverlapGrid, make_overlap_row, measure_ove
 from mission_gym.bench.ppo import PpoCase, PpoGrid, measure_ppo
 from mission_gym.bench.sides import Evaluation, Job, Result
 from mission_gym.errors import UsageError, WorkerError
+from waits import LONG_S
 
 _CASE = PpoCase("CartPole-v1", 32, 128, 2048, 10, num_updates=1)
 
@@ -176,7 +177,7 @@ def test_a_child_ends_with_its_parent(tmp_path):
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as child:
         child.stdin.write(json.dumps(job) + "\n")
         child.stdin.close()  # as the system does when the parent is killed
-        assert child.wait(timeout=60) == 1
+        assert child.wait(timeout=LONG_S) == 1
     assert list(tmp_path.iterdir()) == []
 
 

@@ -122,14 +122,6 @@ CASES: list[tuple[str, dict[str, Any], TorchFacts, str, str, str]] = [
         "--device cpu",
     ),
     (
-        "no torch",
-        {},
-        TorchFacts(None, "OSError: libgomp"),
-        "error",
-        "torch can't be imported: OSError",
-        "pip",
-    ),
-    (
         "threads",
         {"thread_variables": {"OMP_NUM_THREADS": "64"}},
         CUDA_TORCH,
@@ -187,10 +179,17 @@ def test_code_for_a_card(capability: tuple[int, int], architectures: tuple[str, 
 
 
 def test_a_real_kernel_runs_here_and_a_missing_device_is_told() -> None:
-    torch = read_torch()
+    torch = read_torch(600.0)
     assert torch.version
     assert torch.devices[0].name == "cpu"
     assert torch.devices[0].gflops
     lost = measure_device("cuda:7")
     assert lost.matmul_s is None
     assert lost.error
+
+
+def test_devices_that_crash_are_told_apart_from_an_import_that_does() -> None:
+    torch = replace(CUDA_TORCH, error="it was killed by SIGSEGV", devices=())
+    (found,) = [each for each in diagnose(LAPTOP, torch) if each.level == "error"]
+    assert found.what == "the devices of torch 2.13.0 can't be used: it was killed by SIGSEGV"
+    assert "CUDA_VISIBLE_DEVICES" in found.fix

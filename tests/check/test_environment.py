@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from mission_gym.check.environment import check_environment, has_errors
+from mission_gym.check.environment import check_environment
+from mission_gym.check.findings import has_errors
 from mission_gym.env.factory import EnvRequest
-from mission_gym.env.toys import Toy
+from toys import Toy
 
-TOYS = "mission_gym.env.toys"
+TOYS = "toys"
 
 
 class Walk(Toy):
@@ -280,7 +281,7 @@ FAULTS = [
     ("Walk", "info", "outcome", "declares no outcomes"),
     ("TupleOfFour", "error", "contract", r"step\(\) must return \(observation, reward, terminated"),
     ("TextSpace", "error", "start", "observation space Text is not supported"),
-    ("BadMaskMethod", "error", "start", r"RuntimeError: no mask yet \(raised in .*test_checking.py, line"),
+    ("BadMaskMethod", "error", "start", r"RuntimeError: no mask yet \(raised in .*test_environment.py, line"),
     ("NanReward", "error", "finite", "the reward is nan at seed 0, step 1"),
     ("Outside", "warning", "observation", r"outside Box.* at seed 0, step 0: index \[0\] is .*, allowed -1"),
     ("OutsideCategory", "error", "observation", r"outside Discrete\(3\) at seed 0, step 0: it is 3"),

@@ -4,7 +4,7 @@ import pytest
 
 from mission_gym.cli.main import main
 
-ENV_ID = "mission_gym.env.toys:Identity"
+ENV_ID = "toys:Identity"
 SMALL = ["--n-envs", "4", "--n-steps", "16", "--no-tensorboard"]
 
 

@@ -2,14 +2,19 @@
 
 import pytest
 
+from mission_gym.cli import demo
 from mission_gym.cli.demo import choose_three
 from mission_gym.cli.main import main
 from mission_gym.store.checkpoints import CheckpointInfo
 from mission_gym.store.resolve import list_runs
 
 
-@pytest.mark.slow
-def test_a_demo_without_time_shows_everything_and_says_that_the_goal_was_not_reached(tmp_path, capsys):
+def test_a_demo_without_time_shows_everything_and_says_that_the_goal_was_not_reached(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(demo, "_EPISODES", 16)
+    monkeypatch.setattr(demo, "_FILM_WIDTH", 160)
+    monkeypatch.setitem(demo._VALUES, "eval_episodes", 16)
     assert main(["demo", "--max-time", "1s", "--runs-dir", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
     for name in ("trained", "noop", "random", "rush", "careful", "holder"):

@@ -10,7 +10,7 @@ from mission_gym.cli.training import TrainFlags
 from mission_gym.run.config import read_config, schema
 from mission_gym.store.resolve import list_runs
 
-ENV_ID = "mission_gym.env.toys:Identity"
+ENV_ID = "toys:Identity"
 SMALL = ["--n-envs", "4", "--n-steps", "16", "--timesteps", "64", "--no-tensorboard", "--eval-freq", "0"]
 
 

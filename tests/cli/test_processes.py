@@ -11,10 +11,11 @@ import pytest
 
 from mission_gym.cli.main import main
 from mission_gym.store.resolve import find_run
+from waits import LONG_S
 
 NOISY = """
 import os
-from mission_gym.env.toys import Identity
+from toys import Identity
 
 class Noisy(Identity):
     def step(self, action):
@@ -31,7 +32,7 @@ class Interrupts(Identity):
             raise KeyboardInterrupt
         return super().step(action)
 """
-ENDLESS = ["train", "mission_gym.env.toys:Identity", "--timesteps", "50M", "--eval-freq", "1000"]
+ENDLESS = ["train", "toys:Identity", "--timesteps", "50M", "--eval-freq", "1000"]
 
 
 def start(*args, cwd, module="mission_gym", **pipes):
@@ -59,7 +60,7 @@ def test_a_signal_saves_and_tells_how_to_go_on(number, tmp_path, capsys):
             break
     process.send_signal(number)
     rest = process.stderr.read()
-    assert process.wait(30) == 130
+    assert process.wait(LONG_S) == 130
     run = find_run("long", tmp_path / "runs").run
     status = run.read_status()
     assert (status["state"], status["cause"]) == ("stopped", number.name)
@@ -84,7 +85,7 @@ def test_a_failing_environment_is_exit_3_with_its_own_traceback(tmp_path, capsys
     fault = ["--env-kwargs", "fail=raise", "at=5", "after=40"]
     args = ["--n-envs", "1", "--n-steps", "64", "--timesteps", "1k", "--no-tensorboard"]
     args += ["--max-restarts", "0"]
-    assert main(["train", "mission_gym.env.toys:Faulty", *args, *fault]) == 3
+    assert main(["train", "toys:Faulty", *args, *fault]) == 3
     message = "environment 0, seed .* step 4: step\\(\\) raised RuntimeError: the simulator fell over"
     err = capsys.readouterr().err
     assert re.search(f"^failed: EnvFailure: {message}", err, re.MULTILINE)
@@ -142,19 +143,19 @@ def test_a_reader_of_stderr_that_leaves_does_not_end_the_training(tmp_path):
         "--no-tensorboard",
     ]
     process = start(
-        "train", "mission_gym.env.toys:Identity", *args, "--run-name", "alone",
+        "train", "toys:Identity", *args, "--run-name", "alone",
         cwd=tmp_path, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stderr is not None
     process.stderr.readline()
     process.stderr.close()
-    assert process.wait(60) == 0
+    assert process.wait(LONG_S) == 0
     assert find_run("alone", tmp_path / "runs").run.read_status()["state"] == "done"
 
 
 @pytest.mark.slow
 def test_the_demo_reaches_its_goal(tmp_path, capsys):
-    assert main(["demo", "--runs-dir", str(tmp_path)]) == 0
+    assert main(["demo", "--runs-dir", str(tmp_path), "--max-time", "1h"]) == 0  # the goal ends it
     out, err = capsys.readouterr()
     assert "the goal was reached" in err
     assert all(name in out for name in ("trained", "random", "noop"))

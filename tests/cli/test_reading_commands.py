@@ -11,7 +11,7 @@ from mission_gym.cli.main import main
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.resolve import find_run, list_runs
 
-ENV_ID = "mission_gym.env.toys:Identity"
+ENV_ID = "toys:Identity"
 RATE_KEYS = {"rate", "low", "high"}
 EVAL_KEYS = {
     "run",
@@ -147,7 +147,7 @@ def test_baselines(capsys):
 
 
 def test_check_finds_a_broken_environment(capsys):
-    args = ["check", "mission_gym.env.toys:Faulty", "--env-kwargs", "fail=nan", "--json"]
+    args = ["check", "toys:Faulty", "--env-kwargs", "fail=nan", "--json"]
     assert main(args) == 2
     findings = json.loads(capsys.readouterr().out)
     assert findings[0]["level"] == "error"

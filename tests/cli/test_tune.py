@@ -3,15 +3,16 @@
 import json
 
 from mission_gym.cli.main import main
+from waits import patience
 
-ENV_ID = "mission_gym.env.toys:Identity"
+ENV_ID = "toys:Identity"
 KEYS = {"backend", "n_envs", "num_workers", "predicted_steps_per_s", "reasons"}
 
 
 def test_tune_measures_once_and_keeps_the_plan(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     picture = tmp_path / "scaling.png"
-    asked = ["tune", ENV_ID, "--n-envs", "4", "--num-workers", "1", "--budget", "2s"]
+    asked = ["tune", ENV_ID, "--n-envs", "4", "--num-workers", "1", "--budget", f"{patience(4):.0f}s"]
     assert main([*asked, "--json", "--plot", str(picture)]) == 0
     out, err = capsys.readouterr()
     document = json.loads(out)
@@ -29,7 +30,8 @@ def test_tune_measures_once_and_keeps_the_plan(tmp_path, monkeypatch, capsys):
 
 def test_tune_plans_dqn_from_its_profile(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert main(["tune", ENV_ID, "--algo", "dqn", "--prioritized", "--budget", "3s", "--json"]) == 0
+    asked = ["tune", ENV_ID, "--algo", "dqn", "--prioritized", "--budget", f"{patience(4):.0f}s"]
+    assert main([*asked, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["n_envs"] * document["n_steps_per_env"] == 4  # of the profile: 1 environment, 4 steps
     assert document["predicted_steps_per_s"] > 0
@@ -39,7 +41,7 @@ def test_tune_plans_dqn_from_its_profile(tmp_path, monkeypatch, capsys):
 def test_what_tune_refuses(capsys):
     assert main(["tune", ENV_ID, "--budget", "1s"]) == 2
     assert "budget=1s is below 2 s; give more time [--budget]" in capsys.readouterr().err
-    assert main(["tune", "mission_gym.env.toys:Nothing"]) == 2
+    assert main(["tune", "toys:Nothing"]) == 2
     assert "has no callable" in capsys.readouterr().err
     assert main(["tune", ENV_ID, "--eval-freq", "3"]) == 2
     assert "unknown flag '--eval-freq'" in capsys.readouterr().err
@@ -47,7 +49,7 @@ def test_what_tune_refuses(capsys):
 
 def test_an_environment_that_fails_while_timed_is_one_message(capsys):
     kwargs = ["--env-kwargs", "fail=raise", "at=1", "--vector", "workers"]
-    assert main(["tune", "mission_gym.env.toys:Faulty", *kwargs, "--budget", "2s"]) == 3
+    assert main(["tune", "toys:Faulty", *kwargs, "--budget", f"{patience(4):.0f}s"]) == 3
     err = capsys.readouterr().err
     assert "step() raised RuntimeError: the simulator fell over" in err
     assert "Traceback" not in err

@@ -9,12 +9,12 @@ import gymnasium as gym
 import pytest
 
 from mission_gym.env.factory import EnvRequest, is_trusted, make_factory, make_vector_factory, names_trusted
-from mission_gym.env.toys import Faulty, Identity
 from mission_gym.errors import EnvContractError, UsageError
+from toys import Faulty, Identity
 
 OWN_MODULE = """
 import gymnasium as gym
-from mission_gym.env.toys import Identity
+from toys import Identity
 
 def make(n):
     return Identity(n)
@@ -84,7 +84,7 @@ def test_a_request_is_json_and_its_factory_pickles():
         ("own_envs:nothing", {}, EnvContractError, "gave a int, no gymnasium.Env"),
         ("own_envs:make", {}, EnvContractError, "raised TypeError: .*missing 1 required"),
         (
-            "mission_gym.env.toys:Faulty",
+            "toys:Faulty",
             {"fail": "constructor"},
             EnvContractError,
             "RuntimeError: no licence",
@@ -150,7 +150,7 @@ def test_trust_by_name():
 
     assert trusts("CartPole-v1")
     assert trusts("CartPole-v1", "mission_gym.env.wrappers:TimeLimit")
-    assert trusts("mission_gym.env.toys:Identity")
+    assert trusts("mission_gym.missions.capture.env:CaptureEnv")
     assert not trusts("CartPole-v1", "own_envs:Wrapper")
     assert not trusts("FrozenLake-v1")
     assert not trusts("own_envs:make_one")

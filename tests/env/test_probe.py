@@ -7,8 +7,8 @@ from gymnasium import spaces
 
 from mission_gym.env.factory import EnvRequest, make_factory, make_vector_factory
 from mission_gym.env.probe import probe, probe_vector
-from mission_gym.env.toys import Binary, DictMask, Faulty, Identity, Pointer, Toy
 from mission_gym.errors import EnvContractError
+from toys import Binary, DictMask, Faulty, Identity, Pointer, Toy
 
 
 class MaskInObs(Identity):

@@ -11,8 +11,8 @@ from mission_gym.env import slot as slot_module
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.env.slot import EnvSlot, action_rows
-from mission_gym.env.toys import Constant, DictMask, Faulty, Identity, Pointer, Stateful, Unseeded
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError
+from toys import Constant, DictMask, Faulty, Identity, Pointer, Stateful, Unseeded
 
 
 def make_slot(factory, env_id=3):

@@ -82,7 +82,7 @@ def test_the_mission_takes_orders():
 
 
 @pytest.mark.usefixtures("_window")
-@pytest.mark.parametrize("env_id", ["Pendulum-v1", "mission_gym.env.toys:DictMask"])
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "toys:DictMask"])
 def test_what_has_no_keys_is_refused(env_id, capsys):
     assert main(["play", env_id]) == 2
     assert capsys.readouterr().err.startswith("mission-gym: ")

@@ -11,7 +11,7 @@ from mission_gym.films.film import place_beside, play_frames, write_films
 from mission_gym.run.open import open_run
 from mission_gym.store.resolve import find_run
 
-TOY = "mission_gym.env.toys:Identity"
+TOY = "toys:Identity"
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from mission_gym.rollout.collector import BlockCollector, clear_block
 from mission_gym.run.assemble import make_collector, make_learner, one_blas_thread, settle
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment, training_seeds
+from waits import LONG_S
 
 T, S, UPDATES = 16, 4, 5
 SMALL = {
@@ -121,7 +122,7 @@ def test_one_block_makes_the_synchronous_loop() -> None:
 def test_collecting_and_learning_run_at_the_same_time() -> None:
     """Each side waits for the other to be at work: one after the other would never end."""
     with parts() as made:
-        meeting = threading.Barrier(2, timeout=30.0)
+        meeting = threading.Barrier(2, timeout=LONG_S)
         fill, update = made.collector.fill, made.learner.update
 
         def meeting_fill(block: Block, number: int, stop: Callable[[], bool]) -> bool:
@@ -155,7 +156,7 @@ def test_a_stop_leaves_the_state_before_the_update(
         fill, update = made.collector.fill, made.learner.update
 
         def late_fill(block: Block, number: int, stop: Callable[[], bool]) -> bool:
-            asked.wait(30.0)
+            asked.wait(LONG_S)
             return fill(block, number, stop)
 
         def asking_update(block: Block, stop: Callable[[], bool]) -> Any:
@@ -204,7 +205,7 @@ def test_a_failing_collector_puts_the_learner_back(first: str) -> None:
 
         def broken_step(actions: Array) -> Any:
             if made.blocks[1].filled == 5:
-                assert first == "collector" or done.wait(30.0)
+                assert first == "collector" or done.wait(LONG_S)
                 raise WorkerDied("the machine caught fire")
             return step(actions)
 

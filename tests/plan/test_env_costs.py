@@ -8,7 +8,7 @@ from mission_gym.errors import EnvContractError, EnvFailure, WorkerDied
 from mission_gym.plan.env_costs import measure_env, time_steps
 from mission_gym.plan.facts import EnvFacts
 
-TOYS = "mission_gym.env.toys:"
+TOYS = "toys:"
 
 
 def measure(name: str, children: int = 1, **kwargs: object) -> EnvFacts:

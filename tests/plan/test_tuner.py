@@ -10,7 +10,6 @@ import mission_gym as mg
 from machines import machine
 from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
-from mission_gym.env.toys import Identity
 from mission_gym.errors import ConfigError, UsageError
 from mission_gym.plan.cache import read_plan, write_plan
 from mission_gym.plan.facts import EnvFacts, Layout
@@ -28,8 +27,9 @@ from mission_gym.run.tune import advise
 from mission_gym.store.files import read_json
 from mission_gym.store.resolve import find_run
 from mission_gym.store.rundir import RunDir
+from toys import Identity
 
-TOY = "mission_gym.env.toys:Identity"
+TOY = "toys:Identity"
 ENTRY: dict[str, Any] = {
     "layout": {"backend": "serial", "num_workers": 1, "n_envs": 4, "n_steps_per_env": 256},
     "update": {"device": "cpu", "kernel": "compiled", "threads": 1, "step_s": 1e-5},
@@ -258,7 +258,7 @@ def test_a_plan_that_missed_is_measured_again_with_the_old_choice_in_hand() -> N
 
 def test_an_environment_that_fails_while_timed_trains_without_a_plan() -> None:
     flags = {"env_kwargs": {"fail": "raise", "at": 1}, "timesteps": 10_000_000}
-    resolved = resolve("mission_gym.env.toys:Faulty", flags | {"vector": "workers"})
+    resolved = resolve("toys:Faulty", flags | {"vector": "workers"})
     environment = open_environment(resolved.config, dict(resolved.config.env.env_kwargs))
     workshop = Assembly(environment, algorithm_of(resolved.config))
     key = make_plan_key(resolved, workshop.environment.spec)

@@ -79,7 +79,7 @@ def test_a_device_that_fails_is_left_out() -> None:
 
 
 def settled(**flags: Any) -> Resolved:
-    resolved, _ = finish(resolve("mission_gym.env.toys:DictMask", SMALL | flags))
+    resolved, _ = finish(resolve("toys:DictMask", SMALL | flags))
     return settle(resolved, open_environment(resolved.config, {}).spec)[0]
 
 
@@ -95,7 +95,7 @@ def test_a_machine_with_a_bf16_cpu_measures_and_says_so(
         return times[str(learner.kernel._precision).removeprefix("torch.").replace("bfloat", "bf")]
 
     monkeypatch.setattr(assemble, "load_algorithm", lambda name: replace(ALGORITHM, measure_update_s=measure))
-    resolved = resolve("mission_gym.env.toys:DictMask", SMALL | {"runs_dir": str(tmp_path)})
+    resolved = resolve("toys:DictMask", SMALL | {"runs_dir": str(tmp_path)})
     with start_run(resolved, lambda event: None) as session:
         compute, sources = session.config.compute, read_config(session.run.config_yaml).sources
         plan = json.loads(session.run.plan_json.read_text())
@@ -131,7 +131,7 @@ def test_values_that_exclude_each_other_are_refused() -> None:
 def test_a_bf16_run_is_exact_and_begins_each_update_with_ratio_one(tmp_path: Path) -> None:
     def begin(folder: str) -> Any:
         flags = SMALL | {"runs_dir": str(tmp_path / folder), "precision": "bf16"}
-        return start_run(resolve("mission_gym.env.toys:DictMask", flags), lambda event: None)
+        return start_run(resolve("toys:DictMask", flags), lambda event: None)
 
     def last_policy(run: RunDir) -> dict[str, Any]:
         return load_checkpoint(list_checkpoints(run.checkpoints)[-1].path).policy

@@ -18,6 +18,7 @@ import pytest
 
 from mission_gym.errors import WorkerDied, WorkerError, WorkerTimeout
 from mission_gym.procs import BoundedLog, Child, Link, Region, memory, pipes, wait_for_replies
+from waits import LONG_S
 
 HERE = "test_children"
 
@@ -35,9 +36,11 @@ def start(service: str, setup: Any = None) -> Child:
     return Child(f"{HERE}:{service}", setup, on_output=BoundedLog(None))
 
 
-def ask(child: Child, timeout_s: float = 30.0) -> list[Any]:
+def ask(
+    child: Child,
+) -> list[Any]:
     """The next replies."""
-    end = time.monotonic() + timeout_s
+    end = time.monotonic() + LONG_S
     while time.monotonic() < end:
         if wait_for_replies([child], 1.0) and (replies := child.take()):
             return replies
@@ -75,7 +78,7 @@ def test_many_children_are_waited_for_at_once(kind: str) -> None:
     children = [start("echo", number) for number in range(3)]
     waiting = set(children)
     while waiting:
-        for child in wait_for_replies(waiting, 30.0):
+        for child in wait_for_replies(waiting, LONG_S):
             assert child.take() == [("ready", children.index(child))]
             waiting.discard(child)
     for child in children:
@@ -159,7 +162,7 @@ def test_children_that_can_not_end_themselves_end_with_a_killed_parent() -> None
     assert len(everything) >= 4  # the guard too
     parent.kill()
     parent.communicate()
-    gone, alive = psutil.wait_procs(everything, timeout=20)
+    gone, alive = psutil.wait_procs(everything, timeout=LONG_S)
     assert not alive
     assert {process.pid for process in gone} >= set(pids)
 
@@ -170,7 +173,7 @@ def test_a_guard_that_was_killed_is_replaced() -> None:
     guards = [p for p in set(psutil.Process().children()) - before if p.pid != first.pid]
     assert len(guards) == 1
     guards[0].kill()
-    psutil.wait_procs(guards, timeout=10)
+    psutil.wait_procs(guards, timeout=LONG_S)
     second = start("echo")
     assert len(set(psutil.Process().children()) - before) == 3
     first.end()

@@ -35,7 +35,7 @@ class Balance(HTMLParser):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     made = mg.train(
-        "mission_gym.env.toys:DictMask", runs_dir=str(tmp_path_factory.mktemp("html")), run_name="toy",
+        "toys:DictMask", runs_dir=str(tmp_path_factory.mktemp("html")), run_name="toy",
         progress=False, n_envs=2, n_steps_per_env=64, timesteps=512, batch_size=64, n_epochs=1, eval_freq=128,
         eval_episodes=4, tensorboard=False,
     )  # fmt: skip

@@ -20,6 +20,7 @@ from mission_gym.rollout.collector import Collector, clear_block, make_block
 from mission_gym.vector.crew import Limits
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
+from waits import LONG_S
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "vector")]
 from hazards import Hazard
@@ -49,7 +50,7 @@ def make_policy(spec: EnvSpec, weights: Weights) -> NumpyPolicy:
 def ready(factory: Any, spec: EnvSpec, num_workers: int) -> WorkersVec:
     return WorkersVec(
         factory, spec, NUM_ENVS, seed_of, num_workers=num_workers, unit=ROWS, first_ready=True,
-        limits=Limits(timeout_s=20.0),
+        limits=Limits(timeout_s=LONG_S),
     )  # fmt: skip
 
 

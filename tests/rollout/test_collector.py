@@ -48,7 +48,7 @@ def assert_equal_blocks(one: Block, other: Block) -> None:
 
 
 def test_a_truncated_episode_keeps_its_last_observation() -> None:
-    collector, spec = make_collector("mission_gym.env.toys:Identity")  # truncates every 20 steps
+    collector, spec = make_collector("toys:Identity")  # truncates every 20 steps
     block = make_block(spec, T, S)
     collector.start()
     assert collector.fill(block, 0, never)
@@ -70,7 +70,7 @@ def test_a_terminated_episode_needs_no_last_observation() -> None:
     assert block.final_at == []
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "mission_gym.env.toys:DictMask"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "toys:DictMask"])
 @pytest.mark.parametrize("stop_at", [0, 1, 13, 29])
 def test_a_stopped_block_goes_on_with_the_same_numbers(env_id: str, stop_at: int) -> None:
     straight, spec = make_collector(env_id)
@@ -116,7 +116,7 @@ def test_priming_leaves_no_trace() -> None:
 
 
 def test_block_memory_is_predicted() -> None:
-    _, spec = make_collector("mission_gym.env.toys:DictMask")
+    _, spec = make_collector("toys:DictMask")
     block = make_block(spec, T, S)
     arrays = [*block.obs, block.mask, block.action, block.log_prob, block.reward]
     arrays += [block.terminated, block.truncated, block.valid]

@@ -26,6 +26,7 @@ from mission_gym.rollout.first_ready import SERVICE, FirstReadyCollector
 from mission_gym.rollout.remote import CollectSetup, carve_shared
 from mission_gym.vector.crew import Limits
 from mission_gym.vector.workers import WorkersVec
+from waits import LONG_S, patience
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "vector")]
 from gates import Counter, Gate
@@ -51,7 +52,7 @@ def first_ready(
         seed_of,
         num_workers=num_workers,
         threads=num_workers == 0,
-        limits=Limits(**({"timeout_s": 20.0} | limits)),
+        limits=Limits(**({"timeout_s": LONG_S} | limits)),
         unit=rows,
         service=SERVICE,
         extra=setup,
@@ -230,7 +231,7 @@ def test_a_process_that_dies_costs_each_of_its_groups_one_row(tmp_path: Path) ->
 def test_with_threads_the_one_that_hangs_is_found_while_the_others_go_on(tmp_path: Path) -> None:
     spec = probe(Hazard, "hazard")
     hanging = partial(Hazard, kind="hang", at=12, once=str(tmp_path / "x"))
-    with first_ready([Hazard, Hazard, hanging, Hazard], spec, 4, 1, 0, timeout_s=1.0) as collector:
+    with first_ready([Hazard, Hazard, hanging, Hazard], spec, 4, 1, 0, timeout_s=patience(1.0)) as collector:
         block, failed = make_block(spec, T, 4), []
         number = 0
         while len(failed) < 4 or 2 not in block.env_ids:  # and it goes on
@@ -244,7 +245,7 @@ def test_with_threads_the_one_that_hangs_is_found_while_the_others_go_on(tmp_pat
     blamed = pytest.raises(WorkerTimeout, match=r"environment 2, .*step 11: step\(\) did not return")
     with first_ready(
         [Hazard, Hazard, partial(Hazard, kind="hang", at=12), Hazard], spec, 4, 1, 0,
-        timeout_s=1.0, max_restarts=0,
+        timeout_s=patience(1.0), max_restarts=0,
     ) as collector, blamed:  # fmt: skip
         for number in itertools.count():
             clear_block(block)

@@ -25,6 +25,7 @@ from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, c
 from mission_gym.vector.crew import Limits
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
+from waits import LONG_S, patience
 
 sys.path.append(str(Path(__file__).parent.parent / "vector"))
 from hazards import Hazard
@@ -65,7 +66,7 @@ def remote(
         seed_of,
         num_workers=num_workers,
         threads=num_workers == 0,
-        limits=Limits(**({"timeout_s": 20.0} | limits)),
+        limits=Limits(**({"timeout_s": LONG_S} | limits)),
         unit=rows,
         service=SERVICE,
         extra=setup,
@@ -99,7 +100,7 @@ def assert_equal_blocks(mine: Block, theirs: Block) -> None:
     assert mine.episodes == theirs.episodes
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "mission_gym.env.toys:Identity"])
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "toys:Identity"])
 @pytest.mark.parametrize(("num_workers", "rows"), [(1, 2), (2, 2), (3, 2), (2, 3), (0, 2)])
 def test_blocks_are_equal_whatever_the_number_of_workers(env: str, num_workers: int, rows: int) -> None:
     """No workers stands for threads."""
@@ -167,7 +168,7 @@ def test_a_stopped_block_goes_on_as_if_it_had_not_been_stopped(
 def test_a_failure_costs_one_row_of_the_block(kind: str, num_workers: int, tmp_path: Path) -> None:
     spec = probe(Hazard, "hazard")
     factories = [Hazard, partial(Hazard, kind=kind, at=12, once=str(tmp_path / "x")), Hazard, Hazard]
-    timeout_s = 0.5 if kind == "hang" else 20.0
+    timeout_s = patience(0.5) if kind == "hang" else LONG_S
     with remote(factories, spec, 4, 40, 2, num_workers, timeout_s=timeout_s) as collector:
         collector.start()
         assert collector.fill(collector.blocks[0], 0, lambda: False)
@@ -198,7 +199,7 @@ def test_a_failure_costs_one_row_of_the_block(kind: str, num_workers: int, tmp_p
 def test_a_stop_does_not_wait_for_a_step_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_module, "_STOP_S", 0.3)
     spec = probe(Hazard, "hazard")
-    with remote([Hazard, partial(Hazard, kind="hang")], spec, 2, 40, 1, 2, timeout_s=60.0) as collector:
+    with remote([Hazard, partial(Hazard, kind="hang")], spec, 2, 40, 1, 2) as collector:
         collector.start()
         polls = iter([False] * 5)
         assert not collector.fill(collector.blocks[0], 0, lambda: next(polls, True))
@@ -220,7 +221,7 @@ def test_workers_load_no_torch() -> None:
 
     child = Child("test_remote:report_modules", None, on_output=BoundedLog(None))
     try:
-        wait_for_replies([child], 20.0)
+        wait_for_replies([child], LONG_S)
         assert child.take() == [[]]
     finally:
         child.end()

@@ -7,11 +7,11 @@ from gymnasium import spaces
 from mission_gym.data import ActionSpec
 from mission_gym.env.factory import EnvRequest, make_factory, make_vector_factory
 from mission_gym.env.probe import probe, probe_vector
-from mission_gym.env.toys import DictMask, Identity, Pointer
 from mission_gym.errors import EnvContractError, EnvFailure, RunStateError, UsageError
 from mission_gym.policy.sampling import draw_random
 from mission_gym.run.baselines import run_baselines
 from mission_gym.run.environment import Environment
+from toys import DictMask, Identity, Pointer
 
 
 class Scripted(DictMask):

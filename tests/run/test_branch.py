@@ -89,7 +89,7 @@ def test_files_come_from_the_parent_unless_given_anew(
 ) -> None:
     (tmp_path / "filed.py").write_text(
         "from pathlib import Path\n"
-        "from mission_gym.env.toys import Identity\n\n\n"
+        "from toys import Identity\n\n\n"
         "class Filed(Identity):\n"
         "    def __init__(self, path, size=1):\n"
         "        super().__init__()\n"

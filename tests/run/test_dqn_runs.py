@@ -65,7 +65,7 @@ def last_replay(run: RunDir) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("env", "name"),
-    [(env, "all") for env in ("CartPole-v1", "mission_gym.env.toys:Corridor")]
+    [(env, "all") for env in ("CartPole-v1", "toys:Corridor")]
     + [("CartPole-v1", name) for name in ("plain", "noisy", "overlapped")],
 )
 def test_interrupted_anywhere_and_resumed_equals_a_straight_run(env: str, name: str, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_every_backend_makes_the_same_run(tmp_path: Path) -> None:
     runs = []
     for flags in ({}, {"vector": "workers", "num_workers": 2}):
         rows = {"acting_rows": 2, "exploration": "noisy", "overlap": "off"}
-        with start(tmp_path, "mission_gym.env.toys:Corridor", **rows, **flags) as session:
+        with start(tmp_path, "toys:Corridor", **rows, **flags) as session:
             runs.append(drain(session))
     one, other = (load_checkpoint(list_checkpoints(run.checkpoints)[-1].path) for run in runs)
     for name, array in one.policy.items():
@@ -160,7 +160,7 @@ def test_a_branch_goes_on_with_the_weights_and_an_empty_replay(tmp_path: Path) -
 
 
 def test_a_run_is_evaluated_loaded_and_extended(tmp_path: Path) -> None:
-    with start(tmp_path, "mission_gym.env.toys:Corridor") as session:
+    with start(tmp_path, "toys:Corridor") as session:
         run = drain(session)
     document = mg.Run(run.path).evaluate(episodes=3)
     assert document["episodes"] == 3
@@ -184,7 +184,7 @@ def test_a_run_is_evaluated_loaded_and_extended(tmp_path: Path) -> None:
 def test_known_optimum_is_found(toy: str, flags: dict[str, Any], tmp_path: Path) -> None:
     """Corridor raises at an illegal action, which would be counted as a failure."""
     wanted = {name: value for name, value in (TOY | flags).items() if value is not None}
-    run = mg.train(f"mission_gym.env.toys:{toy}", runs_dir=str(tmp_path), **wanted)
+    run = mg.train(f"toys:{toy}", runs_dir=str(tmp_path), **wanted)
     result = run.evaluate(episodes=20)
     assert result["return_mean"] >= (19.0 if toy == "Identity" else 1.0)
     assert toy != "Corridor" or result["length_mean"] == 5.0
@@ -193,7 +193,7 @@ def test_known_optimum_is_found(toy: str, flags: dict[str, Any], tmp_path: Path)
 
 def test_images_are_learned_from_stacked_frames(tmp_path: Path) -> None:
     """The replay holds each frame once; the network sees the stacks that the environment gave."""
-    with start(tmp_path, "mission_gym.env.toys:Glimpses", frame_stack=3, n_envs=2, dueling=True) as session:
+    with start(tmp_path, "toys:Glimpses", frame_stack=3, n_envs=2, dueling=True) as session:
         assert session.config.compute.kernel == session.config.compute.acting == "torch"
         assert session.learner.replay.obs[0].shape[2:] == (12, 12)
         run = drain(session)
@@ -242,7 +242,7 @@ def test_ppo_refuses_the_fields_of_dqn(tmp_path: Path) -> None:
 
 def test_an_unknown_environment_gets_the_device_profile(tmp_path: Path) -> None:
     flags = {"algo": "dqn", "runs_dir": str(tmp_path), "batch_size": 16, "tensorboard": False, "tune": False}
-    with start_run(resolve("mission_gym.env.toys:Identity", flags), silent) as session:
+    with start_run(resolve("toys:Identity", flags), silent) as session:
         config, sources = session.config, resolved_sources(session)
     assert (config.vector.n_envs, config.algorithm.replay_size, config.policy.network_arch) == (
         1,
@@ -260,7 +260,7 @@ def resolved_sources(session: Session) -> dict[str, str]:
     return read_config(session.run.config_yaml).sources
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "mission_gym.env.toys:Corridor"])
+@pytest.mark.parametrize("env", ["CartPole-v1", "toys:Corridor"])
 def test_overlap_learns_from_whole_blocks_one_update_behind(env: str, tmp_path: Path) -> None:
     """As a loop written by hand: collect with weights k, store and learn from block k."""
     with start(tmp_path, env, overlap="on", eval_freq=0, eval_episodes=None) as session:

@@ -29,8 +29,8 @@ ENVS = {
     "CartPole-v1": "replay",
     "Pendulum-v1": "replay",
     "LunarLander-v3": "replay",
-    "mission_gym.env.toys:DictMask": "replay",
-    "mission_gym.env.toys:Stateful": "state",
+    "toys:DictMask": "replay",
+    "toys:Stateful": "state",
 }
 
 
@@ -180,7 +180,7 @@ def test_rows_written_after_the_last_checkpoint_are_made_again_not_doubled(
 
 
 def test_an_environment_that_ignores_its_seed_starts_a_new_episode_and_says_so(tmp_path: Path) -> None:
-    with start(tmp_path, "mission_gym.env.toys:Unseeded") as session:
+    with start(tmp_path, "toys:Unseeded") as session:
         stop_at_poll(session, 30)
         run = drain(session)
     said: list[dict[str, Any]] = []

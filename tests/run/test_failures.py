@@ -22,7 +22,7 @@ SMALL = {
     "n_envs": 2, "n_steps_per_env": 16, "batch_size": 16, "n_epochs": 2, "timesteps": 320, "eval_freq": 0,
     "checkpoint_freq": 64, "network_arch": "8", "tensorboard": False, "vector": "serial",
 }  # fmt: skip
-FAULTY = "mission_gym.env.toys:Faulty"
+FAULTY = "toys:Faulty"
 
 
 def run_to_the_end(tmp_path: Path, env: str, **flags: Any) -> RunDir:

@@ -60,7 +60,7 @@ def test_a_full_block_that_was_not_learned_from_comes_back_with_its_environments
         ("CartPole-v1", {"vector": "serial"}, "stepped together; use --vector workers or threads"),
         ("mission_gym/Capture-v0", {"vector": "batched"}, "stepped together; use --vector workers"),
         ("CartPole-v1", {"vector": "workers", "acting": "torch"}, "torch acts for all environments"),
-        ("mission_gym.env.toys:DictMask", {"vector": "workers"}, "torch acts for all environments"),
+        ("toys:DictMask", {"vector": "workers"}, "torch acts for all environments"),
     ],
 )
 def test_first_ready_is_refused_where_environments_do_not_step_on_their_own(

@@ -24,13 +24,13 @@ def train(tmp_path: Path, env: str, **flags: Any) -> mg.Run:
     [("Identity", 10_000, 19.0), ("Binary", 15_000, 19.0), ("Pointer", 20_000, -6.0)],
 )
 def test_known_optimum_is_found(toy: str, timesteps: int, least: float, tmp_path: Path) -> None:
-    run = train(tmp_path, f"mission_gym.env.toys:{toy}", timesteps=timesteps, **TOY)
+    run = train(tmp_path, f"toys:{toy}", timesteps=timesteps, **TOY)
     assert run.evaluate(episodes=20)["return_mean"] >= least
 
 
 @pytest.mark.slow
 def test_nested_observations_images_masks_and_outcomes_together(tmp_path: Path) -> None:
-    run = train(tmp_path, "mission_gym.env.toys:DictMask", timesteps=6_000, **TOY)
+    run = train(tmp_path, "toys:DictMask", timesteps=6_000, **TOY)
     result = run.evaluate(episodes=20)
     assert result["outcomes"]["won"]["rate"] >= 0.9
 
@@ -40,7 +40,7 @@ def test_truncation_is_not_death(tmp_path: Path) -> None:
     """1 a step for ever is worth 1 / (1 - 0.99) = 100; a truncation taken for death gives under 10."""
     run = train(
         tmp_path,
-        "mission_gym.env.toys:Constant",
+        "toys:Constant",
         timesteps=50_000,
         **TOY | {"gamma": 0.99, "learning_rate": 5e-3, "normalize_returns": False, "network_arch": "64"},
     )

@@ -35,7 +35,7 @@ ON = {"overlap": "on"}
 NO_EVAL = {"eval_freq": 0, "eval_episodes": None}
 WORKERS = {"vector": "workers", "num_workers": 2, "tune": False} | ON | NO_EVAL
 DQN = {"algo": "dqn", "threads": 1}
-FAULTY = "mission_gym.env.toys:Faulty"
+FAULTY = "toys:Faulty"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def resume(run: RunDir) -> list[str]:
 
 @pytest.mark.parametrize(
     ("env", "poll"),
-    [*(("CartPole-v1", poll) for poll in (8, 21, 30, 47, 75)), ("mission_gym.env.toys:DictMask", 30)],
+    [*(("CartPole-v1", poll) for poll in (8, 21, 30, 47, 75)), ("toys:DictMask", 30)],
 )
 def test_interrupted_anywhere_and_resumed_equals_a_straight_run(
     env: str, poll: int, tmp_path: Path, straight: Callable[..., RunDir]

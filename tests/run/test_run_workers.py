@@ -58,7 +58,7 @@ def test_serial_and_workers_learn_the_same(tmp_path: Path, straight: RunDir) -> 
 
 
 def test_images_are_acted_for_centrally_and_resume_is_exact(tmp_path: Path) -> None:
-    env = "mission_gym.env.toys:DictMask"
+    env = "toys:DictMask"
     with start(tmp_path, env, **WORKERS) as session:
         whole = drain(session)
     with start(tmp_path, env, **WORKERS) as session:

@@ -20,6 +20,7 @@ from mission_gym.store.checkpoints import (
     recover,
     save_checkpoint,
 )
+from waits import LONG_S
 
 FILES = ["meta.json", "policy.safetensors", "state.json", "state.safetensors"]
 
@@ -241,7 +242,11 @@ def test_kill_at_200_random_moments_loses_no_checkpoint(folder):
     folder.mkdir()
     script = Path(__file__).with_name("saving_loop.py")
     result = subprocess.run(
-        [sys.executable, script, folder, "200", "7"], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, script, folder, "200", "7"],
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("kills 200")

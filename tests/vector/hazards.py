@@ -82,7 +82,7 @@ class Hazard(gym.Env[Any, Any]):
                 self.observation_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
                 obs = np.full(4, 77.0, np.float32)
             case "print":
-                for _ in range(1024):
+                for _ in range(64):
                     os.write(1, b"x" * (1 << 20))
             case "leak":  # 50 MB a second
                 while True:

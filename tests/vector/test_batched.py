@@ -8,10 +8,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from mission_gym.env.probe import probe
 from mission_gym.env.resume import pack_states, unpack_states
-from mission_gym.env.toys import Constant, DictMask, Faulty, Stateful
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError
 from mission_gym.vector.batched import BatchedVec
 from mission_gym.vector.serial import SerialVec
+from toys import Constant, DictMask, Faulty, Stateful
 
 
 def first_seed(env_id, episode):

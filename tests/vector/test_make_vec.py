@@ -10,9 +10,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from mission_gym.env.toys import Constant, DictMask, Identity, Toy
 from mission_gym.errors import EnvContractError, UsageError
 from mission_gym.vector.api import make_vec
+from toys import Constant, DictMask, Identity, Toy
 
 MODES = {mode.name.lower(): mode for mode in AutoresetMode}
 
@@ -133,7 +133,7 @@ def test_equal_to_gymnasium(env, backend, mode):
     assert_same(ours.reset(seed=11), theirs.reset(seed=11))
     theirs.action_space.seed(5)
     num_ended = 0
-    for step in range(300 if isinstance(env, str) else 120):
+    for step in range(200 if isinstance(env, str) else 60):
         actions = theirs.action_space.sample()
         if env is DictMask:
             actions[:, 0] = [sub.colour for sub in theirs.envs]  # never a forbidden one

@@ -7,10 +7,10 @@ import pytest
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.env.resume import pack_states, unpack_states
-from mission_gym.env.toys import Binary, Constant, DictMask, Faulty, Identity, Pointer, Stateful, Unseeded
 from mission_gym.errors import EnvFailure, UsageError
 from mission_gym.streams import episode_seed
 from mission_gym.vector.serial import SerialVec
+from toys import Binary, Constant, DictMask, Faulty, Identity, Pointer, Stateful, Unseeded
 
 
 def seed_of(env_id, episode):

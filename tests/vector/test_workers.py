@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -34,6 +35,7 @@ from mission_gym.vector.crew import Limits
 from mission_gym.vector.rows import split_rows
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
+from waits import LONG_S, patience
 
 SPEC = probe(Hazard, "hazard")
 
@@ -66,14 +68,14 @@ def nothing_is_left() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew_module, "_CLOSE_S", 1.0)
+    monkeypatch.setattr(crew_module, "_CLOSE_S", patience(1.0))
     monkeypatch.setattr(crew_module, "_INSPECT_S", 0.05)
 
 
 def make(hazards: dict[int, Any], num_envs: int = 4, num_workers: int = 2, **limits: Any) -> WorkersVec:
     """Harmless environments but for those named, in that many workers."""
     factories = [partial(Hazard, **hazards.get(env_id, {})) for env_id in range(num_envs)]
-    limits = {"timeout_s": 20.0} | limits
+    limits = {"timeout_s": LONG_S} | limits
     return WorkersVec(factories, SPEC, num_envs, seed_of, num_workers=num_workers, limits=Limits(**limits))
 
 
@@ -90,7 +92,7 @@ def own(batch: StepBatch) -> StepBatch:
     return batch
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "mission_gym.env.toys:DictMask"])
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "toys:DictMask"])
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_equal_actions_give_equal_transitions(env: str, num_workers: int) -> None:
     factory = make_factory(EnvRequest(env))
@@ -163,7 +165,7 @@ def test_a_dead_worker_is_replaced_and_only_its_episodes_are_lost(kind: str, tmp
 
 @pytest.mark.parametrize("kind", ["hang", "stop"])
 def test_a_silent_worker_is_replaced(kind: str, tmp_path: Path) -> None:
-    with make({1: {"kind": kind, "once": str(tmp_path / "x")}}, timeout_s=0.5) as vec:
+    with make({1: {"kind": kind, "once": str(tmp_path / "x")}}, timeout_s=patience(0.5)) as vec:
         batches = play(vec, 5)
     assert batches[2].valid.tolist() == [False, False, True, True]
     assert batches[4].obs[0][:, 0].tolist() == [2, 2, 5, 5]
@@ -177,11 +179,11 @@ def test_a_silent_worker_is_replaced(kind: str, tmp_path: Path) -> None:
         ("reset", EnvFailure, r"(?s)reset\(\) raised RuntimeError: the map file is missing.*Traceback"),
         ("exit", WorkerDied, r"environment 1, seed 1001, episode 1, step 2: .* ended with code 7; the"),
         ("segfault", WorkerDied, r"(?s)was killed by SIGSEGV; the action was 1.*failed 2 times"),
-        ("hang", WorkerTimeout, r"(?s)step\(\) did not return within 0 s \[--env-timeout\].*in hang_here"),
+        ("hang", WorkerTimeout, r"(?s)step\(\) did not return within \d+ s \[--env-timeout\].*in hang_here"),
     ],
 )  # fmt: skip
 def test_beyond_its_restarts_the_failure_is_told_in_full(kind: str, error: type, match: str) -> None:
-    timeout_s = 0.4 if kind == "hang" else 20.0
+    timeout_s = patience(0.4) if kind == "hang" else LONG_S
     with make({1: {"kind": kind}}, max_restarts=1, timeout_s=timeout_s) as vec:
         with pytest.raises(error, match=match) as caught:
             play(vec, 8)
@@ -238,11 +240,10 @@ def test_close_that_raises_or_hangs_is_noted_and_ended() -> None:
         play(vec, 2)
     errors = vec.statistics()["close_errors"]
     assert any("environment 0: RuntimeError: the window is gone" in error for error in errors)
-    assert any("did not close in 1 s and was killed" in error for error in errors)
+    assert any(re.search(r"did not close in \d+ s and was killed", error) for error in errors)
 
 
-@pytest.mark.slow
-def test_a_gigabyte_of_output_goes_to_a_log_with_a_cap(tmp_path: Path) -> None:
+def test_a_flood_of_output_goes_to_a_log_with_a_cap(tmp_path: Path) -> None:
     path = tmp_path / "envs.log"
     factories = [partial(Hazard, kind="print"), Hazard]
     log = BoundedLog(path, 100_000)
@@ -266,7 +267,7 @@ def test_children_of_environments_end_with_their_worker(tmp_path: Path) -> None:
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LONG_S
     while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
         assert time.monotonic() < deadline, f"{pids} still run"
         time.sleep(0.01)
@@ -314,11 +315,11 @@ def test_first_ready_rows_do_not_wait_for_the_slowest(tmp_path: Path) -> None:
         vec.reset()
         vec.send(np.zeros(2, int))
         for count in range(1, 6):
-            batch = vec.recv(deadline_s=20)
+            batch = vec.recv(deadline_s=LONG_S)
             assert batch.env_ids.tolist() == [1]
             assert batch.obs[0][0, 0] == count
             vec.send(np.zeros(1, int), [1])
-        vec.recv(deadline_s=20)
+        vec.recv(deadline_s=LONG_S)
         with pytest.raises(WorkerTimeout, match=r"no reply within 0\.05 s"):
             vec.recv(deadline_s=0.05)
 
@@ -331,7 +332,7 @@ def test_an_environment_a_hundred_times_slower_costs_the_others_nothing(tmp_path
         vec.send(np.zeros(2, int))
         shares = [0, 0]
         while not shares[0]:
-            batch = vec.recv(deadline_s=20)
+            batch = vec.recv(deadline_s=LONG_S)
             assert batch.valid.all()
             for env_id in batch.env_ids.tolist():
                 shares[env_id] += 1
@@ -348,7 +349,10 @@ def test_with_threads_at_the_pipes_as_on_windows(tmp_path: Path, monkeypatch: py
         assert len(vec.state()) == 4
     assert batches[2].valid.tolist() == [False, False, True, True]
     assert batches[4].obs[0][:, 0].tolist() == [2, 2, 5, 5]
-    with make({1: {"kind": "hang"}}, timeout_s=0.4, max_restarts=0) as vec, pytest.raises(WorkerTimeout):
+    with (
+        make({1: {"kind": "hang"}}, timeout_s=patience(0.4), max_restarts=0) as vec,
+        pytest.raises(WorkerTimeout),
+    ):
         play(vec, 5)
 
 
@@ -387,6 +391,6 @@ def test_a_script_without_a_guard_works_and_its_workers_die_with_it(tmp_path: Pa
 
 def test_a_script_from_a_pipe_that_forgets_to_close_leaves_nothing() -> None:
     done = subprocess.run(
-        [sys.executable, "-"], input=SCRIPT, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-"], input=SCRIPT, capture_output=True, text=True, timeout=LONG_S, check=True
     )
     wait_until_gone([int(word) for word in done.stdout.split()])

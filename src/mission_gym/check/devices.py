@@ -1,9 +1,14 @@
-"""The devices that torch computes on: what its build can use, and one real kernel timed on each."""
+"""The devices that torch computes on: what its build can use, and one real kernel timed on each.
+
+They are looked at in a process of its own, which runs this file: a driver may crash or hang.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 _SIZE = 1024  # of the square matrices that are multiplied
@@ -29,7 +34,10 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class TorchFacts:
-    """The torch that is installed; `version` is None where it can't be imported."""
+    """The torch that is installed; `version` is None where it can't be imported.
+
+    `error` is what the import, or the look at the devices, ended with.
+    """
 
     version: str | None
     error: str = ""
@@ -38,12 +46,30 @@ class TorchFacts:
     devices: tuple[DeviceFacts, ...] = ()
 
 
-def read_torch() -> TorchFacts:
-    """Import torch, list its devices and run the kernel on each."""
-    try:
-        import torch
-    except Exception as error:  # noqa: BLE001  border: a broken installation raises whatever it likes
-        return TorchFacts(None, f"{type(error).__name__}: {error}")
+def read_torch(deadline_s: float) -> TorchFacts:
+    """List the devices of a torch that can be imported, and run the kernel on each, in its own process."""
+    from mission_gym.check.packages import read_version  # here: the child runs this file without the package
+    from mission_gym.check.trials import run_trial
+
+    trial = run_trial(f"import runpy; runpy.run_path({__file__!r}, run_name='__main__')", deadline_s)
+    if trial.error:
+        return TorchFacts(read_version("torch"), trial.error)
+    facts = json.loads(trial.output)
+    devices = [device | {"capability": _pair(device["capability"])} for device in facts.pop("devices")]
+    architectures = tuple(facts.pop("architectures"))
+    return TorchFacts(
+        **facts, architectures=architectures, devices=tuple(DeviceFacts(**device) for device in devices)
+    )
+
+
+def _pair(numbers: list[int] | None) -> tuple[int, int] | None:
+    return None if numbers is None else (numbers[0], numbers[1])
+
+
+def look_at_torch() -> TorchFacts:
+    """What the process of its own does."""
+    import torch
+
     devices = [measure_device("cpu")]
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
@@ -92,3 +118,7 @@ def free_device_bytes(device: str) -> int | None:
     import torch
 
     return int(torch.cuda.mem_get_info()[0])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{json.dumps(asdict(look_at_torch()))}\n")

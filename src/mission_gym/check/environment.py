@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -21,7 +21,8 @@ from gymnasium.utils.env_checker import check_env
 
 from mission_gym.check import judges
 from mission_gym.check.comparison import compare_with_batched, compare_with_serial, find_equal_actions
-from mission_gym.check.judges import MAX_STEPS, Finding, Skipped, describe_failure
+from mission_gym.check.findings import Finding, has_errors, sort_findings
+from mission_gym.check.judges import MAX_STEPS, Skipped, describe_failure
 from mission_gym.check.traces import Difference, Survey, Trace, find_difference, record, replay
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory
@@ -31,7 +32,6 @@ from mission_gym.errors import MissionGymError
 BUDGET_S = 10.0
 _RECORDING = 0.4  # the share of the budget; the later checks have theirs in the table below
 _AGREES = "Gymnasium's own checker agrees"
-_LEVELS = ("error", "warning", "info", "ok")
 # Gymnasium's advice that does not matter here: observations are normalised, Box actions scaled, and
 # the environment is checked as it will be trained, wrappers included.
 _NOISE = (
@@ -68,12 +68,7 @@ def check_environment(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's own are read where its checker runs
         findings = _examine(request, num_episodes, seed, budget_s)
-    return sorted(findings, key=lambda finding: _LEVELS.index(finding.level))
-
-
-def has_errors(findings: Iterable[Finding]) -> bool:
-    """Whether any finding is an error."""
-    return any(finding.level == "error" for finding in findings)
+    return sort_findings(findings)
 
 
 def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float) -> list[Finding]:

@@ -7,34 +7,21 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
 
+from mission_gym.check.findings import Finding
 from mission_gym.check.traces import Survey
 from mission_gym.data import EnvSpec, LeafSpec
 from mission_gym.errors import MissionGymError
-
-Level = Literal["error", "warning", "info", "ok"]
 
 MAX_STEPS = 2000  # of one recorded episode
 _FEW_STEPS = 10  # below this many nothing is said about what never happened
 _HUGE_REWARD, _TINY_REWARD = 1e3, 1e-4
 _UNBOUNDED = 1e6  # bounds beyond this are a way to say "none"
 _SHOWN = 10  # entries of a list in a message
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One result: what was seen, why it matters, what to do."""
-
-    level: Level
-    name: str
-    what: str
-    why: str = ""
-    fix: str = ""
 
 
 class Skipped(Exception):

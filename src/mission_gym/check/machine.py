@@ -1,4 +1,6 @@
-"""The machine's doctor: facts of the machine and of torch in, findings out, errors first.
+"""The machine's doctor: facts of the machine, of torch and of every package in, findings out, errors first.
+
+Whatever may be broken is tried in a process of its own before this one loads it; what is broken stays out.
 
 `diagnose` is pure, so that machines which are not here can be judged from recorded facts. An error is
 something broken; a warning costs speed or will break a run; an info is worth knowing; an ok was tried.
@@ -7,14 +9,18 @@ something broken; a warning costs speed or will break a run; an info is worth kn
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from mission_gym.check.devices import DeviceFacts, TorchFacts, read_torch
-from mission_gym.check.judges import Finding
-from mission_gym.procs import MachineFacts, read_machine
+from mission_gym.check.findings import Finding, sort_findings
+from mission_gym.check.packages import PACKAGES, judge_package
+from mission_gym.check.trials import DEADLINE_S, run_trial
+from mission_gym.procs.machine import MachineFacts, read_machine
 
-_LEVELS = ("error", "warning", "info", "ok")
 _GB = 1e9
 _INSTALL = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl"
 # The smallest driver branch (Linux) that a CUDA release runs on, newest first.
@@ -22,11 +28,27 @@ _DRIVERS = ((13, 580), (12, 525), (11, 450))
 _COUNTS = re.compile(r"[1-9]\d*(,[1-9]\d*)*")
 
 
-def examine(runs_dir: Path) -> tuple[MachineFacts, TorchFacts, list[Finding]]:
-    """Read this machine, run a kernel on each device, and judge."""
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was read, and what it means."""
+
+    machine: MachineFacts
+    torch: TorchFacts
+    findings: list[Finding]
+
+
+def examine(runs_dir: Path, deadline_s: float = DEADLINE_S) -> Examination:
+    """Try every package, run a kernel on each device, read this machine, and judge."""
+    with ThreadPoolExecutor(len(PACKAGES)) as pool:  # all at once, so that all that hang cost one deadline
+        trials = list(pool.map(lambda package: run_trial(package.code, deadline_s), PACKAGES))
+    errors = {package.module: trial.error for package, trial in zip(PACKAGES, trials, strict=True)}
+    for module, error in errors.items():
+        if error:  # an import of it here is refused at once
+            sys.modules.setdefault(module, None)  # type: ignore[arg-type]
+    torch = TorchFacts(None, errors["torch"]) if errors["torch"] else read_torch(deadline_s)
     machine = read_machine(runs_dir)
-    torch = read_torch()
-    return machine, torch, diagnose(machine, torch)
+    findings = [*map(judge_package, PACKAGES, trials), *diagnose(machine, torch)]
+    return Examination(machine, torch, sort_findings(findings))
 
 
 def diagnose(machine: MachineFacts, torch: TorchFacts) -> list[Finding]:
@@ -39,7 +61,7 @@ def diagnose(machine: MachineFacts, torch: TorchFacts) -> list[Finding]:
         *_judge_threads(machine),
         *_judge_surroundings(machine),
     ]
-    return sorted(findings, key=lambda finding: _LEVELS.index(finding.level))
+    return sort_findings(findings)
 
 
 def _judge_cores(machine: MachineFacts) -> Iterator[Finding]:
@@ -82,6 +104,8 @@ def _judge_cores(machine: MachineFacts) -> Iterator[Finding]:
 
 def _judge_memory(machine: MachineFacts) -> Iterator[Finding]:
     free, limit = machine.memory_free_bytes, machine.memory_limit_bytes
+    if not machine.memory_bytes:  # not to be known here without psutil
+        return
     inside = f", within the container's limit of {limit / _GB:.1f} GB" if limit is not None else ""
     what = f"{free / _GB:.1f} of {machine.memory_bytes / _GB:.1f} GB are free{inside}"
     fix = "close other programs" if limit is None else "start the container with --memory 8g"
@@ -129,17 +153,21 @@ def _judge_disk(machine: MachineFacts) -> Iterator[Finding]:
 
 
 def _judge_torch(machine: MachineFacts, torch: TorchFacts) -> Iterator[Finding]:
-    if torch.version is None:
+    if torch.version is None:  # said with the packages
+        return
+    if torch.error:
         yield Finding(
             "error",
-            "torch",
-            f"torch can't be imported: {torch.error}",
-            "nothing can be trained without it",
-            "pip install --force-reinstall torch",
+            "devices",
+            f"the devices of torch {torch.version} can't be used: {torch.error}",
+            "a training would end the same way",
+            "update the driver, or hide the card: export CUDA_VISIBLE_DEVICES=-1"
+            if machine.nvidia_gpus
+            else "pip install --force-reinstall torch",
         )
         return
     build = f"CUDA {torch.cuda_build}" if torch.cuda_build else "no CUDA"
-    yield Finding("ok", "torch", f"torch {torch.version} ({build}), Python {machine.python}")
+    yield Finding("ok", "build", f"torch {torch.version} ({build}), Python {machine.python}")
     cards = [device for device in torch.devices if device.name.startswith("cuda")]
     if machine.nvidia_gpus and not cards:
         yield _explain_missing_card(machine, torch)

@@ -118,7 +118,8 @@ def check(args: Sequence[str]) -> int:
     text = "Examine an environment before training on it; `--repro FILE` replays what a failed run left."
     flags = parse(CheckFlags, args, "check", text)
     env = flags.config().env
-    from mission_gym.check.environment import check_environment, has_errors
+    from mission_gym.check.environment import check_environment
+    from mission_gym.check.findings import has_errors
     from mission_gym.env.factory import EnvRequest
 
     with messages_to_stderr():

@@ -28,7 +28,7 @@ VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 Factory = Callable[[], Env]
 
 _ENVPOOL = "envpool:"
-_TRUSTED = ("gymnasium.envs.classic_control.", "mission_gym.missions.", "mission_gym.env.toys")
+_TRUSTED = ("gymnasium.envs.classic_control.", "mission_gym.missions.")
 _TRUSTED_WRAPPERS = ("gymnasium.wrappers.common", "mission_gym.")  # others may hold functions of the user's
 
 

@@ -63,9 +63,6 @@ class MachineFacts:
 
 def read_machine(runs_dir: Path = Path("runs"), root: Path = _ROOT) -> MachineFacts:
     """Read the facts of this machine."""
-    import psutil
-
-    memory = psutil.virtual_memory()
     allowed = _allowed_cores()
     limit, _ = read_memory_limit(root)
     driver, gpus = read_nvidia(root)
@@ -78,7 +75,7 @@ def read_machine(runs_dir: Path = Path("runs"), root: Path = _ROOT) -> MachineFa
         physical_cores=count_physical(allowed, root),
         efficiency_cores=len(find_efficiency_cores(allowed, root)),
         cpu_quota=read_cpu_quota(root),
-        memory_bytes=int(memory.total),
+        memory_bytes=_read_memory(root)[0],
         memory_free_bytes=free_memory_bytes(root),
         memory_limit_bytes=limit,
         dev_shm_free_bytes=shutil.disk_usage(shm).free if shm.is_dir() else None,
@@ -108,11 +105,21 @@ def count_usable(allowed: int, quota: float | None) -> int:
 
 def free_memory_bytes(root: Path = _ROOT) -> int:
     """Memory that can still be taken: of the machine, and within the limit of the container."""
-    import psutil
-
-    free = int(psutil.virtual_memory().available)
+    _, free = _read_memory(root)
     _, left = read_memory_limit(root)
     return free if left is None else min(free, left)
+
+
+def _read_memory(root: Path) -> tuple[int, int]:
+    """Total and available bytes; without psutil as Linux tells them, or 0."""
+    try:
+        import psutil
+    except ImportError:  # a broken installation, which `doctor` looks at
+        lines = (line.split() for line in _text(root / "proc/meminfo").splitlines())
+        kilobytes = {words[0]: int(words[1]) for words in lines}
+        return 1024 * kilobytes.get("MemTotal:", 0), 1024 * kilobytes.get("MemAvailable:", 0)
+    memory = psutil.virtual_memory()
+    return int(memory.total), int(memory.available)
 
 
 def read_cpu_quota(root: Path = _ROOT) -> float | None:

@@ -9,13 +9,13 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from mission_gym.data import Array
 from mission_gym.errors import WorkerError
 from mission_gym.procs.machine import free_memory_bytes
+
+if TYPE_CHECKING:
+    from mission_gym.data import Array
 
 _ALIGN = 64  # a cache line: two writers never share one
 
@@ -60,6 +60,8 @@ class Carver:
         self._buffer = buffer
 
     def __call__(self, shape: int | Sequence[int], dtype: Any) -> Array:
+        import numpy as np  # here, so that the machine's doctor needs none to get at this room
+
         dims = (shape,) if isinstance(shape, int) else tuple(shape)
         kind = np.dtype(dtype)
         count = int(np.prod(dims, dtype=np.int64))

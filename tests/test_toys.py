@@ -7,7 +7,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from mission_gym.env.factory import EnvRequest, make_factory
-from mission_gym.env.toys import Binary, Constant, DictMask, Faulty, Identity, Pointer, Stateful
+from toys import Binary, Constant, DictMask, Faulty, Identity, Pointer, Stateful
 
 
 @pytest.mark.parametrize("toy", [Binary, Constant, Identity, Pointer, Stateful, Faulty])
@@ -31,7 +31,7 @@ RIGHT = {
 @pytest.mark.parametrize("name", RIGHT)
 def test_the_right_answer_is_in_the_observation(name):
     answer, expected = RIGHT[name]
-    env = make_factory(EnvRequest(f"mission_gym.env.toys:{name}"))()
+    env = make_factory(EnvRequest(f"toys:{name}"))()
     obs, info = env.reset(seed=0)
     total, truncated = 0.0, False
     while not truncated:

@@ -1,4 +1,4 @@
-"""Small environments with known answers, for tests and documentation: `mission_gym.env.toys:Identity`.
+"""Small environments with known answers, one line of a test away: `toys:Identity`.
 
 They are registered nowhere. Each is a few lines, so that a test that fails can be read to the end.
 """
@@ -130,7 +130,7 @@ class DictMask(Toy):
     step. The episode of 10 steps is won if at least 8 steps were right in both parts.
     """
 
-    metadata = {"outcomes": ["won", "lost"], "main_outcome": "won"}  # noqa: RUF012  Gymnasium's way
+    metadata = {"outcomes": ["won", "lost"], "main_outcome": "won"}
     length = 10
 
     def __init__(self) -> None:

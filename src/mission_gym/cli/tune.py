@@ -1,20 +1,19 @@
-"""`doctor` and `tune`: what this machine can do, and how an environment runs best on it."""
+"""`tune`: how an environment runs best on this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from mission_gym.cli.flags import AS_JSON, LayerFlags, ReadFlags, Switch, given_values, parse, with_values
+from mission_gym.cli.flags import AS_JSON, LayerFlags, Switch, given_values, parse, with_values
 from mission_gym.cli.output import messages_to_stderr, note, show
 from mission_gym.config.sizes import parse_duration_s
 from mission_gym.errors import UsageError
 from mission_gym.report.scaling import make_scaling_png, view_advice
-from mission_gym.report.tables import view_findings
 from mission_gym.run.config import resolve, schema
 from mission_gym.store.files import write_atomic
 
@@ -73,19 +72,3 @@ def tune(args: Sequence[str]) -> int:
         note(f"drawn to {flags.plot}")
     show(document, as_json=flags.json, view=view_advice)
     return 0
-
-
-def doctor(args: Sequence[str]) -> int:
-    """`mission-gym doctor`; 2 if something is broken."""
-    flags = parse(ReadFlags, args, "doctor", "Examine this machine: cores, memory, torch, every device.")
-    from mission_gym.check.environment import has_errors
-    from mission_gym.check.machine import examine
-
-    machine, torch, findings = examine(flags.runs_dir)
-    document = {
-        "machine": asdict(machine) | {"usable_cores": machine.usable_cores},
-        "torch": asdict(torch),
-        "findings": [asdict(finding) for finding in findings],
-    }
-    show(document, as_json=flags.json, view=lambda found: view_findings(found["findings"]))
-    return 2 if has_errors(findings) else 0
