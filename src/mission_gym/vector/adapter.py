@@ -17,10 +17,9 @@ from gymnasium.vector.utils import batch_space, iterate
 from mission_gym.data import Array, EnvSpec, StepBatch
 from mission_gym.env.spaces import make_unflattener
 from mission_gym.errors import UsageError
-from mission_gym.vector.serial import SerialVec
-from mission_gym.vector.workers import WorkersVec
+from mission_gym.vector.base import RowVector
 
-Make = Callable[..., SerialVec | WorkersVec]  # spec, seed_of, infos, autoreset -> vector
+Make = Callable[..., RowVector]  # spec, seed_of, infos, autoreset -> vector
 
 
 class GymVector(VectorEnv[Any, Any, Any]):
@@ -44,7 +43,7 @@ class GymVector(VectorEnv[Any, Any, Any]):
         self._done = np.zeros(self.num_envs, np.bool_)
 
     @property
-    def inner(self) -> SerialVec | WorkersVec:
+    def inner(self) -> RowVector:
         """The vector itself, for further adapters."""
         return self._vec
 

@@ -13,6 +13,7 @@ from mission_gym.env.probe import probe
 from mission_gym.errors import UsageError, nearest
 from mission_gym.procs import usable_cores
 from mission_gym.vector.adapter import GymVector
+from mission_gym.vector.base import RowVector
 from mission_gym.vector.crew import Limits
 from mission_gym.vector.probing import probe_in_worker
 from mission_gym.vector.serial import SerialVec
@@ -75,7 +76,7 @@ def make_vec(
         spec, step_s = probe_in_worker(factories[0], name, measure_s, bare=True)
         if backend == "auto":
             backend = _choose(count, step_s)
-    make: Callable[..., SerialVec | WorkersVec]
+    make: Callable[..., RowVector]
     if backend == "serial":
         make = partial(SerialVec, factories, num_envs=count, max_restarts=max_restarts)
     else:
