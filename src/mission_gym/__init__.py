@@ -14,8 +14,8 @@ import mission_gym.missions  # noqa: F401  registers the missions
 
 if TYPE_CHECKING:
     from mission_gym.api import Run, iterate, load, train
+    from mission_gym.backends.vec import make_vec
     from mission_gym.config.sizes import choose_batch_size, pick_batch_size
-    from mission_gym.vector.api import make_vec
 
 _HOMES = {
     "choose_batch_size": "mission_gym.config.sizes",
@@ -24,7 +24,7 @@ _HOMES = {
     "iterate": "mission_gym.api",
     "load": "mission_gym.api",
     "train": "mission_gym.api",
-    "make_vec": "mission_gym.vector.api",
+    "make_vec": "mission_gym.backends.vec",
 }
 
 __all__ = [

@@ -24,10 +24,10 @@ from mission_gym.config.schema import Config
 from mission_gym.plan.costs import rehearse
 from mission_gym.plan.facts import Layout
 from mission_gym.plan.tuner import tune_environment
-from mission_gym.plan.wishes import apply, fix_envs, layout_of, layout_values, make_wishes, place
+from mission_gym.plan.wishes import apply, fix_envs, layout_of, layout_values, make_wishes
 from mission_gym.procs import usable_cores
 from mission_gym.run.assemble import one_blas_thread, settle
-from mission_gym.run.environment import Environment, open_environment
+from mission_gym.run.environment import Environment, open_environment, place
 
 _BURN = "mission_gym.bench.burn:Burn"
 _SIZES = (8, 32)  # environments of the grid, where they are open and a rollout has room for them
@@ -87,11 +87,12 @@ def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     environment = open_environment(first.config, kwargs)
     entry = tune_environment(resolved, environment, grid.budget_s, lambda message: None)
     chosen = _settle(resolved, environment, entry["values"])
+    planned = layout_of(chosen, environment.backends[chosen.vector.vector])
     compute = {path: value for path, value in entry["values"].items() if path.startswith("compute.")}
     plans = {"chosen": chosen} | {
         str(layout): _settle(resolved, environment, layout_values(layout, resolved.config) | compute)
         for layout in _make_grid(resolved, environment, entry)
-        if layout != layout_of(chosen)
+        if layout != planned
     }
     rates: dict[str, list[float]] = {name: [] for name in plans}
     peaks: list[int] = []
@@ -105,7 +106,7 @@ def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     ours, best = medians["chosen"], max(medians, key=medians.__getitem__)
     memory, peak = entry["memory_bytes"], statistics.median(peaks)
     print(
-        f"{case.name}: {layout_of(chosen)}, {ours:,.0f} steps/s, best {best} {medians[best]:,.0f}, predicted"
+        f"{case.name}: {planned}, {ours:,.0f} steps/s, best {best} {medians[best]:,.0f}, predicted"
         f" {entry['steps_per_s']:,.0f}",
         file=sys.stderr,
     )
@@ -115,7 +116,7 @@ def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
         "peers": {"best of the grid": medians[best]},
         "ratio": ours / medians[best],
         "unit": "steps/s",
-        "chosen": str(layout_of(chosen)),
+        "chosen": str(planned),
         "best": best,
         "spread": {name: [min(column), max(column)] for name, column in rates.items()},
         "grid": medians,
@@ -138,7 +139,7 @@ def _make_grid(resolved: Resolved, environment: Environment, entry: dict[str, An
     ruled = _settle(resolved, environment, {})
     wishes = make_wishes(resolved, ruled, environment)
     waits = entry["measured"]["env"]["cpu_share"] < 0.5
-    backends = [*wishes.backends, *(["threads"] if waits else [])]
+    backends = [*wishes.backends, *(each for each in environment.rivals if each.for_waiting and waits)]
     rollout = wishes.layout.rollout
     sizes = _SIZES if rollout >= max(_SIZES) else (1, rollout)
     layouts = []
@@ -146,11 +147,12 @@ def _make_grid(resolved: Resolved, environment: Environment, entry: dict[str, An
         steps = rollout // n_envs
         for backend in backends:
             # Of workers that wait one layout is enough: they are ten times slower than threads.
-            if waits and backend == "workers" and n_envs < max(sizes):
+            if waits and backend.chooses_workers and n_envs < max(sizes):
                 continue
             most = min(usable_cores(), n_envs)
-            for workers in {1, most} if backend == "workers" and not waits else {most}:
-                layouts.append(Layout(backend, workers if backend == "workers" else 1, n_envs, steps))
+            counts = {most} if waits else {1, most}
+            for workers in counts if backend.chooses_workers else {1}:
+                layouts.append(Layout(backend, workers, n_envs, steps))
     return layouts
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from mission_gym.backends.vec import make_vec
 from mission_gym.bench.burn import Burn, loop_plainly, measure_spins_per_us
 from mission_gym.bench.contest import Row
 from mission_gym.data import EnvSpec, Weights
@@ -36,7 +37,6 @@ from mission_gym.rollout.first_ready import SERVICE as SEGMENT_SERVICE
 from mission_gym.rollout.first_ready import FirstReadyCollector
 from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_shared
 from mission_gym.run.environment import choose_acting_rows, count_waiting_groups
-from mission_gym.vector.api import make_vec
 from mission_gym.vector.workers import WorkersVec
 
 _REPEATS = 3
@@ -122,7 +122,7 @@ def _measure_case(case: Case, spins_per_us: float, seconds: float) -> list[Row]:
                 contestants[f"{name} with policy"] = partial(
                     _act_and_step, step, spec, weights, case.num_envs
                 )
-        ours: Any = stack.enter_context(_closing(make_vec(factories)))
+        ours: Any = stack.enter_context(_closing(make_vec(factories, autoreset_mode="same_step")))
         ours.reset(seed=0)
         contestants["stepping"] = partial(_step, ours.step, case.num_envs)
         contestants["limit"] = partial(_measure_limit, case, spins_per_us)
@@ -329,7 +329,7 @@ def _measure_memory() -> Row:
     with _closing(make_vec("CartPole-v1", 8, backend="workers", num_workers=2)) as vec:
         vec.reset(seed=0)
         _step(vec.step, 8, 0.2)
-        sizes = [_read_pss_mb(pid) for pid in vec.inner.crew.pids()]
+        sizes = [_read_pss_mb(pid) for pid in vec.inner.pids()]
     known = [size for size in sizes if size is not None]
     return {
         "case": "memory of a CartPole worker", "ours": max(known) if known else None, "peers": {},

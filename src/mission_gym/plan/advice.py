@@ -12,7 +12,7 @@ from mission_gym.plan.sheet import check_memory
 from mission_gym.plan.tuner import Say, make_plan_key, tune_environment
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.run.assemble import one_blas_thread, settle
-from mission_gym.run.environment import open_environment
+from mission_gym.run.environment import Environment, open_environment
 
 _TOTALS = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
 
@@ -22,7 +22,7 @@ def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = Fals
     resolved = choose_profile(resolved)
     first, _ = finish(fix_envs(resolved))
     environment = open_environment(first.config, dict(first.config.env.env_kwargs))
-    check_memory(settle(first, environment.spec).config, environment.spec)
+    check_memory(settle(first, environment.spec).config, environment.backend, environment.spec)
     key = make_plan_key(resolved, environment.spec)
     entry = read_plan(key)
     kept = bool(entry and not retune and not entry.get("missed") and entry.get("budget_s", 0.0) >= budget_s)
@@ -35,6 +35,7 @@ def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = Fals
     return {
         "env_id": resolved.config.env.env_id,
         "backend": layout["backend"],
+        "how": _describe(environment, layout),
         "n_envs": layout["n_envs"],
         "num_workers": layout["num_workers"],
         "n_steps_per_env": layout["n_steps_per_env"],
@@ -46,8 +47,14 @@ def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = Fals
         "memory_bytes": entry["memory_bytes"],
         "reasons": entry["reasons"],
         "changes": entry["changes"],
-        "scaling": entry["scaling"],
+        "scaling": [point | {"how": _describe(environment, point)} for point in entry["scaling"]],
         "measured": entry["measured"],
         "spent_s": entry["spent_s"],
         "cached": kept,
     }
+
+
+def _describe(environment: Environment, plan: dict[str, Any]) -> str:
+    """Where environments run, for people: `workers, 3 workers`."""
+    workers = environment.backends[plan["backend"]].name_workers(plan["num_workers"])
+    return f"{plan['backend']}{workers and f', {workers}'}"

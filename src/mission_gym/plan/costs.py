@@ -20,7 +20,6 @@ from mission_gym.plan.sheet import prime_steps
 from mission_gym.rollout.collector import clear_block, make_block
 from mission_gym.run.assemble import make_collector, make_learner, make_loaded_policy
 from mission_gym.run.environment import Environment, training_seeds
-from mission_gym.vector.workers import WorkersVec
 
 _NO_LEARNING = StepSettings(0.0, 0.2, 0.0, 0.5, 0.5, True)
 _ENOUGH_TRANSITIONS = 2048  # of a block that an update is timed on
@@ -124,7 +123,7 @@ def measure_collect(
             clear_block(block)
             taken.append(_time(lambda: collector.fill(block, len(taken) + 1, _never)))
         collect_s = median(taken) / (block.num_steps * block.num_rows)
-        return collect_s, _weigh_workers(vec.crew.pids()) if isinstance(vec, WorkersVec) else None
+        return collect_s, _weigh_workers(vec.pids())
 
 
 def rehearse(config: Config, environment: Environment, seconds: float) -> float:
@@ -150,7 +149,10 @@ def rehearse(config: Config, environment: Environment, seconds: float) -> float:
 
 
 def _weigh_workers(pids: list[int]) -> int | None:
-    """Mean bytes of these processes, with their part of what they share; None where that is not told."""
+    """Mean bytes of these processes, with their part of what they share; None of none, or where nobody
+    tells."""
+    if not pids:
+        return None
     try:
         return round(fmean(psutil.Process(pid).memory_full_info().pss for pid in pids))
     except (psutil.Error, AttributeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mission_gym.backends.record import Backend
 from mission_gym.config.schema import Config
 from mission_gym.data import Fact
 from mission_gym.procs import usable_cores
@@ -11,16 +12,16 @@ from mission_gym.procs import usable_cores
 _MAX_MOVE = 0.3
 
 
-def choose_overlap(config: Config) -> Fact:
+def choose_overlap(config: Config, backend: Backend) -> Fact:
     """`on` where the two phases use different resources and an update moves the policy little."""
-    backend, device = config.vector.vector, config.compute.device
+    device = config.compute.device
     if config.vector.blocks == "first_ready":
         return Fact("overlap", "off", "segments of first-ready rollouts go on beside updates already")
-    if backend == "threads":
+    if backend.for_waiting:
         reason = "environments wait while the learner computes"
     elif device != "cpu":
         reason = f"environments use the CPU while the learner uses {device}"
-    elif config.run.algo == "dqn" and backend == "workers" and has_spare_core(config):
+    elif config.run.algo == "dqn" and backend.chooses_workers and has_spare_core(config):
         reason = "the workers leave a core to the learner, and a rollout is too short to wait for"
     else:
         return Fact("overlap", "off", "collecting and learning share the CPU; side by side gains nothing")
@@ -46,7 +47,7 @@ def has_spare_core(config: Config) -> bool:
     return config.compute.acting == "numpy" and workers + threads <= usable_cores()
 
 
-def explain_overlap(config: Config) -> Fact:
+def explain_overlap(config: Config, backend: Backend) -> Fact:
     """The fact of a plan, from a settled config."""
-    chosen, wanted = choose_overlap(config), config.compute.overlap
+    chosen, wanted = choose_overlap(config, backend), config.compute.overlap
     return chosen if chosen.value == wanted else Fact("overlap", wanted, "as asked for")

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import psutil
 
+from mission_gym.backends.record import Backend
 from mission_gym.check.devices import free_device_bytes
 from mission_gym.config.layers import read_presets
 from mission_gym.config.schema import Config
@@ -37,14 +38,14 @@ def prime_steps(config: Config) -> int:
     return min(config.algorithm.n_steps_per_env, max(4, -(-_PRIME_STEPS // config.vector.n_envs)))
 
 
-def check_memory(config: Config, spec: EnvSpec, env: EnvFacts | None = None) -> int:
+def check_memory(config: Config, backend: Backend, spec: EnvSpec, env: EnvFacts | None = None) -> int:
     """Predict the bytes of a run; ConfigError, with the nearest plan that fits, if that is not free.
 
     env: what was measured of the environment; without it, one that weighs little.
     """
     assert isinstance(config.vector.num_workers, int)
     layout = Layout(
-        config.vector.vector,
+        backend,
         config.vector.num_workers,
         config.vector.n_envs,
         config.algorithm.n_steps_per_env,
@@ -52,7 +53,7 @@ def check_memory(config: Config, spec: EnvSpec, env: EnvFacts | None = None) -> 
     own, learning = psutil.Process().memory_info().rss, 20 * _num_parameters(config, spec)
     wishes = Wishes(
         layout,
-        (layout.backend,),
+        (backend,),
         step_bytes=step_bytes(config, spec),
         block_copies=count_copies(config),
         base_bytes=max(own, _TORCH_BYTES) + learning,
@@ -166,6 +167,7 @@ def measure_collect_s(collector: BlockCollector, learner: Learner, num_steps: in
 
 def make_plan(
     config: Config,
+    backend: Backend,
     spec: EnvSpec,
     memory_bytes: int,
     predicted_fps: float | None,
@@ -189,13 +191,13 @@ def make_plan(
     held = "blocks, replay" if config.run.algo == "dqn" else "blocks"
     facts = [
         Fact("environment", config.env.env_id, describe_spaces(spec)),
-        Fact("environments", f"{config.vector.n_envs}", _describe_backend(config)),
+        Fact("environments", f"{config.vector.n_envs}", _describe_backend(config, backend)),
         Fact("rollout", f"{rollout}", _describe_rollout(config)),
         *(dqn_facts(config, spec) if config.run.algo == "dqn" else _ppo_facts(config)),
         Fact("updates", f"{total // rollout}", f"{total:,} steps"),
         Fact("network", network, f"{shape}, acting with {compute.acting}"),
         Fact("learner", compute.device, explain(config, spec)),
-        explain_overlap(config),
+        explain_overlap(config, backend),
         Fact(
             "evaluations",
             f"{num_evals}",
@@ -230,9 +232,9 @@ def judge_preset(preset: str | None, total: int, fps: float, cores: int) -> list
     ]
 
 
-def _describe_backend(config: Config) -> str:
-    workers = f", {config.vector.num_workers} workers" if config.vector.vector == "workers" else ""
-    return f"{config.vector.vector} backend{workers}"
+def _describe_backend(config: Config, backend: Backend) -> str:
+    workers = backend.name_workers(int(config.vector.num_workers))
+    return f"{backend.name} backend{workers and f', {workers}'}"
 
 
 def _describe_rollout(config: Config) -> str:

@@ -35,12 +35,11 @@ from mission_gym.plan.wishes import (
     layout_values,
     list_learning,
     make_wishes,
-    place,
     size_paths,
 )
 from mission_gym.procs import read_machine
 from mission_gym.run.assemble import make_learner, settle
-from mission_gym.run.environment import Environment
+from mission_gym.run.environment import Environment, place
 from mission_gym.run.versions import versions
 
 Say = Callable[[str], None]
@@ -163,7 +162,9 @@ class _Tuner:
         machine, own = read_machine(), psutil.Process().memory_info().rss
         # What this process has taken already is counted as needed, and so is free to it.
         self._machine = replace(machine, memory_free_bytes=machine.memory_free_bytes + own)
-        held = Layout(**earlier["layout"]) if earlier and "layout" in earlier else None
+        held = None
+        if earlier and (kept := earlier.get("layout")) and kept["backend"] in environment.backends:
+            held = Layout(**kept | {"backend": environment.backends[kept["backend"]]})
         self._weights = make_learner(self._ruled, self._spec).weights()
         self._wishes = make_wishes(resolved, self._ruled, environment, held)
         self._ways = list(list_learning(resolved.config, self._ruled, self._spec, self._machine))
@@ -189,7 +190,7 @@ class _Tuner:
     def _measure_facts(self) -> Facts:
         """The environment, the fixed rules' own way to learn, and acting."""
         wishes, env = self._wishes, EnvFacts(1e-6)
-        if self._environment.backend != "batched":
+        if not self._environment.backend.own_vector_form:
             self._say("timing the environment, alone and on every core")
             env = measure_env(
                 self._environment.factory,
@@ -198,8 +199,9 @@ class _Tuner:
                 min(max(self._budget_s / 20, 0.1), 0.5),
                 timeout_s=max(2.0, 0.6 * self._budget_s),
             )
-            if env.waits and self._resolved.config.vector.vector == "auto" and wishes.open_workers:
-                wishes = replace(wishes, backends=(*wishes.backends, "threads"))
+            if env.waits and wishes.open_workers:
+                waiting = (each for each in self._environment.rivals if each.for_waiting)
+                wishes = replace(wishes, backends=(*wishes.backends, *waiting))
         act = measure_act(self._ruled, self._spec, self._weights)
         return Facts(self._machine, env, act, (self._time_update(*self._ways[0]),), wishes)
 
@@ -234,7 +236,7 @@ class _Tuner:
         if worker_bytes is not None:
             own = worker_bytes - env.memory_bytes * layout.n_envs // layout.num_workers
             env = replace(env, worker_bytes=max(own, 0))
-        if layout.backend == "batched":
+        if layout.backend.own_vector_form:
             env = replace(env, step_s=collect_s)
         return replace(facts, env=env, trials=(*facts.trials, Trial(layout, collect_s)))
 
@@ -258,7 +260,7 @@ class _Tuner:
         ]
         return {
             "values": values,
-            "layout": asdict(choice.layout),
+            "layout": choice.layout.document(),
             "update": asdict(choice.update),
             "steps_per_s": rate,
             "memory_bytes": choice.memory_bytes,
@@ -269,7 +271,7 @@ class _Tuner:
                 "env": asdict(facts.env),
                 "act": asdict(facts.act),
                 "updates": [asdict(each) for each in facts.updates],
-                "trials": [asdict(each) for each in facts.trials],
+                "trials": [each.document() for each in facts.trials],
                 "rehearsed": rehearsed,
             },
             "budget_s": self._budget_s,
@@ -292,7 +294,7 @@ def _guess_rate(resolved: Resolved, environment: Environment) -> float | None:
     if not may_plan(resolved.config):
         return None
     step_s = environment.step_s or 0.0
-    if environment.backend == "serial":
+    if environment.backend.runs_here and not environment.backend.own_vector_form:
         with suppress(MissionGymError):  # the run itself tells what fails
             step_s = time_steps(environment.factory, environment.spec, LOOK_S).step_s
     if RUN_SHARE * resolved.config.run.timesteps * (step_s + _SLOWEST_UPDATE_S) < RUN_LEAST_S:

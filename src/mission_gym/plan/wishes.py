@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import psutil
 
+from mission_gym.backends.record import Backend
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec
@@ -46,21 +46,14 @@ def apply(resolved: Resolved, values: dict[str, Any]) -> Resolved:
     return resolved.with_values(changed, "plan")
 
 
-def place(environment: Environment, config: Config) -> Environment:
-    """The environment on the backend of a settled config."""
-    assert isinstance(config.vector.num_workers, int)
-    return replace(environment, backend=config.vector.vector, num_workers=config.vector.num_workers)
-
-
 def make_wishes(
     resolved: Resolved, ruled: Config, environment: Environment, held: Layout | None = None
 ) -> Wishes:
     """What this config fixes and leaves open."""
     given, spec = resolved.config, environment.spec
-    layout = layout_of(ruled)
-    backends: tuple[str, ...] = (layout.backend,)
-    if given.vector.vector == "auto" and layout.backend == "serial":
-        backends = ("serial", "workers")
+    layout = layout_of(ruled, environment.backends[ruled.vector.vector])
+    others = (each for each in environment.rivals if not each.for_waiting)
+    backends = tuple(dict.fromkeys((layout.backend, *others)))
     open_workers = given.vector.num_workers == "auto"
     base_bytes = int(psutil.Process().memory_info().rss)
     batch: int | None = None
@@ -80,7 +73,7 @@ def make_wishes(
         backends=backends,
         held=held,
         batch_size=batch,
-        overlapped=find_overlapped(ruled, given),
+        overlapped=find_overlapped(ruled, given, environment.backends.values()),
         cores_at_once=cores_at_once,
         open_envs=is_open(resolved, envs),
         open_steps=not resolved.explicit(steps),
@@ -93,11 +86,11 @@ def make_wishes(
     )
 
 
-def layout_of(config: Config) -> Layout:
+def layout_of(config: Config, backend: Backend) -> Layout:
     """The layout of a settled config."""
     assert isinstance(config.vector.num_workers, int)
     num_steps = config.algorithm.n_steps_per_env
-    return Layout(config.vector.vector, config.vector.num_workers, config.vector.n_envs, num_steps)
+    return Layout(backend, config.vector.num_workers, config.vector.n_envs, num_steps)
 
 
 def layout_values(layout: Layout, given: Config) -> dict[str, Any]:
@@ -105,7 +98,7 @@ def layout_values(layout: Layout, given: Config) -> dict[str, Any]:
     sizes = (layout.n_envs, layout.n_steps_per_env)
     values: dict[str, Any] = dict(zip(size_paths(given), sizes, strict=True))
     if given.vector.vector == "auto":
-        values["vector.vector"] = layout.backend
+        values["vector.vector"] = layout.backend.name
     if given.vector.num_workers == "auto":
         values["vector.num_workers"] = layout.num_workers
     return values
@@ -127,19 +120,20 @@ def list_learning(
                 yield way, threads
 
 
-def find_overlapped(ruled: Config, given: Config) -> frozenset[tuple[str, str]]:
+def find_overlapped(ruled: Config, given: Config, backends: Iterable[Backend]) -> frozenset[tuple[str, str]]:
     """The backends and devices with which collecting and learning run at once, however many workers there
     are; `cores_at_once` is for the rest."""
     pairs, no_spare = set(), usable_cores()
-    for backend in ("serial", "workers", "threads", "batched"):
+    for backend in backends:
         for device in ("cpu", "cuda", "mps"):
-            vector = ruled.vector.model_copy(update={"vector": backend, "num_workers": no_spare})
+            vector = ruled.vector.model_copy(update={"vector": backend.name, "num_workers": no_spare})
             compute = ruled.compute.model_copy(update={"device": device})
             wanted: str = given.compute.overlap
             if wanted == "auto":
-                wanted = choose_overlap(ruled.model_copy(update={"vector": vector, "compute": compute})).value
+                placed = ruled.model_copy(update={"vector": vector, "compute": compute})
+                wanted = choose_overlap(placed, backend).value
             if wanted == "on":
-                pairs.add((backend, device))
+                pairs.add((backend.name, device))
     return frozenset(pairs)
 
 

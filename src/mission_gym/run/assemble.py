@@ -12,6 +12,7 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
+from mission_gym.backends import load_backend
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import find_unused
 from mission_gym.config.schema import Config
@@ -33,14 +34,13 @@ from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, c
 from mission_gym.run.assemble_dqn import Learner, find_misfits, has_analytic, make_dqn_learner
 from mission_gym.run.environment import (
     Environment,
-    SeedOf,
-    Vector,
     choose_acting_rows,
     choose_backend,
     choose_num_workers,
     count_groups,
 )
 from mission_gym.streams import torch_seed
+from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.workers import WorkersVec
 
 # Below this many multiply-adds forward in a minibatch, a second thread gives little or costs more than that.
@@ -58,7 +58,7 @@ def make_collector(
     rows = config.compute.acting_rows
     num_blocks = 2 if config.compute.overlap == "on" else 1
     assert isinstance(rows, int)
-    if environment.backend in ("workers", "threads") and config.compute.acting == "numpy":
+    if environment.backend.acts_itself and config.compute.acting == "numpy":
         first_ready = config.vector.blocks == "first_ready"
         setup = CollectSetup(policy_spec(config, spec), config.run.seed, rows, num_steps, num_blocks)
         vec = environment.make_vector(
@@ -77,7 +77,7 @@ def make_collector(
         return vec, remote, list(remote.blocks)
     policy, seed = make_policy(config, spec), config.run.seed
     collector: BlockCollector
-    if environment.backend == "workers" and rows < num_envs:
+    if environment.backend.chooses_workers and rows < num_envs:
         vec = environment.make_vector(num_envs, seed_of, unit=rows, first_ready=True)
         assert isinstance(vec, WorkersVec)
         collector = ReadyCollector(vec, policy, spec, seed, rows)
@@ -92,9 +92,11 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
     this run would not use."""
     if resolved.config.vector.vector == "auto":
         resolved = resolved.with_values({"vector.vector": choose_backend(resolved.config)}, "plan")
+    backend = load_backend(resolved.config.vector.vector)
     is_mlp = policy_spec(resolved.config, spec).is_mlp
     problems = find_unused(
         resolved,
+        backend,
         has_vector_leaves=any(leaf.kind == "vector" for leaf in spec.leaves),
         has_box_actions=spec.action.kind == "box",
         acts_with_torch=resolved.config.compute.acting == "torch" or not is_mlp,
@@ -128,15 +130,17 @@ def settle(resolved: Resolved, spec: EnvSpec) -> Resolved:
     if problems:
         raise ConfigError(problems)
     if config.vector.num_workers == "auto":
-        chosen["vector.num_workers"] = choose_num_workers(config, config.vector.vector)
+        chosen["vector.num_workers"] = choose_num_workers(config, backend)
     acting = config.compute.acting
     if acting == "auto":
         acting = chosen["compute.acting"] = "numpy" if is_mlp else "torch"
     if config.compute.acting_rows == "auto":
-        chosen["compute.acting_rows"] = choose_acting_rows(config.vector.n_envs, count_groups(config))
+        chosen["compute.acting_rows"] = choose_acting_rows(
+            config.vector.n_envs, count_groups(config, backend)
+        )
     resolved = _settle_way(resolved.with_values(chosen, "plan"), ways, spec)
     if config.compute.overlap == "auto":
-        overlap = choose_overlap(resolved.config).value
+        overlap = choose_overlap(resolved.config, backend).value
         resolved = resolved.with_values({"compute.overlap": overlap}, "plan")
     return resolved
 

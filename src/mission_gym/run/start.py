@@ -32,10 +32,10 @@ from mission_gym.plan.sheet import (
 )
 from mission_gym.plan.tuner import LOOK_S, Tuned, may_plan, tune_run
 from mission_gym.plan.ways import find_measured
-from mission_gym.plan.wishes import fix_envs, place
+from mission_gym.plan.wishes import fix_envs
 from mission_gym.procs import usable_cores
 from mission_gym.run.assemble import make_learner, one_blas_thread, settle
-from mission_gym.run.environment import EVALUATION_STEPS, Environment, EnvSource, open_environment
+from mission_gym.run.environment import EVALUATION_STEPS, Environment, EnvSource, open_environment, place
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.snapshot import learned_steps
@@ -55,7 +55,7 @@ def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) 
     first, _ = finish(fix_envs(resolved))  # refuses before anything is measured
     look_s = LOOK_S if may_plan(first.config) else 0.0
     environment = open_environment(first.config, dict(first.config.env.env_kwargs), source, look_s=look_s)
-    check_memory(settle(first, environment.spec).config, environment.spec)
+    check_memory(settle(first, environment.spec).config, environment.backend, environment.spec)
 
     def say(message: str) -> None:
         listener({"event": "note", "message": message})
@@ -93,7 +93,7 @@ def begin(
     check_outcome(config, environment)
     tuning = tuned.entry if tuned else None
     measured = EnvFacts(**tuning["measured"]["env"]) if tuning else None
-    memory = check_memory(config, environment.spec, measured)
+    memory = check_memory(config, environment.backend, environment.spec, measured)
     make_learner(config, environment.spec)  # a network that can't be built is refused here
     if environment.limited() is not environment and config.evaluation.eval_freq:
         notes = [*notes, f"no step limit is known; evaluations cut episodes at {EVALUATION_STEPS:,} steps"]
@@ -140,7 +140,8 @@ def _prepare(
     fps = tuning["steps_per_s"] if tuning else predict_fps(config, collect_s, gradient_s)
     if config.compute.device == "cpu":
         notes = [*notes, *judge_preset(preset, config.run.timesteps - start, fps, usable_cores())]
-    plan = make_plan(config, spec, memory, fps, notes, start, tuning["reasons"] if tuning else [])
+    reasons = tuning["reasons"] if tuning else []
+    plan = make_plan(config, session.environment.backend, spec, memory, fps, notes, start, reasons)
     document = asdict(plan) | {"versions": versions(), "signature": spec.signature, "tuning": tuning}
     measured = {"collect_s_per_step": collect_s, "gradient_step_s": gradient_s}
     document |= {"measured": measured | {"ways_to_learn": find_measured(config, spec)}}

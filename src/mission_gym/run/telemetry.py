@@ -13,6 +13,7 @@ from operator import or_
 from types import TracebackType
 from typing import Any, Self
 
+from mission_gym.backends import load_backend
 from mission_gym.clock import PhaseClock
 from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec, Phases, Progress, Span
@@ -25,7 +26,6 @@ from mission_gym.pipeline.loop import Learner
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.collector import BlockCollector
 from mission_gym.run.assemble import policy_spec
-from mission_gym.vector.workers import WorkersVec
 
 _NUM_UPDATES = 20  # of a timeline
 _NUM_TIMELINES = 20  # in a run, about
@@ -39,8 +39,7 @@ class Telemetry:
     def __init__(self, config: Config, spec: EnvSpec, collector: BlockCollector, learner: Learner) -> None:
         self.clock = PhaseClock("main")
         self._config, self._spec, self._collector, self._learner = config, spec, collector, learner
-        pids = collector.vec.crew.pids if isinstance(collector.vec, WorkersVec) else tuple
-        self.sampler = Sampler(pids, _make_probes(config.compute.device))
+        self.sampler = Sampler(collector.vec.pids, _make_probes(config.compute.device))
         self._every = max(1, config.run.timesteps // config.rollout_size // _NUM_TIMELINES)
         self._updates: deque[tuple[int, list[Span]]] = deque(maxlen=_NUM_UPDATES)
         self._row, self._total = Phases(), Phases()
@@ -117,9 +116,9 @@ def make_facts(config: Config, spec: EnvSpec, learner: Learner) -> Facts:
     algo, vector, compute, evaluation = config.algorithm, config.vector, config.compute, config.evaluation
     weights = {name: array for name, array in learner.weights().arrays.items() if name.endswith("weight")}
     num_parameters = sum(array.size for array in weights.values())
-    is_mlp = policy_spec(config, spec).is_mlp
+    is_mlp, backend = policy_spec(config, spec).is_mlp, load_backend(vector.vector)
     return Facts(
-        backend=vector.vector,
+        backend=backend,
         num_workers=int(vector.num_workers),
         n_envs=vector.n_envs,
         n_steps_per_env=algo.n_steps_per_env,
@@ -131,8 +130,7 @@ def make_facts(config: Config, spec: EnvSpec, learner: Learner) -> Facts:
         eval_freq=int(evaluation.eval_freq),
         eval_episodes=evaluation.eval_episodes,
         checkpoint_freq=int(config.checkpoints.checkpoint_freq),
-        env_cpu_is_known=vector.vector == "serial"
-        or (vector.vector in ("workers", "threads") and compute.acting == "numpy"),
+        env_cpu_is_known=backend.cpu_is_known and (backend.runs_here or compute.acting == "numpy"),
         # Two for each product of a pass forward, four for the one backward; DQN makes two or three forward.
         flops_per_sample=_passes(config) * num_parameters if is_mlp else None,
         matmul_flops_per_s=measure_matmul_flops_per_s(compute.device),

@@ -1,0 +1,34 @@
+"""Environments in several processes, some in each: for those that compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mission_gym.backends.record import Backend, Source
+from mission_gym.data import EnvSpec
+from mission_gym.vector.base import SeedOf, Vector
+from mission_gym.vector.probing import probe_in_worker
+from mission_gym.vector.workers import WorkersVec
+
+
+def look_in_child(
+    source: Source, measure_s: float = 0.0, *, bare: bool = False
+) -> tuple[EnvSpec, float | None]:
+    """Look at the environment in a process of its own: one that crashes or hangs harms nobody."""
+    return probe_in_worker(source.first, source.env_id, measure_s, bare=bare)
+
+
+def _make_vector(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **options: Any) -> Vector:
+    return WorkersVec(
+        source.factory,
+        spec,
+        num_envs,
+        seed_of,
+        num_workers=source.num_workers,
+        limits=source.limits,
+        log=source.log,
+        **options,
+    )
+
+
+BACKEND = Backend("workers", look_in_child, _make_vector, user_code="child", processes=None, acts_itself=True)
