@@ -10,7 +10,6 @@ from typing import Any
 from gymnasium.vector import AutoresetMode
 
 from mission_gym.backends import BACKENDS, load_backend
-from mission_gym.backends.batched import find_factory
 from mission_gym.backends.record import Backend, Source
 from mission_gym.backends.workers import look_in_child
 from mission_gym.env.factory import EnvRequest, Factory, VectorEnv, make_factory
@@ -99,6 +98,8 @@ def _choose(num_envs: int, step_s: float | None) -> Backend:
 
 
 def _make_own_form(source: Source, num_envs: int, mode: AutoresetMode | None) -> VectorEnv:
+    from mission_gym.backends.batched import find_factory
+
     made = find_factory(source)(num_envs)
     declared = made.metadata.get("autoreset_mode")
     if mode is not None and mode != declared:

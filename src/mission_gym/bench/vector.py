@@ -27,6 +27,7 @@ import numpy as np
 from mission_gym.backends.vec import make_vec
 from mission_gym.bench.burn import Burn, loop_plainly, measure_spins_per_us
 from mission_gym.bench.contest import Row
+from mission_gym.bench.startup import measure_start
 from mission_gym.data import EnvSpec, Weights
 from mission_gym.env.probe import probe
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
@@ -95,16 +96,18 @@ class VectorGrid:
     cases: tuple[Case, ...] = SHORT
     seconds: float = 0.6
     waiting_envs: int = 256
+    starts: int = 3
 
 
 def measure_vector(grid: VectorGrid) -> list[Row]:
-    """Up to three rows for each case, then the waiting environments and the memory of a worker."""
+    """Up to three rows for each case, then waiting environments, the memory of a worker, the start."""
     spins_per_us = measure_spins_per_us()
     rows: list[Row] = []
     for number, case in enumerate(grid.cases, 1):
         print(f"[{number}/{len(grid.cases)}] {case}", file=sys.stderr)
         rows += _measure_case(case, spins_per_us, grid.seconds)
-    return [*rows, *_measure_waiting(grid.waiting_envs), _measure_memory()]
+    rows += [*_measure_waiting(grid.waiting_envs), _measure_memory()]
+    return [*rows, measure_start(grid.starts)]
 
 
 def _measure_case(case: Case, spins_per_us: float, seconds: float) -> list[Row]:
