@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ LEVELS = [
     {"vector", "policy"},
     {"rollout"},
     {"check"},  # below what may be broken where it looks: no learner, no run, no plan
+    {"backends"},
     {"learner"},
     {"algorithms"},
     {"pipeline"},
@@ -44,6 +46,22 @@ SIDEWAYS = {
 }
 DISK_BANK = {"store", "fleet", "report"}  # import only store and below, and never torch
 TORCH_ROOMS = {"policy", "learner", "algorithms", "pipeline", "check", "plan", "run", "bench"}
+# Tables of what varies: nobody else asks by name. table -> (folders that may, rooms that may load records).
+TABLES = {
+    "mission_gym.algorithms:ALGORITHMS": ({"algorithms"}, {"algorithms", "run", "api", "cli", "bench"}),
+    "mission_gym.backends:BACKENDS": ({"backends", "vector"}, {"backends", "run", "api", "cli", "bench"}),
+}
+NAMES_ALLOWED: dict[str, set[str] | None] = {  # room or file -> homonyms there; None: all names
+    "bench": None,  # contests name what they compare
+    "scripts": None,
+    "config/schema.py": None,  # the choices of a field are data
+    "cli/training.py": {"workers"},  # --subproc is another word for it
+    "check/machine.py": {"threads"},  # of the learner: a finding's name
+    "monitor/alarms.py": {"workers"},  # a kind of alarm
+    "run/tune.py": {"threads"},  # of the learner: compute.threads
+    "plan/tuner.py": {"threads"},
+    "report/scaling.py": {"threads"},
+}
 LONG_FILES: dict[str, str] = {}  # path -> why it may pass 400 lines
 
 
@@ -133,6 +151,39 @@ def test_report_gives_views_and_neither_writes_nor_prints(path: Path) -> None:
     assert not called & forbidden
 
 
+def literals_of(path: Path) -> set[str]:
+    return {
+        node.value
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_nobody_asks_by_name(table: str) -> None:
+    """No string equal to a name of the table outside its folders; sentences are longer than a name."""
+    module, _, attribute = table.partition(":")
+    names = set(getattr(importlib.import_module(module), attribute))
+    folders, _ = TABLES[table]
+    for path in modules():
+        room, place = room_of(path), str(path.relative_to(SOURCE))
+        allowed = NAMES_ALLOWED.get(place, NAMES_ALLOWED.get(room, set()))
+        if room not in folders and allowed is not None:
+            found = names & literals_of(path) - allowed
+            assert not found, f"{place}: {sorted(found)}; ask the record for a fact instead of the name"
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_few_rooms_load_records(table: str) -> None:
+    """The others are handed records; the type of a record anybody above may name."""
+    module, (_, loaders) = table.partition(":")[0], TABLES[table]
+    for path in modules():
+        if room_of(path) in loaders | {"__init__"}:
+            continue
+        loaded = {name for name in imports_of(path) if f"{name}.".startswith(f"{module}.")}
+        assert all(name.startswith(f"{module}.record.") for name in loaded), f"{path} loads {loaded}"
+
+
 def test_no_file_is_long_without_a_reason() -> None:
     long = {str(path.relative_to(SOURCE)) for path in modules() if len(path.read_text().splitlines()) > 400}
     assert long == set(LONG_FILES)
@@ -142,7 +193,7 @@ def test_no_file_is_long_without_a_reason() -> None:
     ("module", "forbidden"),
     [
         ("mission_gym", {"torch", "numba"}),
-        ("mission_gym.vector.api", {"torch", "numba"}),
+        ("mission_gym.backends.vec", {"torch", "numba"}),
         ("mission_gym.rollout.collector", {"torch"}),
         ("mission_gym.policy", {"torch"}),
         ("mission_gym.store.resolve", {"torch", "numba"}),

@@ -18,8 +18,8 @@ if sys.argv[1:2] != ["doctor"] or Path(sys.argv[0]).stem not in ("mission-gym", 
 
 if TYPE_CHECKING:
     from mission_gym.api import Run, iterate, load, train
+    from mission_gym.backends.vec import make_vec
     from mission_gym.config.sizes import choose_batch_size, pick_batch_size
-    from mission_gym.vector.api import make_vec
 
 _HOMES = {
     "choose_batch_size": "mission_gym.config.sizes",
@@ -28,7 +28,7 @@ _HOMES = {
     "iterate": "mission_gym.api",
     "load": "mission_gym.api",
     "train": "mission_gym.api",
-    "make_vec": "mission_gym.vector.api",
+    "make_vec": "mission_gym.backends.vec",
 }
 
 __all__ = [

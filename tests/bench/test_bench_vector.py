@@ -7,8 +7,12 @@ from mission_gym.bench.vector import FULL, SHORT, Case, VectorGrid, measure_vect
 
 
 def test_every_contestant_runs() -> None:
-    grid = VectorGrid(cases=(Case(10, num_envs=2, jitter=True, reset_steps=1),), seconds=0.02, waiting_envs=2)
-    stepping, collecting, first_ready, *waiting, memory = measure_vector(grid)
+    case = Case(10, num_envs=2, jitter=True, reset_steps=1)
+    grid = VectorGrid(cases=(case,), seconds=0.02, waiting_envs=2, starts=1)
+    stepping, collecting, first_ready, *waiting, memory, start = measure_vector(grid)
+    assert start["unit"] == "s"
+    assert start["ours"] > 0
+    assert list(start["peers"]) == ["gymnasium async"]
     for row in (stepping, collecting, first_ready):
         assert row["ours"] > 0
         assert row["limit"] > 0

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mission_gym.backends import load_backend
 from mission_gym.config.layers import format_config
 from mission_gym.config.rules import find_unused, finish
 from mission_gym.errors import ConfigError
@@ -130,8 +131,10 @@ def test_finish_is_total_and_stable(n_envs: int, n_steps: int, timesteps: int, b
 def unused(
     flags: dict[str, Any], *, vectors: bool = True, box: bool = True, torch: bool = False
 ) -> list[str]:
+    backend = load_backend(flags.get("vector", "serial"))
+    resolved = resolve("Env-v0", flags)
     return find_unused(
-        resolve("Env-v0", flags), has_vector_leaves=vectors, has_box_actions=box, acts_with_torch=torch
+        resolved, backend, has_vector_leaves=vectors, has_box_actions=box, acts_with_torch=torch
     )
 
 

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
+from mission_gym.backends import load_backend
 from mission_gym.data import Phases
 from mission_gym.monitor.accounting import phase_metrics
 from mission_gym.monitor.verdict import Facts, Verdict, judge
 from mission_gym.run.config import schema
 
 FACTS = Facts(
-    backend="serial", num_workers=1, n_envs=8, n_steps_per_env=128, cores=4, device="cpu", batch_size=64,
-    n_epochs=10, num_parameters=9_000, eval_freq=20_000, eval_episodes=20, checkpoint_freq=10_000,
-    env_cpu_is_known=True,
+    backend=load_backend("serial"), num_workers=1, n_envs=8, n_steps_per_env=128, cores=4, device="cpu",
+    batch_size=64, n_epochs=10, num_parameters=9_000, eval_freq=20_000, eval_episodes=20,
+    checkpoint_freq=10_000, env_cpu_is_known=True,
 )  # fmt: skip
 MACHINE = {"machine/cpu": 0.4, "machine/own_cores": 1.0, "machine/memory_use_max": 0.3}
 
@@ -31,6 +32,8 @@ def phases(
 
 
 def verdict(times: dict[str, float], machine: dict[str, float] = MACHINE, **facts: Any) -> Verdict:
+    if "backend" in facts:
+        facts["backend"] = load_backend(facts["backend"])
     found = judge(times, machine, replace(FACTS, **facts))
     assert found is not None
     return found

@@ -6,14 +6,16 @@ from itertools import product
 import pytest
 
 from machines import GB, machine
+from mission_gym.backends import load_backend
 from mission_gym.errors import ConfigError
 from mission_gym.plan.facts import ActCost, EnvFacts, Facts, Layout, Trial, UpdateCost, Wishes
 from mission_gym.plan.model import fits, model_collect_s, predict_collect_s, predict_memory, predict_rate
 from mission_gym.plan.planner import choose, choose_update, list_layouts, shortlist
 from mission_gym.procs import MachineFacts
 
+SERIAL, WORKERS, THREADS = map(load_backend, ("serial", "workers", "threads"))
 NUMPY = UpdateCost("cpu", "numpy", 1, 20e-6)
-OURS = Wishes(Layout("workers", 2, 8, 128), ("workers",), open_envs=True)
+OURS = Wishes(Layout(WORKERS, 2, 8, 128), (WORKERS,), open_envs=True)
 
 
 def facts(
@@ -47,7 +49,7 @@ ENVS = {
 @pytest.mark.parametrize(("of", "env"), list(product(MACHINES, ENVS)))
 @pytest.mark.parametrize("gamma", [0.9, 0.99])
 def test_learning_stays_comparable_and_everything_fits(of: str, env: str, gamma: float) -> None:
-    wishes = replace(OURS, backends=("workers", "threads"), trace_decay=0.95 * gamma)
+    wishes = replace(OURS, backends=(WORKERS, THREADS), trace_decay=0.95 * gamma)
     given = facts(MACHINES[of], ENVS[env], wishes)
     plan = choose(given)
     layout = plan.layout
@@ -74,19 +76,19 @@ def test_learning_stays_comparable_and_everything_fits(of: str, env: str, gamma:
     ],
 )
 def test_a_worker_for_each_core_that_helps(of: str, env: str, workers: int) -> None:
-    wishes = replace(OURS, layout=Layout("workers", 1, 8, 128))
+    wishes = replace(OURS, layout=Layout(WORKERS, 1, 8, 128))
     assert choose(facts(MACHINES[of], ENVS[env], wishes)).layout.num_workers == workers
 
 
 def test_many_slow_cores_are_worth_having() -> None:
     few = machine(20, efficiency_cores=16)
-    wishes = replace(OURS, layout=Layout("workers", 4, 40, 32), open_envs=False)
+    wishes = replace(OURS, layout=Layout(WORKERS, 4, 40, 32), open_envs=False)
     assert choose(facts(few, EnvFacts(5e-3), wishes)).layout.num_workers == 20
 
 
 def test_an_environment_that_waits_gets_threads_and_many_of_them() -> None:
-    plan = choose(facts(machine(4), ENVS["waits"], replace(OURS, backends=("workers", "threads"))))
-    assert (plan.layout.backend, plan.layout.n_envs, plan.layout.n_steps_per_env) == ("threads", 32, 32)
+    plan = choose(facts(machine(4), ENVS["waits"], replace(OURS, backends=(WORKERS, THREADS))))
+    assert (plan.layout.backend, plan.layout.n_envs, plan.layout.n_steps_per_env) == (THREADS, 32, 32)
     assert plan.changes == (
         "n_envs 8 -> 32",
         "n_steps_per_env 128 -> 32",
@@ -95,9 +97,9 @@ def test_an_environment_that_waits_gets_threads_and_many_of_them() -> None:
     assert any("of which it waits 99 %" in reason for reason in plan.reasons)
 
 
-@pytest.mark.parametrize(("step_s", "backend"), [(3e-6, "serial"), (1e-3, "workers")])
+@pytest.mark.parametrize(("step_s", "backend"), [(3e-6, SERIAL), (1e-3, WORKERS)])
 def test_cheap_steps_stay_in_process(step_s: float, backend: str) -> None:
-    wishes = Wishes(Layout("serial", 1, 8, 32), ("serial", "workers"))
+    wishes = Wishes(Layout(SERIAL, 1, 8, 32), (SERIAL, WORKERS))
     plan = choose(facts(machine(4), EnvFacts(step_s), wishes))
     assert plan.layout.backend == backend
     assert plan.layout.n_envs == 8
@@ -109,20 +111,20 @@ def test_given_steps_and_workers_stay() -> None:
     layouts = list_layouts(facts(machine(16), ENVS["slow"], wishes))
     assert {each.n_steps_per_env for each in layouts} == {128}
     assert {each.num_workers for each in layouts} == {1, 2}  # one environment has one worker
-    plan = choose(facts(machine(16), ENVS["waits"], replace(wishes, backends=("threads", "workers"))))
+    plan = choose(facts(machine(16), ENVS["waits"], replace(wishes, backends=(THREADS, WORKERS))))
     assert plan.changes[-1] == f"the rollout 1024 -> {plan.layout.rollout}"
 
 
 def test_a_small_gain_does_not_leave_the_fixed_rules() -> None:
-    ruled, rival = Layout("serial", 1, 8, 32), Layout("workers", 2, 8, 32)
-    wishes = Wishes(ruled, ("serial", "workers"))
+    ruled, rival = Layout(SERIAL, 1, 8, 32), Layout(WORKERS, 2, 8, 32)
+    wishes = Wishes(ruled, (SERIAL, WORKERS))
     for seconds, chosen in ((95e-6, ruled), (40e-6, rival)):
         trials = (Trial(ruled, 100e-6), Trial(rival, seconds))
         assert choose(facts(machine(2), EnvFacts(80e-6), wishes, trials=trials)).layout == chosen
 
 
 def test_trials_scale_the_model() -> None:
-    near, far = Layout("workers", 4, 8, 128), Layout("workers", 4, 32, 32)
+    near, far = Layout(WORKERS, 4, 8, 128), Layout(WORKERS, 4, 32, 32)
     given = facts(machine(4), ENVS["usual"])
     doubled = replace(given, trials=(Trial(near, 2.0 * model_collect_s(given, near)),))
     assert predict_collect_s(doubled, near) == pytest.approx(2.0 * model_collect_s(given, near))
@@ -130,13 +132,13 @@ def test_trials_scale_the_model() -> None:
 
 
 def test_few_layouts_are_tried_the_fixed_rules_first() -> None:
-    wishes = replace(OURS, backends=("workers", "threads"))
+    wishes = replace(OURS, backends=(WORKERS, THREADS))
     tried = shortlist(facts(machine(16), ENVS["slow"], wishes), 4)
     assert tried[0] == wishes.layout
     assert len(set(tried)) == 4
-    assert {each.backend for each in tried} == {"workers"}  # threads would take turns
+    assert {each.backend for each in tried} == {WORKERS}  # threads would take turns
     both = shortlist(facts(machine(16), ENVS["waits"], wishes), 3)
-    assert {each.backend for each in both} == {"workers", "threads"}
+    assert {each.backend for each in both} == {WORKERS, THREADS}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +157,7 @@ def test_the_device_is_chosen_by_speed(updates: tuple[UpdateCost, ...], kernel: 
 
 
 def test_memory_bounds_the_environments() -> None:
-    wishes = replace(OURS, layout=Layout("workers", 2, 8, 128), base_bytes=GB // 2)
+    wishes = replace(OURS, layout=Layout(WORKERS, 2, 8, 128), base_bytes=GB // 2)
     plan = choose(facts(machine(8, 4), EnvFacts(5e-3, memory_bytes=GB), wishes))
     assert plan.layout.n_envs == 2
     assert [point.fits for point in plan.scaling[:4]] == [True, True, False, False]
@@ -168,9 +170,9 @@ def test_what_does_not_fit_is_refused_with_the_nearest_that_does() -> None:
     images = replace(fixed, step_bytes=84 * 84 * 4)
     small = machine(8, 16, shared_free_bytes=64 << 20)
     with pytest.raises(ConfigError, match=r"0\.07 GB of them to share.*use n_envs=\d or fewer"):
-        choose(facts(small, EnvFacts(5e-3), replace(images, layout=Layout("workers", 8, 32, 256))))
+        choose(facts(small, EnvFacts(5e-3), replace(images, layout=Layout(WORKERS, 8, 32, 256))))
     with pytest.raises(ConfigError, match=r"use n_envs=1 with n_steps_per_env=2048"):
-        choose(facts(small, EnvFacts(5e-3), replace(images, layout=Layout("workers", 1, 1, 4096))))
+        choose(facts(small, EnvFacts(5e-3), replace(images, layout=Layout(WORKERS, 1, 1, 4096))))
     with pytest.raises(ConfigError, match="not even one step of one environment fits"):
         choose(facts(machine(8, 0.1), EnvFacts(5e-3), fixed))
 

@@ -8,6 +8,7 @@ import pytest
 
 import mission_gym as mg
 from machines import machine
+from mission_gym.backends import load_backend, load_rivals
 from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError, UsageError
@@ -85,7 +86,8 @@ def test_only_what_is_open_may_be_chosen(
 ) -> None:
     resolved, ruled, workshop = opened(flags, env_id)
     wishes = make_wishes(workshop, resolved, ruled)
-    assert (wishes.open_envs, wishes.open_steps, wishes.backends) == (open_envs, open_steps, backends)
+    assert (wishes.open_envs, wishes.open_steps) == (open_envs, open_steps)
+    assert tuple(each.name for each in wishes.backends) == backends
     assert wishes.open_workers == ("num_workers" not in flags)
 
 
@@ -93,7 +95,7 @@ def test_a_preset_fixes_the_environments() -> None:
     resolved, ruled, workshop = opened({}, preset="quick")
     wishes = make_wishes(workshop, resolved, ruled)
     assert not wishes.open_envs
-    assert wishes.layout == Layout("serial", 1, 4, 128)
+    assert wishes.layout == Layout(load_backend("serial"), 1, 4, 128)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,11 @@ def test_dqn_is_planned_from_its_profile_and_with_its_replay() -> None:
     resolved, ruled, workshop = opened(flags)
     assert resolved.sources["vector.n_envs"].startswith("profile cpu")
     wishes = make_wishes(workshop, resolved, ruled)
-    assert (wishes.open_envs, wishes.open_steps, wishes.layout) == (True, True, Layout("serial", 1, 1, 4))
+    assert (wishes.open_envs, wishes.open_steps, wishes.layout) == (
+        True,
+        True,
+        Layout(load_backend("serial"), 1, 1, 4),
+    )
     assert (wishes.min_steps, wishes.batch_size) == (1, None)
     resolved, ruled, workshop = opened(flags | {"replay_size": 3_000_000, "n_envs": 2})
     larger = make_wishes(workshop, resolved, ruled)
@@ -171,12 +177,12 @@ def test_a_kept_plan_of_dqn_is_applied(tmp_path: Path) -> None:
 
 def test_phases_run_at_once_where_the_rules_of_overlap_say_so() -> None:
     resolved, ruled, workshop = opened({})
-    pairs = find_overlapped(ruled, resolved.config, workshop.algorithm)
+    pairs = find_overlapped(ruled, resolved.config, load_rivals(), workshop.algorithm)
     assert ("threads", "cpu") in pairs
     assert ("workers", "cuda") in pairs
     assert ("workers", "cpu") not in pairs
     resolved, ruled, _ = opened({"overlap": "off"})
-    assert not find_overlapped(ruled, resolved.config, workshop.algorithm)
+    assert not find_overlapped(ruled, resolved.config, load_rivals(), workshop.algorithm)
 
 
 @pytest.mark.parametrize("flags", [{"timesteps": 2048}, {"tune": False}])
@@ -249,7 +255,7 @@ def test_a_plan_that_missed_is_measured_again_with_the_old_choice_in_hand() -> N
     assert tuned.entry is not None
     assert "missed" not in tuned.entry
     assert read_plan(key) == tuned.entry
-    layout = Layout(**tuned.entry["layout"])
+    layout = Layout(**tuned.entry["layout"] | {"backend": workshop.environment.backend})
     assert layout.rollout == 1024
     assert layout.n_steps_per_env >= 17
     config = tuned.resolved.config
@@ -297,8 +303,8 @@ def test_auto_is_for_new_runs(tmp_path: Path) -> None:
 
 def test_a_run_that_does_not_fit_is_refused_with_the_nearest() -> None:
     _, ruled, workshop = opened({"n_envs": 4, "vector": "workers", "num_workers": 2})
-    assert check_memory(ruled, workshop.environment.spec, workshop.algorithm) > 300 << 20
+    environment = workshop.environment
+    places = (ruled, environment.backend, environment.spec, workshop.algorithm)
+    assert check_memory(*places) > 300 << 20
     with pytest.raises(ConfigError, match=r"the run needs .* GB are free \(blocks of 4 envs x 128 steps"):
-        check_memory(
-            ruled, workshop.environment.spec, workshop.algorithm, EnvFacts(0.0, memory_bytes=1 << 50)
-        )
+        check_memory(*places, EnvFacts(0.0, memory_bytes=1 << 50))

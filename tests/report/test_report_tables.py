@@ -54,6 +54,7 @@ FINDING = {
 ADVICE = {
     "env_id": "my_module:Env",
     "backend": "workers",
+    "how": "workers, 4 workers",
     "n_envs": 16,
     "num_workers": 4,
     "n_steps_per_env": 64,
@@ -67,7 +68,7 @@ ADVICE = {
     "changes": ["n_envs 8 -> 16"],
     "scaling": [
         {"n_envs": n, "backend": "workers", "num_workers": 4, "steps_per_s": 100.0 * n, "memory_bytes": 10**9}
-        | {"fits": n < 16, "knee": n == 8}
+        | {"fits": n < 16, "knee": n == 8, "how": "workers, 4 workers"}
         for n in (8, 16)
     ],
     "spent_s": 12.0,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from mission_gym.backends import load_backend
 from mission_gym.data import ActionSpec
 from mission_gym.env.factory import EnvRequest, make_factory, make_vector_factory
 from mission_gym.env.probe import probe, probe_vector
@@ -48,7 +49,7 @@ class Shifted(Pointer):
 
 def open_toy(factory):
     spec = probe(factory, "toy")
-    return Environment(spec, EnvRequest("toy"), make_factory(factory), "serial")
+    return Environment(spec, EnvRequest("toy"), make_factory(factory), load_backend("serial"))
 
 
 def test_masks_are_respected_and_every_baseline_plays_the_same_suite():
@@ -98,7 +99,7 @@ def test_noop_of_a_discrete_space_is_its_first_action():
 def test_a_batched_environment():
     request = EnvRequest("CartPole-v1")
     spec = probe_vector(make_vector_factory(request), "CartPole-v1")
-    environment = Environment(spec, request, make_factory(request), "batched")
+    environment = Environment(spec, request, make_factory(request), load_backend("batched"))
     results = run_baselines(environment, 4)
     assert 8 <= results["noop"]["length_mean"] <= 11
     assert results["random"]["episodes"] == 4

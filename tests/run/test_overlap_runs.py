@@ -19,6 +19,7 @@ from test_exact_resume import (
 )
 
 import mission_gym as mg
+from mission_gym.backends import load_backend
 from mission_gym.cli.main import main
 from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError, EnvContractError, NotFiniteError, WorkerDied
@@ -248,7 +249,7 @@ def test_auto_is_on_where_the_phases_use_different_resources(
     monkeypatch.setattr("mission_gym.plan.overlap.usable_cores", lambda: 4)
     wanted = {"n_envs": 8, "n_steps_per_env": 128, "device": "cpu"} | flags
     resolved, _ = finish(resolve("Env-v0", wanted))
-    fact = choose_overlap(resolved.config)
+    fact = choose_overlap(resolved.config, load_backend(resolved.config.vector.vector))
     assert fact.value == value
     assert reason in fact.reason
 

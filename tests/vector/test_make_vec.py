@@ -10,8 +10,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from mission_gym.backends.vec import make_vec
 from mission_gym.errors import EnvContractError, UsageError
-from mission_gym.vector.api import make_vec
 from toys import Constant, DictMask, Identity, Toy
 
 MODES = {mode.name.lower(): mode for mode in AutoresetMode}
@@ -168,7 +168,12 @@ def crash_once(path):
 
 def test_objects_survive_the_death_of_their_worker(tmp_path):
     calm = partial(Odd, NESTED, NESTED)
-    vec = make_vec([calm, partial(crash_once, tmp_path / "x"), calm], backend="workers", num_workers=2)
+    vec = make_vec(
+        [calm, partial(crash_once, tmp_path / "x"), calm],
+        backend="workers",
+        num_workers=2,
+        autoreset_mode="same_step",
+    )
     before, _ = vec.reset(seed=3)
     vec.action_space.seed(1)
     for _ in range(10):
@@ -224,12 +229,38 @@ def test_what_an_environment_can_be():
     assert make_vec("CartPole-v1").num_envs == 1
     assert make_vec(Identity, 2, env_kwargs={"n": 7}).single_action_space.n == 7
     assert make_vec([Constant, Constant, Constant]).num_envs == 3
-    assert make_vec("CartPole-v1", 2, autoreset_mode=AutoresetMode.DISABLED).num_envs == 2
     batched = make_vec("CartPole-v1", 2, backend="batched", autoreset_mode="next_step")
     assert type(batched).__name__ == "CartPoleVectorEnv"
     vec = gym.wrappers.vector.RecordEpisodeStatistics(make_vec("CartPole-v1", 2, autoreset_mode="next_step"))
     vec.reset(seed=0)
     vec.step(vec.action_space.sample())
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"),
+    [
+        (None, AutoresetMode.NEXT_STEP),  # as in Gymnasium
+        (AutoresetMode.DISABLED, AutoresetMode.DISABLED),
+        ("SameStep", AutoresetMode.SAME_STEP),  # the enum's value
+        ("same_step", AutoresetMode.SAME_STEP),
+    ],
+)
+def test_auto_reset_modes_by_name_enum_and_value(given, mode):
+    vec = make_vec("CartPole-v1", 2, backend="serial", autoreset_mode=given)
+    assert vec.metadata["autoreset_mode"] is mode
+    vec.close()
+
+
+def make_same_step(num_envs):
+    vec = gym.make_vec("CartPole-v1", num_envs, "vector_entry_point")
+    vec.metadata = {**vec.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+    return vec
+
+
+def test_a_batched_environment_keeps_the_mode_that_it_declares():
+    vec = make_vec("test_make_vec:make_same_step", 2, backend="batched")
+    assert vec.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    vec.close()
 
 
 @pytest.mark.parametrize(
@@ -246,7 +277,7 @@ def test_what_an_environment_can_be():
         (("CartPole-v1",), {"autoreset_mode": "samestep"}, UsageError, "did you mean 'same_step'"),
         (
             ("CartPole-v1",),
-            {"backend": "batched"},
+            {"backend": "batched", "autoreset_mode": "same_step"},
             UsageError,
             "autoreset_mode=same_step but .* declares NEXT_STEP",
         ),

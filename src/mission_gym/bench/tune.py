@@ -90,11 +90,12 @@ def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     entry = tune_environment(workshop, resolved, grid.budget_s, lambda message: None)
     base = fix_envs(resolved)
     chosen = workshop.settle(apply(base, entry["values"]))
+    planned = layout_of(chosen, environment.backends[chosen.vector.vector])
     compute = {path: value for path, value in entry["values"].items() if path.startswith("compute.")}
     plans = {"chosen": chosen} | {
         str(layout): workshop.settle(apply(base, layout_values(layout, resolved.config) | compute))
         for layout in _make_grid(workshop, resolved, entry)
-        if layout != layout_of(chosen)
+        if layout != planned
     }
     rates: dict[str, list[float]] = {name: [] for name in plans}
     peaks: list[int] = []
@@ -108,7 +109,7 @@ def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     ours, best = medians["chosen"], max(medians, key=medians.__getitem__)
     memory, peak = entry["memory_bytes"], statistics.median(peaks)
     print(
-        f"{case.name}: {layout_of(chosen)}, {ours:,.0f} steps/s, best {best} {medians[best]:,.0f}, predicted"
+        f"{case.name}: {planned}, {ours:,.0f} steps/s, best {best} {medians[best]:,.0f}, predicted"
         f" {entry['steps_per_s']:,.0f}",
         file=sys.stderr,
     )
@@ -118,7 +119,7 @@ def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
         "peers": {"best of the grid": medians[best]},
         "ratio": ours / medians[best],
         "unit": "steps/s",
-        "chosen": str(layout_of(chosen)),
+        "chosen": str(planned),
         "best": best,
         "spread": {name: [min(column), max(column)] for name, column in rates.items()},
         "grid": medians,
@@ -135,7 +136,10 @@ def _make_grid(workshop: Assembly, resolved: Resolved, entry: dict[str, Any]) ->
     """Every backend that may be chosen, one worker and one for each core, few and many environments."""
     wishes = make_wishes(workshop, resolved, workshop.settle(fix_envs(resolved)))
     waits = entry["measured"]["env"]["cpu_share"] < 0.5
-    backends = [*wishes.backends, *(["threads"] if waits else [])]
+    backends = [
+        *wishes.backends,
+        *(each for each in workshop.environment.rivals if each.for_waiting and waits),
+    ]
     rollout = wishes.layout.rollout
     sizes = _SIZES if rollout >= max(_SIZES) else (1, rollout)
     layouts = []
@@ -143,11 +147,12 @@ def _make_grid(workshop: Assembly, resolved: Resolved, entry: dict[str, Any]) ->
         steps = rollout // n_envs
         for backend in backends:
             # Of workers that wait one layout is enough: they are ten times slower than threads.
-            if waits and backend == "workers" and n_envs < max(sizes):
+            if waits and backend.chooses_workers and n_envs < max(sizes):
                 continue
             most = min(usable_cores(), n_envs)
-            for workers in {1, most} if backend == "workers" and not waits else {most}:
-                layouts.append(Layout(backend, workers if backend == "workers" else 1, n_envs, steps))
+            counts = {most} if waits else {1, most}
+            for workers in counts if backend.chooses_workers else {1}:
+                layouts.append(Layout(backend, workers, n_envs, steps))
     return layouts
 
 

@@ -24,8 +24,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from mission_gym.backends.vec import make_vec
 from mission_gym.bench.burn import Burn, loop_plainly, measure_spins_per_us
 from mission_gym.bench.contest import Row
+from mission_gym.bench.startup import measure_start
 from mission_gym.data import EnvSpec, Weights
 from mission_gym.env.probe import probe
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
@@ -36,7 +38,6 @@ from mission_gym.rollout.first_ready import SERVICE as SEGMENT_SERVICE
 from mission_gym.rollout.first_ready import FirstReadyCollector
 from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_shared
 from mission_gym.run.environment import choose_acting_rows, count_waiting_groups
-from mission_gym.vector.api import make_vec
 from mission_gym.vector.workers import WorkersVec
 
 _REPEATS = 3
@@ -95,16 +96,18 @@ class VectorGrid:
     cases: tuple[Case, ...] = SHORT
     seconds: float = 0.6
     waiting_envs: int = 256
+    starts: int = 3
 
 
 def measure_vector(grid: VectorGrid) -> list[Row]:
-    """Up to three rows for each case, then the waiting environments and the memory of a worker."""
+    """Up to three rows for each case, then waiting environments, the memory of a worker, the start."""
     spins_per_us = measure_spins_per_us()
     rows: list[Row] = []
     for number, case in enumerate(grid.cases, 1):
         print(f"[{number}/{len(grid.cases)}] {case}", file=sys.stderr)
         rows += _measure_case(case, spins_per_us, grid.seconds)
-    return [*rows, *_measure_waiting(grid.waiting_envs), _measure_memory()]
+    rows += [*_measure_waiting(grid.waiting_envs), _measure_memory()]
+    return [*rows, measure_start(grid.starts)]
 
 
 def _measure_case(case: Case, spins_per_us: float, seconds: float) -> list[Row]:
@@ -122,7 +125,7 @@ def _measure_case(case: Case, spins_per_us: float, seconds: float) -> list[Row]:
                 contestants[f"{name} with policy"] = partial(
                     _act_and_step, step, spec, weights, case.num_envs
                 )
-        ours: Any = stack.enter_context(_closing(make_vec(factories)))
+        ours: Any = stack.enter_context(_closing(make_vec(factories, autoreset_mode="same_step")))
         ours.reset(seed=0)
         contestants["stepping"] = partial(_step, ours.step, case.num_envs)
         contestants["limit"] = partial(_measure_limit, case, spins_per_us)
@@ -329,7 +332,7 @@ def _measure_memory() -> Row:
     with _closing(make_vec("CartPole-v1", 8, backend="workers", num_workers=2)) as vec:
         vec.reset(seed=0)
         _step(vec.step, 8, 0.2)
-        sizes = [_read_pss_mb(pid) for pid in vec.inner.crew.pids()]
+        sizes = [_read_pss_mb(pid) for pid in vec.inner.pids()]
     known = [size for size in sizes if size is not None]
     return {
         "case": "memory of a CartPole worker", "ours": max(known) if known else None, "peers": {},

@@ -7,7 +7,7 @@ adapted, with a note. The section `compute` stays `auto`: the run room knows the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config
@@ -90,10 +90,22 @@ def _fill_intervals(resolved: Resolved) -> Resolved:
     )
 
 
+class BackendFacts(Protocol):
+    """What the rules ask of a backend."""
+
+    @property
+    def runs_here(self) -> bool: ...
+    @property
+    def chooses_workers(self) -> bool: ...
+    @property
+    def own_vector_form(self) -> bool: ...
+
+
 class Facts(NamedTuple):
     """What decides whether a value is used."""
 
     config: Config
+    backend: BackendFacts
     has_vector_leaves: bool
     has_box_actions: bool
     acts_with_torch: bool
@@ -116,7 +128,7 @@ def _never_evaluates(facts: Facts) -> bool:
 
 
 def _in_process(facts: Facts) -> bool:
-    return facts.config.vector.vector in ("serial", "batched")
+    return facts.backend.runs_here
 
 
 def _first_ready(facts: Facts) -> bool:
@@ -129,7 +141,7 @@ _UNUSED = (
     Unused("vector.num_workers", _in_process, "there are no workers; use --vector workers or remove it"),
     Unused(
         "vector.num_workers",
-        lambda facts: facts.config.vector.vector == "threads",
+        lambda facts: not facts.backend.runs_here and not facts.backend.chooses_workers,
         "threads run in one process; remove it",
     ),
     Unused(
@@ -139,7 +151,7 @@ _UNUSED = (
     ),
     Unused(
         "vector.max_restarts",
-        lambda facts: facts.config.vector.vector == "batched",
+        lambda facts: facts.backend.own_vector_form,
         "a batched environment can't be restarted by rows; remove it",
     ),
     Unused(
@@ -176,13 +188,18 @@ _UNUSED = (
 
 
 def find_unused(
-    resolved: Resolved, *, has_vector_leaves: bool, has_box_actions: bool, acts_with_torch: bool
+    resolved: Resolved,
+    backend: BackendFacts,
+    *,
+    has_vector_leaves: bool,
+    has_box_actions: bool,
+    acts_with_torch: bool,
 ) -> list[str]:
     """Return a problem for each explicit value that this run would ignore.
 
     A value that asks for nothing (none, 0, false) can't be ignored.
     """
-    facts = Facts(resolved.config, has_vector_leaves, has_box_actions, acts_with_torch)
+    facts = Facts(resolved.config, backend, has_vector_leaves, has_box_actions, acts_with_torch)
     problems = []
     rows = (*_UNUSED, *resolved.config.algorithm.UNUSED)
     for path, when, reason in rows:

@@ -20,7 +20,6 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
-from mission_gym.env.foreign import FromEnvPool, FromSB3, is_sb3
 from mission_gym.errors import EnvContractError, MissionGymError, UsageError, nearest
 
 Env = gym.Env[Any, Any]
@@ -114,6 +113,8 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
 
 
 def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
+    from mission_gym.env.foreign import FromEnvPool, FromSB3, is_sb3  # workers have no use for them
+
     if request.env_id.startswith(_ENVPOOL):
         envpool, task_id = _import("envpool", request.env_id), request.env_id.removeprefix(_ENVPOOL)
         pool: VectorEnv = _guard(

@@ -16,6 +16,8 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from mission_gym.data import Array, Leaves
 from mission_gym.env.factory import Env
 
+REPLAY_BUDGET_S = 30.0
+
 
 @dataclass(slots=True)
 class SlotState:

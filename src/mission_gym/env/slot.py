@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from copy import deepcopy
 from time import perf_counter
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box
 from numpy import ndarray  # a lookup in NumPy is a tenth of what a cheap step may cost
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
+from mission_gym.env.contract import Contract, show_short
 from mission_gym.env.factory import Factory
 from mission_gym.env.outcomes import check_outcome, read_metrics
 from mission_gym.env.probe import MASK_METHOD
 from mission_gym.env.resume import (
+    REPLAY_BUDGET_S,
     SlotState,
     copy_plain,
     find_state_owner,
@@ -28,11 +29,9 @@ from mission_gym.env.resume import (
     restore_generator,
     restore_wrappers,
 )
-from mission_gym.env.spaces import make_flattener, mask_parts
 from mission_gym.errors import EnvContractError, EnvFailure, MissionGymError, UsageError
 
 MAX_REPLAY_STEPS = 200_000
-REPLAY_BUDGET_S = 30.0
 _UNTIMED = 15  # one step of 16 is timed: looking at the clock costs as much as a cheap step
 _OWN_SEED: Any = object()
 
@@ -62,15 +61,11 @@ class EnvSlot:
         self._keeps_actions = not spec.bare
         self._actions: list[Any] | None = None
         self._is_scalar = spec.action.shape == ()
-        source = spec.mask_source
-        self._mask_key = source.removeprefix("obs:") if source.startswith("obs:") else None
-        self._flatten = make_flattener(spec.observation_space, self._mask_key)
-        self._expected = [(np.dtype(leaf.dtype), leaf.shape) for leaf in spec.leaves]
-        one_array = isinstance(spec.observation_space, Box) and not source
-        self._plain_dtype: Any = self._expected[0][0] if one_array else None
-        self._plain_shape = self._expected[0][1] if one_array else ()
-        self._mask_parts = mask_parts(spec.action)
-        self._mask_size = spec.mask_size
+        self._contract = Contract(spec, self._where)
+        one_array = isinstance(spec.observation_space, Box) and not spec.mask_source
+        plain: tuple[Any, tuple[int, ...]] = self._contract.expected[0] if one_array else (None, ())
+        self._plain_dtype, self._plain_shape = plain
+        self._has_mask = bool(spec.mask_size)
         self._build()
 
     def _build(self) -> None:
@@ -117,7 +112,7 @@ class EnvSlot:
         except Exception as error:  # border: the user's reset
             raise self._failure(f"reset() raised {type(error).__name__}: {error}") from error
         if not isinstance(result, tuple) or len(result) != 2:
-            self._refuse(f"reset() must return (observation, info), got {_short(result)}")
+            self._contract.refuse(f"reset() must return (observation, info), got {show_short(result)}")
         self._read(*result, ended=False)
         self.ended = False
 
@@ -137,7 +132,7 @@ class EnvSlot:
             result = self._step(action)
         except Exception as error:  # border: the user's step
             shown = action.item() if isinstance(action, np.generic) else action
-            what = f"step() raised {type(error).__name__}: {error}; the action was {_short(shown)}"
+            what = f"step() raised {type(error).__name__}: {error}; the action was {show_short(shown)}"
             raise self._failure(what) from error
         if start:
             self._timed_s += perf_counter() - start
@@ -146,15 +141,16 @@ class EnvSlot:
         try:
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
-            self._refuse(
-                f"step() must return (observation, reward, terminated, truncated, info), got {_short(result)}"
+            self._contract.refuse(
+                "step() must return (observation, reward, terminated, truncated, info), got "
+                f"{show_short(result)}"
             )
         if type(reward) is not float:
-            reward = self._to_float(reward)
+            reward = self._contract.to_float(reward)
         self.ret += reward
         if terminated is not False or truncated is not False:
-            terminated = self._to_bool("terminated", terminated)
-            truncated = self._to_bool("truncated", truncated)
+            terminated = self._contract.to_bool("terminated", terminated)
+            truncated = self._contract.to_bool("truncated", truncated)
             self.ended = terminated or truncated
         # Almost every step of almost every environment: one array, as declared.
         if (
@@ -167,7 +163,7 @@ class EnvSlot:
         else:
             self._read(obs, info, self.ended)
         if info and "reward_terms" in info and not self._spec.bare:
-            self._add_terms(info["reward_terms"])
+            self._contract.add_terms(self._terms, info["reward_terms"])
         return reward, terminated, truncated
 
     def finish(self, terminated: bool) -> Episode:
@@ -187,7 +183,7 @@ class EnvSlot:
 
     def state(self) -> SlotState:
         """Return what `restore` needs to go on exactly here."""
-        dtypes = (dtype for dtype, _ in self._expected)
+        dtypes = (dtype for dtype, _ in self._contract.expected)
         state = SlotState(
             how="boundary",
             episode=self.episode,
@@ -276,93 +272,11 @@ class EnvSlot:
     def _read(self, obs: Any, info: Any, ended: bool) -> None:
         """Check an observation and its mask, and show them."""
         if not isinstance(info, dict):
-            self._refuse(f"info must be a dict, got {type(info).__name__}")
+            self._contract.refuse(f"info must be a dict, got {type(info).__name__}")
         self.info = info
-        try:
-            leaves = self._flatten(obs)
-        except (KeyError, IndexError, TypeError) as error:
-            self._refuse(
-                f"the observation {_short(obs)} does not fit {self._spec.observation_space} "
-                f"({type(error).__name__}: {error})"
-            )
-        for leaf, (dtype, shape) in zip(leaves, self._expected, strict=True):
-            if type(leaf) is not np.ndarray or leaf.dtype is not dtype or leaf.shape != shape:
-                leaves = tuple(self._coerce(index, leaf) for index, leaf in enumerate(leaves))
-                break
-        self.obs = leaves
-        if self._mask_size:
-            self.mask = self._read_mask(obs, info, ended)
-
-    def _coerce(self, index: int, leaf: Any) -> Array:
-        """Accept what fits by value: Python numbers, lists, and dtypes of the same kind; objects as they
-        are, in a copy, since the environment may reuse its own."""
-        expected = self._spec.leaves[index]
-        if expected.kind == "object":
-            return deepcopy(leaf)
-        if isinstance(leaf, (int, np.integer)) and expected.kind == "categories" and expected.shape == ():
-            return np.asarray(leaf)
-        try:
-            got = np.asarray(leaf)
-        except ValueError:  # a ragged list
-            got = np.asarray(None)
-        fits = np.can_cast(got.dtype, expected.dtype, "same_kind")
-        fits = fits or (expected.kind == "categories" and got.dtype.kind in "iu")
-        if not fits or got.shape != expected.shape:
-            name = f"observation {expected.name!r}" if expected.name else "the observation"
-            self._refuse(
-                f"{name} has shape {got.shape} and dtype {got.dtype}, expected shape {expected.shape} and "
-                f"dtype {expected.dtype} as in the observation space"
-            )
-        return got
-
-    def _read_mask(self, obs: Any, info: dict[str, Any], ended: bool) -> Array:
-        if self._mask_key is not None:
-            raw = obs[self._mask_key]
-        elif self._mask_method is not None:
-            raw = self._mask_method()
-        else:
-            raw = info.get("action_mask")
-        size = self._mask_size
-        if ended and raw is None:
-            return np.ones(size, np.bool_)
-        mask = np.asarray(raw)
-        if mask.shape != (size,) or mask.dtype.kind not in "biu":
-            self._refuse(
-                f"the action mask ({self._spec.mask_source}) is {_short(raw)}, expected a flat array of "
-                f"{size} zeros and ones at every step"
-            )
-        mask = mask.astype(np.bool_)
-        if not np.logical_or.reduceat(mask, self._mask_parts).all():
-            if ended:  # nothing will be played from here
-                return np.ones(size, np.bool_)
-            self._refuse(
-                f"the action mask {_short(raw)} leaves no legal action; every part of the action needs "
-                "one, or the episode must end"
-            )
-        return mask
-
-    def _add_terms(self, terms: Any) -> None:
-        try:
-            for name, value in terms.items():
-                self._terms[name] = self._terms.get(name, 0.0) + float(value)
-        except (AttributeError, TypeError, ValueError):
-            self._refuse(f'info["reward_terms"] is {_short(terms)}, expected a dict of numbers')
-
-    def _to_float(self, reward: Any) -> float:
-        if isinstance(reward, (float, int, np.floating)):
-            return float(reward)
-        value = np.asarray(reward)
-        if value.size != 1 or value.dtype.kind not in "biuf":
-            self._refuse(f"the reward is {_short(reward)}, expected one number")
-        return float(value.item())
-
-    def _to_bool(self, name: str, flag: Any) -> bool:
-        if isinstance(flag, bool | np.bool_):
-            return bool(flag)
-        value = np.asarray(flag)
-        if value.size != 1 or value.dtype.kind not in "biu" or value.item() not in (0, 1):
-            self._refuse(f"{name} is {_short(flag)}, expected True or False")
-        return bool(value.item())
+        self.obs = self._contract.read_obs(obs)
+        if self._has_mask:
+            self.mask = self._contract.read_mask(obs, info, self._mask_method, ended)
 
     def _where(self) -> str:
         return f"environment {self.env_id}, seed {self.seed}, episode {self.episode}, step {self.steps}"
@@ -375,17 +289,9 @@ class EnvSlot:
         failure.facts = {**place, "actions": actions}
         return failure
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise EnvContractError(f"{self._where()}: {what} [{self._spec.env_id}]")
-
 
 def action_rows(spec: EnvSpec, actions: Array) -> list[Any]:
     """Split a batch [B, *shape] in the environment's units into one action each: a NumPy number (as Gymnasium
     and SB3 give it: `Discrete.contains` is slow for an int), or an array of its own."""
     copy = None if spec.action.shape == () else True
     return list(np.array(actions, spec.action.dtype, copy=copy))
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:197]}..."

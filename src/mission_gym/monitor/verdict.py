@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+from mission_gym.backends.record import Backend
+
 # Of the measured rate of a matrix product. Below a third of it, most of a gradient step is not products.
 ARITHMETIC_SHARE = 0.33
 LONG_STEP_S = (
@@ -26,7 +28,7 @@ OVERLAPS = 0.05
 class Facts:
     """What the verdict must know of a run beside its times."""
 
-    backend: str  # serial, workers, threads or batched
+    backend: Backend
     num_workers: int
     n_envs: int
     n_steps_per_env: int
@@ -121,7 +123,7 @@ def _judge_environment(case: _Case) -> Verdict:
         return Verdict(
             "environment waiting",
             f"environments take {share}, and collecting computes for {100 * cpu:.0f} % of it",
-            (more,) if facts.backend == "threads" else (beside, more),
+            (more,) if facts.backend.for_waiting else (beside, more),
         )
     cores = f"; this run uses {_show(machine, 'own_cores')} of {facts.cores} cores"
     if cpu is not None and cpu < WAITING_SHARE:
@@ -131,11 +133,12 @@ def _judge_environment(case: _Case) -> Verdict:
 
 def _use_cores(facts: Facts) -> str:
     """What makes environments that compute faster."""
-    if facts.backend in ("serial", "threads") and facts.cores > 1:
+    backend = facts.backend
+    if not backend.chooses_workers and not backend.own_vector_form and facts.cores > 1:
         return f"--vector workers: steps them on {facts.cores} cores"
-    if facts.backend == "workers" and min(facts.num_workers, facts.n_envs) < facts.cores:
+    if backend.chooses_workers and min(facts.num_workers, facts.n_envs) < facts.cores:
         return f"--num-workers {facts.cores} --n-envs {max(facts.n_envs, facts.cores)}: uses every core"
-    vectorised = "" if facts.backend == "batched" else ", or give a vectorised form with --vector batched"
+    vectorised = "" if backend.own_vector_form else ", or give a vectorised form with --vector batched"
     return f"no core is left to add: make the step itself cheaper{vectorised}"
 
 

@@ -19,7 +19,6 @@ from mission_gym.pipeline import loop, overlap
 from mission_gym.plan.facts import ActCost
 from mission_gym.plan.workshop import Workshop
 from mission_gym.rollout.collector import BlockCollector, clear_block
-from mission_gym.vector.workers import WorkersVec
 
 _PRIME_STEPS = 256  # transitions of the short block that primes the normaliser and is timed
 _PRIME_S = 2.0  # for which it is played again
@@ -87,7 +86,7 @@ def measure_collect(
             clear_block(block)
             taken.append(_time(lambda: collector.fill(block, len(taken) + 1, _never)))
         collect_s = median(taken) / (block.num_steps * block.num_rows)
-        return collect_s, _weigh_workers(vec.crew.pids()) if isinstance(vec, WorkersVec) else None
+        return collect_s, _weigh_workers(vec.pids())
 
 
 def rehearse(workshop: Workshop, config: Settled, seconds: float) -> float:
@@ -109,7 +108,10 @@ def rehearse(workshop: Workshop, config: Settled, seconds: float) -> float:
 
 
 def _weigh_workers(pids: list[int]) -> int | None:
-    """Mean bytes of these processes, with their part of what they share; None where that is not told."""
+    """Mean bytes of these processes, with their part of what they share; None of none, or where nobody
+    tells."""
+    if not pids:
+        return None
     try:
         return round(fmean(psutil.Process(pid).memory_full_info().pss for pid in pids))
     except (psutil.Error, AttributeError):

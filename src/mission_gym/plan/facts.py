@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
+from mission_gym.backends.record import Backend
 from mission_gym.procs import MachineFacts
 
 
@@ -53,7 +55,7 @@ class UpdateCost:
 class Layout:
     """How environments are spread."""
 
-    backend: str
+    backend: Backend
     num_workers: int
     n_envs: int
     n_steps_per_env: int
@@ -63,8 +65,17 @@ class Layout:
         return self.n_envs * self.n_steps_per_env
 
     def __str__(self) -> str:
-        where = f" in {self.num_workers} workers" if self.backend == "workers" else f", {self.backend}"
-        return f"{self.n_envs} environments{where}"
+        workers = self.backend.name_workers(self.num_workers)
+        return f"{self.n_envs} environments{f' in {workers}' if workers else f', {self.backend.name}'}"
+
+    def document(self) -> dict[str, Any]:
+        """The layout with the backend's name, as it is kept."""
+        return {
+            "backend": self.backend.name,
+            "num_workers": self.num_workers,
+            "n_envs": self.n_envs,
+            "n_steps_per_env": self.n_steps_per_env,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +85,17 @@ class Trial:
     layout: Layout
     collect_s: float
 
+    def document(self) -> dict[str, Any]:
+        """The trial as it is kept."""
+        return {"layout": self.layout.document(), "collect_s": self.collect_s}
+
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
     """What is fixed, and what may be chosen. `layout` is what the fixed rules give."""
 
     layout: Layout
-    backends: tuple[str, ...]  # that may be chosen
+    backends: tuple[Backend, ...]  # that may be chosen
     held: Layout | None = None  # an earlier choice, which stays unless another is clearly faster
     batch_size: int | None = None  # where it is given: it divides the rollout
     overlapped: frozenset[tuple[str, str]] = frozenset()  # backends and devices where both phases run at once

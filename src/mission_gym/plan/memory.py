@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import psutil
 
+from mission_gym.backends.record import Backend
 from mission_gym.check.devices import free_device_bytes
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
@@ -21,12 +22,14 @@ from mission_gym.rollout.collector import block_bytes
 _TORCH_BYTES = 350 << 20  # resident memory of a process that has loaded torch
 
 
-def check_memory(config: Settled, spec: EnvSpec, algorithm: Algorithm, env: EnvFacts | None = None) -> int:
+def check_memory(
+    config: Settled, backend: Backend, spec: EnvSpec, algorithm: Algorithm, env: EnvFacts | None = None
+) -> int:
     """Predict the bytes of a run; ConfigError, with the nearest plan that fits, if that is not free.
 
     env: what was measured of the environment; without it, one that weighs little.
     """
-    layout = layout_of(config)
+    layout = layout_of(config, backend)
     own, learning = psutil.Process().memory_info().rss, 20 * _num_parameters(config, spec)
     base, held = max(own, _TORCH_BYTES) + learning, algorithm.held_bytes(config, spec)
     machine = read_own_machine()
@@ -34,7 +37,7 @@ def check_memory(config: Settled, spec: EnvSpec, algorithm: Algorithm, env: EnvF
         raise ConfigError(algorithm.explain_held(config, spec, machine.memory_free_bytes - base))
     wishes = Wishes(
         layout,
-        (layout.backend,),
+        (backend,),
         step_bytes=step_bytes(config, spec),
         block_copies=count_copies(config),
         base_bytes=base + held,
@@ -58,10 +61,10 @@ def read_own_machine() -> MachineFacts:
     return replace(machine, memory_free_bytes=machine.memory_free_bytes + own)
 
 
-def layout_of(config: Settled) -> Layout:
+def layout_of(config: Settled, backend: Backend) -> Layout:
     """The layout of a settled config."""
     vector = config.vector
-    return Layout(vector.vector, vector.num_workers, vector.n_envs, config.algorithm.n_steps_per_env)
+    return Layout(backend, vector.num_workers, vector.n_envs, config.algorithm.n_steps_per_env)
 
 
 def count_copies(config: Settled) -> int:

@@ -30,8 +30,8 @@ def predict_rate(facts: Facts, layout: Layout, update: UpdateCost) -> float:
 def run_at_once(wishes: Wishes, layout: Layout, update: UpdateCost) -> bool:
     """Whether collecting and learning run side by side."""
     have_cores = layout.num_workers + update.threads <= wishes.cores_at_once
-    on_cores = layout.backend == "workers" and update.device == "cpu" and have_cores
-    return on_cores or (layout.backend, update.device) in wishes.overlapped
+    on_cores = layout.backend.chooses_workers and update.device == "cpu" and have_cores
+    return on_cores or (layout.backend.name, update.device) in wishes.overlapped
 
 
 def predict_collect_s(facts: Facts, layout: Layout) -> float:
@@ -55,7 +55,7 @@ def model_collect_s(facts: Facts, layout: Layout) -> float:
     n_envs, num_steps, num_workers = layout.n_envs, layout.n_steps_per_env, layout.num_workers
     cpu_s = env.step_s * env.cpu_share
     wait_s = env.step_s - cpu_s
-    if layout.backend == "threads":
+    if layout.backend.for_waiting:
         # A group waits together, the slowest for longest; what needs the processor takes turns.
         rows, row_s = min(n_envs, _GROUP_ROWS), cpu_s + act.row_s + _THREAD_S
         longest_s = wait_s * (1.0 + env.spread * sqrt(2.0 * log(max(rows, 2))))
@@ -71,7 +71,7 @@ def model_collect_s(facts: Facts, layout: Layout) -> float:
     block_s = num_steps * turn_s
     if num_workers > 1:  # the slowest of the workers ends the block
         block_s *= 1.0 + env.spread * sqrt(2.0 * log(num_workers) / (num_steps * rows))
-    if layout.backend == "workers":
+    if layout.backend.chooses_workers:
         block_s += _BLOCK_S + num_workers * _WORKER_S
     return block_s / layout.rollout
 
@@ -83,7 +83,7 @@ def count_fast(machine: MachineFacts) -> int:
 
 def predict_memory(env: EnvFacts, wishes: Wishes, layout: Layout) -> int:
     """Bytes of all processes: the learner's, copies of the block, workers, environments."""
-    processes = {"workers": layout.num_workers, "threads": 1}.get(layout.backend, 0)
+    processes = layout.backend.count_processes(layout.num_workers)
     block = wishes.block_copies * layout.rollout * wishes.step_bytes
     return wishes.base_bytes + block + processes * env.worker_bytes + layout.n_envs * env.memory_bytes
 
@@ -97,8 +97,10 @@ def fits(machine: MachineFacts, env: EnvFacts, wishes: Wishes, layout: Layout) -
 
 
 def _can_share(machine: MachineFacts, wishes: Wishes, layout: Layout) -> bool:
-    shares = layout.backend in ("workers", "threads")
-    return not shares or layout.rollout * wishes.step_bytes <= _MEMORY_SHARE * machine.shared_free_bytes
+    return (
+        layout.backend.runs_here
+        or layout.rollout * wishes.step_bytes <= _MEMORY_SHARE * machine.shared_free_bytes
+    )
 
 
 def explain_misfit(machine: MachineFacts, env: EnvFacts, wishes: Wishes) -> str:
@@ -110,7 +112,7 @@ def explain_misfit(machine: MachineFacts, env: EnvFacts, wishes: Wishes) -> str:
         shared = f", {machine.shared_free_bytes / 1e9:.2f} GB of them to share"
     text = (
         f"the run needs {need / 1e9:.1f} GB and {free / 1e9:.1f} GB are free{shared} (blocks of"
-        f" {ruled.n_envs} envs x {ruled.n_steps_per_env} steps, {ruled.num_workers} x {ruled.backend})"
+        f" {ruled.n_envs} envs x {ruled.n_steps_per_env} steps, {ruled.num_workers} x {ruled.backend.name})"
     )
     for n_envs in range(ruled.n_envs - 1, 0, -1):
         workers = min(ruled.num_workers, n_envs)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from mission_gym.backends.record import Backend
 from mission_gym.config.schema import Settled
 from mission_gym.data import Fact
 from mission_gym.learner.contract import Algorithm
 from mission_gym.procs import usable_cores
 
 
-def choose_overlap(config: Settled, algorithm: Algorithm) -> Fact:
+def choose_overlap(config: Settled, backend: Backend, algorithm: Algorithm) -> Fact:
     """`on` where the two phases use different resources and an update moves the policy little."""
-    backend, device = config.vector.vector, config.compute.device
+    device = config.compute.device
     if config.vector.blocks == "first_ready":
         return Fact("overlap", "off", "segments of first-ready rollouts go on beside updates already")
-    if backend == "threads":
+    if backend.for_waiting:
         reason = "environments wait while the learner computes"
     elif device != "cpu":
         reason = f"environments use the CPU while the learner uses {device}"
-    elif algorithm.overlaps_on_cores and backend == "workers" and _has_spare_core(config):
+    elif algorithm.overlaps_on_cores and backend.chooses_workers and _has_spare_core(config):
         reason = "the workers leave a core to the learner, and a rollout is too short to wait for"
     else:
         return Fact("overlap", "off", "collecting and learning share the CPU; side by side gains nothing")
@@ -31,7 +32,7 @@ def _has_spare_core(config: Settled) -> bool:
     return config.compute.acting == "numpy" and wanted <= usable_cores()
 
 
-def explain_overlap(config: Settled, algorithm: Algorithm) -> Fact:
+def explain_overlap(config: Settled, backend: Backend, algorithm: Algorithm) -> Fact:
     """The fact of a plan, from a settled config."""
-    chosen, wanted = choose_overlap(config, algorithm), config.compute.overlap
+    chosen, wanted = choose_overlap(config, backend, algorithm), config.compute.overlap
     return chosen if chosen.value == wanted else Fact("overlap", wanted, "as asked for")

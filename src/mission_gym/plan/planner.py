@@ -87,7 +87,7 @@ def make_scaling(facts: Facts, update: UpdateCost) -> tuple[ScalePoint, ...]:
             ScalePoint(
                 n_envs,
                 best.n_steps_per_env,
-                best.backend,
+                best.backend.name,
                 best.num_workers,
                 rates[best],
                 predict_memory(env, wishes, best),
@@ -129,8 +129,8 @@ def _spread(facts: Facts, n_envs: int) -> list[Layout]:
     steps = max(1, ruled.rollout // n_envs) if wishes.open_steps else ruled.n_steps_per_env
     layouts = []
     for backend in wishes.backends:
-        workers = [1] if backend != "workers" else _list_workers(facts, n_envs)
-        if backend == ruled.backend == "workers" and not wishes.open_workers:
+        workers = _list_workers(facts, n_envs) if backend.chooses_workers else [1]
+        if backend == ruled.backend and backend.chooses_workers and not wishes.open_workers:
             workers = [min(ruled.num_workers, n_envs)]
         layouts += [Layout(backend, number, n_envs, steps) for number in workers]
     return layouts
@@ -151,13 +151,12 @@ def _explain(facts: Facts, chosen: Layout, update: UpdateCost, rates: dict[Layou
     kind = f"of which it waits {100 * (1 - env.cpu_share):.0f} %" if env.waits else "on the processor"
     reasons = [f"a step takes {show_time(env.step_s)} {kind}; {facts.machine.usable_cores} cores are usable"]
     same_size = sorted((each for each in rates if each.n_envs == chosen.n_envs), key=rates.__getitem__)
-    where = f"{chosen.num_workers} workers" if chosen.backend == "workers" else chosen.backend
+    backend = chosen.backend
+    where = backend.name_workers(chosen.num_workers) or backend.name
     for other in {each.backend: each for each in same_size if each.backend != chosen.backend}.values():
-        reasons.append(f"{where}: {rate:,.0f} steps/s, against {rates[other]:,.0f} with {other.backend}")
-    fewer = [
-        each for each in same_size if each.backend == "workers" and each.num_workers < chosen.num_workers
-    ]
-    if chosen.backend == "workers" and fewer:
+        reasons.append(f"{where}: {rate:,.0f} steps/s, against {rates[other]:,.0f} with {other.backend.name}")
+    fewer = [each for each in same_size if each.backend == backend and each.num_workers < chosen.num_workers]
+    if fewer:
         reasons.append(f"{where}: {fewer[-1].num_workers} would make {rates[fewer[-1]]:,.0f} steps/s")
     if not facts.wishes.open_envs:
         reasons.append(f"{chosen.n_envs} environments are given, not chosen")

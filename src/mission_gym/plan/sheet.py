@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mission_gym.backends.record import Backend
 from mission_gym.config.layers import read_presets
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec, Fact, Plan
@@ -14,6 +15,7 @@ from mission_gym.plan.ways import explain_way
 
 def make_plan(
     config: Settled,
+    backend: Backend,
     spec: EnvSpec,
     algorithm: Algorithm,
     memory_bytes: int,
@@ -35,13 +37,13 @@ def make_plan(
     episodes, holds = config.evaluation.eval_episodes, algorithm.holds
     facts = [
         Fact("environment", config.env.env_id, describe_spaces(spec)),
-        Fact("environments", f"{config.vector.n_envs}", _describe_backend(config)),
+        Fact("environments", f"{config.vector.n_envs}", _describe_backend(config, backend)),
         Fact("rollout", f"{rollout}", _describe_rollout(config)),
         *algorithm.describe(config, spec),
         Fact("updates", f"{total // rollout}", f"{total:,} steps"),
         Fact("network", network, f"{shape}, acting with {compute.acting}"),
         Fact("learner", compute.device, explain_way(config, spec)),
-        explain_overlap(config, algorithm),
+        explain_overlap(config, backend, algorithm),
         Fact(
             "evaluations",
             f"{num_evals}",
@@ -80,9 +82,9 @@ def judge_preset(preset: str | None, total: int, fps: float, cores: int) -> list
     ]
 
 
-def _describe_backend(config: Settled) -> str:
-    workers = f", {config.vector.num_workers} workers" if config.vector.vector == "workers" else ""
-    return f"{config.vector.vector} backend{workers}"
+def _describe_backend(config: Settled, backend: Backend) -> str:
+    workers = backend.name_workers(config.vector.num_workers)
+    return f"{backend.name} backend{workers and f', {workers}'}"
 
 
 def _describe_rollout(config: Settled) -> str:

@@ -151,9 +151,11 @@ class _Tuner:
         self._base = fix_envs(resolved)
         self._spec = self._environment.spec
         self._ruled = workshop.settle(self._base)
-        check_memory(self._ruled, self._spec, workshop.algorithm)
+        check_memory(self._ruled, self._environment.backend, self._spec, workshop.algorithm)
         self._machine = read_own_machine()
-        held = Layout(**earlier["layout"]) if earlier and "layout" in earlier else None
+        held, backends = None, self._environment.backends
+        if earlier and (kept := earlier.get("layout")) and kept["backend"] in backends:
+            held = Layout(**kept | {"backend": backends[kept["backend"]]})
         self._weights = workshop.make_learner(self._ruled).weights()
         self._wishes = make_wishes(workshop, resolved, self._ruled, held)
         self._ways = list(list_learning(workshop, resolved.config, self._ruled, self._machine))
@@ -179,7 +181,7 @@ class _Tuner:
     def _measure_facts(self) -> Facts:
         """The environment, the fixed rules' own way to learn, and acting."""
         wishes, env = self._wishes, EnvFacts(1e-6)
-        if self._environment.backend != "batched":
+        if not self._environment.backend.own_vector_form:
             self._say("timing the environment, alone and on every core")
             env = measure_env(
                 self._environment.factory,
@@ -188,8 +190,9 @@ class _Tuner:
                 min(max(self._budget_s / 20, 0.1), 0.5),
                 timeout_s=max(2.0, 0.6 * self._budget_s),
             )
-            if env.waits and self._resolved.config.vector.vector == "auto" and wishes.open_workers:
-                wishes = replace(wishes, backends=(*wishes.backends, "threads"))
+            if env.waits and wishes.open_workers:
+                waiting = (each for each in self._environment.rivals if each.for_waiting)
+                wishes = replace(wishes, backends=(*wishes.backends, *waiting))
         act = measure_act(self._workshop, self._ruled, self._weights)
         return Facts(self._machine, env, act, (self._time_update(*self._ways[0]),), wishes)
 
@@ -223,7 +226,7 @@ class _Tuner:
         if worker_bytes is not None:
             own = worker_bytes - env.memory_bytes * layout.n_envs // layout.num_workers
             env = replace(env, worker_bytes=max(own, 0))
-        if layout.backend == "batched":
+        if layout.backend.own_vector_form:
             env = replace(env, step_s=collect_s)
         return replace(facts, env=env, trials=(*facts.trials, Trial(layout, collect_s)))
 
@@ -247,7 +250,7 @@ class _Tuner:
         ]
         return {
             "values": values,
-            "layout": asdict(choice.layout),
+            "layout": choice.layout.document(),
             "update": asdict(choice.update),
             "steps_per_s": rate,
             "memory_bytes": choice.memory_bytes,
@@ -258,7 +261,7 @@ class _Tuner:
                 "env": asdict(facts.env),
                 "act": asdict(facts.act),
                 "updates": [asdict(each) for each in facts.updates],
-                "trials": [asdict(each) for each in facts.trials],
+                "trials": [each.document() for each in facts.trials],
                 "rehearsed": rehearsed,
             },
             "budget_s": self._budget_s,
@@ -275,13 +278,13 @@ def _guess_rate(workshop: Workshop, resolved: Resolved) -> float | None:
         return None
     environment = workshop.environment
     step_s: float = environment.step_s or 0.0
-    if environment.backend == "serial":
+    if environment.backend.runs_here and not environment.backend.own_vector_form:
         with suppress(MissionGymError):  # the run itself tells what fails
             step_s = time_steps(environment.factory, environment.spec, LOOK_S).step_s
     if RUN_SHARE * resolved.config.run.timesteps * (step_s + _SLOWEST_UPDATE_S) < RUN_LEAST_S:
         return None
     config = workshop.settle(resolved)
-    check_memory(config, environment.spec, workshop.algorithm)
+    check_memory(config, environment.backend, environment.spec, workshop.algorithm)
     return 1.0 / (step_s / config.vector.num_workers + _measure_update_s(workshop, config))
 
 

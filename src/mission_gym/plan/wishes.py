@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import psutil
 
+from mission_gym.backends.record import Backend
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config, Settled
 from mission_gym.learner.contract import Algorithm
@@ -45,11 +46,10 @@ def apply(resolved: Resolved, values: dict[str, Any]) -> Resolved:
 
 def make_wishes(workshop: Workshop, resolved: Resolved, ruled: Settled, held: Layout | None = None) -> Wishes:
     """What this config fixes and leaves open; `ruled` is what the fixed rules make of it."""
-    given, spec, algorithm = resolved.config, workshop.environment.spec, workshop.algorithm
-    layout = layout_of(ruled)
-    backends: tuple[str, ...] = (layout.backend,)
-    if given.vector.vector == "auto" and layout.backend == "serial":
-        backends = ("serial", "workers")
+    given, environment, algorithm = resolved.config, workshop.environment, workshop.algorithm
+    spec, layout = environment.spec, layout_of(ruled, environment.backends[ruled.vector.vector])
+    others = (each for each in environment.rivals if not each.for_waiting)
+    backends = tuple(dict.fromkeys((layout.backend, *others)))
     chooses = algorithm.overlaps_on_cores and given.compute.overlap == "auto"
     envs, steps = size_paths(given)
     return Wishes(
@@ -57,7 +57,7 @@ def make_wishes(workshop: Workshop, resolved: Resolved, ruled: Settled, held: La
         backends=backends,
         held=held,
         batch_size=algorithm.fixed_batch(resolved),
-        overlapped=find_overlapped(ruled, given, algorithm),
+        overlapped=find_overlapped(ruled, given, environment.backends.values(), algorithm),
         cores_at_once=usable_cores() if chooses and ruled.compute.acting == "numpy" else 0,
         open_envs=is_open(resolved, envs),
         open_steps=not resolved.explicit(steps),
@@ -74,7 +74,7 @@ def layout_values(layout: Layout, given: Config) -> dict[str, Any]:
     sizes = (layout.n_envs, layout.n_steps_per_env)
     values: dict[str, Any] = dict(zip(size_paths(given), sizes, strict=True))
     if given.vector.vector == "auto":
-        values["vector.vector"] = layout.backend
+        values["vector.vector"] = layout.backend.name
     if given.vector.num_workers == "auto":
         values["vector.num_workers"] = layout.num_workers
     return values
@@ -95,20 +95,22 @@ def list_learning(
                 yield way, threads
 
 
-def find_overlapped(ruled: Settled, given: Config, algorithm: Algorithm) -> frozenset[tuple[str, str]]:
+def find_overlapped(
+    ruled: Settled, given: Config, backends: Iterable[Backend], algorithm: Algorithm
+) -> frozenset[tuple[str, str]]:
     """The backends and devices with which collecting and learning run at once, however many workers there
     are; `cores_at_once` is for the rest."""
     pairs, no_spare = set(), usable_cores()
-    for backend in ("serial", "workers", "threads", "batched"):
+    for backend in backends:
         for device in ("cpu", "cuda", "mps"):
-            vector = ruled.vector.model_copy(update={"vector": backend, "num_workers": no_spare})
+            vector = ruled.vector.model_copy(update={"vector": backend.name, "num_workers": no_spare})
             compute = ruled.compute.model_copy(update={"device": device})
             wanted: str = given.compute.overlap
             if wanted == "auto":
-                other = ruled.model_copy(update={"vector": vector, "compute": compute})
-                wanted = choose_overlap(other, algorithm).value
+                placed = ruled.model_copy(update={"vector": vector, "compute": compute})
+                wanted = choose_overlap(placed, backend, algorithm).value
             if wanted == "on":
-                pairs.add((backend, device))
+                pairs.add((backend.name, device))
     return frozenset(pairs)
 
 

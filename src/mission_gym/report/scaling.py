@@ -23,14 +23,13 @@ _INK, _QUIET, _LINE, _MARK = "#1b1f24", "#8a929c", "#2f6db5", "#d1542b"
 
 def view_advice(document: Document) -> RenderableType:
     """`tune`: the plan, why, and the table."""
-    workers = f", {document['num_workers']} workers" if document["backend"] == "workers" else ""
     times = ", ".join(f"{name} {show_duration(s)}" for name, s in document["predicted_s"].items())
     threads = f", {document['threads']} threads" if document["threads"] > 1 else ""
     source = "kept from before" if document["cached"] else f"measured in {document['spent_s']:.0f} s"
     rows = [
         ("environment", document["env_id"]),
         ("environments", f"{document['n_envs']} x {document['n_steps_per_env']} steps"),
-        ("backend", f"{document['backend']}{workers}"),
+        ("backend", document["how"]),
         ("learner", f"{document['kernel']} kernel on {document['device']}{threads}"),
         ("expected", f"{show_count(document['predicted_steps_per_s'])} steps/s of training, {source}"),
         ("times", times),
@@ -46,14 +45,13 @@ def _make_table(points: Sequence[Document]) -> Table:
     table = make_table(*numbers, "how", "", numbers=numbers)
     most = max(point["steps_per_s"] for point in points)
     for point in points:
-        workers = f", {point['num_workers']} workers" if point["backend"] == "workers" else ""
         bar = "#" * max(1, round(_BAR * point["steps_per_s"] / most))
         mark = " <- knee" if point["knee"] else "" if point["fits"] else " does not fit in memory"
         table.add_row(
             show_count(point["n_envs"]),
             show_count(point["steps_per_s"]),
             f"{point['memory_bytes'] / 1e9:.2f} GB",
-            f"{point['backend']}{workers}",
+            point["how"],
             bar + mark,
         )
     return table

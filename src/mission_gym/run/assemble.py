@@ -7,12 +7,13 @@ the first update, and stored with its source. Training, evaluation and resume al
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
 from mission_gym.algorithms import load_algorithm
+from mission_gym.backends import load_backend
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import find_unused, finish
 from mission_gym.config.schema import Config, Settled
@@ -36,14 +37,14 @@ from mission_gym.rollout.first_ready import FirstReadyCollector
 from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_shared
 from mission_gym.run.environment import (
     Environment,
-    SeedOf,
-    Vector,
     choose_acting_rows,
     choose_backend,
     choose_num_workers,
     count_groups,
+    place,
     training_seeds,
 )
+from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.workers import WorkersVec
 
 _proofs: dict[tuple[Any, ...], str] = {}  # what the compiled kernels of this process were found to be
@@ -60,9 +61,11 @@ def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
     if resolved.config.vector.vector == "auto":
         resolved = resolved.with_values({"vector.vector": choose_backend(resolved.config)}, "plan")
     config, sources, algorithm = resolved.config, resolved.sources, algorithm_of(resolved.config)
+    backend = load_backend(config.vector.vector)
     is_mlp, compute = algorithm.layout(config, spec).is_mlp, config.compute
     problems = find_unused(
         resolved,
+        backend,
         has_vector_leaves=any(leaf.kind == "vector" for leaf in spec.leaves),
         has_box_actions=spec.action.kind == "box",
         acts_with_torch=compute.acting == "torch" or not is_mlp,
@@ -92,9 +95,9 @@ def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
         raise ConfigError(problems)
     chosen: dict[str, Any] = {
         "compute.threads": threads,
-        "vector.num_workers": choose_num_workers(config, config.vector.vector),
+        "vector.num_workers": choose_num_workers(config, backend),
         "compute.acting": "numpy" if is_mlp else "torch",
-        "compute.acting_rows": choose_acting_rows(config.num_envs, count_groups(config)),
+        "compute.acting_rows": choose_acting_rows(config.num_envs, count_groups(config, backend)),
     }
     resolved = _fill(resolved, chosen)
     notes: list[str] = []
@@ -105,7 +108,7 @@ def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
     resolved, notes = drop_false_twin(resolved, spec)
     if resolved.config.compute.overlap == "auto":
         without = resolved.with_values({"compute.overlap": "off"}, "plan")
-        overlap = choose_overlap(without.settled, algorithm).value
+        overlap = choose_overlap(without.settled, backend, algorithm).value
         resolved = without.with_values({"compute.overlap": overlap}, "plan")
     return resolved, notes
 
@@ -205,7 +208,7 @@ def make_collector(
     spec, num_steps, num_envs = environment.spec, config.algorithm.n_steps_per_env, config.vector.n_envs
     rows = config.compute.acting_rows
     num_blocks = 2 if config.compute.overlap == "on" else 1
-    if environment.backend in ("workers", "threads") and config.compute.acting == "numpy":
+    if environment.backend.acts_itself and config.compute.acting == "numpy":
         first_ready = config.vector.blocks == "first_ready"
         layout = algorithm_of(config).layout(config, spec)
         setup = CollectSetup(layout, config.run.seed, rows, num_steps, num_blocks)
@@ -225,7 +228,7 @@ def make_collector(
         return vec, remote, list(remote.blocks)
     policy, seed = make_policy(config, spec), config.run.seed
     collector: BlockCollector
-    if environment.backend == "workers" and rows < num_envs:
+    if environment.backend.chooses_workers and rows < num_envs:
         vec = environment.make_vector(num_envs, seed_of, unit=rows, first_ready=True)
         assert isinstance(vec, WorkersVec)
         collector = ReadyCollector(vec, policy, spec, seed, rows)
@@ -255,8 +258,3 @@ class Assembly:
     def make_collector(self, config: Settled) -> tuple[Vector, BlockCollector, list[Block]]:
         seeds = training_seeds(0, {"episode_offset": 0})
         return make_collector(config, place(self.environment, config), seeds)
-
-
-def place(environment: Environment, config: Settled) -> Environment:
-    """The environment on the backend of a settled config."""
-    return replace(environment, backend=config.vector.vector, num_workers=config.vector.num_workers)

@@ -45,7 +45,7 @@ def run_baselines(
     if num_episodes < 1:
         raise UsageError(f"episodes={num_episodes} is not a positive count [--episodes]")
     spec = environment.spec
-    batched = environment.backend == "batched"
+    batched = environment.backend.own_vector_form
     declared = _find_batched(environment) if batched else _find_scripted(environment)
     scripted = _check_declared(declared, spec)
     known = list(dict.fromkeys(["random", "noop", *scripted]))

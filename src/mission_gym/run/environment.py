@@ -9,18 +9,15 @@ from typing import Any
 
 from gymnasium.wrappers import TimeLimit
 
-from mission_gym.config.schema import Config
+from mission_gym.backends import load_backend, load_default, load_rivals
+from mission_gym.backends.record import Backend, Source
+from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec
-from mission_gym.env.factory import EnvRequest, Factory, make_factory, make_vector_factory, names_trusted
-from mission_gym.env.probe import probe, probe_vector
-from mission_gym.errors import UsageError
+from mission_gym.env.factory import EnvRequest, Factory, make_factory, names_trusted
 from mission_gym.procs import BoundedLog, usable_cores
 from mission_gym.streams import episode_seed
-from mission_gym.vector.batched import BatchedVec
+from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.crew import Limits
-from mission_gym.vector.probing import probe_in_worker
-from mission_gym.vector.serial import SerialVec
-from mission_gym.vector.workers import WorkersVec
 
 _MAX_GROUPS = 64  # of environments that wait, where each group makes segments of its own
 _WAITING_ROWS, _WAITING_GROUPS = 32, 8  # of environments that wait for each other
@@ -29,8 +26,6 @@ _WAITING_ROWS, _WAITING_GROUPS = 32, 8  # of environments that wait for each oth
 EVALUATION_STEPS = 10_000  # of an episode that has no limit of its own
 
 
-SeedOf = Callable[[int, int], int | None]
-Vector = SerialVec | BatchedVec | WorkersVec
 EnvSource = Callable[..., Any] | None  # a callable of the user's that can't be imported
 
 
@@ -41,37 +36,28 @@ class Environment:
     spec: EnvSpec
     request: EnvRequest
     factory: Factory
-    backend: str  # serial, workers, threads or batched
+    backend: Backend
     num_workers: int = 1
     limits: Limits = field(default_factory=Limits)
     log: BoundedLog = field(default_factory=lambda: BoundedLog(None))  # what environments print
     step_s: float | None = None  # of a first look, where it was taken
+    rivals: tuple[Backend, ...] = ()  # that a plan may choose instead
+
+    @property
+    def backends(self) -> dict[str, Backend]:
+        """Those that it may run on, by name, the one chosen first."""
+        return {each.name: each for each in (self.backend, *self.rivals)}
 
     def limited(self) -> Environment:
         """The same environment with a step limit, where it declares none: an evaluation must end."""
-        if self.spec.max_episode_steps is not None or self.backend == "batched":
+        if self.spec.max_episode_steps is not None or self.backend.own_vector_form:
             return self
         return replace(self, factory=partial(_limit_steps, self.factory))
 
     def make_vector(self, num_envs: int, seed_of: SeedOf, **parts: Any) -> Vector:
         """A vector of it; `parts` are those that a collector adds to workers."""
-        if self.backend == "batched":
-            return BatchedVec(make_vector_factory(self.request)(num_envs), self.spec, seed_of)
-        if self.backend == "serial":
-            return SerialVec(
-                self.factory, self.spec, num_envs, seed_of, max_restarts=self.limits.max_restarts
-            )
-        return WorkersVec(
-            self.factory,
-            self.spec,
-            num_envs,
-            seed_of,
-            num_workers=self.num_workers,
-            threads=self.backend == "threads",
-            limits=self.limits,
-            log=self.log,
-            **parts,
-        )
+        source = Source(self.spec.env_id, self.factory, self.request, self.num_workers, self.limits, self.log)
+        return self.backend.make_vector(source, self.spec, num_envs, seed_of, **parts)
 
 
 def _limit_steps(factory: Factory) -> Any:
@@ -84,24 +70,20 @@ def open_environment(
     """Build one environment, read its spec and close it. `kwargs` are those of the config, with files
     replaced by the run's own copies. look_s: for which steps in a worker are timed."""
     request = EnvRequest(config.env.env_id, kwargs, config.env.wrap)
-    backend, step_s = choose_backend(config), None
-    if source is not None:
-        if backend == "batched":
-            raise UsageError(
-                "a callable environment can't be batched; give module:callable [--vector batched]"
-            )
-        factory = make_factory(lambda: source(**kwargs))
-    else:
-        factory = make_factory(request)
-    if backend == "batched":
-        spec = probe_vector(make_vector_factory(request), config.env.env_id)
-    elif backend == "serial":
-        spec = probe(factory, config.env.env_id)
-    else:
-        spec, step_s = probe_in_worker(factory, config.env.env_id, look_s)
+    backend = load_backend(choose_backend(config))
+    rivals = load_rivals() if config.vector.vector == "auto" else ()
+    factory = make_factory(request if source is None else lambda: source(**kwargs))
+    asked = Source(config.env.env_id, factory, request if source is None else None)
+    spec, step_s = backend.look(asked, look_s)
     limits = Limits(timeout_s=config.vector.env_timeout, max_restarts=config.vector.max_restarts)
     num_workers = choose_num_workers(config, backend)
-    return Environment(spec, request, factory, backend, num_workers, limits, step_s=step_s)
+    return Environment(spec, request, factory, backend, num_workers, limits, step_s=step_s, rivals=rivals)
+
+
+def place(environment: Environment, config: Settled) -> Environment:
+    """The environment on the backend of a settled config."""
+    backend = load_backend(config.vector.vector)
+    return replace(environment, backend=backend, num_workers=config.vector.num_workers)
 
 
 def choose_backend(config: Config) -> str:
@@ -109,22 +91,22 @@ def choose_backend(config: Config) -> str:
     if config.vector.vector != "auto":
         return config.vector.vector
     trusted = names_trusted(EnvRequest(config.env.env_id, wrap=config.env.wrap))
-    return "serial" if trusted and config.vector.num_workers == "auto" else "workers"
+    return load_default(trusted=trusted and config.vector.num_workers == "auto").name
 
 
-def choose_num_workers(config: Config, backend: str) -> int:
+def choose_num_workers(config: Config, backend: Backend) -> int:
     """Workers of a run: one for each usable core, and none without an environment."""
-    if backend != "workers":
+    if not backend.chooses_workers:
         return 1
     wanted = config.vector.num_workers
     return min(usable_cores() if wanted == "auto" else wanted, config.num_envs)
 
 
-def count_groups(config: Config) -> int:
-    """How many acting groups are wanted at least: one for each worker; with threads one for each environment
+def count_groups(config: Config, backend: Backend) -> int:
+    """How many acting groups are wanted at least: one for each worker; of environments that wait one for each
     where a slow one must stall only its own group, else some that are ready one after the other."""
-    if config.vector.vector != "threads":
-        return choose_num_workers(config, config.vector.vector)
+    if not backend.for_waiting:
+        return choose_num_workers(config, backend)
     if config.vector.blocks == "first_ready":
         return min(config.num_envs, _MAX_GROUPS)
     return count_waiting_groups(config.num_envs)

@@ -81,7 +81,7 @@ def evaluate(
     """Play the first `num_episodes` seeds of a suite; None if a stop was asked for."""
     seeds = suite_seeds(suite, num_episodes)
     # A vector environment takes seeds only at its first reset: one episode per row.
-    num_envs = num_episodes if environment.backend == "batched" else min(num_episodes, _PARALLEL)
+    num_envs = num_episodes if environment.backend.own_vector_form else min(num_episodes, _PARALLEL)
     with environment.limited().make_vector(num_envs, seed_of_suite(seeds, num_envs)) as vec:
         episodes = play(vec, actor, environment.spec, num_episodes, explore=explore, stop=stop)
     return None if episodes is None else summarise(episodes, environment.spec, explore)

@@ -19,8 +19,8 @@ from mission_gym.learner.blocks import strip
 from mission_gym.learner.contract import Learner
 from mission_gym.pipeline.loop import newest
 from mission_gym.rollout.collector import BlockCollector, clear_block, cut_row, pack_block, unpack_block
-from mission_gym.run.environment import Vector
 from mission_gym.store.checkpoints import Checkpoint, load_replay
+from mission_gym.vector.base import Vector
 
 _MAX_BLOCK_BYTES = 512 << 20  # larger blocks in hand are collected again rather than saved in haste
 _PREFIXES = ("block", "next")  # of the blocks in hand, in their order

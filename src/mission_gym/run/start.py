@@ -34,11 +34,10 @@ from mission_gym.run.assemble import (
     drop_false_twin,
     make_learner,
     one_blas_thread,
-    place,
     settle,
 )
 from mission_gym.run.config import read_config
-from mission_gym.run.environment import EVALUATION_STEPS, Environment, EnvSource, open_environment
+from mission_gym.run.environment import EVALUATION_STEPS, Environment, EnvSource, open_environment, place
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.snapshot import learned_steps
@@ -95,7 +94,7 @@ def begin(
     check_outcome(config, environment)
     tuning = tuned.entry if tuned else None
     measured = EnvFacts(**tuning["measured"]["env"]) if tuning else None
-    memory = check_memory(config, environment.spec, algorithm_of(config), measured)
+    memory = check_memory(config, environment.backend, environment.spec, algorithm_of(config), measured)
     learner = make_learner(config, environment.spec)  # a network that can't be built is refused here
     if environment.limited() is not environment and config.evaluation.eval_freq:
         notes = [*notes, f"no step limit is known; evaluations cut episodes at {EVALUATION_STEPS:,} steps"]
@@ -143,7 +142,8 @@ def _prepare(
     fps = tuning["steps_per_s"] if tuning else predict_fps(config, collect_s, update_s)
     if config.compute.device == "cpu":
         notes = [*notes, *judge_preset(preset, config.run.timesteps - start, fps, usable_cores())]
-    plan = make_plan(config, spec, algorithm, memory, fps, notes, start, tuning["reasons"] if tuning else [])
+    reasons = tuning["reasons"] if tuning else []
+    plan = make_plan(config, session.environment.backend, spec, algorithm, memory, fps, notes, start, reasons)
     document = asdict(plan) | {"versions": versions(), "signature": spec.signature, "tuning": tuning}
     measured = {"collect_s_per_step": collect_s, "update_s_per_step": update_s}
     document |= {"measured": measured | {"ways_to_learn": find_measured(config, spec)}}

@@ -13,6 +13,7 @@ from operator import or_
 from types import TracebackType
 from typing import Any, Self
 
+from mission_gym.backends import load_backend
 from mission_gym.clock import PhaseClock
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec, Phases, Progress, Span
@@ -24,7 +25,6 @@ from mission_gym.monitor.verdict import Facts, judge
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.collector import BlockCollector
 from mission_gym.run.assemble import algorithm_of
-from mission_gym.vector.workers import WorkersVec
 
 _NUM_UPDATES = 20  # of a timeline
 _NUM_TIMELINES = 20  # in a run, about
@@ -38,8 +38,7 @@ class Telemetry:
     def __init__(self, config: Settled, spec: EnvSpec, collector: BlockCollector, learner: Learner) -> None:
         self.clock = PhaseClock("main")
         self._config, self._spec, self._collector, self._learner = config, spec, collector, learner
-        pids = collector.vec.crew.pids if isinstance(collector.vec, WorkersVec) else tuple
-        self.sampler = Sampler(pids, _make_probes(config.compute.device))
+        self.sampler = Sampler(collector.vec.pids, _make_probes(config.compute.device))
         self._every = max(1, config.run.timesteps // config.rollout_size // _NUM_TIMELINES)
         self._updates: deque[tuple[int, list[Span]]] = deque(maxlen=_NUM_UPDATES)
         self._row, self._total = Phases(), Phases()
@@ -118,10 +117,10 @@ def make_facts(config: Settled, spec: EnvSpec, learner: Learner) -> Facts:
     algo, vector, compute, evaluation = config.algorithm, config.vector, config.compute, config.evaluation
     weights = {name: array for name, array in learner.weights().arrays.items() if name.endswith("weight")}
     num_parameters = sum(array.size for array in weights.values())
-    algorithm = algorithm_of(config)
+    algorithm, backend = algorithm_of(config), load_backend(vector.vector)
     is_mlp = algorithm.layout(config, spec).is_mlp
     return Facts(
-        backend=vector.vector,
+        backend=backend,
         num_workers=vector.num_workers,
         n_envs=vector.n_envs,
         n_steps_per_env=algo.n_steps_per_env,
@@ -133,8 +132,7 @@ def make_facts(config: Settled, spec: EnvSpec, learner: Learner) -> Facts:
         eval_freq=evaluation.eval_freq,
         eval_episodes=evaluation.eval_episodes,
         checkpoint_freq=config.checkpoints.checkpoint_freq,
-        env_cpu_is_known=vector.vector == "serial"
-        or (vector.vector in ("workers", "threads") and compute.acting == "numpy"),
+        env_cpu_is_known=backend.cpu_is_known and (backend.runs_here or compute.acting == "numpy"),
         flops_per_sample=algorithm.flops_per_parameter(config) * num_parameters if is_mlp else None,
         matmul_flops_per_s=measure_matmul_flops_per_s(compute.device),
     )

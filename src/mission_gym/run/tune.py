@@ -11,7 +11,7 @@ from mission_gym.plan.cache import find_cache, read_plan, write_plan
 from mission_gym.plan.tuner import Say, make_plan_key, tune_environment
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
-from mission_gym.run.environment import open_environment
+from mission_gym.run.environment import Environment, open_environment
 
 _TOTALS = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
 
@@ -34,6 +34,7 @@ def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = Fals
     return {
         "env_id": resolved.config.env.env_id,
         "backend": layout["backend"],
+        "how": _describe(environment, layout),
         "n_envs": layout["n_envs"],
         "num_workers": layout["num_workers"],
         "n_steps_per_env": layout["n_steps_per_env"],
@@ -45,8 +46,14 @@ def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = Fals
         "memory_bytes": entry["memory_bytes"],
         "reasons": entry["reasons"],
         "changes": entry["changes"],
-        "scaling": entry["scaling"],
+        "scaling": [point | {"how": _describe(environment, point)} for point in entry["scaling"]],
         "measured": entry["measured"],
         "spent_s": entry["spent_s"],
         "cached": kept,
     }
+
+
+def _describe(environment: Environment, plan: dict[str, Any]) -> str:
+    """Where environments run, for people: `workers, 3 workers`."""
+    workers = environment.backends[plan["backend"]].name_workers(plan["num_workers"])
+    return f"{plan['backend']}{workers and f', {workers}'}"

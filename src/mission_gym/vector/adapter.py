@@ -17,10 +17,9 @@ from gymnasium.vector.utils import batch_space, iterate
 from mission_gym.data import Array, EnvSpec, StepBatch
 from mission_gym.env.spaces import make_unflattener
 from mission_gym.errors import UsageError
-from mission_gym.vector.serial import SerialVec
-from mission_gym.vector.workers import WorkersVec
+from mission_gym.vector.base import RowVector, Vector
 
-Make = Callable[..., SerialVec | WorkersVec]  # spec, seed_of, infos, autoreset -> vector
+Make = Callable[..., Vector]  # spec, seed_of, infos, autoreset -> vector
 
 
 class GymVector(VectorEnv[Any, Any, Any]):
@@ -30,7 +29,9 @@ class GymVector(VectorEnv[Any, Any, Any]):
         self.num_envs = num_envs
         self._mode = autoreset_mode
         same_step = autoreset_mode == AutoresetMode.SAME_STEP
-        self._vec = make(spec=spec, seed_of=_no_seed, infos=True, autoreset=same_step)
+        vec = make(spec=spec, seed_of=_no_seed, infos=True, autoreset=same_step)
+        assert isinstance(vec, RowVector)
+        self._vec = vec
         self.single_observation_space = spec.observation_space
         self.single_action_space = spec.action_space
         self.observation_space = batch_space(spec.observation_space, self.num_envs)
@@ -44,7 +45,7 @@ class GymVector(VectorEnv[Any, Any, Any]):
         self._done = np.zeros(self.num_envs, np.bool_)
 
     @property
-    def inner(self) -> SerialVec | WorkersVec:
+    def inner(self) -> RowVector:
         """The vector itself, for further adapters."""
         return self._vec
 

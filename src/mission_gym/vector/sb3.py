@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
+import mission_gym as mg
 from mission_gym.data import Array, StepBatch
 from mission_gym.env.factory import Factory
 from mission_gym.env.spaces import make_unflattener
-from mission_gym.vector.api import make_vec
 
 Indices = int | Iterable[int] | None
 
@@ -35,7 +35,9 @@ class SB3VecEnv(VecEnv):
         backend: str = "workers",
         **options: Any,
     ) -> None:
-        gym_vector: Any = make_vec(env, num_envs, backend=backend, **options)
+        options = {"autoreset_mode": "same_step"} | options
+        # Through the package: which backends there are is known above this room.
+        gym_vector: Any = mg.make_vec(env, num_envs, backend=backend, **options)
         self._vec = gym_vector.inner
         self._gym_vector = gym_vector
         space = gym_vector.single_observation_space

@@ -8,8 +8,7 @@ transition is not valid, its episode has failed, and the others go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import Wrapper
@@ -17,12 +16,12 @@ from gymnasium import Wrapper
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
 from mission_gym.env.factory import Env, Factory
 from mission_gym.env.resume import SlotState
-from mission_gym.env.slot import REPLAY_BUDGET_S, EnvSlot, action_rows
-from mission_gym.errors import EnvFailure, MissionGymError, UsageError
+from mission_gym.env.slot import EnvSlot, action_rows
+from mission_gym.errors import EnvFailure, MissionGymError
+from mission_gym.vector.base import RowVector, SeedOf
 from mission_gym.vector.restarts import RestartBudget
 from mission_gym.vector.rows import Rows, make_rows, write_row
 
-SeedOf = Callable[[int, int], int | None]
 _NONE = np.empty(0, np.int64)
 
 
@@ -35,7 +34,7 @@ class Ended(NamedTuple):
     info: dict[str, Any]
 
 
-class SerialVec:
+class SerialVec(RowVector):
     """A vector of environments in process.
 
     factory: one for all, or one for each environment. infos: whether batches carry the info dicts.
@@ -44,8 +43,6 @@ class SerialVec:
     rows, first_id: the arrays to write to and the id of the first environment, for a part of a vector.
     watch: told of every step before it is made.
     """
-
-    rows_step_alone = True
 
     def __init__(
         self,
@@ -60,22 +57,15 @@ class SerialVec:
         first_id: int = 0,
         watch: Callable[[EnvSlot, Any], None] | None = None,
     ) -> None:
+        super().__init__(spec, num_envs, seed_of)
         factories = [factory] * num_envs if callable(factory) else list(factory)
-        self.spec = spec
-        self.num_envs = num_envs
         self._infos = infos
         self._autoreset = autoreset
-        self._sent: tuple[list[Any], list[int]] | None = None
-        self._ready = False
-        self._num_episodes = 0
-        self._close_errors: list[str] = []
         self._slots: list[EnvSlot] = []
-        self._all = list(range(num_envs))
         self._all_ids = np.arange(first_id, first_id + num_envs)
         self._restarts = RestartBudget(max_restarts)
         self._watch = watch
         self._first_id = first_id
-        self._seed_of = seed_of
         self.use(rows or make_rows(spec, num_envs))
         try:
             for env_id, make in enumerate(factories, first_id):
@@ -110,36 +100,21 @@ class SerialVec:
         kwargs: dict[str, Any] | None = None,
         env_ids: Sequence[int] | None = None,
     ) -> list[Any]:
-        """Call a method, or read an attribute, of every environment or of those named."""
         ids = self._all if env_ids is None else env_ids
         found = [self._slots[env_id].env.get_wrapper_attr(name) for env_id in ids]
         return [item(*args, **(kwargs or {})) if callable(item) else item for item in found]
 
     def set_attr(self, name: str, values: Sequence[Any], env_ids: Sequence[int] | None = None) -> None:
-        """Set an attribute of every environment or of those named, one value each."""
         for env_id, value in zip(self._all if env_ids is None else env_ids, values, strict=True):
             self._slots[env_id].env.set_wrapper_attr(name, value)
 
     def layers(self) -> list[list[str]]:
-        """Return the names of the classes of each environment, the outermost wrapper first."""
         return [list(_layers(slot.env)) for slot in self._slots]
 
-    def reset(
-        self,
-        env_ids: Sequence[int] | None = None,
-        seeds: Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+    def _reset(
+        self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: dict[str, Any] | None
     ) -> StepBatch:
-        """Begin episode 0 of all environments, or the next episode of those named.
-
-        seeds: one for each environment reset, instead of those of `seed_of`.
-        """
-        self._check_open()
-        if self._sent is not None:
-            raise UsageError("reset() between send() and recv(); receive the steps under way first")
-        if env_ids is not None and not self._ready:
-            raise UsageError("reset() of single environments before a first reset() of all; reset all first")
-        ids = self._all if env_ids is None else list(env_ids)
+        ids = self._all if env_ids is None else env_ids
         numbers = [0 if env_ids is None else self._slots[env_id].episode + 1 for env_id in ids]
         return self.begin(numbers, ids, seeds, options)
 
@@ -159,28 +134,12 @@ class SerialVec:
         self._ready = True
         return self._show(ids)
 
-    def send(self, actions: Array, env_ids: Sequence[int] | None = None) -> None:
-        """Give actions [B, *shape] in the environment's units to all environments, or to those named."""
-        self._check_open()
-        if self._sent is not None:
-            raise UsageError("send() twice without recv(); receive the steps under way first")
-        if not self._ready:
-            raise UsageError("send() before reset(), or after a failure; reset or restore the vector first")
-        ids = self._all if env_ids is None else list(env_ids)
-        shape = actions.shape if type(actions) is np.ndarray else np.shape(actions)
-        if shape != (len(ids), *self.spec.action.shape):
-            expected = (len(ids), *self.spec.action.shape)
-            raise UsageError(f"actions have shape {shape}, expected {expected}: one row for each environment")
+    def _send(self, actions: Array, ids: list[int]) -> None:
         self._sent = (action_rows(self.spec, actions), ids)
 
-    def recv(self, deadline_s: float | None = None) -> StepBatch:
-        """Make the steps that were sent and return them; a deadline can't be kept in process."""
-        self._check_open()
-        if self._sent is None:
-            raise UsageError("recv() without send(); send actions first")
+    def _recv(self, deadline_s: float | None) -> StepBatch:
         (actions, ids), self._sent = self._sent, None
         slots = self._slots if ids is self._all else [self._slots[env_id] for env_id in ids]
-        self._ready = False  # until every row is done
         rows, views, watch, rewards = self._rows, self._views, self._watch, self._rewards
         if self._has_flags:
             rows.terminated.fill(False)
@@ -207,13 +166,7 @@ class SerialVec:
             for view, slot in zip(views, slots, strict=False):
                 view[...] = slot.obs[0]
         self._has_flags = bool(ended)
-        self._ready = True
         return self._finish(ids, rows, ended)
-
-    def step(self, actions: Array) -> StepBatch:
-        """Send to all environments and receive."""
-        self.send(actions)
-        return self.recv()
 
     def _lose(self, slot: EnvSlot, failure: EnvFailure, rows: Rows, row: int) -> Ended:
         """Mark a transition as lost; the observation shown is still that before the step."""
@@ -272,66 +225,39 @@ class SerialVec:
             except MissionGymError as again:
                 failure = again
 
-    def state(self) -> list[SlotState]:
-        """Return what `restore` needs, one entry for each environment."""
-        if not self._ready or self._sent is not None:
-            raise UsageError("state() before reset() or between send() and recv(); take it between steps")
+    def _state(self) -> list[SlotState]:
         return [slot.state() for slot in self._slots]
 
-    def restore(
-        self, states: Sequence[SlotState], budget_s: float = REPLAY_BUDGET_S
-    ) -> tuple[StepBatch, list[str]]:
-        """Go on from `states`; return what every row shows now, and how it came back.
-
-        budget_s: predicted seconds for all replays together.
-        """
-        self._check_open()
-        if len(states) != self.num_envs:
-            raise UsageError(
-                f"{len(states)} saved environments can't go on in {self.num_envs}; use the same number"
-            )
-        self._sent, self._ready = None, False
+    def _restore(self, states: Sequence[SlotState], budget_s: float) -> tuple[StepBatch, list[str]]:
+        self._sent = None
         how = []
         for slot, state in zip(self._slots, states, strict=True):
             how.append(slot.restore(state, budget_s))
             if how[-1] == "replay":
                 budget_s -= state.replay_s
-        self._ready = True
         return self._show(self._all), how
 
     def episode_numbers(self) -> list[int]:
-        """Return the number of each environment's running episode, also after a failure."""
         return [slot.episode for slot in self._slots]
 
-    def statistics(self) -> dict[str, Any]:
-        """Return counts, the mean seconds of a step, and what `close` met."""
+    def _statistics(self) -> dict[str, Any]:
         steps = sum(slot.total_steps for slot in self._slots)
         seconds = sum(slot.mean_step_s * slot.total_steps for slot in self._slots)
         return {
-            "num_envs": self.num_envs,
             "steps": steps,
-            "episodes": self._num_episodes,
             "mean_step_s": seconds / steps if steps else 0.0,
             "env_failures": self._restarts.total,
-            "close_errors": list(self._close_errors),
         }
 
-    def close(self) -> None:
-        """Close every environment; one that raises is noted in the statistics."""
+    def _close(self) -> list[str]:
+        errors = []
         slots, self._slots = self._slots, []
         for slot in slots:
             try:
                 slot.env.close()
             except Exception as error:  # noqa: BLE001  border: the user's close
-                self._close_errors.append(f"environment {slot.env_id}: {type(error).__name__}: {error}")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+                errors.append(f"environment {slot.env_id}: {type(error).__name__}: {error}")
+        return errors
 
     def _show(self, ids: list[int]) -> StepBatch:
         """Return a batch in which nothing happened, with what the named rows show now."""
@@ -365,10 +291,6 @@ class SerialVec:
         slots = self._slots if ids is self._all else [self._slots[env_id] for env_id in ids]
         infos = [slot.info for slot in slots]
         return {row: info for row, info in enumerate(infos) if info} if any(infos) else {}
-
-    def _check_open(self) -> None:
-        if not self._slots:
-            raise UsageError("the vector is closed; make a new one")
 
 
 def _layers(env: Env) -> Iterator[str]:

@@ -119,16 +119,9 @@ class ThreadedVec(SerialVec):
         finally:
             threading.stack_size(before)
 
-    def recv(self, deadline_s: float | None = None) -> StepBatch:
-        """Make the steps that were sent, side by side, and return them."""
-        self._check_open()
-        if self._sent is None:
-            raise UsageError("recv() without send(); send actions first")
+    def _recv(self, deadline_s: float | None) -> StepBatch:
         (actions, ids), self._sent = self._sent, None
-        self._ready = False
-        batch = self.run(ids, actions, self._rows)
-        self._ready = True
-        return batch
+        return self.run(ids, actions, self._rows)
 
     def run(self, ids: list[int], actions: Sequence[Any], rows: Rows) -> StepBatch:
         """Step some rows into arrays of their own; several threads may do so for different rows."""
@@ -172,13 +165,13 @@ class ThreadedVec(SerialVec):
         self._num_parts += 1
         return ThreadedPart(self, first, last)
 
-    def close(self) -> None:
-        """Close every environment, and let the threads go."""
-        super().close()
+    def _close(self) -> list[str]:
+        errors = super()._close()
         self._jobs = [None] * self.num_envs
         for gate in getattr(self, "_gates", ()):
             gate.release()
         self._gates = []
+        return errors
 
     def _serve(self, place: int, slot: EnvSlot) -> None:
         """What the thread of one environment does."""

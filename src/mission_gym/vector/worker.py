@@ -25,7 +25,6 @@ from mission_gym.procs import Link, describe_error
 from mission_gym.vector.board import RESETTING, carve_board
 from mission_gym.vector.rows import make_rows
 from mission_gym.vector.serial import SerialVec
-from mission_gym.vector.threaded import ThreadedVec
 
 _BEAT = struct.Struct("<5q")
 
@@ -68,7 +67,11 @@ class Service:
 
     def make_vector(self, num_rows: int) -> SerialVec:
         setup = self.setup
-        kind: Any = partial(ThreadedVec, rest=self._rest) if setup.threads else SerialVec
+        kind: Any = SerialVec
+        if setup.threads:
+            from mission_gym.vector.threaded import ThreadedVec
+
+            kind = partial(ThreadedVec, rest=self._rest)
         vec: SerialVec = kind(
             setup.factories,
             setup.spec,

@@ -9,28 +9,26 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Episode, StepBatch
 from mission_gym.env.factory import Factory
 from mission_gym.env.resume import SlotState
-from mission_gym.env.slot import REPLAY_BUDGET_S
-from mission_gym.errors import UsageError, WorkerTimeout
+from mission_gym.errors import WorkerTimeout
 from mission_gym.procs import BoundedLog, Carver, Region, dump_object, usable_cores
+from mission_gym.vector.base import RowVector, SeedOf
 from mission_gym.vector.board import carve_board
 from mission_gym.vector.crew import Crew, Limits, Lost
 from mission_gym.vector.rows import split_parts, split_rows
-from mission_gym.vector.serial import SeedOf
 from mission_gym.vector.worker import WorkerSetup
 
 _WAIT_S = 60.0
 SERVICE = "mission_gym.vector.worker:serve"
 
 
-class WorkersVec:
+class WorkersVec(RowVector):
     """A vector of environments in worker processes.
 
     threads: one worker that steps its environments side by side, for those that wait. unit: rows that must
@@ -38,8 +36,6 @@ class WorkersVec:
     were sent. service, extra, carve: what another room adds to the workers; what `carve` makes of the
     shared memory behind the board is in `shared`.
     """
-
-    rows_step_alone = True
 
     def __init__(
         self,
@@ -60,23 +56,19 @@ class WorkersVec:
         extra: Any = None,
         carve: Callable[[Carver], Any] = lambda carver: None,
     ) -> None:
+        super().__init__(spec, num_envs, seed_of)
         factories = [factory] * num_envs if callable(factory) else list(factory)
         limits = limits or Limits()
-        self.spec = spec
-        self.num_envs = num_envs
         self.env_ids = split_rows(num_envs, 1 if threads else num_workers or usable_cores(), unit)
         self.threads = threads
         self.parts = [split_parts(len(ids), unit, threads=threads) for ids in self.env_ids]
-        self._seed_of = seed_of
         self._autoreset = autoreset
         self._first_ready = first_ready
-        self._close_errors: list[str] = []
-        self._num_steps = self._num_episodes = 0
-        self._ready = False
+        self._num_steps = 0
         self._abandoned = ""
         self._numbers = [0] * num_envs  # of the running episodes
         self._worker_of = [w for w, ids in enumerate(self.env_ids) for _ in ids]
-        self._pending: dict[int, list[int] | None] = {}  # worker -> rows sent, None for all of its own
+        self._sent: dict[int, list[int] | None] = {}  # worker -> rows sent, None for all of its own
         self._arrived: dict[int, Any] = {}  # replies that were not handed over yet
         self._objects = [i for i, leaf in enumerate(spec.leaves) if leaf.kind == "object"]
         setups = [
@@ -90,7 +82,7 @@ class WorkersVec:
         size = Carver()
         carve_board(size, spec, num_envs)
         carve(size)
-        self._region: Region | None = Region(size.size)
+        self._region = Region(size.size)
         carver = self._region.carver()
         self.board = carve_board(carver, spec, num_envs)
         self.shared = carve(carver)
@@ -103,22 +95,12 @@ class WorkersVec:
             self._region.close()
             raise
 
-    def reset(
-        self,
-        env_ids: Sequence[int] | None = None,
-        seeds: Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+    def _reset(
+        self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: dict[str, Any] | None
     ) -> StepBatch:
-        """Begin episode 0 of all environments, or the next episode of those named, as SerialVec does."""
-        self._check_open()
-        if self._pending:
-            raise UsageError("reset() between send() and recv(); receive the steps under way first")
-        if env_ids is not None and not self._ready:
-            raise UsageError("reset() of single environments before a first reset() of all; reset all first")
-        ids = list(range(self.num_envs)) if env_ids is None else list(env_ids)
+        ids = self._all if env_ids is None else env_ids
         position = {env_id: row for row, env_id in enumerate(ids)}
         packed = dump_object(self._seed_of)
-        self._ready = False
         parts = self._split(ids)
         each = []
         for worker, rows in parts.items():
@@ -128,7 +110,6 @@ class WorkersVec:
             self._numbers[env_id] = 0 if env_ids is None else self._numbers[env_id] + 1
         self._watch_over_episodes()
         replies = self.crew.ask(parts, "reset", each=each)
-        self._ready = True
         infos: dict[int, Any] = {}
         for worker, reply in zip(parts, replies, strict=True):
             local = parts[worker] if env_ids is not None else list(range(len(self.env_ids[worker])))
@@ -156,91 +137,63 @@ class WorkersVec:
         numbers = [self._numbers[env_id] for env_id in self.env_ids[worker]]
         return ("begin", numbers, dump_object(self._seed_of))
 
-    def send(self, actions: Array, env_ids: Sequence[int] | None = None) -> None:
-        """Give actions [B, *shape] in the environment's units to all environments, or to those named."""
-        self._check_open()
-        if not self._ready:
-            raise UsageError("send() before reset(), or after a failure; reset or restore the vector first")
-        ids = list(range(self.num_envs)) if env_ids is None else list(env_ids)
-        expected = (len(ids), *self.spec.action.shape)
-        if np.shape(actions) != expected:
-            raise UsageError(
-                f"actions have shape {np.shape(actions)}, expected {expected}: one row for each environment"
-            )
-        parts = dict.fromkeys(range(len(self.env_ids))) if env_ids is None else self._split(ids)
-        if self._pending.keys() & parts.keys():
-            raise UsageError("send() twice without recv(); receive the steps under way first")
-        self.board.actions[slice(None) if env_ids is None else ids] = actions
+    def _is_under_way(self, ids: list[int]) -> bool:
+        return any(self._worker_of[env_id] in self._sent for env_id in ids)
+
+    def _send(self, actions: Array, ids: list[int]) -> None:
+        whole = ids is self._all
+        parts = dict.fromkeys(range(len(self.env_ids))) if whole else self._split(ids)
+        self.board.actions[slice(None) if whole else ids] = actions
         for leaf in self._objects:
             self.board.last[leaf][ids] = self.board.rows.obs[leaf][ids]
         for worker, rows in parts.items():
             if rows == list(range(len(self.env_ids[worker]))):
                 rows = None  # all of its own, which is faster
-            self._pending[worker] = rows
+            self._sent[worker] = rows
             own = self.board.actions[self.env_ids[worker][0] : self.env_ids[worker][-1] + 1]
             objects = (own if rows is None else own[rows],) if own.dtype == object else ()
             self.crew.send(worker, "step", rows, *objects)
 
-    def recv(self, deadline_s: float | None = None) -> StepBatch:
-        """Return the steps that were sent; WorkerTimeout if they are not there within `deadline_s`."""
-        self._check_open()
-        if not self._pending:
-            raise UsageError("recv() without send(); send actions first")
+    def _recv(self, deadline_s: float | None) -> StepBatch:
         end = math.inf if deadline_s is None else time.monotonic() + deadline_s
         replies = self._arrived
-        self._ready = False  # until the replies are in; an error leaves it so
-        while len(replies) < len(self._pending) and not (self._first_ready and replies):
+        while len(replies) < len(self._sent) and not (self._first_ready and replies):
             left = min(end - time.monotonic(), _WAIT_S)
             if left <= 0:
                 self._ready = True
                 raise WorkerTimeout(f"no reply within {deadline_s} s; receive again, or close the vector")
-            waiting = [worker for worker in self._pending if worker not in replies]
+            waiting = [worker for worker in self._sent if worker not in replies]
             replies.update(self.crew.wait(waiting, left))
-        self._ready = True
         self._arrived = {}
         return self._gather(replies)
-
-    def step(self, actions: Array) -> StepBatch:
-        """Send to all environments and receive."""
-        self.send(actions)
-        return self.recv()
 
     def abandon(self, reason: str) -> None:
         """Give the running episodes up: workers do not answer, and nobody can wait for them."""
         self._abandoned = reason
 
     def state(self) -> list[SlotState]:
-        """Return what `restore` needs, one entry for each environment."""
         if self._abandoned:
             return [
                 SlotState("boundary", number, None, 0, 0.0, (), reason=self._abandoned)
                 for number in self._numbers
             ]
-        if not self._ready or self._pending:
-            raise UsageError("state() before reset() or between send() and recv(); take it between steps")
+        return super().state()
+
+    def _state(self) -> list[SlotState]:
         replies = self.crew.ask(range(self.crew.size), "state")
         return [state for reply in replies for state in reply]
 
-    def restore(
-        self, states: Sequence[SlotState], budget_s: float = REPLAY_BUDGET_S
-    ) -> tuple[StepBatch, list[str]]:
-        """Go on from `states`; the replays of the workers run side by side, each within the budget."""
-        self._check_open()
-        if len(states) != self.num_envs:
-            raise UsageError(
-                f"{len(states)} saved environments can't go on in {self.num_envs}; use the same number"
-            )
+    def _restore(self, states: Sequence[SlotState], budget_s: float) -> tuple[StepBatch, list[str]]:
+        # The replays of the workers run side by side, each within the budget.
         packed = dump_object(self._seed_of)
         each = [(list(states[ids[0] : ids[-1] + 1]), budget_s, packed) for ids in self.env_ids]
         self._numbers = [state.episode for state in states]
         self._watch_over_episodes()
         replies = self.crew.ask(range(self.crew.size), "restore", each=each)
         self._numbers = [number for _, numbers in replies for number in numbers]
-        self._ready = True
-        return self.show(list(range(self.num_envs)), {}), [way for ways, _ in replies for way in ways]
+        return self.show(self._all, {}), [way for ways, _ in replies for way in ways]
 
     def episode_numbers(self) -> list[int]:
-        """Return the number of each environment's running episode, also after a failure."""
         return list(self._numbers)
 
     def count(self, episodes: Sequence[Episode]) -> None:
@@ -259,8 +212,7 @@ class WorkersVec:
         kwargs: dict[str, Any] | None = None,
         env_ids: Sequence[int] | None = None,
     ) -> list[Any]:
-        """Call a method, or read an attribute, of every environment or of those named."""
-        ids = list(range(self.num_envs)) if env_ids is None else list(env_ids)
+        ids = self._all if env_ids is None else list(env_ids)
         parts = self._split(ids)
         replies = self.crew.ask(parts, "call", name, args, kwargs, each=[(rows,) for rows in parts.values()])
         found = {
@@ -271,8 +223,7 @@ class WorkersVec:
         return [found[env_id] for env_id in ids]
 
     def set_attr(self, name: str, values: Sequence[Any], env_ids: Sequence[int] | None = None) -> None:
-        """Set an attribute of every environment or of those named, one value each."""
-        ids = list(range(self.num_envs)) if env_ids is None else list(env_ids)
+        ids = self._all if env_ids is None else list(env_ids)
         value_of = dict(zip(ids, values, strict=True))
         parts = self._split(ids)
         each = [
@@ -282,36 +233,23 @@ class WorkersVec:
         self.crew.ask(parts, "set_attr", name, each=each)
 
     def layers(self) -> list[list[str]]:
-        """Return the names of the classes of each environment, the outermost wrapper first."""
         replies = self.crew.ask(range(self.crew.size), "layers")
         return [names for reply in replies for names in reply]
 
-    def statistics(self) -> dict[str, Any]:
-        """Return counts, and what `close` met."""
+    def pids(self) -> list[int]:
+        return self.crew.pids()
+
+    def _statistics(self) -> dict[str, Any]:
         return {
-            "num_envs": self.num_envs,
             "num_workers": self.crew.size,
             "steps": self._num_steps,
-            "episodes": self._num_episodes,
             "worker_restarts": self.crew.num_restarts,
-            "close_errors": list(self._close_errors),
         }
 
-    def close(self) -> None:
-        """End the workers; environments that raise or hang while closing are noted in the statistics."""
-        if self._region is None:
-            return
-        self._close_errors += self.crew.close()
+    def _close(self) -> list[str]:
+        errors = self.crew.close()
         self._region.close()
-        self._region = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        return errors
 
     def show(self, ids: list[int], infos: dict[int, Any]) -> StepBatch:
         """Return a batch in which nothing happened, with what the named rows show now."""
@@ -350,7 +288,7 @@ class WorkersVec:
         infos: dict[int, Any] = {}
         final_infos: dict[int, Any] = {}
         for worker in sorted(replies):
-            first, sent, reply = self.env_ids[worker][0], self._pending.pop(worker), replies[worker]
+            first, sent, reply = self.env_ids[worker][0], self._sent.pop(worker), replies[worker]
             local = range(len(self.env_ids[worker])) if sent is None else sent
             base = len(ids)
             ids += [first + row for row in local]
@@ -387,10 +325,6 @@ class WorkersVec:
                 batch.final_mask = np.concatenate([masks[at] for _, at in finals])
         batch.episodes, batch.final_infos = episodes, final_infos
         return batch
-
-    def _check_open(self) -> None:
-        if self._region is None:
-            raise UsageError("the vector is closed; make a new one")
 
 
 def lost_episode(env_id: int, number: int) -> Episode:

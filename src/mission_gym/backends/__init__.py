@@ -1,0 +1,35 @@
+"""The table of backends. Adding one is a module with a record `BACKEND`, and a line here.
+
+A record's module is loaded when it is asked for; a library that only one backend needs is imported inside
+its functions. Rooms below `run` are handed records.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from mission_gym.backends.record import Backend
+
+BACKENDS = {
+    "serial": "mission_gym.backends.serial",
+    "workers": "mission_gym.backends.workers",
+    "threads": "mission_gym.backends.threads",
+    "batched": "mission_gym.backends.batched",
+}
+
+
+def load_backend(name: str) -> Backend:
+    """The record of a backend in the table."""
+    record: Backend = importlib.import_module(BACKENDS[name]).BACKEND
+    return record
+
+
+def load_default(*, trusted: bool) -> Backend:
+    """What runs an environment when nothing was asked for: this process only if its code is trusted."""
+    return load_backend("serial" if trusted else "workers")
+
+
+def load_rivals() -> tuple[Backend, ...]:
+    """What a plan may choose instead for environments that anyone wrote: single ones, in other processes."""
+    records = map(load_backend, BACKENDS)
+    return tuple(each for each in records if not each.runs_here and not each.own_vector_form)

@@ -1,0 +1,89 @@
+"""What is known of a backend: everything that others ask about one, so that nobody asks for its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from mission_gym.data import EnvSpec
+from mission_gym.env.factory import EnvRequest, Factory
+from mission_gym.procs import BoundedLog
+from mission_gym.vector.base import SeedOf, Vector
+from mission_gym.vector.crew import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What vectors are made from: an environment as it was asked for, and the limits of its processes."""
+
+    env_id: str
+    factory: Factory | Sequence[Factory]  # one for all, or one for each environment
+    request: EnvRequest | None = None  # None: callables were given
+    num_workers: int | None = None  # None: one for each usable core
+    limits: Limits = field(default_factory=Limits)
+    log: BoundedLog | None = None  # what environments print, where that is not this process's output
+
+    @property
+    def first(self) -> Factory:
+        """What builds the first environment."""
+        return self.factory if callable(self.factory) else self.factory[0]
+
+
+class Look(Protocol):
+    """Builds, resets and closes a throw-away environment: its EnvSpec, and the mean seconds of a step, timed
+    for about `measure_s`, where the backend can do so without harm. bare: as `make_vec` takes it."""
+
+    def __call__(
+        self, source: Source, measure_s: float = 0.0, *, bare: bool = False
+    ) -> tuple[EnvSpec, float | None]: ...
+
+
+class MakeVector(Protocol):
+    """Makes the vector. options: those of the vector's class, as `infos`, or what a collector adds."""
+
+    def __call__(
+        self, source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **options: Any
+    ) -> Vector: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One way to step environments.
+
+    user_code: the process in which environments run: the learner's (`here`) or another (`child`).
+    processes: that it takes beside the learner's; None: as many as `num_workers` says.
+    for_waiting: its rows wait side by side, and take turns at what they compute.
+    acts_itself: the NumPy form of a policy may act inside its processes.
+    own_vector_form: it takes the environment's own vector form, whose rows can't be stepped, seeded, limited
+    or restarted alone: an evaluation needs a row for each episode.
+    cpu_is_known: environments compute in the threads that step them, so that their CPU time can be told.
+    """
+
+    name: str
+    look: Look
+    make_vector: MakeVector
+    user_code: Literal["here", "child"]
+    processes: int | None = 0
+    for_waiting: bool = False
+    acts_itself: bool = False
+    own_vector_form: bool = False
+    cpu_is_known: bool = True
+
+    @property
+    def runs_here(self) -> bool:
+        """Environments share the learner's process: they are stepped together and can't be timed out."""
+        return self.user_code == "here"
+
+    @property
+    def chooses_workers(self) -> bool:
+        """The number of its processes may be chosen."""
+        return self.processes is None
+
+    def count_processes(self, num_workers: int) -> int:
+        """Processes beside the learner's."""
+        return num_workers if self.processes is None else self.processes
+
+    def name_workers(self, num_workers: int) -> str:
+        """`3 workers` for sentences, where their number may be chosen; else nothing."""
+        return f"{num_workers} workers" if self.processes is None else ""

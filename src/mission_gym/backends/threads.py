@@ -1,0 +1,18 @@
+"""Environments in one other process, a thread each: for those that wait."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mission_gym.backends.record import Backend
+from mission_gym.backends.workers import look_in_child, make_workers
+
+BACKEND = Backend(
+    "threads",
+    look_in_child,
+    partial(make_workers, threads=True),
+    user_code="child",
+    processes=1,
+    for_waiting=True,
+    acts_itself=True,
+)

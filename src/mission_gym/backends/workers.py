@@ -1,0 +1,32 @@
+"""Environments in several processes, some in each: for those that compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mission_gym.backends.record import Backend, Source
+from mission_gym.data import EnvSpec
+from mission_gym.env.factory import names_trusted
+from mission_gym.env.probe import probe
+from mission_gym.vector.base import SeedOf, Vector
+from mission_gym.vector.probing import probe_in_worker
+from mission_gym.vector.workers import WorkersVec
+
+
+def look_in_child(
+    source: Source, measure_s: float = 0.0, *, bare: bool = False
+) -> tuple[EnvSpec, float | None]:
+    """Look at the environment in a process of its own: one that crashes or hangs harms nobody. A trusted one
+    is looked at here, unless its steps are timed: to start a process takes longer than all the rest."""
+    if not measure_s and source.request is not None and names_trusted(source.request):
+        return probe(source.first, source.env_id, bare), None
+    return probe_in_worker(source.first, source.env_id, measure_s, bare=bare)
+
+
+def make_workers(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **options: Any) -> Vector:
+    """The vector of environments in other processes."""
+    how = {"num_workers": source.num_workers, "limits": source.limits, "log": source.log} | options
+    return WorkersVec(source.factory, spec, num_envs, seed_of, **how)
+
+
+BACKEND = Backend("workers", look_in_child, make_workers, user_code="child", processes=None, acts_itself=True)

@@ -1,0 +1,198 @@
+"""What every vector is: the order of its calls, the messages when it is broken, the context manager, `step`.
+
+`reset` comes before `send`, `send` before `recv`; nothing else is asked for between those two. What a vector
+does inside each call is its own (`_reset`, `_send`, `_recv`, ...): SerialVec is the reference.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from mission_gym.data import Array, EnvSpec, StepBatch
+from mission_gym.env.resume import REPLAY_BUDGET_S, SlotState
+from mission_gym.errors import UsageError
+
+SeedOf = Callable[[int, int], int | None]  # environment, episode -> seed
+
+
+class Vector(ABC):
+    """Environments that are stepped together. `_sent` is what a send left for the next recv, else empty."""
+
+    rows_step_alone = True  # some of the rows can be stepped, reset and restarted without the others
+
+    def __init__(self, spec: EnvSpec, num_envs: int, seed_of: SeedOf) -> None:
+        self.spec = spec
+        self.num_envs = num_envs
+        self._seed_of = seed_of
+        self._all = list(range(num_envs))  # passed on as it is where all rows are meant
+        self._sent: Any = None
+        self._ready = False  # there are episodes to step, and no call failed half-way
+        self._closed = False
+        self._num_episodes = 0
+        self._close_errors: list[str] = []
+
+    def reset(
+        self,
+        env_ids: Sequence[int] | None = None,
+        seeds: Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> StepBatch:
+        """Begin episode 0 of all environments, or the next episode of those named.
+
+        seeds: one for each environment reset, instead of those of `seed_of`.
+        """
+        self._check_open()
+        if self._sent:
+            raise UsageError("reset() between send() and recv(); receive the steps under way first")
+        if env_ids is not None and not self._ready:
+            raise UsageError("reset() of single environments before a first reset() of all; reset all first")
+        self._ready = False
+        batch = self._reset(None if env_ids is None else list(env_ids), seeds, options)
+        self._ready = True
+        return batch
+
+    def send(self, actions: Array, env_ids: Sequence[int] | None = None) -> None:
+        """Give actions [B, *shape] in the environment's units to all environments, or to those named."""
+        if self._closed or not self._ready:  # one look where all is well: this is called for every step
+            self._check_open()
+            raise UsageError("send() before reset(), or after a failure; reset or restore the vector first")
+        ids = self._all if env_ids is None else list(env_ids)
+        if self._sent and self._is_under_way(ids):
+            raise UsageError("send() twice without recv(); receive the steps under way first")
+        shape = actions.shape if type(actions) is np.ndarray else np.shape(actions)
+        if shape != (len(ids), *self.spec.action.shape):
+            expected = (len(ids), *self.spec.action.shape)
+            raise UsageError(f"actions have shape {shape}, expected {expected}: one row for each environment")
+        self._send(actions, ids)
+
+    def recv(self, deadline_s: float | None = None) -> StepBatch:
+        """Return the steps that were sent. deadline_s: WorkerTimeout if they are not there by then; in this
+        process it can't be kept."""
+        if self._closed or not self._sent:
+            self._check_open()
+            raise UsageError("recv() without send(); send actions first")
+        self._ready = False  # until every row is done; an error leaves it so
+        batch = self._recv(deadline_s)
+        self._ready = True
+        return batch
+
+    def step(self, actions: Array) -> StepBatch:
+        """Send to all environments and receive."""
+        self.send(actions)
+        return self.recv()
+
+    def state(self) -> list[SlotState]:
+        """Return what `restore` needs, one entry for each environment."""
+        if not self._ready or self._sent:
+            raise UsageError("state() before reset() or between send() and recv(); take it between steps")
+        return self._state()
+
+    def restore(
+        self, states: Sequence[SlotState], budget_s: float = REPLAY_BUDGET_S
+    ) -> tuple[StepBatch, list[str]]:
+        """Go on from `states`; return what every row shows now, and how it came back.
+
+        budget_s: predicted seconds for all replays that run one after the other.
+        """
+        self._check_open()
+        if len(states) != self.num_envs:
+            raise UsageError(
+                f"{len(states)} saved environments can't go on in {self.num_envs}; use the same number"
+            )
+        self._ready = False
+        shown = self._restore(states, budget_s)
+        self._ready = True
+        return shown
+
+    @abstractmethod
+    def episode_numbers(self) -> list[int]:
+        """Return the number of each environment's running episode, also after a failure."""
+
+    def pids(self) -> list[int]:
+        """The processes beside this one that step the environments."""
+        return []
+
+    def statistics(self) -> dict[str, Any]:
+        """Return counts, and what `close` met."""
+        return {
+            "num_envs": self.num_envs,
+            "episodes": self._num_episodes,
+            **self._statistics(),
+            "close_errors": list(self._close_errors),
+        }
+
+    def close(self) -> None:
+        """Close every environment; what raises or hangs meanwhile is noted in the statistics."""
+        if not self._closed:
+            self._closed = True
+            self._close_errors += self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("the vector is closed; make a new one")
+
+    def _is_under_way(self, ids: list[int]) -> bool:
+        """Whether steps of these rows were sent and not received, where something was sent."""
+        return True
+
+    @abstractmethod
+    def _reset(
+        self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: dict[str, Any] | None
+    ) -> StepBatch: ...
+
+    @abstractmethod
+    def _send(self, actions: Array, ids: list[int]) -> None:
+        """Note or hand over actions of the right shape; leaves something in `_sent`."""
+
+    @abstractmethod
+    def _recv(self, deadline_s: float | None) -> StepBatch:
+        """Make or await the steps of `_sent`, which it empties."""
+
+    @abstractmethod
+    def _state(self) -> list[SlotState]: ...
+
+    @abstractmethod
+    def _restore(self, states: Sequence[SlotState], budget_s: float) -> tuple[StepBatch, list[str]]: ...
+
+    @abstractmethod
+    def _statistics(self) -> dict[str, Any]:
+        """What this kind of vector counts."""
+
+    @abstractmethod
+    def _close(self) -> list[str]:
+        """Close the environments; returns what went wrong."""
+
+
+class RowVector(Vector):
+    """A vector of single environments, each of which can be reached."""
+
+    @abstractmethod
+    def call(
+        self,
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        env_ids: Sequence[int] | None = None,
+    ) -> list[Any]:
+        """Call a method, or read an attribute, of every environment or of those named."""
+
+    @abstractmethod
+    def set_attr(self, name: str, values: Sequence[Any], env_ids: Sequence[int] | None = None) -> None:
+        """Set an attribute of every environment or of those named, one value each."""
+
+    @abstractmethod
+    def layers(self) -> list[list[str]]:
+        """Return the names of the classes of each environment, the outermost wrapper first."""

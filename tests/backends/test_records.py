@@ -1,0 +1,78 @@
+"""The table of backends: what each record says, and how an environment is looked at first."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from mission_gym.backends import BACKENDS, load_backend, load_default, load_rivals
+from mission_gym.backends import workers as workers_module
+from mission_gym.backends.record import Source
+from mission_gym.env.factory import EnvRequest, make_factory
+from mission_gym.errors import UsageError, WorkerDied
+from mission_gym.vector.crew import Limits
+
+
+class Crashing(gym.Env[Any, Any]):
+    def __init__(self) -> None:
+        os._exit(3)
+
+
+def source_of(name: str) -> Source:
+    request = EnvRequest(name)
+    return Source(name, make_factory(request), request, num_workers=2, limits=Limits(max_restarts=1))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_record_bears_its_name_and_makes_a_vector(name: str) -> None:
+    record, source = load_backend(name), source_of("CartPole-v1")
+    assert record.name == name
+    spec, step_s = record.look(source)
+    assert (spec.action.nvec, step_s) == ((2,), None)
+    with record.make_vector(source, spec, 4, lambda env_id, episode: env_id + episode) as vec:
+        assert vec.reset().env_ids.tolist() == [0, 1, 2, 3]
+        assert vec.rows_step_alone != record.own_vector_form
+        assert len(vec.pids()) == record.count_processes(2)
+    assert not record.acts_itself or not record.runs_here
+
+
+def test_what_is_chosen_where_nothing_was_asked_for() -> None:
+    assert load_default(trusted=True).runs_here
+    assert not load_default(trusted=False).runs_here
+    assert all(not each.runs_here and not each.own_vector_form for each in load_rivals())
+
+
+def test_workers_are_named_where_their_number_may_be_chosen() -> None:
+    named = {name: load_backend(name).name_workers(3) for name in BACKENDS}
+    assert named == {"serial": "", "workers": "3 workers", "threads": "", "batched": ""}
+
+
+@pytest.mark.parametrize("name", ["workers", "threads"])
+def test_what_anyone_wrote_is_looked_at_in_a_child(name: str) -> None:
+    with pytest.raises(WorkerDied, match="the process that looked at the environment ended with code 3"):
+        load_backend(name).look(source_of("test_records:Crashing"))
+
+
+def test_a_trusted_environment_needs_no_child_for_its_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def refuse(factory: Any, env_id: str, measure_s: float, bare: bool) -> Any:
+        asked.append(measure_s)
+        raise WorkerDied("a child was started")
+
+    monkeypatch.setattr(workers_module, "probe_in_worker", refuse)
+    look = load_backend("workers").look
+    assert look(source_of("CartPole-v1"))[0].env_id == "CartPole-v1"
+    with pytest.raises(WorkerDied):
+        look(source_of("CartPole-v1"), 0.1)  # its steps are timed where they will be made
+    with pytest.raises(WorkerDied):
+        look(Source("mine", make_factory(lambda: gym.make("CartPole-v1"))))
+    assert asked == [0.1, 0.0]
+
+
+def test_callables_have_no_vector_form() -> None:
+    with pytest.raises(UsageError, match="a callable environment can't be batched"):
+        load_backend("batched").look(Source("mine", Crashing))
