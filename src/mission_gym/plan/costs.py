@@ -17,7 +17,7 @@ from mission_gym.learner.kernel import StepSettings
 from mission_gym.pipeline import loop, overlap
 from mission_gym.plan.facts import ActCost
 from mission_gym.plan.sheet import prime_steps
-from mission_gym.rollout.collector import clear_block, make_block
+from mission_gym.rollout.blocks import clear_block, make_block
 from mission_gym.run.assemble import make_collector, make_learner, make_loaded_policy
 from mission_gym.run.environment import Environment, training_seeds
 from mission_gym.vector.workers import WorkersVec
@@ -87,7 +87,7 @@ def make_noise_block(spec: EnvSpec, num_steps: int, num_rows: int) -> Block:
         block.mask[:] = True
     block.reward[:] = rng.standard_normal(block.reward.shape, np.float32)
     block.valid[:] = True
-    block.filled = num_steps
+    block.filled[:] = num_steps
     return block
 
 
@@ -99,8 +99,9 @@ def measure_act(config: Config, spec: EnvSpec, weights: Weights) -> ActCost:
         obs = tuple(np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in spec.leaves)
         mask = np.ones((rows, spec.mask_size), np.bool_) if spec.mask_size else None
         noise = np.full((rows, spec.action.num_stored), 0.5, np.float32)
-        policy.act(obs, mask, noise)
-        seconds.append(min(_time(lambda: policy.act(obs, mask, noise)) for _ in range(10)))  # noqa: B023
+        inputs = (obs, mask, noise, policy.initial_state(rows))
+        policy.act(*inputs)
+        seconds.append(min(_time(lambda: policy.act(*inputs)) for _ in range(10)))  # noqa: B023
     row_s = max(0.0, (seconds[1] - seconds[0]) / (_ROWS[1] - _ROWS[0]))
     return ActCost(seconds[0] - row_s + _COLLECT_CALL_S, row_s + _COLLECT_ROW_S)
 

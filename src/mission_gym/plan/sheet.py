@@ -24,7 +24,8 @@ from mission_gym.plan.sheet_dqn import check_replay, dqn_facts, measure_q_step_s
 from mission_gym.plan.ways import explain
 from mission_gym.policy import Encoded
 from mission_gym.procs import read_machine
-from mission_gym.rollout.collector import BlockCollector, block_bytes
+from mission_gym.rollout.blocks import block_bytes
+from mission_gym.rollout.collector import BlockCollector
 from mission_gym.run.assemble_dqn import Learner
 
 _TORCH_BYTES = 350 << 20  # resident memory of a process that has loaded torch

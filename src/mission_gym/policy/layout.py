@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mission_gym.data import ActionSpec, LeafSpec
+import numpy as np
+
+from mission_gym.data import ActionSpec, LeafSpec, Leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,11 @@ class PolicySpec:
     normalize_obs: bool = True
     log_std_init: float = 0.0
     q: QSpec | None = None  # action values instead of actor and critic
+    state_shapes: tuple[tuple[int, ...], ...] = ()  # of one row's memory, float32; empty without memory
+
+    def initial_state(self, num_rows: int) -> Leaves:
+        """What rows remember when their episodes begin."""
+        return tuple(np.zeros((num_rows, *shape), np.float32) for shape in self.state_shapes)
 
     @property
     def has_images(self) -> bool:

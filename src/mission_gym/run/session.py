@@ -22,7 +22,7 @@ from mission_gym.errors import DiskError, MissionGymError, NotFiniteError, RunSt
 from mission_gym.pipeline import loop, overlap
 from mission_gym.pipeline.loop import StopFlag, newest
 from mission_gym.procs import BoundedLog
-from mission_gym.rollout.collector import clear_block
+from mission_gym.rollout.blocks import clear_block
 from mission_gym.run.assemble import make_collector, make_learner, make_loaded_policy
 from mission_gym.run.environment import Environment, training_seeds
 from mission_gym.run.evaluation import evaluate, policy_actor
@@ -30,7 +30,7 @@ from mission_gym.run.rate import TrainingRate
 from mission_gym.run.recorder import Listener, Recorder
 from mission_gym.run.retention import find_doomed_checkpoints
 from mission_gym.run.signals import stop_on_signals
-from mission_gym.run.snapshot import count_steps, restore_snapshot, take_snapshot
+from mission_gym.run.snapshot import Restored, count_steps, restore_snapshot, take_snapshot
 from mission_gym.run.telemetry import Telemetry
 from mission_gym.store.checkpoints import (
     Checkpoint,
@@ -83,14 +83,14 @@ class Session:
         """Transitions learned from, and those of the block that is being filled."""
         return count_steps(self.learner, self.blocks)
 
-    def restore(self, checkpoint: Checkpoint) -> list[str]:
-        """Take up a checkpoint of this run; returns how the environments came back."""
+    def restore(self, checkpoint: Checkpoint) -> Restored:
+        """Take up a checkpoint of this run; returns how everything came back."""
         record = checkpoint.state_json["counters"]
         self.counters |= record["session"] | {"goal": None}
         self.recorder.load_state(record["recorder"], checkpoint.step)
-        ways = restore_snapshot(checkpoint, self.learner, self.vec, self.blocks, self.collector)
+        restored = restore_snapshot(checkpoint, self.learner, self.vec, self.blocks, self.collector)
         self._first_step = self._rate_step = self.learner.step
-        return ways
+        return restored
 
     def begin_at(self, step: int, *, episode_offset: int) -> None:
         """Begin with a learner that has made `step` steps elsewhere, on episodes from the offset on."""
@@ -272,7 +272,7 @@ class Session:
     def _between_updates(self) -> None:
         """Make the evaluation and the checkpoint that are due; what a stop left undone is made on resume."""
         step = self.learner.step
-        if newest(self.blocks).filled or self.stop():
+        if newest(self.blocks).num_filled or self.stop():
             return
         if _is_due(step, self.counters["last_eval"], self.config.evaluation.eval_freq):
             self._evaluate()
@@ -324,8 +324,9 @@ class Session:
                 counters = {"session": self.counters, "recorder": self.recorder.state()}
                 limit = self._replay_limit
                 snapshot = take_snapshot(
-                    self.learner, self.vec, self.blocks, counters, torn=torn, replay_limit=limit
-                )
+                    self.learner, self.vec, self.blocks, self.collector, counters,
+                    torn=torn, replay_limit=limit,
+                )  # fmt: skip
                 save_checkpoint(
                     self.run.checkpoints,
                     snapshot.step,

@@ -164,15 +164,15 @@ def resume_run(
         environment = open_run_environment(run, resolved.config, source)
         check_signature(run, environment)
         with closing(Session(run, resolved, environment, listener)) as session:
-            ways = session.restore(checkpoint)
+            restored = session.restore(checkpoint)
             if timesteps is not None:
                 write_atomic(run.config_yaml, format_config(resolved))
                 write_lineage(run, replace(read_lineage(run), config_hash=config_hash(resolved.config)))
-            exact = _exactness(run, resolved.config, ways)
+            exact = _exactness(run, resolved.config, restored.exact)
             session.recorder.emit(
                 "resume", run=str(run.path), name=run.name, step=checkpoint.step,
                 total=resolved.config.run.timesteps, main_outcome=session.spec.main_outcome,
-                notes=[*notes, *more, *ways, exact],
+                notes=[*notes, *more, *restored.told, exact],
             )  # fmt: skip
             yield session
 
@@ -206,7 +206,7 @@ def _extend(
     return resolved, notes
 
 
-def _exactness(run: RunDir, config: Config, ways: list[str]) -> str:
+def _exactness(run: RunDir, config: Config, restored: bool) -> str:
     try:
         plan = dict(read_json(run.plan_json))
     except (RunStateError, TypeError, ValueError):
@@ -223,7 +223,7 @@ def _exactness(run: RunDir, config: Config, ways: list[str]) -> str:
             "the resume is statistical, not exact: first-ready blocks depend on timing, and the segments"
             " that were under way are dropped"
         )
-    if any("boundary" in way or "lost" in way for way in ways):
+    if not restored:
         return "the resume is not exact: not everything could be brought back"
     return "the resume is exact"
 

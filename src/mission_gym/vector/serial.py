@@ -272,11 +272,11 @@ class SerialVec:
             except MissionGymError as again:
                 failure = again
 
-    def state(self) -> list[SlotState]:
-        """Return what `restore` needs, one entry for each environment."""
+    def state(self, env_ids: Sequence[int] | None = None) -> list[SlotState]:
+        """Return what `restore` needs, one entry for each environment or for those named."""
         if not self._ready or self._sent is not None:
             raise UsageError("state() before reset() or between send() and recv(); take it between steps")
-        return [slot.state() for slot in self._slots]
+        return [self._slots[env_id].state() for env_id in (self._all if env_ids is None else env_ids)]
 
     def restore(
         self, states: Sequence[SlotState], budget_s: float = REPLAY_BUDGET_S

@@ -73,7 +73,7 @@ class WorkersVec:
         self._close_errors: list[str] = []
         self._num_steps = self._num_episodes = 0
         self._ready = False
-        self._abandoned = ""
+        self.abandoned: dict[int, str] = {}  # environments that nobody can wait for, and why
         self._numbers = [0] * num_envs  # of the running episodes
         self._worker_of = [w for w, ids in enumerate(self.env_ids) for _ in ids]
         self._pending: dict[int, list[int] | None] = {}  # worker -> rows sent, None for all of its own
@@ -200,26 +200,26 @@ class WorkersVec:
         self._arrived = {}
         return self._gather(replies)
 
+    def poll(self, timeout_s: float) -> bool:
+        """Whether there are replies to what was sent, after waiting for so long at most."""
+        self._arrived = self._arrived or dict(self.crew.wait(self._pending, timeout_s))
+        return len(self._arrived) > 0
+
     def step(self, actions: Array) -> StepBatch:
         """Send to all environments and receive."""
         self.send(actions)
         return self.recv()
 
-    def abandon(self, reason: str) -> None:
-        """Give the running episodes up: workers do not answer, and nobody can wait for them."""
-        self._abandoned = reason
-
     def state(self) -> list[SlotState]:
         """Return what `restore` needs, one entry for each environment."""
-        if self._abandoned:
-            return [
-                SlotState("boundary", number, None, 0, 0.0, (), reason=self._abandoned)
-                for number in self._numbers
-            ]
-        if not self._ready or self._pending:
+        parts = self._split([env_id for env_id in range(self.num_envs) if env_id not in self.abandoned])
+        if parts and (not self._ready or self._pending.keys() & parts.keys()):
             raise UsageError("state() before reset() or between send() and recv(); take it between steps")
-        replies = self.crew.ask(range(self.crew.size), "state")
-        return [state for reply in replies for state in reply]
+        replies = self.crew.ask(parts, "state", each=[(rows,) for rows in parts.values()])
+        states = [state for reply in replies for state in reply]
+        for env_id, why in sorted(self.abandoned.items()):
+            states.insert(env_id, SlotState("boundary", self._numbers[env_id], None, 0, 0.0, (), reason=why))
+        return states
 
     def restore(
         self, states: Sequence[SlotState], budget_s: float = REPLAY_BUDGET_S
@@ -301,6 +301,7 @@ class WorkersVec:
         """End the workers; environments that raise or hang while closing are noted in the statistics."""
         if self._region is None:
             return
+        self.board.pause[0] = 1  # a worker that collects hears nothing before
         self._close_errors += self.crew.close()
         self._region.close()
         self._region = None
