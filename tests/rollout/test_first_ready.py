@@ -22,7 +22,7 @@ from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import EnvFailure, WorkerTimeout
 from mission_gym.policy import NumpyPolicy
-from mission_gym.rollout.blocks import clear_block, make_block
+from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
 from mission_gym.rollout.remote import SERVICE, RemoteCollector
 from mission_gym.rollout.worker import CollectSetup, carve_shared
 from mission_gym.vector.crew import Limits
@@ -304,6 +304,22 @@ def test_a_stop_waits_for_no_step_and_a_start_drops_what_is_under_way(num_worker
         for env_id in set(block.env_ids.tolist()):  # from the first step of an episode on
             row = block.env_ids.tolist().index(env_id)
             np.testing.assert_array_equal(block.obs[0][:, row, 1], np.arange(T + 1) % 7)
+
+
+def test_finished_columns_of_a_stopped_block_go_on_in_other_processes(gate: Gate) -> None:
+    with counters(gate, 4, 2, 2) as collector:  # the first worker has environments 0 and 1
+        block = collector.blocks[0]
+        assert not collector.fill(block, 3, lambda: block.num_filled > 0)
+        assert block.filled.tolist() == [T, T, 0, 0]
+        assert block.env_ids[:2].tolist() == [2, 3]
+        packed = pack_block(block)
+    with counters(gate, 4, 2, 2) as collector:
+        block = collector.blocks[0]
+        unpack_block(block, packed)
+        assert collector.fill(block, 3, never)
+        np.testing.assert_array_equal(block.reward[:, :2], packed["block/reward"][:, :2])
+        assert block.final_at == sorted(block.final_at)
+        assert [place for place in block.final_at if place[1] < 2] == [(6, 0), (6, 1)]
 
 
 def test_priming_leaves_no_trace(gate: Gate) -> None:
