@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import mission_gym.config.layers as layers
+from mission_gym.algorithms import ALGORITHMS, load_algorithm
 from mission_gym.cli.main import COMMANDS
 from mission_gym.config.fields import FieldInfo
 from mission_gym.report.formats import show_value
@@ -41,15 +42,17 @@ def _make_blocks() -> dict[str, str]:
         "fields": _render_fields(),
         **_render_shipped("presets", layers.read_presets()),
         **_render_shipped("settings", layers.read_settings()),
-        "metrics": _render_metrics(METRICS),
+        "metrics": _render_metrics(
+            [*METRICS, *(metric for algo in ALGORITHMS for metric in load_algorithm(algo).metrics)]
+        ),
         **{f"{algo}-metrics": _render_metrics(_metrics_of(algo)) for algo in schema().algorithms},
     }
 
 
 def _metrics_of(algo: str) -> list[Metric]:
     """The numbers of training that this algorithm gives."""
-    names = ("train/", "rollout/exploration_rate")
-    return [each for each in METRICS if each.algo in (algo, "all") and each.name.startswith(names)]
+    shared = [metric for metric in METRICS if metric.name.startswith("train/")]
+    return [*load_algorithm(algo).metrics, *shared]
 
 
 def _render_shipped(name: str, shipped: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Every value that crosses a border between rooms, with its shapes.
 
-B = environments in a batch, T = steps of a rollout, S = segments (rows) of a block, E = ended rows,
+B = environments in a batch, T = steps of a rollout, S = columns of a block, E = ended rows,
 K = numbers the policy stores per action, M = entries of an action mask. An observation is always a
 tuple of leaf arrays in `EnvSpec.leaves` order; Dict and Tuple exist only in adapters.
 """
@@ -165,10 +165,12 @@ class StepBatch:
 
 
 class ActOut(NamedTuple):
-    """An action in stored form and the log-probability with which it was drawn. No values (rule 5)."""
+    """An action in stored form, the log-probability with which it was drawn, and the policy's state after it.
+    No values: acting computes none."""
 
     action: Array  # [B, K]
     log_prob: Array  # float32 [B]
+    state: Leaves = ()  # each [B, ...]; empty where a policy has no memory
 
 
 @dataclass(slots=True)
@@ -181,7 +183,11 @@ class Weights:
 
 @dataclass(slots=True)
 class Block:
-    """A rollout [T, S]. `filled` counts the rows of T that hold data; the rest is undefined."""
+    """A rollout [T, S]. Columns that are acted for and stepped together are a segment.
+
+    `filled` counts the rows of T that hold data, column by column; those of a segment share a count. What
+    lies behind it is undefined.
+    """
 
     obs: Leaves  # each [T + 1, S, *leaf.shape]
     mask: Array | None  # bool [T + 1, S, M]
@@ -193,16 +199,26 @@ class Block:
     valid: Array  # bool [T, S]
     env_ids: Array  # int64 [S]
     version: Array  # int64 [S], behaviour policy
+    filled: Array  # int64 [S]
+    state: Leaves = ()  # the policy's before row 0, each [S, ...]; empty where it has no memory
     # One entry per truncated transition that needs V(final_obs), in order of (t, s).
     final_at: list[tuple[int, int]] = field(default_factory=list)
     final_obs: list[Leaves] = field(default_factory=list)  # each leaf [*leaf.shape]
     final_mask: list[Array] = field(default_factory=list)  # each bool [M]; empty where there are no masks
     episodes: list[Episode] = field(default_factory=list)
-    filled: int = 0
 
     @property
     def num_steps(self) -> int:
         return int(self.reward.shape[0])
+
+    @property
+    def num_filled(self) -> int:
+        """Transitions that it holds."""
+        return int(self.filled.sum())
+
+    @property
+    def is_full(self) -> bool:
+        return self.num_filled == self.reward.size
 
     @property
     def num_rows(self) -> int:

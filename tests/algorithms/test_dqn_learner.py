@@ -16,7 +16,7 @@ from mission_gym.errors import NotFiniteError
 from mission_gym.learner.replay import Layout
 from mission_gym.policy import PolicySpec, QSpec
 from mission_gym.policy.choosing import EPSILON
-from mission_gym.rollout.collector import make_block
+from mission_gym.rollout.blocks import make_block
 
 LEAF = LeafSpec("", (3,), "float32", "vector")
 CHOICE = ActionSpec("categories", (), "int64", nvec=(4,), start=(0,))
@@ -49,7 +49,7 @@ def make_filled(num_steps: int, num_envs: int, number: int, first: np.ndarray | 
     block.reward[:] = rng.normal(size=block.reward.shape)
     block.terminated[:] = rng.random(block.reward.shape) < 0.1
     block.valid[:] = True
-    block.filled = num_steps
+    block.filled[:] = num_steps
     return block
 
 

@@ -15,7 +15,7 @@ from mission_gym.learner.schedule import Schedule
 from mission_gym.policy import NumpyPolicy, PolicySpec
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.policy.torch_form import TorchPolicy
-from mission_gym.rollout.collector import make_block
+from mission_gym.rollout.blocks import make_block
 from mission_gym.streams import generator
 
 ACTIONS = {
@@ -73,7 +73,7 @@ def make_filled_block(spec: PolicySpec, learner: PpoLearner, masked: bool = Fals
     for t, s in np.argwhere(block.truncated & ~block.terminated).tolist():
         block.final_at.append((t, s))
         block.final_obs.append(tuple(leaf[t, s] for leaf in block.obs))
-    block.filled = T
+    block.filled[:] = T
     return block
 
 

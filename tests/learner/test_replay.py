@@ -8,7 +8,7 @@ import pytest
 from mission_gym.data import ActionSpec, Array, Block, EnvSpec, LeafSpec
 from mission_gym.errors import EnvContractError
 from mission_gym.learner.replay import Layout, Replay
-from mission_gym.rollout.collector import cut_row, keep_final, lose_row, make_block
+from mission_gym.rollout.blocks import cut_row, keep_final, lose_row, make_block
 
 CHOICE = ActionSpec("categories", (), "int64", nvec=(3,), start=(0,))
 VECTOR = LeafSpec("", (2,), "float32", "vector")
@@ -62,7 +62,7 @@ def fill_block(streams: list[Stream], num_steps: int, *, masked: bool, failures:
                 keep_final(block, t, row, (stream.obs(),), stream.mask() if masked else None)
             if step["terminated"] or step["truncated"]:
                 stream.episode, stream.age = stream.episode + 1, 0
-    block.filled = num_steps
+    block.filled[:] = num_steps
     return block
 
 
@@ -130,7 +130,7 @@ def test_three_steps_by_hand() -> None:
     block.valid[:] = True
     block.terminated[1, 0] = block.truncated[2, 1] = True
     keep_final(block, 2, 1, (np.array([77, 1], np.float32),), None)
-    block.filled = 5
+    block.filled[:] = 5
     replay = Replay(Layout((VECTOR,), 0, 2, 100, n_step=3, gamma=0.5))
     _, ripe = replay.store(block)
     assert ripe.tolist() == [0, 1, 2, 3, 4, 5]  # rows 0 to 2 of 5: the others have not made their three steps
@@ -199,7 +199,7 @@ def stacked_block(frames: list[Array], starts: set[int], first: int, num_steps: 
         block.obs[0][t, 0] = [frames[max(begin, number - back)] for back in range(stack - 1, -1, -1)]
         if t < num_steps and number + 1 in starts:
             block.terminated[t, 0] = True
-    block.filled = num_steps
+    block.filled[:] = num_steps
     return block
 
 

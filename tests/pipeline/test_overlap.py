@@ -16,7 +16,8 @@ from mission_gym.config.rules import finish
 from mission_gym.data import Array, Block, Progress
 from mission_gym.errors import NotFiniteError, WorkerDied
 from mission_gym.pipeline import loop, overlap
-from mission_gym.rollout.collector import BlockCollector, clear_block
+from mission_gym.rollout.blocks import clear_block
+from mission_gym.rollout.collector import BlockCollector
 from mission_gym.run.assemble import make_collector, make_learner, one_blas_thread, settle
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment, training_seeds
@@ -173,7 +174,7 @@ def test_a_stop_leaves_the_state_before_the_update(
         assert bits(made.learner) == before
         for name, array in copy_of(made.blocks[0]).items():
             np.testing.assert_array_equal(array, ready[name], err_msg=name)
-        assert made.blocks[0].filled == T
+        assert made.blocks[0].is_full
         assert not made.collector.torn
         # It goes on as if it had not been stopped.
         made.collector.fill, made.learner.update = fill, update  # type: ignore[method-assign]
@@ -204,7 +205,7 @@ def test_a_failing_collector_puts_the_learner_back(first: str) -> None:
         done = threading.Event()
 
         def broken_step(actions: Array) -> Any:
-            if made.blocks[1].filled == 5:
+            if (made.blocks[1].filled == 5).all():
                 assert first == "collector" or done.wait(LONG_S)
                 raise WorkerDied("the machine caught fire")
             return step(actions)
@@ -219,7 +220,7 @@ def test_a_failing_collector_puts_the_learner_back(first: str) -> None:
         with pytest.raises(WorkerDied, match="caught fire"):
             next(updates)
         assert bits(made.learner) == before
-        assert [block.filled for block in made.blocks] == [T, 5]
+        assert [block.filled.tolist() for block in made.blocks] == [[T] * S, [5] * S]
         assert made.collector.torn
 
 
@@ -229,4 +230,4 @@ def test_the_caller_may_leave_between_updates() -> None:
         next(updates)
         updates.close()  # type: ignore[attr-defined]
         assert not collector_threads()
-        assert [block.filled for block in made.blocks] == [T, 0]
+        assert [block.filled.tolist() for block in made.blocks] == [[T] * S, [0] * S]

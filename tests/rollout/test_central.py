@@ -15,14 +15,17 @@ import pytest
 from mission_gym.data import Block, EnvSpec, Weights
 from mission_gym.env.probe import probe
 from mission_gym.policy import NumpyPolicy
+from mission_gym.rollout import central
+from mission_gym.rollout.blocks import clear_block, make_block
 from mission_gym.rollout.central import ReadyCollector
-from mission_gym.rollout.collector import Collector, clear_block, make_block
+from mission_gym.rollout.collector import Collector
 from mission_gym.vector.crew import Limits
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
 from waits import LONG_S
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "vector")]
+from gates import Counter, Gate
 from hazards import Hazard
 from test_remote import SEED, assert_equal_blocks, make_weights, policy_spec, seed_of
 
@@ -80,7 +83,7 @@ def test_blocks_equal_those_of_one_process(num_workers: int) -> None:
 
 
 @pytest.mark.parametrize("polls", [0, 1, 7, 30])
-def test_a_stop_brings_all_workers_to_the_same_row(polls: int) -> None:
+def test_a_stop_ends_each_segment_after_its_running_step(polls: int) -> None:
     spec = probe(make_uneven, "uneven")
     weights = make_weights(spec)
     (expected,) = collect_straight(spec, weights, 1)
@@ -89,13 +92,43 @@ def test_a_stop_brings_all_workers_to_the_same_row(polls: int) -> None:
         collector.start()
         block, asked = make_block(spec, NUM_STEPS, NUM_ENVS), iter(range(10**6))
         assert not collector.fill(block, 0, lambda: next(asked) >= polls)
-        assert block.filled < NUM_STEPS
-        for leaf, wanted in zip(block.obs, expected.obs, strict=True):
-            np.testing.assert_array_equal(leaf[: block.filled + 1], wanted[: block.filled + 1])
+        assert not block.is_full
+        for first in range(0, NUM_ENVS, ROWS):  # the rows of a worker are a segment
+            (filled,) = set(block.filled[first : first + ROWS].tolist())
+            cut = slice(0, filled + 1), slice(first, first + ROWS)
+            for leaf, wanted in zip(block.obs, expected.obs, strict=True):
+                np.testing.assert_array_equal(leaf[cut], wanted[cut])
         vec.state()  # it would raise if a worker were under way
         assert collector.fill(block, 0, lambda: False)
         assert_equal_blocks(block, expected)
         clear_block(block)
+
+
+def test_a_step_that_hangs_at_a_stop_costs_its_segment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(central, "STOP_S", 0.3)
+    gate = Gate(str(tmp_path / "gate"))
+    factories = [partial(Counter, gate.path), *[Counter] * (NUM_ENVS - 1)]
+    spec = probe(Counter, "counter")
+    with ready(factories, spec, 3) as vec:
+        collector = ReadyCollector(vec, make_policy(spec, make_weights(spec)), spec, SEED, ROWS)
+        collector.start()
+        block = make_block(spec, NUM_STEPS, NUM_ENVS)
+        try:  # the third step of environment 0 waits
+            assert not collector.fill(block, 0, lambda: (block.filled[ROWS:] > 20).all())
+            assert block.filled[:ROWS].tolist() == [0] * ROWS
+            assert (block.filled[ROWS:] > 20).all()
+            assert [state.how for state in vec.state()] == ["boundary"] * ROWS + ["replay"] * (
+                NUM_ENVS - ROWS
+            )
+        finally:
+            gate.close()
+        # Here it goes on, without what was given up.
+        assert collector.fill(block, 0, lambda: False)
+        assert (block.reward[0] == [4, 4, 1, 1, 1, 1]).all()
+        assert not collector.torn
+        assert {state.how for state in vec.state()} == {"replay"}
 
 
 def test_a_worker_that_dies_costs_its_episodes_alone(tmp_path: Path) -> None:

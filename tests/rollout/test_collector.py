@@ -10,8 +10,7 @@ from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.policy import NumpyPolicy, PolicySpec
 from mission_gym.policy.torch_form import ActorCritic, TorchPolicy, model_arrays
-from mission_gym.rollout.collector import (
-    Collector,
+from mission_gym.rollout.blocks import (
     block_bytes,
     clear_block,
     cut_row,
@@ -19,6 +18,7 @@ from mission_gym.rollout.collector import (
     pack_block,
     unpack_block,
 )
+from mission_gym.rollout.collector import Collector
 from mission_gym.rollout.playing import play, seed_of_suite
 from mission_gym.run.evaluation import policy_actor
 from mission_gym.streams import episode_seed, suite_seeds
@@ -52,7 +52,7 @@ def test_a_truncated_episode_keeps_its_last_observation() -> None:
     block = make_block(spec, T, S)
     collector.start()
     assert collector.fill(block, 0, never)
-    assert block.filled == T
+    assert block.filled.tolist() == [T] * S
     assert (block.version == 5).all()
     assert block.valid.all()
     assert block.final_at == [(19, row) for row in range(S)]
@@ -81,8 +81,8 @@ def test_a_stopped_block_goes_on_with_the_same_numbers(env_id: str, stop_at: int
     collector, _ = make_collector(env_id)
     block = make_block(spec, T, S)
     collector.start()
-    assert not collector.fill(block, 4, lambda: block.filled >= stop_at)
-    assert block.filled == stop_at
+    assert not collector.fill(block, 4, lambda: block.filled[0] >= stop_at)
+    assert block.filled.tolist() == [stop_at] * S
     again = make_block(spec, T, S)
     unpack_block(again, pack_block(block))
     again.episodes = block.episodes
@@ -94,13 +94,13 @@ def test_a_cut_row_bootstraps_from_the_last_observation_seen() -> None:
     collector, spec = make_collector("CartPole-v1")
     block = make_block(spec, T, S)
     collector.start()
-    collector.fill(block, 0, lambda: block.filled >= 5)
-    cut_row(block, block.filled, 1)
+    collector.fill(block, 0, lambda: block.filled[0] >= 5)
+    cut_row(block, 5, 1)
     assert block.truncated[4].tolist() == [False, True, False]
     assert block.final_at == [(4, 1)]
     np.testing.assert_array_equal(block.final_obs[0][0], block.obs[0][5, 1])
     clear_block(block)
-    assert (block.filled, block.final_at, block.episodes) == (0, [], [])
+    assert (block.num_filled, block.final_at, block.episodes) == (0, [], [])
 
 
 def test_priming_leaves_no_trace() -> None:

@@ -21,9 +21,10 @@ from mission_gym.data import Block, EnvSpec
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import EnvFailure, WorkerTimeout
-from mission_gym.rollout.collector import clear_block, make_block
-from mission_gym.rollout.first_ready import SERVICE, FirstReadyCollector
-from mission_gym.rollout.remote import CollectSetup, carve_shared
+from mission_gym.policy import NumpyPolicy
+from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
+from mission_gym.rollout.remote import SERVICE, RemoteCollector
+from mission_gym.rollout.worker import CollectSetup, carve_shared
 from mission_gym.vector.crew import Limits
 from mission_gym.vector.workers import WorkersVec
 from waits import LONG_S, patience
@@ -42,9 +43,9 @@ def never() -> bool:
 @contextmanager
 def first_ready(
     factory: Any, spec: EnvSpec, num_envs: int, rows: int, num_workers: int, **limits: Any
-) -> Iterator[FirstReadyCollector]:
+) -> Iterator[RemoteCollector]:
     """No workers stands for threads."""
-    setup = CollectSetup(policy_spec(spec), SEED, rows, T)
+    setup = CollectSetup(partial(NumpyPolicy, policy_spec(spec)), SEED, rows, T, first_ready=True)
     with WorkersVec(
         factory,
         spec,
@@ -58,7 +59,7 @@ def first_ready(
         extra=setup,
         carve=carve_shared(spec, setup, num_envs),
     ) as vec:
-        collector = FirstReadyCollector(vec, spec)
+        collector = RemoteCollector(vec, spec, first_ready=True)
         collector.policy.load(make_weights(spec))
         collector.start()
         yield collector
@@ -72,7 +73,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 
 @contextmanager
-def counters(gate: Gate, num_envs: int, rows: int, num_workers: int) -> Iterator[FirstReadyCollector]:
+def counters(gate: Gate, num_envs: int, rows: int, num_workers: int) -> Iterator[RemoteCollector]:
     """Counting environments of which number 0 stands before the gate."""
     factories = [partial(Counter, gate.path), *[Counter] * (num_envs - 1)]
     with first_ready(factories, probe(Counter, "counter"), num_envs, rows, num_workers) as collector:
@@ -85,7 +86,7 @@ def counters(gate: Gate, num_envs: int, rows: int, num_workers: int) -> Iterator
 class Reader:
     """Fills blocks, each with weights of the next version, and holds every segment against the counter."""
 
-    def __init__(self, collector: FirstReadyCollector) -> None:
+    def __init__(self, collector: RemoteCollector) -> None:
         self.collector = collector
         self.block = make_block(collector.spec, T, collector.vec.num_envs)
         self.number = 0
@@ -97,7 +98,7 @@ class Reader:
         collector.policy.load(replace(make_weights(collector.spec), version=self.number))
         assert collector.fill(block, self.number, never)
         self.number += 1
-        assert block.filled == T
+        assert block.is_full
         for row, env_id in enumerate(block.env_ids.tolist()):
             before = self.steps[env_id]
             np.testing.assert_array_equal(block.reward[:, row], before + 1 + np.arange(T))
@@ -156,6 +157,29 @@ def test_with_threads_a_slow_environment_stalls_only_its_group(gate: Gate) -> No
             pass
         assert reader.block.version[reader.block.env_ids.tolist().index(0)] == 0
         assert collector.metrics()["rollout/share_min"] > 0.0
+
+
+class Masked(Counter):
+    """Forbids action 1 after steps 1, 4 and 7 of an episode, the last of them."""
+
+    def mask(self) -> dict[str, Any]:
+        return {"action_mask": np.array([1, self.steps % 3 != 1], np.int8)}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=seed)[0], self.mask()
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], self.mask()
+
+
+@pytest.mark.parametrize(("num_envs", "num_workers"), [(4, 2), (3, 2), (3, 0)])
+def test_final_observations_have_their_masks(num_envs: int, num_workers: int) -> None:
+    with first_ready(Masked, probe(Masked, "masked"), num_envs, 1, num_workers) as collector:
+        reader = Reader(collector)
+        for _ in range(4):
+            block = reader.read()
+            assert len(block.final_mask) == len(block.final_at) > 0
+            assert {tuple(mask.tolist()) for mask in block.final_mask} == {(True, False)}
 
 
 def test_rows_that_do_not_fit_come_first_in_the_next_block(gate: Gate) -> None:
@@ -256,7 +280,7 @@ def test_an_environment_that_fails_too_often_ends_the_collection_from_its_thread
     spec = probe(Hazard, "hazard")
     block = make_block(spec, T, 2)
 
-    def collect_on(collector: FirstReadyCollector) -> None:
+    def collect_on(collector: RemoteCollector) -> None:
         for number in itertools.count():
             clear_block(block)
             collector.fill(block, number, never)
@@ -281,6 +305,22 @@ def test_a_stop_waits_for_no_step_and_a_start_drops_what_is_under_way(num_worker
         for env_id in set(block.env_ids.tolist()):  # from the first step of an episode on
             row = block.env_ids.tolist().index(env_id)
             np.testing.assert_array_equal(block.obs[0][:, row, 1], np.arange(T + 1) % 7)
+
+
+def test_finished_columns_of_a_stopped_block_go_on_in_other_processes(gate: Gate) -> None:
+    with counters(gate, 4, 2, 2) as collector:  # the first worker has environments 0 and 1
+        block = collector.blocks[0]
+        assert not collector.fill(block, 3, lambda: block.num_filled > 0)
+        assert block.filled.tolist() == [T, T, 0, 0]
+        assert block.env_ids[:2].tolist() == [2, 3]
+        packed = pack_block(block)
+    with counters(gate, 4, 2, 2) as collector:
+        block = collector.blocks[0]
+        unpack_block(block, packed)
+        assert collector.fill(block, 3, never)
+        np.testing.assert_array_equal(block.reward[:, :2], packed["block/reward"][:, :2])
+        assert block.final_at == sorted(block.final_at)
+        assert [place for place in block.final_at if place[1] < 2] == [(6, 0), (6, 1)]
 
 
 def test_priming_leaves_no_trace(gate: Gate) -> None:

@@ -20,8 +20,10 @@ from mission_gym.env.probe import probe
 from mission_gym.errors import WorkerDied
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
 from mission_gym.rollout import remote as remote_module
-from mission_gym.rollout.collector import Collector, clear_block, make_block
-from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_shared
+from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
+from mission_gym.rollout.collector import Collector
+from mission_gym.rollout.remote import SERVICE, RemoteCollector
+from mission_gym.rollout.worker import CollectSetup, carve_shared
 from mission_gym.vector.crew import Limits
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
@@ -58,7 +60,7 @@ def policy_spec(spec: EnvSpec) -> PolicySpec:
 def remote(
     factory: Any, spec: EnvSpec, num_envs: int, num_steps: int, rows: int, num_workers: int, **limits: Any
 ) -> Iterator[RemoteCollector]:
-    setup = CollectSetup(policy_spec(spec), SEED, rows, num_steps)
+    setup = CollectSetup(partial(NumpyPolicy, policy_spec(spec)), SEED, rows, num_steps)
     with WorkersVec(
         factory,
         spec,
@@ -86,7 +88,7 @@ def serial(factory: Factory, spec: EnvSpec, num_envs: int, rows: int) -> Iterato
 
 
 def assert_equal_blocks(mine: Block, theirs: Block) -> None:
-    assert mine.filled == theirs.filled
+    np.testing.assert_array_equal(mine.filled, theirs.filled)
     for name in ("action", "log_prob", "reward", "terminated", "truncated", "valid", "env_ids", "version"):
         np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
     for one, two in zip(mine.obs, theirs.obs, strict=True):
@@ -156,11 +158,45 @@ def test_a_stopped_block_goes_on_as_if_it_had_not_been_stopped(
         one.start()
         two.start()
         assert not one.fill(one.blocks[0], 0, (tmp_path / "reached").exists)
-        assert one.blocks[0].filled == 40
+        assert one.blocks[0].filled.max() == 40
+        assert not one.blocks[0].is_full
         assert one.fill(one.blocks[0], 0, lambda: False)
         block = make_block(spec, 120, 4)
         two.fill(block, 0, lambda: False)
         assert_equal_blocks(one.blocks[0], block)
+
+
+@pytest.mark.parametrize("num_workers", [2, 0])
+def test_segments_that_stand_at_different_rows_go_on_in_other_processes(
+    num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = make_factory(EnvRequest("CartPole-v1"))
+    spec = probe(plain, "CartPole-v1")
+    with remote([partial(Gate, tmp_path), *[plain] * 3], spec, 4, 120, 2, num_workers) as one:
+        wait, board, block = one.vec.crew.wait, one.vec.board, one.blocks[0]
+
+        def let_go_once_stopped(*arguments: Any) -> Any:
+            if board.pause[0]:
+                (tmp_path / "go on").touch()
+            return wait(*arguments)
+
+        monkeypatch.setattr(one.vec.crew, "wait", let_go_once_stopped)
+        one.start()
+        assert not one.fill(block, 0, lambda: (tmp_path / "reached").exists() and block.filled[2] == 120)
+        assert block.filled.tolist() == [40, 40, 120, 120]
+        assert block.num_filled == 320
+        packed = pack_block(block)
+        episodes, states = block.episodes, one.vec.state()
+    with remote(plain, spec, 4, 120, 2, num_workers) as two, serial(plain, spec, 4, 2) as straight:
+        two.vec.restore(states)
+        block = two.blocks[0]
+        unpack_block(block, packed)
+        block.episodes = episodes
+        assert two.fill(block, 0, lambda: False)
+        wanted = make_block(spec, 120, 4)
+        straight.start()
+        straight.fill(wanted, 0, lambda: False)
+        assert_equal_blocks(block, wanted)
 
 
 @pytest.mark.parametrize("num_workers", [2, 0])
@@ -176,7 +212,10 @@ def test_a_failure_costs_one_row_of_the_block(kind: str, num_workers: int, tmp_p
         hurt = [1] if kind == "raise" else [0, 1] if num_workers else [0, 1, 2, 3]
         for row in range(4):
             lost = np.flatnonzero(~block.valid[:, row]).tolist()
-            assert len(lost) == (row in hurt)
+            if row < 2 or row not in hurt:
+                assert len(lost) == (row in hurt)
+            else:  # a segment that was whole and reported has lost nothing, and all were when one hung
+                assert len(lost) <= (kind == "exit")
             if lost:
                 t = lost[0]
                 assert t <= 11 or row > 1  # rows that were not reported are lost with their worker
@@ -196,15 +235,35 @@ def test_a_failure_costs_one_row_of_the_block(kind: str, num_workers: int, tmp_p
             assert len(whole) == ended == 4
 
 
-def test_a_stop_does_not_wait_for_a_step_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_module, "_STOP_S", 0.3)
+@pytest.mark.parametrize("num_workers", [2, 0])
+def test_a_step_that_hangs_at_a_stop_costs_its_segment_alone(
+    num_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_module, "STOP_S", 1.0)
     spec = probe(Hazard, "hazard")
-    with remote([Hazard, partial(Hazard, kind="hang")], spec, 2, 40, 1, 2) as collector:
+    factories = [Hazard, partial(Hazard, kind="hang", at=15)]
+    with (
+        remote(factories, spec, 2, 40, 1, num_workers, timeout_s=60.0) as collector,
+        serial(Hazard, spec, 2, 1) as straight,
+    ):
+        wanted = make_block(spec, 40, 2)
+        straight.start()
+        straight.fill(wanted, 0, lambda: False)
         collector.start()
-        polls = iter([False] * 5)
-        assert not collector.fill(collector.blocks[0], 0, lambda: next(polls, True))
-        assert collector.blocks[0].filled == 0
-        assert {state.how for state in collector.vec.state()} == {"boundary"}
+        block = collector.blocks[0]
+        hanging = collector.vec.board.beats[1]
+        assert not collector.fill(block, 0, lambda: hanging[4] == 14 and block.filled[0] > 0)
+        assert block.filled[0] > 0
+        assert block.filled[1] == 0
+        kept = slice(0, block.filled[0])
+        for name in ("action", "log_prob", "reward", "truncated", "valid"):
+            np.testing.assert_array_equal(getattr(block, name)[kept, 0], getattr(wanted, name)[kept, 0])
+        assert {column for _, column in block.final_at} <= {0}
+        assert {episode.env_id for episode in block.episodes} <= {0}
+        one, other = collector.vec.state()
+        assert (one.how, other.how) == ("replay", "boundary")
+        assert (one.episode, one.steps) == divmod(int(block.filled[0]), 20)
+        assert other.reason == "a step took over 1.0 s when the run was stopped"
 
 
 def test_too_many_failures_end_the_collection() -> None:

@@ -11,7 +11,7 @@ from test_exact_resume import assert_equal_runs, drain, silent, stop_at_poll
 
 import mission_gym as mg
 from mission_gym.errors import ConfigError
-from mission_gym.rollout.collector import clear_block
+from mission_gym.rollout.blocks import clear_block
 from mission_gym.run.branch import branch_run
 from mission_gym.run.config import resolve
 from mission_gym.run.session import Session

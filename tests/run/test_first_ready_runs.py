@@ -47,7 +47,7 @@ def test_a_full_block_that_was_not_learned_from_comes_back_with_its_environments
         run = drain(session)
         block = session.blocks[0]
     with resume_run(run, silent) as session:
-        assert session.blocks[0].filled == 16
+        assert session.blocks[0].filled.tolist() == [16] * 4
         assert session.blocks[0].env_ids.tolist() == block.env_ids.tolist()
         assert session.blocks[0].version.tolist() == block.version.tolist()
         drain(session)

@@ -174,8 +174,8 @@ def test_workers_beyond_recovery_fail_the_run_with_its_checkpoint_kept(tmp_path:
     assert not notes
     # The second block was whole and is kept; the third, which broke off beside its update, is dropped.
     assert checkpoint.step == 32
-    assert checkpoint.state_json["block_filled"] == 8
-    assert "next_filled" not in checkpoint.state_json
+    assert checkpoint.state["block/filled"].tolist() == [8, 8, 8, 8]
+    assert "next/filled" not in checkpoint.state
     assert checkpoint.state["block/version"].tolist() == [0, 0, 0, 0]
 
 

@@ -19,7 +19,7 @@ from mission_gym.data import ActionSpec, EnvSpec, LeafSpec
 from mission_gym.learner.priorities import Priorities
 from mission_gym.learner.replay import Layout, Replay
 from mission_gym.procs import usable_cores
-from mission_gym.rollout.collector import make_block
+from mission_gym.rollout.blocks import make_block
 
 _ENV_ID = "CartPole-v1"
 # As in a run of the default length: one this short would save, and write a row, all the time.

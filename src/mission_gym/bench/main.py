@@ -25,7 +25,7 @@ from mission_gym.bench.vector import FULL, VectorGrid, measure_vector
 from mission_gym.errors import UsageError, nearest
 from mission_gym.procs import usable_cores
 from mission_gym.procs.machine import read_cpu_name
-from mission_gym.run.versions import versions
+from mission_gym.procs.versions import versions
 from mission_gym.store.files import disk_errors, write_json
 
 _FOLDER = Path("bench-results")

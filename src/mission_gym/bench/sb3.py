@@ -25,6 +25,7 @@ from mission_gym.bench.sides import Evaluation, Job, Result, Stopwatch
 from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config
 from mission_gym.data import Array, Leaves
+from mission_gym.rollout.playing import Actor
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.evaluation import EvalResult, Suite, evaluate
@@ -186,12 +187,12 @@ class _Watcher(BaseCallback):
         return self.training_env.obs_rms if isinstance(self.training_env, VecNormalize) else None
 
     def _play(self, suite: Suite, episodes: int) -> EvalResult:
-        def actor(obs: Leaves, mask: Array | None, noise: Array | None) -> Array:
+        def act(obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves) -> tuple[Array, Leaves]:
             (leaf,) = obs
             if isinstance(self.training_env, VecNormalize):
                 leaf = np.asarray(self.training_env.normalize_obs(leaf))
-            return self.model.predict(leaf, deterministic=True)[0]
+            return self.model.predict(leaf, deterministic=True)[0], state
 
-        result = evaluate(self._environment, actor, suite, episodes)
+        result = evaluate(self._environment, Actor(act), suite, episodes)
         assert result is not None  # nobody asks it to stop
         return result

@@ -33,10 +33,9 @@ from mission_gym.env.probe import probe
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.procs import usable_cores
-from mission_gym.rollout.collector import clear_block, make_block
-from mission_gym.rollout.first_ready import SERVICE as SEGMENT_SERVICE
-from mission_gym.rollout.first_ready import FirstReadyCollector
-from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_shared
+from mission_gym.rollout.blocks import clear_block
+from mission_gym.rollout.remote import SERVICE, RemoteCollector
+from mission_gym.rollout.worker import CollectSetup, carve_shared
 from mission_gym.run.environment import choose_acting_rows, count_waiting_groups
 from mission_gym.vector.workers import WorkersVec
 
@@ -208,19 +207,14 @@ def _collecting(
 ) -> Iterator[Measure]:
     """Our workers filling blocks; each acts for `rows` environments at once."""
     num_envs = len(factories)
-    setup = CollectSetup(PolicySpec(spec.leaves, spec.action), 0, rows, num_steps)
+    make = partial(NumpyPolicy, PolicySpec(spec.leaves, spec.action))
+    setup = CollectSetup(make, 0, rows, num_steps, first_ready=first_ready)
     with WorkersVec(
         factories, spec, num_envs, lambda env_id, number: 1000 * env_id + number, unit=rows,
-        service=SEGMENT_SERVICE if first_ready else SERVICE, extra=setup,
-        carve=carve_shared(spec, setup, num_envs), **how,
+        service=SERVICE, extra=setup, carve=carve_shared(spec, setup, num_envs), **how,
     ) as vec:  # fmt: skip
-        collector: Any
-        if first_ready:
-            collector = FirstReadyCollector(vec, spec)
-            block = make_block(spec, num_steps, num_envs)
-        else:
-            collector = RemoteCollector(vec, spec)
-            (block,) = collector.blocks
+        collector = RemoteCollector(vec, spec, first_ready=first_ready)
+        (block,) = collector.blocks
         collector.policy.load(weights)
         collector.start()
 

@@ -61,6 +61,7 @@ def play_frames(opened: OpenRun, seed: int, *, explore: bool = False) -> Iterato
     with closing(env):
         slot = EnvSlot(lambda: env, spec, 0, lambda episode: seed)
         slot.reset(0)
+        state = opened.policy.initial_state(1)
         while True:
             frame = np.asarray(env.render())
             yield frame
@@ -69,7 +70,7 @@ def play_frames(opened: OpenRun, seed: int, *, explore: bool = False) -> Iterato
             noise = draw_noise(spec.action, rng, 1, 1)[0] if explore else None
             leaves = tuple(np.asarray(leaf)[None] for leaf in slot.obs)
             mask = None if slot.mask is None else slot.mask[None]
-            stored = opened.policy.act(leaves, mask, noise).action
+            stored, _, state = opened.policy.act(leaves, mask, noise, state)
             slot.step(action_rows(spec, spec.action.to_env(stored))[0])
         fps = env.metadata.get("render_fps") or _DEFAULT_FPS
     yield from repeat(frame, round(_LAST_S * fps))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mission_gym.data import Block, EnvSpec
-from mission_gym.rollout.collector import make_block
+from mission_gym.rollout.blocks import make_block
 
 
 def make_noise_block(spec: EnvSpec, num_steps: int, num_rows: int) -> Block:
@@ -19,5 +19,5 @@ def make_noise_block(spec: EnvSpec, num_steps: int, num_rows: int) -> Block:
         block.mask[:] = True
     block.reward[:] = rng.standard_normal(block.reward.shape, np.float32)
     block.valid[:] = True
-    block.filled = num_steps
+    block.filled[:] = num_steps
     return block

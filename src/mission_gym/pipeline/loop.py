@@ -1,7 +1,8 @@
 """The synchronous loop: collect a block, learn from it, report; one block is in hand at any time.
 
-The blocks in hand, with their `filled` counts, are part of a loop's state: a stop request leaves a block
-half filled, or an update not made, and a checkpoint of that goes on exactly there.
+The blocks in hand, with the fill counts of their columns, are part of a loop's state: a stop request leaves
+a block half filled, each segment as far as it came, or an update not made, and a checkpoint of that goes on
+exactly there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Protocol
 
 from mission_gym.clock import PhaseClock
 from mission_gym.data import Block, Phases, Progress, UpdateStats, Weights
-from mission_gym.rollout.collector import BlockCollector, clear_block
+from mission_gym.rollout.blocks import clear_block
+from mission_gym.rollout.collector import BlockCollector
 
 
 class Learner(Protocol):
@@ -64,7 +66,7 @@ def make_progress(learner: Learner, block: Block, stats: UpdateStats, phases: Ph
 
 def newest(blocks: Sequence[Block]) -> Block:
     """The block that is being filled: the first that is not full, or the last of all."""
-    return next((block for block in blocks if block.filled < block.num_steps), blocks[-1])
+    return next((block for block in blocks if not block.is_full), blocks[-1])
 
 
 class StopFlag:

@@ -41,7 +41,7 @@ def run(
     """As the synchronous `run`, with two blocks: the one to learn from first. They change places."""
     while learner.step < total_steps:
         ready, spare = blocks
-        if ready.filled < ready.num_steps:  # at the beginning, with nothing to learn from beside it
+        if not ready.is_full:  # at the beginning, with nothing to learn from beside it
             collector.policy.load(learner.behind() or learner.weights())
             with collector.clock.phase("collect"):
                 if not collector.fill(ready, learner.version, stop):

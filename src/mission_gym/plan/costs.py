@@ -18,7 +18,8 @@ from mission_gym.learner.contract import Learner
 from mission_gym.pipeline import loop, overlap
 from mission_gym.plan.facts import ActCost
 from mission_gym.plan.workshop import Workshop
-from mission_gym.rollout.collector import BlockCollector, clear_block
+from mission_gym.rollout.blocks import clear_block
+from mission_gym.rollout.collector import BlockCollector
 
 _PRIME_STEPS = 256  # transitions of the short block that primes the normaliser and is timed
 _PRIME_S = 2.0  # for which it is played again
@@ -61,8 +62,9 @@ def measure_act(workshop: Workshop, config: Settled, weights: Weights) -> ActCos
         obs = tuple(np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in spec.leaves)
         mask = np.ones((rows, spec.mask_size), np.bool_) if spec.mask_size else None
         noise = np.full((rows, spec.action.num_stored), 0.5, np.float32)
-        policy.act(obs, mask, noise)
-        seconds.append(min(_time(lambda: policy.act(obs, mask, noise)) for _ in range(10)))  # noqa: B023
+        inputs = (obs, mask, noise, policy.initial_state(rows))
+        policy.act(*inputs)
+        seconds.append(min(_time(lambda: policy.act(*inputs)) for _ in range(10)))  # noqa: B023
     row_s = max(0.0, (seconds[1] - seconds[0]) / (_ROWS[1] - _ROWS[0]))
     return ActCost(seconds[0] - row_s + _COLLECT_CALL_S, row_s + _COLLECT_ROW_S)
 

@@ -17,7 +17,7 @@ from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.facts import EnvFacts, Layout, Wishes
 from mission_gym.plan.model import explain_misfit, fits, predict_memory
 from mission_gym.procs import MachineFacts, read_machine
-from mission_gym.rollout.collector import block_bytes
+from mission_gym.rollout.blocks import block_bytes
 
 _TORCH_BYTES = 350 << 20  # resident memory of a process that has loaded torch
 

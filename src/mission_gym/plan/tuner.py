@@ -37,7 +37,7 @@ from mission_gym.plan.wishes import (
 )
 from mission_gym.plan.workshop import Workshop
 from mission_gym.procs import read_machine
-from mission_gym.run.versions import versions
+from mission_gym.procs.versions import versions
 
 Say = Callable[[str], None]
 RUN_SHARE = 0.05  # of a run's predicted time, for tuning inside it

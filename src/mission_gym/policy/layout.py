@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mission_gym.data import ActionSpec, EnvSpec, LeafSpec
+import numpy as np
+
+from mission_gym.data import ActionSpec, EnvSpec, LeafSpec, Leaves
 
 if TYPE_CHECKING:  # workers act without knowing configs
     from mission_gym.config.schema import PolicySection
@@ -31,6 +33,11 @@ class PolicySpec:
     normalize_obs: bool = True
     log_std_init: float = 0.0
     q: QSpec | None = None  # action values instead of actor and critic
+    state_shapes: tuple[tuple[int, ...], ...] = ()  # of one row's memory, float32; empty without memory
+
+    def initial_state(self, num_rows: int) -> Leaves:
+        """What rows remember when their episodes begin."""
+        return tuple(np.zeros((num_rows, *shape), np.float32) for shape in self.state_shapes)
 
     @classmethod
     def of(cls, section: PolicySection, spec: EnvSpec, q: QSpec | None = None) -> PolicySpec:

@@ -70,7 +70,11 @@ class NumpyPolicy:
             self._encoder.normalizer.load(arrays)
         self.version = weights.version
 
-    def act(self, obs: Leaves, mask: Array | None, noise: Array | None) -> ActOut:
+    def initial_state(self, num_rows: int) -> Leaves:
+        """The state of rows whose episodes begin."""
+        return self.spec.initial_state(num_rows)
+
+    def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
         """Actions for leaves [B, ...]; `noise` [B, K] explores, None plays greedily."""
         x = self._encoder.encode(obs).flat
         for weight, bias in self._layers[:-1]:

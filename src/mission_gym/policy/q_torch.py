@@ -130,7 +130,11 @@ class TorchQPolicy:
         self._epsilon = float(weights.arrays[EPSILON])
         self.version = weights.version
 
-    def act(self, obs: Leaves, mask: Array | None, noise: Array | None) -> ActOut:
+    def initial_state(self, num_rows: int) -> Leaves:
+        """The state of rows whose episodes begin."""
+        return self.spec.initial_state(num_rows)
+
+    def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
         """Actions for leaves [B, ...]; `noise` [B, 1] explores, None plays greedily."""
         encoded = self._encoder.encode(obs)
         if noise is None:

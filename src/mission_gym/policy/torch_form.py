@@ -251,7 +251,11 @@ class TorchPolicy:
             self._encoder.normalizer.load(weights.arrays)
         self.version = weights.version
 
-    def act(self, obs: Leaves, mask: Array | None, noise: Array | None) -> ActOut:
+    def initial_state(self, num_rows: int) -> Leaves:
+        """The state of rows whose episodes begin."""
+        return self.spec.initial_state(num_rows)
+
+    def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
         """Actions for leaves [B, ...]; `noise` [B, K] explores, None plays greedily."""
         encoded = self._encoder.encode(obs)
         with torch.inference_mode(), torch.cuda.stream(self._stream):

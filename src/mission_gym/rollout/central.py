@@ -1,6 +1,8 @@
 """Acting here for environments in workers: for the rows of whichever worker is ready, while others step.
 
-The groups of acting belong to workers, so what a block holds does not depend on who was ready first.
+The rows of a worker are a part: its columns are a segment with a fill count of their own, which only grows by
+whole steps. The groups of acting belong to workers, so what a block holds does not depend on who was ready
+first.
 """
 
 from __future__ import annotations
@@ -11,9 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from mission_gym.data import Array, Block, EnvSpec, Episode, StepBatch
-from mission_gym.rollout.collector import ActingPolicy, Collector, copy_obs, sort_finals
+from mission_gym.data import Array, Block, EnvSpec, StepBatch
+from mission_gym.rollout.blocks import clear_columns, keep_state, sort_episodes, sort_finals
+from mission_gym.rollout.collector import STOP_S, ActingPolicy, Collector
 from mission_gym.vector.workers import WorkersVec
+
+_POLL_S = 0.05  # how soon a stop request is seen
 
 
 class ReadyCollector(Collector):
@@ -30,71 +35,106 @@ class ReadyCollector(Collector):
             [number for number, (_, rows) in enumerate(self._groups) if rows.start in ids]
             for ids in vec.env_ids
         ]
+        self._under_way = np.zeros(len(vec.env_ids), np.bool_)
+
+    def start(self) -> None:
+        """As the Collector's."""
+        self._drain()
+        super().start()
 
     def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
-        """As the Collector's; a stop brings all workers to the same row."""
-        assert self._batch is not None, "start or go_on comes first"
+        """As the Collector's. A stop ends each worker's segment after its running step; if that takes too
+        long, the segment is emptied and its episodes are given up."""
+        self._drain()
         self.torn = True
         noise = self._draw_noise(block, number)
         block.version[:] = self.policy.version
-        copy_obs(block, block.filled, self._batch)
-        at = np.full(len(self.vec.env_ids), block.filled)  # the row that each worker comes to next
-        under_way = np.zeros(len(at), np.bool_)
-        ready = np.arange(len(at))
-        limit, act_s, env_s, cpu_before = block.num_steps, 0.0, 0.0, time.thread_time()
-        ended: list[tuple[int, int, Episode]] = []
+        keep_state(block, self.memory, block.filled == 0)
+        self._show(block, block.filled, self.vec.show(list(range(self.vec.num_envs)), {}))
+        under_way, ready = self._under_way, np.arange(len(self._under_way))
+        act_s, env_s, cpu_before = 0.0, 0.0, time.thread_time()
+        stopped_at: float | None = None
         while True:
-            if limit == block.num_steps and stop():
-                limit = int((at + under_way).max())
+            if stopped_at is None and stop():
+                stopped_at = time.monotonic()
             begun = time.perf_counter()
-            for worker in ready[at[ready] < limit].tolist():
-                self._send(block, int(at[worker]), worker, noise)
-                under_way[worker] = True
+            for worker in ready.tolist() if stopped_at is None else ():
+                under_way[worker] = self._send(block, worker, noise)
             between = time.perf_counter()
             act_s += between - begun
             if not under_way.any():
                 break
-            batch = self.vec.recv()
+            has_replies = self.vec.poll(_POLL_S)
             env_s += time.perf_counter() - between
-            self._write(block, at, batch, ended)
+            if not has_replies:
+                ready = ready[:0]
+                if stopped_at is not None and time.monotonic() - stopped_at > STOP_S:
+                    self._give_up(block)
+                    break
+                continue
+            batch = self.vec.recv()
+            self._write(block, batch)
             ready = np.unique(self._worker_of[batch.env_ids])
-            at[ready] += 1
             under_way[ready] = False
-        block.filled = limit
-        block.episodes += [episode for _, _, episode in sorted(ended, key=lambda each: each[:2])]
         sort_finals(block)
-        self._batch = self.vec.show(list(range(self.vec.num_envs)), {})
+        sort_episodes(block)
         self.torn = False
         self.clock.add("act", act_s)
         self.clock.add("env", env_s)
         self.clock.add("cpu", time.thread_time() - cpu_before)
-        return block.filled == block.num_steps
+        return block.is_full
 
-    def _send(self, block: Block, t: int, worker: int, noise: list[Array]) -> None:
-        """Choose the actions of a worker's rows at t from what the block shows, and let it step."""
+    def _send(self, block: Block, worker: int, noise: list[Array]) -> bool:
+        """Choose the actions of a worker's rows from what the block shows, and let it step; False if its
+        segment is full."""
+        ids = self.vec.env_ids[worker]
+        t = int(block.filled[ids[0]])
+        if t == block.num_steps:
+            return False
         for number in self._groups_of[worker]:
             rows = self._groups[number][1]
             obs = tuple(leaf[t, rows] for leaf in block.obs)
             self._act_group(
                 block, t, rows, obs, None if block.mask is None else block.mask[t, rows], noise[number]
             )
-        ids = self.vec.env_ids[worker]
         actions: Any = self.spec.action.to_env(block.action[t, ids[0] : ids[-1] + 1])
         self.vec.send(actions, ids)
+        return True
 
-    def _write(
-        self, block: Block, at: Array, batch: StepBatch, ended: list[tuple[int, int, Episode]]
-    ) -> None:
+    def _write(self, block: Block, batch: StepBatch) -> None:
         """Put a batch into the rows that its workers stand at."""
         ids = batch.env_ids
-        t = at[self._worker_of[ids]]
+        t = block.filled[ids]
         block.reward[t, ids] = batch.reward
         block.terminated[t, ids], block.truncated[t, ids] = batch.terminated, batch.truncated
         block.valid[t, ids] = batch.valid
-        row_of = dict(zip(ids.tolist(), t.tolist(), strict=True))
-        ended += [(row_of[episode.env_id], episode.env_id, episode) for episode in batch.episodes]
+        block.episodes += batch.episodes
         self._keep_finals(block, t, ids, batch)
+        if self.memory:
+            self.forget(ids[batch.terminated | batch.truncated | ~batch.valid])
+        self._show(block, t + 1, batch)
+        block.filled[ids] = t + 1
+
+    @staticmethod
+    def _show(block: Block, t: Array, batch: StepBatch) -> None:
+        """Write what rows of a batch show, each to its own row of T."""
         for stored, leaf in zip(block.obs, batch.obs, strict=True):
-            stored[t + 1, ids] = leaf
+            stored[t, batch.env_ids] = leaf
         if block.mask is not None:
-            block.mask[t + 1, ids] = batch.mask
+            block.mask[t, batch.env_ids] = batch.mask
+
+    def _give_up(self, block: Block) -> None:
+        """Empty the segments of workers that do not come to the end of a step."""
+        for worker in np.flatnonzero(self._under_way).tolist():
+            ids = self.vec.env_ids[worker]
+            clear_columns(block, slice(ids[0], ids[-1] + 1))
+            reason = f"a step took over {STOP_S} s when the run was stopped"
+            self.vec.abandoned |= dict.fromkeys(ids, reason)
+
+    def _drain(self) -> None:
+        """Drop steps that an earlier stop gave up: their segments were emptied."""
+        while self._under_way.any():
+            batch = self.vec.recv()
+            self.forget(batch.env_ids[batch.terminated | batch.truncated | ~batch.valid])
+            self._under_way[np.unique(self._worker_of[batch.env_ids])] = False
+        self.vec.abandoned = {}

@@ -7,6 +7,7 @@ of the list; rows that are through are no longer stepped.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
@@ -28,7 +29,13 @@ class PlayingVector(Protocol):
     def recv(self) -> StepBatch: ...
 
 
-Actor = Callable[[Leaves, Array | None, Array | None], Array]  # obs, mask, noise -> env actions [B, ...]
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who plays: obs, mask, noise, state -> the environment's own actions [B, ...] and the state after them;
+    and the state of so many rows whose episodes begin, empty without memory."""
+
+    act: Callable[[Leaves, Array | None, Array | None, Leaves], tuple[Array, Leaves]]
+    initial_state: Callable[[int], Leaves] = lambda num_rows: ()
 
 
 def seed_of_suite(seeds: Sequence[int], num_envs: int) -> Callable[[int, int], int]:
@@ -58,13 +65,14 @@ def play(
     num_envs = vec.num_envs
     episodes: dict[int, Episode] = {}
     obs, mask = _own(vec.reset())
+    initial, state = actor.initial_state(num_envs), actor.initial_state(num_envs)
     rng = generator("play")
     active = list(range(num_envs))
     while active:
         if stop():
             return None
         noise = draw_noise(spec.action, rng, 1, num_envs)[0] if explore else None
-        actions = actor(obs, mask, noise)
+        actions, state = actor.act(obs, mask, noise, state)
         if vec.rows_step_alone:
             vec.send(actions[active], active)
         else:
@@ -74,6 +82,9 @@ def play(
             leaf[batch.env_ids] = new
         if mask is not None:
             mask[batch.env_ids] = batch.mask
+        begun = batch.env_ids[batch.terminated | batch.truncated | ~batch.valid]
+        for remembered, first in zip(state, initial, strict=True):
+            remembered[begun] = first[begun]
         for episode in batch.episodes:
             position = episode.env_id + num_envs * episode.number
             if position < num_episodes and not episode.failed:

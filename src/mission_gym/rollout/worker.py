@@ -1,7 +1,9 @@
-"""Collecting inside a worker process: it acts for its own rows and fills its part of a shared block.
+"""Collecting inside a worker process: its parts fill their columns of a shared block, each at its own pace.
 
-In: weights and a block number. Out: reports of the rows that are done, with their episodes and final
-observations, a few times a second, so that the death of the process costs almost nothing; then the rest.
+A part is what is acted for and stepped together: all rows of the worker, or with threads an acting group.
+In: orders, one for each segment. Out: notes, each with all reports since the one before: when segments are
+done, and a few times a second, so that the death of the process costs almost nothing. A part stops after its
+running step when `pause` on the board is not 0; nobody waits for another part.
 """
 
 from __future__ import annotations
@@ -9,176 +11,220 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from mission_gym.data import Array, Block, EnvSpec, Episode, Leaves, StepBatch, Weights
-from mission_gym.policy import PolicySpec, make_numpy_policy
-from mission_gym.procs import Link
-from mission_gym.rollout.collector import Collector, make_block, part_of
+from mission_gym.policy.encoding import Shapes
+from mission_gym.procs import Link, describe_error
+from mission_gym.rollout.blocks import make_block, part_of
+from mission_gym.rollout.collector import ActingPolicy, Collector
 from mission_gym.vector.rows import Allocate, split_parts
 from mission_gym.vector.threaded import ThreadedVec
-from mission_gym.vector.worker import Service, WorkerSetup, serve
+from mission_gym.vector.worker import UNANSWERED, Service, WorkerSetup, serve
 
-REPORT_S = 0.1
+_REPORT_S = 0.1
+
+
+class WorkerPolicy(ActingPolicy, Protocol):
+    """A policy that says which arrays it loads, so that they can be shared."""
+
+    def shapes(self) -> Shapes: ...
 
 
 @dataclass(frozen=True, slots=True)
 class CollectSetup:
     """What a collecting worker needs beside its rows."""
 
-    policy: PolicySpec
+    make_policy: Callable[[], WorkerPolicy]
     seed: int
     acting_rows: int
     num_steps: int
     num_blocks: int = 1
+    first_ready: bool = False  # a block takes the columns that are finished first, so they are told at once
 
 
 class Shared(NamedTuple):
-    """What a collecting worker and its parent have in common, behind the board."""
+    """What collecting workers and their parent have in common, behind the board.
+
+    Columns of a block and rows of `memory` belong to the worker from an order to the report that it is done,
+    and to the parent in between. `weights` are the parent's; workers copy them when an order names a new
+    edition, and the parent changes them only while no part is at work.
+    """
 
     blocks: tuple[Block, ...]
-    weights: dict[str, Array]  # of the block under way, copied by workers before they begin
+    weights: dict[str, Array]
+    memory: Leaves  # the policy's running state, each [B, ...]
+    initial: Leaves  # not shared: what `memory` is where episodes begin
 
 
 def carve_shared(spec: EnvSpec, setup: CollectSetup, num_envs: int) -> Callable[[Allocate], Shared]:
     """How the shared memory is laid out, alike on both sides."""
 
     def carve(allocate: Allocate) -> Shared:
-        blocks = [make_block(spec, setup.num_steps, num_envs, allocate) for _ in range(setup.num_blocks)]
-        shapes = make_numpy_policy(setup.policy).shapes()
-        weights = {name: allocate(shape, dtype) for name, (shape, dtype) in shapes.items()}
-        return Shared(tuple(blocks), weights)
+        policy = setup.make_policy()
+        initial = policy.initial_state(num_envs)
+        blocks = [
+            make_block(spec, setup.num_steps, num_envs, allocate, initial) for _ in range(setup.num_blocks)
+        ]
+        weights = {name: allocate(shape, dtype) for name, (shape, dtype) in policy.shapes().items()}
+        memory = tuple(allocate(array.shape, array.dtype) for array in initial)
+        return Shared(tuple(blocks), weights, memory, initial)
 
     return carve
 
 
-class Report(NamedTuple):
-    """What is new of a part: rows of T below `filled` are done; places in `final_at` are the part's own. The
-    last one of a worker has `done`, and the seconds of all its parts."""
+class Order(NamedTuple):
+    """The segment that a part is to make, or to go on with."""
 
+    part: int  # in the worker
+    place: int  # of the block in shared memory
+    number: int  # of its noise
+    filled: int  # rows that it has
+    num_steps: int
+
+
+class Report(NamedTuple):
+    """What is new in the segment of a part; places in `final_at` are the part's own.
+
+    It promises that all rows below `filled` are written and that their episodes and finals are in this report
+    or in one before. So a parent that goes by reports alone never has half of anything.
+    """
+
+    part: int
     filled: int
     episodes: list[Episode]
     final_at: list[tuple[int, int]]
     final_obs: list[Leaves]
     final_mask: list[Array]
-    part: int = 0
-    done: bool = False
+    done: bool = False  # the part rests until its next order, and what follows is said
     act_s: float = 0.0
     env_s: float = 0.0
     wall_s: float = 0.0
-    cpu_s: float = 0.0  # of all threads
+    cpu_s: float = 0.0  # of the whole process, since the last part was done
 
 
 class CollectService(Service):
-    """A worker that also collects: all its rows together, or with threads each acting group on its own."""
+    """A worker that also collects."""
 
     def __init__(self, link: Link, setup: WorkerSetup) -> None:
         super().__init__(link, setup)
         extra: CollectSetup = setup.extra
-        self._blocks, self._shared = carve_shared(setup.spec, extra, setup.num_envs)(self.carver)
-        self._edition = 0  # of the weights that the policies hold
-        count = setup.last - setup.first
-        self._parts = split_parts(count, extra.acting_rows, threads=setup.threads)
-        self._pool = ThreadPoolExecutor(len(self._parts)) if len(self._parts) > 1 else None
+        self._shared = carve_shared(setup.spec, extra, setup.num_envs)(self.carver)
+        self._parts = split_parts(setup.last - setup.first, extra.acting_rows, threads=setup.threads)
+        self._columns = [slice(setup.first + rows[0], setup.first + rows[-1] + 1) for rows in self._parts]
         self._collectors = [
             Collector(
                 self.vec.part(rows[0], rows[-1] + 1) if isinstance(self.vec, ThreadedVec) else self.vec,
-                make_numpy_policy(extra.policy),
+                extra.make_policy(),
                 setup.spec,
                 extra.seed,
                 extra.acting_rows,
-                first_row=setup.first + rows[0],
+                first_row=columns.start,
+                memory=tuple(array[columns] for array in self._shared.memory),
             )
-            for rows in self._parts
+            for rows, columns in zip(self._parts, self._columns, strict=True)
         ]
+        self._weights: tuple[int, Weights] | None = None  # with their edition
+        self._loaded = [0] * len(self._parts)  # editions
+        self._lock = threading.Lock()  # of what follows
+        self._reports: list[Report] = []  # to be sent
+        self._num_at_work = 0
+        self._cpu_s = 0.0
+        self._pool: ThreadPoolExecutor | None = None
+        self._under_way: dict[int, Future[None]] = {}
+        if len(self._parts) > 1:
+            self._pool = ThreadPoolExecutor(len(self._parts))
+            threading.Thread(target=self._send_often, daemon=True).start()
 
-    def collect(
-        self, version: int, edition: int, number: int, place: int, filled: list[int], num_steps: int
-    ) -> Report:
-        """Fill rows `filled`, a number for each part, to `num_steps` of this worker's columns of the block at
-        `place`, or up to where the parent asks to stop. Shared weights of a new edition are copied first."""
-        start, cpu_before = time.perf_counter(), time.process_time()
-        first, whole = self.setup.first, self._blocks[place]
-        blocks = [part_of(whole, num_steps, first + rows[0], first + rows[-1] + 1) for rows in self._parts]
-        self.go_on()
-        if edition != self._edition:
-            weights = Weights(version, {name: array.copy() for name, array in self._shared.items()})
-            for collector in self._collectors:
-                collector.policy.load(weights)
-            self._edition = edition
-        for block, done in zip(blocks, filled, strict=True):
-            block.filled = done
-        meeting = _Meeting(self.link, self.board.pause, blocks)
+    def collect(self, edition: int, weights: Weights, orders: list[Order]) -> object:
+        """Make segments; several side by side. Weights of a new edition without arrays are the shared ones.
 
-        def fill(place: int) -> None:
-            try:
-                self._collectors[place].fill(blocks[place], number, lambda: meeting.is_over(place))
-            finally:
-                meeting.leave(place)
-
-        if self._pool is None:
-            fill(0)
-        else:
-            list(self._pool.map(fill, range(len(blocks))))
-        for part, block in enumerate(blocks[1:], 1):
-            self.link.send(("report", take_report(block, part)))
-        seconds = [collector.clock.take().seconds for collector in self._collectors]
-        return take_report(blocks[0])._replace(
-            done=True,
-            act_s=sum(each["collector", "act"] for each in seconds) / len(seconds),
-            env_s=sum(each["collector", "env"] for each in seconds) / len(seconds),
-            wall_s=time.perf_counter() - start,
-            cpu_s=time.process_time() - cpu_before,
-        )
-
-    def go_on(self) -> None:
-        """Hand on what the rows show after a reset or a restore."""
-        if self.shown is not None:
+        There is no reply: notes tell how far the parts are.
+        """
+        if self.shown is not None:  # after a reset or a restore
             for collector, rows in zip(self._collectors, self._parts, strict=True):
                 collector.go_on(_rows_of(self.shown, rows))
-        self.shown = None
+            self.shown = None
+        if self._weights is None or self._weights[0] != edition:
+            arrays = weights.arrays or {name: array.copy() for name, array in self._shared.weights.items()}
+            self._weights = edition, Weights(weights.version, arrays)
+        with self._lock:
+            if not self._num_at_work:
+                self._cpu_s = time.process_time()
+            self._num_at_work += len(orders)
+        for order in orders:
+            if self._loaded[order.part] != edition:
+                self._collectors[order.part].policy.load(self._weights[1])
+                self._loaded[order.part] = edition
+            if self._pool is None:
+                self._make(order)
+            else:
+                self._under_way[order.part] = self._pool.submit(self._make_aside, order)
+        return UNANSWERED
 
+    def close(self) -> list[str]:
+        wait(self._under_way.values())  # each ends after its running step: the parent has set `pause`
+        return super().close()
 
-class _Meeting:
-    """Brings the parts of a worker, and through the parent all workers, to the same row when a stop is
-    asked for; reports the rows of each part, from its own thread."""
+    def _make(self, order: Order) -> None:
+        """Fill the segment up to its end or to where the parent asks for a pause; report on the way."""
+        collector, pause = self._collectors[order.part], self.board.pause
+        block = part_of(self._shared.blocks[order.place], order.num_steps, self._columns[order.part])
+        block.filled[:] = order.filled
+        begun, reported = time.perf_counter(), time.monotonic()
 
-    def __init__(self, link: Link, pause: Array, blocks: list[Block]) -> None:
-        self._link, self._pause, self._blocks = link, pause, blocks
-        self._changed = threading.Condition()
-        self._at_work = set(range(len(blocks)))
-        self._waiting: set[int] = set()
-        self._limit: int | None = None
-        self._reported = [time.monotonic()] * len(blocks)
+        def is_over() -> bool:
+            nonlocal reported
+            now = time.monotonic()
+            if now - reported >= _REPORT_S:
+                reported = now
+                with self._lock:
+                    self._reports.append(take_report(block, order.part))
+                if self._pool is None:
+                    self._send()
+            return bool(pause[0])
 
-    def is_over(self, place: int) -> bool:
-        """Whether a part has come to the row where all stop."""
-        block = self._blocks[place]
-        now = time.monotonic()
-        if now - self._reported[place] >= REPORT_S:
-            self._reported[place] = now
-            self._link.send(("report", take_report(block, place)))
-        if self._limit is None and self._pause[0]:
-            with self._changed:
-                self._waiting.add(place)
-                self._agree()
-                self._changed.wait_for(lambda: self._limit is not None)
-        return self._limit is not None and block.filled >= self._limit
+        collector.fill(block, order.number, is_over)
+        seconds = collector.clock.take().seconds
+        with self._lock:
+            before, self._cpu_s = self._cpu_s, time.process_time()
+            self._reports.append(
+                take_report(block, order.part)._replace(
+                    done=True,
+                    act_s=seconds["collector", "act"],
+                    env_s=seconds["collector", "env"],
+                    wall_s=time.perf_counter() - begun,
+                    cpu_s=self._cpu_s - before,
+                )
+            )
+            self._num_at_work -= 1
+            is_last = not self._num_at_work
+        # A block of all needs the last part, so the parent is not woken for each.
+        if is_last or self.setup.extra.first_ready:
+            self._send()
 
-    def leave(self, place: int) -> None:
-        """A part is through with its block."""
-        with self._changed:
-            self._at_work.discard(place)
-            self._agree()
+    def _make_aside(self, order: Order) -> None:
+        try:
+            self._make(order)
+        except Exception as error:  # noqa: BLE001  border: a thread; raised in the parent
+            self.link.send(("error", *describe_error(error)))
 
-    def _agree(self) -> None:
-        """Once all that are at work wait, ask the parent how far to go."""
-        if self._limit is None and self._waiting and self._waiting >= self._at_work:
-            self._link.send(("paused", max(block.filled for block in self._blocks)))
-            _, self._limit = self._link.recv()
-            self._changed.notify_all()
+    def _send(self) -> None:
+        """Send all reports in one note. Under the lock: those of a part must arrive in their order."""
+        with self._lock:
+            reports, self._reports = self._reports, []
+            if reports:
+                self.link.send(("note", reports))
+
+    def _send_often(self) -> None:
+        """What a thread does where there are several parts: one that hangs must not hold back the others'."""
+        with suppress(OSError):  # the parent is gone
+            while True:
+                time.sleep(_REPORT_S)
+                self._send()
 
 
 def _rows_of(batch: StepBatch, rows: range) -> StepBatch:
@@ -188,9 +234,10 @@ def _rows_of(batch: StepBatch, rows: range) -> StepBatch:
     return replace(batch, obs=tuple(leaf[cut] for leaf in batch.obs), mask=mask)
 
 
-def take_report(block: Block, part: int = 0) -> Report:
-    """What is new in the block of a part since the last report."""
-    report = Report(block.filled, block.episodes, block.final_at, block.final_obs, block.final_mask, part)
+def take_report(block: Block, part: int) -> Report:
+    """What is new in the segment of a part since the last report."""
+    filled = int(block.filled[0])
+    report = Report(part, filled, block.episodes, block.final_at, block.final_obs, block.final_mask)
     block.episodes, block.final_at, block.final_obs, block.final_mask = [], [], [], []
     return report
 

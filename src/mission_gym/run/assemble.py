@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from threadpoolctl import ThreadpoolController
@@ -30,11 +31,11 @@ from mission_gym.plan.ways import (
     measure_ways,
 )
 from mission_gym.policy import make_numpy_policy
+from mission_gym.rollout.blocks import make_block
 from mission_gym.rollout.central import ReadyCollector
-from mission_gym.rollout.collector import ActingPolicy, BlockCollector, Collector, make_block
-from mission_gym.rollout.first_ready import SERVICE as SEGMENT_SERVICE
-from mission_gym.rollout.first_ready import FirstReadyCollector
-from mission_gym.rollout.remote import SERVICE, CollectSetup, RemoteCollector, carve_shared
+from mission_gym.rollout.collector import ActingPolicy, BlockCollector, Collector
+from mission_gym.rollout.remote import SERVICE, RemoteCollector
+from mission_gym.rollout.worker import CollectSetup, carve_shared
 from mission_gym.run.environment import (
     Environment,
     choose_acting_rows,
@@ -209,22 +210,13 @@ def make_collector(
     rows = config.compute.acting_rows
     num_blocks = 2 if config.compute.overlap == "on" else 1
     if environment.backend.acts_itself and config.compute.acting == "numpy":
+        make = partial(make_numpy_policy, algorithm_of(config).layout(config, spec))
         first_ready = config.vector.blocks == "first_ready"
-        layout = algorithm_of(config).layout(config, spec)
-        setup = CollectSetup(layout, config.run.seed, rows, num_steps, num_blocks)
-        vec = environment.make_vector(
-            num_envs,
-            seed_of,
-            unit=rows,
-            service=SEGMENT_SERVICE if first_ready else SERVICE,
-            extra=setup,
-            carve=carve_shared(spec, setup, num_envs),
-        )
+        setup = CollectSetup(make, config.run.seed, rows, num_steps, num_blocks, first_ready)
+        shared = {"extra": setup, "carve": carve_shared(spec, setup, num_envs)}
+        vec = environment.make_vector(num_envs, seed_of, unit=rows, service=SERVICE, **shared)
         assert isinstance(vec, WorkersVec)
-        if first_ready:
-            ready = FirstReadyCollector(vec, spec)
-            return vec, ready, [make_block(spec, num_steps, num_envs)]
-        remote = RemoteCollector(vec, spec)
+        remote = RemoteCollector(vec, spec, first_ready=first_ready)
         return vec, remote, list(remote.blocks)
     policy, seed = make_policy(config, spec), config.run.seed
     collector: BlockCollector
@@ -235,7 +227,8 @@ def make_collector(
     else:
         vec = environment.make_vector(num_envs, seed_of)
         collector = Collector(vec, policy, spec, seed, rows)
-    return vec, collector, [make_block(spec, num_steps, num_envs) for _ in range(num_blocks)]
+    blocks = [make_block(spec, num_steps, num_envs, state=collector.memory) for _ in range(num_blocks)]
+    return vec, collector, blocks
 
 
 @dataclass(frozen=True)

@@ -73,19 +73,21 @@ def run_baselines(
     return results
 
 
+def _memoryless(choose: Callable[[Leaves, Array | None], Array]) -> Actor:
+    """Who plays by observation and mask alone."""
+    return Actor(lambda obs, mask, noise, state: (choose(obs, mask), state))
+
+
 def _random_actor(spec: EnvSpec) -> Actor:
     rng = generator("baseline", "random")
 
-    def actor(obs: Leaves, mask: Array | None, noise: Array | None) -> Array:
-        return spec.action.to_env(draw_random(spec.action, mask, rng, len(obs[0])))
-
-    return actor
+    return _memoryless(lambda obs, mask: spec.action.to_env(draw_random(spec.action, mask, rng, len(obs[0]))))
 
 
 def _noop_actor(spec: EnvSpec) -> Actor:
     action = spec.action
 
-    def actor(obs: Leaves, mask: Array | None, noise: Array | None) -> Array:
+    def choose(obs: Leaves, mask: Array | None) -> Array:
         num_rows = len(obs[0])
         if action.kind == "box":
             zero = np.clip(0.0, action.low, action.high).astype(action.dtype).reshape(action.shape)
@@ -94,7 +96,7 @@ def _noop_actor(spec: EnvSpec) -> Actor:
             return action.to_env(np.zeros((num_rows, action.num_stored), np.int64))
         return action.to_env(best_of_parts(mask, action))
 
-    return actor
+    return _memoryless(choose)
 
 
 class _Remember(gym.Wrapper[Any, Any, Any, Any]):
@@ -138,7 +140,7 @@ def _check_declared(declared: Any, spec: EnvSpec) -> dict[str, Scripted]:
 
 
 def _batched_actor(policy: Scripted, name: str, spec: EnvSpec) -> Actor:
-    def actor(obs: Leaves, mask: Array | None, noise: Array | None) -> Array:
+    def choose(obs: Leaves, mask: Array | None) -> Array:
         try:
             return np.asarray(policy(obs[0] if len(obs) == 1 else obs, mask))
         except Exception as error:  # border: the environment's scripted policy
@@ -146,7 +148,7 @@ def _batched_actor(policy: Scripted, name: str, spec: EnvSpec) -> Actor:
                 f"baseline {name!r} raised {type(error).__name__}: {error} [{spec.env_id}]"
             ) from error
 
-    return actor
+    return _memoryless(choose)
 
 
 def _play_scripted(

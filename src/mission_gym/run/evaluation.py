@@ -63,10 +63,11 @@ class EvalResult:
 def policy_actor(policy: ActingPolicy, spec: EnvSpec) -> Actor:
     """A policy as something that gives the environment's own actions."""
 
-    def actor(obs: Leaves, mask: Array | None, noise: Array | None) -> Array:
-        return spec.action.to_env(policy.act(obs, mask, noise).action)
+    def act(obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves) -> tuple[Array, Leaves]:
+        out = policy.act(obs, mask, noise, state)
+        return spec.action.to_env(out.action), out.state
 
-    return actor
+    return Actor(act, policy.initial_state)
 
 
 def evaluate(

@@ -121,7 +121,11 @@ class LoadedPolicy:
         deterministic: bool = True,
         action_masks: Any = None,
     ) -> tuple[Any, Any]:
-        """The action for one observation or a batch of them; `state` comes back as it was (there is none)."""
+        """The action for one observation or a batch of them, and the state to give with the next.
+
+        state: None where episodes begin. episode_start: bool [B], rows whose episodes begin anew. A policy
+        without memory gives the state back as it was.
+        """
         leaves = tuple(np.asarray(leaf) for leaf in self._flatten(observation))
         single = leaves[0].ndim == len(self.spec.leaves[0].shape)
         if single:
@@ -132,8 +136,17 @@ class LoadedPolicy:
         cast = tuple(
             leaf.astype(spec.dtype, copy=False) for leaf, spec in zip(leaves, self.spec.leaves, strict=True)
         )
-        action = self.spec.action.to_env(self._policy.act(cast, mask, noise).action)
-        return (action[0] if single else action), state
+        initial = self._policy.initial_state(len(leaves[0]))
+        memory = initial if state is None or not initial else state
+        if episode_start is not None:
+            begun = np.asarray(episode_start, bool).reshape(-1)
+            memory = tuple(
+                np.where(begun.reshape(-1, *[1] * (mine.ndim - 1)), first, mine)
+                for mine, first in zip(memory, initial, strict=True)
+            )
+        out = self._policy.act(cast, mask, noise, memory)
+        action = self.spec.action.to_env(out.action)
+        return (action[0] if single else action), out.state or state
 
     def _check(self, leaves: Leaves) -> None:
         for leaf, spec in zip(leaves, self.spec.leaves, strict=True):

@@ -23,7 +23,7 @@ from mission_gym.learner.contract import Learner
 from mission_gym.pipeline import loop, overlap
 from mission_gym.pipeline.loop import StopFlag, newest
 from mission_gym.procs import BoundedLog
-from mission_gym.rollout.collector import clear_block
+from mission_gym.rollout.blocks import clear_block
 from mission_gym.run.assemble import make_collector, make_loaded_policy
 from mission_gym.run.environment import Environment, training_seeds
 from mission_gym.run.evaluation import evaluate, policy_actor
@@ -31,7 +31,7 @@ from mission_gym.run.rate import Rate
 from mission_gym.run.recorder import Listener, Recorder
 from mission_gym.run.retention import find_doomed_checkpoints
 from mission_gym.run.signals import stop_on_signals
-from mission_gym.run.snapshot import count_steps, restore_snapshot, take_snapshot
+from mission_gym.run.snapshot import Restored, count_steps, restore_snapshot, take_snapshot
 from mission_gym.run.telemetry import Telemetry
 from mission_gym.store.checkpoints import (
     Checkpoint,
@@ -91,14 +91,14 @@ class Session:
         """Transitions learned from, and those of the block that is being filled."""
         return count_steps(self.learner, self.blocks)
 
-    def restore(self, checkpoint: Checkpoint) -> list[str]:
-        """Take up a checkpoint of this run; returns how the environments came back."""
+    def restore(self, checkpoint: Checkpoint) -> Restored:
+        """Take up a checkpoint of this run; returns how everything came back."""
         record = checkpoint.state_json["counters"]
         self.counters |= record["session"] | {"goal": None}
         self.recorder.load_state(record["recorder"], checkpoint.step)
-        ways = restore_snapshot(checkpoint, self.learner, self.vec, self.blocks, self.collector)
+        restored = restore_snapshot(checkpoint, self.learner, self.vec, self.blocks, self.collector)
         self.rate.begin_at(self.learner.step)
-        return ways
+        return restored
 
     def begin_at(self, step: int, *, episode_offset: int) -> None:
         """Begin with a learner that has made `step` steps elsewhere, on episodes from the offset on."""
@@ -278,7 +278,7 @@ class Session:
     def _between_updates(self) -> None:
         """Make the evaluation and the checkpoint that are due; what a stop left undone is made on resume."""
         step = self.learner.step
-        if newest(self.blocks).filled or self.stop():
+        if newest(self.blocks).num_filled or self.stop():
             return
         if _is_due(step, self.counters["last_eval"], self.config.evaluation.eval_freq):
             self._evaluate()
@@ -328,8 +328,9 @@ class Session:
                 counters = {"session": self.counters, "recorder": self.recorder.state()}
                 limit = self._extras_limit
                 snapshot = take_snapshot(
-                    self.learner, self.vec, self.blocks, counters, torn=torn, extras_limit=limit
-                )
+                    self.learner, self.vec, self.blocks, self.collector, counters,
+                    torn=torn, extras_limit=limit,
+                )  # fmt: skip
                 save_checkpoint(
                     self.run.checkpoints,
                     snapshot.step,

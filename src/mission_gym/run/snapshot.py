@@ -18,12 +18,21 @@ from mission_gym.env.resume import SlotState, pack_states, unpack_states
 from mission_gym.learner.blocks import strip
 from mission_gym.learner.contract import Learner
 from mission_gym.pipeline.loop import newest
-from mission_gym.rollout.collector import BlockCollector, clear_block, cut_row, pack_block, unpack_block
+from mission_gym.rollout.blocks import clear_block, cut_row, pack_block, unpack_block
+from mission_gym.rollout.collector import BlockCollector
 from mission_gym.store.checkpoints import Checkpoint, load_replay
 from mission_gym.vector.base import Vector
 
 _MAX_BLOCK_BYTES = 512 << 20  # larger blocks in hand are collected again rather than saved in haste
 _PREFIXES = ("block", "next")  # of the blocks in hand, in their order
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """How a run came back: in words, and whether it goes on as if it had not been stopped."""
+
+    told: list[str]
+    exact: bool
 
 
 @dataclass(slots=True)
@@ -40,14 +49,14 @@ class Snapshot:
 def count_steps(learner: Learner, blocks: Sequence[Block]) -> int:
     """Transitions learned from, and those of the block that is being filled. A full one that waits for its
     update beside it does not count yet, so that a step names one policy, with overlap or without."""
-    block = newest(blocks)
-    return learner.step + block.filled * block.num_rows
+    return learner.step + newest(blocks).num_filled
 
 
 def take_snapshot(
     learner: Learner,
     vec: Vector,
     blocks: Sequence[Block],
+    collector: BlockCollector,
     counters: dict[str, Any],
     *,
     torn: bool = False,
@@ -59,32 +68,28 @@ def take_snapshot(
     states = _boundaries(vec) if torn else vec.state()
     lost = 0
     if torn:
-        lost = newest(blocks).filled
+        lost = newest(blocks).num_filled
         clear_block(newest(blocks))
     arrays = learner.arrays()
     env_arrays, env_json = pack_states(states)
     state = {name: array for name, array in arrays.items() if not name.startswith("policy/")} | env_arrays
-    held = {prefix: block for prefix, block in zip(_PREFIXES, blocks, strict=False) if block.filled}
+    state |= {f"memory/{i}": array.copy() for i, array in enumerate(collector.memory)}
+    held = {prefix: block for prefix, block in zip(_PREFIXES, blocks, strict=False) if block.num_filled}
     packed = {
         name: array for prefix, block in held.items() for name, array in pack_block(block, prefix).items()
     }
     step = count_steps(learner, blocks)
     if sum(array.nbytes for array in packed.values()) > _MAX_BLOCK_BYTES:
-        step, lost = learner.step, lost + sum(block.filled for block in held.values())
+        step, lost = learner.step, lost + sum(block.num_filled for block in held.values())
         held = {}
     else:
         state |= packed
-    if (
-        len(blocks) > 1
-        and blocks[0].filled < blocks[0].num_steps
-        and (behind := learner.behind()) is not None
-    ):
+    if len(blocks) > 1 and not blocks[0].is_full and (behind := learner.behind()) is not None:
         # The next block is collected with the weights that a run without this break has there.
         state |= {f"behind/{name}": array for name, array in behind.arrays.items()}
-    in_hand: dict[str, Any] = {}
-    for prefix, block in held.items():
-        in_hand[f"{prefix}_filled"] = block.filled
-        in_hand[f"{prefix}_episodes"] = [list(episode) for episode in block.episodes]
+    in_hand = {
+        f"{prefix}_episodes": [list(episode) for episode in block.episodes] for prefix, block in held.items()
+    }
     extras = learner.extras()
     if sum(array.nbytes for array in extras.values()) > extras_limit:
         extras = {}
@@ -93,7 +98,7 @@ def take_snapshot(
         extras=extras,
         policy=strip(arrays, "policy/"),
         state=state,
-        state_json={"environments": env_json, "block_lost": lost, "counters": counters} | in_hand,
+        state_json={"environments": env_json, "steps_lost": lost, "counters": counters} | in_hand,
     )
 
 
@@ -110,14 +115,14 @@ def restore_snapshot(
     vec: Vector,
     blocks: Sequence[Block],
     collector: BlockCollector,
-) -> list[str]:
-    """Bring everything back; returns how the environments came back, to be said aloud."""
+) -> Restored:
+    """Bring everything back, and say how."""
     learner.load_arrays(learner_arrays(checkpoint))
     lost = learner.load_extras(load_replay(checkpoint))
     document = checkpoint.state_json
     held = []
     for prefix, block in zip(_PREFIXES, blocks, strict=False):
-        if document.get(f"{prefix}_filled"):
+        if f"{prefix}_episodes" in document:
             unpack_block(block, checkpoint.state, prefix)
             block.episodes = [Episode(*fields) for fields in document[f"{prefix}_episodes"]]
             held.append(block)
@@ -127,18 +132,30 @@ def restore_snapshot(
     states: list[SlotState] = unpack_states(checkpoint.state, document["environments"])
     batch, ways = vec.restore(states)
     collector.go_on(batch)
-    for env_id, way in enumerate(ways):
-        if way.startswith("boundary"):
-            rows = np.flatnonzero(held[-1].env_ids == env_id).tolist() if held else []
-            if rows:
-                cut_row(held[-1], held[-1].filled, rows[-1])
-            else:
-                learner.lose_episode(env_id)
+    for i, array in enumerate(collector.memory):
+        array[...] = checkpoint.state[f"memory/{i}"]
+    cut = [env_id for env_id, way in enumerate(ways) if way.startswith("boundary")]
+    collector.forget(cut)
+    for env_id in cut:
+        if not _cut_newest(held, env_id):
+            learner.lose_episode(env_id)
     told = [f"{count} of {len(ways)} environments came back by {way}" for way, count in Counter(ways).items()]
     told += [lost] if lost else []
-    if document["block_lost"]:
-        told.append(f"{document['block_lost'] * blocks[0].num_rows} steps were not saved and are lost")
-    return told
+    # Before columns had counts of their own, the rows were told that all of them had lost.
+    num_lost = document.get("steps_lost", document.get("block_lost", 0) * blocks[0].num_rows)
+    if num_lost:
+        told.append(f"{num_lost} steps were not saved and are lost")
+    return Restored(told, exact=not (cut or lost or num_lost))
+
+
+def _cut_newest(blocks: Sequence[Block], env_id: int) -> bool:
+    """End the episode of an environment where its newest segment ends; False if no block has one."""
+    for block in reversed(blocks):
+        columns = np.flatnonzero((block.env_ids == env_id) & (block.filled > 0))
+        if len(columns):
+            cut_row(block, int(block.filled[columns[-1]]), int(columns[-1]))
+            return True
+    return False
 
 
 def learned_steps(checkpoint: Checkpoint) -> int:

@@ -28,6 +28,7 @@ from mission_gym.plan.tuner import LOOK_S, Tuned, may_plan, tune_run
 from mission_gym.plan.ways import find_measured
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.procs import usable_cores
+from mission_gym.procs.versions import compare_versions, versions
 from mission_gym.run.assemble import (
     Assembly,
     algorithm_of,
@@ -41,7 +42,6 @@ from mission_gym.run.environment import EVALUATION_STEPS, Environment, EnvSource
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.snapshot import learned_steps
-from mission_gym.run.versions import compare_versions, versions
 from mission_gym.store.checkpoints import Checkpoint, load_last_good
 from mission_gym.store.files import disk_errors, read_json, write_atomic, write_json
 from mission_gym.store.lineage import Lineage, read_lineage, write_lineage
@@ -169,15 +169,15 @@ def resume_run(
         resolved, changed = drop_false_twin(resolved, environment.spec)
         learner = make_learner(resolved.settled, environment.spec)
         with closing(Session(run, resolved, environment, learner, listener)) as session:
-            ways = session.restore(checkpoint)
+            restored = session.restore(checkpoint)
             if timesteps is not None:
                 write_atomic(run.config_yaml, format_config(resolved))
                 write_lineage(run, replace(read_lineage(run), config_hash=config_hash(resolved.config)))
-            exact = _exactness(run, resolved.config, ways, other_kernel=bool(changed))
+            exact = _exactness(run, resolved.config, restored.exact, other_kernel=bool(changed))
             session.recorder.emit(
                 "resume", run=str(run.path), name=run.name, step=checkpoint.step,
                 total=resolved.config.run.timesteps, main_outcome=session.spec.main_outcome,
-                notes=[*notes, *more, *changed, *ways, exact],
+                notes=[*notes, *more, *changed, *restored.told, exact],
             )  # fmt: skip
             yield session
 
@@ -206,7 +206,7 @@ def _extend(
     return resolved, notes
 
 
-def _exactness(run: RunDir, config: Config, ways: list[str], *, other_kernel: bool) -> str:
+def _exactness(run: RunDir, config: Config, restored: bool, *, other_kernel: bool) -> str:
     try:
         plan = dict(read_json(run.plan_json))
     except (RunStateError, TypeError, ValueError):
@@ -220,7 +220,7 @@ def _exactness(run: RunDir, config: Config, ways: list[str], *, other_kernel: bo
             "the resume is statistical, not exact: first-ready blocks depend on timing, and the segments"
             " that were under way are dropped"
         )
-    if any("boundary" in way or "lost" in way for way in ways):
+    if not restored:
         return "the resume is not exact: not everything could be brought back"
     if unknown:
         return f"the resume is exact if {' and '.join(unknown)} did not change: their versions were not kept"

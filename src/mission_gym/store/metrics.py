@@ -1,11 +1,12 @@
-"""Every number in a run's metrics stream: its name, its unit, what it means, what a bad value says.
+"""The numbers in every run's metrics stream: name, unit, what each means, what a bad value says.
 
-The one place for these texts; documentation is generated from it. A name may end in `*`, where the
+The one place for these texts, with `metrics` of each algorithm; documentation is generated from them.
 environment or the run decides the rest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -20,11 +21,9 @@ class Metric(NamedTuple):
     unit: str
     text: str
     bad: str = ""  # what a bad value looks like, and what to do
-    algo: str = "ppo"  # of a number of training: whose it is; all: every algorithm's
 
 
-# Of every algorithm.
-SHARED = (
+METRICS = (
     Metric(
         "rollout/ep_rew_mean",
         "reward",
@@ -61,21 +60,18 @@ SHARED = (
         "norm",
         "Norm of the gradient before clipping. ppo: largest of each epoch, mean over the epochs. dqn: mean.",
         "Far above max_grad_norm and growing: values diverge. Lower learning_rate, or set normalize_returns.",
-        algo="all",
     ),
-    Metric("train/learning_rate", "", "The learning rate of this update.", algo="all"),
+    Metric("train/learning_rate", "", "The learning rate of this update."),
     Metric(
         "train/loss",
         "",
         "ppo: policy_gradient_loss + vf_coef value_loss - ent_coef entropy. dqn: mean loss of the errors.",
-        algo="all",
     ),
-    Metric("train/n_updates", "updates", "Updates made (SB3 counts epochs under this name).", algo="all"),
+    Metric("train/n_updates", "updates", "Updates made (SB3 counts epochs under this name)."),
     Metric(
         "train/gradient_steps",
         "gradient steps",
         "Gradient steps made since the start of the run.",
-        algo="all",
     ),
     Metric("time/total_timesteps", "steps", "Steps made when the row was written; `step` in metrics.jsonl."),
     Metric("time/iterations", "updates", "Updates made, under SB3's name."),
@@ -160,132 +156,7 @@ SHARED = (
     ),
 )
 
-# PPO's own.
-PPO = (
-    Metric(
-        "train/approx_kl",
-        "nats",
-        "KL of the policy before the update from the one in its last epoch: mean of ratio - 1 - log ratio.",
-        "Above 0.045, where a target_kl of 0.03 ends an update: steps are too large. Lower learning_rate or"
-        " n_epochs, or set target_kl.",
-    ),
-    Metric(
-        "train/clip_fraction",
-        "share",
-        "Share of samples whose probability ratio left the clip range, mean over all epochs.",
-        "High and rising: much of the rollout no longer teaches. 0 throughout: the policy hardly moves.",
-    ),
-    Metric("train/clip_range", "ratio", "The clip range of this update."),
-    Metric(
-        "train/entropy_loss",
-        "nats",
-        "Minus the mean entropy of the policy, before its weight.",
-        "Near 0 early on (discrete actions): it stopped exploring. Raise ent_coef or lower learning_rate.",
-    ),
-    Metric(
-        "train/explained_variance",
-        "share",
-        "Share of the variance of returns that values predicted before the update; empty if all are equal.",
-        "At or below 0 for long: values say nothing. More steps, normalize_returns, or a larger network.",
-    ),
-    Metric(
-        "train/epochs_made",
-        "epochs",
-        "Epochs made in this update.",
-        "Below n_epochs: target_kl ended the update. Always 1: learning_rate is too high for it.",
-    ),
-    Metric(
-        "train/lag",
-        "updates",
-        "How far the policy that collected the rollout was behind the learner: the largest of its rows."
-        " 1 with overlap (0 in the first update), as old as the slowest segment with --blocks first_ready,"
-        " else 0.",
-    ),
-    Metric("train/lag_gradient_steps", "gradient steps", "The same lag in gradient steps."),
-    Metric(
-        "train/importance_mean",
-        "ratio",
-        "Mean of min(pi_prox / mu, 1), the weight of a lagging rollout's samples; 1 without a lag.",
-        "Far below 1: one update moves the policy far, and overlap costs learning. Lower learning_rate or"
-        " n_epochs, or use --overlap off.",
-    ),
-    Metric(
-        "train/policy_gradient_loss",
-        "",
-        "The clipped surrogate with its sign turned, mean over all epochs; its size says little.",
-    ),
-    Metric(
-        "train/value_loss",
-        "squared return",
-        "Mean squared error of values, in scaled units where normalize_returns is on.",
-        "Growing without better returns: values diverge. Lower learning_rate or check the reward's scale.",
-    ),
-    Metric(
-        "train/first_kl",
-        "nats",
-        "The same KL in the first minibatch, before anything was learned from this rollout.",
-        "Above 1e-6: the pass over the rollout and the gradient step disagree. That is a defect; report it.",
-    ),
-    Metric(
-        "train/first_ratio_error",
-        "ratio",
-        "Largest |ratio - 1| in the first minibatch.",
-        "Above 1e-5: as for train/first_kl.",
-    ),
-    Metric(
-        "train/value_mean",
-        "return",
-        "Mean value of the rollout's observations, in scaled units where normalize_returns is on.",
-    ),
-    Metric(
-        "train/std",
-        "policy units",
-        "Mean standard deviation of continuous actions.",
-        "Growing without end: ent_coef is too high. Near 0 early on: it stopped exploring.",
-    ),
-)
 
-# DQN's own.
-DQN = (
-    Metric(
-        "rollout/exploration_rate",
-        "share",
-        "Epsilon: the probability of a random action while this rollout was collected; 0 with noisy layers.",
-        algo="dqn",
-    ),
-    Metric(
-        "train/q_mean",
-        "return",
-        "Mean value of the actions that were taken, over the transitions drawn.",
-        "Growing far beyond any return that is possible: values diverge. Lower learning_rate, raise"
-        " target_update_interval or lower tau.",
-        algo="dqn",
-    ),
-    Metric(
-        "train/td_error",
-        "return",
-        "Mean size of the errors: value minus target.",
-        "Growing without better returns: as for train/q_mean.",
-        algo="dqn",
-    ),
-    Metric(
-        "train/replay_ratio",
-        "gradient steps",
-        "Gradient steps per transition since learning started; replay_ratio but for the fraction carried.",
-        algo="dqn",
-    ),
-    Metric("train/replay_size", "transitions", "Valid transitions in the replay.", algo="dqn"),
-    Metric(
-        "train/beta",
-        "",
-        "Exponent of the importance weights of prioritised replay in this update.",
-        algo="dqn",
-    ),
-)
-
-METRICS = (*SHARED, *PPO, *DQN)
-
-
-def find_metric(name: str) -> Metric | None:
-    """The metric that a name belongs to, None if it is not in the table."""
-    return next((metric for metric in METRICS if fnmatchcase(name, metric.name)), None)
+def find_metric(name: str, own: Iterable[Metric] = ()) -> Metric | None:
+    """The metric that a name belongs to, None if it is not in the table; `own`: an algorithm's."""
+    return next((metric for metric in (*METRICS, *own) if fnmatchcase(name, metric.name)), None)

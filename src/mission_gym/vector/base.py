@@ -86,11 +86,11 @@ class Vector(ABC):
         self.send(actions)
         return self.recv()
 
-    def state(self) -> list[SlotState]:
-        """Return what `restore` needs, one entry for each environment."""
+    def state(self, env_ids: Sequence[int] | None = None) -> list[SlotState]:
+        """Return what `restore` needs, one entry for each environment or for those named."""
         if not self._ready or self._sent:
             raise UsageError("state() before reset() or between send() and recv(); take it between steps")
-        return self._state()
+        return self._state(self._all if env_ids is None else list(env_ids))
 
     def restore(
         self, states: Sequence[SlotState], budget_s: float = REPLAY_BUDGET_S
@@ -162,7 +162,7 @@ class Vector(ABC):
         """Make or await the steps of `_sent`, which it empties."""
 
     @abstractmethod
-    def _state(self) -> list[SlotState]: ...
+    def _state(self, ids: list[int]) -> list[SlotState]: ...
 
     @abstractmethod
     def _restore(self, states: Sequence[SlotState], budget_s: float) -> tuple[StepBatch, list[str]]: ...

@@ -95,7 +95,7 @@ class BatchedVec(Vector):
             ids, leaves, reward, terminated, truncated, valid, mask, ended, final_obs, final_mask, episodes
         )
 
-    def _state(self) -> list[SlotState]:
+    def _state(self, ids: list[int]) -> list[SlotState]:
         # The vector's own state, where it has one, is in the first entry.
         saved, reason = None, "a batched environment without get_state() and set_state() can't be replayed"
         if has_state(self._env):

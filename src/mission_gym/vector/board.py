@@ -39,7 +39,7 @@ class Board:
     actions: Array  # [B, *shape], in the environment's units; objects go with the command instead
     beats: Array  # int64 [B, 8], the first five as in Beat
     journal: Array  # [B, J, *shape]
-    pause: Array  # int64 [1]: not 0 asks collecting workers to come to the same row
+    pause: Array  # int64 [1]: not 0 asks collecting workers to stop after their running steps
 
     def beat(self, env_id: int) -> Beat:
         return Beat(*self.beats[env_id, :5].tolist())

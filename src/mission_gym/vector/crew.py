@@ -40,6 +40,13 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """What a worker tells without being asked."""
+
+    content: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """When a worker counts as hung or greedy, and how often an environment may fail."""
 
@@ -132,7 +139,7 @@ class Crew:
             for worker, reply in self.wait(waiting, _INSPECT_S):
                 if isinstance(reply, Lost):
                     self.send(worker, *messages[worker])
-                else:
+                elif not isinstance(reply, Note):  # of what nobody waits for any more
                     replies[worker] = reply
         return [replies[worker] for worker in ids]
 
@@ -320,7 +327,7 @@ def open_reply(reply: Any) -> Any:
     """The content of a reply; an error is raised, with the worker's traceback."""
     kind, *content = reply
     if kind != "error":
-        return content[0] if kind == "ok" else reply
+        return Note(content[0]) if kind == "note" else content[0]
     error, trace = content
     if not isinstance(error, MissionGymError):
         error.add_note(f"in a worker:\n{trace}")

@@ -225,8 +225,8 @@ class SerialVec(RowVector):
             except MissionGymError as again:
                 failure = again
 
-    def _state(self) -> list[SlotState]:
-        return [slot.state() for slot in self._slots]
+    def _state(self, ids: list[int]) -> list[SlotState]:
+        return [self._slots[env_id].state() for env_id in ids]
 
     def _restore(self, states: Sequence[SlotState], budget_s: float) -> tuple[StepBatch, list[str]]:
         self._sent = None

@@ -26,6 +26,7 @@ from mission_gym.vector.board import RESETTING, carve_board
 from mission_gym.vector.rows import make_rows
 from mission_gym.vector.serial import SerialVec
 
+UNANSWERED = object()  # returned by a command whose reply comes later, or not at all
 _BEAT = struct.Struct("<5q")
 
 
@@ -155,8 +156,8 @@ class Service:
         for name in ("reward", "terminated", "truncated", "valid"):
             getattr(shared, name)[rows] = getattr(scratch, name)[:count]
 
-    def state(self) -> list[SlotState]:
-        return self.vec.state()
+    def state(self, rows: list[int]) -> list[SlotState]:
+        return self.vec.state(rows)
 
     def restore(
         self, states: list[SlotState], budget_s: float, seed_of: bytes
@@ -215,7 +216,8 @@ def serve(link: Link, setup: bytes, make: Callable[[Link, WorkerSetup], Service]
             raise
         except Exception as error:  # noqa: BLE001  border: worker main
             reply = ("error", *describe_error(error))
-        link.send(reply)
+        if reply[1] is not UNANSWERED:
+            link.send(reply)
 
 
 def serve_probe(link: Link, setup: bytes) -> None:

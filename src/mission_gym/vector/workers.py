@@ -16,7 +16,7 @@ import numpy as np
 from mission_gym.data import Array, EnvSpec, Episode, StepBatch
 from mission_gym.env.factory import Factory
 from mission_gym.env.resume import SlotState
-from mission_gym.errors import WorkerTimeout
+from mission_gym.errors import UsageError, WorkerTimeout
 from mission_gym.procs import BoundedLog, Carver, Region, dump_object, usable_cores
 from mission_gym.vector.base import RowVector, SeedOf
 from mission_gym.vector.board import carve_board
@@ -65,7 +65,7 @@ class WorkersVec(RowVector):
         self._autoreset = autoreset
         self._first_ready = first_ready
         self._num_steps = 0
-        self._abandoned = ""
+        self.abandoned: dict[int, str] = {}  # environments that nobody can wait for, and why
         self._numbers = [0] * num_envs  # of the running episodes
         self._worker_of = [w for w, ids in enumerate(self.env_ids) for _ in ids]
         self._sent: dict[int, list[int] | None] = {}  # worker -> rows sent, None for all of its own
@@ -167,21 +167,25 @@ class WorkersVec(RowVector):
         self._arrived = {}
         return self._gather(replies)
 
-    def abandon(self, reason: str) -> None:
-        """Give the running episodes up: workers do not answer, and nobody can wait for them."""
-        self._abandoned = reason
+    def poll(self, timeout_s: float) -> bool:
+        """Whether there are replies to what was sent, after waiting for so long at most."""
+        self._arrived = self._arrived or dict(self.crew.wait(self._sent, timeout_s))
+        return len(self._arrived) > 0
 
-    def state(self) -> list[SlotState]:
-        if self._abandoned:
-            return [
-                SlotState("boundary", number, None, 0, 0.0, (), reason=self._abandoned)
-                for number in self._numbers
-            ]
-        return super().state()
+    def state(self, env_ids: Sequence[int] | None = None) -> list[SlotState]:
+        """As every vector's; environments that were given up begin their next episodes."""
+        assert env_ids is None, "workers are asked for all"
+        parts = self._split([env_id for env_id in self._all if env_id not in self.abandoned])
+        if parts and (not self._ready or (self._sent and self._sent.keys() & parts.keys())):
+            raise UsageError("state() before reset() or between send() and recv(); take it between steps")
+        replies = self.crew.ask(parts, "state", each=[(rows,) for rows in parts.values()])
+        states = [state for reply in replies for state in reply]
+        for env_id, why in sorted(self.abandoned.items()):
+            states.insert(env_id, SlotState("boundary", self._numbers[env_id], None, 0, 0.0, (), reason=why))
+        return states
 
-    def _state(self) -> list[SlotState]:
-        replies = self.crew.ask(range(self.crew.size), "state")
-        return [state for reply in replies for state in reply]
+    def _state(self, ids: list[int]) -> list[SlotState]:
+        raise AssertionError("see `state`")
 
     def _restore(self, states: Sequence[SlotState], budget_s: float) -> tuple[StepBatch, list[str]]:
         # The replays of the workers run side by side, each within the budget.
@@ -247,6 +251,7 @@ class WorkersVec(RowVector):
         }
 
     def _close(self) -> list[str]:
+        self.board.pause[0] = 1  # a worker that collects hears nothing before
         errors = self.crew.close()
         self._region.close()
         return errors

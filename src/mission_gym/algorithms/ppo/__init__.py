@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from mission_gym.algorithms.ppo import facts
+from mission_gym.algorithms.ppo.metrics import METRICS
 from mission_gym.algorithms.ppo.section import PpoSection
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
@@ -26,7 +27,7 @@ def _prove(config: Settled, spec: EnvSpec) -> str:
 ALGORITHM = Algorithm(
     name="ppo",
     section=PpoSection,
-    metrics=(),
+    metrics=METRICS,
     layout=facts.layout,
     make_learner=_make_learner,
     refuse=facts.refuse,

@@ -1,0 +1,213 @@
+"""Blocks [T, S] as segments fill them: made, divided by columns, copied, cut, sorted, packed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mission_gym.data import Array, Block, EnvSpec, Episode, Leaves, StepBatch
+
+_ROW_FIELDS = ("action", "log_prob", "reward", "terminated", "truncated", "valid")  # each [T, S, ...]
+_COLUMN_FIELDS = ("env_ids", "version", "filled")  # each [S]
+
+
+def make_block(
+    spec: EnvSpec,
+    num_steps: int,
+    num_rows: int,
+    allocate: Callable[[Any, Any], Array] = np.zeros,
+    state: Leaves = (),
+) -> Block:
+    """An empty block for these sizes, in memory of the allocator's choice. state: like that of the policy.
+
+    Fill counts, versions and environments are never shared: they tell what a process knows of the columns.
+    """
+    stored = np.float32 if spec.action.kind == "box" else np.int64
+    shape = (num_steps, num_rows)
+    return Block(
+        obs=tuple(allocate((num_steps + 1, num_rows, *leaf.shape), leaf.dtype) for leaf in spec.leaves),
+        mask=allocate((num_steps + 1, num_rows, spec.mask_size), np.bool_) if spec.mask_size else None,
+        action=allocate((*shape, spec.action.num_stored), stored),
+        log_prob=allocate(shape, np.float32),
+        reward=allocate(shape, np.float32),
+        terminated=allocate(shape, np.bool_),
+        truncated=allocate(shape, np.bool_),
+        valid=allocate(shape, np.bool_),
+        env_ids=np.arange(num_rows, dtype=np.int64),
+        version=np.zeros(num_rows, np.int64),
+        filled=np.zeros(num_rows, np.int64),
+        state=tuple(allocate((num_rows, *array.shape[1:]), array.dtype) for array in state),
+    )
+
+
+def part_of(block: Block, num_steps: int, columns: slice) -> Block:
+    """The first `num_steps` rows of some columns of a block, as views; its lists are new."""
+    return Block(
+        obs=tuple(leaf[: num_steps + 1, columns] for leaf in block.obs),
+        mask=None if block.mask is None else block.mask[: num_steps + 1, columns],
+        env_ids=block.env_ids[columns],
+        version=block.version[columns],
+        filled=block.filled[columns],
+        state=tuple(array[columns] for array in block.state),
+        **{name: getattr(block, name)[:num_steps, columns] for name in _ROW_FIELDS},
+    )
+
+
+def copy_columns(source: Block, columns: slice, target: Block, first: int) -> None:
+    """Copy whole columns, without their lists, to the places of another block from `first` on."""
+    places = slice(first, first + columns.stop - columns.start)
+    for mine, theirs in zip(target.obs, source.obs, strict=True):
+        mine[:, places] = theirs[:, columns]
+    if target.mask is not None and source.mask is not None:
+        target.mask[:, places] = source.mask[:, columns]
+    for name in _ROW_FIELDS:
+        getattr(target, name)[:, places] = getattr(source, name)[:, columns]
+    for mine, theirs in zip(target.state, source.state, strict=True):
+        mine[places] = theirs[columns]
+    for name in _COLUMN_FIELDS:
+        getattr(target, name)[places] = getattr(source, name)[columns]
+
+
+def take_lists(source: Block, columns: slice, target: Block, first: int) -> None:
+    """Bring the finals of some columns, and all episodes, to another block whose columns from `first` on they
+    are."""
+    for place, (t, column) in enumerate(source.final_at):
+        if columns.start <= column < columns.stop:
+            target.final_at.append((t, first + column - columns.start))
+            target.final_obs.append(source.final_obs[place])
+            if source.final_mask:
+                target.final_mask.append(source.final_mask[place])
+    target.episodes += source.episodes
+    source.episodes = []
+
+
+def block_bytes(spec: EnvSpec, num_steps: int, num_rows: int) -> int:
+    """The memory of one block."""
+    per_row = sum(leaf.size_bytes for leaf in spec.leaves) + spec.mask_size
+    return num_rows * ((num_steps + 1) * per_row + num_steps * (8 * spec.action.num_stored + 11))
+
+
+def copy_obs(block: Block, t: int, batch: StepBatch) -> None:
+    for stored, leaf in zip(block.obs, batch.obs, strict=True):
+        stored[t] = leaf
+    if block.mask is not None:
+        block.mask[t] = batch.mask
+
+
+def keep_state(block: Block, memory: Leaves, columns: Any) -> None:
+    """Store what the policy remembers where these columns begin."""
+    for stored, mine in zip(block.state, memory, strict=True):
+        stored[columns] = mine[columns]
+
+
+def keep_final(block: Block, t: int, column: int, obs: Leaves, mask: Array | None) -> None:
+    """Keep the last observation and mask of an episode that was truncated at row t."""
+    block.final_at.append((t, column))
+    block.final_obs.append(tuple(leaf.copy() for leaf in obs))
+    if mask is not None:
+        block.final_mask.append(mask.copy())
+
+
+def _shown(block: Block, t: int, column: int) -> tuple[Leaves, Array | None]:
+    """What a column shows at t."""
+    mask = None if block.mask is None else block.mask[t, column]
+    return tuple(leaf[t, column] for leaf in block.obs), mask
+
+
+def clear_block(block: Block) -> None:
+    """Make the block ready to be filled anew."""
+    block.filled[:] = 0
+    block.final_at, block.final_obs, block.final_mask, block.episodes = [], [], [], []
+
+
+def clear_columns(block: Block, columns: slice) -> None:
+    """Empty some columns, with what the lists have of them."""
+    block.filled[columns] = 0
+    kept = [i for i, (_, s) in enumerate(block.final_at) if not columns.start <= s < columns.stop]
+    block.final_at = [block.final_at[i] for i in kept]
+    block.final_obs = [block.final_obs[i] for i in kept]
+    block.final_mask = [block.final_mask[i] for i in kept if block.final_mask]
+    gone = set(block.env_ids[columns].tolist())
+    block.episodes = [episode for episode in block.episodes if episode.env_id not in gone]
+
+
+def cut_row(block: Block, end: int, column: int) -> None:
+    """End the running episode of a column before row `end`, for an environment that could not be brought
+    back: its last transition bootstraps from the last observation that was seen."""
+    t = end - 1
+    if t < 0 or block.terminated[t, column] or block.truncated[t, column]:
+        return
+    block.truncated[t, column] = True
+    keep_final(block, t, column, *_shown(block, t + 1, column))
+
+
+def lose_row(block: Block, t: int, column: int) -> None:
+    """Mark a transition as lost in a failure; the one before bootstraps from the last good observation."""
+    cut_row(block, t, column)
+    block.action[t, column] = block.log_prob[t, column] = block.reward[t, column] = 0
+    block.valid[t, column] = block.terminated[t, column] = False
+    block.truncated[t, column] = True
+    if block.mask is not None:
+        block.mask[t, column] = True  # the blank action must be legal
+    keep_final(block, t, column, *_shown(block, t, column))
+
+
+def sort_finals(block: Block) -> None:
+    """Bring the final observations into the order of (t, s), in which one segment meets them."""
+    order = sorted(range(len(block.final_at)), key=block.final_at.__getitem__)
+    block.final_at = [block.final_at[i] for i in order]
+    block.final_obs = [block.final_obs[i] for i in order]
+    block.final_mask = [block.final_mask[i] for i in order if block.final_mask]
+
+
+def sort_episodes(block: Block) -> None:
+    """Bring the episodes of a block whose columns are the environments into the order in which one segment of
+    all meets them: by row, then by column. Segments report them in any order."""
+    queues: dict[int, list[Episode]] = {}
+    for episode in sorted(block.episodes, key=lambda episode: (episode.env_id, episode.number)):
+        queues.setdefault(episode.env_id, []).append(episode)
+    has_data = np.arange(block.num_steps)[:, None] < block.filled
+    ended = (block.terminated | block.truncated) & has_data
+    ordered = [queues[row].pop(0) for _, row in np.argwhere(ended).tolist() if queues.get(row)]
+    block.episodes = ordered + [episode for queue in queues.values() for episode in queue]
+
+
+def pack_block(block: Block, prefix: str = "block") -> dict[str, Array]:
+    """The filled part of a block as arrays, for a checkpoint (episodes aside)."""
+    t = int(block.filled.max())
+    arrays = {f"obs/{i}": leaf[: t + 1] for i, leaf in enumerate(block.obs)}
+    arrays |= {f"state/{i}": array for i, array in enumerate(block.state)}
+    arrays |= {name: getattr(block, name) for name in _COLUMN_FIELDS}
+    if block.mask is not None:
+        arrays["mask"] = block.mask[: t + 1]
+    for name in _ROW_FIELDS:
+        arrays[name] = getattr(block, name)[:t]
+    if block.final_at:
+        arrays["final_at"] = np.array(block.final_at, np.int64)
+        for i, column in enumerate(zip(*block.final_obs, strict=True)):
+            arrays[f"final/{i}"] = np.stack(column)
+        if block.final_mask:
+            arrays["final_mask"] = np.stack(block.final_mask)
+    return {f"{prefix}/{name}": np.ascontiguousarray(array) for name, array in arrays.items()}
+
+
+def unpack_block(block: Block, arrays: dict[str, Array], prefix: str = "block") -> None:
+    """Put a packed block back, each column up to its filled row."""
+    t = len(arrays[f"{prefix}/reward"])
+    for i, leaf in enumerate(block.obs):
+        leaf[: t + 1] = arrays[f"{prefix}/obs/{i}"]
+    if block.mask is not None:
+        block.mask[: t + 1] = arrays[f"{prefix}/mask"]
+    for name in _ROW_FIELDS:
+        getattr(block, name)[:t] = arrays[f"{prefix}/{name}"]
+    for name in _COLUMN_FIELDS:  # before columns had counts of their own, all were filled alike
+        getattr(block, name)[:] = arrays.get(f"{prefix}/{name}", t)
+    for i, array in enumerate(block.state):
+        array[:] = arrays[f"{prefix}/state/{i}"]
+    if f"{prefix}/final_at" in arrays:
+        block.final_at = [(int(a), int(b)) for a, b in arrays[f"{prefix}/final_at"]]
+        columns = [arrays[f"{prefix}/final/{i}"] for i in range(len(block.obs))]
+        block.final_obs = [tuple(np.array(c[e]) for c in columns) for e in range(len(block.final_at))]
+        block.final_mask = list(arrays.get(f"{prefix}/final_mask", []))

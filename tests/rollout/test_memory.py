@@ -1,0 +1,152 @@
+"""A policy's memory goes from step to step and from segment to segment, and ends with its episode: in every
+collector, in played episodes and over a checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mission_gym.data import Block, EnvSpec, Weights
+from mission_gym.env.probe import probe
+from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
+from mission_gym.rollout.central import ReadyCollector
+from mission_gym.rollout.collector import BlockCollector, Collector
+from mission_gym.rollout.playing import play, seed_of_suite
+from mission_gym.rollout.remote import SERVICE, RemoteCollector
+from mission_gym.rollout.worker import CollectSetup, carve_shared
+from mission_gym.run.evaluation import policy_actor
+from mission_gym.run.open import LoadedPolicy
+from mission_gym.run.snapshot import restore_snapshot, take_snapshot
+from mission_gym.store.checkpoints import Checkpoint
+from mission_gym.vector.serial import SerialVec
+from mission_gym.vector.workers import WorkersVec
+
+sys.path.append(str(Path(__file__).parent))
+from memories import Counted, CountingPolicy
+
+T, S = 8, 4
+HOW = ["serial", "workers", "threads", "first_ready", "central"]
+
+
+def seed_of(env_id: int, episode: int) -> int:
+    return 10 * env_id + 3 * episode
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture
+def spec() -> EnvSpec:
+    return probe(Counted, "counted")
+
+
+@contextmanager
+def collecting(how: str, spec: EnvSpec) -> Iterator[tuple[BlockCollector, Block]]:
+    """A collector of that kind, and a block that it can fill."""
+    collector: BlockCollector
+    if how == "serial":
+        with SerialVec(Counted, spec, S, seed_of) as vec:
+            collector = Collector(vec, CountingPolicy(), spec, 0)
+            yield collector, make_block(spec, T, S, state=collector.memory)
+    elif how == "central":
+        with WorkersVec(Counted, spec, S, seed_of, num_workers=2, unit=2, first_ready=True) as vec:
+            collector = ReadyCollector(vec, CountingPolicy(), spec, 0, 2)
+            yield collector, make_block(spec, T, S, state=collector.memory)
+    else:
+        setup = CollectSetup(CountingPolicy, 0, 2, T, first_ready=how == "first_ready")
+        with WorkersVec(
+            Counted, spec, S, seed_of, num_workers=2, threads=how == "threads", unit=2, service=SERVICE,
+            extra=setup, carve=carve_shared(spec, setup, S),
+        ) as vec:  # fmt: skip
+            collector = RemoteCollector(vec, spec, first_ready=setup.first_ready)
+            yield collector, collector.blocks[0]
+
+
+def check(block: Block, begun: dict[int, int]) -> None:
+    """Every action was right, and each column begins with the steps that its episode had made."""
+    assert (block.reward == 1.0).all()
+    for column, env_id in enumerate(block.env_ids.tolist()):
+        assert block.state[0][column, 0] == 100 + begun[env_id]
+        for t in range(T):
+            begun[env_id] = 0 if block.truncated[t, column] else begun[env_id] + 1
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_memory_lasts_from_segment_to_segment_and_ends_with_the_episode(how: str, spec: EnvSpec) -> None:
+    with collecting(how, spec) as (collector, block):
+        collector.policy.load(Weights(0, {}))
+        collector.prime(5)  # leaves no trace here either
+        begun = dict.fromkeys(range(S), 0)
+        for number in range(4):
+            assert collector.fill(block, number, never)
+            check(block, begun)
+            clear_block(block)
+
+
+@pytest.mark.parametrize("how", [how for how in HOW if how != "first_ready"])
+@pytest.mark.parametrize("polls", [0, 3])
+def test_memory_goes_through_a_checkpoint(how: str, polls: int, spec: EnvSpec) -> None:
+    """Stopped inside the second block, and gone on with in other processes."""
+    learner: Any = SimpleNamespace(step=0, arrays=dict, load_arrays=lambda arrays: None, behind=lambda: None)
+    begun = dict.fromkeys(range(S), 0)
+    with collecting(how, spec) as (collector, block):
+        collector.policy.load(Weights(0, {}))
+        collector.start()
+        assert collector.fill(block, 0, never)
+        check(block, begun)
+        clear_block(block)
+        asked = iter([False] * polls)
+        collector.fill(block, 1, lambda: next(asked, True))
+        snapshot = take_snapshot(learner, collector.vec, [block], collector, {})
+        assert snapshot.step == block.num_filled
+    stored = Checkpoint(0, Path(), snapshot.policy, snapshot.state, snapshot.state_json, {})
+    with collecting(how, spec) as (collector, block):
+        collector.policy.load(Weights(0, {}))
+        assert restore_snapshot(stored, learner, collector.vec, [block], collector).exact
+        for number in (1, 2):
+            assert collector.fill(block, number, never)
+            check(block, begun)
+            clear_block(block)
+
+
+def test_a_row_that_could_not_be_brought_back_has_forgotten(spec: EnvSpec) -> None:
+    with collecting("serial", spec) as (collector, block):
+        collector.policy.load(Weights(0, {}))
+        collector.start()
+        collector.fill(block, 0, never)
+        collector.memory[0][:] = 7
+        collector.forget([1])
+        assert collector.memory[0][:, 0].tolist() == [7, 100, 7, 7]
+        again = make_block(spec, T, S, state=collector.memory)
+        unpack_block(again, pack_block(block))
+        np.testing.assert_array_equal(again.state[0], block.state[0])
+
+
+def test_played_episodes_carry_it(spec: EnvSpec) -> None:
+    seeds = [1, 2, 3, 4, 5]
+    with SerialVec(Counted, spec, 2, seed_of_suite(seeds, 2)) as vec:
+        episodes = play(vec, policy_actor(CountingPolicy(), spec), spec, 5, explore=False)
+    assert episodes is not None
+    assert [(episode.ret, episode.length) for episode in episodes] == [(3 + s % 5, 3 + s % 5) for s in seeds]
+
+
+def test_predict_takes_it_and_gives_it_back(spec: EnvSpec) -> None:
+    opened: Any = SimpleNamespace(environment=SimpleNamespace(spec=spec), step=0, policy=CountingPolicy())
+    policy = LoadedPolicy(opened)
+    action, state = policy.predict(np.zeros(1, np.float32))
+    assert action == 0
+    action, state = policy.predict(np.zeros(1, np.float32), state)
+    assert action == 1
+    assert state[0].tolist() == [[102]]
+    both = tuple(np.repeat(array, 2, axis=0) for array in state)
+    actions, state = policy.predict(np.zeros((2, 1), np.float32), both, np.array([False, True]))
+    assert actions.tolist() == [0, 0]
+    assert state[0].tolist() == [[103], [101]]

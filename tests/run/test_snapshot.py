@@ -1,0 +1,116 @@
+"""What a checkpoint says of the block in hand, in the form of today and in that of earlier versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mission_gym.data import Block, EnvSpec, Weights
+from mission_gym.env.factory import EnvRequest, make_factory
+from mission_gym.env.probe import probe
+from mission_gym.env.resume import pack_states, unpack_states
+from mission_gym.policy import NumpyPolicy, PolicySpec
+from mission_gym.policy.torch_form import ActorCritic, model_arrays
+from mission_gym.rollout.blocks import make_block, pack_block
+from mission_gym.rollout.collector import Collector
+from mission_gym.run.snapshot import restore_snapshot, take_snapshot
+from mission_gym.store.checkpoints import Checkpoint
+from mission_gym.vector.serial import SerialVec
+
+T, S = 12, 3
+LEARNER: Any = SimpleNamespace(step=64, arrays=dict, load_arrays=lambda arrays: None, behind=lambda: None)
+
+
+def never() -> bool:
+    return False
+
+
+@contextmanager
+def collecting() -> Iterator[tuple[Collector, Block, EnvSpec]]:
+    factory = make_factory(EnvRequest("CartPole-v1"))
+    spec = probe(factory, "CartPole-v1")
+    layout = PolicySpec(spec.leaves, spec.action, (8,))
+    policy = NumpyPolicy(layout)
+    policy.load(Weights(0, model_arrays(ActorCritic(layout, seed=1)) | NORMALIZER))
+    with SerialVec(factory, spec, S, lambda env_id, number: 10 * env_id + number) as vec:
+        yield Collector(vec, policy, spec, seed=7), make_block(spec, T, S), spec
+
+
+NORMALIZER = {
+    "normalizer.count": np.array(1.0), "normalizer.mean": np.zeros(4), "normalizer.var": np.ones(4),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def straight() -> dict[str, Any]:
+    with collecting() as (collector, block, _):
+        collector.start()
+        collector.fill(block, 0, never)
+        return {name: array.copy() for name, array in pack_block(block).items()}
+
+
+def take(num_steps: int) -> Checkpoint:
+    """The checkpoint of a block that was stopped after so many rows."""
+    with collecting() as (collector, block, _):
+        collector.start()
+        collector.fill(block, 0, lambda: block.filled[0] == num_steps)
+        made = take_snapshot(LEARNER, collector.vec, [block], collector, {})
+    assert made.step == 64 + S * num_steps
+    return Checkpoint(made.step, Path(), made.policy, made.state, made.state_json, {})
+
+
+def date_back(new: Checkpoint) -> Checkpoint:
+    """The same in the form that it had when all columns of a block shared one count."""
+    state = {name: array for name, array in new.state.items() if name != "block/filled"}
+    document = {name: value for name, value in new.state_json.items() if name != "steps_lost"}
+    return replace(new, state=state, state_json=document | {"block_filled": 5, "block_lost": 0})
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_block_in_hand_goes_on(is_old: bool, straight: dict[str, Any]) -> None:
+    checkpoint = take(5)
+    assert checkpoint.state["block/filled"].tolist() == [5] * S
+    with collecting() as (collector, block, _):
+        restored = restore_snapshot(
+            date_back(checkpoint) if is_old else checkpoint, LEARNER, collector.vec, [block], collector
+        )
+        assert restored.told == ["3 of 3 environments came back by replay"]
+        assert restored.exact
+        assert block.filled.tolist() == [5] * S
+        assert collector.fill(block, 0, never)
+        for name, array in pack_block(block).items():
+            np.testing.assert_array_equal(array, straight[name], err_msg=name)
+
+
+def test_what_was_lost_is_told_and_the_resume_is_not_exact() -> None:
+    checkpoint = take(0)
+    for lost in ({"steps_lost": 36}, {"block_lost": 12}):
+        document = {name: value for name, value in checkpoint.state_json.items() if name != "steps_lost"}
+        with collecting() as (collector, block, _):
+            damaged = replace(checkpoint, state_json=document | lost)
+            restored = restore_snapshot(damaged, LEARNER, collector.vec, [block], collector)
+            assert restored.told[-1] == "36 steps were not saved and are lost"
+            assert not restored.exact
+
+
+def test_an_environment_that_begins_anew_cuts_its_newest_segment() -> None:
+    """Of two blocks in hand the newer one may have nothing of it."""
+    checkpoint = take(5)
+    states = unpack_states(checkpoint.state, checkpoint.state_json["environments"])
+    states[1] = replace(states[1], how="boundary", reason="for a test")
+    document = checkpoint.state_json | {"environments": pack_states(states)[1]}
+    with collecting() as (collector, block, spec):
+        spare = make_block(spec, T, S)
+        restored = restore_snapshot(
+            replace(checkpoint, state_json=document), LEARNER, collector.vec, [block, spare], collector
+        )
+        assert not restored.exact
+        assert block.truncated[4].tolist() == [False, True, False]
+        assert block.final_at[-1] == (4, 1)
