@@ -83,7 +83,7 @@ def measure_tune(grid: TuneGrid) -> list[Row]:
 
 def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     kwargs = case.kwargs | ({"spins": int(case.step_us * spins_per_us)} if case.env_id == _BURN else {})
-    resolved = choose_profile(resolve(case.env_id, case.flags | {"env_kwargs": kwargs}))
+    resolved = choose_profile(resolve(case.env_id, case.flags | {"env_kwargs": kwargs, "eval_freq": 0}))
     first, _ = finish(fix_envs(resolved))
     environment = open_environment(first.config, kwargs)
     workshop = Assembly(environment, algorithm_of(first.config))

@@ -86,26 +86,32 @@ def look_at_torch() -> TorchFacts:
     )
 
 
+def time_product(device: str, size: int, repeats: int = 3) -> float:
+    """Seconds of a product of two square float32 matrices, the best of a few; ArithmeticError if it is wrong."""
+    import torch
+
+    matrix: Any = torch.full((size, size), 0.5, device=device)
+    seconds = []
+    for _ in range(1 + repeats):  # the first one loads the library
+        start = time.perf_counter()
+        total = float((matrix @ matrix)[0, 0].item())  # brought back, to be sure that it was made
+        seconds.append(time.perf_counter() - start)
+    if total != 0.25 * size:
+        raise ArithmeticError(f"a product came out as {total} instead of {0.25 * size}")
+    return min(seconds)
+
+
 def measure_device(
     name: str,
     title: str = "",
     capability: tuple[int, int] | None = None,
     memory_bytes: int | None = None,
 ) -> DeviceFacts:
-    """Time the kernel on a device: the best of a few, its result brought back to be sure it was made."""
-    import torch
-
+    """Time the kernel on a device."""
     seconds: float | None = None
     message = ""
     try:
-        matrix: Any = torch.full((_SIZE, _SIZE), 0.5, device=name)
-        for _ in range(1 + _REPEATS):  # the first one loads the library
-            start = time.perf_counter()
-            total = float((matrix @ matrix)[0, 0].item())
-            elapsed = time.perf_counter() - start
-            seconds = elapsed if seconds is None else min(seconds, elapsed)
-        if total != 0.25 * _SIZE:
-            message = f"a product came out as {total} instead of {0.25 * _SIZE}"
+        seconds = time_product(name, _SIZE, _REPEATS)
     except Exception as error:  # noqa: BLE001  border: drivers raise whatever they like
         message = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     return DeviceFacts(name, title, capability, memory_bytes, None if message else seconds, message)

@@ -11,33 +11,19 @@ import pickle
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from statistics import fmean, pstdev
-from typing import NamedTuple
-
-import numpy as np
+from statistics import fmean
 
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import Factory
+from mission_gym.env.pace import Pace, measure_pace
 from mission_gym.env.slot import EnvSlot
 from mission_gym.errors import WorkerDied, WorkerTimeout
 from mission_gym.plan.facts import EnvFacts
-from mission_gym.policy.sampling import Sampler, draw_noise
 from mission_gym.procs import BoundedLog, Child, Link, describe_error, dump_object, wait_for_replies
 from mission_gym.vector.crew import open_reply
 
-_FEWEST_STEPS = 4
-_MOST_STEPS = 20_000
 _MOST_CHILDREN = 32
 _WEIGHED = 3  # environments that are built to tell what one more takes
-
-
-class Timing(NamedTuple):
-    """Steps of one environment, for some time."""
-
-    num_steps: float
-    step_s: float  # mean, with the share of resets, without the time spent waiting for a core
-    spread: float  # standard deviation of a step over its mean, resets left out
-    cpu_share: float
 
 
 def measure_env(
@@ -55,10 +41,10 @@ def measure_env(
         worker = round(
             fmean(_private_bytes(child.pid) or own for child, (_, own) in zip(children, weights, strict=True))
         )
-        alone = Timing(*_ask(children[:1], timeout_s, spec.env_id, seconds)[0])
+        alone = Pace(*_ask(children[:1], timeout_s, spec.env_id, seconds)[0])
         together = [alone]
         if len(children) > 1:
-            together = [Timing(*reply) for reply in _ask(children, timeout_s, spec.env_id, seconds)]
+            together = [Pace(*reply) for reply in _ask(children, timeout_s, spec.env_id, seconds)]
     finally:
         for child in children:
             child.end()
@@ -73,12 +59,12 @@ def measure_env(
     )
 
 
-def time_steps(factory: Factory, spec: EnvSpec, seconds: float) -> Timing:
+def time_steps(factory: Factory, spec: EnvSpec, seconds: float) -> Pace:
     """Play legal random actions in this process for about `seconds`."""
     slot = EnvSlot(factory, spec, 0, _seed)
     try:
         slot.reset(0)
-        return _play(slot, spec, seconds)
+        return measure_pace(slot, spec, seconds)
     finally:
         with suppress(Exception):  # border: a throw-away environment that can't close harms nothing
             slot.env.close()
@@ -98,54 +84,11 @@ def serve_timing(link: Link, setup: bytes) -> None:
         link.send(("ok", (max(0, _resident_bytes() - before) / (_WEIGHED - 1), _resident_bytes())))
         while True:
             seconds = link.recv()
-            link.send(("ok", tuple(_play(slots[0], spec, seconds))))
+            link.send(("ok", tuple(measure_pace(slots[0], spec, seconds))))
     except EOFError:
         raise
     except Exception as error:  # noqa: BLE001  border: worker main
         link.send(("error", *describe_error(error)))
-
-
-def _play(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Timing:
-    sampler = Sampler(spec.action)
-    logits = np.zeros((1, spec.action.num_params), np.float32)
-    log_std = np.zeros(spec.action.num_stored, np.float32)
-    rng = np.random.default_rng(0)
-    noise = draw_noise(spec.action, rng, 256, 1)
-    walls: list[float] = []
-    cpus: list[float] = []
-    reset_s = 0.0
-    queued, cpu, begun = _queued_s(), time.process_time(), time.perf_counter()
-    while len(walls) < _MOST_STEPS and (time.perf_counter() - begun < seconds or len(walls) < _FEWEST_STEPS):
-        if slot.ended:
-            start = time.perf_counter()
-            slot.reset(slot.episode + 1)
-            reset_s += time.perf_counter() - start
-        mask = None if slot.mask is None else slot.mask[None]
-        action = spec.action.to_env(sampler(logits, log_std, mask, noise[len(walls) % 256]).action)[0]
-        start, cpu_start = time.perf_counter(), time.thread_time()
-        slot.step(action)
-        cpus.append(time.thread_time() - cpu_start)
-        walls.append(time.perf_counter() - start)
-    wall_s = time.perf_counter() - begun
-    # On a busy machine a step also waits for a core: that is not the environment's waiting.
-    own_s = max(wall_s - (_queued_s() - queued), 1e-9)
-    cpu_share = min(1.0, (time.process_time() - cpu) / own_s)
-    steady = walls if cpu_share < 0.5 else cpus
-    return Timing(
-        num_steps=len(walls),
-        step_s=(fmean(walls) + reset_s / len(walls)) * own_s / wall_s,
-        spread=pstdev(steady) / max(fmean(steady), 1e-9),
-        cpu_share=cpu_share,
-    )
-
-
-def _queued_s() -> float:
-    """Seconds that this process was ready and had no core, 0 where the system does not tell."""
-    try:
-        with open("/proc/self/schedstat") as file:
-            return int(file.read().split()[1]) * 1e-9
-    except (OSError, IndexError):
-        return 0.0
 
 
 def _ask(

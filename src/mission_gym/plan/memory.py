@@ -18,6 +18,7 @@ from mission_gym.plan.facts import EnvFacts, Layout, Wishes
 from mission_gym.plan.model import explain_misfit, fits, predict_memory
 from mission_gym.procs import MachineFacts, read_machine
 from mission_gym.rollout.blocks import block_bytes
+from mission_gym.rollout.playing import count_playing
 
 _TORCH_BYTES = 350 << 20  # resident memory of a process that has loaded torch
 
@@ -40,6 +41,7 @@ def check_memory(
         (backend,),
         step_bytes=step_bytes(config, spec),
         block_copies=count_copies(config),
+        eval_envs=count_eval_envs(config, backend),
         base_bytes=base + held,
     )
     env = env or EnvFacts(step_s=0.0)
@@ -72,6 +74,13 @@ def count_copies(config: Settled) -> int:
     second one, and first-ready segments are made in one of their own."""
     has_spare = config.compute.overlap == "on" or config.vector.blocks == "first_ready"
     return 2 + (config.compute.kernel == "torch") + has_spare
+
+
+def count_eval_envs(config: Settled, backend: Backend) -> int:
+    """Environments that evaluations keep beside those of training."""
+    if not config.evaluation.eval_freq:
+        return 0
+    return count_playing(config.evaluation.eval_episodes, own_vector_form=backend.own_vector_form)
 
 
 def step_bytes(config: Settled, spec: EnvSpec) -> int:

@@ -85,7 +85,9 @@ def predict_memory(env: EnvFacts, wishes: Wishes, layout: Layout) -> int:
     """Bytes of all processes: the learner's, copies of the block, workers, environments."""
     processes = layout.backend.count_processes(layout.num_workers)
     block = wishes.block_copies * layout.rollout * wishes.step_bytes
-    return wishes.base_bytes + block + processes * env.worker_bytes + layout.n_envs * env.memory_bytes
+    vectors = 2 if wishes.eval_envs else 1  # workers of training, and of evaluations
+    environments = (layout.n_envs + wishes.eval_envs) * env.memory_bytes
+    return wishes.base_bytes + block + vectors * processes * env.worker_bytes + environments
 
 
 def fits(machine: MachineFacts, env: EnvFacts, wishes: Wishes, layout: Layout) -> bool:

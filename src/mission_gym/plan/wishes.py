@@ -12,7 +12,7 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config, Settled
 from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.facts import Layout, Wishes
-from mission_gym.plan.memory import count_copies, layout_of, step_bytes
+from mission_gym.plan.memory import count_copies, count_eval_envs, layout_of, step_bytes
 from mission_gym.plan.overlap import choose_overlap
 from mission_gym.plan.ways import Way, list_possible
 from mission_gym.plan.workshop import Workshop
@@ -65,6 +65,7 @@ def make_wishes(workshop: Workshop, resolved: Resolved, ruled: Settled, held: La
         trace_decay=algorithm.trace_decay(given),
         step_bytes=step_bytes(ruled, spec),
         block_copies=count_copies(ruled),
+        eval_envs=count_eval_envs(ruled, layout.backend),
         base_bytes=int(psutil.Process().memory_info().rss) + algorithm.held_bytes(ruled, spec),
     )
 

@@ -15,6 +15,8 @@ from mission_gym.errors import EnvFailure
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.streams import generator
 
+_PARALLEL = 16
+
 
 class PlayingVector(Protocol):
     """What playing needs of a vector."""
@@ -36,6 +38,14 @@ class Actor:
 
     act: Callable[[Leaves, Array | None, Array | None, Leaves], tuple[Array, Leaves]]
     initial_state: Callable[[int], Leaves] = lambda num_rows: ()
+
+
+def count_playing(num_episodes: int, *, own_vector_form: bool) -> int:
+    """Environments that play a suite; part of its definition where noise is drawn.
+
+    An environment's own vector form takes seeds only at its first reset: one episode per row.
+    """
+    return num_episodes if own_vector_form else min(num_episodes, _PARALLEL)
 
 
 def seed_of_suite(seeds: Sequence[int], num_envs: int) -> Callable[[int, int], int]:

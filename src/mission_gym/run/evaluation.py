@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.rollout.collector import ActingPolicy
-from mission_gym.rollout.playing import Actor, play, seed_of_suite
+from mission_gym.rollout.playing import Actor, count_playing, play, seed_of_suite
 from mission_gym.run.environment import Environment
 from mission_gym.run.intervals import compute_bootstrap, compute_wilson
 from mission_gym.streams import suite_seeds
+from mission_gym.vector.base import Vector
 
 Suite = Literal["select", "report"]
-_PARALLEL = 16  # environments of an evaluation; part of its definition where noise is drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,44 @@ def policy_actor(policy: ActingPolicy, spec: EnvSpec) -> Actor:
     return Actor(act, policy.initial_state)
 
 
+class Evaluator:
+    """Plays a suite, as often as asked, in one vector of environments that is made when it is first needed and
+    kept: to start workers takes longer than many an evaluation. A context manager."""
+
+    def __init__(self, environment: Environment, suite: Suite, num_episodes: int) -> None:
+        self._environment = environment.limited()
+        self._num_episodes = num_episodes
+        self._seeds = suite_seeds(suite, num_episodes)
+        self._vec: Vector | None = None
+
+    def play(
+        self, actor: Actor, *, explore: bool = False, stop: Callable[[], bool] = lambda: False
+    ) -> EvalResult | None:
+        """Play every seed of the suite; None if a stop was asked for."""
+        environment, num_episodes = self._environment, self._num_episodes
+        if self._vec is None:
+            num_envs = count_playing(num_episodes, own_vector_form=environment.backend.own_vector_form)
+            self._vec = environment.make_vector(num_envs, seed_of_suite(self._seeds, num_envs))
+        try:
+            episodes = play(self._vec, actor, environment.spec, num_episodes, explore=explore, stop=stop)
+        except BaseException:  # what failed half-way can't be used again
+            self.close()
+            raise
+        return None if episodes is None else summarise(episodes, environment.spec, explore)
+
+    def close(self) -> None:
+        """End the environments."""
+        if self._vec is not None:
+            self._vec.close()
+            self._vec = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
 def evaluate(
     environment: Environment,
     actor: Actor,
@@ -79,13 +117,9 @@ def evaluate(
     explore: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> EvalResult | None:
-    """Play the first `num_episodes` seeds of a suite; None if a stop was asked for."""
-    seeds = suite_seeds(suite, num_episodes)
-    # A vector environment takes seeds only at its first reset: one episode per row.
-    num_envs = num_episodes if environment.backend.own_vector_form else min(num_episodes, _PARALLEL)
-    with environment.limited().make_vector(num_envs, seed_of_suite(seeds, num_envs)) as vec:
-        episodes = play(vec, actor, environment.spec, num_episodes, explore=explore, stop=stop)
-    return None if episodes is None else summarise(episodes, environment.spec, explore)
+    """Play the first `num_episodes` seeds of a suite once; None if a stop was asked for."""
+    with Evaluator(environment, suite, num_episodes) as evaluator:
+        return evaluator.play(actor, explore=explore, stop=stop)
 
 
 def summarise(episodes: list[Episode], spec: EnvSpec, explore: bool) -> EvalResult:

@@ -17,7 +17,7 @@ from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.run.assemble import algorithm_of, make_loaded_policy, one_blas_thread
 from mission_gym.run.config import read_config
 from mission_gym.run.environment import Environment, EnvSource
-from mission_gym.run.evaluation import EvalResult, Suite, evaluate, policy_actor
+from mission_gym.run.evaluation import EvalResult, Evaluator, Suite, policy_actor
 from mission_gym.run.start import check_signature, open_run_environment
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
 from mission_gym.store.evals import write_eval
@@ -66,12 +66,12 @@ def evaluate_run(
         raise UsageError(f"episodes={num_episodes} is not a positive count [--episodes]")
     actor = policy_actor(opened.policy, opened.environment.spec)
     results: list[EvalResult] = []
-    for mode in (explore, not explore):
-        with one_blas_thread():
-            result = evaluate(opened.environment, actor, suite, num_episodes, explore=mode, stop=stop)
-        if result is None:
-            raise RunStateError("the evaluation was interrupted; nothing was kept")
-        results.append(result)
+    with Evaluator(opened.environment, suite, num_episodes) as evaluator, one_blas_thread():
+        for mode in (explore, not explore):
+            result = evaluator.play(actor, explore=mode, stop=stop)
+            if result is None:
+                raise RunStateError("the evaluation was interrupted; nothing was kept")
+            results.append(result)
     main, other = results
     document = {"run": opened.run.name, "step": opened.step} | main.document()
     document["other_mode"] = other.document()

@@ -26,7 +26,7 @@ from mission_gym.procs import BoundedLog
 from mission_gym.rollout.blocks import clear_block
 from mission_gym.run.assemble import make_collector, make_loaded_policy
 from mission_gym.run.environment import Environment, training_seeds
-from mission_gym.run.evaluation import evaluate, policy_actor
+from mission_gym.run.evaluation import Evaluator, policy_actor
 from mission_gym.run.rate import Rate
 from mission_gym.run.recorder import Listener, Recorder
 from mission_gym.run.retention import find_doomed_checkpoints
@@ -70,6 +70,7 @@ class Session:
         self.counters |= {"env_failures": 0}
         seeds = training_seeds(config.run.seed, self.counters)
         self.vec, self.collector, self.blocks = make_collector(config, self.environment, seeds)
+        self._evaluator = Evaluator(self.environment, "select", config.evaluation.eval_episodes)
         self.telemetry = Telemetry(config, self.spec, self.collector, self.learner)
         self.cause = ""
         self._saved_at = self._status_at = self._tick_at = time.monotonic()
@@ -235,6 +236,7 @@ class Session:
     def close(self) -> None:
         """End the environments and close the files."""
         self.vec.close()
+        self._evaluator.close()
         self.recorder.close()
 
     def _record(self, progress: Progress) -> None:
@@ -292,11 +294,8 @@ class Session:
         weights = self.learner.weights()
         with self.telemetry.clock.phase("evaluate"):
             start = time.perf_counter()
-            result = evaluate(
-                self.environment,
+            result = self._evaluator.play(
                 policy_actor(make_loaded_policy(self.config, self.spec, weights), self.spec),
-                "select",
-                self.config.evaluation.eval_episodes,
                 stop=self.stop if self.step >= self.config.run.timesteps or last else self._out_of_time,
             )
             seconds = time.perf_counter() - start

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mission_gym.backends import load_backend
+from mission_gym.check.devices import time_product
 from mission_gym.clock import PhaseClock
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec, Phases, Progress, Span
@@ -28,8 +29,8 @@ from mission_gym.run.assemble import algorithm_of
 
 _NUM_UPDATES = 20  # of a timeline
 _NUM_TIMELINES = 20  # in a run, about
-_NUM_SPANS = 1000  # of a row, for the use of the machine by phase
 _MATMUL_ROWS = {"cpu": 512, "mps": 1024, "cuda": 2048}  # of the square product that is timed
+_NUM_SPANS = 1000  # of a row, for the use of the machine by phase
 
 
 class Telemetry:
@@ -118,6 +119,7 @@ def make_facts(config: Settled, spec: EnvSpec, learner: Learner) -> Facts:
     weights = {name: array for name, array in learner.weights().arrays.items() if name.endswith("weight")}
     num_parameters = sum(array.size for array in weights.values())
     algorithm, backend = algorithm_of(config), load_backend(vector.vector)
+    rows = _MATMUL_ROWS[compute.device]
     is_mlp = algorithm.layout(config, spec).is_mlp
     return Facts(
         backend=backend,
@@ -134,22 +136,8 @@ def make_facts(config: Settled, spec: EnvSpec, learner: Learner) -> Facts:
         checkpoint_freq=config.checkpoints.checkpoint_freq,
         env_cpu_is_known=backend.cpu_is_known and (backend.runs_here or compute.acting == "numpy"),
         flops_per_sample=algorithm.flops_per_parameter(config) * num_parameters if is_mlp else None,
-        matmul_flops_per_s=measure_matmul_flops_per_s(compute.device),
+        matmul_flops_per_s=2.0 * rows**3 / time_product(compute.device, rows),
     )
-
-
-def measure_matmul_flops_per_s(device: str) -> float:
-    """The rate of a plain matrix product with the learner's threads, in a few hundredths of a second."""
-    import torch
-
-    rows = _MATMUL_ROWS[device]
-    square = torch.ones((rows, rows), device=device)
-    seconds = []
-    for _ in range(4):  # the first one warms up
-        start = time.perf_counter()
-        (square @ square)[0, 0].item()  # waits for the device
-        seconds.append(time.perf_counter() - start)
-    return 2.0 * rows**3 / min(seconds)
 
 
 def _make_probes(device: str) -> dict[str, Probe]:

@@ -14,13 +14,11 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-import numpy as np
-
 from mission_gym.data import Array, EnvSpec, StepBatch
 from mission_gym.env.factory import Factory
 from mission_gym.env.probe import probe
 from mission_gym.env.resume import SlotState
-from mission_gym.env.slot import EnvSlot, action_rows
+from mission_gym.env.slot import EnvSlot
 from mission_gym.procs import Link, describe_error
 from mission_gym.vector.board import RESETTING, carve_board
 from mission_gym.vector.rows import make_rows
@@ -233,24 +231,17 @@ def serve_probe(link: Link, setup: bytes) -> None:
 
 
 def _measure_step_s(factory: Factory, spec: EnvSpec, seconds: float) -> float | None:
-    """Random steps for at most `seconds`; None if the environment failed."""
-    from time import perf_counter
+    """Random steps for about `seconds`; None if the environment failed."""
+    from mission_gym.env.pace import measure_pace
 
     slot = EnvSlot(factory, spec, 0, lambda episode: episode)
-    spec.action_space.seed(0)
-    end = perf_counter() + seconds
     try:
         slot.reset(0)
-        while perf_counter() < end and slot.total_steps < 1000:
-            if slot.ended:
-                slot.reset(slot.episode + 1)
-            action = spec.action_space.sample()
-            slot.step(action if spec.action.kind == "object" else action_rows(spec, np.array([action]))[0])
+        return measure_pace(slot, spec, seconds).step_s
     except Exception:  # noqa: BLE001  border: what fails here fails again where it is told
         return None
     finally:
         slot.env.close()
-    return slot.mean_step_s
 
 
 def _no_seed(env_id: int, episode: int) -> None:

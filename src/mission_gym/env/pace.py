@@ -1,0 +1,74 @@
+"""How fast an environment steps: legal random actions in a slot, timed. The one way in which that is measured."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from statistics import fmean, pstdev
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mission_gym.data import Array, EnvSpec
+from mission_gym.env.slot import EnvSlot, action_rows
+
+_FEWEST_STEPS, _MOST_STEPS = 4, 20_000
+
+
+class Pace(NamedTuple):
+    """Steps of one environment, for some time."""
+
+    num_steps: float
+    step_s: float  # mean, with the share of resets, without the time spent waiting for a core
+    spread: float  # standard deviation of a step over its mean, resets left out
+    cpu_share: float
+
+
+def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
+    """Play in a slot that was reset for about `seconds`."""
+    rng = np.random.default_rng(0)
+    spec.action_space.seed(0)
+    walls: list[float] = []
+    cpus: list[float] = []
+    reset_s = 0.0
+    queued, cpu, begun = _queued_s(), time.process_time(), time.perf_counter()
+    while len(walls) < _MOST_STEPS and (time.perf_counter() - begun < seconds or len(walls) < _FEWEST_STEPS):
+        if slot.ended:
+            start = time.perf_counter()
+            slot.reset(slot.episode + 1)
+            reset_s += time.perf_counter() - start
+        action = _draw_action(slot, spec, rng)
+        start, cpu_start = time.perf_counter(), time.thread_time()
+        slot.step(action)
+        cpus.append(time.thread_time() - cpu_start)
+        walls.append(time.perf_counter() - start)
+    wall_s = time.perf_counter() - begun
+    # On a busy machine a step also waits for a core: that is not the environment's waiting.
+    own_s = max(wall_s - (_queued_s() - queued), 1e-9)
+    cpu_share = min(1.0, (time.process_time() - cpu) / own_s)
+    steady = walls if cpu_share < 0.5 else cpus
+    return Pace(
+        num_steps=len(walls),
+        step_s=(fmean(walls) + reset_s / len(walls)) * own_s / wall_s,
+        spread=pstdev(steady) / max(fmean(steady), 1e-9),
+        cpu_share=cpu_share,
+    )
+
+
+def _draw_action(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Any:
+    if slot.mask is None:
+        action = spec.action_space.sample()
+        return action if spec.action.kind == "object" else action_rows(spec, np.array([action]))[0]
+    scores = np.where(slot.mask, rng.random(len(slot.mask)), -1.0)
+    edges = pairwise(np.cumsum((0, *spec.action.nvec)))
+    stored: Array = np.array([[scores[first:last].argmax() for first, last in edges]])
+    return spec.action.to_env(stored)[0]
+
+
+def _queued_s() -> float:
+    """Seconds that this process was ready and had no core, 0 where the system does not tell."""
+    try:
+        with open("/proc/self/schedstat") as file:
+            return int(file.read().split()[1]) * 1e-9
+    except (OSError, IndexError):
+        return 0.0
