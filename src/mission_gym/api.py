@@ -71,7 +71,7 @@ def train(env: EnvLike, *, progress: bool = True, **flags: Any) -> Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Update:
     """One update, as `iterate` gives it."""
 
     step: int
@@ -87,7 +87,7 @@ class Step:
         return make_loaded_policy(session.config, session.spec, session.learner.weights())
 
 
-def iterate(env: EnvLike, *, progress: bool = False, **flags: Any) -> Iterator[Step]:
+def iterate(env: EnvLike, *, progress: bool = False, **flags: Any) -> Iterator[Update]:
     """Train with the loop in your hands: one item per update; `break` stops, with the checkpoint saved."""
     resolved, source = _resolve(env, flags)
     with (
@@ -97,7 +97,7 @@ def iterate(env: EnvLike, *, progress: bool = False, **flags: Any) -> Iterator[S
     ):
         for update in updates:
             metrics = session.recorder.rolling() | update.metrics
-            yield Step(update.step, metrics, update.episodes, Run(session.run.path, source), session)
+            yield Update(update.step, metrics, update.episodes, Run(session.run.path, source), session)
 
 
 def load(

@@ -107,7 +107,7 @@ class EnvSpec:
     action: ActionSpec
     observation_space: Any  # gymnasium.Space, for adapters
     action_space: Any
-    mask_source: str = ""  # "" none, "info", "method", or "obs:KEY" (that key is then no leaf)
+    mask_source: str = ""  # "" none, "info", "method", or "obs:KEY" (that key is then not a leaf)
     outcomes: tuple[str, ...] = ()  # declared by the environment in metadata["outcomes"]
     main_outcome: str | None = None  # metadata["main_outcome"]: what counts as a win
     max_episode_steps: int | None = None

@@ -13,7 +13,7 @@ from mission_gym.algorithms.dqn.section import SettledDqn
 from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
 from mission_gym.data import ActionSpec, Block, EnvSpec, LeafSpec
 from mission_gym.errors import NotFiniteError
-from mission_gym.learner.replay import Layout
+from mission_gym.learner.replay import ReplayLayout
 from mission_gym.policy import PolicySpec, QSpec
 from mission_gym.policy.choosing import EPSILON
 from mission_gym.rollout.blocks import make_block
@@ -33,7 +33,7 @@ def make_learner(
 ) -> DqnLearner:
     spec = PolicySpec((LEAF,), CHOICE, (16, 16), "relu", q=QSpec())
     kernel = CompiledQKernel(spec, 3, TorchQKernel(spec, seed=1).parameters())
-    layout = Layout((LEAF,), mask_size, num_envs, capacity, n_step, 0.9)
+    layout = ReplayLayout((LEAF,), mask_size, num_envs, capacity, n_step, 0.9)
     section = SettledDqn(**(VALUES | changes))
     return DqnLearner(kernel, spec, section, layout, total_steps=TOTAL, seed=5)
 

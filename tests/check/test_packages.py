@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mission_gym.check.packages import PACKAGES, judge_package
-from mission_gym.check.trials import Trial, run_trial
+from mission_gym.check.trials import Attempt, run_trial
 from waits import patience
 
 RAISES = "raise ImportError('no such symbol')"
@@ -81,20 +81,20 @@ def test_numpy_may_be_what_is_broken(code: str, tmp_path: Path) -> None:
 
 def test_gymnasium_may_be_missing() -> None:
     package = next(package for package in PACKAGES if package.name == "gymnasium")
-    found = judge_package(package, Trial(error="ModuleNotFoundError: No module named 'gymnasium'"))
+    found = judge_package(package, Attempt(error="ModuleNotFoundError: No module named 'gymnasium'"))
     assert found.what == "gymnasium is not installed"
     assert found.fix == 'pip install --force-reinstall "gymnasium>=1.1"'
-    found = judge_package(package, Trial(error="ModuleNotFoundError: No module named 'numpy.core'"))
+    found = judge_package(package, Attempt(error="ModuleNotFoundError: No module named 'numpy.core'"))
     assert found.fix == "mend numpy first"
 
 
 @pytest.mark.parametrize(
     ("code", "trial"),
     [
-        ("print('noise'); print(7)", Trial("7")),
-        ("import sys; sys.exit(3)", Trial(error="it ended with code 3")),
-        ("import os; os.kill(os.getpid(), 9)", Trial(error="it was killed by SIGKILL")),
+        ("print('noise'); print(7)", Attempt("7")),
+        ("import sys; sys.exit(3)", Attempt(error="it ended with code 3")),
+        ("import os; os.kill(os.getpid(), 9)", Attempt(error="it was killed by SIGKILL")),
     ],
 )
-def test_how_a_trial_ends(code: str, trial: Trial) -> None:
+def test_how_a_trial_ends(code: str, trial: Attempt) -> None:
     assert run_trial(code) == trial

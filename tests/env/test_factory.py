@@ -111,7 +111,7 @@ def test_a_missing_extra_is_named():
 
 
 def test_bad_wrapper(own_module):
-    with pytest.raises(UsageError, match="wrapper 'CartPole-v1' is no callable"):
+    with pytest.raises(UsageError, match="wrapper 'CartPole-v1' is not a callable"):
         build("CartPole-v1", wrap=("CartPole-v1",))
     with pytest.raises(EnvContractError, match="building 'own_envs:nothing' raised TypeError"):
         build("CartPole-v1", wrap=("own_envs:nothing",))

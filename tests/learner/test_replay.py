@@ -7,7 +7,7 @@ import pytest
 
 from mission_gym.data import ActionSpec, Array, Block, EnvSpec, LeafSpec
 from mission_gym.errors import EnvContractError
-from mission_gym.learner.replay import Layout, Replay
+from mission_gym.learner.replay import Replay, ReplayLayout
 from mission_gym.rollout.blocks import cut_row, keep_final, lose_row, make_block
 
 CHOICE = ActionSpec("categories", (), "int64", nvec=(3,), start=(0,))
@@ -86,7 +86,7 @@ def walk(steps: list[dict[str, object]], start: int, n_step: int, gamma: float) 
 @pytest.mark.parametrize("num_steps", [1, 4])
 def test_every_transition_equals_a_plain_walk(n_step: int, failures: bool, num_steps: int) -> None:
     num_envs, gamma = 3, 0.9
-    replay = Replay(Layout((VECTOR,), 3, num_envs, 24, n_step, gamma, episode_steps=1))
+    replay = Replay(ReplayLayout((VECTOR,), 3, num_envs, 24, n_step, gamma, episode_steps=1))
     streams = [Stream(seed) for seed in range(1, num_envs + 1)]
     drawable: set[int] = set()
     for _ in range(60 // num_steps):
@@ -131,7 +131,7 @@ def test_three_steps_by_hand() -> None:
     block.terminated[1, 0] = block.truncated[2, 1] = True
     keep_final(block, 2, 1, (np.array([77, 1], np.float32),), None)
     block.filled[:] = 5
-    replay = Replay(Layout((VECTOR,), 0, 2, 100, n_step=3, gamma=0.5))
+    replay = Replay(ReplayLayout((VECTOR,), 0, 2, 100, n_step=3, gamma=0.5))
     _, ripe = replay.store(block)
     assert ripe.tolist() == [0, 1, 2, 3, 4, 5]  # rows 0 to 2 of 5: the others have not made their three steps
     got = replay.gather(np.arange(6))
@@ -143,7 +143,7 @@ def test_three_steps_by_hand() -> None:
 
 
 def test_only_valid_transitions_are_drawn_and_all_of_them_equally() -> None:
-    replay = Replay(Layout((VECTOR,), 0, 2, 12, n_step=2))
+    replay = Replay(ReplayLayout((VECTOR,), 0, 2, 12, n_step=2))
     streams = [Stream(1), Stream(2)]
     for _ in range(5):
         replay.store(fill_block(streams, 3, masked=False, failures=True))
@@ -162,7 +162,7 @@ def test_only_valid_transitions_are_drawn_and_all_of_them_equally() -> None:
 
 
 def test_ids_tell_what_was_overwritten() -> None:
-    replay = Replay(Layout((VECTOR,), 0, 2, 10))
+    replay = Replay(ReplayLayout((VECTOR,), 0, 2, 10))
     streams = [Stream(1), Stream(2)]
     replay.store(fill_block(streams, 5, masked=False, failures=False))
     ids = np.arange(10)
@@ -175,7 +175,7 @@ def test_ids_tell_what_was_overwritten() -> None:
 
 def test_an_environment_that_was_started_anew_ends_its_episode() -> None:
     """Between two blocks, as after a resume that could not bring it back."""
-    replay = Replay(Layout((VECTOR,), 0, 2, 20, gamma=0.5))
+    replay = Replay(ReplayLayout((VECTOR,), 0, 2, 20, gamma=0.5))
     streams = [Stream(1), Stream(2)]
     block = fill_block(streams, 2, masked=False, failures=False)
     block.terminated[:], block.truncated[:], block.final_at, block.final_obs = False, False, [], []
@@ -207,7 +207,7 @@ def test_frames_are_stored_once_and_stacks_do_not_cross_episodes() -> None:
     rng = np.random.default_rng(0)
     frames = [rng.integers(0, 256, (9, 9), np.uint8) for _ in range(41)]
     starts = {0, 2, 9, 10, 23, 31}
-    replay = Replay(Layout((PICTURE,), 0, 1, 16, frame_stack=4))
+    replay = Replay(ReplayLayout((PICTURE,), 0, 1, 16, frame_stack=4))
     assert replay.obs[0].shape == (20, 1, 9, 9)
     for first in range(0, 40, 4):
         block = stacked_block(frames, starts, first, 4)
@@ -223,7 +223,7 @@ def test_frames_are_stored_once_and_stacks_do_not_cross_episodes() -> None:
 
 
 def test_what_is_no_stack_is_refused() -> None:
-    replay = Replay(Layout((PICTURE,), 0, 1, 16, frame_stack=4))
+    replay = Replay(ReplayLayout((PICTURE,), 0, 1, 16, frame_stack=4))
     block = stacked_block([np.full((9, 9), i, np.uint8) for i in range(9)], {0}, 0, 4)
     block.obs[0][2, 0, 1] = 99
     with pytest.raises(EnvContractError, match="is not a stack of the last 4 frames along its first axis"):
@@ -232,7 +232,7 @@ def test_what_is_no_stack_is_refused() -> None:
 
 @pytest.mark.parametrize("leaf", [VECTOR, PICTURE], ids=["vector", "frames"])
 def test_size_is_predicted(leaf: LeafSpec) -> None:
-    layout = Layout((leaf,), 3, 5, 1000, frame_stack=4)
+    layout = ReplayLayout((leaf,), 3, 5, 1000, frame_stack=4)
     replay = Replay(layout)
     arrays = [*replay.obs, replay.mask, replay.action, replay.reward, replay.terminated, replay.truncated]
     arrays += [replay.valid, replay.final, replay.age, *replay.finals._obs, replay.finals._mask]
@@ -240,7 +240,7 @@ def test_size_is_predicted(leaf: LeafSpec) -> None:
 
 
 def test_a_saved_replay_goes_on_bit_for_bit() -> None:
-    layout = Layout((VECTOR,), 3, 2, 20, n_step=2, episode_steps=1)
+    layout = ReplayLayout((VECTOR,), 3, 2, 20, n_step=2, episode_steps=1)
     one, other = Replay(layout), Replay(layout)
     streams = [Stream(1), Stream(2)]
     for number in range(30):
@@ -255,7 +255,7 @@ def test_a_saved_replay_goes_on_bit_for_bit() -> None:
 
 
 def test_a_row_cut_in_the_block_bootstraps_from_what_it_showed() -> None:
-    replay = Replay(Layout((VECTOR,), 3, 1, 20, gamma=0.5))
+    replay = Replay(ReplayLayout((VECTOR,), 3, 1, 20, gamma=0.5))
     block = fill_block([Stream(1)], 3, masked=True, failures=False)
     block.terminated[:], block.truncated[:] = False, False
     block.final_at, block.final_obs, block.final_mask = [], [], []

@@ -162,9 +162,9 @@ def test_all_wrong_sizes_are_told_at_once():
     with pytest.raises(ConfigError) as caught:
         PlacementEnv(1, 0, 2.5, "fixd")
     assert caught.value.problems == [
-        "num_sites=1 is no whole number of at least 2; correct it [num_sites]",
-        "num_stations=0 is no whole number of at least 1; correct it [num_stations]",
-        "num_demand=2.5 is no whole number of at least 2; correct it [num_demand]",
+        "num_sites=1 is not a whole number of at least 2; correct it [num_sites]",
+        "num_stations=0 is not a whole number of at least 1; correct it [num_stations]",
+        "num_demand=2.5 is not a whole number of at least 2; correct it [num_demand]",
         "instance='fixd' is unknown (did you mean 'fixed'?); use random (a new one in every episode) "
         "or fixed [instance]",
     ]

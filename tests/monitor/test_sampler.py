@@ -13,7 +13,7 @@ import pytest
 
 from mission_gym.data import Span
 from mission_gym.monitor.gpu import open_gpu
-from mission_gym.monitor.sampler import Sample, Sampler, Use
+from mission_gym.monitor.sampler import MachineSampler, Sample, Use
 from waits import LONG_S
 
 
@@ -24,7 +24,7 @@ def test_it_samples_cores_memory_and_probes_and_ends() -> None:
         asked.release()
         return 0.5
 
-    with Sampler(probes={"gpu_use": probe, "gpu_power_w": lambda: None}, every_s=0.001) as sampler:
+    with MachineSampler(probes={"gpu_use": probe, "gpu_power_w": lambda: None}, every_s=0.001) as sampler:
         for _ in range(40):  # ticks of the system are 10 ms apart
             assert asked.acquire(timeout=LONG_S)
     samples = sampler.take()
@@ -64,7 +64,7 @@ def _read_memory(pids: list[int]) -> float:
         asked.release()
         return 0.0
 
-    with Sampler(lambda: pids, {"x": probe}, every_s=0.001) as sampler:
+    with MachineSampler(lambda: pids, {"x": probe}, every_s=0.001) as sampler:
         for _ in range(8):
             assert asked.acquire(timeout=LONG_S)
     return next(size for sample in sampler.take() if (size := sample.values.get("memory_bytes")))

@@ -11,10 +11,10 @@ import pytest
 from mission_gym.backends import load_backend
 from mission_gym.data import Phases
 from mission_gym.monitor.accounting import phase_metrics
-from mission_gym.monitor.verdict import Facts, Verdict, judge
+from mission_gym.monitor.verdict import Verdict, VerdictFacts, judge
 from mission_gym.run.config import schema
 
-FACTS = Facts(
+FACTS = VerdictFacts(
     backend=load_backend("serial"), num_workers=1, n_envs=8, n_steps_per_env=128, cores=4, device="cpu",
     batch_size=64, n_epochs=10, num_parameters=9_000, eval_freq=20_000, eval_episodes=20,
     checkpoint_freq=10_000, env_cpu_is_known=True,

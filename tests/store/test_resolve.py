@@ -104,7 +104,7 @@ def test_a_path_may_hold_an_at_sign(tmp_path):
             "cartpol-v1",
             r"no run 'cartpol-v1' in .*runs \(did you mean 'cartpole'\?\); `mission-gym runs list`",
         ),
-        ("pong@best-one", r"'best-one' in 'pong@best-one' is no checkpoint; use @STEP, @best or @last"),
+        ("pong@best-one", r"'best-one' in 'pong@best-one' is not a checkpoint; use @STEP, @best or @last"),
         ("@best", r"no run ''"),
     ],
 )

@@ -17,7 +17,7 @@ from mission_gym.bench.learning import LearningCase, make_learning_row
 from mission_gym.bench.sides import Job, Result
 from mission_gym.data import ActionSpec, EnvSpec, LeafSpec
 from mission_gym.learner.priorities import Priorities
-from mission_gym.learner.replay import Layout, Replay
+from mission_gym.learner.replay import Replay, ReplayLayout
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.blocks import make_block
 
@@ -33,7 +33,7 @@ _COMMON: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ReplayShape:
     """The sizes of one contest."""
 
     name: str
@@ -55,9 +55,9 @@ class Shape:
 
 # SB3's defaults, RL Zoo's settings of CartPole, and eight environments.
 SHAPES = (
-    Shape("1 x 4, ratio 0.25, batch 32, 64,64", 1, 4, 0.25, 32, "64,64"),
-    Shape("1 x 256, ratio 0.5, batch 64, 256,256", 1, 256, 0.5, 64, "256,256"),
-    Shape("8 x 8, ratio 0.5, batch 128, 128,128", 8, 8, 0.5, 128, "128,128"),
+    ReplayShape("1 x 4, ratio 0.25, batch 32, 64,64", 1, 4, 0.25, 32, "64,64"),
+    ReplayShape("1 x 256, ratio 0.5, batch 64, 256,256", 1, 256, 0.5, 64, "256,256"),
+    ReplayShape("8 x 8, ratio 0.5, batch 128, 128,128", 8, 8, 0.5, 128, "128,128"),
 )
 
 
@@ -72,7 +72,7 @@ LEARNING = (
 class DqnGrid:
     """What is measured."""
 
-    shapes: tuple[Shape, ...] = SHAPES
+    shapes: tuple[ReplayShape, ...] = SHAPES
     num_steps: int = 6_000
     repeats: int = 3
     num_slots: int = 1_000_000
@@ -88,7 +88,7 @@ def measure_dqn(grid: DqnGrid) -> list[Row]:
     return [*rows, *_measure_priorities(grid), _compare_ratios(grid), *_learn(grid)]
 
 
-def _contest(shape: Shape, grid: DqnGrid) -> list[Row]:
+def _contest(shape: ReplayShape, grid: DqnGrid) -> list[Row]:
     flags, size = shape.flags, shape.n_envs * shape.n_steps_per_env
     total = size * -(-grid.num_steps // size)
     seeds = range(1, grid.repeats + 1)
@@ -152,7 +152,7 @@ def _measure_priorities(grid: DqnGrid) -> list[Row]:
 def _full_replay(num_slots: int) -> Replay:
     leaf = LeafSpec("", (4,), "float32", "vector")
     spec = EnvSpec("toy", (leaf,), ActionSpec("categories", (), "int64", (2,), (0,)), None, None)
-    replay = Replay(Layout((leaf,), 0, 8, num_slots))
+    replay = Replay(ReplayLayout((leaf,), 0, 8, num_slots))
     block = make_block(spec, 1000, 8)
     block.valid[:] = True
     for _ in range(-(-num_slots // 8000)):
@@ -191,7 +191,7 @@ def _compare_ratios(grid: DqnGrid) -> Row:
     """Gradient steps per transition at 1, 8 and 64 environments, all else equal: for SB3 train_freq 4 and one
     gradient step, as its users set it."""
     ratios: list[float] = []
-    shape = Shape("", 1, 4, 0.25, 32, "16")
+    shape = ReplayShape("", 1, 4, 0.25, 32, "16")
     for count in grid.env_counts:
         flags = shape.flags | {"n_envs": count, "learning_starts": 256, "timesteps": 1280, "seed": 1}
         ((_, result),) = run_jobs([Job(OURS, _ENV_ID, flags)], at_once=1)

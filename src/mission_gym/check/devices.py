@@ -87,7 +87,7 @@ def look_at_torch() -> TorchFacts:
 
 
 def time_product(device: str, size: int, repeats: int = 3) -> float:
-    """Seconds of a product of two square float32 matrices, the best of a few; ArithmeticError if it is wrong."""
+    """Seconds of a product of square float32 matrices, the best of a few; ArithmeticError if it is wrong."""
     import torch
 
     matrix: Any = torch.full((size, size), 0.5, device=device)

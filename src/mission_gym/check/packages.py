@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mission_gym.check.findings import Finding
-from mission_gym.check.trials import Trial
+from mission_gym.check.trials import Attempt
 
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 
@@ -60,7 +60,7 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def judge_package(package: Package, trial: Trial) -> Finding:
+def judge_package(package: Package, trial: Attempt) -> Finding:
     """Its version; or the error, and the one command that mends it or the package that it came from."""
     name = package.name
     if not trial.error:

@@ -35,19 +35,21 @@ def write_bundle(run: RunDir, error: WorkerError, request: EnvRequest) -> Path |
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class ReplayResult:
     """Whether a failure came back, and how."""
 
     failed: bool
     text: str
 
 
-def replay_bundle(path: Path) -> Replay:
+def replay_bundle(path: Path) -> ReplayResult:
     """Play a bundle's actions from its seed."""
     bundle = _read_bundle(path)
     where = f"{bundle['env_id']}, seed {bundle['seed']}"
     if bundle["actions"] is None:
-        return Replay(False, f"{where}: the episode was too long to keep its actions; it can't be replayed")
+        return ReplayResult(
+            False, f"{where}: the episode was too long to keep its actions; it can't be replayed"
+        )
     child = Child("mission_gym.check.repro:serve_replay", dump_object(bundle), on_output=BoundedLog(None))
     step = -1
     try:
@@ -59,9 +61,11 @@ def replay_bundle(path: Path) -> Replay:
                 if kind == "step":
                     step, end = content, time.monotonic() + _REPLAY_S
                 elif kind == "failed":
-                    return Replay(True, f"{where}: the failure came back at step {_place(step)}: {content}")
+                    return ReplayResult(
+                        True, f"{where}: the failure came back at step {_place(step)}: {content}"
+                    )
                 else:
-                    return Replay(
+                    return ReplayResult(
                         False,
                         f"{where}: all {len(bundle['actions'])} actions were played and nothing failed; the "
                         "cause is not in the environment's seed and actions alone",
@@ -71,11 +75,11 @@ def replay_bundle(path: Path) -> Replay:
         how = f"the process {child.describe_end()}"
     finally:
         child.end()
-    return Replay(True, f"{where}: the failure came back at step {_place(step)}: {how}")
+    return ReplayResult(True, f"{where}: the failure came back at step {_place(step)}: {how}")
 
 
 def serve_replay(link: Link, setup: bytes) -> None:
-    """Replay in the child: every step is announced before it is made."""
+    """ReplayResult in the child: every step is announced before it is made."""
     bundle = pickle.loads(setup)
     request = EnvRequest(bundle["env_id"], bundle["env_kwargs"], tuple(bundle["wrap"]))
     try:
@@ -99,5 +103,5 @@ def _read_bundle(path: Path) -> dict[str, Any]:
     bundle: dict[str, Any] = read_json(path)
     missing = {"env_id", "env_kwargs", "wrap", "seed", "actions"} - set(bundle)
     if missing:
-        raise RunStateError(f"{path} is no repro bundle: it lacks {', '.join(sorted(missing))} [--repro]")
+        raise RunStateError(f"{path} is not a repro bundle: it lacks {', '.join(sorted(missing))} [--repro]")
     return bundle

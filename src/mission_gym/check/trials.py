@@ -17,7 +17,7 @@ _FILE = re.compile(r'File "([^<"]+)"')
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class Attempt:
     """How it went: the last line that was printed, or the error and the file that it came from."""
 
     output: str = ""
@@ -25,7 +25,7 @@ class Trial:
     file: str = ""
 
 
-def run_trial(code: str, deadline_s: float = DEADLINE_S) -> Trial:
+def run_trial(code: str, deadline_s: float = DEADLINE_S) -> Attempt:
     """Run Python code, and say how it ended."""
     path = [entry or os.getcwd() for entry in sys.path]
     head = (
@@ -41,17 +41,17 @@ def run_trial(code: str, deadline_s: float = DEADLINE_S) -> Trial:
             )
             code_or_signal = done.returncode
         except subprocess.TimeoutExpired:
-            return Trial(error=f"it did not end within {deadline_s:g} s")
+            return Attempt(error=f"it did not end within {deadline_s:g} s")
         lines, said = (_read(file).splitlines() for file in (out, err))
     if code_or_signal == 0:
-        return Trial(next((line for line in reversed(lines) if line.strip()), ""))
+        return Attempt(next((line for line in reversed(lines) if line.strip()), ""))
     if any(line.startswith("Timeout (") for line in said):
-        return Trial(error=f"it did not end within {deadline_s:g} s", file=_find_file(said, "Thread "))
+        return Attempt(error=f"it did not end within {deadline_s:g} s", file=_find_file(said, "Thread "))
     if code_or_signal < 0:
         name = signal.Signals(-code_or_signal).name
-        return Trial(error=f"it was killed by {name}", file=_find_file(said, "Current thread "))
+        return Attempt(error=f"it was killed by {name}", file=_find_file(said, "Current thread "))
     last = next((line for line in reversed(said) if line.strip()), f"it ended with code {code_or_signal}")
-    return Trial(error=last, file=(_FILE.findall("\n".join(said)) or [""])[-1])
+    return Attempt(error=last, file=(_FILE.findall("\n".join(said)) or [""])[-1])
 
 
 def _read(file: IO[bytes]) -> str:

@@ -20,7 +20,7 @@ def read_yaml(text: str, where: str) -> Any:
             f"only plain YAML values are read, and nothing in it was run: {_brief(error)};"
             f" remove the tag or key [{where}]"
         ) from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: what looks like a date and is none
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: what looks like a date and is not one
         raise ConfigError(f"this is not valid YAML: {_brief(error)}; correct it [{where}]") from error
 
 

@@ -101,7 +101,7 @@ class BackendFacts(Protocol):
     def own_vector_form(self) -> bool: ...
 
 
-class Facts(NamedTuple):
+class RunFacts(NamedTuple):
     """What decides whether a value is used."""
 
     config: Config
@@ -115,23 +115,23 @@ class Unused(NamedTuple):
     """A value that is not used when something holds, and why."""
 
     path: str
-    when: Callable[[Facts], bool]
+    when: Callable[[RunFacts], bool]
     reason: str
 
 
-def _own_network(facts: Facts) -> bool:
+def _own_network(facts: RunFacts) -> bool:
     return facts.config.policy.network is not None
 
 
-def _never_evaluates(facts: Facts) -> bool:
+def _never_evaluates(facts: RunFacts) -> bool:
     return facts.config.evaluation.eval_freq == 0
 
 
-def _in_process(facts: Facts) -> bool:
+def _in_process(facts: RunFacts) -> bool:
     return facts.backend.runs_here
 
 
-def _first_ready(facts: Facts) -> bool:
+def _first_ready(facts: RunFacts) -> bool:
     return facts.config.vector.blocks == "first_ready"
 
 
@@ -199,7 +199,7 @@ def find_unused(
 
     A value that asks for nothing (none, 0, false) can't be ignored.
     """
-    facts = Facts(resolved.config, backend, has_vector_leaves, has_box_actions, acts_with_torch)
+    facts = RunFacts(resolved.config, backend, has_vector_leaves, has_box_actions, acts_with_torch)
     problems = []
     rows = (*_UNUSED, *resolved.config.algorithm.UNUSED)
     for path, when, reason in rows:

@@ -107,7 +107,7 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
     for name in request.wrap:
         wrapper = _find(name)
         if not callable(wrapper):
-            raise UsageError(f"wrapper {name!r} is no callable; give module:callable [--wrap]")
+            raise UsageError(f"wrapper {name!r} is not a callable; give module:callable [--wrap]")
         env = _check_env(_guard(name, partial(wrapper, env)), name)
     return env
 

@@ -1,4 +1,4 @@
-"""How fast an environment steps: legal random actions in a slot, timed. The one way in which that is measured."""
+"""How fast an environment steps: legal random actions in a slot, timed. The one way to measure that."""
 
 from __future__ import annotations
 

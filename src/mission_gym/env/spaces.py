@@ -27,7 +27,7 @@ _MAX_CATEGORIES = 1 << 16  # one-hot: more would be as good as unbounded
 
 
 def leaf_specs(space: Space, skip_key: str | None = None) -> tuple[LeafSpec, ...]:
-    """Return the leaves of an observation space; a top-level `skip_key` (a mask) is no leaf."""
+    """Return the leaves of an observation space; a top-level `skip_key` (a mask) is not a leaf."""
     leaves = tuple(_leaf_spec(leaf, ".".join(map(str, path))) for path, leaf in _walk(space, skip_key))
     if not leaves:
         raise EnvContractError(f"observation space {space} is empty; there is nothing to observe")

@@ -91,7 +91,7 @@ def place_beside(films: Sequence[tuple[str, Iterator[Array]]], width: int) -> It
 
 
 def check_film_path(path: Path) -> None:
-    """Refuse what is no film before an hour was spent on it."""
+    """Refuse what is not a film before an hour was spent on it."""
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"{path.name!r} has no known ending; films end in {' or '.join(FORMATS)} [--out]")
     if not path.parent.is_dir():

@@ -18,7 +18,7 @@ _ROW_BYTES = 4 + 4 + 3 + 8 + 4  # action, reward, flags, place in the side table
 _FEWEST_FINALS = 64
 
 
-class Layout(NamedTuple):
+class ReplayLayout(NamedTuple):
     """What a replay is made from."""
 
     leaves: tuple[LeafSpec, ...]
@@ -67,7 +67,7 @@ class Sampled(NamedTuple):
 class Replay:
     """`store` blocks in order, then `draw` ids and `gather` their transitions."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: ReplayLayout) -> None:
         self.layout = layout
         self.num_rows, self.num_envs = layout.num_rows, layout.num_envs
         shape = (self.num_rows, self.num_envs)
@@ -289,7 +289,7 @@ _ROWS = ("action", "reward", "terminated", "truncated", "valid", "final", "age")
 class _Finals:
     """The side table: last observations of truncated episodes, numbered for ever, freed in their order."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: ReplayLayout) -> None:
         self._size = layout.num_finals
         self._obs = tuple(np.zeros((self._size, *leaf.shape), leaf.dtype) for leaf in layout.leaves)
         self._mask = np.zeros((self._size, layout.mask_size), bool)

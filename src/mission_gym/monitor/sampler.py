@@ -35,7 +35,7 @@ class Sample(NamedTuple):
     cores: tuple[float, ...] = ()  # share of each usable core that was busy
 
 
-class Sampler:
+class MachineSampler:
     """A context manager; `pids` are this run's worker processes now."""
 
     def __init__(

@@ -25,7 +25,7 @@ OVERLAPS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class VerdictFacts:
     """What the verdict must know of a run beside its times."""
 
     backend: Backend
@@ -62,7 +62,7 @@ class Verdict:
         return asdict(self) | {"advice": list(self.advice)}
 
 
-def judge(phases: Mapping[str, float], machine: Mapping[str, float], facts: Facts) -> Verdict | None:
+def judge(phases: Mapping[str, float], machine: Mapping[str, float], facts: VerdictFacts) -> Verdict | None:
     """The verdict over `phase/*` and `machine/*` values of a whole run; None before anything was timed."""
     seconds = {
         key.removeprefix("phase/").removesuffix("_s"): value
@@ -99,7 +99,7 @@ class _Case(NamedTuple):
     share: str
     seconds: Mapping[str, float]
     machine: Mapping[str, float]
-    facts: Facts
+    facts: VerdictFacts
 
 
 def _judge_environment(case: _Case) -> Verdict:
@@ -131,7 +131,7 @@ def _judge_environment(case: _Case) -> Verdict:
     return Verdict("environment CPU", f"environments take {share}{cores}", (_use_cores(facts),))
 
 
-def _use_cores(facts: Facts) -> str:
+def _use_cores(facts: VerdictFacts) -> str:
     """What makes environments that compute faster."""
     backend = facts.backend
     if not backend.chooses_workers and not backend.own_vector_form and facts.cores > 1:
@@ -163,7 +163,7 @@ def _judge_copying(case: _Case) -> Verdict:
     )
 
 
-def _fewer_vector_steps(facts: Facts) -> str:
+def _fewer_vector_steps(facts: VerdictFacts) -> str:
     return f"--n-envs {2 * facts.n_envs} --n-steps-per-env {max(1, facts.n_steps_per_env // 2)}"
 
 
@@ -224,7 +224,7 @@ def _judge_saving(case: _Case) -> Verdict:
     )
 
 
-def _judge_memory(use: float, machine: Mapping[str, float], facts: Facts) -> Verdict:
+def _judge_memory(use: float, machine: Mapping[str, float], facts: VerdictFacts) -> Verdict:
     own = machine.get("machine/memory_bytes_max")
     ours = "" if own is None else f", {own / 1e9:.2g} GB of it this run's"
     return Verdict(
@@ -268,7 +268,7 @@ def _explain_gpu(verdict: Verdict, case: _Case) -> Verdict:
     )
 
 
-def _env_cpu_share(seconds: Mapping[str, float], facts: Facts) -> float | None:
+def _env_cpu_share(seconds: Mapping[str, float], facts: VerdictFacts) -> float | None:
     """CPU time over wall time of the environments, acting included: it is the smaller part here, and where
     cores are short it gets no more of them."""
     if not facts.env_cpu_is_known or seconds["env"] <= 0:
@@ -276,7 +276,7 @@ def _env_cpu_share(seconds: Mapping[str, float], facts: Facts) -> float | None:
     return min(seconds["collect_cpu"] / (seconds["act"] + seconds["env"]), 1.0)
 
 
-def _larger_batch(facts: Facts) -> int | None:
+def _larger_batch(facts: VerdictFacts) -> int | None:
     """The smallest divisor of the rollout from twice the batch on."""
     sizes = range(2 * facts.batch_size, facts.rollout + 1)
     return next((size for size in sizes if facts.rollout % size == 0), None)

@@ -8,25 +8,11 @@ exactly there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
-from mission_gym.clock import PhaseClock
-from mission_gym.data import Block, Phases, Progress, UpdateStats, Weights
+from mission_gym.data import Block, Phases, Progress, UpdateStats
+from mission_gym.learner.contract import Learner
 from mission_gym.rollout.blocks import clear_block
 from mission_gym.rollout.collector import BlockCollector
-
-
-class Learner(Protocol):
-    """PPO and its kin, as the loop sees them."""
-
-    clock: PhaseClock
-    version: int
-    step: int
-    gradient_steps: int
-
-    def update(self, block: Block, stop: Callable[[], bool]) -> UpdateStats | None: ...
-
-    def weights(self) -> Weights: ...
 
 
 def run(

@@ -11,29 +11,18 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import Protocol
 
-from mission_gym.data import Block, Progress, Weights
+from mission_gym.data import Block, Progress
+from mission_gym.learner.contract import Learner
 from mission_gym.pipeline import loop
 from mission_gym.rollout.collector import BlockCollector
 
 _LEAVE_S = 3.0  # what a second Ctrl-C waits for a collector that does not stop
 
 
-class UndoingLearner(loop.Learner, Protocol):
-    """A learner that remembers the weights before its last update, and puts all back; or keeps it: then a
-    stop may leave an update half made, and the next call with the same block makes the rest."""
-
-    keeps_updates: bool
-
-    def undo(self) -> None: ...
-
-    def behind(self) -> Weights | None: ...
-
-
 def run(
     collector: BlockCollector,
-    learner: UndoingLearner,
+    learner: Learner,
     blocks: list[Block],
     total_steps: int,
     stop: Callable[[], bool],

@@ -77,7 +77,7 @@ def model_collect_s(facts: Facts, layout: Layout) -> float:
 
 
 def count_fast(machine: MachineFacts) -> int:
-    """Usable cores that are no efficiency cores, 1 at least."""
+    """Usable cores that are not efficiency cores, 1 at least."""
     return max(1, min(machine.usable_cores, machine.allowed_cores - machine.efficiency_cores))
 
 

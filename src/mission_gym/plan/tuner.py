@@ -47,7 +47,7 @@ LOOK_S = 0.05  # for which steps are timed while the environment is looked at an
 _LEAST_STEPS = 30_000  # of a run, before anything is measured for it
 _SLOWEST_UPDATE_S = 500e-6  # a transition, where nothing was measured yet: to tell that a run is short
 _TRIAL_BLOCK_S = 0.15
-_REHEARSAL_S = 2.0  # of rollouts as short as DQN's, whose first hundreds are no measure
+_REHEARSAL_S = 2.0  # of rollouts as short as DQN's, of which the first hundreds say little
 _REHEARSAL_SHARE = 0.4  # of the time, kept for the real loop of the choice, whose rate is promised
 
 

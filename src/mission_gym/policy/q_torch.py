@@ -1,4 +1,4 @@
-"""The torch form of a network of action values, and the acting wrapper for those that are no plain MLP.
+"""The torch form of a network of action values, and the acting wrapper for those that are not plain MLPs.
 
 The trunk for images and own networks is that of `torch_form`. All but the last hidden layer are shared; the
 last one and the output are a stream, two of them where it is dueling, noisy where that explores.

@@ -1,4 +1,4 @@
-"""The torch form: actor and critic networks, and the acting wrapper for those that are no plain MLP.
+"""The torch form: actor and critic networks, and the acting wrapper for those that are not plain MLPs.
 
 MLP: actor and critic are separate. Images: one convolutional trunk for both. A network of the user's
 own (`--network module:callable`, called with the PolicySpec) maps observations to features [N, D], or

@@ -99,7 +99,7 @@ def usable_cores() -> int:
 
 
 def count_usable(allowed: int, quota: float | None) -> int:
-    """Whole cores of an affinity and a quota; a part of a core is no core to give to a worker."""
+    """Whole cores of an affinity and a quota; a part of a core is not one to give to a worker."""
     return max(1, allowed if quota is None else min(allowed, int(quota)))
 
 

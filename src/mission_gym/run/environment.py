@@ -119,7 +119,7 @@ def count_waiting_groups(num_envs: int) -> int:
 
 
 def choose_acting_rows(num_envs: int, num_groups: int) -> int:
-    """Rows of a group: so many groups at least, equal ones where that is no great loss."""
+    """Rows of a group: so many groups at least, equal ones where that loses little."""
     share = num_envs // num_groups
     fitting = max(rows for rows in range(1, share + 1) if num_envs % rows == 0)
     return fitting if 2 * fitting >= share else share

@@ -71,7 +71,7 @@ def policy_actor(policy: ActingPolicy, spec: EnvSpec) -> Actor:
 
 
 class Evaluator:
-    """Plays a suite, as often as asked, in one vector of environments that is made when it is first needed and
+    """Plays a suite, as often as asked, in one vector of environments that is made when first needed and
     kept: to start workers takes longer than many an evaluation. A context manager."""
 
     def __init__(self, environment: Environment, suite: Suite, num_episodes: int) -> None:

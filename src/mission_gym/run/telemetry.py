@@ -21,8 +21,8 @@ from mission_gym.data import EnvSpec, Phases, Progress, Span
 from mission_gym.learner.contract import Learner
 from mission_gym.monitor.accounting import phase_metrics
 from mission_gym.monitor.gpu import Probe, load_nvml, open_gpu
-from mission_gym.monitor.sampler import Sampler, Use
-from mission_gym.monitor.verdict import Facts, judge
+from mission_gym.monitor.sampler import MachineSampler, Use
+from mission_gym.monitor.verdict import VerdictFacts, judge
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.collector import BlockCollector
 from mission_gym.run.assemble import algorithm_of
@@ -39,14 +39,14 @@ class Telemetry:
     def __init__(self, config: Settled, spec: EnvSpec, collector: BlockCollector, learner: Learner) -> None:
         self.clock = PhaseClock("main")
         self._config, self._spec, self._collector, self._learner = config, spec, collector, learner
-        self.sampler = Sampler(collector.vec.pids, _make_probes(config.compute.device))
+        self.sampler = MachineSampler(collector.vec.pids, _make_probes(config.compute.device))
         self._every = max(1, config.run.timesteps // config.rollout_size // _NUM_TIMELINES)
         self._updates: deque[tuple[int, list[Span]]] = deque(maxlen=_NUM_UPDATES)
         self._row, self._total = Phases(), Phases()
         self._row_at = time.perf_counter()
         self._wall_s = 0.0
         self._use = Use()
-        self._facts: Facts | None = None
+        self._facts: VerdictFacts | None = None
         self._first_gradient_steps = 0
 
     def __enter__(self) -> Self:
@@ -113,7 +113,7 @@ class Telemetry:
         return {"time/machine": use, "time/verdict": verdict and verdict.document()}
 
 
-def make_facts(config: Settled, spec: EnvSpec, learner: Learner) -> Facts:
+def make_facts(config: Settled, spec: EnvSpec, learner: Learner) -> VerdictFacts:
     """What the verdict must know of a run beside its times."""
     algo, vector, compute, evaluation = config.algorithm, config.vector, config.compute, config.evaluation
     weights = {name: array for name, array in learner.weights().arrays.items() if name.endswith("weight")}
@@ -121,7 +121,7 @@ def make_facts(config: Settled, spec: EnvSpec, learner: Learner) -> Facts:
     algorithm, backend = algorithm_of(config), load_backend(vector.vector)
     rows = _MATMUL_ROWS[compute.device]
     is_mlp = algorithm.layout(config, spec).is_mlp
-    return Facts(
+    return VerdictFacts(
         backend=backend,
         num_workers=vector.num_workers,
         n_envs=vector.n_envs,

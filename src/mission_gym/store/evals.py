@@ -29,7 +29,7 @@ def read_evals(run: RunDir) -> list[dict[str, Any]]:
     for path in sorted(run.eval.glob("step_*.json")):
         try:
             result = read_json(path)
-        except RunStateError:  # a damaged evaluation is no evaluation; it must not cost the run
+        except RunStateError:  # a damaged evaluation does not count; it must not cost the run
             continue
         if isinstance(result, dict) and {"step", "suite"} <= result.keys():
             found.append(result)

@@ -113,7 +113,7 @@ def _parse_step(step_text: str, text: str) -> Step:
         return "last"
     if step_text.isascii() and step_text.isdigit():
         return int(step_text)
-    raise RunStateError(f"{step_text!r} in {text!r} is no checkpoint; use @STEP, @best or @last")
+    raise RunStateError(f"{step_text!r} in {text!r} is not a checkpoint; use @STEP, @best or @last")
 
 
 def _shorten(names: list[str]) -> str:

@@ -1,7 +1,7 @@
 """Our vector behind Gymnasium's interface: equal to `gymnasium.vector.SyncVectorEnv` bit for bit.
 
 Same-step leaves auto-reset to the vector. Next-step and disabled turn it off and reset rows by name.
-Every call returns fresh arrays. Parts of an observation that are no array (Text, Sequence, Graph, OneOf,
+Every call returns fresh arrays. Parts of an observation that are not arrays (Text, Sequence, Graph, OneOf,
 spaces of the user's) are given as a tuple with one entry for each row.
 """
 

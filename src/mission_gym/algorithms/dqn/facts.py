@@ -10,7 +10,7 @@ from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec, Fact
 from mission_gym.learner.contract import Learner
 from mission_gym.learner.noise import make_noise_block
-from mission_gym.learner.replay import Layout
+from mission_gym.learner.replay import ReplayLayout
 from mission_gym.policy import PolicySpec, QSpec
 
 _ENOUGH_TRANSITIONS = 2048  # in the replay, before updates are timed
@@ -61,10 +61,10 @@ def has_twin(config: Config, threads: int) -> bool:
     return _section(config).exploration != "noisy" and (threads == 1 or config.compute.kernel == "compiled")
 
 
-def replay_layout(config: Config, spec: EnvSpec) -> Layout:
+def replay_layout(config: Config, spec: EnvSpec) -> ReplayLayout:
     """The replay that the config asks for in this environment."""
     dqn = _section(config)
-    return Layout(
+    return ReplayLayout(
         leaves=spec.leaves,
         mask_size=spec.mask_size,
         num_envs=config.num_envs,
@@ -72,7 +72,7 @@ def replay_layout(config: Config, spec: EnvSpec) -> Layout:
         n_step=dqn.n_step,
         gamma=dqn.gamma,
         frame_stack=dqn.frame_stack,
-        episode_steps=spec.max_episode_steps or Layout._field_defaults["episode_steps"],
+        episode_steps=spec.max_episode_steps or ReplayLayout._field_defaults["episode_steps"],
     )
 
 

@@ -28,7 +28,7 @@ from mission_gym.clock import PhaseClock
 from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError
 from mission_gym.learner.blocks import check_finite, prime_encoder, strip
-from mission_gym.learner.replay import Layout, Replay
+from mission_gym.learner.replay import Replay, ReplayLayout
 from mission_gym.learner.schedule import Schedule, schedule_of
 from mission_gym.policy import Encoder, PolicySpec
 from mission_gym.policy.choosing import EPSILON
@@ -53,7 +53,7 @@ class DqnLearner:
         kernel: QKernel,
         spec: PolicySpec,
         section: SettledDqn,
-        layout: Layout,
+        layout: ReplayLayout,
         *,
         total_steps: int,
         seed: int,

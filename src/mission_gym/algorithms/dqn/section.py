@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.rules import Facts, Unused
+from mission_gym.config.rules import RunFacts, Unused
 from mission_gym.config.schema import AlgorithmSection, Config, SettledAlgorithm
 from mission_gym.config.types import NONE, Number, Whole
 
@@ -15,20 +15,20 @@ _NOISY = "--exploration noisy has no epsilon; remove one"
 _UNIFORM = "transitions are drawn uniformly; give --prioritized or remove it"
 
 
-def _of(facts: Facts) -> DqnSection:
+def _of(facts: RunFacts) -> DqnSection:
     assert isinstance(facts.config.algorithm, DqnSection)
     return facts.config.algorithm
 
 
-def _is_noisy(facts: Facts) -> bool:
+def _is_noisy(facts: RunFacts) -> bool:
     return _of(facts).exploration == "noisy"
 
 
-def _draws_uniformly(facts: Facts) -> bool:
+def _draws_uniformly(facts: RunFacts) -> bool:
     return not _of(facts).prioritized
 
 
-def _always(facts: Facts) -> bool:
+def _always(facts: RunFacts) -> bool:
     return True
 
 

@@ -1,6 +1,7 @@
 """PPO: `section` (its values), `loss` (the equations to read and edit), `learner` (what an update does),
 `kernel` (the contract of what touches the network), `torch_kernel` and its twin `compiled_kernel` with
-`passes`, `heads`, `compiled_loss` and `network`, `facts` (for the plan), `build` (learner and proof)."""
+`compiled_steps`, `compiled_loss`, `heads`, `passes` and `network`, `facts` (for the plan), `build` (learner
+and proof)."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from mission_gym.algorithms.ppo.compiled_steps import evaluate, learn
 from mission_gym.algorithms.ppo.kernel import (
     NUM_STATS,
     EpochStats,
@@ -29,7 +30,6 @@ from mission_gym.algorithms.ppo.network import (
     make_scratch,
     make_shape,
 )
-from mission_gym.algorithms.ppo.passes import evaluate, learn
 from mission_gym.data import ActionSpec, Array, LeafSpec
 from mission_gym.learner.proof import Evidence
 from mission_gym.policy import Encoded, PolicySpec

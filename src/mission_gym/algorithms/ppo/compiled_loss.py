@@ -13,6 +13,7 @@ from mission_gym.compiled import kernel
 from mission_gym.data import Array
 from mission_gym.learner.loops import Real
 
+ADVANTAGE_FLOOR = 1e-5  # as in `loss`
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
@@ -47,7 +48,7 @@ def clip_surrogate(
                 slope[i] = 0.0
         loss -= weighted * taken
         kl += weight[i] * (error - log_ratio)
-        # A comparison that is true for NaN, too: a ratio that is none must not go unseen.
+        # A comparison that is true for NaN, too: a ratio that is not one must not go unseen.
         if not abs(error) <= worst:
             worst = abs(error)
     return loss, kl, clipped, worst

@@ -19,7 +19,13 @@ from mission_gym.learner import loops
 from mission_gym.learner.loops import ACTIVATIONS
 from mission_gym.policy import PolicySpec
 
-_SOURCES = ("passes", "heads", "compiled_loss", "network")  # of what is compiled, with the loops
+_SOURCES = (
+    "compiled_steps",
+    "passes",
+    "heads",
+    "compiled_loss",
+    "network",
+)  # of what is compiled, with the loops
 _FILES = [*(Path(__file__).with_name(f"{name}.py") for name in _SOURCES), Path(loops.__file__)]
 _MARK = np.dtype([(name_sources(_FILES), "i1")])
 

@@ -65,7 +65,7 @@ def _find_problems(num_sites: int, num_stations: int, num_demand: int, instance:
     sizes = {"num_sites": (num_sites, 2), "num_stations": (num_stations, 1), "num_demand": (num_demand, 2)}
     for name, (size, least) in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < least:
-            found.append(f"{name}={size!r} is no whole number of at least {least}; correct it [{name}]")
+            found.append(f"{name}={size!r} is not a whole number of at least {least}; correct it [{name}]")
     if not found and num_stations > num_sites:
         found.append(
             f"num_stations={num_stations} is above num_sites={num_sites}; a site takes one station: place "

@@ -42,7 +42,7 @@ def goal_distance(game: Record, unit: Record) -> float:
 def potential(world: World, state: State, i: int) -> float:
     """Minus the metres that all attackers together are short of the zone's edge.
 
-    Disabled units count where they stand, so that losing one is no jump.
+    Disabled units count where they stand, so that losing one does not make the reward jump.
     """
     rules = world.rules[0]
     total = 0.0
