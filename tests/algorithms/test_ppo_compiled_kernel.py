@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mission_gym.algorithms.ppo.compiled_kernel import CompiledKernel
-from mission_gym.algorithms.ppo.kernel import Samples, StepSettings
+from mission_gym.algorithms.ppo.kernel import Samples
+from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.data import ActionSpec, LeafSpec
 from mission_gym.learner.loops import activate_tanh

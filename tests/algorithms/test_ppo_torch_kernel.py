@@ -11,7 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mission_gym.algorithms.ppo.kernel import Samples, StepSettings
+from mission_gym.algorithms.ppo.kernel import Samples
+from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.data import ActionSpec, Array, LeafSpec, Weights
 from mission_gym.policy import Encoded, Encoder, PolicySpec

@@ -11,7 +11,8 @@ import torch
 
 from mission_gym.algorithms.dqn import torch_kernel as dqn_kernel
 from mission_gym.algorithms.ppo import torch_kernel as ppo_kernel
-from mission_gym.algorithms.ppo.loss import Coefficients, Losses, Minibatch, compute_losses
+from mission_gym.algorithms.ppo.loss import Losses, Minibatch, compute_losses
+from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError
 from mission_gym.run import assemble
@@ -34,13 +35,13 @@ def forget_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assemble, "_proofs", {})
 
 
-def clip_values(batch: Minibatch, coefficients: Coefficients) -> Losses:
+def clip_values(batch: Minibatch, settings: StepSettings) -> Losses:
     """PPO's loss with a clipped value loss, as a researcher would write it."""
-    losses = compute_losses(batch, coefficients)
+    losses = compute_losses(batch, settings)
     near = batch.old_value + (batch.value - batch.old_value).clamp(-0.2, 0.2)
     worse = torch.maximum((batch.value - batch.returns).square(), (near - batch.returns).square())
     value = (worse * batch.weight).sum()
-    total = losses.total + coefficients.vf_coef * (value - losses.value)
+    total = losses.total + settings.vf_coef * (value - losses.value)
     return losses._replace(value=value, total=total)
 
 

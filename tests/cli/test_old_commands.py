@@ -38,7 +38,7 @@ LINES = {
 @pytest.mark.parametrize("line", LINES)
 def test_the_line_means_what_it_says(line):
     config = finish(read_training(shlex.split(line)))[0].config
-    vector, ppo, total = config.vector, config.ppo, config.run.timesteps
+    vector, ppo, total = config.vector, config.algorithm, config.run.timesteps
     found = (vector.n_envs, ppo.n_steps_per_env, ppo.batch_size, ppo.n_epochs, vector.vector)
     expected = LINES[line]
     assert config.env.env_id == CAPTURE_ID

@@ -210,10 +210,11 @@ class RunSection(Section):
 class AlgorithmSection(Section):
     """What every algorithm's section has, and what the rules ask of it. The rest of it is its own."""
 
-    n_steps_per_env: Whole
-    batch_size: FromOneOrAuto
-    gamma: Number
-    learning_rate: Number
+    if TYPE_CHECKING:  # each section declares them in their places, with its own defaults
+        n_steps_per_env: int
+        batch_size: int | Literal["auto"]
+        gamma: float
+        learning_rate: float
 
     FALLING: ClassVar[tuple[str, ...]] = ("learning_rate",)  # fields that may fall to their `_final`
     COSTS: ClassVar[frozenset[str]] = frozenset()  # what the cost of a step of training depends on
@@ -235,7 +236,8 @@ class AlgorithmSection(Section):
 class SettledAlgorithm(AlgorithmSection):
     """The section of an algorithm in a settled config."""
 
-    batch_size: Whole
+    if TYPE_CHECKING:
+        batch_size: int
 
 
 class Config(Section):

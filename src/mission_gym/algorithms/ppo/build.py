@@ -7,7 +7,7 @@ import numpy as np
 from mission_gym.algorithms.ppo.compiled_kernel import CompiledKernel
 from mission_gym.algorithms.ppo.facts import layout
 from mission_gym.algorithms.ppo.kernel import Kernel, Samples
-from mission_gym.algorithms.ppo.learner import PpoLearner, settings_at
+from mission_gym.algorithms.ppo.learner import PpoLearner
 from mission_gym.algorithms.ppo.section import own_section
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.config.schema import Settled
@@ -59,7 +59,7 @@ def prove(config: Settled, spec: EnvSpec) -> str:
     num_flat = Encoder(policy.leaves, normalize=False).num_flat
     twin = CompiledKernel(policy, num_flat, arrays, config.compute.threads)
     samples = _make_samples(policy, num_flat, spec.mask_size, reference, rng)
-    settings = settings_at(own_section(config), 0, config.run.timesteps)
+    settings = own_section(config).step_settings(0, config.run.timesteps)
     expected = reference.differentiate(samples, settings)
     return find_disagreement(twin.differentiate(samples, settings), expected)
 

@@ -18,7 +18,6 @@ from mission_gym.algorithms.ppo.kernel import (
     NUM_STATS,
     EpochStats,
     Samples,
-    StepSettings,
     make_evidence,
     mean_stats,
 )
@@ -30,6 +29,7 @@ from mission_gym.algorithms.ppo.network import (
     make_scratch,
     make_shape,
 )
+from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.data import ActionSpec, Array, LeafSpec
 from mission_gym.learner.proof import Evidence
 from mission_gym.policy import Encoded, PolicySpec

@@ -31,10 +31,10 @@ from mission_gym.algorithms.ppo.kernel import (
     POLICY_LOSS,
     RATIO_ERROR,
     VALUE_LOSS,
-    StepSettings,
 )
 from mission_gym.algorithms.ppo.network import Batch, Scratch, Shape
 from mission_gym.algorithms.ppo.passes import backward, forward
+from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.compiled import atomic_add, atomic_read, kernel, matrix_entry, matrix_kernel, yield_core
 from mission_gym.data import Array
 from mission_gym.learner.loops import step_adam

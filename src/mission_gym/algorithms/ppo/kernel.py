@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.data import Array
 from mission_gym.learner.proof import Evidence
 from mission_gym.policy import Encoded
@@ -31,17 +32,6 @@ class Samples:
     value: Array  # float32 [N], of the critic before this update
     weight: Array | None  # float32 [N], 0 for transitions that are not valid; None: all are
     importance: Array | None = None  # float32 [N], multiplies the surrogate; None: all are 1
-
-
-class StepSettings(NamedTuple):
-    """The numbers of one gradient step; schedules are already evaluated. Compiled code takes it as it is."""
-
-    learning_rate: float
-    clip_range: float
-    ent_coef: float
-    vf_coef: float
-    max_grad_norm: float
-    normalize_advantage: bool
 
 
 class EpochStats(NamedTuple):

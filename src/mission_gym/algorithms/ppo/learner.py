@@ -12,14 +12,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mission_gym.algorithms.ppo.kernel import EpochStats, Kernel, Samples, StepSettings
-from mission_gym.algorithms.ppo.section import SettledPpo
+from mission_gym.algorithms.ppo.kernel import EpochStats, Kernel, Samples
+from mission_gym.algorithms.ppo.section import SettledPpo, StepSettings
 from mission_gym.clock import PhaseClock
 from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError
 from mission_gym.learner.advantages import ReturnScale, compute_gae, compute_importance
 from mission_gym.learner.blocks import check_finite, prime_encoder, strip
-from mission_gym.learner.schedule import schedule_of
 from mission_gym.policy import Encoder, PolicySpec
 from mission_gym.streams import generator
 
@@ -106,7 +105,7 @@ class PpoLearner:
 
     def step_settings(self) -> StepSettings:
         """The numbers of the gradient steps at this step of the run."""
-        return settings_at(self.section, self.step, self._total_steps)
+        return self.section.step_settings(self.step, self._total_steps)
 
     def undo(self) -> None:
         """Put everything back to the state before the last update."""
@@ -211,17 +210,6 @@ class PpoLearner:
         if self.return_scale is not None:
             self.return_scale.load(arrays)
         self.version, self.step, self.gradient_steps, *self.recent = (int(x) for x in arrays["counters"])
-
-
-def settings_at(section: SettledPpo, step: int, total_steps: int) -> StepSettings:
-    """The numbers of a gradient step at a step of the run."""
-    now = {name: schedule_of(section, name, total_steps).at(step) for name in section.FALLING}
-    return StepSettings(
-        **now,
-        vf_coef=section.vf_coef,
-        max_grad_norm=section.max_grad_norm,
-        normalize_advantage=section.normalize_advantage,
-    )
 
 
 def _name_cause(samples: Samples, values: Array, stats: EpochStats, update: int) -> str:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mission_gym.algorithms.ppo.section import StepSettings
+
 ADVANTAGE_FLOOR = 1e-5  # under the deviation: equal advantages carry no signal to amplify
 
 
@@ -26,14 +28,6 @@ class Minibatch(NamedTuple):
     returns: Tensor  # G, what the value is fitted to
     advantage: Tensor  # A, normalised over the minibatch, times the importance of older policies' rows
     weight: Tensor  # sums to 1; 0 for transitions that are not valid
-
-
-class Coefficients(NamedTuple):
-    """The numbers of one gradient step, tensors without axes: a captured step reads them anew."""
-
-    clip_range: Tensor
-    vf_coef: Tensor
-    ent_coef: Tensor
 
 
 class Losses(NamedTuple):
@@ -55,9 +49,9 @@ def normalize_advantages(advantage: Tensor, weight: Tensor) -> Tensor:
     return centered / deviation.clamp_min(ADVANTAGE_FLOOR)
 
 
-def compute_losses(batch: Minibatch, coefficients: Coefficients) -> Losses:
+def compute_losses(batch: Minibatch, settings: StepSettings) -> Losses:
     """L = L_policy + vf_coef L_value - ent_coef H."""
-    clip_range, vf_coef, ent_coef = coefficients
+    clip_range = settings.clip_range
 
     # L_policy = -E[min(r A, clip(r, 1 - c, 1 + c) A)],  r = pi / pi_old
     log_ratio = batch.log_prob - batch.old_log_prob
@@ -72,7 +66,7 @@ def compute_losses(batch: Minibatch, coefficients: Coefficients) -> Losses:
     # H = E[entropy of pi]
     entropy = (batch.entropy * batch.weight).sum()
 
-    total = policy + vf_coef * value - ent_coef * entropy
+    total = policy + settings.vf_coef * value - settings.ent_coef * entropy
     with torch.no_grad():
         error = ratio - 1.0
         return Losses(

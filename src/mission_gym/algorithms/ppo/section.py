@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import Field
 
@@ -11,6 +11,7 @@ from mission_gym.config.rules import rollout_text
 from mission_gym.config.schema import AlgorithmSection, Config, SettledAlgorithm
 from mission_gym.config.sizes import nearest_divisors, pick_batch_size
 from mission_gym.config.types import NONE, FromOneOrAuto, Number, Whole
+from mission_gym.learner.schedule import schedule_of
 
 
 class PpoSection(AlgorithmSection):
@@ -71,10 +72,30 @@ class PpoSection(AlgorithmSection):
         return resolved.with_values({path: fitting}, f"{source}, adapted")
 
 
+class StepSettings(NamedTuple):
+    """The values that a gradient step needs, by the names of their fields; schedules are evaluated.
+
+    Compiled code takes it as it is. The loss gets tensors without axes, which a captured step reads anew.
+    """
+
+    learning_rate: float
+    clip_range: float
+    ent_coef: float
+    vf_coef: float
+    max_grad_norm: float
+    normalize_advantage: bool
+
+
 class SettledPpo(PpoSection, SettledAlgorithm):
     """The same, settled."""
 
     batch_size: Whole
+
+    def step_settings(self, step: int, total_steps: int) -> StepSettings:
+        """The values of a gradient step at a step of the run."""
+        falling = {name: schedule_of(self, name, total_steps).at(step) for name in self.FALLING}
+        given = {name: getattr(self, name) for name in StepSettings._fields}
+        return StepSettings(**given | falling)
 
 
 PpoSection.SETTLED = SettledPpo

@@ -8,6 +8,7 @@ none.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,17 +20,16 @@ from mission_gym.algorithms.ppo.kernel import (
     NUM_STATS,
     EpochStats,
     Samples,
-    StepSettings,
     make_evidence,
     mean_stats,
 )
 from mission_gym.algorithms.ppo.loss import (
-    Coefficients,
     Losses,
     Minibatch,
     compute_losses,
     normalize_advantages,
 )
+from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.data import ActionSpec, Array
 from mission_gym.learner.adam import FlatAdam
 from mission_gym.learner.capture import Captured, Recorder, record_cuda
@@ -107,8 +107,10 @@ class TorchKernel:
         self._flat, self._columns = Resident(self.device), Resident(self.device)
         self._images = [Resident(self.device) for leaf in spec.leaves if leaf.kind == "image"]
         self._loaded: Encoded | None = None
-        self._numbers = torch.zeros(5, device=self.device)  # learning rate, norm limit, coefficients
-        self._rate: float | Tensor = 0.0
+        # The values of a gradient step, as tensors that a captured one reads anew.
+        self._numbers = torch.zeros(len(StepSettings._fields), device=self.device)
+        self._settings = StepSettings(*cast(Any, self._numbers.unbind()))
+        self._rate: float = 0.0
         self._captured: tuple[tuple[int, ...], Captured] | None = None
 
     def evaluate(self, inputs: Encoded, action: Array, mask: Array | None) -> tuple[Array, Array]:
@@ -162,7 +164,7 @@ class TorchKernel:
 
     def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> EpochStats | None:
         flat, columns, index = self._gather(order, settings)
-        self._rate = settings.learning_rate if self.record is None else self._numbers[0]
+        self._rate = settings.learning_rate if self.record is None else self._settings.learning_rate
         step = self._make_step((flat[0], columns[0], index[0]))
         table = torch.empty(len(order), NUM_STATS, device=self.device)
         for row, *minibatch in zip(table, flat, columns, index, strict=True):
@@ -195,17 +197,7 @@ class TorchKernel:
         if settings.normalize_advantage:
             advantage.copy_(normalize_advantages(advantage, weight))
         advantage *= importance
-        self._numbers.copy_(
-            torch.tensor(
-                [
-                    settings.learning_rate,
-                    settings.max_grad_norm,
-                    settings.clip_range,
-                    settings.vf_coef,
-                    settings.ent_coef,
-                ]
-            )
-        )
+        self._numbers.copy_(torch.tensor(settings, dtype=torch.float32))
         return flat, columns, index
 
     def _column(self, columns: Tensor, name: str) -> Tensor:
@@ -226,7 +218,7 @@ class TorchKernel:
     def _step(self, flat: Tensor, columns: Tensor, index: Tensor) -> Tensor:
         """One gradient step, without leaving the device; returns a row of the table."""
         losses = self._backward(flat, columns, index)
-        norm = self.adam.clip(self._numbers[1])
+        norm = self.adam.clip(self._settings.max_grad_norm)
         self.adam.step(self._rate)
         return _stack(losses, norm)
 
@@ -250,7 +242,7 @@ class TorchKernel:
                 for name in ("old_log_prob", "old_value", "returns", "advantage", "weight")
             },
         )
-        losses = compute_losses(batch, Coefficients(*self._numbers[2:].unbind()))
+        losses = compute_losses(batch, self._settings)
         self.adam.grad.zero_()
         losses.total.backward()  # type: ignore[no-untyped-call]
         return losses
