@@ -51,7 +51,7 @@ class Parts:
 def parts(env: str = "CartPole-v1", **flags: Any) -> Iterator[Parts]:
     resolved, _ = finish(resolve(env, SMALL | {"vector": "serial"} | flags))
     environment = open_environment(resolved.config, {})
-    config = settle(resolved, environment.spec).config
+    config = settle(resolved, environment.spec)[0].settled
     seeds = training_seeds(config.run.seed, {"episode_offset": 0})
     vec, collector, blocks = make_collector(config, environment, seeds)
     with vec, one_blas_thread():

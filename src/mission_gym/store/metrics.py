@@ -1,7 +1,7 @@
 """The numbers in every run's metrics stream: name, unit, what each means, what a bad value says.
 
 The one place for these texts, with `metrics` of each algorithm; documentation is generated from them.
-environment or the run decides the rest.
+A name may end in `*`, where the environment or the run decides the rest.
 """
 
 from __future__ import annotations
