@@ -46,6 +46,7 @@ RUN_LEAST_S = 1.5  # below this there is no time to learn anything
 LOOK_S = 0.05  # for which steps are timed while the environment is looked at anyway
 _LEAST_STEPS = 30_000  # of a run, before anything is measured for it
 _SLOWEST_UPDATE_S = 500e-6  # a transition, where nothing was measured yet: to tell that a run is short
+_PATIENCE_S = 20.0  # for processes to start on a busy machine; one that hangs costs so much, once
 _TRIAL_BLOCK_S = 0.15
 _REHEARSAL_S = 2.0  # of rollouts as short as DQN's, of which the first hundreds say little
 _REHEARSAL_SHARE = 0.4  # of the time, kept for the real loop of the choice, whose rate is promised
@@ -188,7 +189,7 @@ class _Tuner:
                 self._spec,
                 self._machine.usable_cores,
                 min(max(self._budget_s / 20, 0.1), 0.5),
-                timeout_s=max(2.0, 0.6 * self._budget_s),
+                timeout_s=max(_PATIENCE_S, 0.6 * self._budget_s),
             )
             if env.waits and wishes.open_workers:
                 waiting = (each for each in self._environment.rivals if each.for_waiting)
