@@ -29,4 +29,12 @@ def make_workers(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, 
     return WorkersVec(source.factory, spec, num_envs, seed_of, **how)
 
 
-BACKEND = Backend("workers", look_in_child, make_workers, user_code="child", processes=None, acts_itself=True)
+BACKEND = Backend(
+    "workers",
+    look_in_child,
+    make_workers,
+    "in several others",
+    user_code="child",
+    processes=None,
+    acts_itself=True,
+)

@@ -27,11 +27,6 @@ def layout(config: Config, spec: EnvSpec) -> PolicySpec:
     return PolicySpec.of(config.policy, spec)
 
 
-def refuse(resolved: Resolved, spec: EnvSpec) -> list[str]:
-    """Nothing: every space that a policy has, it learns."""
-    return []
-
-
 def has_twin(config: Config, threads: int) -> bool:
     return True
 
