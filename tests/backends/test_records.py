@@ -13,6 +13,7 @@ from mission_gym.backends import workers as workers_module
 from mission_gym.backends.record import Source
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.errors import UsageError, WorkerDied
+from mission_gym.run.config import schema
 from mission_gym.vector.crew import Limits
 
 
@@ -46,8 +47,15 @@ def test_what_is_chosen_where_nothing_was_asked_for() -> None:
 
 
 def test_workers_are_named_where_their_number_may_be_chosen() -> None:
-    named = {name: load_backend(name).name_workers(3) for name in BACKENDS}
-    assert named == {"serial": "", "workers": "3 workers", "threads": "", "batched": ""}
+    for record in map(load_backend, BACKENDS):
+        assert record.name_workers(3) == ("3 workers" if record.chooses_workers else "")
+        assert record.count_processes(3) == (3 if record.chooses_workers else record.processes)
+    assert load_backend("workers").chooses_workers
+
+
+def test_the_flag_says_what_every_record_says_of_itself() -> None:
+    (field,) = [field for field in schema().fields if field.path == "vector.vector"]
+    assert all(f"{name} {load_backend(name).text}" in field.description for name in BACKENDS)
 
 
 @pytest.mark.parametrize("name", ["workers", "threads"])

@@ -128,6 +128,18 @@ def test_values_that_exclude_each_other_are_refused() -> None:
             settled(device="cuda")
 
 
+def test_what_an_algorithm_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved = resolve("CartPole-v1", SMALL | {"kernel": "compiled"})
+    spec = open_environment(resolved.config, {}).spec
+    plain = replace(ALGORITHM, has_twin=lambda config, threads: False, has_bf16=False)
+    monkeypatch.setattr(assemble, "load_algorithm", lambda name: plain)
+    with pytest.raises(ConfigError, match="kernel=compiled is not possible: ppo has none for this config"):
+        settle(resolved, spec)
+    resolved = resolve("CartPole-v1", SMALL | {"precision": "bf16"})
+    with pytest.raises(ConfigError, match="precision=bf16 is not possible: ppo learns in float32 alone"):
+        settle(resolved, spec)
+
+
 def test_a_bf16_run_is_exact_and_begins_each_update_with_ratio_one(tmp_path: Path) -> None:
     def begin(folder: str) -> Any:
         flags = SMALL | {"runs_dir": str(tmp_path / folder), "precision": "bf16"}

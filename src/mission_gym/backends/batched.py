@@ -32,4 +32,12 @@ def _make_vector(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, 
     return BatchedVec(find_factory(source)(num_envs), spec, seed_of, **options)
 
 
-BACKEND = Backend("batched", _look, _make_vector, user_code="here", own_vector_form=True, cpu_is_known=False)
+BACKEND = Backend(
+    "batched",
+    _look,
+    _make_vector,
+    "takes a vector environment",
+    user_code="here",
+    own_vector_form=True,
+    cpu_is_known=False,
+)

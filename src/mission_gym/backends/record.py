@@ -92,6 +92,7 @@ def make_blocks(collector: Collector, asked: CollectRequest) -> list[Block]:
 class Backend:
     """One way to step environments.
 
+    text: where they are stepped, for the flag's description, which begins it with the name.
     user_code: the process in which environments run: the learner's (`here`) or another (`child`).
     processes: that it takes beside the learner's; None: as many as `num_workers` says.
     for_waiting: its rows wait side by side, and take turns at what they compute.
@@ -104,6 +105,7 @@ class Backend:
     name: str
     look: Look
     make_vector: MakeVector
+    text: str
     user_code: Literal["here", "child"]
     processes: int | None = 0
     for_waiting: bool = False

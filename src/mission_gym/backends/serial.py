@@ -21,4 +21,4 @@ def _make_vector(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, 
     )
 
 
-BACKEND = Backend("serial", _look, _make_vector, user_code="here")
+BACKEND = Backend("serial", _look, _make_vector, "steps in this process", user_code="here")

@@ -11,6 +11,7 @@ BACKEND = Backend(
     "threads",
     look_in_child,
     partial(make_workers, threads=True),
+    "in one other (for environments that wait)",
     user_code="child",
     processes=1,
     for_waiting=True,

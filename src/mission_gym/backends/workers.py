@@ -66,6 +66,7 @@ BACKEND = Backend(
     "workers",
     look_in_child,
     make_workers,
+    "in several others",
     user_code="child",
     processes=None,
     acts_itself=True,

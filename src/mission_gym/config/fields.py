@@ -1,13 +1,13 @@
 """The whole schema: the sections of every run, and what the product's tables add to it.
 
-In: sections of algorithms by name, names of backends. Out: every field with its path, for flags, files and
-documentation.
+In: sections of algorithms and texts of backends, by name. Out: every field with its path, for flags, files
+and documentation.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, Union, cast, get_args, get_origin
@@ -39,7 +39,7 @@ class Schema:
     """The whole schema: the sections above, and what the tables of the product add to it."""
 
     algorithms: Mapping[str, type[AlgorithmSection]]  # the first is the default
-    backends: Sequence[str]
+    backends: Mapping[str, str]  # each with what it does, in words that follow its name
 
     @cached_property
     def sections(self) -> dict[str, type[Section]]:
@@ -102,12 +102,15 @@ def _describe_fields(schema: Schema) -> Iterator[FieldInfo]:
         for name, field in holder.model_fields.items():
             choice = next((item for item in field.metadata if isinstance(item, OneOf)), None)
             names = schema.names(choice) if choice else ()
+            description = field.description or ""
+            if description.endswith(":"):  # the table says the rest
+                description += f" {', '.join(f'{name} {text}' for name, text in schema.backends.items())}."
             yield FieldInfo(
                 f"{section}.{name}",
                 name,
                 "|".join(names) or _type_text(field.annotation),
                 field.default,
-                field.description or "",
+                description,
                 tuple(alias for alias, target in _ALIASES.items() if target == name),
                 names,
             )

@@ -142,7 +142,7 @@ _UNUSED = (
     Unused(
         "vector.num_workers",
         lambda facts: not facts.backend.runs_here and not facts.backend.chooses_workers,
-        "threads run in one process; remove it",
+        "this backend runs in one process; remove it",
     ),
     Unused(
         "vector.env_timeout",

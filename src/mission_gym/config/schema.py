@@ -90,11 +90,7 @@ class EnvSection(Section):
 class VectorSection(Section):
     """How environments are stepped."""
 
-    vector: Annotated[str, OneOf("backends", "auto")] = Field(
-        "auto",
-        description="Backend: serial steps in this process, workers in several others, threads in one other"
-        " (for environments that wait), batched takes a vector environment.",
-    )
+    vector: Annotated[str, OneOf("backends", "auto")] = Field("auto", description="Backend:")
     blocks: Literal["all", "first_ready"] = Field(
         "all",
         description="What a rollout is made of: all, one segment of every environment, or first_ready, those"

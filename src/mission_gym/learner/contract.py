@@ -67,36 +67,41 @@ class Learner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """The record of an algorithm. Torch is loaded by those functions alone that make learners."""
+    """The record of an algorithm. Torch is loaded by those functions alone that make learners.
+
+    What has a default is true of an algorithm that has a torch kernel alone, learns in float32 and keeps
+    nothing but its network.
+    """
 
     name: str
     section: type[AlgorithmSection]
     metrics: tuple[Metric, ...]  # its own rows of the metrics stream
-
-    # What it is made of.
     layout: Callable[[Config, EnvSpec], PolicySpec]  # the policy that the config asks for
     make_learner: Callable[[Settled, EnvSpec], Learner]  # fresh weights, drawn from the run's seed
-    refuse: Callable[[Resolved, EnvSpec], list[str]]  # a problem for each thing that it can't do here
-    has_twin: Callable[[Config, int], bool]  # whether the compiled kernel may learn with so many threads
-    prove: Callable[[Settled, EnvSpec], str]  # why the compiled kernel is left out, empty if it agrees
-    twin_has_threads: bool  # whether the compiled kernel shares its work among threads
-    has_bf16: bool  # whether the torch kernel learns in that precision, too
 
     # Facts for the plan.
-    held_bytes: Callable[[Config, EnvSpec], int]  # what it keeps beside blocks, network and optimizer
-    explain_held: Callable[[Config, EnvSpec, int], str]  # why that does not fit in so many bytes
     trace_decay: Callable[[Config], float]  # of a step's credit; a segment must see its horizon, 0: one step
-    fixed_batch: Callable[[Resolved], int | None]  # a batch size that rollouts must be a multiple of
     refuse_lag: Callable[[Settled], str]  # why a rollout of older weights would harm, empty if it does not
-    overlaps_on_cores: bool  # collects beside updates where workers leave a core: its rollouts are short
     describe: Callable[[Settled, EnvSpec], list[Fact]]  # its rows of the printed plan
-    holds: str  # what memory it takes, in words
     measure_update_s: Callable[[Learner, Settled, EnvSpec], float]  # seconds of learning a transition
-    prepare_rehearsal: Callable[[Learner], None]  # make a learner learn from its first block on
-    flops_per_parameter: Callable[[Settled], float]  # of one row of a gradient step
-    num_epochs: Callable[[Settled], int]
+    num_epochs: Callable[[Settled], int] = lambda config: 1
+    # Of one row of a gradient step: two for each product of the pass forward, four for the one backward.
+    flops_per_parameter: Callable[[Settled], float] = lambda config: 6.0
+    fixed_batch: Callable[[Resolved], int | None] = lambda resolved: None  # rollouts must be a multiple of it
+    held_bytes: Callable[[Config, EnvSpec], int] = lambda config, spec: 0  # beside blocks, network, optimizer
+    explain_held: Callable[[Config, EnvSpec, int], str] = lambda config, spec, free_bytes: ""  # its misfit
+    holds: str = "blocks"  # what memory it takes, in words
+    overlaps_on_cores: bool = False  # beside updates where workers leave a core: its rollouts are short
+    prepare_rehearsal: Callable[[Learner], None] = lambda learner: None  # learn from the first block on
+
+    # The compiled kernel.
+    has_twin: Callable[[Config, int], bool] = lambda config, threads: False  # it may learn with the threads
+    prove: Callable[[Settled, EnvSpec], str] = lambda config, spec: ""  # why it is left out, empty: it agrees
+    twin_has_threads: bool = False  # whether it shares its work among threads
+    compiled: str = ""  # module with `compile_kernels` and `is_compiling`, to be called beside other work
+    has_bf16: bool = False  # whether the torch kernel learns in that precision, too
 
     # What it means for the user.
-    sampled_play_is_worse: bool  # by design: exploring is not part of what was learned
-    notes_on_branch: Callable[[Settled], list[str]]
-    compiled: str = ""  # module with `compile_kernels` and `is_compiling`, to be called beside other work
+    refuse: Callable[[Resolved, EnvSpec], list[str]] = lambda resolved, spec: []  # what it can't do here
+    sampled_play_is_worse: bool = False  # by design: exploring is not part of what was learned
+    notes_on_branch: Callable[[Settled], list[str]] = lambda config: []

@@ -71,7 +71,7 @@ def model_collect_s(facts: Facts, layout: Layout) -> float:
     block_s = num_steps * turn_s
     if num_workers > 1:  # the slowest of the workers ends the block
         block_s *= 1.0 + env.spread * sqrt(2.0 * log(num_workers) / (num_steps * rows))
-    if layout.backend.chooses_workers:
+    if not layout.backend.runs_here:
         block_s += _BLOCK_S + num_workers * _WORKER_S
     return block_s / layout.rollout
 

@@ -74,6 +74,11 @@ def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
         for name, value in (("acting", compute.acting), ("kernel", compute.kernel))
         if value not in ("auto", "torch") and not is_mlp
     ]
+    if compute.precision == "bf16" and not algorithm.has_bf16:
+        problems.append(
+            f"precision=bf16 is not possible: {algorithm.name} learns in float32 alone; remove it"
+            f" [{sources['compute.precision']}]"
+        )
     if compute.device != "auto" and not device_exists(compute.device):
         problems.append(
             f"device={compute.device} is not available: this torch sees no such device; use cpu or auto"
@@ -84,9 +89,12 @@ def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
         threads = choose_threads(config, spec, algorithm, is_mlp)
     ways = list_possible(config, algorithm, is_mlp, threads)
     if not ways and not problems:
+        asked = f"device={compute.device} and precision={compute.precision}"
+        cause = f" with {asked}: it computes in float32 on the CPU"
+        if not algorithm.has_twin(config, threads):
+            cause = f": {algorithm.name} has none for this config"
         problems.append(
-            f"kernel=compiled is not possible with device={compute.device} and precision={compute.precision}:"
-            f" it computes in float32 on the CPU; use torch or auto [{sources['compute.kernel']}]"
+            f"kernel=compiled is not possible{cause}; use torch or auto [{sources['compute.kernel']}]"
         )
     if problems:
         raise ConfigError(problems)

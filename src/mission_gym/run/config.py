@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mission_gym.algorithms import ALGORITHMS, load_algorithm
-from mission_gym.backends import BACKENDS
+from mission_gym.backends import BACKENDS, load_backend
 from mission_gym.config import layers
 from mission_gym.config.fields import Schema
 from mission_gym.config.layers import Resolved
@@ -18,7 +18,7 @@ from mission_gym.config.layers import Resolved
 def schema() -> Schema:
     """Every section and field that a run may have."""
     sections = {name: load_algorithm(name).section for name in ALGORITHMS}
-    return Schema(sections, tuple(BACKENDS))
+    return Schema(sections, {name: load_backend(name).text for name in BACKENDS})
 
 
 def resolve(

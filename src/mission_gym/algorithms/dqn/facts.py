@@ -43,8 +43,6 @@ def refuse(resolved: Resolved, spec: EnvSpec) -> list[str]:
             "kernel=compiled is not possible: it has no noisy layers; use torch or auto"
             f" [{sources['compute.kernel']}]"
         )
-    if config.compute.precision == "bf16":
-        problems.append(f"precision=bf16 is ppo's alone; remove it [{sources['compute.precision']}]")
     frames = dqn.frame_stack
     images = [leaf for leaf in spec.leaves if leaf.kind == "image"]
     if frames > 1 and not (images and all(leaf.shape[0] == frames for leaf in images)):

@@ -27,11 +27,6 @@ def layout(config: Config, spec: EnvSpec) -> PolicySpec:
     return PolicySpec.of(config.policy, spec)
 
 
-def refuse(resolved: Resolved, spec: EnvSpec) -> list[str]:
-    """Nothing: every space that a policy has, it learns."""
-    return []
-
-
 def has_twin(config: Config, threads: int) -> bool:
     return True
 
@@ -80,7 +75,7 @@ def measure_update_s(learner: Learner, config: Settled, spec: EnvSpec) -> float:
     enough = _ENOUGH_TRANSITIONS if layout(config, spec).is_mlp else _ENOUGH_PICTURES
     block = make_noise_block(spec, _fewest_steps(config, section, enough), config.vector.n_envs)
     num = block.num_steps * block.num_rows
-    order = np.arange(num).reshape(-1, section.batch_size)
+    order = learner.draw_order(np.random.default_rng(0), block)
     learner.section = section.model_copy(update={"n_epochs": 1})
     update_s = _time(lambda: learner.update(block))
     if update_s < _LONG_S:  # the first one also loads libraries and takes memory

@@ -19,6 +19,7 @@ from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError
 from mission_gym.learner.advantages import ReturnScale, compute_gae, compute_importance
 from mission_gym.learner.blocks import check_finite, prime_encoder, strip
+from mission_gym.learner.minibatches import draw_rows, draw_segments
 from mission_gym.policy import Encoder, PolicySpec
 from mission_gym.streams import generator
 
@@ -56,6 +57,7 @@ class PpoLearner:
         self.gradient_steps = 0
         self.recent: list[int] = []  # gradient steps of the last updates, the newest first
         self._before: dict[str, Array] | None = None  # the last update
+        self._has_memory = bool(spec.state_shapes)
         self.encoder = Encoder(spec.leaves, spec.normalize_obs)
         self.return_scale = ReturnScale(num_envs, section.gamma) if normalize_returns else None
 
@@ -82,8 +84,7 @@ class PpoLearner:
         rng = generator(self.seed, "minibatches", self.version)
         epochs: list[EpochStats] = []
         for _ in range(self.section.n_epochs):
-            order = rng.permutation(num_steps * num_rows).reshape(-1, self.section.batch_size)
-            stats = self.kernel.epoch(order, settings, stop)
+            stats = self.kernel.epoch(self.draw_order(rng, block), settings, stop)
             if stats is None:
                 self.undo()
                 return None
@@ -103,6 +104,11 @@ class PpoLearner:
         self.gradient_steps += gradient_steps
         self.recent = [gradient_steps, *self.recent][:_RECENT]
         return UpdateStats(gradient_steps, _metrics(epochs, settings, samples, values, self) | lag_metrics)
+
+    def draw_order(self, rng: np.random.Generator, block: Block) -> Array:
+        """The minibatches of an epoch: of any rows, or of whole segments where the policy has a memory."""
+        draw = draw_segments if self._has_memory else draw_rows
+        return draw(rng, block.num_steps, block.num_rows, self.section.batch_size)
 
     def step_settings(self) -> StepSettings:
         """The numbers of the gradient steps at this step of the run."""

@@ -13,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from mission_gym.algorithms.ppo.kernel import (
     ADAM_EPSILON,
@@ -30,51 +29,14 @@ from mission_gym.algorithms.ppo.loss import (
     normalize_advantages,
 )
 from mission_gym.algorithms.ppo.section import StepSettings
-from mission_gym.data import ActionSpec, Array
+from mission_gym.data import Array
 from mission_gym.learner.adam import FlatAdam
 from mission_gym.learner.capture import Captured, Recorder, record_cuda
+from mission_gym.learner.distribution import Distribution
 from mission_gym.learner.proof import Evidence
 from mission_gym.policy import Encoded, PolicySpec
-from mission_gym.policy.sampling import FILLER, HALF_LOG_2PI, part_columns
 from mission_gym.policy.torch_form import ActorCritic, load_arrays, model_arrays
 from mission_gym.policy.transfer import Resident
-
-
-class Distribution:
-    """Log-probability and entropy of stored actions, for one action space."""
-
-    def __init__(self, action: ActionSpec, device: torch.device) -> None:
-        self.action = action
-        columns = part_columns(action.nvec) if action.kind == "categories" else None
-        self.columns = None if columns is None else torch.from_numpy(columns).to(device)
-
-    def __call__(
-        self, params: Tensor, log_std: Tensor | None, action: Tensor, illegal: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """params [N, P], action [N, K], illegal bool [N, M] -> log-probability [N], entropy [N]."""
-        if self.action.kind == "box":
-            assert log_std is not None
-            z = (action - params) * torch.exp(-log_std)
-            log_prob = (-0.5 * z.square() - log_std - HALF_LOG_2PI).sum(-1)
-            return log_prob, (log_std + 0.5 + HALF_LOG_2PI).sum().expand(len(params))
-        if self.action.kind == "binary":
-            log_prob = -F.binary_cross_entropy_with_logits(params, action.float(), reduction="none").sum(-1)
-            entropy = F.softplus(params) - params * torch.sigmoid(params)
-            return log_prob, entropy.sum(-1)
-        if illegal is not None:
-            params = params.masked_fill(illegal, FILLER)
-        log_p = F.log_softmax(self._parts(params), dim=-1)
-        log_prob = log_p.gather(-1, action.long().unsqueeze(-1)).squeeze(-1).sum(-1)
-        p = log_p.exp()
-        # 0 log 0 = 0: a masked entry may hold -inf, which would make the product NaN.
-        entropy = -(p * log_p.masked_fill(p == 0, 0.0)).sum((-1, -2))
-        return log_prob, entropy
-
-    def _parts(self, flat: Tensor) -> Tensor:
-        if self.columns is None:
-            return flat.view(len(flat), len(self.action.nvec), self.action.nvec[0])
-        padded = F.pad(flat, (0, 1), value=FILLER)  # column -1 is the padding
-        return padded[:, self.columns]
 
 
 class TorchKernel:
