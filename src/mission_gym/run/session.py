@@ -64,7 +64,7 @@ class Session:
         self.stop = StopFlag()
         self.spec = environment.spec
         self.rate = Rate()
-        self.recorder = Recorder(run, self.spec, listener, self.rate, tensorboard=config.run.tensorboard)
+        self.recorder = Recorder(run, config, self.spec, listener, self.rate)
         self.learner = learner
         self.counters: dict[str, Any] = {"last_eval": 0, "last_save": -1, "episode_offset": 0, "goal": None}
         self.counters |= {"env_failures": 0}
