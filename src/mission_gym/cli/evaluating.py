@@ -9,37 +9,28 @@ from typing import Annotated, Any
 
 import tyro
 
-from mission_gym.cli.flags import AS_JSON, EnvFlags, ReadFlags, Switch, parse
+from mission_gym.cli.flags import AsJson, EnvFlags, PlayedRunFlags, Switch, parse, said
 from mission_gym.cli.output import messages_to_stderr, note, show
 from mission_gym.report.formats import show_count
 from mission_gym.report.tables import view_findings, view_results
-from mission_gym.store.resolve import find_run
 
 Episodes = Annotated[int, tyro.conf.arg(metavar="N", help="Episodes to play, from the report suite.")]
 
 
 @dataclass(kw_only=True)
-class EvalFlags(ReadFlags):
+class EvalFlags(PlayedRunFlags):
     """Flags of `eval`."""
 
-    run: Annotated[
-        tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="RUN[@STEP]", help="The run; without a step its best checkpoint."),
-    ]
     episodes: Episodes = 100
-    stochastic: Annotated[
-        Switch, tyro.conf.arg(help="Sample actions instead of the likeliest one.", help_behavior_hint="")
-    ] = False
-    baselines: Annotated[
-        Switch, tyro.conf.arg(help="Play the baselines on the same seeds too.", help_behavior_hint="")
-    ] = False
+    baselines: Annotated[Switch, said("Play the baselines on the same seeds too.")] = False
+    json: AsJson = False
 
 
 @dataclass(kw_only=True)
 class CheckFlags(EnvFlags):
     """Flags of `check`."""
 
-    json: Annotated[Switch, tyro.conf.arg(help=AS_JSON, help_behavior_hint="")] = False
+    json: AsJson = False
 
 
 @dataclass(kw_only=True)
@@ -52,8 +43,7 @@ class BaselineFlags(CheckFlags):
 def evaluate(args: Sequence[str]) -> int:
     """`mission-gym eval RUN[@STEP]`."""
     flags = parse(EvalFlags, args, "eval", "Evaluate a run on fixed, held-out seeds.")
-    ref = find_run(flags.run, flags.runs_dir)
-    note(ref.note)
+    ref = flags.find(flags.run)
     from mission_gym.run.baselines import run_baselines
     from mission_gym.run.open import evaluate_run, open_run
 
@@ -97,7 +87,7 @@ class ReproFlags:
     repro: Annotated[
         Path, tyro.conf.arg(metavar="FILE", help="A repro bundle that a failed run left; it is replayed.")
     ]
-    json: Annotated[Switch, tyro.conf.arg(help=AS_JSON, help_behavior_hint="")] = False
+    json: AsJson = False
 
 
 def _replay(args: Sequence[str]) -> int:
