@@ -16,7 +16,7 @@ from typing import Any
 from mission_gym.config.layers import Resolved, format_config
 from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
-from mission_gym.config.schema import Config
+from mission_gym.config.schema import Config, parse_stop_when
 from mission_gym.env.factory import EnvRequest, find_snapshot_kwargs, make_factory
 from mission_gym.errors import ConfigError, RunStateError, UsageError, WorkerError
 from mission_gym.plan.cache import note_rate
@@ -229,8 +229,6 @@ def _exactness(run: RunDir, config: Config, restored: bool, *, other_kernel: boo
 
 def check_outcome(config: Config, environment: Environment) -> None:
     """Refuse a `stop_when` that names an outcome the environment does not declare."""
-    from mission_gym.config.schema import parse_stop_when
-
     if config.run.stop_when is None:
         return
     name = parse_stop_when(config.run.stop_when).name
@@ -287,7 +285,7 @@ def find_files(request: EnvRequest, runs_dir: Path) -> dict[str, Path]:
     """The files and folders that the keywords name, or that the environment reads unnamed."""
     files: dict[str, Path] = {}
     for key, value in {**request.kwargs, **find_snapshot_kwargs(request)}.items():
-        if not isinstance(value, str) or not value or not _exists(Path(value)):
+        if not isinstance(value, str) or not value or not os.path.exists(value):
             continue
         path = Path(value).resolve()
         if runs_dir.resolve().is_relative_to(path):
@@ -297,13 +295,6 @@ def find_files(request: EnvRequest, runs_dir: Path) -> dict[str, Path]:
             )
         files[key] = path
     return files
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a text too long to be a path
-        return False
 
 
 def _own_files(
