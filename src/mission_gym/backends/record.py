@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from mission_gym.data import EnvSpec
+from mission_gym.data import Block, EnvSpec
 from mission_gym.env.factory import EnvRequest, Factory
 from mission_gym.procs import BoundedLog
+from mission_gym.rollout.blocks import make_block
+from mission_gym.rollout.collector import BlockCollector, Collector
 from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.crew import Limits
 
@@ -47,6 +49,45 @@ class MakeVector(Protocol):
     ) -> Vector: ...
 
 
+class CollectRequest(NamedTuple):
+    """What a collector is made for."""
+
+    num_envs: int
+    num_steps: int
+    num_blocks: int
+    acting_rows: int
+    seed: int
+    first_ready: bool
+    make_policy: Callable[[], Any]  # without weights yet
+    is_portable: bool  # the policy may act in another process
+
+
+Collected = tuple[Vector, BlockCollector, list[Block]]  # close the vector
+
+
+class MakeCollector(Protocol):
+    """Makes the vector, the collector that steps it and the blocks it fills."""
+
+    def __call__(
+        self, backend: Backend, source: Source, spec: EnvSpec, seed_of: SeedOf, asked: CollectRequest
+    ) -> Collected: ...
+
+
+def collect_here(
+    backend: Backend, source: Source, spec: EnvSpec, seed_of: SeedOf, asked: CollectRequest
+) -> Collected:
+    """The policy acts in this process, for all rows at once."""
+    vec = backend.make_vector(source, spec, asked.num_envs, seed_of)
+    collector = Collector(vec, asked.make_policy(), spec, asked.seed, asked.acting_rows)
+    return vec, collector, make_blocks(collector, asked)
+
+
+def make_blocks(collector: Collector, asked: CollectRequest) -> list[Block]:
+    """Blocks in this process's memory."""
+    sizes = (asked.num_steps, asked.num_envs)
+    return [make_block(collector.spec, *sizes, state=collector.memory) for _ in range(asked.num_blocks)]
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
     """One way to step environments.
@@ -69,6 +110,7 @@ class Backend:
     acts_itself: bool = False
     own_vector_form: bool = False
     cpu_is_known: bool = True
+    make_collector: MakeCollector = collect_here
 
     @property
     def runs_here(self) -> bool:

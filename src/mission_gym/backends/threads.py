@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from mission_gym.backends.record import Backend
-from mission_gym.backends.workers import look_in_child, make_workers
+from mission_gym.backends.workers import collect_in_workers, look_in_child, make_workers
 
 BACKEND = Backend(
     "threads",
@@ -15,4 +15,5 @@ BACKEND = Backend(
     processes=1,
     for_waiting=True,
     acts_itself=True,
+    make_collector=collect_in_workers,
 )

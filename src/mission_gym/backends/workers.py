@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from mission_gym.backends.record import Backend, Source
+from mission_gym.backends.record import (
+    Backend,
+    Collected,
+    CollectRequest,
+    Source,
+    collect_here,
+    make_blocks,
+)
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import names_trusted
 from mission_gym.env.probe import probe
+from mission_gym.rollout.central import ReadyCollector
+from mission_gym.rollout.remote import SERVICE, RemoteCollector
+from mission_gym.rollout.worker import CollectSetup, carve_shared
 from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.probing import probe_in_worker
 from mission_gym.vector.workers import WorkersVec
@@ -29,4 +40,34 @@ def make_workers(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, 
     return WorkersVec(source.factory, spec, num_envs, seed_of, **how)
 
 
-BACKEND = Backend("workers", look_in_child, make_workers, user_code="child", processes=None, acts_itself=True)
+def collect_in_workers(
+    backend: Backend, source: Source, spec: EnvSpec, seed_of: SeedOf, asked: CollectRequest
+) -> Collected:
+    """The policy acts inside the workers; one that can't acts here, for those that are ready."""
+    make = partial(backend.make_vector, source, spec, asked.num_envs, seed_of)
+    vec: Any
+    if asked.is_portable:
+        setup = CollectSetup(
+            asked.make_policy, asked.seed, asked.acting_rows, asked.num_steps, asked.num_blocks,
+            asked.first_ready,
+        )  # fmt: skip
+        carve = carve_shared(spec, setup, asked.num_envs)
+        vec = make(unit=asked.acting_rows, service=SERVICE, extra=setup, carve=carve)
+        remote = RemoteCollector(vec, spec, first_ready=asked.first_ready)
+        return vec, remote, list(remote.blocks)
+    if not backend.chooses_workers or asked.acting_rows == asked.num_envs:
+        return collect_here(backend, source, spec, seed_of, asked)
+    vec = make(unit=asked.acting_rows, first_ready=True)
+    ready = ReadyCollector(vec, asked.make_policy(), spec, asked.seed, asked.acting_rows)
+    return vec, ready, make_blocks(ready, asked)
+
+
+BACKEND = Backend(
+    "workers",
+    look_in_child,
+    make_workers,
+    user_code="child",
+    processes=None,
+    acts_itself=True,
+    make_collector=collect_in_workers,
+)

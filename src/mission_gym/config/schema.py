@@ -133,7 +133,7 @@ class ComputeSection(Section):
     """Where the work is done."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        "auto", description="Where the learner computes. auto: where a gradient step was measured fastest."
+        "auto", description="Where the learner computes. auto: where learning was measured fastest."
     )
     threads: FromOneOrAuto = Field("auto", description="Threads of the learner.")
     acting: Literal["auto", "numpy", "torch"] = Field("auto", description="Which form of the policy acts.")

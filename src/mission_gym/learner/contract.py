@@ -82,7 +82,6 @@ class Algorithm:
     has_bf16: bool  # whether the torch kernel learns in that precision, too
 
     # Facts for the plan.
-    gradient_steps_per_step: Callable[[Config], float]
     held_bytes: Callable[[Config, EnvSpec], int]  # what it keeps beside blocks, network and optimizer
     explain_held: Callable[[Config, EnvSpec, int], str]  # why that does not fit in so many bytes
     trace_decay: Callable[[Config], float]  # of a step's credit; a segment must see its horizon, 0: one step

@@ -15,10 +15,11 @@ from threadpoolctl import ThreadpoolController
 
 from mission_gym.algorithms import load_algorithm
 from mission_gym.backends import load_backend
+from mission_gym.backends.record import Collected, CollectRequest
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import RunFacts, find_unused, finish
 from mission_gym.config.schema import Config, Settled
-from mission_gym.data import Block, EnvSpec, Weights
+from mission_gym.data import EnvSpec, Weights
 from mission_gym.errors import ConfigError
 from mission_gym.learner.contract import Algorithm, Learner
 from mission_gym.plan.overlap import choose_overlap
@@ -31,11 +32,7 @@ from mission_gym.plan.ways import (
     measure_ways,
 )
 from mission_gym.policy import make_numpy_policy
-from mission_gym.rollout.blocks import make_block
-from mission_gym.rollout.central import ReadyCollector
-from mission_gym.rollout.collector import ActingPolicy, BlockCollector, Collector
-from mission_gym.rollout.remote import SERVICE, RemoteCollector
-from mission_gym.rollout.worker import CollectSetup, carve_shared
+from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.run.environment import (
     Environment,
     choose_acting_rows,
@@ -45,8 +42,7 @@ from mission_gym.run.environment import (
     place,
     training_seeds,
 )
-from mission_gym.vector.base import SeedOf, Vector
-from mission_gym.vector.workers import WorkersVec
+from mission_gym.vector.base import SeedOf
 
 _proofs: dict[tuple[Any, ...], str] = {}  # what the compiled kernels of this process were found to be
 
@@ -197,34 +193,21 @@ def _set_up_torch(config: Settled) -> None:
         torch.set_float32_matmul_precision("high")
 
 
-def make_collector(
-    config: Settled, environment: Environment, seed_of: SeedOf
-) -> tuple[Vector, BlockCollector, list[Block]]:
-    """The vector of a run, the collector that steps it and the blocks it fills: inside the workers where
-    the NumPy form acts, else here."""
-    spec, num_steps, num_envs = environment.spec, config.algorithm.n_steps_per_env, config.vector.n_envs
-    rows = config.compute.acting_rows
-    num_blocks = 2 if config.compute.overlap == "on" else 1
-    if environment.backend.acts_itself and config.compute.acting == "numpy":
-        make = partial(make_numpy_policy, algorithm_of(config).layout(config, spec))
-        first_ready = config.vector.blocks == "first_ready"
-        setup = CollectSetup(make, config.run.seed, rows, num_steps, num_blocks, first_ready)
-        shared = {"extra": setup, "carve": carve_shared(spec, setup, num_envs)}
-        vec = environment.make_vector(num_envs, seed_of, unit=rows, service=SERVICE, **shared)
-        assert isinstance(vec, WorkersVec)
-        remote = RemoteCollector(vec, spec, first_ready=first_ready)
-        return vec, remote, list(remote.blocks)
-    policy, seed = make_policy(config, spec), config.run.seed
-    collector: BlockCollector
-    if environment.backend.chooses_workers and rows < num_envs:
-        vec = environment.make_vector(num_envs, seed_of, unit=rows, first_ready=True)
-        assert isinstance(vec, WorkersVec)
-        collector = ReadyCollector(vec, policy, spec, seed, rows)
-    else:
-        vec = environment.make_vector(num_envs, seed_of)
-        collector = Collector(vec, policy, spec, seed, rows)
-    blocks = [make_block(spec, num_steps, num_envs, state=collector.memory) for _ in range(num_blocks)]
-    return vec, collector, blocks
+def make_collector(config: Settled, environment: Environment, seed_of: SeedOf) -> Collected:
+    """The vector of a run, the collector that steps it and the blocks it fills."""
+    spec, is_portable = environment.spec, config.compute.acting == "numpy"
+    layout = algorithm_of(config).layout(config, spec)
+    asked = CollectRequest(
+        num_envs=config.vector.n_envs,
+        num_steps=config.algorithm.n_steps_per_env,
+        num_blocks=2 if config.compute.overlap == "on" else 1,
+        acting_rows=config.compute.acting_rows,
+        seed=config.run.seed,
+        first_ready=config.vector.blocks == "first_ready",
+        make_policy=partial(make_numpy_policy, layout) if is_portable else partial(make_policy, config, spec),
+        is_portable=is_portable,
+    )
+    return environment.backend.make_collector(environment.backend, environment.source, spec, seed_of, asked)
 
 
 @dataclass(frozen=True)
@@ -244,6 +227,6 @@ class Assembly:
     def make_policy(self, config: Settled, weights: Weights) -> ActingPolicy:
         return make_loaded_policy(config, self.environment.spec, weights)
 
-    def make_collector(self, config: Settled) -> tuple[Vector, BlockCollector, list[Block]]:
+    def make_collector(self, config: Settled) -> Collected:
         seeds = training_seeds(0, {"episode_offset": 0})
         return make_collector(config, place(self.environment, config), seeds)

@@ -9,16 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import finish
-from mission_gym.data import EnvSpec
 from mission_gym.env.resume import unpack_states
 from mission_gym.errors import ConfigError, UsageError
+from mission_gym.learner.contract import Learner
 from mission_gym.plan.wishes import size_paths
-from mission_gym.run.assemble import algorithm_of, make_learner, settle
+from mission_gym.run.assemble import algorithm_of, settle
 from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import EnvSource, open_environment
 from mission_gym.run.recorder import Listener
@@ -74,14 +75,14 @@ def branch_run(
     environment = open_environment(resolved.config, _choose_kwargs(ref, parent, resolved), source)
     resolved, more = settle(resolved, environment.spec)
     notes += more
-    refuse_misfits(checkpoint, parent, resolved, environment.spec)
     parentage = Lineage("", "", ref.run.name, str(ref.run.path), info.step)
     notes += explain_changes(parent, resolved)
     notes.append(f"branches from {ref.run.name} at step {step}; environments start new episodes")
     notes += algorithm_of(resolved.config).notes_on_branch(resolved.settled)
     with begin(
-        resolved, environment, listener, notes, source=source, parentage=parentage, start=step
-    ) as session:
+        resolved, environment, listener, notes, source=source, parentage=parentage, start=step,
+        inspect=partial(refuse_misfits, checkpoint, parent, resolved),
+    ) as session:  # fmt: skip
         pin(ref.run, info.step, session.run.name)
         carry_over(checkpoint, session)
         yield session
@@ -93,7 +94,7 @@ def _reopen(parent: Resolved) -> Resolved:
     chosen = {
         path: "auto"
         for path, source in parent.sources.items()
-        if source in ("auto", "plan") and path not in sizes
+        if source.partition(":")[0] in ("auto", "plan") and path not in sizes
     }
     return parent.with_values(chosen, "default")
 
@@ -129,9 +130,9 @@ def carry_over(checkpoint: Checkpoint, session: Session) -> None:
     session.begin_at(learner.step, episode_offset=offset + played + 1)
 
 
-def refuse_misfits(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved, spec: EnvSpec) -> None:
+def refuse_misfits(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved, learner: Learner) -> None:
     """Raise ConfigError with the changed fields and the arrays that the child's network can't take."""
-    wanted = make_learner(resolved.settled, spec).weights().arrays
+    wanted = learner.weights().arrays
     problems = []
     for name in sorted(wanted.keys() | checkpoint.policy.keys()):
         ours, theirs = wanted.get(name), checkpoint.policy.get(name)

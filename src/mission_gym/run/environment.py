@@ -54,10 +54,14 @@ class Environment:
             return self
         return replace(self, factory=partial(_limit_steps, self.factory))
 
-    def make_vector(self, num_envs: int, seed_of: SeedOf, **parts: Any) -> Vector:
-        """A vector of it; `parts` are those that a collector adds to workers."""
-        source = Source(self.spec.env_id, self.factory, self.request, self.num_workers, self.limits, self.log)
-        return self.backend.make_vector(source, self.spec, num_envs, seed_of, **parts)
+    @property
+    def source(self) -> Source:
+        """What vectors of it are made from."""
+        return Source(self.spec.env_id, self.factory, self.request, self.num_workers, self.limits, self.log)
+
+    def make_vector(self, num_envs: int, seed_of: SeedOf) -> Vector:
+        """A vector of it."""
+        return self.backend.make_vector(self.source, self.spec, num_envs, seed_of)
 
 
 def _limit_steps(factory: Factory) -> Any:

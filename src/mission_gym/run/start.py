@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config, parse_stop_when
 from mission_gym.env.factory import EnvRequest, find_snapshot_kwargs, make_factory
 from mission_gym.errors import ConfigError, RunStateError, UsageError, WorkerError
+from mission_gym.learner.contract import Learner
 from mission_gym.plan.cache import note_rate
 from mission_gym.plan.costs import predict_fps, prime, prime_steps
 from mission_gym.plan.facts import EnvFacts
@@ -85,10 +86,12 @@ def begin(
     parentage: Lineage | None = None,
     start: int = 0,
     tuned: Tuned | None = None,
+    inspect: Callable[[Learner], None] = lambda learner: None,
 ) -> Iterator[Session]:
     """Make the folder of a settled config and everything in it, up to the first step.
 
-    A start that fails leaves no folder behind, unless an environment's failure is to be replayed from it.
+    inspect: may refuse the learner before there is a folder. A start that fails leaves none behind, unless an
+    environment's failure is to be replayed from it.
     """
     config = resolved.settled
     check_outcome(config, environment)
@@ -96,6 +99,7 @@ def begin(
     measured = EnvFacts(**tuning["measured"]["env"]) if tuning else None
     memory = check_memory(config, environment.backend, environment.spec, algorithm_of(config), measured)
     learner = make_learner(config, environment.spec)  # a network that can't be built is refused here
+    inspect(learner)
     if environment.limited() is not environment and config.evaluation.eval_freq:
         notes = [*notes, f"no step limit is known; evaluations cut episodes at {EVALUATION_STEPS:,} steps"]
     files = find_files(environment.request, Path(config.run.runs_dir))

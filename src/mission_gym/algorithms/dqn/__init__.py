@@ -35,7 +35,6 @@ ALGORITHM = Algorithm(
     prove=_prove,
     twin_has_threads=False,
     has_bf16=False,
-    gradient_steps_per_step=facts.gradient_steps_per_step,
     held_bytes=facts.held_bytes,
     explain_held=facts.explain_held,
     trace_decay=lambda config: 0.0,  # minibatches come from the replay, and no trace is cut

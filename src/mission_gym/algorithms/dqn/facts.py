@@ -95,10 +95,6 @@ def explain_held(config: Config, spec: EnvSpec, free_bytes: int) -> str:
     )
 
 
-def gradient_steps_per_step(config: Config) -> float:
-    return _section(config).replay_ratio
-
-
 def flops_per_parameter(config: Settled) -> float:
     """Two for each product of a pass forward, four for the one backward: two passes or three forward."""
     return 8.0 + 2.0 * own_section(config).double

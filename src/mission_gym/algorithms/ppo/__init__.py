@@ -36,7 +36,6 @@ ALGORITHM = Algorithm(
     prove=_prove,
     twin_has_threads=True,
     has_bf16=True,
-    gradient_steps_per_step=facts.gradient_steps_per_step,
     held_bytes=lambda config, spec: 0,
     explain_held=lambda config, spec, free_bytes: "",
     trace_decay=facts.trace_decay,

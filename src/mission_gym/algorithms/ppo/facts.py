@@ -36,13 +36,6 @@ def has_twin(config: Config, threads: int) -> bool:
     return True
 
 
-def gradient_steps_per_step(config: Config) -> float:
-    section = config.algorithm
-    assert isinstance(section, PpoSection)
-    assert isinstance(section.batch_size, int)
-    return section.n_epochs / section.batch_size
-
-
 def trace_decay(config: Config) -> float:
     assert isinstance(config.algorithm, PpoSection)
     return config.algorithm.gamma * config.algorithm.gae_lambda
