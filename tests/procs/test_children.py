@@ -214,3 +214,21 @@ def test_a_small_dev_shm_does_not_matter() -> None:
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip("not allowed to mount")
     assert done.stdout == "fine\n", done.stderr
+
+
+def test_a_child_that_was_ended_is_never_written_to_again() -> None:
+    """The numbers of its descriptors may belong to other files by then."""
+    child = Child("mission_gym.vector.worker:serve_probe", b"", on_output=BoundedLog(None))
+    child.end()
+    others = [os.pipe() for _ in range(4)]  # they take the numbers that were freed
+    try:
+        with pytest.raises(WorkerDied):
+            child.send(("close",))
+        for read_fd, _ in others:
+            os.set_blocking(read_fd, False)
+            with pytest.raises(BlockingIOError):
+                os.read(read_fd, 1)
+    finally:
+        for pair in others:
+            for fd in pair:
+                os.close(fd)

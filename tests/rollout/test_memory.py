@@ -95,7 +95,10 @@ def test_memory_lasts_from_segment_to_segment_and_ends_with_the_episode(how: str
 @pytest.mark.parametrize("polls", [0, 3])
 def test_memory_goes_through_a_checkpoint(how: str, polls: int, spec: EnvSpec) -> None:
     """Stopped inside the second block, and gone on with in other processes."""
-    learner: Any = SimpleNamespace(step=0, arrays=dict, load_arrays=lambda arrays: None, behind=lambda: None)
+    learner: Any = SimpleNamespace(
+        step=0, arrays=dict, load_arrays=lambda arrays: None, behind=lambda: None, extras=dict,
+        has_extras=False, lose_episode=lambda env_id: None,
+    )  # fmt: skip
     begun = dict.fromkeys(range(S), 0)
     with collecting(how, spec) as (collector, block):
         collector.policy.load(Weights(0, {}))

@@ -24,6 +24,7 @@ from mission_gym.cli.main import main
 from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError, EnvContractError, NotFiniteError, WorkerDied
 from mission_gym.plan.overlap import choose_overlap
+from mission_gym.run.assemble import algorithm_of
 from mission_gym.run.config import resolve
 from mission_gym.run.start import resume_run
 from mission_gym.store.checkpoints import list_checkpoints, load_last_good
@@ -249,7 +250,11 @@ def test_auto_is_on_where_the_phases_use_different_resources(
     monkeypatch.setattr("mission_gym.plan.overlap.usable_cores", lambda: 4)
     wanted = {"n_envs": 8, "n_steps_per_env": 128, "device": "cpu"} | flags
     resolved, _ = finish(resolve("Env-v0", wanted))
-    fact = choose_overlap(resolved.config, load_backend(resolved.config.vector.vector))
+    left = {path: 1 for path in resolved.sources if resolved.config.value(path) == "auto"}
+    words = {"compute.acting": "numpy", "compute.kernel": "torch", "compute.precision": "float32"}
+    words |= {"compute.overlap": "off"}
+    config = resolved.with_values(left | {path: words[path] for path in left.keys() & words}, "plan").settled
+    fact = choose_overlap(config, load_backend(config.vector.vector), algorithm_of(config))
     assert fact.value == value
     assert reason in fact.reason
 

@@ -25,7 +25,10 @@ from mission_gym.store.checkpoints import Checkpoint
 from mission_gym.vector.serial import SerialVec
 
 T, S = 12, 3
-LEARNER: Any = SimpleNamespace(step=64, arrays=dict, load_arrays=lambda arrays: None, behind=lambda: None)
+LEARNER: Any = SimpleNamespace(
+    step=64, arrays=dict, load_arrays=lambda arrays: None, behind=lambda: None, extras=dict,
+    has_extras=False, lose_episode=lambda env_id: None,
+)  # fmt: skip
 
 
 def never() -> bool:

@@ -58,7 +58,7 @@ def _account(telemetry: Any, update: int) -> None:
         learner.add("values", 1e-3)
     phases = collector.take() | learner.take()
     telemetry.see(Progress(0, update, 0, {}, [], phases))
-    row, _ = telemetry.take_row(0)
+    row = telemetry.take_row()
     json.dumps(row)
     telemetry.make_timeline(update)
 

@@ -26,6 +26,7 @@ class Learner(Protocol):
     step: int  # transitions learned from
     gradient_steps: int
     keeps_updates: bool  # an update can't be undone: a stop leaves it half made, and it goes on later
+    has_extras: bool  # it keeps what is too large for every checkpoint
 
     def prime(self, obs: Leaves) -> None:
         """Start the observation statistics from the leaves [N, ...] of one short block."""

@@ -58,7 +58,8 @@ class PolledPipes:
                 return b"".join(parts), False
 
     def close(self) -> None:
-        """Nothing is kept but what the process holds."""
+        """Forget the descriptors: the process closes them, and their numbers then belong to other files."""
+        self.write_fd = self.read_fd = -1
 
 
 class ThreadedPipes:

@@ -113,7 +113,7 @@ def restore_snapshot(
 ) -> Restored:
     """Bring everything back, and say how."""
     learner.load_arrays(learner_arrays(checkpoint))
-    lost = learner.load_extras(load_replay(checkpoint))
+    lost = learner.load_extras(load_replay(checkpoint)) if learner.has_extras else ""
     document = checkpoint.state_json
     held = []
     for prefix, block in zip(_PREFIXES, blocks, strict=False):

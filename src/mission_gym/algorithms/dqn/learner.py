@@ -47,6 +47,7 @@ class DqnLearner:
     """
 
     keeps_updates = True  # what the replay has overwritten can't be put back
+    has_extras = True
 
     def __init__(
         self,

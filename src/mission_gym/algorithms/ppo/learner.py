@@ -33,6 +33,7 @@ class PpoLearner:
     """
 
     keeps_updates = False
+    has_extras = False
 
     def __init__(
         self,
