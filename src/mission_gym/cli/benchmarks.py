@@ -27,7 +27,7 @@ class BenchFlags:
     json: AsJson = False
 
 
-def bench(args: Sequence[str]) -> int:
+def bench(args: Sequence[str]) -> None:
     """`mission-gym bench NAME`."""
     flags = parse(BenchFlags, args, "bench", "Reproduce performance figures on this machine.")
     from mission_gym.bench.main import run_bench
@@ -35,4 +35,3 @@ def bench(args: Sequence[str]) -> int:
     with messages_to_stderr():
         rows = run_bench(flags.name, full=flags.full)
     show(rows, as_json=flags.json, view=view_bench)
-    return 0

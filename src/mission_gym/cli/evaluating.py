@@ -40,7 +40,7 @@ class BaselineFlags(CheckFlags):
     episodes: Episodes = 100
 
 
-def evaluate(args: Sequence[str]) -> int:
+def evaluate(args: Sequence[str]) -> None:
     """`mission-gym eval RUN[@STEP]`."""
     flags = parse(EvalFlags, args, "eval", "Evaluate a run on fixed, held-out seeds.")
     ref = flags.find(flags.run)
@@ -56,7 +56,6 @@ def evaluate(args: Sequence[str]) -> int:
     for warning in warnings:
         note(f"warning: {warning}")
     show(document, as_json=flags.json, view=_view_modes)
-    return 0
 
 
 def _view_modes(document: dict[str, Any]) -> Any:
@@ -66,7 +65,7 @@ def _view_modes(document: dict[str, Any]) -> Any:
     return view_results({document["mode"]: document, other["mode"]: other})
 
 
-def baselines(args: Sequence[str]) -> int:
+def baselines(args: Sequence[str]) -> None:
     """`mission-gym baselines ENV`."""
     flags = parse(BaselineFlags, args, "baselines", "Play the report suite without any learning.")
     config = flags.config()
@@ -77,7 +76,6 @@ def baselines(args: Sequence[str]) -> int:
         environment = open_environment(config, dict(config.env.env_kwargs))
         results = run_baselines(environment, flags.episodes)
     show(results, as_json=flags.json, view=view_results)
-    return 0
 
 
 @dataclass(kw_only=True)

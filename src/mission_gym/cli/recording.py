@@ -30,7 +30,7 @@ class RecordFlags(PlayedRunFlags):
     out: Annotated[Path | None, said("Where to. Without it: an MP4 in the run.", "FILE.gif|.mp4")] = None
 
 
-def record(args: Sequence[str]) -> int:
+def record(args: Sequence[str]) -> None:
     """`mission-gym record RUN[@STEP]`."""
     flags = parse(RecordFlags, args, "record", "Film the episodes that a run's policy plays.")
     if flags.episodes < 1:
@@ -56,4 +56,3 @@ def record(args: Sequence[str]) -> int:
         note(f"filming {opened.run.name} at step {show_count(opened.step)}")
         write_films([path], frames(), fps)
     print(show_path(path))
-    return 0

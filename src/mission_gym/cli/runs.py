@@ -60,57 +60,52 @@ class TimelineFlags(OneRun):
     out: Annotated[Path | None, said("Where to. Without it: timeline.png in the run.", "FILE.png")] = None
 
 
-def runs(args: Sequence[str]) -> int:
+def runs(args: Sequence[str]) -> None:
     """`mission-gym runs ...`."""
     name = args[0] if args else ""
     if name in ("-h", "--help"):
         print("usage: mission-gym runs list|show|compare|lineage|timeline|clean [...]")
-        return 0
-    if name not in _VIEWS:
+    elif name not in _VIEWS:
         known = ", ".join(_VIEWS)
         raise UsageError(f"{name!r} is not a command of runs{nearest(name, _VIEWS)}; it has {known}")
-    return _VIEWS[name](args[1:])
+    else:
+        _VIEWS[name](args[1:])
 
 
-def config(args: Sequence[str]) -> int:
+def config(args: Sequence[str]) -> None:
     """`mission-gym config RUN`."""
     flags = parse(OneRun, args, "config", "Print every value of a run with its source.")
     show(describe_config(flags.find(flags.run).run), as_json=flags.json, view=view_config)
-    return 0
 
 
-def _list(args: Sequence[str]) -> int:
+def _list(args: Sequence[str]) -> None:
     flags = parse(ReadFlags, args, "runs list", "List the runs, the newest last.")
     rows = [describe_run(run) for run in list_runs(flags.runs_dir)]
     if not rows:
         note(f"no runs in {flags.runs_dir}; `mission-gym train ENV` makes one")
     show(rows, as_json=flags.json, view=view_runs)
-    return 0
 
 
-def _show(args: Sequence[str]) -> int:
+def _show(args: Sequence[str]) -> None:
     flags = parse(OneRun, args, "runs show", "Tell everything about a run.")
     show(describe_run_fully(flags.find(flags.run).run), as_json=flags.json, view=view_run)
-    return 0
 
 
-def _compare(args: Sequence[str]) -> int:
+def _compare(args: Sequence[str]) -> None:
     flags = parse(SeveralRuns, args, "runs compare", "Compare results and configs of runs.")
     if len(flags.runs) < 2:
         raise UsageError(f"{len(flags.runs)} runs are given; a comparison needs two or more [RUN ...]")
     document = compare_runs([flags.find(text).run for text in flags.runs])
     show(document, as_json=flags.json, view=view_comparison)
-    return 0
 
 
-def _lineage(args: Sequence[str]) -> int:
+def _lineage(args: Sequence[str]) -> None:
     flags = parse(OneRun, args, "runs lineage", "Tell where a run came from and what came from it.")
     document = trace_lineage(flags.find(flags.run).run, flags.runs_dir)
     show(document, as_json=flags.json, view=view_lineage)
-    return 0
 
 
-def _timeline(args: Sequence[str]) -> int:
+def _timeline(args: Sequence[str]) -> None:
     text = "Tell where a run's time went and what bounds it; draw its last updates."
     flags = parse(TimelineFlags, args, "runs timeline", text)
     run = flags.find(flags.run).run
@@ -121,10 +116,9 @@ def _timeline(args: Sequence[str]) -> int:
     write_atomic(path, make_png(document))
     show(document, as_json=flags.json, view=view_time)
     note(f"picture  {show_path(path)}")
-    return 0
 
 
-def _clean(args: Sequence[str]) -> int:
+def _clean(args: Sequence[str]) -> None:
     text = "Delete the runs that are named, or else the checkpoints of all runs that retention drops."
     flags = parse(CleanFlags, args, "runs clean", text)
     if flags.runs:
@@ -137,7 +131,6 @@ def _clean(args: Sequence[str]) -> int:
     show(document, as_json=flags.json, view=_view_cleaning)
     if doomed and not flags.yes:
         note("nothing was deleted; --yes does it")
-    return 0
 
 
 def _view_cleaning(document: dict[str, Any]) -> RenderableType:
@@ -149,7 +142,7 @@ def _view_cleaning(document: dict[str, Any]) -> RenderableType:
     return Group(*lines) if lines else Text("nothing to delete")
 
 
-_VIEWS: dict[str, Callable[[Sequence[str]], int]] = {
+_VIEWS: dict[str, Callable[[Sequence[str]], None]] = {
     "list": _list,
     "show": _show,
     "compare": _compare,

@@ -49,7 +49,7 @@ class TuneFlags(LayerFlags):
     json: AsJson = False
 
 
-def tune(args: Sequence[str]) -> int:
+def tune(args: Sequence[str]) -> None:
     """`mission-gym tune ENV`."""
     flags: Any = parse(
         with_values(TuneFlags, (*_NO_MATTER, "tune")),
@@ -69,4 +69,3 @@ def tune(args: Sequence[str]) -> int:
         write_atomic(flags.plot, make_scaling_png(document))
         note(f"drawn to {flags.plot}")
     show(document, as_json=flags.json, view=view_advice)
-    return 0
