@@ -16,7 +16,7 @@ from mission_gym.cli.main import COMMANDS
 from mission_gym.config.fields import FieldInfo
 from mission_gym.report.formats import show_value
 from mission_gym.run.config import schema
-from mission_gym.store.metrics import METRICS, Metric
+from mission_gym.store.metrics import Metric, read_metrics
 
 ROOT = Path(__file__).parent.parent
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -43,7 +43,7 @@ def _make_blocks() -> dict[str, str]:
         **_render_shipped("presets", layers.read_presets()),
         **_render_shipped("settings", layers.read_settings()),
         "metrics": _render_metrics(
-            [*METRICS, *(metric for algo in ALGORITHMS for metric in load_algorithm(algo).metrics)]
+            [*read_metrics(), *(metric for algo in ALGORITHMS for metric in load_algorithm(algo).metrics)]
         ),
         **{f"{algo}-metrics": _render_metrics(_metrics_of(algo)) for algo in schema().algorithms},
     }
@@ -51,7 +51,7 @@ def _make_blocks() -> dict[str, str]:
 
 def _metrics_of(algo: str) -> list[Metric]:
     """The numbers of training that this algorithm gives."""
-    shared = [metric for metric in METRICS if metric.name.startswith("train/")]
+    shared = [metric for metric in read_metrics() if metric.name.startswith("train/")]
     return [*load_algorithm(algo).metrics, *shared]
 
 

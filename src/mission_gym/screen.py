@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -53,9 +52,7 @@ class Screen:
     def __enter__(self) -> Callable[[Event], None]:
         return self._listen
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop_live()
 
     def _listen(self, event: dict[str, Any]) -> None:

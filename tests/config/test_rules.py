@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mission_gym.backends import load_backend
 from mission_gym.config.layers import format_config
-from mission_gym.config.rules import find_unused, finish
+from mission_gym.config.rules import RunFacts, find_unused, finish
 from mission_gym.errors import ConfigError
 from mission_gym.run.config import resolve
 
@@ -133,9 +133,7 @@ def unused(
 ) -> list[str]:
     backend = load_backend(flags.get("vector", "serial"))
     resolved = resolve("Env-v0", flags)
-    return find_unused(
-        resolved, backend, has_vector_leaves=vectors, has_box_actions=box, acts_with_torch=torch
-    )
+    return find_unused(resolved, RunFacts(resolved.config, backend, vectors, box, torch))
 
 
 def test_first_ready_blocks_need_environments_that_step_on_their_own() -> None:

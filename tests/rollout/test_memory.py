@@ -108,12 +108,12 @@ def test_memory_goes_through_a_checkpoint(how: str, polls: int, spec: EnvSpec) -
         clear_block(block)
         asked = iter([False] * polls)
         collector.fill(block, 1, lambda: next(asked, True))
-        snapshot = take_snapshot(learner, collector.vec, [block], collector, {})
+        snapshot = take_snapshot(learner, collector, [block], {})
         assert snapshot.step == block.num_filled
     stored = Checkpoint(0, Path(), snapshot.policy, snapshot.state, snapshot.state_json, {})
     with collecting(how, spec) as (collector, block):
         collector.policy.load(Weights(0, {}))
-        assert restore_snapshot(stored, learner, collector.vec, [block], collector).exact
+        assert restore_snapshot(stored, learner, collector, [block]).exact
         for number in (1, 2):
             assert collector.fill(block, number, never)
             check(block, begun)

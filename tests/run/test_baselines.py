@@ -8,7 +8,7 @@ from mission_gym.backends import load_backend
 from mission_gym.data import ActionSpec
 from mission_gym.env.factory import EnvRequest, make_factory, make_vector_factory
 from mission_gym.env.probe import probe, probe_vector
-from mission_gym.errors import EnvContractError, EnvFailure, RunStateError, UsageError
+from mission_gym.errors import EnvContractError, EnvFailure, UsageError
 from mission_gym.policy.sampling import draw_random
 from mission_gym.run.baselines import run_baselines
 from mission_gym.run.environment import Environment
@@ -146,9 +146,3 @@ def test_refusals():
         run_baselines(open_toy(Misdeclared), 2)
     with pytest.raises(EnvFailure, match=r"baseline 'clumsy' raised KeyError: 'missing' at seed .*, step 0"):
         run_baselines(open_toy(Clumsy), 2, names=["clumsy"])
-
-
-@pytest.mark.parametrize("name", ["random", "expert"])
-def test_a_stop_is_said(name):
-    with pytest.raises(RunStateError, match="the baselines were interrupted"):
-        run_baselines(open_toy(Scripted), 2, names=[name], stop=lambda: True)

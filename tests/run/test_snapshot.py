@@ -64,7 +64,7 @@ def take(num_steps: int) -> Checkpoint:
     with collecting() as (collector, block, _):
         collector.start()
         collector.fill(block, 0, lambda: block.filled[0] == num_steps)
-        made = take_snapshot(LEARNER, collector.vec, [block], collector, {})
+        made = take_snapshot(LEARNER, collector, [block], {})
     assert made.step == 64 + S * num_steps
     return Checkpoint(made.step, Path(), made.policy, made.state, made.state_json, {})
 
@@ -82,7 +82,7 @@ def test_a_block_in_hand_goes_on(is_old: bool, straight: dict[str, Any]) -> None
     assert checkpoint.state["block/filled"].tolist() == [5] * S
     with collecting() as (collector, block, _):
         restored = restore_snapshot(
-            date_back(checkpoint) if is_old else checkpoint, LEARNER, collector.vec, [block], collector
+            date_back(checkpoint) if is_old else checkpoint, LEARNER, collector, [block]
         )
         assert restored.told == ["3 of 3 environments came back by replay"]
         assert restored.exact
@@ -98,7 +98,7 @@ def test_what_was_lost_is_told_and_the_resume_is_not_exact() -> None:
         document = {name: value for name, value in checkpoint.state_json.items() if name != "steps_lost"}
         with collecting() as (collector, block, _):
             damaged = replace(checkpoint, state_json=document | lost)
-            restored = restore_snapshot(damaged, LEARNER, collector.vec, [block], collector)
+            restored = restore_snapshot(damaged, LEARNER, collector, [block])
             assert restored.told[-1] == "36 steps were not saved and are lost"
             assert not restored.exact
 
@@ -112,7 +112,7 @@ def test_an_environment_that_begins_anew_cuts_its_newest_segment() -> None:
     with collecting() as (collector, block, spec):
         spare = make_block(spec, T, S)
         restored = restore_snapshot(
-            replace(checkpoint, state_json=document), LEARNER, collector.vec, [block, spare], collector
+            replace(checkpoint, state_json=document), LEARNER, collector, [block, spare]
         )
         assert not restored.exact
         assert block.truncated[4].tolist() == [False, True, False]

@@ -42,9 +42,10 @@ def measure_soak(seconds: float, kill_every_s: float = 3.0) -> list[Row]:
     with TemporaryDirectory(prefix="mission-gym-soak-") as folder:
         resolved = resolve("CartPole-v1", flags | {"runs_dir": folder})
         with start_run(resolved, listen) as session:
-            assert isinstance(session.vec, WorkersVec)
+            vec = session.collector.vec
+            assert isinstance(vec, WorkersVec)
             done = threading.Event()
-            killer = threading.Thread(target=_kill, args=(session.vec.crew.pids, kill_every_s, done))
+            killer = threading.Thread(target=_kill, args=(vec.crew.pids, kill_every_s, done))
             killer.start()
             try:
                 for number, _ in enumerate(session.updates()):

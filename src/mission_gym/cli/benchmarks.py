@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from mission_gym.cli.flags import AS_JSON, Switch, parse
+from mission_gym.cli.flags import AsJson, Switch, parse, said
 from mission_gym.cli.output import messages_to_stderr, show
 from mission_gym.report.tables import view_bench
 
@@ -23,14 +23,11 @@ class BenchFlags:
             metavar="NAME", help="ppo, dqn, learning, vector, capture, overlap, tune, soak or accounting."
         ),
     ]
-    full: Annotated[
-        Switch,
-        tyro.conf.arg(help="The whole grid; the default takes under ten minutes.", help_behavior_hint=""),
-    ] = False
-    json: Annotated[Switch, tyro.conf.arg(help=AS_JSON, help_behavior_hint="")] = False
+    full: Annotated[Switch, said("The whole grid; the default takes under ten minutes.")] = False
+    json: AsJson = False
 
 
-def bench(args: Sequence[str]) -> int:
+def bench(args: Sequence[str]) -> None:
     """`mission-gym bench NAME`."""
     flags = parse(BenchFlags, args, "bench", "Reproduce performance figures on this machine.")
     from mission_gym.bench.main import run_bench
@@ -38,4 +35,3 @@ def bench(args: Sequence[str]) -> int:
     with messages_to_stderr():
         rows = run_bench(flags.name, full=flags.full)
     show(rows, as_json=flags.json, view=view_bench)
-    return 0

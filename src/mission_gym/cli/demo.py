@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from mission_gym.cli.flags import RUNS_DIR, parse
+from mission_gym.cli.flags import RunsDir, parse
 from mission_gym.cli.output import note, show
 from mission_gym.cli.warming import compile_beside
 from mission_gym.missions import CAPTURE_ID
@@ -44,7 +44,7 @@ class DemoFlags:
     ] = "normal"
     seed: Annotated[str, tyro.conf.arg(help="Seed of the run.", metavar="N")] = "1"
     max_time: Annotated[str, tyro.conf.arg(help="Time to train, at most.", metavar="TIME")] = "5m"
-    runs_dir: Annotated[Path, tyro.conf.arg(help=RUNS_DIR, metavar="DIR")] = Path("runs")
+    runs_dir: RunsDir = Path("runs")
 
 
 def demo(args: Sequence[str]) -> int:

@@ -9,37 +9,28 @@ from typing import Annotated, Any
 
 import tyro
 
-from mission_gym.cli.flags import AS_JSON, EnvFlags, ReadFlags, Switch, parse
+from mission_gym.cli.flags import AsJson, EnvFlags, PlayedRunFlags, Switch, parse, said
 from mission_gym.cli.output import messages_to_stderr, note, show
 from mission_gym.report.formats import show_count
 from mission_gym.report.tables import view_findings, view_results
-from mission_gym.store.resolve import find_run
 
 Episodes = Annotated[int, tyro.conf.arg(metavar="N", help="Episodes to play, from the report suite.")]
 
 
 @dataclass(kw_only=True)
-class EvalFlags(ReadFlags):
+class EvalFlags(PlayedRunFlags):
     """Flags of `eval`."""
 
-    run: Annotated[
-        tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="RUN[@STEP]", help="The run; without a step its best checkpoint."),
-    ]
     episodes: Episodes = 100
-    stochastic: Annotated[
-        Switch, tyro.conf.arg(help="Sample actions instead of the likeliest one.", help_behavior_hint="")
-    ] = False
-    baselines: Annotated[
-        Switch, tyro.conf.arg(help="Play the baselines on the same seeds too.", help_behavior_hint="")
-    ] = False
+    baselines: Annotated[Switch, said("Play the baselines on the same seeds too.")] = False
+    json: AsJson = False
 
 
 @dataclass(kw_only=True)
 class CheckFlags(EnvFlags):
     """Flags of `check`."""
 
-    json: Annotated[Switch, tyro.conf.arg(help=AS_JSON, help_behavior_hint="")] = False
+    json: AsJson = False
 
 
 @dataclass(kw_only=True)
@@ -49,11 +40,10 @@ class BaselineFlags(CheckFlags):
     episodes: Episodes = 100
 
 
-def evaluate(args: Sequence[str]) -> int:
+def evaluate(args: Sequence[str]) -> None:
     """`mission-gym eval RUN[@STEP]`."""
     flags = parse(EvalFlags, args, "eval", "Evaluate a run on fixed, held-out seeds.")
-    ref = find_run(flags.run, flags.runs_dir)
-    note(ref.note)
+    ref = flags.find(flags.run)
     from mission_gym.run.baselines import run_baselines
     from mission_gym.run.open import evaluate_run, open_run
 
@@ -66,7 +56,6 @@ def evaluate(args: Sequence[str]) -> int:
     for warning in warnings:
         note(f"warning: {warning}")
     show(document, as_json=flags.json, view=_view_modes)
-    return 0
 
 
 def _view_modes(document: dict[str, Any]) -> Any:
@@ -76,7 +65,7 @@ def _view_modes(document: dict[str, Any]) -> Any:
     return view_results({document["mode"]: document, other["mode"]: other})
 
 
-def baselines(args: Sequence[str]) -> int:
+def baselines(args: Sequence[str]) -> None:
     """`mission-gym baselines ENV`."""
     flags = parse(BaselineFlags, args, "baselines", "Play the report suite without any learning.")
     config = flags.config()
@@ -87,7 +76,6 @@ def baselines(args: Sequence[str]) -> int:
         environment = open_environment(config, dict(config.env.env_kwargs))
         results = run_baselines(environment, flags.episodes)
     show(results, as_json=flags.json, view=view_results)
-    return 0
 
 
 @dataclass(kw_only=True)
@@ -97,7 +85,7 @@ class ReproFlags:
     repro: Annotated[
         Path, tyro.conf.arg(metavar="FILE", help="A repro bundle that a failed run left; it is replayed.")
     ]
-    json: Annotated[Switch, tyro.conf.arg(help=AS_JSON, help_behavior_hint="")] = False
+    json: AsJson = False
 
 
 def _replay(args: Sequence[str]) -> int:

@@ -13,26 +13,58 @@ from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints, is_typedd
 
 import tyro
 
+from mission_gym.cli.output import note
 from mission_gym.config.fields import FieldInfo
 from mission_gym.config.schema import Config
 from mission_gym.errors import UsageError, nearest
 from mission_gym.report.formats import show_value
 from mission_gym.run.config import resolve, schema
+from mission_gym.store.resolve import RunRef, find_run
 
 T = TypeVar("T")
 Switch = tyro.conf.FlagCreatePairsOff[bool]
 RunName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
 Given = dict[str, Any]
-RUNS_DIR = "Folder that holds the runs."
-AS_JSON = "Print one JSON document."
+
+
+def said(text: str, metavar: str | None = None) -> Any:
+    """How a flag is described whose default needs no word."""
+    return tyro.conf.arg(help=text, metavar=metavar, help_behavior_hint="")
+
+
+AsJson = Annotated[Switch, said("Print one JSON document.")]
+RunsDir = Annotated[Path, tyro.conf.arg(help="Folder that holds the runs.", metavar="DIR")]
 
 
 @dataclass(kw_only=True)
-class ReadFlags:
-    """What every command that reads runs takes."""
+class FolderFlags:
+    """What every command about runs takes."""
 
-    runs_dir: Annotated[Path, tyro.conf.arg(help=RUNS_DIR, metavar="DIR")] = Path("runs")
-    json: Annotated[Switch, tyro.conf.arg(help=AS_JSON, help_behavior_hint="")] = False
+    runs_dir: RunsDir = Path("runs")
+
+    def find(self, text: str) -> RunRef:
+        """The run that is meant; if there is a doubt, what was taken is said."""
+        ref = find_run(text, self.runs_dir)
+        note(ref.note)
+        return ref
+
+
+@dataclass(kw_only=True)
+class ReadFlags(FolderFlags):
+    """What every command that tells about runs takes."""
+
+    json: AsJson = False
+
+
+@dataclass(kw_only=True)
+class PlayedRunFlags(FolderFlags):
+    """What every command that plays a run's policy takes."""
+
+    run: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="RUN[@STEP]", help="The run; without a step its best checkpoint."),
+    ]
+    stochastic: Annotated[Switch, said("Sample actions instead of the likeliest one.")] = False
 
 
 @dataclass(kw_only=True)
@@ -62,18 +94,9 @@ class EnvFlags:
     ]
     env_kwargs: Annotated[
         tuple[str, ...],
-        tyro.conf.arg(
-            metavar="key=value ...",
-            help="Arguments of the environment, with YAML scalars.",
-            help_behavior_hint="",
-        ),
+        said("Arguments of the environment, with YAML scalars.", "key=value ..."),
     ] = ()
-    wrap: Annotated[
-        tuple[str, ...],
-        tyro.conf.arg(
-            metavar="module:callable ...", help="Wrappers, the innermost first.", help_behavior_hint=""
-        ),
-    ] = ()
+    wrap: Annotated[tuple[str, ...], said("Wrappers, the innermost first.", "module:callable ...")] = ()
 
     def config(self) -> Config:
         """The config of a run of this environment that asks for nothing else."""
@@ -118,10 +141,13 @@ def _refuse_doubles(args: Sequence[str]) -> None:
 
 def with_values(base: type[T], skip: Sequence[str] = ()) -> type[T]:
     """The dataclass with a group of flags for every section of the config."""
+    named: dict[str, list[FieldInfo]] = {}  # one flag stands for the fields of all algorithms called so
+    for info in schema().fields:
+        if info.name not in ("env_id", *skip):
+            named.setdefault(info.name, []).append(info)
     groups: dict[str, Given] = {}
-    for name, infos in _by_name().items():
-        if name not in ("env_id", *skip):
-            groups.setdefault(infos[0].section, {})[name] = _flag(infos)
+    for name, infos in named.items():
+        groups.setdefault(infos[0].section, {})[name] = _flag(infos)
     fields: list[Any] = []
     for section, flags in groups.items():
         kind: Any = TypedDict(section, flags, total=False)  # type: ignore[misc]
@@ -136,20 +162,16 @@ def given_values(flags: Any) -> Given:
     return {name: value for values in sections for name, value in values.items()}
 
 
-def _by_name() -> dict[str, list[FieldInfo]]:
-    """The fields by name: one flag stands for the fields of all algorithms that are called so."""
-    named: dict[str, list[FieldInfo]] = {}
-    for info in schema().fields:
-        named.setdefault(info.name, []).append(info)
-    return named
+def given_layers(flags: LayerFlags) -> Given:
+    """The other layers, as `resolve` takes them."""
+    return {"sets": flags.set, "config_file": flags.config, "preset": flags.preset}
 
 
 def _flag(infos: Sequence[FieldInfo]) -> Any:
     info = infos[0]
+    kind: Any = tuple[str, ...] if info.type_text.endswith(" ...") else str
     if info.type_text == "bool":
-        kind: Any = bool
-    else:
-        kind = tuple[str, ...] if info.type_text.endswith(" ...") else str
+        kind = bool
     # An empty default (no text, no wrappers) says nothing.
     default = f"(default: {show_value(info.default)})" if info.default not in ("", {}, ()) else ""
     text = info.description

@@ -17,7 +17,7 @@ from mission_gym.errors import MissionGymError, nearest
 
 
 class _Command(NamedTuple):
-    module: str  # in this room, with a function of the command's name, or of `function`
+    module: str  # in this room, with a function of the command's name, or of `function`, that may give a code
     text: str
     function: str = ""
 
@@ -63,14 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = COMMANDS[name]
     module = importlib.import_module(f"mission_gym.cli.{command.module}")
     try:
-        code: int = getattr(module, command.function or name)(args[1:])
+        code: int | None = getattr(module, command.function or name)(args[1:])
     except SystemExit as stop:  # tyro's: help was printed, or a flag lacks its value
         return stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt:
         return _say("interrupted", 130)
     except MissionGymError as error:
         return _say(str(error), error.exit_code)
-    return code
+    return code or 0
 
 
 def _say(message: str, code: int) -> int:

@@ -20,7 +20,7 @@ class PlayFlags(EnvFlags):
     seed: Annotated[int, tyro.conf.arg(metavar="N", help="Seed of the first episode.")] = 0
 
 
-def play(args: Sequence[str]) -> int:
+def play(args: Sequence[str]) -> None:
     """`mission-gym play ENV`."""
     flags = parse(PlayFlags, args, "play", "Play an environment with the keyboard, in a window.")
     env = flags.config().env
@@ -29,4 +29,3 @@ def play(args: Sequence[str]) -> int:
     from mission_gym.films.by_hand import play_by_hand
 
     play_by_hand(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap), flags.seed, note)
-    return 0

@@ -11,7 +11,7 @@ import tyro
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mission_gym.cli.flags import ReadFlags, RunName, Switch, parse
+from mission_gym.cli.flags import ReadFlags, RunName, Switch, parse, said
 from mission_gym.cli.output import note, show
 from mission_gym.errors import UsageError, nearest
 from mission_gym.report.documents import (
@@ -25,10 +25,9 @@ from mission_gym.report.formats import show_count, show_number, show_path
 from mission_gym.report.tables import view_comparison, view_config, view_lineage, view_run, view_runs
 from mission_gym.report.timeline import make_png
 from mission_gym.report.timing import describe_time, view_time
-from mission_gym.run.retention import Doomed, clean, plan_cleaning, plan_removal
+from mission_gym.run.retention import clean, plan_cleaning, plan_removal
 from mission_gym.store.files import write_atomic
-from mission_gym.store.resolve import find_run, list_runs
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.resolve import list_runs
 
 
 @dataclass(kw_only=True)
@@ -51,83 +50,65 @@ class SeveralRuns(ReadFlags):
 class CleanFlags(SeveralRuns):
     """Flags of `runs clean`."""
 
-    yes: Annotated[Switch, tyro.conf.arg(help="Delete; without it nothing is.", help_behavior_hint="")] = (
-        False
-    )
+    yes: Annotated[Switch, said("Delete; without it nothing is.")] = False
 
 
 @dataclass(kw_only=True)
 class TimelineFlags(OneRun):
     """Flags of `runs timeline`."""
 
-    out: Annotated[
-        Path | None,
-        tyro.conf.arg(
-            metavar="FILE.png", help="Where to. Without it: timeline.png in the run.", help_behavior_hint=""
-        ),
-    ] = None
+    out: Annotated[Path | None, said("Where to. Without it: timeline.png in the run.", "FILE.png")] = None
 
 
-def runs(args: Sequence[str]) -> int:
+def runs(args: Sequence[str]) -> None:
     """`mission-gym runs ...`."""
     name = args[0] if args else ""
     if name in ("-h", "--help"):
         print("usage: mission-gym runs list|show|compare|lineage|timeline|clean [...]")
-        return 0
-    if name not in _VIEWS:
+    elif name not in _VIEWS:
         known = ", ".join(_VIEWS)
         raise UsageError(f"{name!r} is not a command of runs{nearest(name, _VIEWS)}; it has {known}")
-    return _VIEWS[name](args[1:])
+    else:
+        _VIEWS[name](args[1:])
 
 
-def config(args: Sequence[str]) -> int:
+def config(args: Sequence[str]) -> None:
     """`mission-gym config RUN`."""
     flags = parse(OneRun, args, "config", "Print every value of a run with its source.")
-    show(describe_config(_find(flags.run, flags)), as_json=flags.json, view=view_config)
-    return 0
+    show(describe_config(flags.find(flags.run).run), as_json=flags.json, view=view_config)
 
 
-def _find(text: str, flags: ReadFlags) -> RunDir:
-    ref = find_run(text, flags.runs_dir)
-    note(ref.note)
-    return ref.run
-
-
-def _list(args: Sequence[str]) -> int:
+def _list(args: Sequence[str]) -> None:
     flags = parse(ReadFlags, args, "runs list", "List the runs, the newest last.")
     rows = [describe_run(run) for run in list_runs(flags.runs_dir)]
     if not rows:
         note(f"no runs in {flags.runs_dir}; `mission-gym train ENV` makes one")
     show(rows, as_json=flags.json, view=view_runs)
-    return 0
 
 
-def _show(args: Sequence[str]) -> int:
+def _show(args: Sequence[str]) -> None:
     flags = parse(OneRun, args, "runs show", "Tell everything about a run.")
-    show(describe_run_fully(_find(flags.run, flags)), as_json=flags.json, view=view_run)
-    return 0
+    show(describe_run_fully(flags.find(flags.run).run), as_json=flags.json, view=view_run)
 
 
-def _compare(args: Sequence[str]) -> int:
+def _compare(args: Sequence[str]) -> None:
     flags = parse(SeveralRuns, args, "runs compare", "Compare results and configs of runs.")
     if len(flags.runs) < 2:
         raise UsageError(f"{len(flags.runs)} runs are given; a comparison needs two or more [RUN ...]")
-    document = compare_runs([_find(text, flags) for text in flags.runs])
+    document = compare_runs([flags.find(text).run for text in flags.runs])
     show(document, as_json=flags.json, view=view_comparison)
-    return 0
 
 
-def _lineage(args: Sequence[str]) -> int:
+def _lineage(args: Sequence[str]) -> None:
     flags = parse(OneRun, args, "runs lineage", "Tell where a run came from and what came from it.")
-    document = trace_lineage(_find(flags.run, flags), flags.runs_dir)
+    document = trace_lineage(flags.find(flags.run).run, flags.runs_dir)
     show(document, as_json=flags.json, view=view_lineage)
-    return 0
 
 
-def _timeline(args: Sequence[str]) -> int:
+def _timeline(args: Sequence[str]) -> None:
     text = "Tell where a run's time went and what bounds it; draw its last updates."
     flags = parse(TimelineFlags, args, "runs timeline", text)
-    run = _find(flags.run, flags)
+    run = flags.find(flags.run).run
     path = flags.out or run.path / "timeline.png"
     if path.suffix.lower() != ".png":
         raise UsageError(f"{path.name!r} is not a PNG; give a name that ends in .png [--out]")
@@ -135,33 +116,21 @@ def _timeline(args: Sequence[str]) -> int:
     write_atomic(path, make_png(document))
     show(document, as_json=flags.json, view=view_time)
     note(f"picture  {show_path(path)}")
-    return 0
 
 
-def _clean(args: Sequence[str]) -> int:
+def _clean(args: Sequence[str]) -> None:
     text = "Delete the runs that are named, or else the checkpoints of all runs that retention drops."
     flags = parse(CleanFlags, args, "runs clean", text)
     if flags.runs:
-        doomed = plan_removal([_find(run, flags) for run in flags.runs])
+        doomed = plan_removal([flags.find(run).run for run in flags.runs])
     else:
         doomed = plan_cleaning(list_runs(flags.runs_dir))
-    document = {"deleted": flags.yes, "items": [_describe(item) for item in doomed]}
+    document = {"deleted": flags.yes, "items": [item.document() for item in doomed]}
     if flags.yes:
         clean(doomed)
     show(document, as_json=flags.json, view=_view_cleaning)
     if doomed and not flags.yes:
         note("nothing was deleted; --yes does it")
-    return 0
-
-
-def _describe(item: Doomed) -> dict[str, Any]:
-    return {
-        "run": item.run.name,
-        "path": str(item.path),
-        "step": item.step,
-        "size_bytes": item.size_bytes,
-        "children": list(item.children),
-    }
 
 
 def _view_cleaning(document: dict[str, Any]) -> RenderableType:
@@ -173,7 +142,7 @@ def _view_cleaning(document: dict[str, Any]) -> RenderableType:
     return Group(*lines) if lines else Text("nothing to delete")
 
 
-_VIEWS: dict[str, Callable[[Sequence[str]], int]] = {
+_VIEWS: dict[str, Callable[[Sequence[str]], None]] = {
     "list": _list,
     "show": _show,
     "compare": _compare,

@@ -10,7 +10,17 @@ from typing import Annotated, Any
 
 import tyro
 
-from mission_gym.cli.flags import RUNS_DIR, LayerFlags, RunName, Switch, given_values, parse, with_values
+from mission_gym.cli.flags import (
+    FolderFlags,
+    LayerFlags,
+    RunName,
+    Switch,
+    given_layers,
+    given_values,
+    parse,
+    said,
+    with_values,
+)
 from mission_gym.cli.output import note
 from mission_gym.cli.warming import compile_beside
 from mission_gym.config.layers import Resolved
@@ -20,7 +30,6 @@ from mission_gym.errors import UsageError
 from mission_gym.report.formats import run_argument
 from mission_gym.run.config import resolve
 from mission_gym.screen import Screen
-from mission_gym.store.resolve import find_run
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -37,21 +46,15 @@ class TrainFlags(LayerFlags):
             help_behavior_hint=f"(default: {DEFAULT_ENV_ID})",
         ),
     ] = None
-    subproc: Annotated[Switch, tyro.conf.arg(help="Short for --vector workers.", help_behavior_hint="")] = (
-        False
-    )
+    subproc: Annotated[Switch, said("Short for --vector workers.")] = False
 
 
 @dataclass(kw_only=True)
-class ResumeFlags:
+class ResumeFlags(FolderFlags):
     """Flags of `resume`."""
 
     run: Annotated[RunName, tyro.conf.arg(help="The run to go on with.")]
-    timesteps: Annotated[
-        str | None,
-        tyro.conf.arg(metavar="N", help="A new total, which extends a finished run.", help_behavior_hint=""),
-    ] = None
-    runs_dir: Annotated[Path, tyro.conf.arg(help=RUNS_DIR, metavar="DIR")] = Path("runs")
+    timesteps: Annotated[str | None, said("A new total, which extends a finished run.", "N")] = None
 
 
 @dataclass(kw_only=True)
@@ -79,15 +82,14 @@ def read_training(args: Sequence[str]) -> Resolved:
     values = given_values(flags)
     if flags.subproc and values.setdefault("vector", "workers") != "workers":
         raise UsageError(f"--subproc is --vector workers, and --vector {values['vector']} is given; keep one")
-    return resolve(flags.env_id, values, sets=flags.set, config_file=flags.config, preset=flags.preset)
+    return resolve(flags.env_id, values, **given_layers(flags))
 
 
 def resume(args: Sequence[str]) -> int:
     """`mission-gym resume RUN`."""
     flags = parse(ResumeFlags, args, "resume", "Go on with a run where its last checkpoint stands.")
     timesteps = None if flags.timesteps is None else parse_count(flags.timesteps)
-    ref = find_run(flags.run, flags.runs_dir)
-    note(ref.note)
+    ref = flags.find(flags.run)
     if ref.step not in (None, "last"):
         raise UsageError(
             f"{flags.run!r} names a checkpoint, and a run is resumed from its last one;"
@@ -102,15 +104,10 @@ def branch(args: Sequence[str]) -> int:
     """`mission-gym branch RUN[@STEP]`."""
     flags: Any = parse(with_values(BranchFlags), args, "branch", "Train a child of a run, with changes.")
     values = given_values(flags)
-    ref = find_run(flags.parent, Path(values.get("runs_dir", "runs")))
-    note(ref.note)
+    ref = FolderFlags(runs_dir=Path(values.get("runs_dir", "runs"))).find(flags.parent)
     from mission_gym.run.branch import branch_run
 
-    return _follow(
-        lambda listener: branch_run(
-            ref, values, listener, sets=flags.set, config_file=flags.config, preset=flags.preset
-        )
-    )
+    return _follow(lambda listener: branch_run(ref, values, listener, **given_layers(flags)))
 
 
 def _follow(begin: Callable[[Listener], AbstractContextManager[Any]]) -> int:

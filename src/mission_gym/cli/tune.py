@@ -9,7 +9,16 @@ from typing import Annotated, Any
 
 import tyro
 
-from mission_gym.cli.flags import AS_JSON, LayerFlags, Switch, given_values, parse, with_values
+from mission_gym.cli.flags import (
+    AsJson,
+    LayerFlags,
+    Switch,
+    given_layers,
+    given_values,
+    parse,
+    said,
+    with_values,
+)
 from mission_gym.cli.output import messages_to_stderr, note, show
 from mission_gym.config.sizes import parse_duration_s
 from mission_gym.errors import UsageError
@@ -35,17 +44,12 @@ class TuneFlags(LayerFlags):
         tyro.conf.arg(metavar="ENV", help="Gymnasium id, module:Id or module:callable."),
     ]
     budget: Annotated[str, tyro.conf.arg(metavar="duration", help="About how long to measure.")] = "30s"
-    retune: Annotated[
-        Switch, tyro.conf.arg(help="Measure, even if a plan was kept.", help_behavior_hint="")
-    ] = False
-    plot: Annotated[
-        Path | None,
-        tyro.conf.arg(metavar="FILE.png", help="Draw the scaling table to this file.", help_behavior_hint=""),
-    ] = None
-    json: Annotated[Switch, tyro.conf.arg(help=AS_JSON, help_behavior_hint="")] = False
+    retune: Annotated[Switch, said("Measure, even if a plan was kept.")] = False
+    plot: Annotated[Path | None, said("Draw the scaling table to this file.", "FILE.png")] = None
+    json: AsJson = False
 
 
-def tune(args: Sequence[str]) -> int:
+def tune(args: Sequence[str]) -> None:
     """`mission-gym tune ENV`."""
     flags: Any = parse(
         with_values(TuneFlags, (*_NO_MATTER, "tune")),
@@ -56,13 +60,7 @@ def tune(args: Sequence[str]) -> int:
     budget_s = parse_duration_s(flags.budget)
     if budget_s < _LEAST_BUDGET_S:
         raise UsageError(f"budget={flags.budget} is below {_LEAST_BUDGET_S:.0f} s; give more time [--budget]")
-    resolved = resolve(
-        flags.env_id,
-        given_values(flags),
-        sets=flags.set,
-        config_file=flags.config,
-        preset=flags.preset,
-    )
+    resolved = resolve(flags.env_id, given_values(flags), **given_layers(flags))
     from mission_gym.run.tune import advise
 
     with messages_to_stderr():
@@ -71,4 +69,3 @@ def tune(args: Sequence[str]) -> int:
         write_atomic(flags.plot, make_scaling_png(document))
         note(f"drawn to {flags.plot}")
     show(document, as_json=flags.json, view=view_advice)
-    return 0

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
 from mission_gym.config.fields import Schema
-from mission_gym.config.plain import read_yaml, to_plain
+from mission_gym.config.plain import Stored, read_file, read_yaml, to_plain
 from mission_gym.config.schema import DEFAULT_ENV_ID, Config, Settled, settle_types
 from mission_gym.errors import ConfigError, nearest
 
@@ -26,12 +26,7 @@ _EXPLICIT = ("flag ", "--set ", "config ")
 _VIA = " via config "
 
 
-class _Entry(NamedTuple):
-    value: Any
-    source: str
-
-
-_Layer = dict[str, _Entry]  # by path
+_Layer = dict[str, Stored]  # by path
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ class Resolved:
 
     def entries(self) -> _Layer:
         """Return every value with its source, as one layer."""
-        return {path: _Entry(self.config.value(path), source) for path, source in self.sources.items()}
+        return {path: Stored(self.config.value(path), source) for path, source in self.sources.items()}
 
     @property
     def preset(self) -> str | None:
@@ -63,7 +58,7 @@ class Resolved:
 
     def with_values(self, values: Mapping[str, Any], source: str) -> Resolved:
         """Return a copy with the values at these paths replaced and checked."""
-        changed = {path: _Entry(value, source) for path, value in values.items()}
+        changed = {path: Stored(value, source) for path, value in values.items()}
         return _build(self.schema, self.entries() | changed, [])
 
 
@@ -146,7 +141,7 @@ def read_config(schema: Schema, path: Path) -> Resolved:
     """Read a run's own config.yaml, each value with the source that it had when the run was made."""
     problems: list[str] = []
     entries = _place_file(schema, path, problems)
-    own = {key: _Entry(value, _origin(source)) for key, (value, source) in entries.items()}
+    own = {key: Stored(value, _origin(source)) for key, (value, source) in entries.items()}
     return _build(schema, own, problems)
 
 
@@ -186,7 +181,7 @@ def _place(items: Iterable[tuple[str, Any, str]], paths: Mapping[str, str], prob
         elif path in layer:
             problems.append(f"{path} is given twice; keep one [{layer[path].source}; {source}]")
         else:
-            layer[path] = _Entry(value, source)
+            layer[path] = Stored(value, source)
     return layer
 
 
@@ -225,13 +220,7 @@ def _place_file(schema: Schema, path: Path, problems: list[str]) -> _Layer:
     """Make a layer of a config file; a value in its `sources:` map keeps that source, `via` the file."""
     where = f"config {path}"
     try:
-        content = read_yaml(path.read_text("utf-8"), where) or {}
-    except OSError as error:
-        problems.append(f"the file can't be read: {error.strerror}; check the path [{where}]")
-        return {}
-    except UnicodeDecodeError:
-        problems.append(f"the file is not UTF-8 text; save it as UTF-8 YAML [{where}]")
-        return {}
+        content = read_file(path) or {}
     except ConfigError as error:
         problems += error.problems
         return {}

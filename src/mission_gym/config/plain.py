@@ -24,8 +24,19 @@ def read_yaml(text: str, where: str) -> Any:
         raise ConfigError(f"this is not valid YAML: {_brief(error)}; correct it [{where}]") from error
 
 
+def read_file(path: Path) -> Any:
+    """Return the plain values of a config file."""
+    where = f"config {path}"
+    try:
+        return read_yaml(path.read_text("utf-8"), where)
+    except OSError as error:
+        raise ConfigError(f"the file can't be read: {error.strerror}; check the path [{where}]") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the file is not UTF-8 text; save it as UTF-8 YAML [{where}]") from error
+
+
 class Stored(NamedTuple):
-    """A value of a run's config.yaml, and where it came from."""
+    """A value of a config, and where it came from."""
 
     value: Any
     source: str
@@ -34,11 +45,7 @@ class Stored(NamedTuple):
 def read_stored(path: Path) -> dict[str, Stored]:
     """The values of a run's own config.yaml by `section.field`, as they stand there; ConfigError if it is not
     one. Needs no schema: what reads runs need not know the algorithms."""
-    where = f"config {path}"
-    try:
-        content = read_yaml(path.read_text("utf-8"), where)
-    except OSError as error:
-        raise ConfigError(f"the file can't be read: {error.strerror}; check the path [{where}]") from error
+    where, content = f"config {path}", read_file(path)
     sources = content.pop("sources", None) if isinstance(content, dict) else None
     if not isinstance(sources, dict) or not all(isinstance(fields, dict) for fields in content.values()):
         raise ConfigError(f"this is not the config.yaml of a run [{where}]")

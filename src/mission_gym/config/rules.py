@@ -187,22 +187,13 @@ _UNUSED = (
 )
 
 
-def find_unused(
-    resolved: Resolved,
-    backend: BackendFacts,
-    *,
-    has_vector_leaves: bool,
-    has_box_actions: bool,
-    acts_with_torch: bool,
-) -> list[str]:
+def find_unused(resolved: Resolved, facts: RunFacts) -> list[str]:
     """Return a problem for each explicit value that this run would ignore.
 
     A value that asks for nothing (none, 0, false) can't be ignored.
     """
-    facts = RunFacts(resolved.config, backend, has_vector_leaves, has_box_actions, acts_with_torch)
     problems = []
-    rows = (*_UNUSED, *resolved.config.algorithm.UNUSED)
-    for path, when, reason in rows:
+    for path, when, reason in (*_UNUSED, *resolved.config.algorithm.UNUSED):
         value = resolved.config.value(path)
         if value and resolved.explicit(path) and when(facts):
             name = path.split(".")[1]

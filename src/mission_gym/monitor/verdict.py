@@ -142,27 +142,6 @@ def _use_cores(facts: VerdictFacts) -> str:
     return f"no core is left to add: make the step itself cheaper{vectorised}"
 
 
-def _judge_acting(case: _Case) -> Verdict:
-    share, _, _, facts = case
-    return Verdict(
-        "acting",
-        f"choosing actions takes {share}, for {facts.n_envs} environments and a network of"
-        f" {facts.num_parameters:,} parameters",
-        (
-            f"{_fewer_vector_steps(facts)}: the same rollout in fewer, larger calls",
-            "--network-arch: narrower",
-        ),
-    )
-
-
-def _judge_copying(case: _Case) -> Verdict:
-    return Verdict(
-        "collecting overhead",
-        f"weights, rows and messages take {case.share}, more than environments and policy do",
-        (f"{_fewer_vector_steps(case.facts)}: fewer, larger vector steps",),
-    )
-
-
 def _fewer_vector_steps(facts: VerdictFacts) -> str:
     return f"--n-envs {2 * facts.n_envs} --n-steps-per-env {max(1, facts.n_steps_per_env // 2)}"
 
@@ -195,35 +174,6 @@ def _judge_update(case: _Case) -> Verdict:
     return Verdict("update overhead", evidence, tuple(advice))
 
 
-def _judge_recording(case: _Case) -> Verdict:
-    return Verdict(
-        "recording",
-        f"rows, logs and the progress line take {case.share}",
-        ("--log-interval 10: a row every ten updates", "--no-tensorboard: fewer files to write"),
-    )
-
-
-def _judge_evaluation(case: _Case) -> Verdict:
-    share, _, _, facts = case
-    return Verdict(
-        "evaluation",
-        f"evaluating takes {share}: {facts.eval_episodes} episodes every {facts.eval_freq:,} steps",
-        (
-            f"--eval-freq {4 * facts.eval_freq}: less often",
-            f"--eval-episodes {max(1, facts.eval_episodes // 2)}: shorter",
-        ),
-    )
-
-
-def _judge_saving(case: _Case) -> Verdict:
-    share, _, _, facts = case
-    return Verdict(
-        "saving",
-        f"saving checkpoints takes {share}, one every {facts.checkpoint_freq:,} steps",
-        (f"--checkpoint-freq {10 * facts.checkpoint_freq}: less often", "--runs-dir: on a faster disk"),
-    )
-
-
 def _judge_memory(use: float, machine: Mapping[str, float], facts: VerdictFacts) -> Verdict:
     own = machine.get("machine/memory_bytes_max")
     ours = "" if own is None else f", {own / 1e9:.2g} GB of it this run's"
@@ -239,12 +189,40 @@ def _judge_memory(use: float, machine: Mapping[str, float], facts: VerdictFacts)
 
 _JUDGES: Mapping[str, Callable[[_Case], Verdict]] = {
     "environment": _judge_environment,
-    "acting": _judge_acting,
-    "copying": _judge_copying,
+    "acting": lambda case: Verdict(
+        "acting",
+        f"choosing actions takes {case.share}, for {case.facts.n_envs} environments and a network of"
+        f" {case.facts.num_parameters:,} parameters",
+        (
+            f"{_fewer_vector_steps(case.facts)}: the same rollout in fewer, larger calls",
+            "--network-arch: narrower",
+        ),
+    ),
+    "copying": lambda case: Verdict(
+        "collecting overhead",
+        f"weights, rows and messages take {case.share}, more than environments and policy do",
+        (f"{_fewer_vector_steps(case.facts)}: fewer, larger vector steps",),
+    ),
     "update": _judge_update,
-    "recording": _judge_recording,
-    "evaluation": _judge_evaluation,
-    "saving": _judge_saving,
+    "recording": lambda case: Verdict(
+        "recording",
+        f"rows, logs and the progress line take {case.share}",
+        ("--log-interval 10: a row every ten updates", "--no-tensorboard: fewer files to write"),
+    ),
+    "evaluation": lambda case: Verdict(
+        "evaluation",
+        f"evaluating takes {case.share}: {case.facts.eval_episodes} episodes every"
+        f" {case.facts.eval_freq:,} steps",
+        (
+            f"--eval-freq {4 * case.facts.eval_freq}: less often",
+            f"--eval-episodes {max(1, case.facts.eval_episodes // 2)}: shorter",
+        ),
+    ),
+    "saving": lambda case: Verdict(
+        "saving",
+        f"saving checkpoints takes {case.share}, one every {case.facts.checkpoint_freq:,} steps",
+        (f"--checkpoint-freq {10 * case.facts.checkpoint_freq}: less often", "--runs-dir: on a faster disk"),
+    ),
 }
 
 

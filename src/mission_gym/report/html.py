@@ -13,36 +13,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mission_gym.report.curves import Points, draw_curves
-from mission_gym.report.formats import show_count, show_duration, show_number, show_rate
+from mission_gym.report.formats import show_count, show_number
 from mission_gym.report.tables import list_verdict, show_interval, show_outcome
 from mission_gym.report.timeline import make_png
-from mission_gym.report.timing import MEANINGS, list_machine, sum_up
+from mission_gym.report.timing import list_machine, list_phases, sum_up
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 
 Row = Mapping[str, Any]
 _KINDS = {".gif": "image/gif", ".png": "image/png"}
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1c2430; --quiet: #5b6878; --paper: #ffffff; --line: #dde3ea;
-  --c0: #0f7ac6; --c1: #c2502e; --c2: #23875a; --c3: #8a55c4; --c4: #a4780c; --c5: #5b6878; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4eaf2; --quiet: #93a1b5; --paper: #10151e;
-  --line: #2a3444; --c0: #56b2ff; --c1: #ff8a70; --c2: #68d381; --c3: #c39bff; --c4: #ffbe54;
-  --c5: #93a1b5; } }
-body { margin: 0 auto; padding: 28px 20px 60px; max-width: 1180px; background: var(--paper);
-  color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 24px; margin: 0; } h2 { font-size: 17px; margin: 34px 0 10px; }
-.quiet, caption, td.why { color: var(--quiet); } .verdict { font-size: 18px; margin: 6px 0 0; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(380px, 1fr)); gap: 18px; }
-svg { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 8px; }
-svg text { fill: var(--ink); font: 13px system-ui, sans-serif; }
-svg .tick { fill: var(--quiet); font-size: 12px; }
-svg .title { font-weight: 600; } .grid { stroke: var(--line); } .line { fill: none; stroke-width: 2; }
-table { border-collapse: collapse; display: block; overflow-x: auto; }
-th, td { text-align: left; padding: 5px 18px 5px 0; border-bottom: 1px solid var(--line);
-  vertical-align: top; }
-th { font-weight: 600; } caption { caption-side: bottom; text-align: left; padding-top: 6px; }
-img { max-width: 100%; border-radius: 8px; } figure { margin: 0; } code { font-size: 13px; }
-""" + "\n".join(f".line.c{n} {{ stroke: var(--c{n}); }} .dot.c{n} {{ fill: var(--c{n}); }}" for n in range(6))
 
 
 class Picture(NamedTuple):
@@ -71,11 +50,11 @@ def make_html(
         f"<h2>Where the time went</h2>{_make_phases(run.name, rows)}",
     ]
     body = "\n".join(section for section in sections if section)
-    title = escape(run.name)
+    title, style = escape(run.name), Path(__file__).with_name("page.css").read_text("utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+        f"<title>{title}</title><style>\n{style}</style></head>\n<body>\n{body}\n</body></html>\n"
     )
 
 
@@ -87,7 +66,7 @@ def _draw_charts(rows: Sequence[Row]) -> list[str]:
         "evaluation": _pick(evals, "return_mean"),
     }
     names = dict.fromkeys(key for row in progress for key in row if key.startswith("outcome/"))
-    outcomes = {key.removeprefix("outcome/"): _scale(_pick(progress, key)) for key in names}
+    outcomes = {key.removeprefix("outcome/"): _pick(progress, key, 100.0) for key in names}
     charts = [draw_curves("return", returns)]
     if outcomes:
         charts.append(draw_curves("outcomes in training", outcomes, unit=" %", span=(0.0, 100.0)))
@@ -100,12 +79,8 @@ def _draw_charts(rows: Sequence[Row]) -> list[str]:
     return charts
 
 
-def _pick(rows: Sequence[Row], key: str) -> Points:
-    return [(row["step"], row[key]) for row in rows if row.get(key) is not None]
-
-
-def _scale(points: Points) -> Points:
-    return [(x, 100.0 * y) for x, y in points]
+def _pick(rows: Sequence[Row], key: str, scale: float = 1.0) -> Points:
+    return [(row["step"], scale * row[key]) for row in rows if row.get(key) is not None]
 
 
 def _compute_rates(rows: Sequence[Row], num_points: int = 60) -> Points:
@@ -135,12 +110,7 @@ def _make_results(results: Mapping[str, Row]) -> str:
 def _make_phases(name: str, rows: Sequence[Row]) -> str:
     """The phases of each role, what bounds the run, and its timeline."""
     document = {"run": name} | sum_up(rows)
-    wall_s = document["wall_s"]
-    table = [
-        (role, phase, show_duration(spent), show_rate(spent / wall_s if wall_s else None), MEANINGS[phase])
-        for role, phases in document["roles"].items()
-        for phase, spent in phases.items()
-    ]
+    table = list_phases(document)
     words = [*list_machine(document["machine"]), *list_verdict(document["verdict"])]
     data = base64.b64encode(make_png(document)).decode()
     picture = f'<figure><img alt="timeline" src="data:image/png;base64,{data}"></figure>'

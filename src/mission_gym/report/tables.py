@@ -20,11 +20,12 @@ Document = Mapping[str, Any]
 _LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "ok": "green"}
 
 
-def make_pairs(rows: Sequence[tuple[str, str]]) -> Table:
-    """Names and values in two columns."""
+def make_pairs(rows: Sequence[tuple[str, ...]]) -> Table:
+    """Names and values in two columns, and reasons in a third where there are any."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
+    for style in ("", "dim")[: max(map(len, rows), default=2) - 1]:
+        table.add_column(style=style, overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table
@@ -40,13 +41,7 @@ def make_table(*columns: str, numbers: Sequence[str] = ()) -> Table:
 
 def view_plan(plan: Document) -> RenderableType:
     """The facts of a plan with their reasons."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_column(style="dim", overflow="fold")
-    for fact in plan["facts"]:
-        table.add_row(fact["name"], fact["value"], fact["reason"])
-    return table
+    return make_pairs([(fact["name"], fact["value"], fact["reason"]) for fact in plan["facts"]])
 
 
 def view_runs(rows: Sequence[Document]) -> RenderableType:

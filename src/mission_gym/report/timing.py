@@ -70,15 +70,23 @@ def add_phases(seconds: dict[str, float], row: Row) -> None:
             seconds[name] = seconds.get(name, 0.0) + spent
 
 
+def list_phases(document: Row) -> list[tuple[str, str, str, str, str]]:
+    """Role, phase, time, share of the wall time and meaning of each phase."""
+    wall_s = document["wall_s"]
+    return [
+        (role, name, show_duration(spent), show_rate(spent / wall_s if wall_s else None), MEANINGS[name])
+        for role, phases in document["roles"].items()
+        for name, spent in phases.items()
+    ]
+
+
 def view_time(document: Row) -> RenderableType:
     """`runs timeline`: phases, the machine's use and the verdict."""
-    wall_s = document["wall_s"]
     table = make_table("role", "phase", "time", "share", "", numbers=("time", "share"))
-    for role, phases in document["roles"].items():
-        for number, (name, seconds) in enumerate(phases.items()):
-            share = seconds / wall_s if wall_s else None
-            cells = (name, show_duration(seconds), show_rate(share), Text(MEANINGS[name], style="dim"))
-            table.add_row("" if number else role, *cells)
+    told = ""
+    for role, *cells, meaning in list_phases(document):
+        table.add_row("" if role == told else role, *cells, Text(meaning, style="dim"))
+        told = role
     rows = [("overlap", show_rate(document["overlap"])), *list_machine(document["machine"])]
     rows += list_verdict(document["verdict"])
     return Group(table, Text(), make_pairs(rows))

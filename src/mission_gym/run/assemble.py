@@ -17,7 +17,7 @@ from mission_gym.algorithms import load_algorithm
 from mission_gym.backends import load_backend
 from mission_gym.backends.record import Collected, CollectRequest
 from mission_gym.config.layers import Resolved
-from mission_gym.config.rules import find_unused, finish
+from mission_gym.config.rules import RunFacts, find_unused, finish
 from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec, Weights
 from mission_gym.errors import ConfigError
@@ -60,14 +60,14 @@ def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
     config, sources, algorithm = resolved.config, resolved.sources, algorithm_of(resolved.config)
     backend = load_backend(config.vector.vector)
     is_mlp, compute = algorithm.layout(config, spec).is_mlp, config.compute
-    problems = find_unused(
-        resolved,
+    facts = RunFacts(
+        config,
         backend,
         has_vector_leaves=any(leaf.kind == "vector" for leaf in spec.leaves),
         has_box_actions=spec.action.kind == "box",
         acts_with_torch=compute.acting == "torch" or not is_mlp,
     )
-    problems += algorithm.refuse(resolved, spec)
+    problems = find_unused(resolved, facts) + algorithm.refuse(resolved, spec)
     problems += [
         f"{name}={value} is not possible: the network is not a plain MLP; use torch or auto"
         f" [{sources[f'compute.{name}']}]"
@@ -105,12 +105,8 @@ def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
         "compute.acting_rows": choose_acting_rows(config.num_envs, count_groups(config, backend)),
     }
     resolved = _fill(resolved, chosen)
-    notes: list[str] = []
-    if len(ways) == 1:
-        resolved = _fill(resolved, _way_values(ways[0]))
-    else:
-        resolved = _fill(resolved, _way_values(_measure_ways(resolved, ways, spec, algorithm)))
-    resolved, notes = drop_false_twin(resolved, spec)
+    way = ways[0] if len(ways) == 1 else _measure_ways(resolved, ways, spec, algorithm)
+    resolved, notes = drop_false_twin(_fill(resolved, _way_values(way)), spec)
     if resolved.config.compute.overlap == "auto":
         without = resolved.with_values({"compute.overlap": "off"}, "plan")
         overlap = choose_overlap(without.settled, backend, algorithm).value

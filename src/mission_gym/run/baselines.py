@@ -9,6 +9,7 @@ Those of a batched environment take (observations [N, ...], masks [N, M]) and gi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 import gymnasium as gym
@@ -17,13 +18,7 @@ import numpy as np
 from mission_gym.data import Array, EnvSpec, Leaves
 from mission_gym.env.factory import make_vector_factory
 from mission_gym.env.slot import EnvSlot, action_rows
-from mission_gym.errors import (
-    EnvContractError,
-    EnvFailure,
-    RunStateError,
-    UsageError,
-    nearest,
-)
+from mission_gym.errors import EnvContractError, EnvFailure, UsageError, nearest
 from mission_gym.policy.sampling import best_of_parts, draw_random
 from mission_gym.rollout.playing import Actor
 from mission_gym.run.environment import Environment
@@ -34,11 +29,7 @@ Scripted = Callable[[Any, Any], Any]  # observation, info (of a batch: mask) -> 
 
 
 def run_baselines(
-    environment: Environment,
-    num_episodes: int,
-    *,
-    names: Sequence[str] | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    environment: Environment, num_episodes: int, *, names: Sequence[str] | None = None
 ) -> dict[str, dict[str, Any]]:
     """Play the first seeds of the report suite with each baseline, or with those named; name -> the keys
     of `eval --json`."""
@@ -46,8 +37,7 @@ def run_baselines(
         raise UsageError(f"episodes={num_episodes} is not a positive count [--episodes]")
     spec = environment.spec
     batched = environment.backend.own_vector_form
-    declared = _find_batched(environment) if batched else _find_scripted(environment)
-    scripted = _check_declared(declared, spec)
+    scripted = _find_scripted(environment)
     known = list(dict.fromkeys(["random", "noop", *scripted]))
     unknown = [name for name in names or () if name not in known]
     if unknown:
@@ -57,18 +47,13 @@ def run_baselines(
         )
     results: dict[str, dict[str, Any]] = {}
     for name in known if names is None else names:
-        result: EvalResult | None
         if name in scripted and batched:
-            actor = _batched_actor(scripted[name], name, spec)
-            result = evaluate(environment, actor, "report", num_episodes, stop=stop)
+            result = evaluate(environment, _batched_actor(scripted[name], name, spec), "report", num_episodes)
         elif name in scripted:
-            result = _play_scripted(environment, name, num_episodes, stop)
+            result = _play_scripted(environment, name, num_episodes)
         else:
             actor = _random_actor(spec) if name == "random" else _noop_actor(spec)
-            explore = name == "random"
-            result = evaluate(environment, actor, "report", num_episodes, explore=explore, stop=stop)
-        if result is None:
-            raise RunStateError("the baselines were interrupted; nothing was kept")
+            result = evaluate(environment, actor, "report", num_episodes, explore=name == "random")
         results[name] = result.document()
     return results
 
@@ -80,7 +65,6 @@ def _memoryless(choose: Callable[[Leaves, Array | None], Array]) -> Actor:
 
 def _random_actor(spec: EnvSpec) -> Actor:
     rng = generator("baseline", "random")
-
     return _memoryless(lambda obs, mask: spec.action.to_env(draw_random(spec.action, mask, rng, len(obs[0]))))
 
 
@@ -114,23 +98,10 @@ class _Remember(gym.Wrapper[Any, Any, Any, Any]):
         return result
 
 
-def _find_scripted(environment: Environment) -> Any:
-    env = environment.factory()
-    try:
-        return getattr(env.unwrapped, "baselines", {})
-    finally:
-        env.close()
-
-
-def _find_batched(environment: Environment) -> Any:
-    env = make_vector_factory(environment.request)(1)
-    try:
-        return getattr(env.unwrapped, "baselines", {})
-    finally:
-        env.close()
-
-
-def _check_declared(declared: Any, spec: EnvSpec) -> dict[str, Scripted]:
+def _find_scripted(environment: Environment) -> dict[str, Scripted]:
+    batched, spec = environment.backend.own_vector_form, environment.spec
+    with closing(make_vector_factory(environment.request)(1) if batched else environment.factory()) as env:
+        declared = getattr(env.unwrapped, "baselines", {})
     if not isinstance(declared, dict) or not all(callable(policy) for policy in declared.values()):
         raise EnvContractError(
             f"{spec.env_id}: its attribute baselines is {declared!r}, expected a dict from a "
@@ -151,10 +122,8 @@ def _batched_actor(policy: Scripted, name: str, spec: EnvSpec) -> Actor:
     return _memoryless(choose)
 
 
-def _play_scripted(
-    environment: Environment, name: str, num_episodes: int, stop: Callable[[], bool]
-) -> EvalResult | None:
-    """One environment plays one episode per seed; None if a stop was asked for."""
+def _play_scripted(environment: Environment, name: str, num_episodes: int) -> EvalResult:
+    """One environment plays one episode per seed."""
     spec = environment.spec
     seeds = suite_seeds("report", num_episodes)
     env = _Remember(environment.factory())
@@ -166,8 +135,6 @@ def _play_scripted(
             slot.reset(number)
             terminated = False
             while not slot.ended:
-                if stop():
-                    return None
                 try:
                     chosen = policy(env.obs, slot.info)
                     action = action_rows(spec, np.asarray(chosen).reshape(1, *spec.action.shape))[0]

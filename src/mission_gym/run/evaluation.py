@@ -7,7 +7,7 @@ share no seed with each other or with training, and do not depend on the run's s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
@@ -31,8 +31,8 @@ class EvalResult:
     return_high: float
     length_mean: float
     outcomes: dict[str, dict[str, float]]  # name -> rate, low, high
+    mode: str  # greedy or sampled
     main_outcome: str | None
-    explore: bool
 
     @property
     def score(self) -> float:
@@ -49,15 +49,7 @@ class EvalResult:
 
     def document(self) -> dict[str, Any]:
         """The result with the keys of `eval --json`."""
-        return {
-            "episodes": self.episodes,
-            "return_mean": self.return_mean,
-            "return_low": self.return_low,
-            "return_high": self.return_high,
-            "length_mean": self.length_mean,
-            "outcomes": self.outcomes,
-            "mode": "sampled" if self.explore else "greedy",
-        }
+        return {name: value for name, value in asdict(self).items() if name != "main_outcome"}
 
 
 def policy_actor(policy: ActingPolicy, spec: EnvSpec) -> Actor:
@@ -95,6 +87,12 @@ class Evaluator:
             raise
         return None if episodes is None else summarise(episodes, environment.spec, explore)
 
+    def play_all(self, actor: Actor, *, explore: bool = False) -> EvalResult:
+        """Play every seed of the suite to the end."""
+        result = self.play(actor, explore=explore)
+        assert result is not None, "nobody could ask for a stop"
+        return result
+
     def close(self) -> None:
         """End the environments."""
         if self._vec is not None:
@@ -109,17 +107,11 @@ class Evaluator:
 
 
 def evaluate(
-    environment: Environment,
-    actor: Actor,
-    suite: Suite,
-    num_episodes: int,
-    *,
-    explore: bool = False,
-    stop: Callable[[], bool] = lambda: False,
-) -> EvalResult | None:
-    """Play the first `num_episodes` seeds of a suite once; None if a stop was asked for."""
+    environment: Environment, actor: Actor, suite: Suite, num_episodes: int, *, explore: bool = False
+) -> EvalResult:
+    """Play the first `num_episodes` seeds of a suite once."""
     with Evaluator(environment, suite, num_episodes) as evaluator:
-        return evaluator.play(actor, explore=explore, stop=stop)
+        return evaluator.play_all(actor, explore=explore)
 
 
 def summarise(episodes: list[Episode], spec: EnvSpec, explore: bool) -> EvalResult:
@@ -135,6 +127,6 @@ def summarise(episodes: list[Episode], spec: EnvSpec, explore: bool) -> EvalResu
         return_high=returns.high,
         length_mean=sum(episode.length for episode in episodes) / len(episodes),
         outcomes={name: {"rate": r.mean, "low": r.low, "high": r.high} for name, r in rates.items()},
+        mode="sampled" if explore else "greedy",
         main_outcome=spec.main_outcome,
-        explore=explore,
     )

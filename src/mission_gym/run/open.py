@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from mission_gym.config.schema import Settled
 from mission_gym.data import Array, EnvSpec, Leaves, Weights
 from mission_gym.env.spaces import make_flattener
-from mission_gym.errors import RunStateError, UsageError
+from mission_gym.errors import UsageError
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.run.assemble import algorithm_of, make_loaded_policy, one_blas_thread
@@ -51,12 +50,7 @@ def open_run(ref: RunRef, source: EnvSource = None) -> OpenRun:
 
 
 def evaluate_run(
-    opened: OpenRun,
-    num_episodes: int,
-    *,
-    explore: bool = False,
-    suite: Suite = "report",
-    stop: Callable[[], bool] = lambda: False,
+    opened: OpenRun, num_episodes: int, *, explore: bool = False, suite: Suite = "report"
 ) -> tuple[dict[str, Any], list[str]]:
     """Play the suite in the asked mode and in the other one; the document of `eval --json`, and warnings.
 
@@ -65,23 +59,17 @@ def evaluate_run(
     if num_episodes < 1:
         raise UsageError(f"episodes={num_episodes} is not a positive count [--episodes]")
     actor = policy_actor(opened.policy, opened.environment.spec)
-    results: list[EvalResult] = []
     with Evaluator(opened.environment, suite, num_episodes) as evaluator, one_blas_thread():
-        for mode in (explore, not explore):
-            result = evaluator.play(actor, explore=mode, stop=stop)
-            if result is None:
-                raise RunStateError("the evaluation was interrupted; nothing was kept")
-            results.append(result)
-    main, other = results
+        main, other = (evaluator.play_all(actor, explore=mode) for mode in (explore, not explore))
     document = {"run": opened.run.name, "step": opened.step} | main.document()
     document["other_mode"] = other.document()
     write_eval(opened.run, opened.step, suite if not explore else f"{suite}-sampled", document)
-    return document, [] if algorithm_of(opened.config).sampled_play_is_worse else _warn_about_gap(*results)
+    return document, [] if algorithm_of(opened.config).sampled_play_is_worse else _warn_about_gap(main, other)
 
 
 def _warn_about_gap(main: EvalResult, other: EvalResult) -> list[str]:
     """Greedy and sampled play that differ mean that one of them is not what was trained."""
-    greedy, sampled = (other, main) if main.explore else (main, other)
+    greedy, sampled = (other, main) if main.mode == "sampled" else (main, other)
     name = main.main_outcome
     if name is not None:
         pair = [result.outcomes[name]["rate"] for result in (greedy, sampled)]
@@ -106,11 +94,9 @@ class LoadedPolicy:
         self.observation_space = self.spec.observation_space
         self.action_space = self.spec.action_space
         self._policy = opened.policy
-        skip = (
-            self.spec.mask_source.removeprefix("obs:") if self.spec.mask_source.startswith("obs:") else None
-        )
-        self._skip_key = skip
-        self._flatten = make_flattener(self.spec.observation_space, skip)
+        source, _, key = self.spec.mask_source.partition(":")
+        self._skip_key = key if source == "obs" else None
+        self._flatten = make_flattener(self.spec.observation_space, self._skip_key)
         self._rng = generator("predict")
 
     def predict(

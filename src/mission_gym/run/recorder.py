@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec, Episode
 from mission_gym.errors import DiskError
 from mission_gym.monitor.alarms import Alarm, Watch
@@ -28,9 +29,7 @@ _WINDOW = 100  # episodes behind the rolling means, as in SB3
 class Recorder:
     """One run's stream. Its sinks are opened by the first event, or by `load_state` at a position."""
 
-    def __init__(
-        self, run: RunDir, spec: EnvSpec, listener: Listener, rate: Rate, *, tensorboard: bool
-    ) -> None:
+    def __init__(self, run: RunDir, config: Config, spec: EnvSpec, listener: Listener, rate: Rate) -> None:
         self.run = run
         self.spec = spec
         self.listener = listener
@@ -39,7 +38,7 @@ class Recorder:
         self.watch = Watch(spec.main_outcome)
         self.window: deque[tuple[float, int, str | None, dict[str, float]]] = deque(maxlen=_WINDOW)
         self._place = Place(run, spec.env_id, time.time())
-        self._sinks = [name for name in SINKS if tensorboard or name != "tensorboard"]
+        self._sinks = [name for name, row in SINKS.items() if not row.switch or config.value(row.switch)]
         self._opened: Stream | None = None
         self._status_fails = False
         self._rolling: dict[str, float] | None = None  # until another episode ends

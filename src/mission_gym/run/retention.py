@@ -8,15 +8,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mission_gym.config.schema import CheckpointSection
 from mission_gym.run.config import read_config
-from mission_gym.store.checkpoints import (
-    CheckpointInfo,
-    delete_checkpoint,
-    list_checkpoints,
-)
+from mission_gym.store.checkpoints import CheckpointInfo, delete_checkpoint, list_checkpoints
 from mission_gym.store.files import disk_errors
 from mission_gym.store.lineage import read_pins
 from mission_gym.store.retention import plan_retention
@@ -31,6 +27,14 @@ class Doomed(NamedTuple):
     step: int | None
     size_bytes: int
     children: tuple[str, ...] = ()  # runs that branched from it
+
+    def document(self) -> dict[str, Any]:
+        """The item as `runs clean --json` has it."""
+        return self._asdict() | {
+            "run": self.run.name,
+            "path": str(self.path),
+            "children": list(self.children),
+        }
 
 
 def find_doomed_checkpoints(run: RunDir, settings: CheckpointSection) -> list[CheckpointInfo]:

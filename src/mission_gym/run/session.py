@@ -12,39 +12,29 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from mission_gym.check.repro import write_bundle
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import parse_stop_when
 from mission_gym.data import Progress
-from mission_gym.errors import DiskError, MissionGymError, NotFiniteError, RunStateError, WorkerError
+from mission_gym.errors import DiskError, MissionGymError
 from mission_gym.learner.contract import Learner
 from mission_gym.pipeline import loop, overlap
 from mission_gym.pipeline.loop import StopFlag, newest
 from mission_gym.procs import BoundedLog
-from mission_gym.rollout.blocks import clear_block
 from mission_gym.run.assemble import make_collector, make_loaded_policy
 from mission_gym.run.environment import Environment, training_seeds
 from mission_gym.run.evaluation import Evaluator, policy_actor
 from mission_gym.run.rate import Rate
 from mission_gym.run.recorder import Listener, Recorder
-from mission_gym.run.retention import find_doomed_checkpoints
+from mission_gym.run.saving import Saver, keep_repro, passed_multiple
 from mission_gym.run.signals import stop_on_signals
-from mission_gym.run.snapshot import Restored, count_steps, restore_snapshot, take_snapshot
+from mission_gym.run.snapshot import Restored, count_steps, restore_snapshot
 from mission_gym.run.telemetry import Telemetry
-from mission_gym.store.checkpoints import (
-    Checkpoint,
-    delete_checkpoint,
-    list_checkpoints,
-    save_checkpoint,
-)
+from mission_gym.store.checkpoints import Checkpoint, list_checkpoints
 from mission_gym.store.evals import best_step, write_eval
 from mission_gym.store.rundir import RunDir
 
 _STATUS_S = 1.0  # seconds between heartbeats in status.json
 _TICK_S = 0.1  # seconds between statuses that the listener is handed
-_SAVE_S = 60.0  # a kill costs at most this much, however slow the steps are
 
 
 class Session:
@@ -64,28 +54,23 @@ class Session:
         self.stop = StopFlag()
         self.spec = environment.spec
         self.rate = Rate()
-        self.recorder = Recorder(run, self.spec, listener, self.rate, tensorboard=config.run.tensorboard)
+        self.recorder = Recorder(run, config, self.spec, listener, self.rate)
         self.learner = learner
         self.counters: dict[str, Any] = {"last_eval": 0, "last_save": -1, "episode_offset": 0, "goal": None}
-        self.counters |= {"env_failures": 0}
+        self.counters["env_failures"] = 0
         seeds = training_seeds(config.run.seed, self.counters)
-        self.vec, self.collector, self.blocks = make_collector(config, self.environment, seeds)
+        _, self.collector, self.blocks = make_collector(config, self.environment, seeds)
         self._evaluator = Evaluator(self.environment, "select", config.evaluation.eval_episodes)
+        self.saver = Saver(run, config, learner, self.collector, self.blocks, self.recorder, self.counters)
         self.telemetry = Telemetry(config, self.spec, self.collector, self.learner)
-        self.cause = ""
-        self._saved_at = self._status_at = self._tick_at = time.monotonic()
+        self._status_at = self._tick_at = time.monotonic()
         self._phase = "training"
         self._best_step = best_step(run)
         self._deadline = float("inf")  # of time.monotonic
 
     @property
-    def _extras_limit(self) -> int:
-        """Bytes of what is saved beside the last checkpoint alone."""
-        return self.config.checkpoints.checkpoint_budget_mb * 1_000_000
-
-    @property
     def _worker_restarts(self) -> int:
-        return int(self.vec.statistics().get("worker_restarts", 0))
+        return int(self.collector.vec.statistics().get("worker_restarts", 0))
 
     @property
     def step(self) -> int:
@@ -97,7 +82,7 @@ class Session:
         record = checkpoint.state_json["counters"]
         self.counters |= record["session"] | {"goal": None}
         self.recorder.load_state(record["recorder"], checkpoint.step)
-        restored = restore_snapshot(checkpoint, self.learner, self.vec, self.blocks, self.collector)
+        restored = restore_snapshot(checkpoint, self.learner, self.collector, self.blocks)
         self.rate.begin_at(self.learner.step)
         return restored
 
@@ -112,7 +97,7 @@ class Session:
         config = self.config
         if config.run.max_time is not None:
             self._deadline = time.monotonic() + config.run.max_time
-        self._saved_at = time.monotonic()
+        self.saver.saved_at = time.monotonic()
         with ExitStack() as stack:
             stack.callback(self.close)
             stack.enter_context(stop_on_signals(self.stop))
@@ -172,12 +157,11 @@ class Session:
             self._save_and_end("stopped", "max_time reached")
 
     def _save_and_end(self, state: str, cause: str) -> None:
-        if self.counters["last_save"] != self.step and not self._save():
+        if not self.saver.is_saved and not self._save():
             raise DiskError(f"the last checkpoint could not be written to {self.run.path}")
         self._end(state, cause)
 
     def _end(self, state: str, cause: str) -> None:
-        self.cause = cause
         times = {
             "time/elapsed_s": self.rate.elapsed_s,
             "time/fps": self.rate.overall(self.step),
@@ -194,48 +178,21 @@ class Session:
 
     def _fail(self, error: BaseException) -> None:
         """Record the cause, and keep what was learned if it is finite."""
-        cause = f"{type(error).__name__}: {error}"
         try:
-            weights = self.learner.weights().arrays.values()
-            if all(np.isfinite(array).all() for array in weights):
-                saved = self.counters["last_save"] == self.learner.step
-                if isinstance(error, NotFiniteError):
-                    # With overlap the checkpoint of this step holds the block that can't be learned from.
-                    saved = saved and len(self.blocks) == 1
-                    for block in self.blocks:
-                        clear_block(block)
-                if not saved:
-                    self._save(score=self._last_score(), torn=self.collector.torn)
+            with self.telemetry.clock.phase("save"):
+                self.saver.save_after(error)
         except MissionGymError as second:
             self.recorder.warn(f"nothing was saved: {second}")
-        self._keep_repro(error)
-        self._end("failed", cause)
+        self.fail_early(error)
 
-    def _last_score(self) -> float | None:
-        """The score of the checkpoint at this step, which a new one must not lose."""
-        infos = list_checkpoints(self.run.checkpoints)
-        return next((info.meta.get("score") for info in infos if info.step == self.learner.step), None)
-
-    def fail_early(self, error: MissionGymError) -> None:
-        """Record a failure before the first step: there is nothing to save."""
-        self._keep_repro(error)
+    def fail_early(self, error: BaseException) -> None:
+        """Record a failure after which there is nothing to save."""
+        keep_repro(self.run, error, self.environment.request, self.recorder)
         self._end("failed", f"{type(error).__name__}: {error}")
-
-    def _keep_repro(self, error: BaseException) -> None:
-        """Write what an environment's failure needs to be repeated."""
-        if not isinstance(error, WorkerError):
-            return
-        try:
-            path = write_bundle(self.run, error, self.environment.request)
-        except (DiskError, TypeError) as second:  # keywords of a Python caller need not be JSON
-            self.recorder.warn(f"no repro bundle was kept: {second}")
-        else:
-            if path is not None:
-                self.recorder.warn(f"mission-gym check --repro {path} replays the failure")
 
     def close(self) -> None:
         """End the environments and close the files."""
-        self.vec.close()
+        self.collector.vec.close()
         self._evaluator.close()
         self.recorder.close()
 
@@ -244,7 +201,7 @@ class Session:
         self.recorder.add_episodes(progress.episodes)
         self.counters["env_failures"] += sum(episode.failed for episode in progress.episodes)
         interval = self.config.run.log_interval
-        if progress.update % int(interval) == 0 or progress.step >= self.config.run.timesteps:
+        if progress.update % interval == 0 or progress.step >= self.config.run.timesteps:
             metrics = self.recorder.rolling() | self.collector.metrics() | progress.metrics
             metrics |= {
                 "time/iterations": progress.update,
@@ -279,13 +236,11 @@ class Session:
 
     def _between_updates(self) -> None:
         """Make the evaluation and the checkpoint that are due; what a stop left undone is made on resume."""
-        step = self.learner.step
         if newest(self.blocks).num_filled or self.stop():
             return
-        if _is_due(step, self.counters["last_eval"], self.config.evaluation.eval_freq):
+        if passed_multiple(self.learner.step, self.counters["last_eval"], self.config.evaluation.eval_freq):
             self._evaluate()
-        is_late = time.monotonic() - self._saved_at >= _SAVE_S and step > self.counters["last_save"]
-        if is_late or _is_due(step, self.counters["last_save"], self.config.checkpoints.checkpoint_freq):
+        if self.saver.is_due():
             self._save()
 
     def _evaluate(self, *, last: bool = False) -> None:
@@ -316,45 +271,14 @@ class Session:
             low = result.low(rule.name)
             if low is not None and rule.reached(low):
                 self.counters["goal"] = f"{self.config.run.stop_when} (lower bound {low:.3g})"
-        self._save(score=result.score)
+        self._save(result.score)
 
-    def _save(self, *, score: float | None = None, torn: bool = False) -> bool:
-        """Write a checkpoint and apply retention; False, said aloud, if the disk refuses it."""
+    def _save(self, score: float | None = None) -> bool:
         with self.telemetry.clock.phase("save"):
-            before = self.counters["last_save"]
-            self.counters["last_save"] = self.learner.step if torn else self.step
-            try:
-                counters = {"session": self.counters, "recorder": self.recorder.state()}
-                limit = self._extras_limit
-                snapshot = take_snapshot(
-                    self.learner, self.vec, self.blocks, self.collector, counters,
-                    torn=torn, extras_limit=limit,
-                )  # fmt: skip
-                save_checkpoint(
-                    self.run.checkpoints,
-                    snapshot.step,
-                    policy=snapshot.policy,
-                    state=snapshot.state,
-                    state_json=snapshot.state_json,
-                    meta={"score": score, "update": self.learner.version},
-                    replay=snapshot.extras,
-                )
-                self._saved_at = time.monotonic()
-                self._retain()
-            except DiskError as error:
-                self.counters["last_save"] = before
-                kept = ", the last one is kept" if list_checkpoints(self.run.checkpoints) else ""
-                self.recorder.warn(f"checkpoint not saved{kept}: {error}")
-                return False
-            self._write_status(durable=False)
-            return True
-
-    def _retain(self) -> None:
-        try:
-            for info in find_doomed_checkpoints(self.run, self.config.checkpoints):
-                delete_checkpoint(info.path)
-        except RunStateError as error:  # pins that can't be read: rather keep too much
-            self.recorder.warn(f"old checkpoints are kept: {error}")
+            saved = self.saver.save(score)
+            if saved:
+                self._write_status(durable=False)
+        return saved
 
     def _write_status(self, *, on_disk: bool = True, durable: bool = True, **fields: Any) -> None:
         """Give the listener, and status.json, where the run stands; `fields` are added, or replace."""
@@ -379,8 +303,3 @@ class Session:
             "best_step": self._best_step,
         }
         self.recorder.put_status(status | fields, on_disk=on_disk, durable=durable)
-
-
-def _is_due(step: int, last: int, every: int | str) -> bool:
-    """Whether a multiple of `every` was passed since `last`; 0 is never."""
-    return bool(every) and step // int(every) > last // int(every)

@@ -54,9 +54,8 @@ def count_steps(learner: Learner, blocks: Sequence[Block]) -> int:
 
 def take_snapshot(
     learner: Learner,
-    vec: Vector,
-    blocks: Sequence[Block],
     collector: BlockCollector,
+    blocks: Sequence[Block],
     counters: dict[str, Any],
     *,
     torn: bool = False,
@@ -65,7 +64,7 @@ def take_snapshot(
     """Gather the state. `torn`: a vector step was broken off, so that the environments stand at
     different steps; they start their next episodes, and the block that was being filled is dropped. A
     learner's extras of more than `extras_limit` bytes are left out."""
-    states = _boundaries(vec) if torn else vec.state()
+    states = _boundaries(collector.vec) if torn else collector.vec.state()
     lost = 0
     if torn:
         lost = newest(blocks).num_filled
@@ -110,11 +109,7 @@ def _boundaries(vec: Vector) -> list[SlotState]:
 
 
 def restore_snapshot(
-    checkpoint: Checkpoint,
-    learner: Learner,
-    vec: Vector,
-    blocks: Sequence[Block],
-    collector: BlockCollector,
+    checkpoint: Checkpoint, learner: Learner, collector: BlockCollector, blocks: Sequence[Block]
 ) -> Restored:
     """Bring everything back, and say how."""
     learner.load_arrays(learner_arrays(checkpoint))
@@ -130,7 +125,7 @@ def restore_snapshot(
     if behind:
         learner.load_behind(behind)
     states: list[SlotState] = unpack_states(checkpoint.state, document["environments"])
-    batch, ways = vec.restore(states)
+    batch, ways = collector.vec.restore(states)
     collector.go_on(batch)
     for i, array in enumerate(collector.memory):
         array[...] = checkpoint.state[f"memory/{i}"]

@@ -289,7 +289,7 @@ def find_files(request: EnvRequest, runs_dir: Path) -> dict[str, Path]:
     """The files and folders that the keywords name, or that the environment reads unnamed."""
     files: dict[str, Path] = {}
     for key, value in {**request.kwargs, **find_snapshot_kwargs(request)}.items():
-        if not isinstance(value, str) or not value or not _exists(Path(value)):
+        if not isinstance(value, str) or not value or not os.path.exists(value):
             continue
         path = Path(value).resolve()
         if runs_dir.resolve().is_relative_to(path):
@@ -299,13 +299,6 @@ def find_files(request: EnvRequest, runs_dir: Path) -> dict[str, Path]:
             )
         files[key] = path
     return files
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a text too long to be a path
-        return False
 
 
 def _own_files(

@@ -10,7 +10,6 @@ from collections import deque
 from dataclasses import replace
 from functools import reduce
 from operator import or_
-from types import TracebackType
 from typing import Any, Self
 
 from mission_gym.backends import load_backend
@@ -50,17 +49,14 @@ class Telemetry:
         self._first_gradient_steps = 0
 
     def __enter__(self) -> Self:
-        learner = self._learner
-        self._facts = make_facts(self._config, self._spec, learner)
-        self._first_gradient_steps = learner.gradient_steps
+        self._facts = make_facts(self._config, self._spec, self._learner)
+        self._first_gradient_steps = self._learner.gradient_steps
         self.sampler.__enter__()
         self._row_at = time.perf_counter()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.sampler.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self.sampler.__exit__(*error)
 
     def see(self, progress: Progress) -> None:
         """Count an update, and what the main role did since the last one."""

@@ -33,22 +33,13 @@ def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = Fals
     layout, update = entry["layout"], entry["update"]
     return {
         "env_id": resolved.config.env.env_id,
-        "backend": layout["backend"],
         "how": _describe(environment, layout),
-        "n_envs": layout["n_envs"],
-        "num_workers": layout["num_workers"],
-        "n_steps_per_env": layout["n_steps_per_env"],
-        "device": update["device"],
-        "kernel": update["kernel"],
-        "threads": update["threads"],
+        **{name: layout[name] for name in ("backend", "n_envs", "num_workers", "n_steps_per_env")},
+        **{name: update[name] for name in ("device", "kernel", "threads")},
         "predicted_steps_per_s": entry["steps_per_s"],
         "predicted_s": {name: total / entry["steps_per_s"] for name, total in _TOTALS.items()},
-        "memory_bytes": entry["memory_bytes"],
-        "reasons": entry["reasons"],
-        "changes": entry["changes"],
+        **{name: entry[name] for name in ("memory_bytes", "reasons", "changes", "measured", "spent_s")},
         "scaling": [point | {"how": _describe(environment, point)} for point in entry["scaling"]],
-        "measured": entry["measured"],
-        "spent_s": entry["spent_s"],
         "cached": kept,
     }
 

@@ -17,13 +17,21 @@ from mission_gym.store.rundir import RunDir
 
 Event = Mapping[str, Any]
 
+
+class Row(NamedTuple):
+    """A line of the table."""
+
+    module: str
+    switch: str = ""  # path of the config's value that turns it on; without one it is always on
+
+
 # The names are also the keys of the positions in a checkpoint.
-SINKS: Mapping[str, str] = {
-    "metrics": "mission_gym.sinks.jsonl",
-    "progress": "mission_gym.sinks.progress",
-    "monitor": "mission_gym.sinks.monitor",
-    "log": "mission_gym.sinks.log",
-    "tensorboard": "mission_gym.sinks.tensorboard",
+SINKS: Mapping[str, Row] = {
+    "metrics": Row("mission_gym.sinks.jsonl"),
+    "progress": Row("mission_gym.sinks.progress"),
+    "monitor": Row("mission_gym.sinks.monitor"),
+    "log": Row("mission_gym.sinks.log"),
+    "tensorboard": Row("mission_gym.sinks.tensorboard", switch="run.tensorboard"),
 }
 
 
@@ -65,7 +73,7 @@ class Sink:
 
 def load_sink(name: str) -> Sink:
     """The record of a sink, with its libraries."""
-    sink = import_module(SINKS[name]).SINK
+    sink = import_module(SINKS[name].module).SINK
     assert isinstance(sink, Sink)
     return sink
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mission_gym.sinks import Event, Place, Sink
+from mission_gym.sinks import Event, Sink
 from mission_gym.store.tables import MetricsLog
 
 
@@ -14,8 +14,4 @@ class MetricsSink(MetricsLog):
             self.append(event)
 
 
-def _open(place: Place, position: int | None) -> MetricsSink:
-    return MetricsSink(place.run.metrics_jsonl, position)
-
-
-SINK = Sink(_open)
+SINK = Sink(lambda place, position: MetricsSink(place.run.metrics_jsonl, position))

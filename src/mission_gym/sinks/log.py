@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from mission_gym.sinks import Event, Place, Sink
+from mission_gym.sinks import Event, Sink
 from mission_gym.store.files import plain
 from mission_gym.store.tables import Table
 
@@ -32,8 +32,4 @@ class TextLog(Table):
         self._append(f"{datetime.now():%Y-%m-%d %H:%M:%S} {kind} {' '.join(told.split())}\n")
 
 
-def _open(place: Place, position: int | None) -> TextLog:
-    return TextLog(place.run.log_txt)
-
-
-SINK = Sink(_open)
+SINK = Sink(lambda place, position: TextLog(place.run.log_txt))

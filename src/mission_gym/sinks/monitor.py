@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from mission_gym.data import Episode
-from mission_gym.sinks import Event, Place, Sink
+from mission_gym.sinks import Event, Sink
 from mission_gym.store.tables import Table, format_csv_line
 
 
@@ -29,8 +29,8 @@ class MonitorCsv(Table):
         self._append(format_csv_line((*numbers, episode.outcome, episode.env_id, episode.seed)))
 
 
-def _open(place: Place, position: int | None) -> MonitorCsv:
-    return MonitorCsv(place.run.monitor_csv, position, env_id=place.env_id, t_start=place.started)
-
-
-SINK = Sink(_open)
+SINK = Sink(
+    lambda place, position: MonitorCsv(
+        place.run.monitor_csv, position, env_id=place.env_id, t_start=place.started
+    )
+)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mission_gym.sinks import Event, Place, Sink, pick_scalars
+from mission_gym.sinks import Event, Sink, pick_scalars
 from mission_gym.store.files import disk_errors, write_atomic
 from mission_gym.store.tables import Table, format_csv_line
 
@@ -54,8 +54,4 @@ class ProgressCsv(Table):
         self._open()
 
 
-def _open(place: Place, position: int | None) -> ProgressCsv:
-    return ProgressCsv(place.run.progress_csv, position)
-
-
-SINK = Sink(_open)
+SINK = Sink(lambda place, position: ProgressCsv(place.run.progress_csv, position))

@@ -27,14 +27,12 @@ _OFTEN_S = 1.0  # between phases and the machine's use in these files: a row cos
 class _EventFile(Table):
     """Records one after the other, each whole or not there: a torn one would hide all that follow."""
 
-    def add(self, *records: Any) -> None:
+    def add(self, head: list[Any], record: Any) -> None:
+        """Append a record, behind the head where the file is empty."""
+        records = [record] if self._size else [*head, record]
         for record in records:
             record.wall_time = time.time()
         self._append(b"".join(map(_frame, records)))
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._size
 
 
 class TensorBoard:
@@ -63,8 +61,7 @@ class TensorBoard:
             with disk_errors(self._folder):
                 self._folder.mkdir(exist_ok=True)
             self._file = _EventFile(self._folder / f"events.out.tfevents.{time.time_ns()}")
-        head = _head(self._step) if self._file.is_empty else []
-        self._file.add(*head, Record(step=event["step"], summary=Summary(value=values)))
+        self._file.add(_head(self._step), Record(step=event["step"], summary=Summary(value=values)))
         if is_full:
             self._full_at = now
 
@@ -95,8 +92,4 @@ def _checksum(data: bytes) -> bytes:
     return struct.pack("<I", masked_crc32c(data))
 
 
-def _open(place: Place, position: int | None) -> TensorBoard:
-    return TensorBoard(place)
-
-
-SINK = Sink(_open)
+SINK = Sink(lambda place, position: TensorBoard(place))

@@ -173,7 +173,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             f"such a file (a pickle, a .pt) is never loaded; nothing was run; remove it to use the rest"
         )
     head = _read_head(path / _META)
-    content = {name: _read_verified(path / name, head["files"].get(name)) for name in _CONTENT}
+    content = {name: _verify(path / name, head["files"].get(name)).read_bytes() for name in _CONTENT}
     return Checkpoint(
         step=head["step"],
         path=path,
@@ -188,18 +188,8 @@ def load_replay(checkpoint: Checkpoint) -> dict[str, Array] | None:
     """The replay of a checkpoint, verified; None if it was saved without one."""
     from safetensors.numpy import load_file
 
-    path = checkpoint.path / _REPLAY
     expected = _read_head(checkpoint.path / _META)["files"].get(_REPLAY)
-    if expected is None:
-        return None
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise RunStateError(f"{path} is missing or unreadable: {error.strerror or error}") from error
-    if digest != expected:
-        raise RunStateError(f"{path} is truncated or altered: its checksum does not fit meta.json")
-    return load_file(path)
+    return None if expected is None else load_file(_verify(checkpoint.path / _REPLAY, expected))
 
 
 def load_last_good(folder: Path) -> tuple[Checkpoint, list[str]]:
@@ -246,14 +236,16 @@ def _read_head(path: Path) -> dict[str, Any]:
     return dict(head)
 
 
-def _read_verified(path: Path, expected: str | None) -> bytes:
+def _verify(path: Path, expected: str | None) -> Path:
+    """The path of a file that has this checksum; read in pieces, as a replay may be large."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise RunStateError(f"{path} is missing or unreadable: {error.strerror or error}") from error
-    if hashlib.sha256(data).hexdigest() != expected:
+    if digest != expected:
         raise RunStateError(f"{path} is truncated or altered: its checksum does not fit meta.json")
-    return data
+    return path
 
 
 def _parse(path: Path, data: bytes, parser: Callable[[bytes], _T]) -> _T:

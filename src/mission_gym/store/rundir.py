@@ -34,12 +34,25 @@ def slug(env_id: str) -> str:
 
 
 class RunDir:
-    """A run directory; the properties name its files, which may not exist yet."""
-
-    __slots__ = ("path",)
+    """A run directory; the attributes name its files, which may not exist yet."""
 
     def __init__(self, path: Path) -> None:
-        self.path = Path(os.path.abspath(path))
+        self.path = path = Path(os.path.abspath(path))
+        self.name = path.name
+        self.config_yaml = path / "config.yaml"
+        self.env = path / "env"
+        self.plan_json = path / "plan.json"
+        self.status_json = path / "status.json"
+        self.metrics_jsonl = path / "metrics.jsonl"
+        self.progress_csv = path / "progress.csv"
+        self.monitor_csv = path / "monitor.csv"
+        self.tensorboard = path / "tensorboard"
+        self.checkpoints = path / "checkpoints"
+        self.eval = path / "eval"
+        self.lineage_json = path / "lineage.json"
+        self.pins_json = path / "pins.json"
+        self.log_txt = path / "log.txt"
+        self._lock_path = path / ".lock"
 
     @classmethod
     def create(cls, runs_dir: Path, name: str, now: datetime | None = None) -> RunDir:
@@ -65,62 +78,6 @@ class RunDir:
             shutil.rmtree(run.path, ignore_errors=True)
             raise UsageError(f"{error}, or give another folder [--runs-dir]") from error
         return run
-
-    @property
-    def name(self) -> str:
-        return self.path.name
-
-    @property
-    def config_yaml(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def env(self) -> Path:
-        return self.path / "env"
-
-    @property
-    def plan_json(self) -> Path:
-        return self.path / "plan.json"
-
-    @property
-    def status_json(self) -> Path:
-        return self.path / "status.json"
-
-    @property
-    def metrics_jsonl(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def progress_csv(self) -> Path:
-        return self.path / "progress.csv"
-
-    @property
-    def monitor_csv(self) -> Path:
-        return self.path / "monitor.csv"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def eval(self) -> Path:
-        return self.path / "eval"
-
-    @property
-    def lineage_json(self) -> Path:
-        return self.path / "lineage.json"
-
-    @property
-    def pins_json(self) -> Path:
-        return self.path / "pins.json"
-
-    @property
-    def log_txt(self) -> Path:
-        return self.path / "log.txt"
 
     @property
     def exists(self) -> bool:
@@ -156,10 +113,6 @@ class RunDir:
             if status.get("state") in ("starting", "running"):
                 status |= {"state": "failed", "cause": "process gone"}
         return status
-
-    @property
-    def _lock_path(self) -> Path:
-        return self.path / ".lock"
 
     def _stored_status(self) -> dict[str, Any]:
         if not self.status_json.is_file():
