@@ -71,11 +71,6 @@ class BatchReader:
             )
         return column.astype(dtype)
 
-    def no_final(self) -> tuple[Leaves, Array | None]:
-        """The last observations and masks of no rows."""
-        leaves = tuple(np.zeros((0, *leaf.shape), leaf.dtype) for leaf in self.spec.leaves)
-        return leaves, np.zeros((0, self.spec.mask_size), np.bool_) if self.spec.mask_source else None
-
     def read_shown(self, obs: Any, infos: dict[str, Any], ended: Array) -> tuple[Leaves, Array | None]:
         """The last observations and masks of the rows that ended, where those rows still show them."""
         mask = self.masks(obs, infos, np.ones(self.num_envs, np.bool_))
