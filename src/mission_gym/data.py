@@ -181,6 +181,15 @@ class Weights:
     arrays: dict[str, Array]
 
 
+class Final(NamedTuple):
+    """A truncated transition (t, s) of a block, which needs V of the last observation of its episode."""
+
+    t: int
+    column: int
+    obs: Leaves  # each [*leaf.shape]
+    mask: Array | None  # bool [M]
+
+
 @dataclass(slots=True)
 class Block:
     """A rollout [T, S]. Columns that are acted for and stepped together are a segment.
@@ -201,10 +210,7 @@ class Block:
     version: Array  # int64 [S], behaviour policy
     filled: Array  # int64 [S]
     state: Leaves = ()  # the policy's before row 0, each [S, ...]; empty where it has no memory
-    # One entry per truncated transition that needs V(final_obs), in order of (t, s).
-    final_at: list[tuple[int, int]] = field(default_factory=list)
-    final_obs: list[Leaves] = field(default_factory=list)  # each leaf [*leaf.shape]
-    final_mask: list[Array] = field(default_factory=list)  # each bool [M]; empty where there are no masks
+    finals: list[Final] = field(default_factory=list)  # in order of (t, s)
     episodes: list[Episode] = field(default_factory=list)
 
     @property

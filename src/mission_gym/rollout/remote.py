@@ -267,9 +267,7 @@ class RemoteCollector:
         mine = part.segment
         mine.filled[:] = report.filled
         mine.episodes += report.episodes
-        mine.final_at += report.final_at
-        mine.final_obs += report.final_obs
-        mine.final_mask += report.final_mask
+        mine.finals += report.finals
         self.vec.count(report.episodes)
         if report.done:
             self._rest(part)
