@@ -199,13 +199,10 @@ def _judge_equal_starts(exam: _Exam, env: Env, out_of_time: Clock) -> Finding:
         first.moments, replay(env, exam.spec, first, out_of_time, second.seed)
     ):
         return Finding("info", "seeding", f"{same_start}; fine if that is how the task begins")
-    return Finding(
-        "warning",
-        "seeding",
-        f"{same_start} and, for the same actions, the same episode",
-        "the agent can learn one episode by heart, and an evaluation plays it again and again",
-        "use self.np_random for what should vary; fine if the task is a fixed puzzle",
-    )
+    what = f"{same_start} and, for the same actions, the same episode"
+    why = "the agent can learn one episode by heart, and an evaluation plays it again and again"
+    fix = "use self.np_random for what should vary; fine if the task is a fixed puzzle"
+    return Finding("warning", "seeding", what, why, fix)
 
 
 def _check_actions(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
@@ -215,13 +212,9 @@ def _check_actions(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
         raise Skipped("dead actions, until the errors are repaired")
     equal, left_out = find_equal_actions(exam.factory, exam.spec, exam.survey.traces, out_of_time)
     for text in equal:
-        yield Finding(
-            "warning",
-            "actions",
-            text,
-            "an action without an effect of its own makes exploring slower, and is often a forgotten branch",
-            "look at how step() reads the action; fine if the effect shows only in rare situations",
-        )
+        why = "an action without an effect of its own makes exploring slower, and is often a forgotten branch"
+        fix = "look at how step() reads the action; fine if the effect shows only in rare situations"
+        yield Finding("warning", "actions", text, why, fix)
     if left_out:
         raise Skipped(left_out)
 
@@ -232,14 +225,13 @@ def _check_backends(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
     traces = exam.survey.traces
     difference = compare_with_serial(exam.factory, exam.spec, traces, out_of_time)
     if difference:
-        yield Finding(
-            "error",
-            "backends",
-            f"two environments played side by side differ from the same ones alone: {difference}",
+        what = f"two environments played side by side differ from the same ones alone: {difference}"
+        why = (
             "they share something (a module variable, a class attribute, a global generator), so one "
-            "disturbs the other in every vector",
-            "keep all state in self, made in __init__ or reset()",
+            "disturbs the other in every vector"
         )
+        fix = "keep all state in self, made in __init__ or reset()"
+        yield Finding("error", "backends", what, why, fix)
     else:
         yield Finding("ok", "backends", "alone and side by side it plays the same episodes")
     if exam.has_vector_form:
