@@ -120,6 +120,11 @@ class EnvSpec:
         return sum(self.action.nvec) if self.mask_source else 0
 
     @property
+    def mask_key(self) -> str | None:
+        """The key of an observation that is the mask and not a leaf, None if there is none."""
+        return self.mask_source.removeprefix("obs:") if self.mask_source.startswith("obs:") else None
+
+    @property
     def signature(self) -> str:
         """A hash of what a policy must fit: leaves, action and mask layout."""
         shape = [[asdict(leaf) for leaf in self.leaves], asdict(self.action), self.mask_source]

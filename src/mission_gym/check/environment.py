@@ -23,7 +23,7 @@ from mission_gym.check import judges
 from mission_gym.check.comparison import compare_with_batched, compare_with_serial, find_equal_actions
 from mission_gym.check.findings import Finding, has_errors, sort_findings
 from mission_gym.check.judges import MAX_STEPS, Skipped, describe_failure
-from mission_gym.check.traces import Difference, Survey, Trace, find_difference, record, replay
+from mission_gym.check.traces import Clock, Difference, Survey, Trace, find_difference, record, replay
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory
 from mission_gym.env.probe import probe
@@ -40,8 +40,6 @@ _NOISE = (
     "symmetric and normalized",
     "render modes",
 )
-
-Clock = Callable[[], bool]  # whether the time is up
 
 
 @dataclass(slots=True)

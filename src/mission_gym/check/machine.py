@@ -164,8 +164,9 @@ def _explain_missing_card(machine: MachineFacts, torch: TorchFacts) -> Finding:
         why = "the card is not used; large networks and images would train faster on it"
         fix = f"{_INSTALL}/{_wheel_for(driver)}"
         return Finding("warning", "gpu", what, why, fix)
-    need = _needed_driver(torch.cuda_build)
-    if need is not None and driver.split(".")[0].isdigit() and int(driver.split(".")[0]) < need:
+    major = int(torch.cuda_build.split(".")[0])
+    need = next((branch for release, branch in _DRIVERS if major >= release), 0)
+    if 0 < _driver_branch(driver) < need:
         what = f"the driver {driver} of {card} is too old for CUDA {torch.cuda_build}, which needs {need}"
         why = "torch does not see the card"
         fix = f"{_INSTALL}/{_wheel_for(driver)}"
@@ -219,22 +220,21 @@ def _has_code_for(capability: tuple[int, int], architectures: tuple[str, ...]) -
     return False
 
 
-def _needed_driver(cuda: str) -> int | None:
-    major = int(cuda.split(".")[0])
-    return next((driver for release, driver in _DRIVERS if major >= release), None)
-
-
 def _wheel_for(driver: str, capability: tuple[int, int] = (8, 0)) -> str:
     """The newest wheels that a driver carries and that hold code for a card."""
-    number = driver.split(".")[0]
-    branch = int(number) if number.isdigit() else 0
+    branch = _driver_branch(driver)
+    old = "cu118" if 450 <= branch < 525 else "cu126"
     if capability < (7, 5):  # left out of wheels after CUDA 12.6
-        return "cu118" if 450 <= branch < 525 else "cu126"
+        return old
     if branch >= 580:
         return "cu130"
-    if capability >= (10, 0):
-        return "cu128"
-    return "cu118" if 450 <= branch < 525 else "cu126"
+    return "cu128" if capability >= (10, 0) else old
+
+
+def _driver_branch(driver: str) -> int:
+    """580 of `580.65.06`, 0 where it is not known."""
+    number = driver.split(".")[0]
+    return int(number) if number.isdigit() else 0
 
 
 def _judge_threads(machine: MachineFacts) -> Iterator[Finding]:

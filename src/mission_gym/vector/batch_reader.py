@@ -18,8 +18,8 @@ class BatchReader:
     def __init__(self, spec: EnvSpec, num_envs: int) -> None:
         self.spec = spec
         self.num_envs = num_envs
-        self._mask_in_obs = spec.mask_source.startswith("obs:")
-        self._flatten = make_flattener(spec.observation_space, MASK_KEY if self._mask_in_obs else None)
+        self._mask_in_obs = spec.mask_key is not None
+        self._flatten = make_flattener(spec.observation_space, spec.mask_key)
         self._mask_parts = mask_parts(spec.action)
 
     def leaves(self, obs: Any) -> Leaves:

@@ -153,7 +153,7 @@ class SerialVec(RowVector):
     def _lose(self, slot: EnvSlot, failure: EnvFailure, rows: Rows, row: int) -> Ended:
         """Mark a transition as lost; the observation shown is still that before the step."""
         rows.valid[row], rows.truncated[row] = False, True
-        return self._end(slot, slot.fail(), failure)
+        return self._end(slot, slot.finish(False, failed=True), failure)
 
     def _end(self, slot: EnvSlot, episode: Episode, failure: EnvFailure | None) -> Ended:
         """Keep what an episode ended with, and begin the next: in a new environment if the old one failed."""
