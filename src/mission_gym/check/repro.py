@@ -7,7 +7,6 @@ own, since it may end that process.
 from __future__ import annotations
 
 import pickle
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.errors import RunStateError, WorkerDied, WorkerError
-from mission_gym.procs import BoundedLog, Child, Link, dump_object, wait_for_replies
+from mission_gym.procs import BoundedLog, Child, Link, dump_object
 from mission_gym.store.files import read_json, write_json
 from mission_gym.store.rundir import RunDir
 
@@ -53,13 +52,10 @@ def replay_bundle(path: Path) -> ReplayResult:
     child = Child("mission_gym.check.repro:serve_replay", dump_object(bundle), on_output=BoundedLog(None))
     step = -1
     try:
-        end = time.monotonic() + _REPLAY_S
-        while time.monotonic() < end:
-            if not wait_for_replies([child], 0.1):
-                continue
-            for kind, content in child.take():
+        while replies := child.wait(_REPLAY_S):
+            for kind, content in replies:
                 if kind == "step":
-                    step, end = content, time.monotonic() + _REPLAY_S
+                    step = content
                 elif kind == "failed":
                     return ReplayResult(
                         True, f"{where}: the failure came back at step {_place(step)}: {content}"
