@@ -17,6 +17,7 @@ from itertools import islice
 from time import perf_counter
 
 import numpy as np
+from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.utils.env_checker import check_env
 
 from mission_gym.check import judges
@@ -50,8 +51,7 @@ class _Exam:
     factory: Factory
     spec: EnvSpec
     survey: Survey
-    nondeterministic: bool  # declared by the environment
-    has_vector_form: bool
+    registered: GymSpec | None  # as the environment has it
     repeatable: bool = False  # found by the seeding check
     skipped: list[str] = field(default_factory=list)
 
@@ -90,16 +90,7 @@ def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float)
         others = _run_check("gymnasium", _ask_gymnasium(factory), _AGREES, [])
         left_out = Finding("info", "skipped", "left out: all checks that play, until it can be started")
         return [failure, *(finding for finding in others if finding.what not in failure.what), left_out]
-    exam = _Exam(
-        request,
-        factory,
-        spec,
-        survey,
-        nondeterministic=registered is not None and registered.nondeterministic,
-        has_vector_form=registered is not None
-        and registered.vector_entry_point is not None
-        and not request.wrap,
-    )
+    exam = _Exam(request, factory, spec, survey, registered)
     if len(survey.traces) < num_episodes and not survey.failures:
         exam.skipped.append(f"{num_episodes - len(survey.traces)} of {num_episodes} episodes, for time")
     findings: list[Finding] = []
@@ -162,7 +153,7 @@ def _judge_randomness(
     exam: _Exam, env: Env, trace: Trace, difference: Difference, out_of_time: Clock
 ) -> Finding:
     what = f"seed {trace.seed} and the same actions gave two different episodes: {difference.what} differs"
-    if exam.nondeterministic:
+    if exam.registered is not None and exam.registered.nondeterministic:
         return Finding("info", "seeding", f"{what}; it is registered as nondeterministic")
     fix = "call super().reset(seed=seed) in reset() and draw every random number from self.np_random"
     source = "" if out_of_time() else _find_global_source(exam, env, trace, difference.step)
@@ -232,7 +223,8 @@ def _check_backends(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
         yield Finding("error", "backends", what, why, fix)
     else:
         yield Finding("ok", "backends", "alone and side by side it plays the same episodes")
-    if exam.has_vector_form:
+    form = exam.registered and exam.registered.vector_entry_point
+    if form is not None and not exam.request.wrap:
         level, text = compare_with_batched(exam.request, exam.spec, traces, out_of_time)
         if text:
             why = "`--vector batched` would train on this other form"

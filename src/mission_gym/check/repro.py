@@ -46,9 +46,9 @@ def replay_bundle(path: Path) -> ReplayResult:
     bundle = _read_bundle(path)
     where = f"{bundle['env_id']}, seed {bundle['seed']}"
     if bundle["actions"] is None:
-        return ReplayResult(
-            False, f"{where}: the episode was too long to keep its actions; it can't be replayed"
-        )
+        text = f"{where}: the episode was too long to keep its actions; it can't be replayed"
+        return ReplayResult(False, text)
+    back = f"{where}: the failure came back at step"
     child = Child("mission_gym.check.repro:serve_replay", dump_object(bundle), on_output=BoundedLog(None))
     step = -1
     try:
@@ -57,21 +57,17 @@ def replay_bundle(path: Path) -> ReplayResult:
                 if kind == "step":
                     step = content
                 elif kind == "failed":
-                    return ReplayResult(
-                        True, f"{where}: the failure came back at step {_place(step)}: {content}"
-                    )
+                    return ReplayResult(True, f"{back} {_place(step)}: {content}")
                 else:
-                    return ReplayResult(
-                        False,
-                        f"{where}: all {len(bundle['actions'])} actions were played and nothing failed; the "
-                        "cause is not in the environment's seed and actions alone",
-                    )
+                    played = f"{where}: all {len(bundle['actions'])} actions were played and nothing failed"
+                    cause = "the cause is not in the environment's seed and actions alone"
+                    return ReplayResult(False, f"{played}; {cause}")
         how = f"it hangs; the stack:\n{child.read_stack()}"
     except WorkerDied:
         how = f"the process {child.describe_end()}"
     finally:
         child.end()
-    return ReplayResult(True, f"{where}: the failure came back at step {_place(step)}: {how}")
+    return ReplayResult(True, f"{back} {_place(step)}: {how}")
 
 
 def serve_replay(link: Link, setup: bytes) -> None:
