@@ -120,6 +120,11 @@ class EnvSpec:
         return sum(self.action.nvec) if self.mask_source else 0
 
     @property
+    def mask_key(self) -> str | None:
+        """The key of an observation that is the mask and not a leaf, None if there is none."""
+        return self.mask_source.removeprefix("obs:") if self.mask_source.startswith("obs:") else None
+
+    @property
     def signature(self) -> str:
         """A hash of what a policy must fit: leaves, action and mask layout."""
         shape = [[asdict(leaf) for leaf in self.leaves], asdict(self.action), self.mask_source]
@@ -181,6 +186,15 @@ class Weights:
     arrays: dict[str, Array]
 
 
+class Final(NamedTuple):
+    """A truncated transition (t, s) of a block, which needs V of the last observation of its episode."""
+
+    t: int
+    column: int
+    obs: Leaves  # each [*leaf.shape]
+    mask: Array | None  # bool [M]
+
+
 @dataclass(slots=True)
 class Block:
     """A rollout [T, S]. Columns that are acted for and stepped together are a segment.
@@ -201,10 +215,7 @@ class Block:
     version: Array  # int64 [S], behaviour policy
     filled: Array  # int64 [S]
     state: Leaves = ()  # the policy's before row 0, each [S, ...]; empty where it has no memory
-    # One entry per truncated transition that needs V(final_obs), in order of (t, s).
-    final_at: list[tuple[int, int]] = field(default_factory=list)
-    final_obs: list[Leaves] = field(default_factory=list)  # each leaf [*leaf.shape]
-    final_mask: list[Array] = field(default_factory=list)  # each bool [M]; empty where there are no masks
+    finals: list[Final] = field(default_factory=list)  # in order of (t, s)
     episodes: list[Episode] = field(default_factory=list)
 
     @property

@@ -11,7 +11,7 @@ from mission_gym.algorithms.dqn.compiled_kernel import CompiledQKernel
 from mission_gym.algorithms.dqn.learner import DqnLearner
 from mission_gym.algorithms.dqn.section import SettledDqn
 from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
-from mission_gym.data import ActionSpec, Block, EnvSpec, LeafSpec
+from mission_gym.data import ActionSpec, Block, EnvSpec, Final, LeafSpec
 from mission_gym.errors import NotFiniteError
 from mission_gym.learner.replay import ReplayLayout
 from mission_gym.policy import PolicySpec, QSpec
@@ -184,8 +184,8 @@ def test_values_of_a_known_chain_are_learned_through_truncation() -> None:
         block = make_filled(4, 2, 0)
         block.obs[0][:] = 1.0
         block.reward[:], block.terminated[:], block.truncated[:] = 1.0, False, True
-        block.final_at = [(t, row) for t in range(4) for row in range(2)]
-        block.final_obs = [(np.ones(3, np.float32),)] * 8
+        last = (np.ones(3, np.float32),)
+        block.finals = [Final(t, row, last, None) for t in range(4) for row in range(2)]
         stats = learner.update(block)
     assert stats is not None
     assert stats.metrics["train/q_mean"] == pytest.approx(10.0, rel=0.1)

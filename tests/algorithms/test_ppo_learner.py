@@ -9,7 +9,7 @@ from mission_gym.algorithms.ppo import learner as ppo
 from mission_gym.algorithms.ppo.learner import PpoLearner
 from mission_gym.algorithms.ppo.section import SettledPpo
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
-from mission_gym.data import ActionSpec, Array, Block, EnvSpec, LeafSpec
+from mission_gym.data import ActionSpec, Array, Block, EnvSpec, Final, LeafSpec
 from mission_gym.errors import NotFiniteError
 from mission_gym.learner.schedule import Schedule
 from mission_gym.policy import NumpyPolicy, PolicySpec
@@ -71,8 +71,7 @@ def make_filled_block(spec: PolicySpec, learner: PpoLearner, masked: bool = Fals
     block.truncated[:] = rng.random((T, S)) < 0.05
     block.valid[:] = True
     for t, s in np.argwhere(block.truncated & ~block.terminated).tolist():
-        block.final_at.append((t, s))
-        block.final_obs.append(tuple(leaf[t, s] for leaf in block.obs))
+        block.finals.append(Final(t, s, tuple(leaf[t, s] for leaf in block.obs), None))
     block.filled[:] = T
     return block
 
@@ -182,8 +181,7 @@ def test_invalid_transitions_have_no_weight() -> None:
         block = make_filled_block(spec, learner)
         block.valid[3, :] = False
         block.truncated[2, :], block.terminated[2, :] = False, True  # the lost transition follows an end
-        block.final_at = [at for at in block.final_at if at[0] != 2]
-        block.final_obs = block.final_obs[: len(block.final_at)]
+        block.finals = [final for final in block.finals if final.t != 2]
         block.reward[3, :] = poison
         learner.update(block)
         outcomes.append(learner.kernel.parameters())

@@ -183,7 +183,7 @@ def test_a_real_kernel_runs_here_and_a_missing_device_is_told() -> None:
     assert torch.version
     assert torch.devices[0].name == "cpu"
     assert torch.devices[0].gflops
-    lost = measure_device("cuda:7")
+    lost = measure_device(DeviceFacts("cuda:7"))
     assert lost.matmul_s is None
     assert lost.error
 

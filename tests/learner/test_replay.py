@@ -178,7 +178,7 @@ def test_an_environment_that_was_started_anew_ends_its_episode() -> None:
     replay = Replay(ReplayLayout((VECTOR,), 0, 2, 20, gamma=0.5))
     streams = [Stream(1), Stream(2)]
     block = fill_block(streams, 2, masked=False, failures=False)
-    block.terminated[:], block.truncated[:], block.final_at, block.final_obs = False, False, [], []
+    block.terminated[:], block.truncated[:], block.finals = False, False, []
     replay.store(block)
     last = block.obs[0][2, 1].copy()
     streams[1].episode, streams[1].age = 9999, 0
@@ -258,7 +258,7 @@ def test_a_row_cut_in_the_block_bootstraps_from_what_it_showed() -> None:
     replay = Replay(ReplayLayout((VECTOR,), 3, 1, 20, gamma=0.5))
     block = fill_block([Stream(1)], 3, masked=True, failures=False)
     block.terminated[:], block.truncated[:] = False, False
-    block.final_at, block.final_obs, block.final_mask = [], [], []
+    block.finals = []
     cut_row(block, 3, 0)
     replay.store(block)
     got = replay.gather(np.array([2]))

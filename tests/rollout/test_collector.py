@@ -55,7 +55,7 @@ def test_a_truncated_episode_keeps_its_last_observation() -> None:
     assert block.filled.tolist() == [T] * S
     assert (block.version == 5).all()
     assert block.valid.all()
-    assert block.final_at == [(19, row) for row in range(S)]
+    assert [final[:2] for final in block.finals] == [(19, row) for row in range(S)]
     assert [episode.length for episode in block.episodes] == [20] * S
     assert not block.terminated.any()
     assert block.truncated.sum() == S
@@ -67,7 +67,7 @@ def test_a_terminated_episode_needs_no_last_observation() -> None:
     collector.start()
     collector.fill(block, 0, never)
     assert block.terminated.any()
-    assert block.final_at == []
+    assert block.finals == []
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "toys:DictMask"])
@@ -97,10 +97,10 @@ def test_a_cut_row_bootstraps_from_the_last_observation_seen() -> None:
     collector.fill(block, 0, lambda: block.filled[0] >= 5)
     cut_row(block, 5, 1)
     assert block.truncated[4].tolist() == [False, True, False]
-    assert block.final_at == [(4, 1)]
-    np.testing.assert_array_equal(block.final_obs[0][0], block.obs[0][5, 1])
+    assert [final[:2] for final in block.finals] == [(4, 1)]
+    np.testing.assert_array_equal(block.finals[0].obs[0], block.obs[0][5, 1])
     clear_block(block)
-    assert (block.num_filled, block.final_at, block.episodes) == (0, [], [])
+    assert (block.num_filled, block.finals, block.episodes) == (0, [], [])
 
 
 def test_priming_leaves_no_trace() -> None:

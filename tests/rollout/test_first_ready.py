@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_remote import SEED, make_weights, policy_spec, seed_of, serial
+from test_remote import SEED, final_places, make_weights, policy_spec, seed_of, serial
 
 from mission_gym.data import Block, EnvSpec
 from mission_gym.env.factory import EnvRequest, make_factory
@@ -105,13 +105,13 @@ class Reader:
             np.testing.assert_array_equal(block.obs[0][:, row, 0], before + np.arange(T + 1))
             ended = (before + 1 + np.arange(T)) % 7 == 0
             np.testing.assert_array_equal(block.truncated[:, row], ended)
-            finals = [t for t, place in block.final_at if place == row]
+            finals = [t for t, place in final_places(block) if place == row]
             assert finals == np.flatnonzero(ended).tolist()
             for t in finals:
-                kept = block.final_obs[block.final_at.index((t, row))][0]
+                kept = block.finals[final_places(block).index((t, row))].obs[0]
                 np.testing.assert_array_equal(kept, [before + t + 1, 7])
             self.steps[env_id] += T
-        assert block.final_at == sorted(block.final_at)
+        assert final_places(block) == sorted(final_places(block))
         assert block.valid.all()
         return block
 
@@ -178,8 +178,8 @@ def test_final_observations_have_their_masks(num_envs: int, num_workers: int) ->
         reader = Reader(collector)
         for _ in range(4):
             block = reader.read()
-            assert len(block.final_mask) == len(block.final_at) > 0
-            assert {tuple(mask.tolist()) for mask in block.final_mask} == {(True, False)}
+            assert len(block.finals) > 0
+            assert {tuple(final.mask.tolist()) for final in block.finals} == {(True, False)}
 
 
 def test_rows_that_do_not_fit_come_first_in_the_next_block(gate: Gate) -> None:
@@ -225,7 +225,7 @@ def test_a_worker_killed_inside_a_segment_goes_on_with_it(gate: Gate) -> None:
         assert lost < 3  # the gate is at the third step
         np.testing.assert_array_equal(block.obs[0][lost + 1 :, row, 0], np.arange(T - lost))
         assert block.version[row] == 0
-        assert (lost, row) in block.final_at
+        assert (lost, row) in final_places(block)
         assert [episode.env_id for episode in block.episodes if episode.failed] == [0]
 
 
@@ -240,12 +240,12 @@ def test_a_process_that_dies_costs_each_of_its_groups_one_row(tmp_path: Path) ->
             failed += [episode.env_id for episode in block.episodes if episode.failed]
             for t, row in np.argwhere(~block.valid).tolist():
                 lost.append(int(block.env_ids[row]))
-                place = block.final_at.index((t, row))
-                np.testing.assert_array_equal(block.final_obs[place][0], block.obs[0][t, row])
+                place = final_places(block).index((t, row))
+                np.testing.assert_array_equal(block.finals[place].obs[0], block.obs[0][t, row])
                 np.testing.assert_array_equal(block.obs[0][t + 1, row], [0, 0])
                 if t:
                     assert block.truncated[t - 1, row]
-            assert block.final_at == sorted(block.final_at)
+            assert final_places(block) == sorted(final_places(block))
             if len(failed) >= 4 and len(lost) >= 4:
                 break
         assert sorted(lost) == sorted(failed) == [0, 1, 2, 3]
@@ -319,8 +319,8 @@ def test_finished_columns_of_a_stopped_block_go_on_in_other_processes(gate: Gate
         unpack_block(block, packed)
         assert collector.fill(block, 3, never)
         np.testing.assert_array_equal(block.reward[:, :2], packed["block/reward"][:, :2])
-        assert block.final_at == sorted(block.final_at)
-        assert [place for place in block.final_at if place[1] < 2] == [(6, 0), (6, 1)]
+        assert final_places(block) == sorted(final_places(block))
+        assert [place for place in final_places(block) if place[1] < 2] == [(6, 0), (6, 1)]
 
 
 def test_priming_leaves_no_trace(gate: Gate) -> None:

@@ -35,6 +35,11 @@ from hazards import Hazard
 SEED = 5
 
 
+def final_places(block: Block) -> list[tuple[int, int]]:
+    """Where a block keeps final observations: (t, column)."""
+    return [(final.t, final.column) for final in block.finals]
+
+
 def seed_of(env_id: int, episode: int) -> int:
     return 1000 * env_id + episode
 
@@ -95,9 +100,9 @@ def assert_equal_blocks(mine: Block, theirs: Block) -> None:
         np.testing.assert_array_equal(one, two)
     if theirs.mask is not None:
         np.testing.assert_array_equal(mine.mask, theirs.mask)
-    assert mine.final_at == theirs.final_at
-    for ours, other in zip(mine.final_obs, theirs.final_obs, strict=True):
-        for one, two in zip(ours, other, strict=True):
+    assert final_places(mine) == final_places(theirs)
+    for ours, other in zip(mine.finals, theirs.finals, strict=True):
+        for one, two in zip(ours.obs, other.obs, strict=True):
             np.testing.assert_array_equal(one, two)
     assert mine.episodes == theirs.episodes
 
@@ -219,14 +224,14 @@ def test_a_failure_costs_one_row_of_the_block(kind: str, num_workers: int, tmp_p
             if lost:
                 t = lost[0]
                 assert t <= 11 or row > 1  # rows that were not reported are lost with their worker
-                assert (t, row) in block.final_at
+                assert (t, row) in final_places(block)
                 if t:
                     assert block.truncated[t - 1, row]
-                    assert (t - 1, row) in block.final_at
+                    assert (t - 1, row) in final_places(block)
                 np.testing.assert_array_equal(block.obs[0][t + 1, row], [0, 0])
-                place = block.final_at.index((t, row))
-                np.testing.assert_array_equal(block.final_obs[place][0], block.obs[0][t, row])
-        assert block.final_at == sorted(block.final_at)
+                place = final_places(block).index((t, row))
+                np.testing.assert_array_equal(block.finals[place].obs[0], block.obs[0][t, row])
+        assert final_places(block) == sorted(final_places(block))
         failed = [episode.env_id for episode in block.episodes if episode.failed]
         assert sorted(failed) == hurt
         ended = ((block.truncated | block.terminated) & block.valid)[:, 2:].sum()
@@ -258,7 +263,7 @@ def test_a_step_that_hangs_at_a_stop_costs_its_segment_alone(
         kept = slice(0, block.filled[0])
         for name in ("action", "log_prob", "reward", "truncated", "valid"):
             np.testing.assert_array_equal(getattr(block, name)[kept, 0], getattr(wanted, name)[kept, 0])
-        assert {column for _, column in block.final_at} <= {0}
+        assert {column for _, column in final_places(block)} <= {0}
         assert {episode.env_id for episode in block.episodes} <= {0}
         one, other = collector.vec.state()
         assert (one.how, other.how) == ("replay", "boundary")

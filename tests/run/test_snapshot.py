@@ -116,4 +116,4 @@ def test_an_environment_that_begins_anew_cuts_its_newest_segment() -> None:
         )
         assert not restored.exact
         assert block.truncated[4].tolist() == [False, True, False]
-        assert block.final_at[-1] == (4, 1)
+        assert block.finals[-1][:2] == (4, 1)

@@ -6,12 +6,12 @@ vector form. All of it needs an environment whose seed decides the episode.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
-from mission_gym.check.traces import Moment, Trace, digest, draw_stored, find_difference, to_action
+from mission_gym.check.traces import Clock, Moment, Trace, digest, draw_stored, find_difference, to_action
 from mission_gym.data import ActionSpec, EnvSpec, StepBatch
 from mission_gym.env.factory import EnvRequest, Factory, make_vector_factory
 from mission_gym.env.probe import probe_vector
@@ -30,7 +30,7 @@ Effects = dict[tuple[int, float], dict[int, tuple[Moment, ...]]]  # (part, value
 
 
 def find_equal_actions(
-    factory: Factory, spec: EnvSpec, traces: Sequence[Trace], out_of_time: Callable[[], bool]
+    factory: Factory, spec: EnvSpec, traces: Sequence[Trace], out_of_time: Clock
 ) -> tuple[list[str], str]:
     """Return which actions had equal effects wherever both were tried, and what was left out."""
     action = spec.action
@@ -59,16 +59,11 @@ def find_equal_actions(
     if not tried:
         return equal, f"dead actions: more than {_MAX_VALUES} values"
     if most < _MIN_SITUATIONS:
-        return (
-            equal,
-            f"dead actions: {most} situations were tried, {_MIN_SITUATIONS} are needed",
-        )
+        return equal, f"dead actions: {most} situations were tried, {_MIN_SITUATIONS} are needed"
     return equal, ""
 
 
-def compare_with_serial(
-    factory: Factory, spec: EnvSpec, traces: Sequence[Trace], out_of_time: Callable[[], bool]
-) -> str:
+def compare_with_serial(factory: Factory, spec: EnvSpec, traces: Sequence[Trace], out_of_time: Clock) -> str:
     """Play two traces side by side in a SerialVec; return where one differs, or an empty string."""
     rows = (*traces, *traces)[:2]
     played: list[list[Moment]] = [[], []]
@@ -85,7 +80,7 @@ def compare_with_serial(
 
 
 def compare_with_batched(
-    request: EnvRequest, spec: EnvSpec, traces: Sequence[Trace], out_of_time: Callable[[], bool]
+    request: EnvRequest, spec: EnvSpec, traces: Sequence[Trace], out_of_time: Clock
 ) -> tuple[Literal["warning", "info"], str]:
     """Play two traces in the environment's own vector form; return how bad it is, and what differs."""
     rows = traces[:2]
@@ -100,9 +95,8 @@ def compare_with_batched(
         if _first_difference(rows, played):
             return "info", "its vector form seeds its rows in another way, so the two can't be compared"
         for step in range(min(len(trace.actions) for trace in rows)):
-            _note(
-                vec.step(spec.action.to_env(np.stack([trace.actions[step] for trace in rows]))), spec, played
-            )
+            stored = np.stack([trace.actions[step] for trace in rows])
+            _note(vec.step(spec.action.to_env(stored)), spec, played)
             if out_of_time():
                 break
     difference = _first_difference(rows, played)

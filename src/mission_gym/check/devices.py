@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 _SIZE = 1024  # of the square matrices that are multiplied
@@ -70,19 +70,19 @@ def look_at_torch() -> TorchFacts:
     """What the process of its own does."""
     import torch
 
-    devices = [measure_device("cpu")]
+    devices = [DeviceFacts("cpu")]
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             card = torch.cuda.get_device_properties(index)
             capability = (int(card.major), int(card.minor))
-            devices.append(measure_device(f"cuda:{index}", card.name, capability, int(card.total_memory)))
+            devices.append(DeviceFacts(f"cuda:{index}", card.name, capability, int(card.total_memory)))
     if torch.backends.mps.is_available():
-        devices.append(measure_device("mps", "Apple GPU"))
+        devices.append(DeviceFacts("mps", "Apple GPU"))
     return TorchFacts(
         version=str(torch.__version__),
         cuda_build=torch.version.cuda,
         architectures=tuple(torch.cuda.get_arch_list()) if torch.version.cuda else (),
-        devices=tuple(devices),
+        devices=tuple(map(measure_device, devices)),
     )
 
 
@@ -101,20 +101,13 @@ def time_product(device: str, size: int, repeats: int = 3) -> float:
     return min(seconds)
 
 
-def measure_device(
-    name: str,
-    title: str = "",
-    capability: tuple[int, int] | None = None,
-    memory_bytes: int | None = None,
-) -> DeviceFacts:
+def measure_device(device: DeviceFacts) -> DeviceFacts:
     """Time the kernel on a device."""
-    seconds: float | None = None
-    message = ""
     try:
-        seconds = time_product(name, _SIZE, _REPEATS)
+        return replace(device, matmul_s=time_product(device.name, _SIZE, _REPEATS))
     except Exception as error:  # noqa: BLE001  border: drivers raise whatever they like
-        message = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return DeviceFacts(name, title, capability, memory_bytes, None if message else seconds, message)
+        first_line = str(error).splitlines()[0] if str(error) else ""
+        return replace(device, error=f"{type(error).__name__}: {first_line}")
 
 
 def free_device_bytes(device: str) -> int | None:

@@ -17,13 +17,14 @@ from itertools import islice
 from time import perf_counter
 
 import numpy as np
+from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.utils.env_checker import check_env
 
 from mission_gym.check import judges
 from mission_gym.check.comparison import compare_with_batched, compare_with_serial, find_equal_actions
 from mission_gym.check.findings import Finding, has_errors, sort_findings
 from mission_gym.check.judges import MAX_STEPS, Skipped, describe_failure
-from mission_gym.check.traces import Difference, Survey, Trace, find_difference, record, replay
+from mission_gym.check.traces import Clock, Difference, Survey, Trace, find_difference, record, replay
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory
 from mission_gym.env.probe import probe
@@ -41,8 +42,6 @@ _NOISE = (
     "render modes",
 )
 
-Clock = Callable[[], bool]  # whether the time is up
-
 
 @dataclass(slots=True)
 class _Exam:
@@ -52,8 +51,7 @@ class _Exam:
     factory: Factory
     spec: EnvSpec
     survey: Survey
-    nondeterministic: bool  # declared by the environment
-    has_vector_form: bool
+    registered: GymSpec | None  # as the environment has it
     repeatable: bool = False  # found by the seeding check
     skipped: list[str] = field(default_factory=list)
 
@@ -92,16 +90,7 @@ def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float)
         others = _run_check("gymnasium", _ask_gymnasium(factory), _AGREES, [])
         left_out = Finding("info", "skipped", "left out: all checks that play, until it can be started")
         return [failure, *(finding for finding in others if finding.what not in failure.what), left_out]
-    exam = _Exam(
-        request,
-        factory,
-        spec,
-        survey,
-        nondeterministic=registered is not None and registered.nondeterministic,
-        has_vector_form=registered is not None
-        and registered.vector_entry_point is not None
-        and not request.wrap,
-    )
+    exam = _Exam(request, factory, spec, survey, registered)
     if len(survey.traces) < num_episodes and not survey.failures:
         exam.skipped.append(f"{num_episodes - len(survey.traces)} of {num_episodes} episodes, for time")
     findings: list[Finding] = []
@@ -164,7 +153,7 @@ def _judge_randomness(
     exam: _Exam, env: Env, trace: Trace, difference: Difference, out_of_time: Clock
 ) -> Finding:
     what = f"seed {trace.seed} and the same actions gave two different episodes: {difference.what} differs"
-    if exam.nondeterministic:
+    if exam.registered is not None and exam.registered.nondeterministic:
         return Finding("info", "seeding", f"{what}; it is registered as nondeterministic")
     fix = "call super().reset(seed=seed) in reset() and draw every random number from self.np_random"
     source = "" if out_of_time() else _find_global_source(exam, env, trace, difference.step)
@@ -199,13 +188,10 @@ def _judge_equal_starts(exam: _Exam, env: Env, out_of_time: Clock) -> Finding:
         first.moments, replay(env, exam.spec, first, out_of_time, second.seed)
     ):
         return Finding("info", "seeding", f"{same_start}; fine if that is how the task begins")
-    return Finding(
-        "warning",
-        "seeding",
-        f"{same_start} and, for the same actions, the same episode",
-        "the agent can learn one episode by heart, and an evaluation plays it again and again",
-        "use self.np_random for what should vary; fine if the task is a fixed puzzle",
-    )
+    what = f"{same_start} and, for the same actions, the same episode"
+    why = "the agent can learn one episode by heart, and an evaluation plays it again and again"
+    fix = "use self.np_random for what should vary; fine if the task is a fixed puzzle"
+    return Finding("warning", "seeding", what, why, fix)
 
 
 def _check_actions(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
@@ -215,13 +201,9 @@ def _check_actions(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
         raise Skipped("dead actions, until the errors are repaired")
     equal, left_out = find_equal_actions(exam.factory, exam.spec, exam.survey.traces, out_of_time)
     for text in equal:
-        yield Finding(
-            "warning",
-            "actions",
-            text,
-            "an action without an effect of its own makes exploring slower, and is often a forgotten branch",
-            "look at how step() reads the action; fine if the effect shows only in rare situations",
-        )
+        why = "an action without an effect of its own makes exploring slower, and is often a forgotten branch"
+        fix = "look at how step() reads the action; fine if the effect shows only in rare situations"
+        yield Finding("warning", "actions", text, why, fix)
     if left_out:
         raise Skipped(left_out)
 
@@ -232,17 +214,17 @@ def _check_backends(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
     traces = exam.survey.traces
     difference = compare_with_serial(exam.factory, exam.spec, traces, out_of_time)
     if difference:
-        yield Finding(
-            "error",
-            "backends",
-            f"two environments played side by side differ from the same ones alone: {difference}",
+        what = f"two environments played side by side differ from the same ones alone: {difference}"
+        why = (
             "they share something (a module variable, a class attribute, a global generator), so one "
-            "disturbs the other in every vector",
-            "keep all state in self, made in __init__ or reset()",
+            "disturbs the other in every vector"
         )
+        fix = "keep all state in self, made in __init__ or reset()"
+        yield Finding("error", "backends", what, why, fix)
     else:
         yield Finding("ok", "backends", "alone and side by side it plays the same episodes")
-    if exam.has_vector_form:
+    form = exam.registered and exam.registered.vector_entry_point
+    if form is not None and not exam.request.wrap:
         level, text = compare_with_batched(exam.request, exam.spec, traces, out_of_time)
         if text:
             why = "`--vector batched` would train on this other form"

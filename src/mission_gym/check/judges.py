@@ -61,13 +61,9 @@ def judge_observation(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:
             "error", "finite", survey.not_finite, why, "look for divisions by zero, logs and overflows"
         )
     if survey.outside:
-        yield Finding(
-            "error" if survey.outside_hurts else "warning",
-            "observation",
-            survey.outside,
-            "the space is a promise: networks are built from it, and other tools clip or refuse the rest",
-            "widen the space or clip the observation",
-        )
+        why = "the space is a promise: networks are built from it, and other tools clip or refuse the rest"
+        fix = "widen the space or clip the observation"
+        yield Finding("error" if survey.outside_hurts else "warning", "observation", survey.outside, why, fix)
     for leaf, high in zip(spec.leaves, survey.highs, strict=True):
         if leaf.kind == "image" and np.max(high) <= 1:
             why = "images are divided by 255, so these pixels are nearly 0 for the network"
@@ -106,13 +102,10 @@ def judge_channels(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:
         elif constant.any() and leaf.kind != "image":  # the border of a picture may well be still
             dead.append(f"entries {_indices(constant)} of {_name(leaf)}")
     if dead:
-        yield Finding(
-            "warning",
-            "channels",
-            f"{' and '.join(dead)} never changed in {survey.num_steps} steps",
-            "a constant tells the agent nothing; it is often a value that is never filled in",
-            "fill it in or remove it; fine if it changes only where random play does not get",
-        )
+        what = f"{' and '.join(dead)} never changed in {survey.num_steps} steps"
+        why = "a constant tells the agent nothing; it is often a value that is never filled in"
+        fix = "fill it in or remove it; fine if it changes only where random play does not get"
+        yield Finding("warning", "channels", what, why, fix)
 
 
 def judge_endings(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:
@@ -120,36 +113,29 @@ def judge_endings(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:
     episodes, limit = survey.episodes, spec.max_episode_steps
     longest = max((len(trace.actions) for trace in survey.traces), default=0)
     if limit is None and longest >= MAX_STEPS:
-        yield Finding(
-            "warning",
-            "endings",
-            f"an episode ran for {longest} steps without an end, and no time limit is registered",
-            "an agent that gets stuck would never start anew, and returns would never be reported",
-            "register it with max_episode_steps=..., or wrap it in gymnasium.wrappers.TimeLimit",
-        )
+        what = f"an episode ran for {longest} steps without an end, and no time limit is registered"
+        why = "an agent that gets stuck would never start anew, and returns would never be reported"
+        fix = "register it with max_episode_steps=..., or wrap it in gymnasium.wrappers.TimeLimit"
+        yield Finding("warning", "endings", what, why, fix)
     if not episodes:
         raise Skipped("endings: no episode came to its end")
     lengths = {episode.length for episode in episodes}
     last = [trace.moments[-1] for trace in survey.traces if trace.ended]
     died = all(moment.terminated and not moment.truncated for moment in last)
     if died and len(episodes) >= 3 and len(lengths) == 1 and min(lengths) > 1:
-        yield Finding(
-            "warning",
-            "endings",
-            f"all {len(episodes)} episodes ended as terminated after exactly {min(lengths)} steps",
+        what = f"all {len(episodes)} episodes ended as terminated after exactly {min(lengths)} steps"
+        why = (
             "a time limit flagged as terminated reads as death: the value of going on is taken to be 0, "
-            "and the agent learns that good states become worthless with time",
-            "return truncated=True and terminated=False at a time limit; fine if the task itself is over",
+            "and the agent learns that good states become worthless with time"
         )
+        fix = "return truncated=True and terminated=False at a time limit; fine if the task itself is over"
+        yield Finding("warning", "endings", what, why, fix)
     both = sum(moment.terminated and moment.truncated for moment in last)
     if both and both == sum(moment.truncated for moment in last):
-        yield Finding(
-            "warning",
-            "endings",
-            f"terminated and truncated were both set at the end of {both} episodes, never truncated alone",
-            "terminated wins if both are set, so the time limit is read as death",
-            "set terminated only where the task itself is over",
-        )
+        what = f"terminated and truncated were both set at the end of {both} episodes, never truncated alone"
+        why = "terminated wins if both are set, so the time limit is read as death"
+        fix = "set terminated only where the task itself is over"
+        yield Finding("warning", "endings", what, why, fix)
 
 
 def judge_reward(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:
@@ -159,22 +145,16 @@ def judge_reward(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:
     sizes = [abs(reward) for reward in survey.rewards if np.isfinite(reward)]
     returns = {episode.ret for episode in survey.episodes}
     if len(survey.episodes) >= 3 and len(returns) == 1:
-        yield Finding(
-            "warning",
-            "reward",
-            f"all {len(survey.episodes)} random episodes had the same return {returns.pop():.6g}",
-            "learning can't begin until chance finds an episode that is better than the others",
-            "reward progress in small steps, or make sure that the goal can be reached by chance",
-        )
+        what = f"all {len(survey.episodes)} random episodes had the same return {returns.pop():.6g}"
+        why = "learning can't begin until chance finds an episode that is better than the others"
+        fix = "reward progress in small steps, or make sure that the goal can be reached by chance"
+        yield Finding("warning", "reward", what, why, fix)
     largest = max(sizes, default=0.0)
     if largest > _HUGE_REWARD or 0 < largest < _TINY_REWARD:
-        yield Finding(
-            "warning",
-            "reward",
-            f"the largest reward of a step is {largest:.3g}",
-            "values far from 1 are learned slowly, and rounding hides small differences",
-            "divide it by a constant, and leave normalize_returns on (--set policy.normalize_returns=true)",
-        )
+        what = f"the largest reward of a step is {largest:.3g}"
+        why = "values far from 1 are learned slowly, and rounding hides small differences"
+        fix = "divide it by a constant, and leave normalize_returns on (--set policy.normalize_returns=true)"
+        yield Finding("warning", "reward", what, why, fix)
     if len(survey.episodes) < 3:
         raise Skipped("equal returns: fewer than three episodes came to their end")
 

@@ -73,33 +73,24 @@ def _judge_cores(machine: MachineFacts) -> Iterator[Finding]:
         why = f"this process may run on {machine.allowed_cores} of them (affinity)"
     fix = "start the container with --cpus N, or the process with taskset" if why else ""
     if usable == 1:
-        yield Finding(
-            "warning",
-            "cores",
-            f"1 of {logical} cores is usable ({machine.cpu})",
-            why or "collecting and learning take turns on it",
-            fix or "use a machine with more cores, if there is one",
-        )
+        what = f"1 of {logical} cores is usable ({machine.cpu})"
+        why = why or "collecting and learning take turns on it"
+        fix = fix or "use a machine with more cores, if there is one"
+        yield Finding("warning", "cores", what, why, fix)
     elif why:
         yield Finding("info", "cores", f"{usable} of {logical} cores are usable ({machine.cpu})", why, fix)
     else:
         yield Finding("ok", "cores", f"{usable} cores are usable ({machine.cpu})")
     physical = machine.physical_cores
     if physical is not None and physical < machine.allowed_cores:
-        yield Finding(
-            "info",
-            "hyperthreads",
-            f"{machine.allowed_cores} logical cores are {physical} physical ones",
-            "two threads of one core share its units: the second gives a quarter or less; tune measures it",
-        )
+        what = f"{machine.allowed_cores} logical cores are {physical} physical ones"
+        why = "two threads of one core share its units: the second gives a quarter or less; tune measures it"
+        yield Finding("info", "hyperthreads", what, why)
     if machine.efficiency_cores:
         fast = machine.allowed_cores - machine.efficiency_cores
-        yield Finding(
-            "info",
-            "hybrid",
-            f"{fast} fast cores and {machine.efficiency_cores} efficiency cores",
-            "a rollout waits for its slowest worker; the plan counts the slow cores for what they give",
-        )
+        what = f"{fast} fast cores and {machine.efficiency_cores} efficiency cores"
+        why = "a rollout waits for its slowest worker; the plan counts the slow cores for what they give"
+        yield Finding("info", "hybrid", what, why)
 
 
 def _judge_memory(machine: MachineFacts) -> Iterator[Finding]:
@@ -117,33 +108,24 @@ def _judge_memory(machine: MachineFacts) -> Iterator[Finding]:
         yield Finding("ok", "memory", what)
     shm = machine.dev_shm_free_bytes
     if shm is not None and shm < 256 << 20:
-        yield Finding(
-            "info",
-            "shared memory",
-            f"{shm / 1e6:.0f} MB are free in /dev/shm",
-            "Mission Gym does not use it, but libraries inside environments may",
-            "start the container with --shm-size=1g",
-        )
+        what = f"{shm / 1e6:.0f} MB are free in /dev/shm"
+        why = "Mission Gym does not use it, but libraries inside environments may"
+        fix = "start the container with --shm-size=1g"
+        yield Finding("info", "shared memory", what, why, fix)
     if machine.shared_free_bytes < 256 << 20:
-        yield Finding(
-            "error",
-            "shared memory",
-            f"{machine.shared_free_bytes / 1e6:.0f} MB can be shared between processes",
-            "the rollouts of workers lie there",
-            "free memory, or set TMPDIR to a folder with room",
-        )
+        what = f"{machine.shared_free_bytes / 1e6:.0f} MB can be shared between processes"
+        why = "the rollouts of workers lie there"
+        fix = "free memory, or set TMPDIR to a folder with room"
+        yield Finding("error", "shared memory", what, why, fix)
 
 
 def _judge_disk(machine: MachineFacts) -> Iterator[Finding]:
     what = f"{machine.disk_free_bytes / _GB:.1f} GB are free for {machine.runs_dir}"
     if not machine.disk_writable:
-        yield Finding(
-            "error",
-            "disk",
-            f"{machine.runs_dir} can't be written",
-            "every run keeps its checkpoints there",
-            "name another folder with --runs-dir",
-        )
+        what = f"{machine.runs_dir} can't be written"
+        why = "every run keeps its checkpoints there"
+        fix = "name another folder with --runs-dir"
+        yield Finding("error", "disk", what, why, fix)
     elif machine.disk_free_bytes < 0.2e9:
         yield Finding("error", "disk", what, "a run could not keep its checkpoints", "mission-gym runs clean")
     elif machine.disk_free_bytes < 2e9:
@@ -156,15 +138,14 @@ def _judge_torch(machine: MachineFacts, torch: TorchFacts) -> Iterator[Finding]:
     if torch.version is None:  # said with the packages
         return
     if torch.error:
-        yield Finding(
-            "error",
-            "devices",
-            f"the devices of torch {torch.version} can't be used: {torch.error}",
-            "a training would end the same way",
+        what = f"the devices of torch {torch.version} can't be used: {torch.error}"
+        why = "a training would end the same way"
+        fix = (
             "update the driver, or hide the card: export CUDA_VISIBLE_DEVICES=-1"
             if machine.nvidia_gpus
-            else "pip install --force-reinstall torch",
+            else "pip install --force-reinstall torch"
         )
+        yield Finding("error", "devices", what, why, fix)
         return
     build = f"CUDA {torch.cuda_build}" if torch.cuda_build else "no CUDA"
     yield Finding("ok", "build", f"torch {torch.version} ({build}), Python {machine.python}")
@@ -179,60 +160,49 @@ def _explain_missing_card(machine: MachineFacts, torch: TorchFacts) -> Finding:
     """Why torch does not see the NVIDIA card that is there."""
     card, driver = machine.nvidia_gpus[0], machine.nvidia_driver or "unknown"
     if torch.cuda_build is None:
-        return Finding(
-            "warning",
-            "gpu",
-            f"{card} is there, and this torch is built without CUDA",
-            "the card is not used; large networks and images would train faster on it",
-            f"{_INSTALL}/{_wheel_for(driver)}",
-        )
-    need = _needed_driver(torch.cuda_build)
-    if need is not None and driver.split(".")[0].isdigit() and int(driver.split(".")[0]) < need:
-        return Finding(
-            "error",
-            "gpu",
-            f"the driver {driver} of {card} is too old for CUDA {torch.cuda_build}, which needs {need}",
-            "torch does not see the card",
-            f"{_INSTALL}/{_wheel_for(driver)}",
-        )
-    return Finding(
-        "error",
-        "gpu",
-        f"torch sees no device, though {card} with driver {driver} is there",
+        what = f"{card} is there, and this torch is built without CUDA"
+        why = "the card is not used; large networks and images would train faster on it"
+        fix = f"{_INSTALL}/{_wheel_for(driver)}"
+        return Finding("warning", "gpu", what, why, fix)
+    major = int(torch.cuda_build.split(".")[0])
+    need = next((branch for release, branch in _DRIVERS if major >= release), 0)
+    if 0 < _driver_branch(driver) < need:
+        what = f"the driver {driver} of {card} is too old for CUDA {torch.cuda_build}, which needs {need}"
+        why = "torch does not see the card"
+        fix = f"{_INSTALL}/{_wheel_for(driver)}"
+        return Finding("error", "gpu", what, why, fix)
+    what = f"torch sees no device, though {card} with driver {driver} is there"
+    why = (
         "the driver was updated without a restart, the container was started without the card, or"
-        " CUDA_VISIBLE_DEVICES hides it",
-        "restart the machine, or start the container with --gpus all",
+        " CUDA_VISIBLE_DEVICES hides it"
     )
+    fix = "restart the machine, or start the container with --gpus all"
+    return Finding("error", "gpu", what, why, fix)
 
 
 def _judge_device(device: DeviceFacts, torch: TorchFacts, driver: str) -> Finding:
     title = f"{device.name} {device.title}".strip()
     if device.capability is not None and not _has_code_for(device.capability, torch.architectures):
         major, minor = device.capability
-        return Finding(
-            "error",
-            "gpu",
+        what = (
             f"this torch holds no code for {title} (sm_{major}{minor}); it was built for"
-            f" {', '.join(torch.architectures)}",
-            "every kernel ends with `no kernel image is available`",
-            f"{_INSTALL}/{_wheel_for(driver, device.capability)}",
+            f" {', '.join(torch.architectures)}"
         )
+        why = "every kernel ends with `no kernel image is available`"
+        fix = f"{_INSTALL}/{_wheel_for(driver, device.capability)}"
+        return Finding("error", "gpu", what, why, fix)
     if device.error:
-        return Finding(
-            "error",
-            "device",
-            f"a kernel on {title} failed: {device.error}",
-            "training on it would fail the same way",
-            "pip install --force-reinstall torch" if device.name == "cpu" else "train with --device cpu",
-        )
+        what = f"a kernel on {title} failed: {device.error}"
+        why = "training on it would fail the same way"
+        fix = "pip install --force-reinstall torch" if device.name == "cpu" else "train with --device cpu"
+        return Finding("error", "device", what, why, fix)
     assert device.matmul_s is not None
     memory = f", {device.memory_bytes / _GB:.0f} GB" if device.memory_bytes else ""
-    return Finding(
-        "ok",
-        "device",
+    what = (
         f"{title}{memory}: a 1024 x 1024 product takes {1e3 * device.matmul_s:.2f} ms"
-        f" ({device.gflops:,.0f} GFLOP/s)",
+        f" ({device.gflops:,.0f} GFLOP/s)"
     )
+    return Finding("ok", "device", what)
 
 
 def _has_code_for(capability: tuple[int, int], architectures: tuple[str, ...]) -> bool:
@@ -250,22 +220,21 @@ def _has_code_for(capability: tuple[int, int], architectures: tuple[str, ...]) -
     return False
 
 
-def _needed_driver(cuda: str) -> int | None:
-    major = int(cuda.split(".")[0])
-    return next((driver for release, driver in _DRIVERS if major >= release), None)
-
-
 def _wheel_for(driver: str, capability: tuple[int, int] = (8, 0)) -> str:
     """The newest wheels that a driver carries and that hold code for a card."""
-    number = driver.split(".")[0]
-    branch = int(number) if number.isdigit() else 0
+    branch = _driver_branch(driver)
+    old = "cu118" if 450 <= branch < 525 else "cu126"
     if capability < (7, 5):  # left out of wheels after CUDA 12.6
-        return "cu118" if 450 <= branch < 525 else "cu126"
+        return old
     if branch >= 580:
         return "cu130"
-    if capability >= (10, 0):
-        return "cu128"
-    return "cu118" if 450 <= branch < 525 else "cu126"
+    return "cu128" if capability >= (10, 0) else old
+
+
+def _driver_branch(driver: str) -> int:
+    """580 of `580.65.06`, 0 where it is not known."""
+    number = driver.split(".")[0]
+    return int(number) if number.isdigit() else 0
 
 
 def _judge_threads(machine: MachineFacts) -> Iterator[Finding]:
@@ -277,46 +246,27 @@ def _judge_threads(machine: MachineFacts) -> Iterator[Finding]:
                 "warning", "threads", f"{name}={text} is not a number", "libraries ignore it", f"unset {name}"
             )
         elif int(text.split(",")[0]) > machine.usable_cores:
-            yield Finding(
-                "warning",
-                "threads",
-                f"{name}={text} with {machine.usable_cores} usable cores",
-                "threads beyond the cores wait for each other",
-                f"unset {name}",
-            )
+            what = f"{name}={text} with {machine.usable_cores} usable cores"
+            why = "threads beyond the cores wait for each other"
+            yield Finding("warning", "threads", what, why, f"unset {name}")
     if len(set(counts.values())) > 1:
         shown = ", ".join(f"{name}={text}" for name, text in counts.items())
-        yield Finding(
-            "warning",
-            "threads",
-            f"{shown} contradict each other",
-            "which one counts depends on the library that is loaded first",
-            f"unset {' '.join(counts)}",
-        )
+        what = f"{shown} contradict each other"
+        why = "which one counts depends on the library that is loaded first"
+        fix = f"unset {' '.join(counts)}"
+        yield Finding("warning", "threads", what, why, fix)
     for name in given.keys() - counts.keys():
         if given[name].lower() not in ("false", "none", "disabled", ""):
-            yield Finding(
-                "warning",
-                "threads",
-                f"{name}={given[name]} binds threads to cores",
-                "workers inherit it and may all be bound to the same cores",
-                f"unset {name}",
-            )
+            what = f"{name}={given[name]} binds threads to cores"
+            why = "workers inherit it and may all be bound to the same cores"
+            yield Finding("warning", "threads", what, why, f"unset {name}")
 
 
 def _judge_surroundings(machine: MachineFacts) -> Iterator[Finding]:
     if machine.notebook:
-        yield Finding(
-            "info",
-            "notebook",
-            "this is a notebook",
-            "an environment that is defined in a cell is sent to workers by value; a module is safer",
-        )
+        why = "an environment that is defined in a cell is sent to workers by value; a module is safer"
+        yield Finding("info", "notebook", "this is a notebook", why)
     if not machine.display:
-        yield Finding(
-            "info",
-            "display",
-            "there is no display",
-            "films and training need none; play opens a window, and needs one",
-            "film with mission-gym record",
-        )
+        why = "films and training need none; play opens a window, and needs one"
+        fix = "film with mission-gym record"
+        yield Finding("info", "display", "there is no display", why, fix)

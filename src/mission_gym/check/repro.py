@@ -7,7 +7,6 @@ own, since it may end that process.
 from __future__ import annotations
 
 import pickle
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.errors import RunStateError, WorkerDied, WorkerError
-from mission_gym.procs import BoundedLog, Child, Link, dump_object, wait_for_replies
+from mission_gym.procs import BoundedLog, Child, Link, dump_object
 from mission_gym.store.files import read_json, write_json
 from mission_gym.store.rundir import RunDir
 
@@ -47,35 +46,28 @@ def replay_bundle(path: Path) -> ReplayResult:
     bundle = _read_bundle(path)
     where = f"{bundle['env_id']}, seed {bundle['seed']}"
     if bundle["actions"] is None:
-        return ReplayResult(
-            False, f"{where}: the episode was too long to keep its actions; it can't be replayed"
-        )
+        text = f"{where}: the episode was too long to keep its actions; it can't be replayed"
+        return ReplayResult(False, text)
+    back = f"{where}: the failure came back at step"
     child = Child("mission_gym.check.repro:serve_replay", dump_object(bundle), on_output=BoundedLog(None))
     step = -1
     try:
-        end = time.monotonic() + _REPLAY_S
-        while time.monotonic() < end:
-            if not wait_for_replies([child], 0.1):
-                continue
-            for kind, content in child.take():
+        while replies := child.wait(_REPLAY_S):
+            for kind, content in replies:
                 if kind == "step":
-                    step, end = content, time.monotonic() + _REPLAY_S
+                    step = content
                 elif kind == "failed":
-                    return ReplayResult(
-                        True, f"{where}: the failure came back at step {_place(step)}: {content}"
-                    )
+                    return ReplayResult(True, f"{back} {_place(step)}: {content}")
                 else:
-                    return ReplayResult(
-                        False,
-                        f"{where}: all {len(bundle['actions'])} actions were played and nothing failed; the "
-                        "cause is not in the environment's seed and actions alone",
-                    )
+                    played = f"{where}: all {len(bundle['actions'])} actions were played and nothing failed"
+                    cause = "the cause is not in the environment's seed and actions alone"
+                    return ReplayResult(False, f"{played}; {cause}")
         how = f"it hangs; the stack:\n{child.read_stack()}"
     except WorkerDied:
         how = f"the process {child.describe_end()}"
     finally:
         child.end()
-    return ReplayResult(True, f"{where}: the failure came back at step {_place(step)}: {how}")
+    return ReplayResult(True, f"{back} {_place(step)}: {how}")
 
 
 def serve_replay(link: Link, setup: bytes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from mission_gym.errors import MissionGymError
 from mission_gym.policy.sampling import draw_random
 from mission_gym.streams import generator
 
+Clock = Callable[[], bool]  # whether the time is up
 _MAX_FAILURES = 3  # then recording stops: more of the same says nothing new
 
 
@@ -76,21 +78,30 @@ class Survey:
 
 
 def record(
-    factory: Factory, spec: EnvSpec, seeds: Sequence[int], max_steps: int, out_of_time: Callable[[], bool]
+    factory: Factory, spec: EnvSpec, seeds: Sequence[int], max_steps: int, out_of_time: Clock
 ) -> Survey:
     """Play one random episode per seed, each of at most `max_steps` steps; at least one step is made."""
     survey = Survey()
-    skip = spec.mask_source.removeprefix("obs:") if spec.mask_source.startswith("obs:") else None
     # Dict and Tuple spaces are indexed like their observations.
-    leaf_spaces = make_flattener(spec.observation_space, skip)(spec.observation_space)
+    leaf_spaces = make_flattener(spec.observation_space, spec.mask_key)(spec.observation_space)
     slot = EnvSlot(factory, spec, 0, seeds.__getitem__)
+    look = partial(_look, survey, slot, spec, leaf_spaces)
+
+    def is_over() -> bool:
+        return survey.num_steps > 0 and out_of_time()
+
     try:
         for number, seed in enumerate(seeds):
-            if (survey.num_steps and out_of_time()) or len(survey.failures) == _MAX_FAILURES:
+            if is_over() or len(survey.failures) == _MAX_FAILURES:
                 break
             trace = Trace(seed)
             try:
-                _record_episode(survey, trace, slot, spec, number, leaf_spaces, max_steps, out_of_time)
+                start = perf_counter()
+                slot.reset(number)
+                survey.reset_s.append(perf_counter() - start)
+                trace.moments.append(Moment(digest(slot.obs, spec)))
+                look()
+                _record_steps(survey, trace, slot, spec, look, lambda: slot.steps >= max_steps or is_over())
             except MissionGymError as error:
                 survey.failures.append(error)
             if trace.actions:
@@ -100,24 +111,12 @@ def record(
     return survey
 
 
-def _record_episode(
-    survey: Survey,
-    trace: Trace,
-    slot: EnvSlot,
-    spec: EnvSpec,
-    number: int,
-    leaf_spaces: tuple[Any, ...],
-    max_steps: int,
-    out_of_time: Callable[[], bool],
+def _record_steps(
+    survey: Survey, trace: Trace, slot: EnvSlot, spec: EnvSpec, look: Callable[[], None], stop: Clock
 ) -> None:
     rng = generator(trace.seed, "check")
-    start = perf_counter()
-    slot.reset(number)
-    survey.reset_s.append(perf_counter() - start)
-    trace.moments.append(Moment(digest(slot.obs, spec)))
-    _look(survey, slot, spec, leaf_spaces)
     terminated = False
-    while not slot.ended and slot.steps < max_steps and not (survey.num_steps and out_of_time()):
+    while not slot.ended and not stop():
         stored = draw_stored(slot, spec, rng)
         action = to_action(stored, spec)
         start = perf_counter()
@@ -126,7 +125,7 @@ def _record_episode(
         survey.rewards.append(reward)
         trace.actions.append(stored)
         trace.moments.append(Moment(digest(slot.obs, spec), repr(reward), terminated, truncated))
-        _look(survey, slot, spec, leaf_spaces)
+        look()
         if not np.isfinite(reward) and not survey.not_finite:
             survey.not_finite = f"the reward is {reward} at seed {slot.seed}, step {slot.steps}"
     if slot.ended:
@@ -134,18 +133,13 @@ def _record_episode(
 
 
 def replay(
-    env: Env,
-    spec: EnvSpec,
-    trace: Trace,
-    out_of_time: Callable[[], bool] = lambda: False,
-    seed: int | None = None,
+    env: Env, spec: EnvSpec, trace: Trace, out_of_time: Clock = lambda: False, seed: int | None = None
 ) -> Iterator[Moment]:
     """Play a trace's actions in a bare environment, step by step as the moments are asked for.
 
     It ends with the episode, with the actions, or when out of time. seed: another one than the trace's.
     """
-    skip = spec.mask_source.removeprefix("obs:") if spec.mask_source.startswith("obs:") else None
-    flatten = make_flattener(spec.observation_space, skip)
+    flatten = make_flattener(spec.observation_space, spec.mask_key)
     obs, _ = env.reset(seed=trace.seed if seed is None else seed)
     yield Moment(digest(flatten(obs), spec))
     for stored in trace.actions:

@@ -22,9 +22,8 @@ class Contract:
     def __init__(self, spec: EnvSpec, where: Callable[[], str]) -> None:
         self._spec, self._where = spec, where
         self.expected = [(np.dtype(leaf.dtype), leaf.shape) for leaf in spec.leaves]
-        source = spec.mask_source
-        self._mask_key = source.removeprefix("obs:") if source.startswith("obs:") else None
-        self._flatten = make_flattener(spec.observation_space, self._mask_key)
+        self._mask_key = spec.mask_key
+        self._flatten = make_flattener(spec.observation_space, spec.mask_key)
         self._mask_parts = mask_parts(spec.action)
         self._mask_size = spec.mask_size
 

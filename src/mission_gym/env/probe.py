@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
@@ -39,9 +40,7 @@ def probe(factory: Factory, env_id: str, bare: bool = False) -> EnvSpec:
         if bare:
             leaves, action = any_leaf_specs(before[0]), any_action_spec(before[1])
             return EnvSpec(env_id, leaves, action, *before, trusted=is_trusted(env), bare=True)
-        limit = env.spec.max_episode_steps if env.spec is not None else None
-        method = env.get_wrapper_attr(MASK_METHOD) if env.has_wrapper_attr(MASK_METHOD) else None
-        return _read_spec(env_id, env, *before, info, method, (), limit, is_trusted(env))
+        return _read_spec(env_id, env, *before, info, is_trusted(env))
     finally:
         with suppress(Exception):  # border: a throw-away environment that can't close harms nothing
             env.close()
@@ -52,10 +51,9 @@ def probe_vector(factory: Callable[[int], VectorEnv], env_id: str) -> EnvSpec:
     env = factory(1)
     try:
         _, info = _reset(env, env_id)
-        limit = env.spec.max_episode_steps if env.spec is not None else None
         trusted = type(env.unwrapped).__module__.startswith("mission_gym.missions.")
         single = (env.single_observation_space, env.single_action_space)
-        return _read_spec(env_id, env, *single, info, None, (1,), limit, trusted)
+        return _read_spec(env_id, env, *single, info, trusted)
     finally:
         with suppress(Exception):  # border: a throw-away environment that can't close harms nothing
             env.close()
@@ -86,19 +84,17 @@ def _read_spec(
     observation_space: Space,
     action_space: Space,
     info: dict[str, Any],
-    mask_method: Callable[[], Any] | None,
-    batch: tuple[int, ...],
-    max_episode_steps: int | None,
     trusted: bool,
 ) -> EnvSpec:
+    batch = () if isinstance(env, gym.Env) else (1,)
     action = action_spec(action_space)
     source, sample = "", None
     if MASK_KEY in info:
         source, sample = "info", np.asarray(info[MASK_KEY])
     elif isinstance(observation_space, spaces.Dict) and MASK_KEY in observation_space.spaces:
         source, sample = f"obs:{MASK_KEY}", np.zeros((*batch, *(observation_space[MASK_KEY].shape or ())))
-    elif mask_method is not None:
-        source, sample = "method", np.asarray(mask_method())
+    elif isinstance(env, gym.Env) and env.has_wrapper_attr(MASK_METHOD):
+        source, sample = "method", np.asarray(env.get_wrapper_attr(MASK_METHOD)())
     if sample is not None:
         _check_mask_layout(env_id, source, sample.shape, action, batch)
     outcomes, main_outcome = _read_outcomes(env_id, env.metadata)
@@ -111,7 +107,7 @@ def _read_spec(
         mask_source=source,
         outcomes=outcomes,
         main_outcome=main_outcome,
-        max_episode_steps=max_episode_steps,
+        max_episode_steps=env.spec.max_episode_steps if env.spec is not None else None,
         trusted=trusted,
     )
 

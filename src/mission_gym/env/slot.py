@@ -166,20 +166,16 @@ class EnvSlot:
             self._contract.add_terms(self._terms, info["reward_terms"])
         return reward, terminated, truncated
 
-    def finish(self, terminated: bool) -> Episode:
-        """Return the episode that has just ended."""
+    def finish(self, terminated: bool, failed: bool = False) -> Episode:
+        """Return the episode that has just ended, or that a failure broke off."""
         seed = -1 if self.seed is None else self.seed
-        if self._spec.bare:
-            return Episode(self.env_id, self.episode, seed, self.ret, self.steps, None, terminated, {})
-        outcome = check_outcome(self.info.get("outcome"), self._spec, self._where)
-        metrics = read_metrics(self.info.get("episode_metrics", {}), self._spec, self._where)
-        metrics.update({f"reward_terms/{name}": value for name, value in self._terms.items()})
-        return Episode(self.env_id, self.episode, seed, self.ret, self.steps, outcome, terminated, metrics)
-
-    def fail(self) -> Episode:
-        """Return the episode that a failure broke off."""
-        seed = -1 if self.seed is None else self.seed
-        return Episode(self.env_id, self.episode, seed, self.ret, self.steps, None, False, {}, True)
+        outcome, metrics = None, dict[str, float]()
+        if not self._spec.bare and not failed:
+            outcome = check_outcome(self.info.get("outcome"), self._spec, self._where)
+            metrics = read_metrics(self.info.get("episode_metrics", {}), self._spec, self._where)
+            metrics.update({f"reward_terms/{name}": value for name, value in self._terms.items()})
+        told = (outcome, terminated, metrics, failed)
+        return Episode(self.env_id, self.episode, seed, self.ret, self.steps, *told)
 
     def state(self) -> SlotState:
         """Return what `restore` needs to go on exactly here."""

@@ -36,14 +36,13 @@ def leaf_specs(space: Space, skip_key: str | None = None) -> tuple[LeafSpec, ...
 
 def action_spec(space: Space) -> ActionSpec:
     """Return the layout of an action space: Discrete, MultiDiscrete, MultiBinary or Box."""
+    _refuse_empty(space, "action")
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         nvec, start = _categories(space, "action")
         return ActionSpec("categories", space.shape or (), str(space.dtype), nvec, start)
     if isinstance(space, spaces.MultiBinary):
-        _refuse_empty(space, "action")
         return ActionSpec("binary", space.shape, str(space.dtype))
     if isinstance(space, spaces.Box):
-        _refuse_empty(space, "action")
         low, high = (tuple(float(x) for x in bound.ravel()) for bound in (space.low, space.high))
         return ActionSpec("box", space.shape, str(space.dtype), low=low, high=high)
     raise EnvContractError(
@@ -109,14 +108,13 @@ def _walk(space: Space, skip_key: str | None = None) -> list[tuple[Path, Space]]
 
 def _leaf_spec(space: Space, name: str) -> LeafSpec:
     where = f"observation {name!r}" if name else "observation"
+    _refuse_empty(space, where)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         nvec, start = _categories(space, where)
         return LeafSpec(name, space.shape or (), str(space.dtype), "categories", nvec, start)
     if isinstance(space, spaces.MultiBinary):
-        _refuse_empty(space, where)
         return LeafSpec(name, space.shape, str(space.dtype), "binary")
     if isinstance(space, spaces.Box):
-        _refuse_empty(space, where)
         if space.dtype.kind == "b":
             return LeafSpec(name, space.shape, str(space.dtype), "binary")
         channels_last = len(space.shape) == 3 and space.shape[2] <= space.shape[0]
@@ -151,8 +149,6 @@ def _categories(
     sizes = space.n if isinstance(space, spaces.Discrete) else space.nvec
     nvec = tuple(int(n) for n in np.ravel(sizes))
     start = tuple(int(n) for n in np.ravel(space.start))
-    if not nvec:
-        raise EnvContractError(f"{where} space {space} is empty; it needs at least one number")
     if max(nvec) > _MAX_CATEGORIES:
         raise EnvContractError(
             f"{where} space {space} has {max(nvec)} categories; at most {_MAX_CATEGORIES} are supported, "
@@ -161,6 +157,6 @@ def _categories(
     return nvec, start
 
 
-def _refuse_empty(space: spaces.Box | spaces.MultiBinary, where: str) -> None:
-    if 0 in space.shape:
+def _refuse_empty(space: Space, where: str) -> None:
+    if isinstance(space, _NUMBERS) and 0 in (space.shape or ()):
         raise EnvContractError(f"{where} space {space} is empty; it needs at least one number")

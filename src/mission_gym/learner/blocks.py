@@ -40,8 +40,8 @@ def check_finite(block: Block, update: int) -> None:
                 f" {update}; the weights are as before this update. Mend the environment"
                 " (mission-gym check finds the step), then resume"
             )
-    for (t, row), leaves in zip(block.final_at, block.final_obs, strict=True):
-        if not all(np.isfinite(leaf).all() for leaf in leaves):
+    for t, row, obs, _ in block.finals:
+        if not all(np.isfinite(leaf).all() for leaf in obs):
             raise NotFiniteError(
                 f"final observation of environment {block.env_ids[row]} is not finite at step {t} of update"
                 f" {update}; the weights are as before this update"

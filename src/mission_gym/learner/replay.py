@@ -120,10 +120,9 @@ class Replay:
         self.reward[rows] = block.reward
         self.terminated[rows], self.truncated[rows] = block.terminated, block.truncated
         self.valid[rows] = block.valid
-        for place, (t, column) in enumerate(block.final_at):
+        for t, column, obs, mask in block.finals:
             if block.valid[t, column]:
-                mask = block.final_mask[place] if block.final_mask else None
-                self.final[rows[t], column] = self.finals.add(block.final_obs[place], mask)
+                self.final[rows[t], column] = self.finals.add(obs, mask)
         self.total += num_steps
         ripe = np.arange(max(before, self.first), max(self.window[1], self.first)) % self.num_rows
         return self._flat(lost), self._flat(ripe)[self.valid[ripe].ravel()]

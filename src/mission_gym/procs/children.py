@@ -25,6 +25,7 @@ _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
 _TAIL_BYTES = 16_384
+_LOOK_S = 0.25  # how soon the end of a child shows whose pipe is held open
 _guard = Guard()
 
 
@@ -87,6 +88,18 @@ class Child:
         if ended and not replies:
             raise WorkerDied(f"the worker process {self.pid} {self.describe_end()}")
         return replies
+
+    def wait(self, timeout_s: float) -> list[Any]:
+        """The next replies, none if the time ran out; WorkerDied at the end of the child."""
+        end = time.monotonic() + timeout_s
+        while True:
+            gone, left_s = self.is_gone(), max(0.0, end - time.monotonic())
+            if wait_for_replies([self], min(left_s, _LOOK_S)) and (replies := self.take()):
+                return replies
+            if gone:  # looked at before the pipe was: what it said last has been read
+                raise WorkerDied(f"the worker process {self.pid} {self.describe_end()}")
+            if not left_s:
+                return []
 
     def is_gone(self) -> bool:
         """Whether the process has ended; its pipe may be held open by its own children."""

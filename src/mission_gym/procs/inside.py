@@ -54,10 +54,6 @@ class Link:
                 pass
         return pickle.loads(self._read_frame())
 
-    def has_command(self) -> bool:
-        """Whether a command waits, or the parent is gone."""
-        return bool(self._poll.poll(0)) if self._poll is not None else not self._frames.empty()
-
     def send(self, reply: Any) -> None:
         """Hand over a reply."""
         try:

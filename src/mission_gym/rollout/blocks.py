@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mission_gym.data import Array, Block, EnvSpec, Episode, Leaves, StepBatch
+from mission_gym.data import Array, Block, EnvSpec, Episode, Final, Leaves, StepBatch
 
 _ROW_FIELDS = ("action", "log_prob", "reward", "terminated", "truncated", "valid")  # each [T, S, ...]
 _COLUMN_FIELDS = ("env_ids", "version", "filled")  # each [S]
@@ -58,27 +58,33 @@ def part_of(block: Block, num_steps: int, columns: slice) -> Block:
 def copy_columns(source: Block, columns: slice, target: Block, first: int) -> None:
     """Copy whole columns, without their lists, to the places of another block from `first` on."""
     places = slice(first, first + columns.stop - columns.start)
-    for mine, theirs in zip(target.obs, source.obs, strict=True):
-        mine[:, places] = theirs[:, columns]
-    if target.mask is not None and source.mask is not None:
-        target.mask[:, places] = source.mask[:, columns]
-    for name in _ROW_FIELDS:
-        getattr(target, name)[:, places] = getattr(source, name)[:, columns]
-    for mine, theirs in zip(target.state, source.state, strict=True):
-        mine[places] = theirs[columns]
-    for name in _COLUMN_FIELDS:
-        getattr(target, name)[places] = getattr(source, name)[columns]
+    theirs, whole = _rows_of(source), _columns_of(source)
+    for name, mine in _rows_of(target).items():
+        mine[:, places] = theirs[name][:, columns]
+    for name, mine in _columns_of(target).items():
+        mine[places] = whole[name][columns]
+
+
+def _rows_of(block: Block) -> dict[str, Array]:
+    """The arrays over time by name: what is shown [T + 1, S, ...], and what is made of it [T, S, ...]."""
+    shown = {f"obs/{i}": leaf for i, leaf in enumerate(block.obs)}
+    if block.mask is not None:
+        shown["mask"] = block.mask
+    return shown | {name: getattr(block, name) for name in _ROW_FIELDS}
+
+
+def _columns_of(block: Block) -> dict[str, Array]:
+    """The arrays [S, ...] by name."""
+    state = {f"state/{i}": array for i, array in enumerate(block.state)}
+    return state | {name: getattr(block, name) for name in _COLUMN_FIELDS}
 
 
 def take_lists(source: Block, columns: slice, target: Block, first: int) -> None:
     """Bring the finals of some columns, and all episodes, to another block whose columns from `first` on they
     are."""
-    for place, (t, column) in enumerate(source.final_at):
-        if columns.start <= column < columns.stop:
-            target.final_at.append((t, first + column - columns.start))
-            target.final_obs.append(source.final_obs[place])
-            if source.final_mask:
-                target.final_mask.append(source.final_mask[place])
+    for final in source.finals:
+        if columns.start <= final.column < columns.stop:
+            target.finals.append(final._replace(column=first + final.column - columns.start))
     target.episodes += source.episodes
     source.episodes = []
 
@@ -104,10 +110,8 @@ def keep_state(block: Block, memory: Leaves, columns: Any) -> None:
 
 def keep_final(block: Block, t: int, column: int, obs: Leaves, mask: Array | None) -> None:
     """Keep the last observation and mask of an episode that was truncated at row t."""
-    block.final_at.append((t, column))
-    block.final_obs.append(tuple(leaf.copy() for leaf in obs))
-    if mask is not None:
-        block.final_mask.append(mask.copy())
+    obs, mask = tuple(leaf.copy() for leaf in obs), None if mask is None else mask.copy()
+    block.finals.append(Final(t, column, obs, mask))
 
 
 def _shown(block: Block, t: int, column: int) -> tuple[Leaves, Array | None]:
@@ -119,16 +123,13 @@ def _shown(block: Block, t: int, column: int) -> tuple[Leaves, Array | None]:
 def clear_block(block: Block) -> None:
     """Make the block ready to be filled anew."""
     block.filled[:] = 0
-    block.final_at, block.final_obs, block.final_mask, block.episodes = [], [], [], []
+    block.finals, block.episodes = [], []
 
 
 def clear_columns(block: Block, columns: slice) -> None:
     """Empty some columns, with what the lists have of them."""
     block.filled[columns] = 0
-    kept = [i for i, (_, s) in enumerate(block.final_at) if not columns.start <= s < columns.stop]
-    block.final_at = [block.final_at[i] for i in kept]
-    block.final_obs = [block.final_obs[i] for i in kept]
-    block.final_mask = [block.final_mask[i] for i in kept if block.final_mask]
+    block.finals = [each for each in block.finals if not columns.start <= each.column < columns.stop]
     gone = set(block.env_ids[columns].tolist())
     block.episodes = [episode for episode in block.episodes if episode.env_id not in gone]
 
@@ -156,10 +157,7 @@ def lose_row(block: Block, t: int, column: int) -> None:
 
 def sort_finals(block: Block) -> None:
     """Bring the final observations into the order of (t, s), in which one segment meets them."""
-    order = sorted(range(len(block.final_at)), key=block.final_at.__getitem__)
-    block.final_at = [block.final_at[i] for i in order]
-    block.final_obs = [block.final_obs[i] for i in order]
-    block.final_mask = [block.final_mask[i] for i in order if block.final_mask]
+    block.finals.sort(key=lambda final: (final.t, final.column))
 
 
 def sort_episodes(block: Block) -> None:
@@ -177,37 +175,32 @@ def sort_episodes(block: Block) -> None:
 def pack_block(block: Block, prefix: str = "block") -> dict[str, Array]:
     """The filled part of a block as arrays, for a checkpoint (episodes aside)."""
     t = int(block.filled.max())
-    arrays = {f"obs/{i}": leaf[: t + 1] for i, leaf in enumerate(block.obs)}
-    arrays |= {f"state/{i}": array for i, array in enumerate(block.state)}
-    arrays |= {name: getattr(block, name) for name in _COLUMN_FIELDS}
-    if block.mask is not None:
-        arrays["mask"] = block.mask[: t + 1]
-    for name in _ROW_FIELDS:
-        arrays[name] = getattr(block, name)[:t]
-    if block.final_at:
-        arrays["final_at"] = np.array(block.final_at, np.int64)
-        for i, column in enumerate(zip(*block.final_obs, strict=True)):
-            arrays[f"final/{i}"] = np.stack(column)
-        if block.final_mask:
-            arrays["final_mask"] = np.stack(block.final_mask)
+    arrays = {name: array[: t + len(array) - block.num_steps] for name, array in _rows_of(block).items()}
+    arrays |= _columns_of(block)
+    if block.finals:
+        arrays["final_at"] = np.array([(final.t, final.column) for final in block.finals], np.int64)
+        for i, leaf in enumerate(zip(*(final.obs for final in block.finals), strict=True)):
+            arrays[f"final/{i}"] = np.stack(leaf)
+        masks = [final.mask for final in block.finals if final.mask is not None]
+        if masks:
+            arrays["final_mask"] = np.stack(masks)
     return {f"{prefix}/{name}": np.ascontiguousarray(array) for name, array in arrays.items()}
 
 
 def unpack_block(block: Block, arrays: dict[str, Array], prefix: str = "block") -> None:
     """Put a packed block back, each column up to its filled row."""
     t = len(arrays[f"{prefix}/reward"])
-    for i, leaf in enumerate(block.obs):
-        leaf[: t + 1] = arrays[f"{prefix}/obs/{i}"]
-    if block.mask is not None:
-        block.mask[: t + 1] = arrays[f"{prefix}/mask"]
-    for name in _ROW_FIELDS:
-        getattr(block, name)[:t] = arrays[f"{prefix}/{name}"]
+    for name, array in _rows_of(block).items():
+        array[: t + len(array) - block.num_steps] = arrays[f"{prefix}/{name}"]
     for name in _COLUMN_FIELDS:  # before columns had counts of their own, all were filled alike
         getattr(block, name)[:] = arrays.get(f"{prefix}/{name}", t)
     for i, array in enumerate(block.state):
         array[:] = arrays[f"{prefix}/state/{i}"]
     if f"{prefix}/final_at" in arrays:
-        block.final_at = [(int(a), int(b)) for a, b in arrays[f"{prefix}/final_at"]]
-        columns = [arrays[f"{prefix}/final/{i}"] for i in range(len(block.obs))]
-        block.final_obs = [tuple(np.array(c[e]) for c in columns) for e in range(len(block.final_at))]
-        block.final_mask = list(arrays.get(f"{prefix}/final_mask", []))
+        places = arrays[f"{prefix}/final_at"].tolist()
+        leaves = [arrays[f"{prefix}/final/{i}"] for i in range(len(block.obs))]
+        masks = arrays.get(f"{prefix}/final_mask", [None] * len(places))
+        block.finals = [
+            Final(t, column, tuple(np.array(leaf[e]) for leaf in leaves), masks[e])
+            for e, (t, column) in enumerate(places)
+        ]

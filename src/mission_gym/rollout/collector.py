@@ -10,6 +10,7 @@ Observations are stored raw; values are not computed.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -46,31 +47,56 @@ class SteppingVector(Protocol):
     def step(self, actions: Array) -> StepBatch: ...
 
 
-class BlockCollector(Protocol):
-    """What the loop needs of a collector, here or in workers."""
+class BlockCollector(ABC):
+    """What the loop needs of a collector, here or in workers.
+
+    torn: a fill was broken off by an error, so the environments stand at unknown steps. memory: the policy's
+    running state, each [B, ...], for a checkpoint, between two fills. initial: what it is at the beginning.
+    """
 
     vec: Any
-    clock: PhaseClock
-    torn: bool  # a fill was broken off by an error: the environments stand at unknown steps
-    memory: Leaves  # the policy's running state, each [B, ...], for a checkpoint; between two fills
+    policy: Any
 
-    @property
-    def policy(self) -> Any: ...
+    def __init__(self, memory: Leaves, initial: Leaves) -> None:
+        self.clock = PhaseClock("collector")
+        self.torn = False
+        self.memory, self._initial = memory, initial
 
-    def start(self) -> None: ...
+    @abstractmethod
+    def start(self) -> None:
+        """Begin every environment's first episode; what is under way is broken off and dropped."""
 
-    def go_on(self, batch: StepBatch) -> None: ...
+    @abstractmethod
+    def prime(self, num_steps: int) -> Leaves:
+        """Play a short block with a policy that was just made; return its observations [N, ...]. The
+        environments start anew afterwards, as if it had never been played."""
 
-    def forget(self, rows: Any) -> None: ...
+    @abstractmethod
+    def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
+        """Fill the block from where it stands; False if a stop was asked for before its end: it is asked
+        before each step, and what was filled until then is kept."""
 
-    def prime(self, num_steps: int) -> Leaves: ...
+    def go_on(self, batch: StepBatch) -> None:  # noqa: B027  nothing to do where they are in workers
+        """Go on from restored environments."""
 
-    def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool: ...
+    def forget(self, rows: Any) -> None:
+        """Let the policy begin anew in rows whose episodes do; only while they rest."""
+        for mine, initial in zip(self.memory, self._initial, strict=True):
+            mine[rows] = initial[rows]
 
-    def metrics(self) -> dict[str, float]: ...
+    def metrics(self) -> dict[str, float]:
+        """What a row of metrics tells of the collecting."""
+        return {}
+
+    def _play_short(self, block: Block) -> Leaves:
+        self.start()
+        self.fill(block, -1, lambda: False)
+        self.start()
+        self.clock.take()  # no part of the run's phases
+        return tuple(leaf.reshape((-1, *leaf.shape[2:])) for leaf in block.obs)
 
 
-class Collector:
+class Collector(BlockCollector):
     """Steps one vector with one policy. `start` or `go_on` first, then `fill` block after block.
 
     acting_rows: of a group; all rows by default. first_row: of this vector, where it is a part of one.
@@ -87,14 +113,12 @@ class Collector:
         first_row: int = 0,
         memory: Leaves | None = None,
     ) -> None:
+        initial = policy.initial_state(vec.num_envs)
+        super().__init__(policy.initial_state(vec.num_envs) if memory is None else memory, initial)
         self.vec = vec
         self.policy = policy
         self.spec = spec
         self.seed = seed
-        self.clock = PhaseClock("collector")
-        self.torn = False
-        self._initial = policy.initial_state(vec.num_envs)
-        self.memory = policy.initial_state(vec.num_envs) if memory is None else memory
         self._batch: StepBatch | None = None
         size = acting_rows or vec.num_envs
         self._columns = np.arange(vec.num_envs)
@@ -104,27 +128,17 @@ class Collector:
         ]
 
     def start(self) -> None:
-        """Begin every environment's first episode."""
         self._batch = self.vec.reset()
         self.forget(slice(None))
 
     def go_on(self, batch: StepBatch) -> None:
-        """Go on from restored environments."""
         self._batch = batch
 
-    def forget(self, rows: Any) -> None:
-        """Let the policy begin anew in rows whose episodes do."""
-        for mine, initial in zip(self.memory, self._initial, strict=True):
-            mine[rows] = initial[rows]
-
     def prime(self, num_steps: int) -> Leaves:
-        """Play a short block with a policy that was just made; return its observations [N, ...]. The
-        environments start anew afterwards, as if it had never been played."""
-        return play_short(self, make_block(self.spec, num_steps, self.vec.num_envs, state=self.memory))
+        return self._play_short(make_block(self.spec, num_steps, self.vec.num_envs, state=self.memory))
 
     def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
-        """Fill the block, one segment here, from where it stands; False if a stop was asked for before its
-        end: it is asked before each step, and what was filled until then is kept."""
+        """As every collector's; the block is one segment here."""
         assert self._batch is not None, "start or go_on comes first"
         self.torn = True
         batch, action_spec, filled = self._batch, self.spec.action, block.filled
@@ -163,10 +177,6 @@ class Collector:
         self.clock.add("cpu", time.thread_time() - cpu_before)
         return block.is_full
 
-    def metrics(self) -> dict[str, float]:
-        """What a row of metrics tells of the collecting: nothing."""
-        return {}
-
     def _draw_noise(self, block: Block, number: int) -> list[Array]:
         """The noise [T, B, K] of each group for a whole block."""
         return [
@@ -203,12 +213,3 @@ class Collector:
                     cut_row(block, at, column)
                 mask = None if batch.final_mask is None else batch.final_mask[position]
                 keep_final(block, at, column, tuple(leaf[position] for leaf in batch.final_obs), mask)
-
-
-def play_short(collector: BlockCollector, block: Block) -> Leaves:
-    """What `prime` does, in any collector."""
-    collector.start()
-    collector.fill(block, -1, lambda: False)
-    collector.start()
-    collector.clock.take()  # no part of the run's phases
-    return tuple(leaf.reshape((-1, *leaf.shape[2:])) for leaf in block.obs)

@@ -8,27 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
 from mission_gym.errors import EnvFailure
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.streams import generator
+from mission_gym.vector.base import Vector
 
 _PARALLEL = 16
-
-
-class PlayingVector(Protocol):
-    """What playing needs of a vector."""
-
-    num_envs: int
-    rows_step_alone: bool  # whether `send` takes some of the rows
-
-    def reset(self) -> StepBatch: ...
-
-    def send(self, actions: Array, env_ids: Sequence[int] | None = None) -> None: ...
-
-    def recv(self) -> StepBatch: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +46,7 @@ def seed_of_suite(seeds: Sequence[int], num_envs: int) -> Callable[[int, int], i
 
 
 def play(
-    vec: PlayingVector,
+    vec: Vector,
     actor: Actor,
     spec: EnvSpec,
     num_episodes: int,

@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from mission_gym.clock import PhaseClock
-from mission_gym.data import Block, EnvSpec, Leaves, StepBatch, Weights
+from mission_gym.data import Block, EnvSpec, Leaves, Weights
 from mission_gym.rollout.blocks import (
     clear_columns,
     copy_columns,
@@ -36,7 +35,7 @@ from mission_gym.rollout.blocks import (
     sort_finals,
     take_lists,
 )
-from mission_gym.rollout.collector import STOP_S, play_short
+from mission_gym.rollout.collector import STOP_S, BlockCollector
 from mission_gym.rollout.worker import Order, Report, Shared
 from mission_gym.vector.crew import Lost, Note
 from mission_gym.vector.workers import WorkersVec, lost_episode
@@ -74,20 +73,20 @@ class _Part:
     num_taken: int = 0  # columns of a finished segment that are in a first-ready block
 
 
-class RemoteCollector:
+class RemoteCollector(BlockCollector):
     """Collects through a WorkersVec that was made with `SERVICE`, a CollectSetup and `carve_shared`.
 
     blocks: those that it can fill; workers know shared ones by their places.
     """
 
+    vec: WorkersVec
+
     def __init__(self, vec: WorkersVec, spec: EnvSpec, *, first_ready: bool = False) -> None:
+        self._shared: Shared = vec.shared
+        super().__init__(self._shared.memory, self._shared.initial)
         self.vec = vec
         self.spec = spec
         self.policy = Mailbox()
-        self.clock = PhaseClock("collector")
-        self.torn = False
-        self._shared: Shared = vec.shared
-        self.memory = self._shared.memory
         self.blocks = self._shared.blocks
         self.num_segments = np.zeros(vec.num_envs, np.int64)  # in first-ready blocks so far, by environment
         self._first_ready = first_ready
@@ -110,28 +109,18 @@ class RemoteCollector:
             vec.abandoned = dict.fromkeys(range(vec.num_envs), reason)
 
     def start(self) -> None:
-        """Begin every environment's first episode; what is under way is broken off and dropped."""
         self._halt()
         self.vec.reset()
         self.forget(slice(None))
 
-    def go_on(self, batch: StepBatch) -> None:
-        """Nothing to do: restored environments are in the workers."""
-
-    def forget(self, rows: Any) -> None:
-        """As Collector.forget; only while the parts of these rows rest."""
-        for mine, initial in zip(self.memory, self._shared.initial, strict=True):
-            mine[rows] = initial[rows]
-
     def prime(self, num_steps: int) -> Leaves:
-        """As Collector.prime."""
-        obs = play_short(self, part_of(self.blocks[0], num_steps, slice(0, self.vec.num_envs)))
+        obs = self._play_short(part_of(self.blocks[0], num_steps, slice(0, self.vec.num_envs)))
         self.num_segments[:] = 0
         self.blocks[0].filled[:] = 0  # the short block was a view of it
         return obs
 
     def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
-        """As Collector.fill, for one of `blocks`.
+        """As every collector's, for one of `blocks`.
 
         After a stop each segment of `all` has its own fill count; if some step takes too long, its segment is
         emptied and its episodes are given up. `first_ready` keeps the columns that are in the block, and the
@@ -267,9 +256,7 @@ class RemoteCollector:
         mine = part.segment
         mine.filled[:] = report.filled
         mine.episodes += report.episodes
-        mine.final_at += report.final_at
-        mine.final_obs += report.final_obs
-        mine.final_mask += report.final_mask
+        mine.finals += report.finals
         self.vec.count(report.episodes)
         if report.done:
             self._rest(part)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from mission_gym.data import Array, Block, EnvSpec, Episode, Leaves, StepBatch, Weights
+from mission_gym.data import Array, Block, EnvSpec, Episode, Final, Leaves, StepBatch, Weights
 from mission_gym.policy.encoding import Shapes
 from mission_gym.procs import Link, describe_error
 from mission_gym.rollout.blocks import make_block, part_of
@@ -87,7 +87,7 @@ class Order(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What is new in the segment of a part; places in `final_at` are the part's own.
+    """What is new in the segment of a part; columns in `finals` are the part's own.
 
     It promises that all rows below `filled` are written and that their episodes and finals are in this report
     or in one before. So a parent that goes by reports alone never has half of anything.
@@ -96,9 +96,7 @@ class Report(NamedTuple):
     part: int
     filled: int
     episodes: list[Episode]
-    final_at: list[tuple[int, int]]
-    final_obs: list[Leaves]
-    final_mask: list[Array]
+    finals: list[Final]
     done: bool = False  # the part rests until its next order, and what follows is said
     act_s: float = 0.0
     env_s: float = 0.0
@@ -237,8 +235,8 @@ def _rows_of(batch: StepBatch, rows: range) -> StepBatch:
 def take_report(block: Block, part: int) -> Report:
     """What is new in the segment of a part since the last report."""
     filled = int(block.filled[0])
-    report = Report(part, filled, block.episodes, block.final_at, block.final_obs, block.final_mask)
-    block.episodes, block.final_at, block.final_obs, block.final_mask = [], [], [], []
+    report = Report(part, filled, block.episodes, block.finals)
+    block.episodes, block.finals = [], []
     return report
 
 

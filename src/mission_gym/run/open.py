@@ -94,9 +94,7 @@ class LoadedPolicy:
         self.observation_space = self.spec.observation_space
         self.action_space = self.spec.action_space
         self._policy = opened.policy
-        source, _, key = self.spec.mask_source.partition(":")
-        self._skip_key = key if source == "obs" else None
-        self._flatten = make_flattener(self.spec.observation_space, self._skip_key)
+        self._flatten = make_flattener(self.spec.observation_space, self.spec.mask_key)
         self._rng = generator("predict")
 
     def predict(
@@ -145,8 +143,8 @@ class LoadedPolicy:
     def _mask(self, observation: Any, given: Any, num: int) -> Array | None:
         if not self.spec.mask_source:
             return None
-        if given is None and self._skip_key is not None:
-            given = observation[self._skip_key]
+        if given is None and self.spec.mask_key is not None:
+            given = observation[self.spec.mask_key]
         if given is None:
             raise UsageError("this policy was trained with action masks; pass action_masks= to predict")
         return np.asarray(given, bool).reshape(num, self.spec.mask_size)

@@ -12,8 +12,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+from gymnasium import Wrapper
 
 from mission_gym.data import Array, EnvSpec, StepBatch
+from mission_gym.env.factory import Env
 from mission_gym.env.resume import REPLAY_BUDGET_S, SlotState
 from mission_gym.errors import UsageError
 
@@ -180,6 +182,10 @@ class RowVector(Vector):
     """A vector of single environments, each of which can be reached."""
 
     @abstractmethod
+    def visit(self, function: Callable[..., Any], ids: list[int], each: Sequence[Any]) -> list[Any]:
+        """Return `function(env, *arguments)` of these environments, with the arguments of each. The function
+        must be importable."""
+
     def call(
         self,
         name: str,
@@ -188,11 +194,28 @@ class RowVector(Vector):
         env_ids: Sequence[int] | None = None,
     ) -> list[Any]:
         """Call a method, or read an attribute, of every environment or of those named."""
+        ids = self._all if env_ids is None else list(env_ids)
+        return self.visit(_call, ids, [(name, args, kwargs or {})] * len(ids))
 
-    @abstractmethod
     def set_attr(self, name: str, values: Sequence[Any], env_ids: Sequence[int] | None = None) -> None:
         """Set an attribute of every environment or of those named, one value each."""
+        ids = self._all if env_ids is None else list(env_ids)
+        self.visit(_set_attr, ids, [(name, value) for value in values])
 
-    @abstractmethod
     def layers(self) -> list[list[str]]:
         """Return the names of the classes of each environment, the outermost wrapper first."""
+        return self.visit(_layers, self._all, [()] * self.num_envs)
+
+
+def _call(env: Env, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    item = env.get_wrapper_attr(name)
+    return item(*args, **kwargs) if callable(item) else item
+
+
+def _set_attr(env: Env, name: str, value: Any) -> None:
+    env.set_wrapper_attr(name, value)
+
+
+def _layers(env: Env) -> list[str]:
+    name = f"{type(env).__module__}.{type(env).__qualname__}"
+    return [name, *_layers(env.env)] if isinstance(env, Wrapper) else [name]

@@ -18,8 +18,8 @@ class BatchReader:
     def __init__(self, spec: EnvSpec, num_envs: int) -> None:
         self.spec = spec
         self.num_envs = num_envs
-        self._mask_in_obs = spec.mask_source.startswith("obs:")
-        self._flatten = make_flattener(spec.observation_space, MASK_KEY if self._mask_in_obs else None)
+        self._mask_in_obs = spec.mask_key is not None
+        self._flatten = make_flattener(spec.observation_space, spec.mask_key)
         self._mask_parts = mask_parts(spec.action)
 
     def leaves(self, obs: Any) -> Leaves:
@@ -70,11 +70,6 @@ class BatchReader:
                 f"({self.num_envs},) [{self.spec.env_id}]"
             )
         return column.astype(dtype)
-
-    def no_final(self) -> tuple[Leaves, Array | None]:
-        """The last observations and masks of no rows."""
-        leaves = tuple(np.zeros((0, *leaf.shape), leaf.dtype) for leaf in self.spec.leaves)
-        return leaves, np.zeros((0, self.spec.mask_size), np.bool_) if self.spec.mask_source else None
 
     def read_shown(self, obs: Any, infos: dict[str, Any], ended: Array) -> tuple[Leaves, Array | None]:
         """The last observations and masks of the rows that ended, where those rows still show them."""

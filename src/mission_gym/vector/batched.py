@@ -10,6 +10,7 @@ observation, and the reset row that follows is not valid.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from mission_gym.env.resume import SlotState, copy_plain, has_state, read_genera
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError
 from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.batch_reader import BatchReader
+from mission_gym.vector.rows import Rows, make_rows
 
 
 class BatchedVec(Vector):
@@ -33,6 +35,8 @@ class BatchedVec(Vector):
         super().__init__(spec, vector_env.num_envs, seed_of)
         self._env = vector_env
         self._reader = BatchReader(spec, self.num_envs)
+        self._blank = make_rows(spec, self.num_envs)
+        self._blank.valid[:] = True
         self._takes_lists = True  # of seeds, until it refuses one
         self._mode = _read_mode(vector_env, spec)
         self._num_steps = 0
@@ -69,7 +73,7 @@ class BatchedVec(Vector):
         self._add_terms(infos, valid, done)
         ended = np.flatnonzero(done)
         episodes: list[Episode] = []
-        final_obs, final_mask = read.no_final()
+        final_obs, final_mask = self._blank.final_obs, self._blank.final_mask
         if ended.size:
             same_step = self._mode == AutoresetMode.SAME_STEP
             last = infos.get("final_info", infos) if same_step else infos
@@ -90,10 +94,10 @@ class BatchedVec(Vector):
         self._shown = (leaves, mask)
         self._num_steps += int(valid.sum())
         self._num_episodes += len(episodes)
-        ids = np.arange(self.num_envs)
-        return StepBatch(
-            ids, leaves, reward, terminated, truncated, valid, mask, ended, final_obs, final_mask, episodes
-        )
+        rows = Rows(leaves, mask, final_obs, final_mask, reward, terminated, truncated, valid)
+        batch = rows.as_batch(np.arange(self.num_envs), len(ended), {})
+        batch.ended, batch.episodes = ended, episodes
+        return batch
 
     def _state(self, ids: list[int]) -> list[SlotState]:
         # The vector's own state, where it has one, is in the first entry.
@@ -167,16 +171,13 @@ class BatchedVec(Vector):
             return [f"{type(error).__name__}: {error}"]
         return []
 
-    def _begin_rows(self, numbers: Array) -> None:
+    def _reset_all(self, numbers: Array) -> StepBatch:
+        obs, infos = self._guard("reset", lambda: self._reset_seeded(numbers))
         self._numbers = numbers
         self._lengths = np.zeros(self.num_envs, np.int64)
         self._returns = np.zeros(self.num_envs)
         self._terms = {}
         self._resetting = np.zeros(self.num_envs, np.bool_)
-
-    def _reset_all(self, numbers: Array) -> StepBatch:
-        obs, infos = self._guard("reset", lambda: self._reset_seeded(numbers))
-        self._begin_rows(numbers)
         self._shown = (self._reader.leaves(obs), self._reader.masks(obs, infos, self._resetting))
         return self._show()
 
@@ -193,11 +194,8 @@ class BatchedVec(Vector):
     def _show(self) -> StepBatch:
         """Return a batch in which nothing happened, with what the rows show now."""
         leaves, mask = self._shown
-        off = np.zeros(self.num_envs, np.bool_)
-        final_obs, final_mask = self._reader.no_final()
-        ids, none = np.arange(self.num_envs), np.empty(0, np.int64)
-        reward = np.zeros(self.num_envs)
-        return StepBatch(ids, leaves, reward, off, off.copy(), ~off, mask, none, final_obs, final_mask)
+        rows = replace(self._blank, obs=leaves, mask=mask)
+        return rows.as_batch(np.arange(self.num_envs), 0, {})
 
     def _finish(self, row: int, terminated: bool, infos: dict[str, Any]) -> Episode:
         """Return the episode of a row that ended, and begin to count the next."""

@@ -178,26 +178,21 @@ class Crew:
 
     def _build(self, workers: Iterable[int]) -> None:
         """Wait until these workers have built their environments."""
-        waiting = set(workers)
         end = time.monotonic() + FIRST_TIMEOUT_S
-        while waiting:
-            for child in wait_for_replies([self._children[worker] for worker in waiting], _INSPECT_S):
-                worker = self._children.index(child)
-                for reply in child.take():
-                    open_reply(reply)
-                    waiting.discard(worker)
-            for worker in list(waiting):
-                if self._children[worker].is_gone():
-                    child = self._children[worker]
-                    raise WorkerDied(
-                        f"{self._name(worker)}: the worker process {child.describe_end()} while building its "
-                        f"environments; its last words:\n{child.tail()}"
-                    )
-                if time.monotonic() > end:
-                    raise WorkerTimeout(
-                        f"{self._name(worker)}: building took over {FIRST_TIMEOUT_S:.0f} s\n"
-                        f"{self._children[worker].read_stack()}"
-                    )
+        for worker in workers:
+            child = self._children[worker]
+            try:
+                replies = child.wait(end - time.monotonic())
+            except WorkerDied as error:
+                raise WorkerDied(
+                    f"{self._name(worker)}: the worker process {child.describe_end()} while building its "
+                    f"environments; its last words:\n{child.tail()}"
+                ) from error
+            if not replies:
+                raise WorkerTimeout(
+                    f"{self._name(worker)}: building took over {FIRST_TIMEOUT_S:.0f} s\n{child.read_stack()}"
+                )
+            open_reply(replies[0])
 
     def _name(self, worker: int) -> str:
         ids = self.env_ids[worker]
@@ -288,17 +283,11 @@ class Crew:
         assert self.begin_message is not None
         child = self._children[worker]
         child.send(self.begin_message(worker))
-        end = time.monotonic() + FIRST_TIMEOUT_S
-        while True:
-            if wait_for_replies([child], _INSPECT_S):
-                for reply in child.take():
-                    self.take_begun(worker, open_reply(reply))
-                    self._asked_at[worker] = time.monotonic()
-                    return
-            if child.is_gone():
-                raise WorkerDied(f"the worker process {child.pid} {child.describe_end()}")
-            if time.monotonic() > end:
-                raise WorkerTimeout(f"reset() did not return within {FIRST_TIMEOUT_S:.0f} s")
+        replies = child.wait(FIRST_TIMEOUT_S)
+        if not replies:
+            raise WorkerTimeout(f"reset() did not return within {FIRST_TIMEOUT_S:.0f} s")
+        self.take_begun(worker, open_reply(replies[0]))
+        self._asked_at[worker] = time.monotonic()
 
     def _explain(self, worker: int, cause: WorkerError, beat: Beat) -> WorkerError:
         """Say where a worker was when it failed, with what a repro bundle needs."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from typing import Any
 
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import Factory
 from mission_gym.errors import WorkerDied, WorkerTimeout
-from mission_gym.procs import BoundedLog, Child, dump_object, wait_for_replies
+from mission_gym.procs import BoundedLog, Child, dump_object
 from mission_gym.vector.crew import FIRST_TIMEOUT_S, open_reply
 
 _GRACE_S = 2.0  # for the last of the steps that are measured
@@ -28,7 +26,7 @@ def probe_in_worker(
     child = Child("mission_gym.vector.worker:serve_probe", setup, on_output=BoundedLog(None))
     try:
         try:
-            replies = _take(child, timeout_s)
+            replies = child.wait(timeout_s)
         except WorkerDied as error:
             raise WorkerDied(
                 f"{env_id}: the process that looked at the environment {child.describe_end()}; its "
@@ -42,16 +40,7 @@ def probe_in_worker(
         spec = open_reply(replies[0])
         if measure_s and len(replies) == 1:
             with contextlib.suppress(WorkerDied):
-                replies += _take(child, measure_s + _GRACE_S)
+                replies += child.wait(measure_s + _GRACE_S)
         return spec, open_reply(replies[1]) if len(replies) > 1 else None
     finally:
         child.end()
-
-
-def _take(child: Child, timeout_s: float) -> list[Any]:
-    """The next replies, none if the time ran out; WorkerDied at the end of the child."""
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        if wait_for_replies([child], 0.1) and (replies := child.take()):
-            return replies
-    return []

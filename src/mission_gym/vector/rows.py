@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from mission_gym.data import Array, EnvSpec, Leaves
+from mission_gym.data import Array, EnvSpec, Leaves, StepBatch
 from mission_gym.env.slot import EnvSlot
 
+COLUMNS = ("reward", "terminated", "truncated", "valid")  # of Rows, each [B]
+_NONE = np.empty(0, np.int64)
 Allocate = Callable[[Any, Any], Array]  # shape, dtype -> zeros
 
 
@@ -28,18 +30,36 @@ class Rows:
     truncated: Array
     valid: Array
 
-    def part(self, first: int, last: int) -> Rows:
-        """The rows from `first` up to `last`, as views."""
-        cut = slice(first, last)
-        return Rows(
-            tuple(leaf[cut] for leaf in self.obs),
-            None if self.mask is None else self.mask[cut],
-            tuple(leaf[cut] for leaf in self.final_obs),
-            None if self.final_mask is None else self.final_mask[cut],
-            self.reward[cut],
-            self.terminated[cut],
-            self.truncated[cut],
-            self.valid[cut],
+    def take(self, places: slice | list[int]) -> Rows:
+        """The rows at some places, as views if they are a slice; the final ones stay as they are."""
+        return replace(
+            self,
+            obs=tuple(leaf[places] for leaf in self.obs),
+            mask=None if self.mask is None else self.mask[places],
+            **{name: getattr(self, name)[places] for name in COLUMNS},
+        )
+
+    def part(self, cut: slice) -> Rows:
+        """All of some rows, as views."""
+        final_mask = None if self.final_mask is None else self.final_mask[cut]
+        return replace(
+            self.take(cut), final_obs=tuple(leaf[cut] for leaf in self.final_obs), final_mask=final_mask
+        )
+
+    def as_batch(self, env_ids: Array, num_ended: int, infos: dict[int, Any]) -> StepBatch:
+        """The rows as a vector gives them, with the first of the final ones; who ended is not told yet."""
+        return StepBatch(
+            env_ids=env_ids,
+            obs=self.obs,
+            reward=self.reward,
+            terminated=self.terminated,
+            truncated=self.truncated,
+            valid=self.valid,
+            mask=self.mask,
+            ended=_NONE,
+            final_obs=tuple([leaf[:num_ended] for leaf in self.final_obs]),
+            final_mask=None if self.final_mask is None else self.final_mask[:num_ended],
+            infos=infos,
         )
 
 

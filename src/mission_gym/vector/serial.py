@@ -7,22 +7,19 @@ transition is not valid, its episode has failed, and the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium import Wrapper
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
-from mission_gym.env.factory import Env, Factory
+from mission_gym.env.factory import Factory
 from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.errors import EnvFailure, MissionGymError
 from mission_gym.vector.base import RowVector, SeedOf
 from mission_gym.vector.restarts import RestartBudget
 from mission_gym.vector.rows import Rows, make_rows, write_row
-
-_NONE = np.empty(0, np.int64)
 
 
 class Ended(NamedTuple):
@@ -93,23 +90,8 @@ class SerialVec(RowVector):
     def _bind(self, env_id: int) -> Callable[[int], int | None]:
         return lambda episode: self._seed_of(env_id, episode)
 
-    def call(
-        self,
-        name: str,
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-        env_ids: Sequence[int] | None = None,
-    ) -> list[Any]:
-        ids = self._all if env_ids is None else env_ids
-        found = [self._slots[env_id].env.get_wrapper_attr(name) for env_id in ids]
-        return [item(*args, **(kwargs or {})) if callable(item) else item for item in found]
-
-    def set_attr(self, name: str, values: Sequence[Any], env_ids: Sequence[int] | None = None) -> None:
-        for env_id, value in zip(self._all if env_ids is None else env_ids, values, strict=True):
-            self._slots[env_id].env.set_wrapper_attr(name, value)
-
-    def layers(self) -> list[list[str]]:
-        return [list(_layers(slot.env)) for slot in self._slots]
+    def visit(self, function: Callable[..., Any], ids: list[int], each: Sequence[Any]) -> list[Any]:
+        return [function(self._slots[row].env, *args) for row, args in zip(ids, each, strict=True)]
 
     def _reset(
         self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: dict[str, Any] | None
@@ -171,7 +153,7 @@ class SerialVec(RowVector):
     def _lose(self, slot: EnvSlot, failure: EnvFailure, rows: Rows, row: int) -> Ended:
         """Mark a transition as lost; the observation shown is still that before the step."""
         rows.valid[row], rows.truncated[row] = False, True
-        return self._end(slot, slot.fail(), failure)
+        return self._end(slot, slot.finish(False, failed=True), failure)
 
     def _end(self, slot: EnvSlot, episode: Episode, failure: EnvFailure | None) -> Ended:
         """Keep what an episode ended with, and begin the next: in a new environment if the old one failed."""
@@ -271,30 +253,12 @@ class SerialVec(RowVector):
 
     def _batch(self, ids: list[int], num_ended: int, rows: Rows) -> StepBatch:
         if len(ids) < self.num_envs:
-            rows = rows.part(0, len(ids))
-        return StepBatch(
-            env_ids=self._all_ids if ids is self._all else np.array(ids, np.int64) + self._first_id,
-            obs=rows.obs,
-            reward=rows.reward,
-            terminated=rows.terminated,
-            truncated=rows.truncated,
-            valid=rows.valid,
-            mask=rows.mask,
-            ended=_NONE,
-            final_obs=tuple([array[:num_ended] for array in rows.final_obs]),
-            final_mask=None if rows.final_mask is None else rows.final_mask[:num_ended],
-            infos=self._show_infos(ids) if self._infos else {},
-        )
+            rows = rows.take(slice(0, len(ids)))
+        env_ids = self._all_ids if ids is self._all else np.array(ids, np.int64) + self._first_id
+        return rows.as_batch(env_ids, num_ended, self._show_infos(ids) if self._infos else {})
 
     def _show_infos(self, ids: list[int]) -> dict[int, dict[str, Any]]:
         """The infos that say something, by row."""
         slots = self._slots if ids is self._all else [self._slots[env_id] for env_id in ids]
         infos = [slot.info for slot in slots]
         return {row: info for row, info in enumerate(infos) if info} if any(infos) else {}
-
-
-def _layers(env: Env) -> Iterator[str]:
-    while isinstance(env, Wrapper):
-        yield f"{type(env).__module__}.{type(env).__qualname__}"
-        env = env.env
-    yield f"{type(env).__module__}.{type(env).__qualname__}"

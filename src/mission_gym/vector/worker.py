@@ -10,7 +10,6 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -21,7 +20,7 @@ from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot
 from mission_gym.procs import Link, describe_error
 from mission_gym.vector.board import RESETTING, carve_board
-from mission_gym.vector.rows import make_rows
+from mission_gym.vector.rows import COLUMNS, make_rows
 from mission_gym.vector.serial import SerialVec
 
 UNANSWERED = object()  # returned by a command whose reply comes later, or not at all
@@ -37,53 +36,41 @@ class WorkerSetup:
     first: int
     last: int
     num_envs: int  # of the whole vector
-    infos: bool
-    autoreset: bool
-    max_restarts: int
+    options: dict[str, Any]  # of its SerialVec
     spin: bool
     threads: bool
     extra: Any = None  # for services of other rooms
 
 
 class Service:
-    """The commands of a worker; each public method is one."""
+    """The commands of a worker: each public method is one, as are those of its vector."""
 
     def __init__(self, link: Link, setup: WorkerSetup) -> None:
         self.link = link
         self.setup = setup
         self.carver = link.regions[0].carver()
         self.board = carve_board(self.carver, setup.spec, setup.num_envs)
+        cut = slice(setup.first, setup.last)
         num_rows = setup.last - setup.first
-        self._rows = self.board.rows.part(setup.first, setup.last)
-        self._last = tuple(leaf[setup.first : setup.last] for leaf in self.board.last)
+        self._rows = self.board.rows.part(cut)
+        self._last = tuple(leaf[cut] for leaf in self.board.last)
         self._scratch = make_rows(setup.spec, num_rows)  # steps of some of the rows
         self._beats = [memoryview(beat).cast("B") for beat in self.board.beats]
         self._num_beats = count(1)  # drawing the next number can't be interrupted
         self._objects = [i for i, leaf in enumerate(setup.spec.leaves) if leaf.kind == "object"]
         self._journal = self.board.journal
-        self.vec = self.make_vector(num_rows)
-        self.shown: StepBatch | None = None  # what the rows showed after the last reset or restore
-
-    def make_vector(self, num_rows: int) -> SerialVec:
-        setup = self.setup
-        kind: Any = SerialVec
+        options: dict[str, Any] = {
+            "rows": self._rows,
+            "first_id": setup.first,
+            "watch": self._watch,
+        } | setup.options
+        kind = SerialVec
         if setup.threads:
             from mission_gym.vector.threaded import ThreadedVec
 
-            kind = partial(ThreadedVec, rest=self._rest)
-        vec: SerialVec = kind(
-            setup.factories,
-            setup.spec,
-            num_rows,
-            _no_seed,
-            infos=setup.infos,
-            autoreset=setup.autoreset,
-            max_restarts=setup.max_restarts,
-            rows=self._rows,
-            first_id=setup.first,
-            watch=self._watch,
-        )
-        return vec
+            kind, options["rest"] = ThreadedVec, self._rest
+        self.vec = kind(setup.factories, setup.spec, num_rows, _no_seed, **options)
+        self.shown: StepBatch | None = None  # what the rows showed after the last reset or restore
 
     def begin(self, numbers: Sequence[int], seed_of: bytes) -> Any:
         """Begin these episodes, one of each environment."""
@@ -151,11 +138,8 @@ class Service:
             array[rows] = leaf[:count]
         if shared.mask is not None and scratch.mask is not None:
             shared.mask[rows] = scratch.mask[:count]
-        for name in ("reward", "terminated", "truncated", "valid"):
+        for name in COLUMNS:
             getattr(shared, name)[rows] = getattr(scratch, name)[:count]
-
-    def state(self, rows: list[int]) -> list[SlotState]:
-        return self.vec.state(rows)
 
     def restore(
         self, states: list[SlotState], budget_s: float, seed_of: bytes
@@ -164,18 +148,6 @@ class Service:
         self.vec.seed_with(pickle.loads(seed_of))
         self.shown, ways = self.vec.restore(states, budget_s)
         return ways, self.vec.episode_numbers()
-
-    def statistics(self) -> dict[str, Any]:
-        return self.vec.statistics()
-
-    def call(self, name: str, args: Any, kwargs: Any, rows: list[int]) -> list[Any]:
-        return self.vec.call(name, args, kwargs, rows)
-
-    def set_attr(self, name: str, values: list[Any], rows: list[int]) -> None:
-        self.vec.set_attr(name, values, rows)
-
-    def layers(self) -> list[list[str]]:
-        return self.vec.layers()
 
     def close(self) -> list[str]:
         self.vec.close()
@@ -209,7 +181,8 @@ def serve(link: Link, setup: bytes, make: Callable[[Link, WorkerSetup], Service]
     while name != "close":
         name, *args = link.recv(spin)
         try:
-            reply: tuple[Any, ...] = ("ok", getattr(service, name)(*args))
+            command = getattr(service, name, None) or getattr(service.vec, name)
+            reply: tuple[Any, ...] = ("ok", command(*args))
         except EOFError:
             raise
         except Exception as error:  # noqa: BLE001  border: worker main

@@ -71,10 +71,11 @@ class WorkersVec(RowVector):
         self._sent: dict[int, list[int] | None] = {}  # worker -> rows sent, None for all of its own
         self._arrived: dict[int, Any] = {}  # replies that were not handed over yet
         self._objects = [i for i, leaf in enumerate(spec.leaves) if leaf.kind == "object"]
+        options = {"infos": infos, "autoreset": autoreset, "max_restarts": limits.max_restarts}
         setups = [
             WorkerSetup(
                 spec, factories[ids[0] : ids[-1] + 1], ids[0], ids[-1] + 1, num_envs,
-                infos, autoreset, limits.max_restarts, usable_cores() > len(self.env_ids), threads, extra,
+                options, usable_cores() > len(self.env_ids), threads, extra,
             )
             for ids in self.env_ids
         ]  # fmt: skip
@@ -209,36 +210,19 @@ class WorkersVec(RowVector):
             if not episode.failed:
                 self.crew.budget.forget(episode.env_id)
 
-    def call(
-        self,
-        name: str,
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-        env_ids: Sequence[int] | None = None,
-    ) -> list[Any]:
-        ids = self._all if env_ids is None else list(env_ids)
+    def visit(self, function: Callable[..., Any], ids: list[int], each: Sequence[Any]) -> list[Any]:
+        args_of = dict(zip(ids, each, strict=True))
         parts = self._split(ids)
-        replies = self.crew.ask(parts, "call", name, args, kwargs, each=[(rows,) for rows in parts.values()])
+        asked = [
+            (rows, [args_of[row + self.env_ids[worker][0]] for row in rows]) for worker, rows in parts.items()
+        ]
+        replies = self.crew.ask(parts, "visit", function, each=asked)
         found = {
             row + self.env_ids[worker][0]: item
             for (worker, rows), reply in zip(parts.items(), replies, strict=True)
             for row, item in zip(rows, reply, strict=True)
         }
         return [found[env_id] for env_id in ids]
-
-    def set_attr(self, name: str, values: Sequence[Any], env_ids: Sequence[int] | None = None) -> None:
-        ids = self._all if env_ids is None else list(env_ids)
-        value_of = dict(zip(ids, values, strict=True))
-        parts = self._split(ids)
-        each = [
-            ([value_of[row + self.env_ids[worker][0]] for row in rows], rows)
-            for worker, rows in parts.items()
-        ]
-        self.crew.ask(parts, "set_attr", name, each=each)
-
-    def layers(self) -> list[list[str]]:
-        replies = self.crew.ask(range(self.crew.size), "layers")
-        return [names for reply in replies for names in reply]
 
     def pids(self) -> list[int]:
         return self.crew.pids()
@@ -257,23 +241,10 @@ class WorkersVec(RowVector):
         return errors
 
     def show(self, ids: list[int], infos: dict[int, Any]) -> StepBatch:
-        """Return a batch in which nothing happened, with what the named rows show now."""
+        """Return the named rows as the board has them: what their last steps or resets gave."""
         rows = self.board.rows
-        off = np.zeros(len(ids), np.bool_)
-        whole = len(ids) == self.num_envs
-        return StepBatch(
-            env_ids=np.array(ids, np.int64),
-            obs=rows.obs if whole else tuple(leaf[ids] for leaf in rows.obs),
-            reward=np.zeros(len(ids)),
-            terminated=off,
-            truncated=off.copy(),
-            valid=~off,
-            mask=rows.mask if whole or rows.mask is None else rows.mask[ids],
-            ended=np.empty(0, np.int64),
-            final_obs=tuple(leaf[:0] for leaf in rows.final_obs),
-            final_mask=None if rows.final_mask is None else rows.final_mask[:0],
-            infos=infos,
-        )
+        rows = rows if len(ids) == self.num_envs else rows.take(ids)
+        return rows.as_batch(np.array(ids, np.int64), 0, infos)
 
     def _split(self, ids: Sequence[int]) -> dict[int, list[int]]:
         """By worker, the places of environments in it."""
@@ -315,11 +286,7 @@ class WorkersVec(RowVector):
                 infos |= {base + row: info for row, info in new_infos.items()}
                 final_infos |= {base + row: info for row, info in last_infos.items()}
         self._num_steps += len(ids)
-        whole = len(ids) == self.num_envs
         batch = self.show(ids, infos)
-        for name in ("reward", "terminated", "truncated", "valid"):
-            array = getattr(rows, name)
-            setattr(batch, name, array if whole else array[ids])
         if ended:
             batch.ended = np.array(ended, np.int64)
             batch.final_obs = tuple(

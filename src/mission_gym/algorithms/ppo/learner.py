@@ -134,8 +134,9 @@ class PpoLearner:
         num_steps, num_rows = block.reward.shape
         num = num_steps * num_rows
         flat_obs = tuple(leaf.reshape((num + num_rows, *leaf.shape[2:])) for leaf in block.obs)
-        if block.final_obs:
-            finals = tuple(np.stack(column) for column in zip(*block.final_obs, strict=True))
+        if block.finals:
+            final_obs = zip(*(final.obs for final in block.finals), strict=True)
+            finals = tuple(np.stack(leaf) for leaf in final_obs)
             flat_obs = tuple(np.concatenate(pair) for pair in zip(flat_obs, finals, strict=True))
         inputs = self.encoder.encode(flat_obs)
         action = block.action.reshape(num, -1)
@@ -145,8 +146,8 @@ class PpoLearner:
         values = value[: num + num_rows].reshape(num_steps + 1, num_rows).astype(np.float64)
         ended = block.terminated | block.truncated
         next_value = values[1:].copy()
-        for (t, row), final in zip(block.final_at, value[num + num_rows :], strict=True):
-            next_value[t, row] = final
+        for final, final_value in zip(block.finals, value[num + num_rows :], strict=True):
+            next_value[final.t, final.column] = final_value
         next_value[block.terminated] = 0.0  # terminated wins if both flags are set
 
         reward = block.reward.astype(np.float64)
