@@ -17,7 +17,8 @@ def account(phases: Phases, wall_s: float) -> dict[str, dict[str, float]]:
     }
     collector, learner = table["collector"], table["learner"]
     collect_s = phases.seconds.get(("collector", "collect"), 0.0)
-    collector["copy"] = collect_s - collector["act"] - collector["env"] - collector["wait"]
+    # Workers time themselves, so that what is left may be below nothing by what clocks differ.
+    collector["copy"] = max(0.0, collect_s - collector["act"] - collector["env"] - collector["wait"])
     learner["update"] -= learner["values"]
     for row in table.values():
         row["idle"] = wall_s - sum(row.values())
