@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from mission_gym.algorithms.dqn import build as dqn_build
+from mission_gym.algorithms.dqn import loss as dqn_loss
 from mission_gym.algorithms.dqn import torch_kernel as dqn_kernel
+from mission_gym.algorithms.ppo import build as ppo_build
+from mission_gym.algorithms.ppo import loss as ppo_loss
 from mission_gym.algorithms.ppo import torch_kernel as ppo_kernel
 from mission_gym.algorithms.ppo.loss import Losses, Minibatch, compute_losses
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.config.rules import finish
+from mission_gym.data import ActionSpec, LeafSpec
 from mission_gym.errors import ConfigError
-from mission_gym.run import assemble
+from mission_gym.policy import PolicySpec
 from mission_gym.run.assemble import algorithm_of, settle
 from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import open_environment
@@ -31,8 +37,14 @@ DQN = SMALL | {"algo": "dqn", "learning_starts": 64}
 
 
 @pytest.fixture(autouse=True)
-def forget_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assemble, "_proofs", {})
+def forget_proofs() -> Iterator[None]:
+    yield
+    forget()
+
+
+def forget() -> None:
+    ppo_build.prove_twin.cache_clear()
+    dqn_build.prove_twin.cache_clear()
 
 
 def clip_values(batch: Minibatch, settings: StepSettings) -> Losses:
@@ -64,7 +76,76 @@ def prove(env_id: str, flags: dict[str, Any]) -> str:
     spec = open_environment(resolved.config, {}).spec
     config = settle(resolved, spec)[0].settled
     assert config.compute.kernel == "compiled"
-    return algorithm_of(config).prove(config, spec)
+    return algorithm_of(config).prove(config, spec, config.compute.threads)
+
+
+def dual_clip(batch: Minibatch, settings: StepSettings) -> Losses:
+    """A floor under the surrogate of bad actions whose ratio is large."""
+    ratio = (batch.log_prob - batch.old_log_prob).exp()
+    clipped = ratio.clamp(1.0 - settings.clip_range, 1.0 + settings.clip_range)
+    surrogate = torch.minimum(ratio * batch.advantage, clipped * batch.advantage)
+    bounded = torch.where(batch.advantage < 0, torch.maximum(surrogate, 3.0 * batch.advantage), surrogate)
+    return add(batch, settings, ((surrogate - bounded) * batch.weight).sum())
+
+
+def flip_entropy(batch: Minibatch, settings: StepSettings) -> Losses:
+    return add(batch, settings, 2.0 * settings.ent_coef * (batch.entropy * batch.weight).sum())
+
+
+def clamp_advantages(batch: Minibatch, settings: StepSettings) -> Losses:
+    return compute_losses(batch._replace(advantage=batch.advantage.clamp(-4.0, 4.0)), settings)
+
+
+def huber_values(batch: Minibatch, settings: StepSettings) -> Losses:
+    plain = (batch.value - batch.returns).square()
+    huber = 2.0 * torch.nn.functional.huber_loss(batch.value, batch.returns, reduction="none", delta=10.0)
+    return add(batch, settings, settings.vf_coef * ((huber - plain) * batch.weight).sum())
+
+
+def add(batch: Minibatch, settings: StepSettings, more: torch.Tensor) -> Losses:
+    losses = compute_losses(batch, settings)
+    return losses._replace(total=losses.total + more)
+
+
+@pytest.mark.parametrize("edit", [clip_values, dual_clip, flip_entropy, clamp_advantages, huber_values])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_the_proof_sees_an_edit(
+    edit: Callable[..., Losses], env_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ppo_kernel, "compute_losses", edit)
+    resolved, _ = finish(resolve(env_id, PPO | {"ent_coef": 1e-4}))
+    _, notes = settle(resolved, open_environment(resolved.config, {}).spec)
+    assert "the compiled kernel is left out" in notes[0]
+
+
+def test_the_proof_sees_another_floor_under_the_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ppo_loss, "ADVANTAGE_FLOOR", 1e-3)
+    resolved, _ = finish(resolve("CartPole-v1", PPO))
+    _, notes = settle(resolved, open_environment(resolved.config, {}).spec)
+    assert "the compiled kernel is left out" in notes[0]
+
+
+@pytest.mark.parametrize("log_std", [-2.0, -4.0])
+@pytest.mark.parametrize(("num_obs", "num_actions", "arch"), [(376, 17, (256, 256)), (24, 4, (400, 300))])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_a_small_deviation_is_no_disagreement(
+    log_std: float, num_obs: int, num_actions: int, arch: tuple[int, ...], activation: str
+) -> None:
+    bounds = ((-1.0,) * num_actions, (1.0,) * num_actions)
+    action = ActionSpec("box", (num_actions,), "float32", low=bounds[0], high=bounds[1])
+    leaves = (LeafSpec("", (num_obs,), "float32", "vector"),)
+    policy = PolicySpec(leaves, action, arch, activation, log_std_init=log_std)
+    settings = StepSettings(3e-4, 0.2, 0.0, 0.5, 0.5, True)
+    assert ppo_build.prove_twin(policy, settings, 1, 0) == ""
+
+
+@pytest.mark.parametrize("limit", [10.0, 50.0])
+def test_the_proof_sees_clamped_targets_of_dqn(limit: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = dqn_loss.compute_targets
+    monkeypatch.setattr(dqn_loss, "compute_targets", lambda batch: plain(batch).clamp(-limit, limit))
+    resolved, _ = finish(resolve("CartPole-v1", DQN))
+    _, notes = settle(resolved, open_environment(resolved.config, {}).spec)
+    assert "the compiled kernel is left out" in notes[0]
 
 
 def test_an_edited_loss_is_what_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +173,7 @@ def test_a_resume_under_an_edited_loss_goes_on_with_torch(
         for _ in session.updates():
             break
         run = RunDir(session.run.path)
-    monkeypatch.setattr(assemble, "_proofs", {})
+    forget()
     monkeypatch.setattr(ppo_kernel, "compute_losses", clip_values)
     events: list[dict[str, Any]] = []
     with resume_run(run, events.append) as session:
@@ -100,6 +181,7 @@ def test_a_resume_under_an_edited_loss_goes_on_with_torch(
     (notes,) = [event["notes"] for event in events if event["event"] == "resume"]
     assert any("the compiled kernel is left out" in note for note in notes)
     assert any("statistical" in note for note in notes)
+    assert read_config(run.config_yaml).config.compute.kernel == "torch"  # what trains from here on
 
 
 def test_a_compiled_kernel_that_was_asked_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_a_signal_saves_and_tells_how_to_go_on(number, tmp_path, capsys):
 
 def test_a_second_interrupt_ends_at_once_with_130(noisy, capsys):
     args = ["--timesteps", "100k", "--n-envs", "1", "--n-steps", "64", "--eval-freq", "0", "--no-tensorboard"]
-    args += ["--vector", "serial"]
+    args += ["--vector", "serial", "--no-tune"]  # no steps are made before training but those that prime
     assert main(["train", "noisy_envs:Interrupts", *args, "--run-name", "twice"]) == 130
     assert "the last checkpoint is intact: mission-gym resume twice-" in capsys.readouterr().err
     assert find_run("twice", noisy / "runs").run.read_status()["state"] == "stopped"

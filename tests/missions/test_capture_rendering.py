@@ -1,6 +1,7 @@
 """Pictures: drawn without a display, different where the game differs; a window only where there is one."""
 
 import numpy as np
+import pygame
 import pytest
 
 from mission_gym.errors import UsageError
@@ -24,6 +25,16 @@ def test_a_picture_without_a_display(monkeypatch):
     env.reset(seed=1)
     env.set_state(state)
     env.close()
+
+
+def test_a_picture_after_another_window_has_quit_pygame() -> None:
+    env = CaptureEnv(render_mode="rgb_array")
+    env.reset(seed=0)
+    first = env.render()
+    pygame.quit()  # as classic control does when it is closed
+    other = CaptureEnv(render_mode="rgb_array")
+    other.reset(seed=0)
+    assert np.array_equal(other.render(), first)
 
 
 def test_a_window_where_there_is_a_display(monkeypatch):

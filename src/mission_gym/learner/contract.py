@@ -96,7 +96,8 @@ class Algorithm:
 
     # The compiled kernel.
     has_twin: Callable[[Config, int], bool] = lambda config, threads: False  # it may learn with the threads
-    prove: Callable[[Settled, EnvSpec], str] = lambda config, spec: ""  # why it is left out, empty: it agrees
+    # Why it is left out with so many threads, empty if it agrees with the loss.
+    prove: Callable[[Config, EnvSpec, int], str] = lambda config, spec, threads: ""
     twin_has_threads: bool = False  # whether it shares its work among threads
     compiled: str = ""  # module with `compile_kernels` and `is_compiling`, to be called beside other work
     has_bf16: bool = False  # whether the torch kernel learns in that precision, too

@@ -88,6 +88,9 @@ class Pen:
 
 def _font(size: int) -> pygame.font.Font:
     """The font that comes with pygame, so that pictures are the same everywhere."""
-    if size not in _FONTS:
+    try:
+        _FONTS[size].get_height()
+    except (KeyError, pygame.error):  # none yet, or a window that was closed has quit pygame
+        pygame.font.init()
         _FONTS[size] = pygame.font.Font(None, size)
     return _FONTS[size]

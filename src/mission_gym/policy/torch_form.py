@@ -28,16 +28,21 @@ Inputs = tuple[Tensor, tuple[Tensor, ...]]  # flat [N, F], images uint8 [N, C, H
 _SQRT2 = 2.0**0.5
 
 
-def make_linear(num_in: int, num_out: int, gain: float, generator: torch.Generator) -> nn.Linear:
-    """A layer with orthogonal weights and zero biases."""
+def make_linear(num_in: int, num_out: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
+    """A layer with orthogonal weights and zero biases; without a generator they are left to the caller."""
     layer = nn.Linear(num_in, num_out)
+    if generator is None:
+        return layer
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
     return layer
 
 
 def _mlp(
-    sizes: tuple[int, ...], activation: type[nn.Module], head: tuple[int, float], generator: torch.Generator
+    sizes: tuple[int, ...],
+    activation: type[nn.Module],
+    head: tuple[int, float],
+    generator: torch.Generator | None,
 ) -> nn.Sequential:
     """Hidden layers, each followed by the activation, and a linear head of (width, gain)."""
     layers: list[nn.Module] = []
@@ -52,7 +57,7 @@ class ConvTrunk(nn.Module):
     Large pictures get Nature's three strided layers; small ones, which those do not fit, two 3x3 layers.
     """
 
-    def __init__(self, spec: PolicySpec, num_flat: int, generator: torch.Generator) -> None:
+    def __init__(self, spec: PolicySpec, num_flat: int, generator: torch.Generator | None) -> None:
         super().__init__()
         self.convs = nn.ModuleList()
         width = num_flat
@@ -141,7 +146,7 @@ def _load_network(path: str) -> Callable[[PolicySpec], Any]:
 
 
 def make_trunk(
-    spec: PolicySpec, seed: int, generator: torch.Generator
+    spec: PolicySpec, seed: int, generator: torch.Generator | None
 ) -> tuple[ConvTrunk | OwnTrunk | None, tuple[int, int]]:
     """What comes before the hidden layers, None for an MLP, and its widths for actor and critic."""
     encoder = Encoder(spec.leaves, normalize=False)
@@ -180,15 +185,16 @@ def _own_widths(trunk: OwnTrunk, spec: PolicySpec, num_flat: int) -> tuple[int, 
 
 
 class ActorCritic(nn.Module):
-    """`actor_params`, `value` and `log_std` for one PolicySpec, weights drawn on the CPU from `seed`."""
+    """`actor_params`, `value` and `log_std` for one PolicySpec, weights drawn on the CPU from `seed`; without
+    one an MLP's are left to be loaded, since to draw large ones takes long."""
 
     log_std: nn.Parameter | None
 
-    def __init__(self, spec: PolicySpec, seed: int) -> None:
+    def __init__(self, spec: PolicySpec, seed: int | None) -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(seed)
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
         activation = ACTIVATIONS[spec.activation]
-        self.trunk, widths = make_trunk(spec, seed, generator)
+        self.trunk, widths = make_trunk(spec, seed or 0, generator)
         hidden = () if spec.network is not None else spec.network_arch
         self.actor = _mlp((widths[0], *hidden), activation, (spec.action.num_params, 0.01), generator)
         self.critic = _mlp((widths[1], *hidden), activation, (1, 1.0), generator)

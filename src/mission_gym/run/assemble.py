@@ -44,8 +44,6 @@ from mission_gym.run.environment import (
 )
 from mission_gym.vector.base import SeedOf
 
-_proofs: dict[tuple[Any, ...], str] = {}  # what the compiled kernels of this process were found to be
-
 
 def algorithm_of(config: Config) -> Algorithm:
     """The record of the config's algorithm."""
@@ -84,20 +82,19 @@ def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
             f"device={compute.device} is not available: this torch sees no such device; use cpu or auto"
             f" [{sources['compute.device']}]"
         )
-    threads = compute.threads
-    if threads == "auto":
-        threads = choose_threads(config, spec, algorithm, is_mlp)
+    if problems:
+        raise ConfigError(problems)
+    resolved, threads, notes = drop_false_twin(resolved, spec)
+    config, compute = resolved.config, resolved.config.compute
     ways = list_possible(config, algorithm, is_mlp, threads)
-    if not ways and not problems:
+    if not ways:
         asked = f"device={compute.device} and precision={compute.precision}"
         cause = f" with {asked}: it computes in float32 on the CPU"
         if not algorithm.has_twin(config, threads):
             cause = f": {algorithm.name} has none for this config"
-        problems.append(
+        raise ConfigError(
             f"kernel=compiled is not possible{cause}; use torch or auto [{sources['compute.kernel']}]"
         )
-    if problems:
-        raise ConfigError(problems)
     chosen: dict[str, Any] = {
         "compute.threads": threads,
         "vector.num_workers": choose_num_workers(config, backend),
@@ -106,7 +103,7 @@ def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
     }
     resolved = _fill(resolved, chosen)
     way = ways[0] if len(ways) == 1 else _measure_ways(resolved, ways, spec, algorithm)
-    resolved, notes = drop_false_twin(_fill(resolved, _way_values(way)), spec)
+    resolved = _fill(resolved, _way_values(way))
     if resolved.config.compute.overlap == "auto":
         without = resolved.with_values({"compute.overlap": "off"}, "plan")
         overlap = choose_overlap(without.settled, backend, algorithm).value
@@ -134,29 +131,31 @@ def _measure_ways(resolved: Resolved, ways: list[Way], spec: EnvSpec, algorithm:
     return choose_way(measure_ways(ways, resolved.config, spec, measure))
 
 
-def drop_false_twin(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
-    """Let the compiled kernel prove itself, and leave it out, with a note, where it does not compute the
-    loss; ConfigError if it was asked for."""
-    if resolved.config.compute.kernel != "compiled":
-        return resolved, []
-    config, algorithm = _fill(resolved, {"compute.overlap": "off"}).settled, algorithm_of(resolved.config)
-    key = (
-        config.policy,
-        tuple(config.algorithm.model_dump().items()),
-        config.compute.threads,
-        spec.signature,
-    )
-    if key not in _proofs:
-        _proofs[key] = algorithm.prove(config, spec)
-    if not (cause := _proofs[key]):
-        return resolved, []
+def drop_false_twin(
+    resolved: Resolved, spec: EnvSpec, remedy: str = "use torch or auto"
+) -> tuple[Resolved, int, list[str]]:
+    """Let the compiled kernel prove itself where it may be used, and leave it out, with a note, where it does
+    not compute the loss; ConfigError, with the remedy, if it was asked for. Also the learner's threads."""
+    config, algorithm = resolved.config, algorithm_of(resolved.config)
+    is_mlp, compute = algorithm.layout(config, spec).is_mlp, config.compute
+    threads = compute.threads
+    if threads == "auto":
+        threads = choose_threads(config, spec, algorithm, is_mlp)
+    on_cpu = compute.device in ("auto", "cpu") and compute.precision in ("auto", "float32")
+    if compute.kernel == "torch" or not (is_mlp and on_cpu and algorithm.has_twin(config, threads)):
+        return resolved, threads, []
+    if not (cause := algorithm.prove(config, spec, threads)):
+        return resolved, threads, []
     if resolved.explicit("compute.kernel"):
         raise ConfigError(
-            f"kernel=compiled is not possible: it does not compute the loss of {algorithm.name}: {cause}; use"
-            f" torch or auto [{resolved.sources['compute.kernel']}]"
+            f"kernel=compiled is not possible: it does not compute the loss of {algorithm.name}: {cause};"
+            f" {remedy} [{resolved.sources['compute.kernel']}]"
         )
     note = f"the compiled kernel is left out, and torch trains: {cause}"
-    return resolved.with_values({"compute.kernel": "torch"}, f"plan: {note}"), [note]
+    resolved = resolved.with_values({"compute.kernel": "torch"}, f"plan: {note}")
+    if compute.threads == "auto":
+        threads = choose_threads(resolved.config, spec, algorithm, is_mlp)
+    return resolved, threads, [note]
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:

@@ -36,7 +36,6 @@ _EFFECTS = {
     "env.env_id": "the policy meets another environment; its values are wrong at first",
     "env.env_kwargs": "the policy meets a changed environment; its values are wrong at first",
     "env.wrap": "the policy meets a changed environment; its values are wrong at first",
-    "run.algo": "the weights belong to the other algorithm",
     "policy.normalize_returns": "values were learned on another scale and move first",
     "policy.log_std_init": "not used: the deviation comes from the checkpoint",
     "run.timesteps": "schedules now fall over this total",
@@ -60,6 +59,12 @@ def branch_run(
     parent = read_config(ref.run.config_yaml)
     checkpoint = load_checkpoint(info.path)
     step = learned_steps(checkpoint)
+    algo = flags.get("algo", parent.config.run.algo)
+    if algo != parent.config.run.algo:
+        raise UsageError(
+            f"algo={algo}: the weights of run {ref.run.name} are those of {parent.config.run.algo}, and no"
+            " other algorithm can go on with them; start a new run [--algo]"
+        )
     wanted = resolve(None, flags, sets=sets, config_file=config_file, preset=preset, base=_reopen(parent))
     wanted = wanted.with_values(_inherit(ref, parent, wanted), "parent")
     if wanted.config.value("vector.n_envs") == "auto":

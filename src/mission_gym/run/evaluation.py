@@ -63,8 +63,9 @@ def policy_actor(policy: ActingPolicy, spec: EnvSpec) -> Actor:
 
 
 class Evaluator:
-    """Plays a suite, as often as asked, in one vector of environments that is made when first needed and
-    kept: to start workers takes longer than many an evaluation. A context manager."""
+    """Plays a suite, as often as asked, in one vector that is made when first needed and kept: to start
+    workers takes longer than many an evaluation. Its environments are built anew for each play, so that
+    nothing is carried over from one to the next. A context manager."""
 
     def __init__(self, environment: Environment, suite: Suite, num_episodes: int) -> None:
         self._environment = environment.limited()
@@ -77,10 +78,14 @@ class Evaluator:
     ) -> EvalResult | None:
         """Play every seed of the suite; None if a stop was asked for."""
         environment, num_episodes = self._environment, self._num_episodes
-        if self._vec is None:
-            num_envs = count_playing(num_episodes, own_vector_form=environment.backend.own_vector_form)
-            self._vec = environment.make_vector(num_envs, seed_of_suite(self._seeds, num_envs))
+        if environment.backend.own_vector_form:
+            self.close()  # its rows can't be built anew
         try:
+            if self._vec is None:
+                num_envs = count_playing(num_episodes, own_vector_form=environment.backend.own_vector_form)
+                self._vec = environment.make_vector(num_envs, seed_of_suite(self._seeds, num_envs))
+            else:
+                self._vec.rebuild()
             episodes = play(self._vec, actor, environment.spec, num_episodes, explore=explore, stop=stop)
         except BaseException:  # what failed half-way can't be used again
             self.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
@@ -192,9 +192,8 @@ class Session:
 
     def close(self) -> None:
         """End the environments and close the files."""
-        self.collector.vec.close()
-        self._evaluator.close()
-        self.recorder.close()
+        with closing(self.recorder), closing(self._evaluator):
+            self.collector.vec.close()
 
     def _record(self, progress: Progress) -> None:
         """Count the update, and write a row where one is due."""

@@ -141,7 +141,9 @@ def _prepare(
     """Prime the statistics, measure, and emit the plan; `tuning` is what a tuned run was planned from."""
     config, spec, learner = session.config, session.spec, session.learner
     algorithm = algorithm_of(config)
-    update_s = algorithm.measure_update_s(learner, config, spec)
+    # What an own network keeps beside its arrays can't be put back: another one is timed.
+    timed = make_learner(config, spec) if config.policy.network else learner
+    update_s = algorithm.measure_update_s(timed, config, spec)
     collect_s = prime(session.collector, learner, prime_steps(config))
     fps = tuning["steps_per_s"] if tuning else predict_fps(config, collect_s, update_s)
     if config.compute.device == "cpu":
@@ -170,11 +172,12 @@ def resume_run(
         resolved, more = _extend(run, resolved, checkpoint, timesteps)
         environment = open_run_environment(run, resolved.config, source)
         check_signature(run, environment)
-        resolved, changed = drop_false_twin(resolved, environment.spec)
+        remedy = f"go on with `mission-gym branch {run.name} --kernel torch`"
+        resolved, _, changed = drop_false_twin(resolved, environment.spec, remedy)
         learner = make_learner(resolved.settled, environment.spec)
         with closing(Session(run, resolved, environment, learner, listener)) as session:
             restored = session.restore(checkpoint)
-            if timesteps is not None:
+            if timesteps is not None or changed:
                 write_atomic(run.config_yaml, format_config(resolved))
                 write_lineage(run, replace(read_lineage(run), config_hash=config_hash(resolved.config)))
             exact = _exactness(run, resolved.config, restored.exact, other_kernel=bool(changed))

@@ -111,6 +111,12 @@ class Vector(ABC):
         self._ready = True
         return shown
 
+    def rebuild(self) -> None:
+        """Build every environment anew, as in a new vector, and forget what failed. Reset it next."""
+        self._check_open()
+        self._ready = False
+        self._rebuild()
+
     @abstractmethod
     def episode_numbers(self) -> list[int]:
         """Return the number of each environment's running episode, also after a failure."""
@@ -168,6 +174,9 @@ class Vector(ABC):
 
     @abstractmethod
     def _restore(self, states: Sequence[SlotState], budget_s: float) -> tuple[StepBatch, list[str]]: ...
+
+    def _rebuild(self) -> None:
+        raise UsageError("this vector's environments can't be built anew; make another vector")
 
     @abstractmethod
     def _statistics(self) -> dict[str, Any]:

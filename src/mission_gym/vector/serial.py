@@ -207,6 +207,13 @@ class SerialVec(RowVector):
             except MissionGymError as again:
                 failure = again
 
+    def _rebuild(self) -> None:
+        self._restarts = RestartBudget(self._restarts.max_restarts)
+        for slot in self._slots:
+            if self._watch is not None:
+                self._watch(slot, None)  # it may take as long as a reset
+            slot.rebuild()
+
     def _state(self, ids: list[int]) -> list[SlotState]:
         return [self._slots[env_id].state() for env_id in ids]
 

@@ -21,6 +21,7 @@ from mission_gym.procs import BoundedLog, Carver, Region, dump_object, usable_co
 from mission_gym.vector.base import RowVector, SeedOf
 from mission_gym.vector.board import carve_board
 from mission_gym.vector.crew import Crew, Limits, Lost
+from mission_gym.vector.restarts import RestartBudget
 from mission_gym.vector.rows import split_parts, split_rows
 from mission_gym.vector.worker import WorkerSetup
 
@@ -184,6 +185,10 @@ class WorkersVec(RowVector):
         for env_id, why in sorted(self.abandoned.items()):
             states.insert(env_id, SlotState("boundary", self._numbers[env_id], None, 0, 0.0, (), reason=why))
         return states
+
+    def _rebuild(self) -> None:
+        self.crew.budget = RestartBudget(self.crew.budget.max_restarts)
+        self.crew.ask(range(self.crew.size), "rebuild")
 
     def _state(self, ids: list[int]) -> list[SlotState]:
         raise AssertionError("see `state`")

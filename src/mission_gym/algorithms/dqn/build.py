@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from mission_gym.algorithms.dqn.compiled_kernel import CompiledQKernel
 from mission_gym.algorithms.dqn.facts import layout, replay_layout
 from mission_gym.algorithms.dqn.kernel import Batches, QKernel, QSettings
 from mission_gym.algorithms.dqn.learner import DqnLearner
-from mission_gym.algorithms.dqn.section import own_section
+from mission_gym.algorithms.dqn.section import DqnSection, own_section
 from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
-from mission_gym.config.schema import Settled
+from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec
 from mission_gym.learner.proof import find_disagreement
 from mission_gym.policy import Encoded, Encoder, PolicySpec
@@ -36,22 +38,10 @@ def make_learner(config: Settled, spec: EnvSpec) -> DqnLearner:
     )
 
 
-def prove(config: Settled, spec: EnvSpec) -> str:
+def prove(config: Config, spec: EnvSpec, threads: int) -> str:
     """Why the compiled kernel is left out: where it disagrees with the loss; empty if it does not."""
-    policy, dqn, rng = layout(config, spec), own_section(config), generator("proof")
-    reference = TorchQKernel(policy, seed=0)
-    drawn = [
-        {
-            name: array + rng.normal(0.0, 0.3, array.shape).astype(np.float32)
-            for name, array in reference.parameters().items()
-        }
-        for _ in range(2)
-    ]
-    twin = CompiledQKernel(policy, _num_flat(policy), drawn[0])
-    for kernel in (reference, twin):
-        kernel.load_parameters(drawn[0])
-        kernel.load_target(drawn[1])
-    batches = _make_batches(policy, spec.mask_size, rng)
+    dqn = config.algorithm
+    assert isinstance(dqn, DqnSection)
     settings = QSettings(
         batch_size=_ROWS,
         learning_rate=0.0,
@@ -60,11 +50,35 @@ def prove(config: Settled, spec: EnvSpec) -> str:
         huber=dqn.loss == "huber",
         tau=dqn.tau,
     )
-    expected = reference.differentiate(batches, settings)
-    return find_disagreement(twin.differentiate(batches, settings), expected)
+    return prove_twin(layout(config, spec), settings, spec.mask_size)
 
 
-def _make_batches(policy: PolicySpec, mask_size: int, rng: np.random.Generator) -> Batches:
+@cache
+def prove_twin(policy: PolicySpec, settings: QSettings, mask_size: int) -> str:
+    """Both start from equal weights, with another target network, and get minibatches that carry every field,
+    of small values and of large ones."""
+    rng = generator("proof")
+    reference = TorchQKernel(policy, seed=0)
+    online, target = (
+        {
+            name: array + rng.normal(0.0, 0.3, array.shape).astype(np.float32)
+            for name, array in reference.parameters().items()
+        }
+        for _ in range(2)
+    )
+    twin = CompiledQKernel(policy, _num_flat(policy), online)
+    for kernel in (reference, twin):
+        kernel.load_parameters(online)
+        kernel.load_target(target)
+    for scale in (1.0, 100.0):
+        batches = _make_batches(policy, mask_size, scale, rng)
+        expected = reference.differentiate(batches, settings)
+        if cause := find_disagreement(twin.differentiate(batches, settings), expected):
+            return cause
+    return ""
+
+
+def _make_batches(policy: PolicySpec, mask_size: int, scale: float, rng: np.random.Generator) -> Batches:
     """Rows with masks, ends of episodes, errors on both sides of 1, and every other field random."""
     num_actions = policy.action.num_params
     mask = None
@@ -77,7 +91,7 @@ def _make_batches(policy: PolicySpec, mask_size: int, rng: np.random.Generator) 
     return Batches(
         inputs=inputs,
         action=rng.integers(0, num_actions, _ROWS),
-        reward=rng.normal(0.0, 2.0, _ROWS).astype(np.float32),
+        reward=(scale * rng.normal(0.0, 2.0, _ROWS)).astype(np.float32),
         discount=(0.9 * (rng.random(_ROWS) < 0.8)).astype(np.float32),
         next_inputs=next_inputs,
         next_mask=mask,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from mission_gym.algorithms.ppo import facts
 from mission_gym.algorithms.ppo.metrics import METRICS
 from mission_gym.algorithms.ppo.section import PpoSection
-from mission_gym.config.schema import Settled
+from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec
 from mission_gym.learner.contract import Algorithm, Learner
 
@@ -19,10 +19,10 @@ def _make_learner(config: Settled, spec: EnvSpec) -> Learner:
     return make_learner(config, spec)
 
 
-def _prove(config: Settled, spec: EnvSpec) -> str:
+def _prove(config: Config, spec: EnvSpec, threads: int) -> str:
     from mission_gym.algorithms.ppo.build import prove
 
-    return prove(config, spec)
+    return prove(config, spec, threads)
 
 
 ALGORITHM = Algorithm(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import NamedTuple
+
 import numpy as np
 
 from mission_gym.algorithms.ppo.compiled_kernel import CompiledKernel
 from mission_gym.algorithms.ppo.facts import layout
 from mission_gym.algorithms.ppo.kernel import Kernel, Samples
 from mission_gym.algorithms.ppo.learner import PpoLearner
-from mission_gym.algorithms.ppo.section import own_section
+from mission_gym.algorithms.ppo.section import PpoSection, StepSettings, own_section
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
-from mission_gym.config.schema import Settled
+from mission_gym.config.schema import Config, Settled
 from mission_gym.data import Array, EnvSpec
 from mission_gym.learner.proof import find_disagreement
 from mission_gym.policy import Encoded, Encoder, PolicySpec
@@ -18,7 +21,7 @@ from mission_gym.policy.sampling import draw_random
 from mission_gym.policy.torch_form import ActorCritic, model_arrays
 from mission_gym.streams import generator, torch_seed
 
-_ROWS = 64
+_ROWS, _TAILS = 64, 2  # of a minibatch, and those far from the others
 
 
 def make_learner(config: Settled, spec: EnvSpec) -> PpoLearner:
@@ -44,33 +47,64 @@ def make_learner(config: Settled, spec: EnvSpec) -> PpoLearner:
     )
 
 
-def prove(config: Settled, spec: EnvSpec) -> str:
-    """Why the compiled kernel is left out: where it disagrees with the loss; empty if it does not.
+def prove(config: Config, spec: EnvSpec, threads: int) -> str:
+    """Why the compiled kernel is left out: where it disagrees with the loss; empty if it does not."""
+    section = config.algorithm
+    assert isinstance(section, PpoSection)
+    settings = section.step_settings(0, config.run.timesteps)
+    return prove_twin(layout(config, spec), settings, threads, spec.mask_size)
 
-    Both start from equal weights, away from their fresh draw, and get one minibatch that carries every field.
-    """
-    policy, rng = layout(config, spec), generator("proof")
-    reference = TorchKernel(policy, seed=0)
-    arrays = {
-        name: array + rng.normal(0.0, 0.1, array.shape).astype(np.float32)
-        for name, array in reference.parameters().items()
-    }
+
+@cache
+def prove_twin(policy: PolicySpec, settings: StepSettings, threads: int, mask_size: int) -> str:
+    """Both start from equal weights and get minibatches that carry every field: with the run's settings, and
+    with every term of the loss at full weight."""
+    rng, num_flat = generator("proof"), Encoder(policy.leaves, normalize=False).num_flat
+    reference = TorchKernel(policy, seed=None)
+    arrays = {name: _draw(name, array, policy, rng) for name, array in reference.parameters().items()}
     reference.load_parameters(arrays)
-    num_flat = Encoder(policy.leaves, normalize=False).num_flat
-    twin = CompiledKernel(policy, num_flat, arrays, config.compute.threads)
-    samples = _make_samples(policy, num_flat, spec.mask_size, reference, rng)
-    settings = own_section(config).step_settings(0, config.run.timesteps)
-    expected = reference.differentiate(samples, settings)
-    return find_disagreement(twin.differentiate(samples, settings), expected)
+    twin = CompiledKernel(policy, num_flat, arrays, threads)
+    for case in _CASES:
+        samples = _make_samples(case, policy, num_flat, mask_size, reference, rng)
+        for numbers in (settings, settings._replace(ent_coef=1.0, vf_coef=1.0)):
+            expected = reference.differentiate(samples, numbers)
+            if cause := find_disagreement(twin.differentiate(samples, numbers), expected):
+                return cause
+    return ""
+
+
+class _Case(NamedTuple):
+    """A minibatch: how far ratios and targets go."""
+
+    log_ratio: float  # at most
+    advantage: float  # deviation
+    tails: float  # how far some advantages and targets go, in deviations
+
+
+_CASES = (_Case(1.1, 3.0, 1.0), _Case(5.0, 3.0, 30.0), _Case(1.1, 1e-6, 1.0))
+
+
+def _draw(name: str, array: Array, policy: PolicySpec, rng: np.random.Generator) -> Array:
+    """Weights that keep the size of what goes through them."""
+    middle = policy.log_std_init if name == "log_std" else 0.0
+    scale = 1.0 / np.sqrt(array.shape[1]) if array.ndim == 2 else 0.1
+    return rng.normal(middle, scale, array.shape).astype(np.float32)
 
 
 def _make_samples(
-    policy: PolicySpec, num_flat: int, mask_size: int, reference: Kernel, rng: np.random.Generator
+    case: _Case,
+    policy: PolicySpec,
+    num_flat: int,
+    mask_size: int,
+    reference: TorchKernel,
+    rng: np.random.Generator,
 ) -> Samples:
-    """Rows with ratios from 0.3 to 3, masks, zero weights, and every other field random."""
+    """Rows with masks, zero weights, and every other field random."""
 
     def normal(scale: float) -> Array:
-        return rng.normal(0.0, scale, _ROWS).astype(np.float32)
+        drawn = rng.standard_normal(_ROWS)
+        drawn[:_TAILS] = case.tails * np.sign(drawn[:_TAILS])
+        return (scale * drawn).astype(np.float32)
 
     inputs = Encoded(rng.standard_normal((_ROWS, num_flat), np.float32), ())
     mask = None
@@ -78,16 +112,20 @@ def _make_samples(
         mask = rng.random((_ROWS, mask_size)) < 0.6
         mask[:, np.cumsum((0, *policy.action.nvec[:-1]))] = True  # something is legal in every part
     action = draw_random(policy.action, mask, rng, _ROWS)
+    if policy.action.kind == "box":  # as the policy draws them: far from its mean float32 says little
+        action = reference.sample(inputs, rng.standard_normal(action.shape, np.float32))
     log_prob, _ = reference.evaluate(inputs, action, mask)
-    ratio = np.exp(rng.uniform(np.log(0.3), np.log(3.0), _ROWS)).astype(np.float32)
+    weight = (rng.random(_ROWS) < 0.9).astype(np.float32)
+    importance = rng.uniform(0.2, 1.0, _ROWS).astype(np.float32)
+    weight[:_TAILS] = importance[:_TAILS] = 1.0
     return Samples(
         inputs=inputs,
         mask=mask,
         action=action,
-        log_prob=log_prob - np.log(ratio),
-        advantage=normal(3.0),
+        log_prob=log_prob - rng.uniform(-case.log_ratio, case.log_ratio, _ROWS).astype(np.float32),
+        advantage=normal(case.advantage),
         returns=normal(1.0),
         value=normal(1.0),
-        weight=(rng.random(_ROWS) < 0.9).astype(np.float32),
-        importance=rng.uniform(0.2, 1.0, _ROWS).astype(np.float32),
+        weight=weight,
+        importance=importance,
     )

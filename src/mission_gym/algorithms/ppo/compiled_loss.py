@@ -13,7 +13,6 @@ from mission_gym.compiled import kernel
 from mission_gym.data import Array
 from mission_gym.learner.loops import Real
 
-ADVANTAGE_FLOOR = 1e-5  # as in `loss`
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from mission_gym.algorithms.ppo.compiled_loss import ADVANTAGE_FLOOR, clip_surrogate, fit_values
+from mission_gym.algorithms.ppo.compiled_loss import clip_surrogate, fit_values
 from mission_gym.algorithms.ppo.heads import (
     BINARY,
     CATEGORIES,
@@ -34,7 +34,7 @@ from mission_gym.algorithms.ppo.kernel import (
 )
 from mission_gym.algorithms.ppo.network import Batch, Scratch, Shape
 from mission_gym.algorithms.ppo.passes import backward, forward
-from mission_gym.algorithms.ppo.section import StepSettings
+from mission_gym.algorithms.ppo.section import ADVANTAGE_FLOOR, StepSettings
 from mission_gym.compiled import atomic_add, atomic_read, kernel, matrix_entry, matrix_kernel, yield_core
 from mission_gym.data import Array
 from mission_gym.learner.loops import step_adam

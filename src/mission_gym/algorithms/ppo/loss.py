@@ -12,9 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mission_gym.algorithms.ppo.section import StepSettings
-
-ADVANTAGE_FLOOR = 1e-5  # under the deviation: equal advantages carry no signal to amplify
+from mission_gym.algorithms.ppo.section import ADVANTAGE_FLOOR, StepSettings
 
 
 class Minibatch(NamedTuple):

@@ -13,6 +13,22 @@ from mission_gym.config.sizes import nearest_divisors, pick_batch_size
 from mission_gym.config.types import NONE, FromOneOrAuto, Number, Whole
 from mission_gym.learner.schedule import schedule_of
 
+ADVANTAGE_FLOOR = 1e-5  # under the deviation of advantages: equal ones carry no signal to amplify
+
+
+class StepSettings(NamedTuple):
+    """The values that a gradient step needs, by the names of their fields; schedules are evaluated.
+
+    Compiled code takes it as it is. The loss gets tensors without axes, which a captured step reads anew.
+    """
+
+    learning_rate: float
+    clip_range: float
+    ent_coef: float
+    vf_coef: float
+    max_grad_norm: float
+    normalize_advantage: bool
+
 
 class PpoSection(AlgorithmSection):
     """The hyperparameters of PPO."""
@@ -53,6 +69,12 @@ class PpoSection(AlgorithmSection):
         "gamma": "values were learned under another discount and move first",
     }
 
+    def step_settings(self, step: int, total_steps: int) -> StepSettings:
+        """The values of a gradient step at a step of the run."""
+        falling = {name: schedule_of(self, name, total_steps).at(step) for name in self.FALLING}
+        given = {name: getattr(self, name) for name in StepSettings._fields}
+        return StepSettings(**given | falling)
+
     @classmethod
     def fit(cls, resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
         """Minibatches divide the rollout."""
@@ -72,30 +94,10 @@ class PpoSection(AlgorithmSection):
         return resolved.with_values({path: fitting}, f"{source}, adapted")
 
 
-class StepSettings(NamedTuple):
-    """The values that a gradient step needs, by the names of their fields; schedules are evaluated.
-
-    Compiled code takes it as it is. The loss gets tensors without axes, which a captured step reads anew.
-    """
-
-    learning_rate: float
-    clip_range: float
-    ent_coef: float
-    vf_coef: float
-    max_grad_norm: float
-    normalize_advantage: bool
-
-
 class SettledPpo(PpoSection, SettledAlgorithm):
     """The same, settled."""
 
     batch_size: Whole
-
-    def step_settings(self, step: int, total_steps: int) -> StepSettings:
-        """The values of a gradient step at a step of the run."""
-        falling = {name: schedule_of(self, name, total_steps).at(step) for name in self.FALLING}
-        given = {name: getattr(self, name) for name in StepSettings._fields}
-        return StepSettings(**given | falling)
 
 
 PpoSection.SETTLED = SettledPpo

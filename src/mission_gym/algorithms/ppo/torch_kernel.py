@@ -49,7 +49,7 @@ class TorchKernel:
     def __init__(
         self,
         spec: PolicySpec,
-        seed: int,
+        seed: int | None,
         device: str = "cpu",
         *,
         precision: str = "float32",
@@ -100,6 +100,13 @@ class TorchKernel:
                         None if illegal is None else illegal[acted],
                     )
             return log_probs.cpu().numpy(), values.cpu().numpy()
+
+    def sample(self, inputs: Encoded, noise: Array) -> Array:
+        """Continuous actions [N, K] as the policy draws them from noise [N, K]."""
+        self._load_inputs(inputs)
+        with torch.inference_mode():
+            mean = self.model((self._inputs[0], ()), torch.float32)[0].cpu().numpy()
+        return np.asarray(mean + np.exp(self.parameters()["log_std"]) * noise, np.float32)
 
     def load_samples(self, samples: Samples) -> None:
         if samples.inputs is not self._loaded:
