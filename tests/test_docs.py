@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from metric_table import find_metric
 from mission_gym.algorithms import ALGORITHMS, load_algorithm
 from mission_gym.cli.main import COMMANDS, main
 from mission_gym.report.formats import show_value
 from mission_gym.run.config import schema
-from mission_gym.store.metrics import Metric, find_metric, read_metrics
+from mission_gym.store.metrics import Metric, read_metrics
 from test_architecture import LEVELS, SOURCE
 
 ROOT = Path(__file__).parent.parent

@@ -5,8 +5,6 @@ That table, with `metrics` of each algorithm, is the one place for these texts; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -31,8 +29,3 @@ def read_metrics() -> tuple[Metric, ...]:
     """The whole table."""
     rows = yaml.safe_load(Path(__file__).with_name("metrics.yaml").read_text("utf-8"))
     return tuple(Metric(name, **row) for name, row in rows.items())
-
-
-def find_metric(name: str, own: Iterable[Metric] = ()) -> Metric | None:
-    """The metric that a name belongs to, None if it is not in the table; `own`: an algorithm's."""
-    return next((metric for metric in (*read_metrics(), *own) if fnmatchcase(name, metric.name)), None)
