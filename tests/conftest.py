@@ -11,7 +11,7 @@ from pathlib import Path
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 _CACHE = tempfile.TemporaryDirectory(prefix="mission-gym-tests-")
-os.environ["XDG_CACHE_HOME"] = _CACHE.name
+os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = _CACHE.name
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, (os.environ.get("PYTHONPATH"), str(Path(__file__).parent)))
 )

@@ -26,6 +26,17 @@ class UsageError(MissionGymError):
     exit_code = 2
 
 
+class TrustError(UsageError):
+    """A run or a config file names code that the user has not allowed; `line` is what to remember."""
+
+    def __init__(self, what: str, line: str) -> None:
+        super().__init__(what, line)
+        self.what, self.line = what, line
+
+    def __str__(self) -> str:
+        return f"{self.what}; nothing was run; look at it, and allow it with --trust (in Python trust=True)"
+
+
 class ConfigError(UsageError):
     """One or more values of the config are wrong; `problems` lists them all."""
 

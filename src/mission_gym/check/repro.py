@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from mission_gym.env.factory import EnvRequest, make_factory
-from mission_gym.errors import RunStateError, WorkerDied, WorkerError
+from mission_gym.errors import EnvContractError, RunStateError, UsageError, WorkerDied, WorkerError
 from mission_gym.procs import BoundedLog, Child, Link, dump_object
 from mission_gym.store.files import read_json, write_json
+from mission_gym.store.lineage import read_lineage
 from mission_gym.store.rundir import RunDir
+from mission_gym.store.trusted import permit
 
 _REPLAY_S = 120.0  # without progress
 
@@ -42,8 +44,11 @@ class ReplayResult:
 
 
 def replay_bundle(path: Path) -> ReplayResult:
-    """Play a bundle's actions from its seed."""
+    """Play a bundle's actions from its seed; TrustError if it names code that the user has not allowed."""
     bundle = _read_bundle(path)
+    run = RunDir(path.resolve().parent)
+    folder = read_lineage(run).folder if run.lineage_json.exists() else ""
+    bundle["calls"] = permit((bundle["env_id"], *bundle["wrap"]), run=run.path, folder=folder)
     where = f"{bundle['env_id']}, seed {bundle['seed']}"
     if bundle["actions"] is None:
         text = f"{where}: the episode was too long to keep its actions; it can't be replayed"
@@ -56,6 +61,8 @@ def replay_bundle(path: Path) -> ReplayResult:
             for kind, content in replies:
                 if kind == "step":
                     step = content
+                elif kind == "refused":
+                    raise content
                 elif kind == "failed":
                     return ReplayResult(True, f"{back} {_place(step)}: {content}")
                 else:
@@ -73,7 +80,7 @@ def replay_bundle(path: Path) -> ReplayResult:
 def serve_replay(link: Link, setup: bytes) -> None:
     """ReplayResult in the child: every step is announced before it is made."""
     bundle = pickle.loads(setup)
-    request = EnvRequest(bundle["env_id"], bundle["env_kwargs"], tuple(bundle["wrap"]))
+    request = EnvRequest(bundle["env_id"], bundle["env_kwargs"], tuple(bundle["wrap"]), bundle["calls"])
     try:
         env = make_factory(request)()
         env.reset(seed=bundle["seed"])
@@ -82,7 +89,10 @@ def serve_replay(link: Link, setup: bytes) -> None:
             link.send(("step", step))
             env.step(action if discrete else np.asarray(action, env.action_space.dtype))
     except Exception as error:  # noqa: BLE001  border: worker main
-        link.send(("failed", f"{type(error).__name__}: {error}"))
+        if isinstance(error, UsageError) and not isinstance(error, EnvContractError):
+            link.send(("refused", error))
+        else:
+            link.send(("failed", f"{type(error).__name__}: {error}"))
     else:
         link.send(("done", None))
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from mission_gym.cli.flags import AsJson, EnvFlags, PlayedRunFlags, Switch, parse, said
+from mission_gym.cli.flags import AsJson, EnvFlags, PlayedRunFlags, Switch, Trust, parse, said
 from mission_gym.cli.output import messages_to_stderr, note, show
 from mission_gym.report.formats import show_count
 from mission_gym.report.tables import view_findings, view_results
@@ -86,6 +86,7 @@ class ReproFlags:
         Path, tyro.conf.arg(metavar="FILE", help="A repro bundle that a failed run left; it is replayed.")
     ]
     json: AsJson = False
+    trust: Trust = False
 
 
 def _replay(args: Sequence[str]) -> int:
@@ -109,8 +110,10 @@ def check(args: Sequence[str]) -> int:
     from mission_gym.check.environment import check_environment
     from mission_gym.check.findings import has_errors
     from mission_gym.env.factory import EnvRequest
+    from mission_gym.store.trusted import permit
 
     with messages_to_stderr():
-        findings = check_environment(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap))
+        calls = permit((env.env_id, *env.wrap), typed=(env.env_id, *env.wrap))
+        findings = check_environment(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap, calls))
     show([asdict(finding) for finding in findings], as_json=flags.json, view=view_findings)
     return 2 if has_errors(findings) else 0

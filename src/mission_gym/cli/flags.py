@@ -33,6 +33,7 @@ def said(text: str, metavar: str | None = None) -> Any:
 
 
 AsJson = Annotated[Switch, said("Print one JSON document.")]
+Trust = Annotated[Switch, said("Run code that the run or the file names, and that was not allowed before.")]
 RunsDir = Annotated[Path, tyro.conf.arg(help="Folder that holds the runs.", metavar="DIR")]
 
 
@@ -65,6 +66,7 @@ class PlayedRunFlags(FolderFlags):
         tyro.conf.arg(metavar="RUN[@STEP]", help="The run; without a step its best checkpoint."),
     ]
     stochastic: Annotated[Switch, said("Sample actions instead of the likeliest one.")] = False
+    trust: Trust = False  # `main` looks for it
 
 
 @dataclass(kw_only=True)
@@ -82,6 +84,7 @@ class LayerFlags:
         tyro.conf.UseAppendAction[tuple[str, ...]],
         tyro.conf.arg(metavar="section.field=value", help="One value by its full name."),
     ] = ()
+    trust: Trust = False
 
 
 @dataclass(kw_only=True)

@@ -10,10 +10,12 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from mission_gym import __version__
-from mission_gym.errors import MissionGymError, nearest
+from mission_gym.errors import MissionGymError, TrustError, nearest
+from mission_gym.store.trusted import with_leave
 
 
 class _Command(NamedTuple):
@@ -63,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = COMMANDS[name]
     module = importlib.import_module(f"mission_gym.cli.{command.module}")
     try:
-        code: int | None = getattr(module, command.function or name)(args[1:])
+        function = getattr(module, command.function or name)
+        code: int | None = with_leave(lambda: function(args[1:]), partial(_ask, trusting="--trust" in args))
     except SystemExit as stop:  # tyro's: help was printed, or a flag lacks its value
         return stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt:
@@ -71,6 +74,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MissionGymError as error:
         return _say(str(error), error.exit_code)
     return code or 0
+
+
+def _ask(error: TrustError, *, trusting: bool) -> bool:
+    """Whether the user lets code run that a run or a config file names."""
+    if trusting or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return trusting
+    question = f"mission-gym: {error.what}. Run it, now and from now on? [y/N] "
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _say(message: str, code: int) -> int:

@@ -15,6 +15,7 @@ from mission_gym.cli.flags import (
     LayerFlags,
     RunName,
     Switch,
+    Trust,
     given_layers,
     given_values,
     parse,
@@ -55,6 +56,7 @@ class ResumeFlags(FolderFlags):
 
     run: Annotated[RunName, tyro.conf.arg(help="The run to go on with.")]
     timesteps: Annotated[str | None, said("A new total, which extends a finished run.", "N")] = None
+    trust: Trust = False
 
 
 @dataclass(kw_only=True)

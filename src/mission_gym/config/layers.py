@@ -46,6 +46,11 @@ class Resolved:
         """Tell whether the user gave this value (flag, --set or --config)."""
         return self.sources[path].startswith(_EXPLICIT)
 
+    def typed(self, path: str) -> bool:
+        """Tell whether the user gave this value here and now (flag or --set), not through a file."""
+        source = self.sources[path]
+        return source.startswith(("flag ", "--set ")) and _VIA not in source
+
     def entries(self) -> _Layer:
         """Return every value with its source, as one layer."""
         return {path: Stored(self.config.value(path), source) for path, source in self.sources.items()}

@@ -8,9 +8,7 @@ environments that are vectorised themselves one that takes their number. The cur
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +19,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
 from mission_gym.errors import EnvContractError, MissionGymError, UsageError, nearest
+from mission_gym.names import judge, make_importable
 
 Env = gym.Env[Any, Any]
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
@@ -38,6 +37,7 @@ class EnvRequest:
     env_id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
     wrap: tuple[str, ...] = ()  # `module:callable`, innermost first
+    calls: tuple[str, ...] | None = None  # that may be more than classes (`store/trusted.py`); None: all
 
 
 def make_factory(request: EnvRequest | Factory, render_mode: str | None = None) -> Factory:
@@ -76,7 +76,7 @@ def find_snapshot_kwargs(request: EnvRequest) -> dict[str, Any]:
     """
     if not names_trusted(request):  # asking the class would import the user's module here
         return {}
-    target: Any = _find(request.env_id)
+    target: Any = _find(request.env_id, request.calls)
     if target in gym.registry:
         entry = gym.registry[target].entry_point
         target = load_env_creator(entry) if isinstance(entry, str) else entry
@@ -99,13 +99,13 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
         kwargs["render_mode"] = render_mode
     if request.env_id.startswith(_ENVPOOL):
         raise UsageError(f"{request.env_id!r} is vectorised itself; use --vector batched [--vector]")
-    target = _find(request.env_id)
+    target = _find(request.env_id, request.calls)
     if callable(target):
         env = _call(target, request.env_id, kwargs)
     else:
         env = _check_env(_guard(request.env_id, partial(gym.make, target, **kwargs)), request.env_id)
     for name in request.wrap:
-        wrapper = _find(name)
+        wrapper = _find(name, request.calls)
         if not callable(wrapper):
             raise UsageError(f"wrapper {name!r} is not a callable; give module:callable [--wrap]")
         env = _check_env(_guard(name, partial(wrapper, env)), name)
@@ -121,7 +121,7 @@ def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
             request.env_id, partial(FromEnvPool, envpool, task_id, num_envs, request.kwargs)
         )
         return pool
-    target = _find(request.env_id)
+    target = _find(request.env_id, request.calls)
     if callable(target):
         build = partial(target, num_envs=num_envs, **request.kwargs)
     else:
@@ -156,14 +156,17 @@ def _check_env(made: Any, name: str) -> Env:
     raise EnvContractError(f"{name!r} gave a {type(made).__name__}, no gymnasium.Env{hint}")
 
 
-def _find(name: str) -> Callable[..., Any] | str:
-    """Return the callable a name means, or the id to give to Gymnasium."""
+def _find(name: str, calls: tuple[str, ...] | None) -> Callable[..., Any] | str:
+    """Return the callable a name means, or the id to give to Gymnasium; TrustError for a function that nobody
+    allowed."""
     module_name, colon, attribute = name.partition(":")
     if not colon:
         return name
     module = _import(module_name, name)
     target = getattr(module, attribute, None)
     if callable(target):
+        if calls is not None:
+            judge(name, target, (gym.Env, gym.vector.VectorEnv), calls)
         found: Callable[..., Any] = target
         return found
     if attribute in gym.registry:
@@ -176,9 +179,7 @@ def _find(name: str) -> Callable[..., Any] | str:
 
 
 def _import(module_name: str, name: str) -> ModuleType:
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    folder = make_importable()
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:

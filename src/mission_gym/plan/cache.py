@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from mission_gym.errors import DiskError, RunStateError
-from mission_gym.store.files import disk_errors, plain, read_json, write_json
+from mission_gym.store.files import disk_errors, plain, read_json, user_folder, write_json
 
 MISS = 0.15  # of the prediction: a plan that was further off is measured again
 
 
 def find_cache() -> Path:
-    """The folder of the plans: below XDG_CACHE_HOME, or where the system keeps caches."""
-    if given := os.environ.get("XDG_CACHE_HOME"):
-        return Path(given) / "mission-gym" / "plans"
-    if sys.platform == "win32" and (given := os.environ.get("LOCALAPPDATA")):
-        return Path(given) / "mission-gym" / "plans"
-    folder = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-    return folder / "mission-gym" / "plans"
+    """The folder of the plans."""
+    return user_folder("cache") / "plans"
 
 
 def make_key(content: dict[str, Any]) -> str:

@@ -107,7 +107,7 @@ class OwnTrunk(nn.Module):
         self.leaves = spec.leaves
         self.slices = slices
         try:
-            self.net = _load_network(cast(str, spec.network))(spec)
+            self.net = load_network(cast(str, spec.network))(spec)
         except ConfigError:
             raise
         except Exception as error:  # border: the user's callable
@@ -134,7 +134,8 @@ class OwnTrunk(nn.Module):
         return features if isinstance(features, tuple) else (features, features)
 
 
-def _load_network(path: str) -> Callable[[PolicySpec], Any]:
+def load_network(path: str) -> Callable[[PolicySpec], Any]:
+    """The user's callable that makes a network; ConfigError if it can't be imported."""
     module_name, _, name = path.partition(":")
     try:
         made = getattr(importlib.import_module(module_name), name)

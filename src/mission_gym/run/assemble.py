@@ -15,13 +15,14 @@ from threadpoolctl import ThreadpoolController
 
 from mission_gym.algorithms import load_algorithm
 from mission_gym.backends import load_backend
-from mission_gym.backends.record import Collected, CollectRequest
+from mission_gym.backends.record import Backend, Collected, CollectRequest
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import RunFacts, find_unused, finish
 from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec, Weights
 from mission_gym.errors import ConfigError
 from mission_gym.learner.contract import Algorithm, Learner
+from mission_gym.plan.memory import check_memory
 from mission_gym.plan.overlap import choose_overlap
 from mission_gym.plan.ways import (
     Way,
@@ -102,7 +103,7 @@ def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
         "compute.acting_rows": choose_acting_rows(config.num_envs, count_groups(config, backend)),
     }
     resolved = _fill(resolved, chosen)
-    way = ways[0] if len(ways) == 1 else _measure_ways(resolved, ways, spec, algorithm)
+    way = ways[0] if len(ways) == 1 else _measure_ways(resolved, ways, spec, backend, algorithm)
     resolved = _fill(resolved, _way_values(way))
     if resolved.config.compute.overlap == "auto":
         without = resolved.with_values({"compute.overlap": "off"}, "plan")
@@ -121,13 +122,19 @@ def _way_values(way: Way) -> dict[str, Any]:
     return {f"compute.{name}": value for name, value in way._asdict().items()}
 
 
-def _measure_ways(resolved: Resolved, ways: list[Way], spec: EnvSpec, algorithm: Algorithm) -> Way:
-    """The fastest of several ways to learn."""
+def _measure_ways(
+    resolved: Resolved, ways: list[Way], spec: EnvSpec, backend: Backend, algorithm: Algorithm
+) -> Way:
+    """The fastest of several ways to learn; ConfigError, before one is made, if memory lacks."""
+
+    def choose(way: Way) -> Settled:
+        return _fill(_fill(resolved, _way_values(way)), {"compute.overlap": "off"}).settled
 
     def measure(way: Way) -> float:
-        config = _fill(_fill(resolved, _way_values(way)), {"compute.overlap": "off"}).settled
+        config = choose(way)
         return algorithm.measure_update_s(make_learner(config, spec), config, spec)
 
+    check_memory(choose(ways[0]), backend, spec, algorithm)
     return choose_way(measure_ways(ways, resolved.config, spec, measure))
 
 

@@ -21,13 +21,13 @@ from mission_gym.learner.contract import Learner
 from mission_gym.plan.wishes import size_paths
 from mission_gym.run.assemble import algorithm_of, settle
 from mission_gym.run.config import read_config, resolve
-from mission_gym.run.environment import EnvSource, open_environment
+from mission_gym.run.environment import EnvSource, open_environment, permit_names
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.snapshot import learned_steps, learner_arrays
 from mission_gym.run.start import begin, read_files
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
-from mission_gym.store.lineage import Lineage, pin
+from mission_gym.store.lineage import Lineage, pin, read_lineage
 from mission_gym.store.resolve import RunRef, checkpoint_for
 
 _ENV_PATHS = ("env.env_id", "env.env_kwargs", "env.wrap")
@@ -77,7 +77,12 @@ def branch_run(
             " give a larger total [--timesteps]"
         )
     resolved, notes = finish(wanted, step)
-    environment = open_environment(resolved.config, _choose_kwargs(ref, parent, resolved), source)
+    given = {f"{section}.{name}" for name in flags for section in ("env", "policy")}
+    given |= {text.partition("=")[0].strip() for text in sets}
+    folder = read_lineage(ref.run).folder
+    calls = permit_names(resolved.config, given.__contains__, run=ref.run.path, folder=folder)
+    kwargs = _choose_kwargs(ref, parent, resolved)
+    environment = open_environment(resolved.config, kwargs, source, calls=calls)
     resolved, more = settle(resolved, environment.spec)
     notes += more
     parentage = Lineage("", "", ref.run.name, str(ref.run.path), info.step)

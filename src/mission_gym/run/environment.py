@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from gymnasium.wrappers import TimeLimit
+from torch import nn
 
 from mission_gym.backends import load_backend, load_default, load_rivals
 from mission_gym.backends.record import Backend, Source
 from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import EnvRequest, Factory, make_factory, names_trusted
+from mission_gym.names import judge
+from mission_gym.policy.torch_form import load_network
 from mission_gym.procs import BoundedLog, usable_cores
+from mission_gym.store.trusted import permit
 from mission_gym.streams import episode_seed
 from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.crew import Limits
@@ -68,12 +73,37 @@ def _limit_steps(factory: Factory) -> Any:
     return TimeLimit(factory(), EVALUATION_STEPS)
 
 
+_NAMES = ("env.env_id", "env.wrap", "policy.network")  # values that name code
+
+
+def permit_names(
+    config: Config, typed: Callable[[str], bool], *, run: Path | None = None, folder: str = ""
+) -> tuple[str, ...]:
+    """Judge the code that a config names, before any of it is imported (`store/trusted.py`). typed: by path,
+    whether the user named it here and now."""
+    named: dict[str, tuple[str, ...]] = {}
+    for path in _NAMES:
+        value = config.value(path) or ()
+        named[path] = (value,) if isinstance(value, str) else value
+    mine = {name for path, names in named.items() if typed(path) for name in names}
+    calls = permit([name for names in named.values() for name in names], typed=mine, run=run, folder=folder)
+    network = config.policy.network
+    if network and network not in calls:
+        judge(network, load_network(network), (nn.Module,), calls)
+    return calls
+
+
 def open_environment(
-    config: Config, kwargs: dict[str, Any], source: EnvSource = None, *, look_s: float = 0.0
+    config: Config,
+    kwargs: dict[str, Any],
+    source: EnvSource = None,
+    *,
+    look_s: float = 0.0,
+    calls: tuple[str, ...] | None = None,
 ) -> Environment:
     """Build one environment, read its spec and close it. `kwargs` are those of the config, with files
-    replaced by the run's own copies. look_s: for which steps in a worker are timed."""
-    request = EnvRequest(config.env.env_id, kwargs, config.env.wrap)
+    replaced by the run's own copies. look_s: for which steps in a worker are timed. calls: see EnvRequest."""
+    request = EnvRequest(config.env.env_id, kwargs, config.env.wrap, calls)
     backend = load_backend(choose_backend(config))
     rivals = load_rivals() if config.vector.vector == "auto" else ()
     factory = make_factory(request if source is None else lambda: source(**kwargs))

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
@@ -39,7 +38,14 @@ from mission_gym.run.assemble import (
     settle,
 )
 from mission_gym.run.config import read_config
-from mission_gym.run.environment import EVALUATION_STEPS, Environment, EnvSource, open_environment, place
+from mission_gym.run.environment import (
+    EVALUATION_STEPS,
+    Environment,
+    EnvSource,
+    open_environment,
+    permit_names,
+    place,
+)
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.snapshot import learned_steps
@@ -57,7 +63,10 @@ def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) 
     resolved = choose_profile(resolved)
     first, _ = finish(fix_envs(resolved))  # refuses before anything is measured
     look_s = LOOK_S if may_plan(first.config) else 0.0
-    environment = open_environment(first.config, dict(first.config.env.env_kwargs), source, look_s=look_s)
+    calls = permit_names(first.config, first.typed)
+    environment = open_environment(
+        first.config, dict(first.config.env.env_kwargs), source, look_s=look_s, calls=calls
+    )
     workshop = Assembly(environment, algorithm_of(first.config))
 
     def say(message: str) -> None:
@@ -265,17 +274,20 @@ def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) 
             f"run {run.name} was trained on a callable that can't be imported ({config.env.env_id});"
             " pass it as env= in Python"
         )
-    folder = read_lineage(run).folder
-    if folder and folder not in sys.path and Path(folder).is_dir():
-        sys.path.append(folder)  # modules of the user's lie where the run was started
-    return open_environment(config, config.env.env_kwargs | read_files(run), source)
+    # Modules of the user's lie where the run was started.
+    calls = permit_names(config, lambda path: False, run=run.path, folder=read_lineage(run).folder)
+    return open_environment(config, config.env.env_kwargs | read_files(run), source, calls=calls)
 
 
 def read_files(run: RunDir) -> dict[str, str]:
-    """The keywords that name files, each with the run's own copy."""
+    """The keywords that name files, each with the run's own copy; RunStateError for one outside the run."""
     if not (run.path / _FILES).exists():
         return {}
-    return {key: str(run.env / name) for key, name in read_json(run.path / _FILES).items()}
+    files = {key: run.env / name for key, name in read_json(run.path / _FILES).items()}
+    for key, path in files.items():
+        if not path.resolve().is_relative_to(run.path.resolve()):
+            raise RunStateError(f"{run.path / _FILES}: {key} names {path}, which is not in the run; mend it")
+    return {key: str(path) for key, path in files.items()}
 
 
 def check_signature(run: RunDir, environment: Environment) -> None:
@@ -322,6 +334,7 @@ def _own_files(
         return environment
     write_json(run.path / _FILES, names)
     if source is not None:
-        return open_environment(config, environment.request.kwargs | read_files(run), source)
+        kwargs = environment.request.kwargs | read_files(run)
+        return open_environment(config, kwargs, source, calls=environment.request.calls)
     request = replace(environment.request, kwargs=environment.request.kwargs | read_files(run))
     return replace(environment, request=request, factory=make_factory(request))

@@ -11,7 +11,7 @@ from mission_gym.plan.cache import find_cache, read_plan, write_plan
 from mission_gym.plan.tuner import Say, make_plan_key, tune_environment
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
-from mission_gym.run.environment import Environment, open_environment
+from mission_gym.run.environment import Environment, open_environment, permit_names
 
 _TOTALS = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
 
@@ -20,7 +20,8 @@ def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = Fals
     """The document of `tune`: a plan measured with at least this budget, from the cache where it is there."""
     resolved = choose_profile(resolved)
     first, _ = finish(fix_envs(resolved))
-    environment = open_environment(first.config, dict(first.config.env.env_kwargs))
+    calls = permit_names(first.config, first.typed)
+    environment = open_environment(first.config, dict(first.config.env.env_kwargs), calls=calls)
     workshop = Assembly(environment, algorithm_of(first.config))
     key = make_plan_key(resolved, environment.spec)
     entry = read_plan(key)

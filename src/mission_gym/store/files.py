@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -113,3 +113,13 @@ def read_json(path: Path) -> Any:
         raise RunStateError(f"can't read {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise RunStateError(f"{path} is truncated or altered: {error}") from error
+
+
+def user_folder(kind: Literal["cache", "state"]) -> Path:
+    """Our folder of the user's: below XDG_CACHE_HOME or XDG_STATE_HOME, or where the system has its own."""
+    given = os.environ.get(f"XDG_{kind.upper()}_HOME")
+    if sys.platform == "win32":
+        given = given or os.environ.get("LOCALAPPDATA")
+    own = {"cache": ".cache", "state": ".local/state"}
+    mac = {"cache": "Library/Caches", "state": "Library/Application Support"}
+    return Path(given or Path.home() / (mac if sys.platform == "darwin" else own)[kind]) / "mission-gym"

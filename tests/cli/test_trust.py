@@ -1,0 +1,189 @@
+"""A stranger's run or config is opened with every command, and none of what it names is run unasked."""
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mission_gym.cli.main import main
+from mission_gym.store import trusted
+
+TOUCH = "import pathlib; pathlib.Path({canary!r}).touch()\n"
+ENVS = """
+import gymnasium as gym
+
+def make():
+    return gym.make('CartPole-v1')
+
+class Own(gym.Wrapper):
+    pass
+"""
+SMALL = ("--timesteps", "512", "--n-envs", "2", "--n-steps", "128", "--batch-size", "64", "--eval-freq", "0")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    code = main(["train", "CartPole-v1", "--no-tune", "--no-tensorboard", "--runs-dir", str(folder), *SMALL])
+    assert code == 0
+    return next(folder.iterdir())
+
+
+@pytest.fixture
+def stranger(trained, tmp_path, monkeypatch):
+    """A copy of a run, in a folder that is not its own, and a state folder in which nothing is allowed."""
+    run = tmp_path / "runs" / trained.name
+    shutil.copytree(trained, run)
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(trusted, "_here", set())
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return run
+
+
+def edit(run, **env):
+    """Change the run's config, and set its state back so that it can be resumed."""
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["env"] |= {key: value for key, value in env.items() if key in config["env"]}
+    config["policy"] |= {key: value for key, value in env.items() if key in config["policy"]}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    return run
+
+
+def all_commands(run):
+    bundle = run / "repro-env0-episode0.json"
+    config = yaml.safe_load((run / "config.yaml").read_text())["env"]
+    facts = {"env_id": config["env_id"], "env_kwargs": config["env_kwargs"], "wrap": list(config["wrap"])}
+    bundle.write_text(json.dumps(facts | {"seed": 1, "actions": [0]}))
+    return [
+        ["eval", str(run), "--episodes", "1"],
+        ["resume", str(run), "--timesteps", "1024"],
+        ["branch", str(run), "--timesteps", "1024"],
+        ["record", str(run)],
+        ["train", "--config", str(run / "config.yaml")],
+        ["check", "--repro", str(bundle)],
+    ]
+
+
+def expect_refusals(run, capfd, canary, text, extra=()):
+    for args in all_commands(run):
+        assert main([*args, *extra]) == 2, args
+        assert text in capfd.readouterr().err, args
+        assert not canary.exists(), args
+
+
+def test_commands_of_the_standard_library_are_never_run(stranger, tmp_path, capfd):
+    canary = tmp_path / "canary"
+    edit(stranger, env_id="subprocess:getoutput", env_kwargs={"cmd": f"touch {canary}"})
+    expect_refusals(stranger, capfd, canary, "never run", extra=["--trust"])
+
+
+def test_a_function_under_another_name_is_refused_as_what_it_is(stranger, tmp_path, capfd):
+    """`os.system` is the same function wherever it is imported to."""
+    canary = tmp_path / "canary"
+    Path("tools_of_mine.py").write_text("from os import system\n")
+    edit(stranger, env_id="tools_of_mine:system", env_kwargs={"command": f"touch {canary}"})
+    expect_refusals(stranger, capfd, canary, "never run", extra=["--trust"])
+
+
+def test_code_inside_the_run_is_never_run(stranger, tmp_path, capfd, monkeypatch):
+    canary = tmp_path / "canary"
+    (stranger / "evil_inside.py").write_text(TOUCH.format(canary=str(canary)) + ENVS)
+    lineage = json.loads((stranger / "lineage.json").read_text())
+    (stranger / "lineage.json").write_text(json.dumps(lineage | {"folder": str(stranger)}))
+    edit(stranger, env_id="evil_inside:make")
+    for args in all_commands(stranger):
+        assert main([*args, "--trust"]) == 2, args
+        assert not canary.exists(), args
+    monkeypatch.chdir(stranger)
+    expect_refusals(stranger, capfd, canary, "code inside a run", extra=["--trust"])
+
+
+def test_the_folder_of_a_stranger_needs_leave(stranger, tmp_path, capfd):
+    canary, folder = tmp_path / "canary", tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "evil_elsewhere.py").write_text(TOUCH.format(canary=str(canary)) + ENVS)
+    lineage = json.loads((stranger / "lineage.json").read_text())
+    (stranger / "lineage.json").write_text(json.dumps(lineage | {"folder": str(folder)}))
+    edit(stranger, env_id="evil_elsewhere:make")
+    for args in all_commands(stranger):
+        assert main(args) == 2, args
+        assert not canary.exists(), args
+    assert main(["eval", str(stranger), "--episodes", "1", "--trust"]) == 0
+    assert canary.exists()
+    assert main(["eval", str(stranger), "--episodes", "1"]) == 0  # it was remembered
+
+
+@pytest.mark.parametrize("field", ["wrap", "network"])
+def test_functions_of_wrappers_and_networks_need_leave(stranger, capfd, field):
+    Path("own_parts.py").write_text(
+        "import gymnasium as gym\nfrom torch import nn\n\n\ndef part(given):\n"
+        "    return nn.Linear(4, 8) if not isinstance(given, gym.Env) else given\n"
+    )
+    edit(stranger, **{field: ["own_parts:part"] if field == "wrap" else "own_parts:part"})
+    assert main(["eval", str(stranger), "--episodes", "1"]) == 2
+    assert "own_parts:part in" in capfd.readouterr().err
+    if field == "wrap":
+        assert main(["eval", str(stranger), "--episodes", "1", "--trust"]) == 0
+
+
+def test_ones_own_classes_and_what_was_typed_need_no_ceremony(stranger, capfd):
+    Path("own_envs_typed.py").write_text(ENVS)
+    edit(stranger, wrap=["own_envs_typed:Own"])
+    assert main(["eval", str(stranger), "--episodes", "1"]) == 0  # a class of the current folder
+    edit(stranger, env_id="own_envs_typed:make", wrap=[])
+    assert main(["eval", str(stranger), "--episodes", "1"]) == 2
+    assert main(["check", "own_envs_typed:make"]) in (0, 2)  # typed here
+    assert main(["eval", str(stranger), "--episodes", "1"]) == 0
+
+
+def test_files_that_are_not_in_the_run_are_refused(stranger, capfd):
+    (stranger / "env-files.json").write_text(json.dumps({"max_episode_steps": "../../../etc/passwd"}))
+    assert main(["eval", str(stranger), "--episodes", "1"]) == 2
+    assert "which is not in the run" in capfd.readouterr().err
+    (stranger / "env").mkdir(exist_ok=True)
+    (stranger / "env" / "link").symlink_to("/etc/passwd")
+    (stranger / "env-files.json").write_text(json.dumps({"max_episode_steps": "link"}))
+    assert main(["eval", str(stranger), "--episodes", "1"]) == 2
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"\n", 2)])
+def test_a_terminal_is_asked(stranger, answer, code):
+    Path("own_envs_asked.py").write_text(ENVS)
+    edit(stranger, env_id="own_envs_asked:make")
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "mission_gym", "eval", str(stranger), "--episodes", "1"]
+    process = subprocess.Popen(command, stdin=slave, stdout=subprocess.PIPE, stderr=slave)
+    os.close(slave)
+    said = b""
+    while b"[y/N]" not in said:
+        said += os.read(master, 1024)
+    os.write(master, answer)
+    while True:  # the end of the terminal is an error on Linux
+        try:
+            said += os.read(master, 1024)
+        except OSError:
+            break
+    assert process.communicate()[0] is not None
+    assert process.returncode == code, said
+    os.close(master)
+
+
+def test_reading_commands_run_nothing(stranger, tmp_path, capfd):
+    canary = tmp_path / "canary"
+    edit(stranger, env_id="subprocess:getoutput", env_kwargs={"cmd": f"touch {canary}"})
+    for args in (
+        ["runs", "show", str(stranger)],
+        ["config", str(stranger)],
+        ["runs", "lineage", str(stranger)],
+    ):
+        assert main(args) == 0
+    assert not canary.exists()
