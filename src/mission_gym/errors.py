@@ -81,6 +81,15 @@ class NotFiniteError(MissionGymError):
     """NaN or infinity in an observation, a reward, a loss or a gradient; weights are unharmed."""
 
 
+def describe(error: BaseException) -> str:
+    """`ValueError: text` of an exception that anyone may have written: its text may raise in turn."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:  # noqa: BLE001  border: the user's exception classes
+        return f"{name} (its text can't be read)"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` for the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

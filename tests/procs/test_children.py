@@ -1,4 +1,4 @@
-"""Child processes with either kind of pipes, and the guard that ends them when nobody else can."""
+"""Child processes with either kind of pipes, and the keepers that end them when nobody else can."""
 
 from __future__ import annotations
 
@@ -79,8 +79,9 @@ def test_many_children_are_waited_for_at_once(kind: str) -> None:
     waiting = set(children)
     while waiting:
         for child in wait_for_replies(waiting, LONG_S):
-            assert child.take() == [("ready", children.index(child))]
-            waiting.discard(child)
+            for reply in child.take():
+                assert reply == ("ready", children.index(child))
+                waiting.discard(child)
     for child in children:
         child.end()
 
@@ -126,7 +127,7 @@ HUNG = """
 import sys
 sys.path.insert(0, {folder!r})
 from test_children import start, ask
-children = [start(name) for name in {names!r}]
+children = [start(name, setup) for name, setup in {setups!r}.items()]
 print(*(pid for child in children for pid in ask(child)[0]), flush=True)
 sys.stdin.read()
 """
@@ -138,44 +139,94 @@ def hold_interpreter(link: Any, setup: Any) -> None:
     ctypes.PyDLL(None).sleep(600)
 
 
-def stop_all(link: Any, setup: Any) -> None:
-    """A stopped process, with a stopped child of its own in another session."""
-    code = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
-    grandchild = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    link.send([os.getpid(), grandchild.pid])
+def spawn(marker: str) -> None:
+    """A process that nothing ties to this one: an empty environment, a session of its own, no parent."""
+    code = "import os, time; os.fork() and os._exit(0); time.sleep(600)"
+    subprocess.run([sys.executable, "-S", "-c", code, marker], env={}, start_new_session=True, check=True)
+
+
+def spawn_and_stop(link: Any, marker: str) -> None:
+    """A stopped process, with one that it started."""
+    spawn(marker)
+    link.send([os.getpid()])
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def test_children_that_can_not_end_themselves_end_with_a_killed_parent() -> None:
-    script = HUNG.format(folder=str(Path(__file__).parent), names=["hold_interpreter", "stop_all"])
+def spawn_and_obey(link: Any, marker: str) -> None:
+    spawn(marker)
+    link.send([os.getpid()])
+    link.recv()
+
+
+def with_marker(marker: str) -> list[psutil.Process]:
+    """Processes that have it as an argument of their own."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if marker in (process.info["cmdline"] or ()) and process.info["status"] != "zombie":
+            found.append(process)
+    return found
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    name = f"marker-{os.getpid()}-{time.monotonic_ns()}"
+    yield name
+    for process in with_marker(name):
+        process.kill()
+
+
+def wait_until_gone(marker: str) -> None:
+    assert not psutil.wait_procs(with_marker(marker), timeout=LONG_S)[1]
+    assert not with_marker(marker)
+
+
+def test_children_that_can_not_end_themselves_end_with_a_killed_parent(marker: str) -> None:
+    setups = {"hold_interpreter": None, "spawn_and_stop": marker}
+    script = HUNG.format(folder=str(Path(__file__).parent), setups=setups)
     parent = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert parent.stdout is not None
     pids = [int(word) for word in parent.stdout.readline().split()]
-    assert len(pids) == 3
+    assert len(pids) == 2
     everything = [*psutil.Process(parent.pid).children(recursive=True)]
-    assert len(everything) >= 4  # the guard too
+    assert len(everything) == 5  # a keeper each, and what was started
     parent.kill()
     parent.communicate()
     gone, alive = psutil.wait_procs(everything, timeout=LONG_S)
     assert not alive
     assert {process.pid for process in gone} >= set(pids)
+    wait_until_gone(marker)
 
 
-def test_a_guard_that_was_killed_is_replaced() -> None:
-    before = set(psutil.Process().children())
-    first = start("echo")
-    guards = [p for p in set(psutil.Process().children()) - before if p.pid != first.pid]
-    assert len(guards) == 1
-    guards[0].kill()
-    psutil.wait_procs(guards, timeout=LONG_S)
-    second = start("echo")
-    assert len(set(psutil.Process().children()) - before) == 3
-    first.end()
-    second.end()
-    second.end()
-    assert set(psutil.Process().children()) == before
+@pytest.mark.parametrize("how", ["end", "kill", "close"])
+def test_nothing_that_a_child_started_outlives_it(how: str, marker: str) -> None:
+    child = start("spawn_and_obey", marker)
+    (pids,) = ask(child)
+    assert pids == [child.pid]
+    assert len(with_marker(marker)) == 1
+    if how == "kill":
+        os.kill(child.pid, signal.SIGKILL)
+        assert child.describe_end() == "was killed by SIGKILL"
+    elif how == "close":
+        child.send("go")
+        assert child.describe_end() == "ended with code 0"
+    else:
+        child.end()
+    wait_until_gone(marker)
+    child.end()
+
+
+def test_a_stopped_child_ends_with_its_keeper(marker: str) -> None:
+    child = start("spawn_and_stop", marker)
+    (pids,) = ask(child)
+    worker = psutil.Process(pids[0])
+    keeper = worker.parent()
+    assert keeper is not None
+    assert keeper.parent() == psutil.Process()
+    keeper.kill()
+    assert not psutil.wait_procs([worker], timeout=LONG_S)[1]
+    child.end()
 
 
 def test_memory_without_memfd_has_no_name_either(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -23,9 +24,10 @@ from mission_gym.rollout import remote as remote_module
 from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
 from mission_gym.rollout.collector import Collector
 from mission_gym.rollout.remote import SERVICE, RemoteCollector
-from mission_gym.rollout.worker import CollectSetup, carve_shared
+from mission_gym.rollout.worker import CollectService, CollectSetup, Order, carve_shared
 from mission_gym.vector.crew import Limits
 from mission_gym.vector.serial import SerialVec
+from mission_gym.vector.worker import serve
 from mission_gym.vector.workers import WorkersVec
 from waits import LONG_S, patience
 
@@ -63,7 +65,14 @@ def policy_spec(spec: EnvSpec) -> PolicySpec:
 
 @contextmanager
 def remote(
-    factory: Any, spec: EnvSpec, num_envs: int, num_steps: int, rows: int, num_workers: int, **limits: Any
+    factory: Any,
+    spec: EnvSpec,
+    num_envs: int,
+    num_steps: int,
+    rows: int,
+    num_workers: int,
+    service: str = SERVICE,
+    **limits: Any,
 ) -> Iterator[RemoteCollector]:
     setup = CollectSetup(partial(NumpyPolicy, policy_spec(spec)), SEED, rows, num_steps)
     with WorkersVec(
@@ -75,7 +84,7 @@ def remote(
         threads=num_workers == 0,
         limits=Limits(**({"timeout_s": LONG_S} | limits)),
         unit=rows,
-        service=SERVICE,
+        service=service,
         extra=setup,
         carve=carve_shared(spec, setup, num_envs),
     ) as vec:
@@ -271,6 +280,36 @@ def test_a_step_that_hangs_at_a_stop_costs_its_segment_alone(
         assert other.reason == "a step took over 1.0 s when the run was stopped"
 
 
+class FaultyService(CollectService):
+    """A worker with a fault of our own in its first segment."""
+
+    def _make(self, order: Order) -> None:
+        once = Path(os.environ["FAULT_ONCE"])
+        if not once.exists():
+            once.touch()
+            raise KeyError("a fault of ours")
+        super()._make(order)
+
+
+def serve_faulty(link: Any, setup: bytes) -> None:
+    serve(link, setup, FaultyService)
+
+
+@pytest.mark.parametrize("num_workers", [1, 0])
+def test_a_fault_of_our_own_costs_what_the_death_of_its_worker_costs(
+    num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAULT_ONCE", str(tmp_path / "x"))
+    spec, service = probe(Hazard, "hazard"), "test_remote:serve_faulty"
+    with remote(Hazard, spec, 2, 40, 1, num_workers, service) as collector:
+        collector.start()
+        block = collector.blocks[0]
+        assert collector.fill(block, 0, lambda: False)
+        assert block.valid[1:].all()
+        assert not block.valid[0].all()
+        assert collector.vec.statistics()["worker_restarts"] == 1
+
+
 def test_too_many_failures_end_the_collection() -> None:
     spec = probe(Hazard, "hazard")
     factories = [Hazard, partial(Hazard, kind="segfault")]
@@ -281,12 +320,11 @@ def test_too_many_failures_end_the_collection() -> None:
 
 
 def test_workers_load_no_torch() -> None:
-    from mission_gym.procs import BoundedLog, Child, wait_for_replies
+    from mission_gym.procs import BoundedLog, Child
 
     child = Child("test_remote:report_modules", None, on_output=BoundedLog(None))
     try:
-        wait_for_replies([child], LONG_S)
-        assert child.take() == [[]]
+        assert child.wait(LONG_S) == [[]]
     finally:
         child.end()
 

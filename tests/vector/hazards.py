@@ -15,6 +15,17 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from mission_gym.vector.worker import Service, serve
+
+
+class MuteError(ValueError):
+    """An exception that can't be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
 
 class Hazard(gym.Env[Any, Any]):
     """Episodes of 20 steps that show (steps, 0). At step `at` of an episode it does what `kind` says; with
@@ -28,9 +39,11 @@ class Hazard(gym.Env[Any, Any]):
         self.leak: list[bytes] = []
         if kind == "constructor":
             raise RuntimeError("no licence for the simulator")
-        if kind == "grandchild":
+        if kind == "mute constructor":
+            raise MuteError
+        if kind == "grandchild":  # nothing ties it to this process
             code = "import time; time.sleep(600)"
-            child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+            child = subprocess.Popen([sys.executable, "-S", "-c", code], env={}, start_new_session=True)
             Path(note).write_text(str(child.pid))
 
     def due(self) -> bool:
@@ -46,8 +59,10 @@ class Hazard(gym.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.steps = 0
-        if self.kind == "reset":
+        if self.kind in ("reset", "reset, close hangs"):
             raise RuntimeError("the map file is missing")
+        if self.kind == "mute reset":
+            raise MuteError
         return np.zeros(2, np.float32), {}
 
     def step(self, action: Any) -> Any:
@@ -64,6 +79,8 @@ class Hazard(gym.Env[Any, Any]):
         match self.kind:
             case "raise":
                 raise RuntimeError("the simulator fell over")
+            case "mute":
+                raise MuteError
             case "exit":
                 os._exit(7)
             case "segfault":
@@ -96,10 +113,32 @@ class Hazard(gym.Env[Any, Any]):
     def close(self) -> None:
         if self.kind == "close raises":
             raise RuntimeError("the window is gone")
-        if self.kind == "close hangs":
+        if self.kind == "mute close":
+            raise MuteError
+        if self.kind in ("close hangs", "reset, close hangs"):
             hang_here()
+        if self.kind == "close exits":
+            os._exit(7)
 
 
 def hang_here() -> None:
     while True:
         time.sleep(60)
+
+
+class FaultyService(Service):
+    """A worker with a fault of our own: the third step of the first one raises, with `once` in `extra`."""
+
+    num_steps = 0
+
+    def step(self, rows: Any, given: Any = None) -> Any:
+        self.num_steps += 1
+        once = Path(self.setup.extra)
+        if self.setup.first == 0 and self.num_steps == 3 and not once.exists():
+            once.touch()
+            raise KeyError("a fault of ours")
+        return super().step(rows, given)
+
+
+def serve_faulty(link: Any, setup: bytes) -> None:
+    serve(link, setup, FaultyService)

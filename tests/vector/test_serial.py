@@ -1,8 +1,11 @@
 """The reference vector: protocol, auto-reset, seeds, resume."""
 
+from functools import partial
+
 import gymnasium as gym
 import numpy as np
 import pytest
+from hazards import Hazard
 
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
@@ -256,3 +259,10 @@ def test_equal_seeds_equal_traces_of_an_own_loop():
                 obs, _ = env.reset(seed=seed_of(0, episode))
             np.testing.assert_array_equal(batch.obs[0][0], obs)
             assert (batch.reward[0], batch.terminated[0]) == (reward, terminated)
+
+
+def test_a_raise_without_a_text_costs_one_episode(tmp_path):
+    with make(partial(Hazard, kind="mute", once=str(tmp_path / "x")), 2, max_restarts=1) as vec:
+        vec.reset()
+        lost = [vec.step(np.zeros(2, np.int64)).valid.tolist() for _ in range(4)]
+    assert sum(valid.count(False) for valid in lost) == 1

@@ -27,11 +27,14 @@ from mission_gym.errors import (
     EnvFailure,
     UsageError,
     WorkerDied,
+    WorkerError,
     WorkerTimeout,
 )
 from mission_gym.procs import BoundedLog
 from mission_gym.vector import crew as crew_module
+from mission_gym.vector import probing
 from mission_gym.vector.crew import Limits
+from mission_gym.vector.probing import probe_in_worker
 from mission_gym.vector.rows import split_rows
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
@@ -241,6 +244,75 @@ def test_close_that_raises_or_hangs_is_noted_and_ended() -> None:
     errors = vec.statistics()["close_errors"]
     assert any("environment 0: RuntimeError: the window is gone" in error for error in errors)
     assert any(re.search(r"did not close in \d+ s and was killed", error) for error in errors)
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_raise_without_a_text_costs_one_episode(threads: bool, tmp_path: Path) -> None:
+    factories = [Hazard, partial(Hazard, kind="mute", once=str(tmp_path / "x"))]
+    with WorkersVec(factories, SPEC, 2, seed_of, threads=threads, limits=Limits(max_restarts=1)) as vec:
+        assert play(vec, 4)[2].valid.tolist() == [True, False]
+    factories[1] = partial(Hazard, kind="mute")
+    unread = r"MuteError \(its text can't be read\)"
+    with (
+        WorkersVec(factories, SPEC, 2, seed_of, threads=threads, limits=Limits(max_restarts=0)) as vec,
+        pytest.raises(EnvFailure, match=rf"environment 1, .*step\(\) raised {unread}; the action was 1"),
+    ):
+        play(vec, 4)
+
+
+def test_texts_that_can_not_be_read_are_met_everywhere() -> None:
+    unread = r"MuteError \(its text can't be read\)"
+    with (
+        make({1: {"kind": "mute reset"}}, max_restarts=0) as vec,
+        pytest.raises(EnvFailure, match=rf"reset\(\) raised {unread}"),
+    ):
+        vec.reset()
+    with make({1: {"kind": "mute close"}}) as vec:
+        vec.reset()
+    assert vec.statistics()["close_errors"] == ["environment 1: MuteError (its text can't be read)"]
+    with pytest.raises(WorkerError, match=rf"^{unread}$"):
+        make({1: {"kind": "mute constructor"}})
+    factory = make_factory(partial(Hazard, kind="mute constructor"))
+    with pytest.raises(EnvContractError, match=rf"building .* raised {unread}"):
+        probe_in_worker(factory, "hazard")
+
+
+@pytest.mark.parametrize("kind", ["close hangs", "close exits"])
+def test_a_close_that_never_returns_hides_no_spec(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "_CLOSE_S", patience(0.3))
+    spec, step_s = probe_in_worker(partial(Hazard, kind=kind), "hazard", 0.05)
+    assert spec == SPEC
+    assert step_s is not None
+
+
+def test_a_close_that_never_returns_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "_CLOSE_S", patience(0.3))
+    with pytest.raises(EnvContractError, match="the map file is missing"):
+        probe_in_worker(partial(Hazard, kind="reset, close hangs"), "hazard")
+
+
+def test_a_fault_of_our_own_in_a_worker_costs_what_its_death_costs(tmp_path: Path) -> None:
+    log = tmp_path / "envs.log"
+    with WorkersVec(
+        Hazard, SPEC, 4, seed_of, num_workers=2, log=BoundedLog(log),
+        service="hazards:serve_faulty", extra=str(tmp_path / "x"),
+    ) as vec:  # fmt: skip
+        batches = play(vec, 5)
+        assert vec.statistics()["worker_restarts"] == 1
+    assert batches[2].valid.tolist() == [False, False, True, True]
+    assert batches[4].obs[0][:, 0].tolist() == [2, 2, 5, 5]
+    assert "KeyError: 'a fault of ours'" in log.read_text()
+    (tmp_path / "x").unlink()
+    with (
+        WorkersVec(
+            Hazard, SPEC, 4, seed_of, num_workers=2, limits=Limits(max_restarts=0),
+            service="hazards:serve_faulty", extra=str(tmp_path / "x"),
+        ) as vec,
+        pytest.raises(
+            WorkerDied, match=r"(?s)environment 1, .* ended with code 1; .*--max-restarts.*'a fault of ours'"
+        ),
+    ):  # fmt: skip
+        play(vec, 5)
 
 
 def test_a_flood_of_output_goes_to_a_log_with_a_cap(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from mission_gym.check.findings import Finding
 from mission_gym.check.traces import Survey
 from mission_gym.data import EnvSpec, LeafSpec
-from mission_gym.errors import MissionGymError
+from mission_gym.errors import MissionGymError, describe
 
 MAX_STEPS = 2000  # of one recorded episode
 _FEW_STEPS = 10  # below this many nothing is said about what never happened
@@ -31,7 +31,7 @@ class Skipped(Exception):
 def describe_failure(name: str, error: Exception, fix: str) -> Finding:
     """An exception as a finding, with the line of the environment's code that raised it."""
     cause = error.__cause__ or error
-    what = str(error) if isinstance(error, MissionGymError) else f"{type(error).__name__}: {error}"
+    what = str(error) if isinstance(error, MissionGymError) else describe(error)
     frames = traceback.extract_tb(cause.__traceback__)
     by_user = not isinstance(cause, MissionGymError | gym.error.Error)
     if frames and by_user:

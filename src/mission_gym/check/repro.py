@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mission_gym.env.factory import EnvRequest, make_factory
-from mission_gym.errors import EnvContractError, RunStateError, UsageError, WorkerDied, WorkerError
+from mission_gym.errors import EnvContractError, RunStateError, UsageError, WorkerDied, WorkerError, describe
 from mission_gym.procs import BoundedLog, Child, Link, dump_object
 from mission_gym.store.files import read_json, write_json
 from mission_gym.store.lineage import read_lineage
@@ -92,7 +92,7 @@ def serve_replay(link: Link, setup: bytes) -> None:
         if isinstance(error, UsageError) and not isinstance(error, EnvContractError):
             link.send(("refused", error))
         else:
-            link.send(("failed", f"{type(error).__name__}: {error}"))
+            link.send(("failed", describe(error)))
     else:
         link.send(("done", None))
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Leaves
 from mission_gym.env.spaces import make_flattener, mask_parts
-from mission_gym.errors import EnvContractError
+from mission_gym.errors import EnvContractError, describe
 
 
 class Contract:
@@ -34,7 +34,7 @@ class Contract:
         except (KeyError, IndexError, TypeError) as error:
             self.refuse(
                 f"the observation {show_short(obs)} does not fit {self._spec.observation_space} "
-                f"({type(error).__name__}: {error})"
+                f"({describe(error)})"
             )
         for leaf, (dtype, shape) in zip(leaves, self.expected, strict=True):
             if type(leaf) is not np.ndarray or leaf.dtype is not dtype or leaf.shape != shape:
@@ -125,5 +125,8 @@ class Contract:
 
 def show_short(value: Any) -> str:
     """A value in a sentence."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  border: the user's classes
+        text = f"a {type(value).__name__} that can't be shown"
     return text if len(text) <= 200 else f"{text[:197]}..."

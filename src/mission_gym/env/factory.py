@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
-from mission_gym.errors import EnvContractError, MissionGymError, UsageError, nearest
+from mission_gym.errors import EnvContractError, MissionGymError, UsageError, describe, nearest
 from mission_gym.names import judge, make_importable
 
 Env = gym.Env[Any, Any]
@@ -193,9 +193,7 @@ def _import(module_name: str, name: str) -> ModuleType:
             f"module {module_name!r} needs {missing!r}, which is not installed [{name}]"
         ) from error
     except Exception as error:  # border: the user's module
-        raise EnvContractError(
-            f"importing {module_name!r} raised {type(error).__name__}: {error} [{name}]"
-        ) from error
+        raise EnvContractError(f"importing {module_name!r} raised {describe(error)} [{name}]") from error
 
 
 def _guard(name: str, build: Callable[[], Any]) -> Any:
@@ -214,7 +212,7 @@ def _guard(name: str, build: Callable[[], Any]) -> Any:
         remedy = f'; run: pip install "{extra.group()}"' if extra else ""
         raise UsageError(f"{name!r} needs a package that is not installed: {error}{remedy}") from error
     except Exception as error:  # border: the user's constructor
-        raise EnvContractError(f"building {name!r} raised {type(error).__name__}: {error}") from error
+        raise EnvContractError(f"building {name!r} raised {describe(error)}") from error
 
 
 def _name_of(target: Callable[..., Any]) -> str:

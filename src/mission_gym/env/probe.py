@@ -17,7 +17,7 @@ from gymnasium import spaces
 from mission_gym.data import ActionSpec, EnvSpec
 from mission_gym.env.factory import Env, Factory, VectorEnv, is_trusted
 from mission_gym.env.spaces import Space, action_spec, any_action_spec, any_leaf_specs, leaf_specs
-from mission_gym.errors import EnvContractError
+from mission_gym.errors import EnvContractError, describe
 
 MASK_KEY = "action_mask"
 MASK_METHOD = "action_masks"
@@ -30,20 +30,25 @@ def probe(factory: Factory, env_id: str, bare: bool = False) -> EnvSpec:
     """
     env = factory()
     try:
-        before = _spaces(env)
-        _, info = _reset(env, env_id)
-        if before != _spaces(env):
-            raise EnvContractError(
-                f"{env_id}: reset() changed the spaces from {before[0]} and {before[1]} to "
-                f"{env.observation_space} and {env.action_space}; they must stay as built"
-            )
-        if bare:
-            leaves, action = any_leaf_specs(before[0]), any_action_spec(before[1])
-            return EnvSpec(env_id, leaves, action, *before, trusted=is_trusted(env), bare=True)
-        return _read_spec(env_id, env, *before, info, is_trusted(env))
+        return look_at(env, env_id, bare)
     finally:
         with suppress(Exception):  # border: a throw-away environment that can't close harms nothing
             env.close()
+
+
+def look_at(env: Env, env_id: str, bare: bool = False) -> EnvSpec:
+    """As `probe`, for an environment that the caller closes."""
+    before = _spaces(env)
+    _, info = _reset(env, env_id)
+    if before != _spaces(env):
+        raise EnvContractError(
+            f"{env_id}: reset() changed the spaces from {before[0]} and {before[1]} to "
+            f"{env.observation_space} and {env.action_space}; they must stay as built"
+        )
+    if bare:
+        leaves, action = any_leaf_specs(before[0]), any_action_spec(before[1])
+        return EnvSpec(env_id, leaves, action, *before, trusted=is_trusted(env), bare=True)
+    return _read_spec(env_id, env, *before, info, is_trusted(env))
 
 
 def probe_vector(factory: Callable[[int], VectorEnv], env_id: str) -> EnvSpec:
@@ -70,7 +75,7 @@ def _reset(env: Env | VectorEnv, env_id: str) -> tuple[Any, dict[str, Any]]:
     try:
         obs, info = env.reset(seed=0)
     except Exception as error:  # border: the user's reset
-        raise EnvContractError(f"{env_id}: reset() raised {type(error).__name__}: {error}") from error
+        raise EnvContractError(f"{env_id}: reset() raised {describe(error)}") from error
     if not isinstance(info, dict):
         raise EnvContractError(
             f"{env_id}: reset() must return (observation, dict), got {type(info).__name__}"

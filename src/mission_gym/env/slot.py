@@ -29,7 +29,7 @@ from mission_gym.env.resume import (
     restore_generator,
     restore_wrappers,
 )
-from mission_gym.errors import EnvContractError, EnvFailure, MissionGymError, UsageError
+from mission_gym.errors import EnvContractError, EnvFailure, MissionGymError, UsageError, describe
 
 MAX_REPLAY_STEPS = 200_000
 _UNTIMED = 15  # one step of 16 is timed: looking at the clock costs as much as a cheap step
@@ -110,7 +110,7 @@ class EnvSlot:
         try:
             result = self.env.reset(seed=self.seed, options=options)
         except Exception as error:  # border: the user's reset
-            raise self._failure(f"reset() raised {type(error).__name__}: {error}") from error
+            raise self._failure(f"reset() raised {describe(error)}") from error
         if not isinstance(result, tuple) or len(result) != 2:
             self._contract.refuse(f"reset() must return (observation, info), got {show_short(result)}")
         self._read(*result, ended=False)
@@ -132,7 +132,7 @@ class EnvSlot:
             result = self._step(action)
         except Exception as error:  # border: the user's step
             shown = action.item() if isinstance(action, np.generic) else action
-            what = f"step() raised {type(error).__name__}: {error}; the action was {show_short(shown)}"
+            what = f"step() raised {describe(error)}; the action was {show_short(shown)}"
             raise self._failure(what) from error
         if start:
             self._timed_s += perf_counter() - start
@@ -199,7 +199,7 @@ class EnvSlot:
             try:
                 state.saved = copy_plain({"env": owner.get_state(), "generator": read_generator(self.env)})
             except Exception as error:  # noqa: BLE001  border: the user's get_state
-                state.reason = f"get_state() can't be used ({type(error).__name__}: {error})"
+                state.reason = f"get_state() can't be used ({describe(error)})"
             else:
                 state.how = "state"
                 return state
@@ -235,7 +235,7 @@ class EnvSlot:
             owner.set_state(copy_plain(state.saved["env"]))
             restore_generator(self.env, state.saved["generator"])
         except Exception as error:  # noqa: BLE001  border: the user's set_state
-            return f"set_state() raised {type(error).__name__}: {error}"
+            return f"set_state() raised {describe(error)}"
         restore_wrappers(self.env, state.steps)
         self._past_steps -= state.steps  # they were made elsewhere
         self.steps, self.ret, self._terms = state.steps, state.ret, dict(state.terms)

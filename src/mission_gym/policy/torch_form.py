@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mission_gym.data import ActOut, Array, Leaves, Weights
-from mission_gym.errors import ConfigError
+from mission_gym.errors import ConfigError, describe
 from mission_gym.policy.encoding import Encoder
 from mission_gym.policy.layout import PolicySpec
 from mission_gym.policy.sampling import Sampler
@@ -112,7 +112,7 @@ class OwnTrunk(nn.Module):
             raise
         except Exception as error:  # border: the user's callable
             raise ConfigError(
-                f"network {spec.network!r} raised {type(error).__name__}: {error}; it is called with the"
+                f"network {spec.network!r} raised {describe(error)}; it is called with the"
                 " PolicySpec and returns a torch.nn.Module [--network]"
             ) from error
         if not isinstance(self.net, nn.Module):

@@ -2,12 +2,12 @@
 
 A child is a plain Python process that runs `module:callable` with a Link: commands come in and replies go
 out as pickled frames over pipes between our own processes. It has its own session, capped threads, the
-parent's import path, and its output in a bounded log. When the parent is gone, by `kill -9` too, a guard
-ends the children and everything they started.
+parent's import path, and its output in a bounded log. When a child ends, or its parent, by
+`kill -9` too, a keeper ends everything that the child started.
 """
 
 from mission_gym.procs.children import BoundedLog, Child, dump_object, wait_for_replies
-from mission_gym.procs.inside import Link, child_main, describe_error
+from mission_gym.procs.inside import Link, child_main, describe_error, end_broken
 from mission_gym.procs.machine import MachineFacts, free_memory_bytes, read_machine, usable_cores
 from mission_gym.procs.memory import Carver, Region
 
@@ -21,6 +21,7 @@ __all__ = [
     "child_main",
     "describe_error",
     "dump_object",
+    "end_broken",
     "free_memory_bytes",
     "read_machine",
     "usable_cores",

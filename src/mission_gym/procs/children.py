@@ -10,13 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from mission_gym.errors import UsageError, WorkerDied, WorkerError, WorkerTimeout
-from mission_gym.procs.guard import COOKIE, Guard, end_tree
+from mission_gym.errors import UsageError, WorkerDied, WorkerError, WorkerTimeout, describe
+from mission_gym.procs import keeper
 from mission_gym.procs.inside import HEADER, STACK_SIGNAL
 from mission_gym.procs.memory import Region
 from mission_gym.procs.pipes import Pipes, make_pipes, wait_for_pipes
@@ -26,7 +25,8 @@ _ONE_THREAD = dict.fromkeys(
 )
 _TAIL_BYTES = 16_384
 _LOOK_S = 0.25  # how soon the end of a child shows whose pipe is held open
-_guard = Guard()
+_END_S = 5.0  # for a keeper to end all that its worker started
+_HAS_KEEPER = hasattr(os, "fork")
 
 
 class Child:
@@ -35,23 +35,23 @@ class Child:
     def __init__(
         self, target: str, setup: Any, *, regions: Sequence[Region] = (), on_output: Callable[[bytes], None]
     ) -> None:
-        self._token = uuid.uuid4().hex
         path = [entry or os.getcwd() for entry in sys.path]
-        code = f"import sys; sys.path[:] = {path!r}; from mission_gym.procs import child_main; child_main()"
+        kept = f"exec(open({keeper.__file__!r}).read()); keep({os.getpid()})" if _HAS_KEEPER else ""
+        run = f"from mission_gym.procs import child_main; child_main({target!r})"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", code],
+            [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}\n{kept}\n{run}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env=os.environ | _ONE_THREAD | {COOKIE: self._token},
+            env=os.environ | _ONE_THREAD,
             start_new_session=True,
             pass_fds=[int(region.handle) for region in regions if isinstance(region.handle, int)],
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self.pid = self._process.pid
-        _guard.watch(self.pid, self._token)
+        self.pid = self._process.pid  # until the child tells its own, which its keeper precedes
+        self._has_told_pid = False
         self.pipes: Pipes = make_pipes(self._process.stdin.fileno(), self._process.stdout.fileno())
         self._buffer = bytearray()
         self._tail: deque[bytes] = deque()
@@ -59,7 +59,7 @@ class Child:
         self._drain = threading.Thread(target=self._read_output, name=f"output of {self.pid}", daemon=True)
         self._drain.start()
         with contextlib.suppress(WorkerError):  # one that died at once is met by the first recv
-            self.send((target, setup, [(region.size, region.handle) for region in regions]))
+            self.send((setup, [(region.size, region.handle) for region in regions]))
 
     def send(self, message: Any, timeout_s: float = 30.0) -> None:
         """Hand over a command; WorkerDied or WorkerTimeout if the child does not take it."""
@@ -85,6 +85,8 @@ class Child:
                 replies.append(pickle.loads(view[begin : begin + length]))
             start = begin + length
         del self._buffer[:start]
+        if replies and not self._has_told_pid:
+            self.pid, self._has_told_pid = replies.pop(0), True
         if ended and not replies:
             raise WorkerDied(f"the worker process {self.pid} {self.describe_end()}")
         return replies
@@ -108,7 +110,7 @@ class Child:
     def describe_end(self) -> str:
         """How the process ended: `was killed by SIGSEGV`, `ended with code 3`."""
         try:
-            code = self._process.wait(2.0)
+            code = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             return "closed its pipe"
         if code >= 0:
@@ -123,7 +125,7 @@ class Child:
             return ""
         before = self.tail()
         with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(STACK_SIGNAL)
+            os.kill(self.pid, STACK_SIGNAL)
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline:
             shown = self.tail()
@@ -156,9 +158,14 @@ class Child:
                 self._process.wait(grace_s)
             except subprocess.TimeoutExpired:
                 in_time = False
-        end_tree(self.pid, self._token)
-        self._process.wait()
-        _guard.forget(self.pid, self._token)
+        if not _HAS_KEEPER:
+            _end_tree(self.pid)
+        self._process.terminate()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:  # something can't be killed, or the keeper was stopped
+            self._process.kill()
+            self._process.wait()
         self._drain.join(2.0)
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None and not (pipe is self._process.stderr and self._drain.is_alive()):
@@ -181,6 +188,16 @@ def wait_for_replies(children: Iterable[Child], timeout_s: float, *, spin: bool 
     return [by_pipes[pipes] for pipes in wait_for_pipes(list(by_pipes), timeout_s, spin)]
 
 
+def _end_tree(pid: int) -> None:
+    """Kill a process and what can be found of what it started, where it has no keeper."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        for process in (*psutil.Process(pid).children(recursive=True), psutil.Process(pid)):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
 def dump_object(target: Any) -> bytes:
     """A callable of the user's, or what holds one, for a child: by import path, else by value."""
     import cloudpickle  # type: ignore[import-untyped]
@@ -189,7 +206,7 @@ def dump_object(target: Any) -> bytes:
         return bytes(cloudpickle.dumps(target))
     except Exception as error:  # border: the user's objects
         raise UsageError(
-            f"the environment's callable can't be sent to a worker ({type(error).__name__}: {error}); give "
+            f"the environment's callable can't be sent to a worker ({describe(error)}); give "
             "module:callable, or use the serial backend [--vector serial]"
         ) from error
 

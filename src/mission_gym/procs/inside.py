@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import importlib
 import os
@@ -15,13 +14,14 @@ import threading
 import time
 import traceback
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
 
-from mission_gym.errors import WorkerError
+from mission_gym.errors import WorkerError, describe
 from mission_gym.procs import pipes
 from mission_gym.procs.memory import Region
 
 HEADER = struct.Struct("<I")  # of a frame: its length
+_GRACE_S = 0.5  # an orderly end comes first
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
 
 
@@ -73,6 +73,9 @@ class Link:
                 self._frames.put(self._read_frame())
         except (EOFError, OSError):
             self._frames.put(b"")
+            if not hasattr(os, "fork"):  # without a keeper: the parent is gone, and we may hang
+                time.sleep(_GRACE_S)
+                os._exit(0)
 
     def _read_frame(self) -> bytes:
         (length,) = HEADER.unpack(self._read(HEADER.size))
@@ -89,7 +92,7 @@ class Link:
         return b"".join(parts)
 
 
-def child_main() -> None:
+def child_main(target: str) -> None:
     """What a child runs: its pipes go out of the environment's reach, then `module:callable(link, setup)`."""
     read_fd, write_fd = os.dup(0), os.dup(1)
     with open(os.devnull) as nothing:
@@ -98,20 +101,33 @@ def child_main() -> None:
     if STACK_SIGNAL is not None:
         faulthandler.register(STACK_SIGNAL, all_threads=True)
     link = Link(read_fd, write_fd, [])
-    with contextlib.suppress(EOFError):
-        target, setup, regions = link.recv()
-        link.regions = [Region(size, handle) for size, handle in regions]
+    try:
+        link.send(os.getpid())
         module, _, name = target.partition(":")
-        getattr(importlib.import_module(module), name)(link, setup)
+        run = getattr(importlib.import_module(module), name)
+        setup, regions = link.recv()
+        link.regions = [Region(size, handle) for size, handle in regions]
+        run(link, setup)
+    except EOFError:
+        pass
+    except Exception:  # noqa: BLE001  border: worker main
+        end_broken()
     sys.stdout.flush()
     os._exit(0)  # threads of environments must not hold the process
+
+
+def end_broken() -> NoReturn:
+    """End this process over the error that is being handled, whose traceback is its last words."""
+    traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def describe_error(error: BaseException) -> tuple[BaseException, str]:
     """An error in a form that crosses processes, with its traceback as text."""
     text = "".join(traceback.format_exception(error.__cause__ or error))
     try:
-        pickle.loads(pickle.dumps(error))
+        str(pickle.loads(pickle.dumps(error)))
     except Exception:  # noqa: BLE001  border: the user's exception classes
-        return WorkerError(f"{type(error).__name__}: {error}"), text
+        return WorkerError(describe(error)), text
     return error, text

@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from mission_gym.data import Array, Block, EnvSpec, Episode, Final, Leaves, StepBatch, Weights
+from mission_gym.errors import MissionGymError
 from mission_gym.policy.encoding import Shapes
-from mission_gym.procs import Link, describe_error
+from mission_gym.procs import Link, describe_error, end_broken
 from mission_gym.rollout.blocks import make_block, part_of
 from mission_gym.rollout.collector import ActingPolicy, Collector
 from mission_gym.vector.rows import Allocate, split_parts
@@ -207,8 +207,10 @@ class CollectService(Service):
     def _make_aside(self, order: Order) -> None:
         try:
             self._make(order)
-        except Exception as error:  # noqa: BLE001  border: a thread; raised in the parent
+        except MissionGymError as error:
             self.link.send(("error", *describe_error(error)))
+        except BaseException:  # noqa: BLE001  border: a thread
+            end_broken()
 
     def _send(self) -> None:
         """Send all reports in one note. Under the lock: those of a part must arrive in their order."""
@@ -219,10 +221,14 @@ class CollectService(Service):
 
     def _send_often(self) -> None:
         """What a thread does where there are several parts: one that hangs must not hold back the others'."""
-        with suppress(OSError):  # the parent is gone
+        try:
             while True:
                 time.sleep(_REPORT_S)
                 self._send()
+        except OSError:  # the parent is gone
+            return
+        except Exception:  # noqa: BLE001  border: a thread
+            end_broken()
 
 
 def _rows_of(batch: StepBatch, rows: range) -> StepBatch:

@@ -18,7 +18,7 @@ import numpy as np
 from mission_gym.data import Array, EnvSpec, Leaves
 from mission_gym.env.factory import make_vector_factory
 from mission_gym.env.slot import EnvSlot, action_rows
-from mission_gym.errors import EnvContractError, EnvFailure, UsageError, nearest
+from mission_gym.errors import EnvContractError, EnvFailure, UsageError, describe, nearest
 from mission_gym.policy.sampling import best_of_parts, draw_random
 from mission_gym.rollout.playing import Actor
 from mission_gym.run.environment import Environment
@@ -115,9 +115,7 @@ def _batched_actor(policy: Scripted, name: str, spec: EnvSpec) -> Actor:
         try:
             return np.asarray(policy(obs[0] if len(obs) == 1 else obs, mask))
         except Exception as error:  # border: the environment's scripted policy
-            raise EnvFailure(
-                f"baseline {name!r} raised {type(error).__name__}: {error} [{spec.env_id}]"
-            ) from error
+            raise EnvFailure(f"baseline {name!r} raised {describe(error)} [{spec.env_id}]") from error
 
     return _memoryless(choose)
 
@@ -140,7 +138,7 @@ def _play_scripted(environment: Environment, name: str, num_episodes: int) -> Ev
                     action = action_rows(spec, np.asarray(chosen).reshape(1, *spec.action.shape))[0]
                 except Exception as error:  # border: the environment's scripted policy
                     raise EnvFailure(
-                        f"baseline {name!r} raised {type(error).__name__}: {error} at seed {slot.seed}, "
+                        f"baseline {name!r} raised {describe(error)} at seed {slot.seed}, "
                         f"step {slot.steps} [{spec.env_id}]"
                     ) from error
                 _, terminated, _ = slot.step(action)

@@ -15,7 +15,7 @@ from typing import Any
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import parse_stop_when
 from mission_gym.data import Progress
-from mission_gym.errors import DiskError, MissionGymError
+from mission_gym.errors import DiskError, MissionGymError, describe
 from mission_gym.learner.contract import Learner
 from mission_gym.pipeline import loop, overlap
 from mission_gym.pipeline.loop import StopFlag, newest
@@ -188,7 +188,7 @@ class Session:
     def fail_early(self, error: BaseException) -> None:
         """Record a failure after which there is nothing to save."""
         keep_repro(self.run, error, self.environment.request, self.recorder)
-        self._end("failed", f"{type(error).__name__}: {error}")
+        self._end("failed", describe(error))
 
     def close(self) -> None:
         """End the environments and close the files."""

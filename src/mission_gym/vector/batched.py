@@ -20,7 +20,7 @@ from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
 from mission_gym.env.factory import VectorEnv
 from mission_gym.env.outcomes import check_outcome, read_metrics
 from mission_gym.env.resume import SlotState, copy_plain, has_state, read_generator, restore_generator
-from mission_gym.errors import EnvContractError, EnvFailure, UsageError
+from mission_gym.errors import EnvContractError, EnvFailure, UsageError, describe
 from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.batch_reader import BatchReader
 from mission_gym.vector.rows import Rows, make_rows
@@ -112,7 +112,7 @@ class BatchedVec(Vector):
                     }
                 )
             except Exception as error:  # noqa: BLE001  border: the user's get_state
-                reason = f"get_state() can't be used ({type(error).__name__}: {error})"
+                reason = f"get_state() can't be used ({describe(error)})"
         leaves, mask = self._shown
         return [
             SlotState(
@@ -145,9 +145,7 @@ class BatchedVec(Vector):
         except Exception as error:  # noqa: BLE001  border: the user's set_state
             # The vector may be half-way between two states: only a new reset is safe.
             self._reset_all(numbers + 1)
-            return self._show(), [
-                f"boundary: set_state() raised {type(error).__name__}: {error}"
-            ] * self.num_envs
+            return self._show(), [f"boundary: set_state() raised {describe(error)}"] * self.num_envs
         self._numbers = numbers
         self._lengths = np.array([state.steps for state in states])
         self._returns = np.array([state.ret for state in states])
@@ -168,7 +166,7 @@ class BatchedVec(Vector):
         try:
             self._env.close()
         except Exception as error:  # noqa: BLE001  border: the user's close
-            return [f"{type(error).__name__}: {error}"]
+            return [describe(error)]
         return []
 
     def _reset_all(self, numbers: Array) -> StepBatch:
@@ -226,8 +224,7 @@ class BatchedVec(Vector):
             return call()
         except Exception as error:  # border: the user's vector
             raise EnvFailure(
-                f"{what}() of the batched environment {self.spec.env_id} raised "
-                f"{type(error).__name__}: {error}"
+                f"{what}() of the batched environment {self.spec.env_id} raised {describe(error)}"
             ) from error
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mission_gym.errors import EnvContractError, MissionGymError, WorkerDied, WorkerError, WorkerTimeout
+from mission_gym.errors import MissionGymError, WorkerDied, WorkerError, WorkerTimeout, describe
 from mission_gym.procs import (
     BoundedLog,
     Child,
@@ -259,8 +259,8 @@ class Crew:
         failure = self._explain(worker, cause, beat)
         while True:
             blamed = beat.env_id if beat.beats else ids[0]
-            tail = self._children[worker].tail()
             self._children[worker].end()
+            tail = self._children[worker].tail()
             details = f"its last words:\n{tail}" if tail and isinstance(cause, WorkerDied) else ""
             self.budget.spend(blamed, failure, details)
             self.num_restarts += 1
@@ -272,10 +272,10 @@ class Crew:
                 if self.begin_message is not None:
                     self._begin(worker)
                 return Lost(failure)
-            except EnvContractError as again:  # the constructor raised this time
-                failure = WorkerDied(str(again))
             except WorkerError as again:
                 failure = again
+            except Exception as again:  # noqa: BLE001  border: it could not be built this time
+                failure = WorkerDied(str(again) if isinstance(again, MissionGymError) else describe(again))
             beat = self._newest(ids)
 
     def _begin(self, worker: int) -> None:

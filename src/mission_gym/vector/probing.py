@@ -11,6 +11,7 @@ from mission_gym.procs import BoundedLog, Child, dump_object
 from mission_gym.vector.crew import FIRST_TIMEOUT_S, open_reply
 
 _GRACE_S = 2.0  # for the last of the steps that are measured
+_CLOSE_S = 5.0  # for its close()
 
 
 def probe_in_worker(
@@ -43,4 +44,4 @@ def probe_in_worker(
                 replies += child.wait(measure_s + _GRACE_S)
         return spec, open_reply(replies[1]) if len(replies) > 1 else None
     finally:
-        child.end()
+        child.end(_CLOSE_S)

@@ -16,7 +16,7 @@ from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
 from mission_gym.env.factory import Factory
 from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot, action_rows
-from mission_gym.errors import EnvFailure, MissionGymError
+from mission_gym.errors import EnvFailure, MissionGymError, describe
 from mission_gym.vector.base import RowVector, SeedOf
 from mission_gym.vector.restarts import RestartBudget
 from mission_gym.vector.rows import Rows, make_rows, write_row
@@ -245,7 +245,7 @@ class SerialVec(RowVector):
             try:
                 slot.env.close()
             except Exception as error:  # noqa: BLE001  border: the user's close
-                errors.append(f"environment {slot.env_id}: {type(error).__name__}: {error}")
+                errors.append(f"environment {slot.env_id}: {describe(error)}")
         return errors
 
     def _show(self, ids: list[int]) -> StepBatch:

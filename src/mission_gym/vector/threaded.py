@@ -191,7 +191,7 @@ class ThreadedVec(SerialVec):
                 over = self._step_row(slot, row, job.actions[row], job.rows)
                 if over is not None:
                     job.ended[row] = over
-            except Exception as error:  # noqa: BLE001  border: a thread; told to whoever waits
+            except BaseException as error:  # noqa: BLE001  border: a thread; told to whoever waits
                 job.failure = error
             self._rest(slot)
             job.leave()

@@ -8,16 +8,17 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 from mission_gym.data import Array, EnvSpec, StepBatch
-from mission_gym.env.factory import Factory
-from mission_gym.env.probe import probe
+from mission_gym.env.factory import Env, Factory
+from mission_gym.env.probe import look_at
 from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot
+from mission_gym.errors import MissionGymError
 from mission_gym.procs import Link, describe_error
 from mission_gym.vector.board import RESETTING, carve_board
 from mission_gym.vector.rows import COLUMNS, make_rows
@@ -169,7 +170,10 @@ class Service:
 
 
 def serve(link: Link, setup: bytes, make: Callable[[Link, WorkerSetup], Service] = Service) -> None:
-    """Build the rows, say so, and obey until the parent is gone or says `close`."""
+    """Build the rows, say so, and obey until the parent is gone or says `close`.
+
+    What nobody expected ends the process: the parent replaces it, with the traceback as its last words.
+    """
     try:
         service = make(link, pickle.loads(setup))
     except Exception as error:  # noqa: BLE001  border: worker main
@@ -183,38 +187,43 @@ def serve(link: Link, setup: bytes, make: Callable[[Link, WorkerSetup], Service]
         try:
             command = getattr(service, name, None) or getattr(service.vec, name)
             reply: tuple[Any, ...] = ("ok", command(*args))
-        except EOFError:
-            raise
-        except Exception as error:  # noqa: BLE001  border: worker main
+        except Exception as error:
+            # Of `visit` anything is told: it calls what its caller named.
+            if name != "visit" and not isinstance(error, MissionGymError):
+                raise
             reply = ("error", *describe_error(error))
         if reply[1] is not UNANSWERED:
             link.send(reply)
 
 
 def serve_probe(link: Link, setup: bytes) -> None:
-    """Look at one throw-away environment: its EnvSpec, then, where asked for, the mean seconds of a step."""
-    try:
-        factory, env_id, seconds, bare = pickle.loads(setup)
-        spec = probe(factory, env_id, bare)
-        link.send(("ok", spec))
-        if seconds:
-            link.send(("ok", _measure_step_s(factory, spec, seconds)))
-    except Exception as error:  # noqa: BLE001  border: worker main
-        link.send(("error", *describe_error(error)))
+    """Look at one throw-away environment: its EnvSpec, then, where asked for, the mean seconds of a step.
+
+    All is told before it is closed: a close() that hangs, or ends the process, then harms nobody.
+    """
+    with ExitStack() as last:
+        try:
+            factory, env_id, seconds, bare = pickle.loads(setup)
+            env = factory()
+            last.callback(env.close)
+            spec = look_at(env, env_id, bare)
+            link.send(("ok", spec))
+            if seconds:
+                link.send(("ok", _measure_step_s(env, spec, seconds)))
+        except Exception as error:  # noqa: BLE001  border: worker main
+            link.send(("error", *describe_error(error)))
 
 
-def _measure_step_s(factory: Factory, spec: EnvSpec, seconds: float) -> float | None:
+def _measure_step_s(env: Env, spec: EnvSpec, seconds: float) -> float | None:
     """Random steps for about `seconds`; None if the environment failed."""
     from mission_gym.env.pace import measure_pace
 
-    slot = EnvSlot(factory, spec, 0, lambda episode: episode)
+    slot = EnvSlot(lambda: env, spec, 0, lambda episode: episode)
     try:
         slot.reset(0)
         return measure_pace(slot, spec, seconds).step_s
     except Exception:  # noqa: BLE001  border: what fails here fails again where it is told
         return None
-    finally:
-        slot.env.close()
 
 
 def _no_seed(env_id: int, episode: int) -> None:
