@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
@@ -115,7 +116,10 @@ def load(
     """The policy of a run or checkpoint (a path, or a name as on the command line). trust: allow the code
     that the run names, if it was not allowed before."""
     ref = find_run(str(path), Path(runs_dir))
-    return LoadedPolicy(with_leave(lambda: open_run(ref, env), lambda error: trust))
+    opened = with_leave(lambda: open_run(ref, env), lambda error: trust)
+    for text in opened.notes:
+        warnings.warn(text, stacklevel=2)
+    return LoadedPolicy(opened)
 
 
 def _resolve(env: EnvLike, flags: dict[str, Any]) -> tuple[Resolved, EnvSource]:

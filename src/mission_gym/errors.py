@@ -1,7 +1,7 @@
 """Every exception a user can meet. Each knows the exit code of the command line.
 
-Exit codes: 2 usage, config, environment contract or run state; 3 environment, worker, disk or
-non-finite failure beyond recovery. Anything that is not a MissionGymError is a bug: exit 1.
+Exit codes: 2 usage, config, environment contract or run state; 3 environment, worker, disk, device
+memory or non-finite failure beyond recovery. Anything that is not a MissionGymError is a bug: exit 1.
 
 A message says what is wrong with the values, the rule, what to do, and where it came from:
 `batch_size=1000 does not divide the rollout of 8192 (32 envs x 256 steps); use 1024 or auto [--batch-size]`
@@ -75,6 +75,10 @@ class WorkerTimeout(WorkerError):
 
 class DiskError(MissionGymError):
     """The disk refused a write that can't be done without."""
+
+
+class DeviceMemoryError(MissionGymError):
+    """The device that computes has no memory left."""
 
 
 class NotFiniteError(MissionGymError):

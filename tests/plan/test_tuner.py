@@ -262,6 +262,18 @@ def test_a_plan_that_missed_is_measured_again_with_the_old_choice_in_hand() -> N
     assert (config.vector.n_envs, config.vector.num_workers) == (layout.n_envs, 1)
 
 
+def test_a_plan_for_a_device_that_is_gone_is_measured_again() -> None:
+    values = ENTRY["values"] | {"compute.device": "cuda"}
+    key = keep({"num_workers": 1}, values=values, steps_per_s=25_000.0)
+    resolved, _, workshop = opened({"num_workers": 1})
+    said: list[str] = []
+    tuned = tune_run(workshop, resolved, said.append)
+    assert said[0] == "the kept plan is for cuda, which is not here; measuring again"
+    assert tuned.entry is not None
+    assert tuned.entry["values"]["compute.device"] == "cpu"
+    assert read_plan(key) == tuned.entry
+
+
 def test_an_environment_that_fails_while_timed_trains_without_a_plan() -> None:
     flags = {"env_kwargs": {"fail": "raise", "at": 1}, "timesteps": 10_000_000}
     resolved = resolve("toys:Faulty", flags | {"vector": "workers"})

@@ -6,10 +6,16 @@ They are looked at in a process of its own, which runs this file: a driver may c
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the child runs this file without the package
+    from mission_gym.config.schema import Settled
 
 _SIZE = 1024  # of the square matrices that are multiplied
 _REPEATS = 5
@@ -48,7 +54,7 @@ class TorchFacts:
 
 def read_torch(deadline_s: float) -> TorchFacts:
     """List the devices of a torch that can be imported, and run the kernel on each, in its own process."""
-    from mission_gym.check.packages import read_version  # here: the child runs this file without the package
+    from mission_gym.check.packages import read_version
     from mission_gym.check.trials import run_trial
 
     trial = run_trial(f"import runpy; runpy.run_path({__file__!r}, run_name='__main__')", deadline_s)
@@ -117,6 +123,65 @@ def free_device_bytes(device: str) -> int | None:
     import torch
 
     return int(torch.cuda.mem_get_info()[0])
+
+
+def name_card(device: str) -> str:
+    """The card that computes, on which bits depend; empty where none does."""
+    if device != "cuda":
+        return ""
+    import torch
+
+    return str(torch.cuda.get_device_name())
+
+
+def computes_exactly(device: str) -> bool:
+    """Whether a computation that is repeated gives equal bits."""
+    if device == "cpu":
+        return True
+    import torch
+
+    return torch.are_deterministic_algorithms_enabled()
+
+
+@contextmanager
+def device_memory(config: Settled) -> Iterator[None]:
+    """Within, a device without memory is a DeviceMemoryError that says what to try."""
+    try:
+        yield
+    except RuntimeError as error:
+        told = explain_memory(error, config)
+        if told is not error:
+            raise told from error
+        raise
+
+
+def explain_memory(error: BaseException, config: Settled) -> BaseException:
+    """The error itself, or a DeviceMemoryError in its place."""
+    from mission_gym.errors import DeviceMemoryError
+
+    # CUDA and MPS raise different ones, in equal words.
+    if not isinstance(error, RuntimeError) or "out of memory" not in str(error):
+        return error
+    return DeviceMemoryError(_say_what_to_try(str(error), config))
+
+
+def _say_what_to_try(error: str, config: Settled) -> str:
+    device, arch = config.compute.device, config.policy.network_arch
+    wanted = re.search(r"[Tt]ried to allocate ([0-9.]+ \w+)", error)
+    free = free_device_bytes(device)
+    facts = [f"{wanted[1]} were wanted"] if wanted else []
+    facts += [] if free is None else [f"{free / (1 << 20):.2f} MiB are free"]
+    batch, envs = config.algorithm.batch_size, config.vector.n_envs
+    # Half of each; a divisor of the minibatch still divides the rollout.
+    smaller = next((size for size in range(batch // 2, 0, -1) if batch % size == 0), None)
+    tries = [f"--batch-size {smaller}"] if smaller else []
+    if config.policy.network is None and max(arch) > 1:
+        tries.append(f"--network-arch {','.join(str(max(1, width // 2)) for width in arch)}")
+    tries += [f"--n-envs {envs // 2}"] if envs > 1 else []
+    return (
+        f"{device} is out of memory{': ' if facts else ''}{' and '.join(facts)}; try"
+        f" {', '.join([*tries, '--device cpu'])}, in a new run or a branch"
+    )
 
 
 if __name__ == "__main__":

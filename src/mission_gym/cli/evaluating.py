@@ -49,6 +49,8 @@ def evaluate(args: Sequence[str]) -> None:
 
     with messages_to_stderr():
         opened = open_run(ref)
+        for text in opened.notes:
+            note(text)
         note(f"evaluating {opened.run.name} at step {show_count(opened.step)} on {flags.episodes} episodes")
         document, warnings = evaluate_run(opened, flags.episodes, explore=flags.stochastic)
         if flags.baselines:

@@ -41,6 +41,8 @@ def record(args: Sequence[str]) -> None:
 
     with messages_to_stderr():
         opened = open_run(ref)
+        for text in opened.notes:
+            note(text)
         path = flags.out or opened.run.path / f"{step_name(opened.step)}.mp4"
         check_film_path(path)
         fps = read_fps(opened)

@@ -3,7 +3,6 @@ norm, the clipping and the step are one call each, whatever the network."""
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +12,8 @@ from torch import Tensor, nn
 from mission_gym.data import Array
 from mission_gym.learner import ADAM_BETAS
 
+_ALIGNMENT = 64  # numbers
+
 
 class FlatAdam:
     """Takes over the parameters of a model; `flat` and `grad` are their values and gradients.
@@ -21,8 +22,10 @@ class FlatAdam:
     """
 
     def __init__(self, model: nn.Module, epsilon: float) -> None:
-        self._names = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
-        self.flat, self.grad = _flatten_parameters(model)
+        parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._shapes = {name: tuple(p.shape) for name, p in parameters.items()}
+        self._places, size = _lay_out(parameters)
+        self.flat, self.grad = _flatten_parameters(parameters, self._places, size)
         self._epsilon = epsilon
         self._is_fused = self.flat.device.type != "mps"
         self._first, self._second = torch.zeros_like(self.flat.data), torch.zeros_like(self.flat.data)
@@ -67,8 +70,10 @@ class FlatAdam:
     def load(self, arrays: dict[str, Array]) -> None:
         """Copy moments and count in."""
         for moment, prefix in ((self._first, "mean"), (self._second, "square")):
-            parts = [arrays[f"{prefix}.{name}"].ravel() for name in self._names]
-            moment.copy_(torch.from_numpy(np.concatenate(parts)))
+            flat = np.zeros(len(moment), np.float32)
+            for name, place in self._places.items():
+                flat[place] = arrays[f"{prefix}.{name}"].ravel()
+            moment.copy_(torch.from_numpy(flat))
         self._count.fill_(float(arrays["step"]))
 
     def gradient(self) -> dict[str, Array]:
@@ -77,24 +82,33 @@ class FlatAdam:
 
     def _split(self, flat: Tensor) -> dict[str, Array]:
         """A flat tensor in the order of the parameters as arrays by name."""
-        parts = flat.cpu().numpy()
-        ends = np.cumsum([math.prod(shape) for shape in self._names.values()])
-        pieces = np.split(parts, ends[:-1])
-        return {
-            name: piece.reshape(shape).copy()
-            for (name, shape), piece in zip(self._names.items(), pieces, strict=True)
-        }
+        array = flat.cpu().numpy()
+        return {name: array[place].reshape(self._shapes[name]).copy() for name, place in self._places.items()}
 
 
-def _flatten_parameters(model: nn.Module) -> tuple[nn.Parameter, Tensor]:
-    """Make every parameter and gradient of the model a view of one flat tensor each."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
-    flat.grad = torch.zeros_like(flat)
-    start = 0
-    for parameter in parameters:
-        end = start + parameter.numel()
-        parameter.data = flat.data[start:end].view_as(parameter)
-        parameter.grad = flat.grad[start:end].view_as(parameter)
-        start = end
-    return flat, flat.grad
+def _lay_out(parameters: dict[str, nn.Parameter]) -> tuple[dict[str, slice], int]:
+    """The place of every parameter in the flat tensor, and its length.
+
+    Kernels of accelerators load several numbers at once, and some fail at addresses that do not allow it, so
+    each parameter begins at a multiple of 64 there. The gap stays 0.
+    """
+    on_cpu = all(parameter.device.type == "cpu" for parameter in parameters.values())
+    places, start = {}, 0
+    for name, parameter in parameters.items():
+        places[name] = slice(start, start + parameter.numel())
+        start += parameter.numel() if on_cpu else -(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT
+    return places, start
+
+
+def _flatten_parameters(
+    parameters: dict[str, nn.Parameter], places: dict[str, slice], size: int
+) -> tuple[nn.Parameter, Tensor]:
+    """Make every parameter and gradient a view of one flat tensor each."""
+    device = next(iter(parameters.values())).device
+    flat = nn.Parameter(torch.zeros(size, device=device))
+    grad = flat.grad = torch.zeros_like(flat)
+    for name, parameter in parameters.items():
+        flat.data[places[name]] = parameter.detach().reshape(-1)
+        parameter.data = flat.data[places[name]].view_as(parameter)
+        parameter.grad = grad[places[name]].view_as(parameter)
+    return flat, grad

@@ -33,7 +33,7 @@ def record_cuda(step: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]
 class Captured:
     """`step(*inputs) -> output` for inputs of fixed shapes. The output is overwritten by the next call.
 
-    Rehearsals are real steps, so the tensors of `state` are put back behind them.
+    Rehearsals are real steps, so the tensors of `state` are put back behind them, also if one fails.
     """
 
     def __init__(
@@ -45,9 +45,11 @@ class Captured:
     ) -> None:
         self._inputs = [tensor.clone() for tensor in inputs]
         before = [tensor.clone() for tensor in state]
-        self._replay, self._output = record(lambda: step(*self._inputs))
-        for tensor, kept in zip(state, before, strict=True):
-            tensor.copy_(kept)
+        try:
+            self._replay, self._output = record(lambda: step(*self._inputs))
+        finally:
+            for tensor, kept in zip(state, before, strict=True):
+                tensor.copy_(kept)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         for fixed, tensor in zip(self._inputs, inputs, strict=True):

@@ -28,6 +28,10 @@ class Learner(Protocol):
     keeps_updates: bool  # an update can't be undone: a stop leaves it half made, and it goes on later
     has_extras: bool  # it keeps what is too large for every checkpoint
 
+    @property
+    def notes(self) -> list[str]:
+        """What it could not do as planned on its device, in sentences."""
+
     def prime(self, obs: Leaves) -> None:
         """Start the observation statistics from the leaves [N, ...] of one short block."""
 

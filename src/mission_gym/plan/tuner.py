@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any
 
+from mission_gym.check.devices import device_memory
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec
@@ -24,7 +25,7 @@ from mission_gym.plan.facts import Choice, EnvFacts, Facts, Layout, Trial, Updat
 from mission_gym.plan.memory import check_memory, read_own_machine
 from mission_gym.plan.model import model_collect_s
 from mission_gym.plan.planner import choose, shortlist
-from mission_gym.plan.ways import Way
+from mission_gym.plan.ways import Way, device_exists
 from mission_gym.plan.wishes import (
     DEFAULT_ENVS,
     apply,
@@ -82,9 +83,12 @@ def tune_run(workshop: Workshop, resolved: Resolved, say: Say) -> Tuned:
     if budget_s < RUN_LEAST_S:
         note = f"n_envs=auto: the run is too short to be measured for, {DEFAULT_ENVS} are used"
         return Tuned(plain, notes=(note,) if asked else ())
-    if entry is None or "values" not in entry or entry.get("missed"):
+    device = (entry or {}).get("values", {}).get("compute.device", "cpu")
+    if entry is None or "values" not in entry or entry.get("missed") or not device_exists(device):
         if entry and entry.get("missed"):
             say("the last run missed its plan by over 15 %; measuring again")
+        elif not device_exists(device):
+            say(f"the kept plan is for {device}, which is not here; measuring again")
         try:
             entry = tune_environment(workshop, resolved, budget_s, say, earlier=entry)
         except ConfigError:
@@ -291,4 +295,5 @@ def _guess_rate(workshop: Workshop, resolved: Resolved) -> float | None:
 
 def _measure_update_s(workshop: Workshop, config: Settled) -> float:
     learner = workshop.make_learner(config)
-    return workshop.algorithm.measure_update_s(learner, config, workshop.environment.spec)
+    with device_memory(config):
+        return workshop.algorithm.measure_update_s(learner, config, workshop.environment.spec)

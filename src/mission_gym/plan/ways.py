@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from mission_gym.config.schema import ComputeSection, Config, Settled
 from mission_gym.data import EnvSpec
+from mission_gym.errors import DeviceMemoryError
 from mission_gym.learner.contract import Algorithm
 from mission_gym.procs import usable_cores
 
@@ -49,13 +50,13 @@ _measured: dict[tuple[Any, ...], dict[Way, Measured]] = {}  # by what an update 
 
 def device_exists(device: str) -> bool:
     """Whether this torch sees such a device."""
+    if device == "cpu":
+        return True
     import torch
 
     if device == "cuda":
         return torch.cuda.is_available()
-    if device == "mps":
-        return torch.backends.mps.is_available()
-    return True
+    return device == "mps" and torch.backends.mps.is_available()
 
 
 def find_devices() -> dict[str, bool]:
@@ -123,7 +124,7 @@ def measure_ways(
             continue
         try:
             made[way] = Measured(measure(way))
-        except RuntimeError as error:  # border: drivers raise whatever they like
+        except (RuntimeError, DeviceMemoryError) as error:  # border: drivers raise whatever they like
             if way.device == "cpu":
                 raise
             made[way] = Measured(0.0, str(error).splitlines()[0])

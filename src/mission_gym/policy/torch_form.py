@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -249,9 +250,13 @@ class TorchPolicy:
             self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
             self._stream.wait_stream(torch.cuda.current_stream())
 
+    def _on_stream(self) -> AbstractContextManager[Any]:
+        # torch takes None for a stream, too, but then asks MPS for what it does not have.
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
     def load(self, weights: Weights) -> None:
         """Copy the weights in."""
-        with torch.cuda.stream(self._stream):
+        with self._on_stream():
             load_arrays(self._model, weights.arrays)
         self._log_std = weights.arrays.get("log_std")
         if self._encoder.normalizer is not None:
@@ -265,7 +270,7 @@ class TorchPolicy:
     def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
         """Actions for leaves [B, ...]; `noise` [B, K] explores, None plays greedily."""
         encoded = self._encoder.encode(obs)
-        with torch.inference_mode(), torch.cuda.stream(self._stream):
+        with torch.inference_mode(), self._on_stream():
             flat = self._flat.load(encoded.flat)
             images = tuple(
                 resident.load(image) for resident, image in zip(self._images, encoded.images, strict=True)

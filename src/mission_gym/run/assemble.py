@@ -16,6 +16,7 @@ from threadpoolctl import ThreadpoolController
 from mission_gym.algorithms import load_algorithm
 from mission_gym.backends import load_backend
 from mission_gym.backends.record import Backend, Collected, CollectRequest
+from mission_gym.check.devices import device_memory
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import RunFacts, find_unused, finish
 from mission_gym.config.schema import Config, Settled
@@ -182,7 +183,8 @@ def make_policy(config: Settled, spec: EnvSpec) -> ActingPolicy:
     from mission_gym.policy.torch_form import TorchPolicy
 
     _set_up_torch(config)
-    return (TorchPolicy if layout.q is None else TorchQPolicy)(layout, config.compute.device)
+    with device_memory(config):
+        return (TorchPolicy if layout.q is None else TorchQPolicy)(layout, config.compute.device)
 
 
 def make_loaded_policy(config: Settled, spec: EnvSpec, weights: Weights) -> ActingPolicy:
@@ -195,7 +197,8 @@ def make_loaded_policy(config: Settled, spec: EnvSpec, weights: Weights) -> Acti
 def make_learner(config: Settled, spec: EnvSpec) -> Learner:
     """A learner with fresh weights drawn from the run's seed."""
     _set_up_torch(config)
-    return algorithm_of(config).make_learner(config, spec)
+    with device_memory(config):
+        return algorithm_of(config).make_learner(config, spec)
 
 
 def _set_up_torch(config: Settled) -> None:

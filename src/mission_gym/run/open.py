@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from mission_gym.check.devices import device_memory
 from mission_gym.config.schema import Settled
 from mission_gym.data import Array, EnvSpec, Leaves, Weights
 from mission_gym.env.spaces import make_flattener
 from mission_gym.errors import UsageError
+from mission_gym.plan.ways import device_exists
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.run.assemble import algorithm_of, make_loaded_policy, one_blas_thread
@@ -36,17 +38,27 @@ class OpenRun:
     config: Settled
     environment: Environment
     policy: ActingPolicy
+    notes: tuple[str, ...] = ()  # what is done otherwise than in the run
 
 
 def open_run(ref: RunRef, source: EnvSource = None) -> OpenRun:
     """Open the checkpoint that is meant, from the run's snapshot alone."""
     checkpoint: Checkpoint = load_checkpoint(checkpoint_for(ref).path)
-    config = read_config(ref.run.config_yaml).settled
+    config, notes = _find_device(read_config(ref.run.config_yaml).settled)
     environment = open_run_environment(ref.run, config, source)
     check_signature(ref.run, environment)
     weights = Weights(int(checkpoint.meta.get("update", 0)), checkpoint.policy)
     policy = make_loaded_policy(config, environment.spec, weights)
-    return OpenRun(ref.run, checkpoint.step, config, environment, policy)
+    return OpenRun(ref.run, checkpoint.step, config, environment, policy, notes)
+
+
+def _find_device(config: Settled) -> tuple[Settled, tuple[str, ...]]:
+    """Act where the run did, or on the CPU if that device is not here, and say so."""
+    compute = config.compute
+    if compute.acting == "numpy" or device_exists(compute.device):
+        return config, ()
+    note = f"the run used {compute.device}, which is not here; its policy acts on the CPU"
+    return config.model_copy(update={"compute": compute.model_copy(update={"device": "cpu"})}), (note,)
 
 
 def evaluate_run(
@@ -59,7 +71,11 @@ def evaluate_run(
     if num_episodes < 1:
         raise UsageError(f"episodes={num_episodes} is not a positive count [--episodes]")
     actor = policy_actor(opened.policy, opened.environment.spec)
-    with Evaluator(opened.environment, suite, num_episodes) as evaluator, one_blas_thread():
+    with (
+        Evaluator(opened.environment, suite, num_episodes) as evaluator,
+        one_blas_thread(),
+        device_memory(opened.config),
+    ):
         main, other = (evaluator.play_all(actor, explore=mode) for mode in (explore, not explore))
     document = {"run": opened.run.name, "step": opened.step} | main.document()
     document["other_mode"] = other.document()

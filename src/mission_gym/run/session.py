@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
+from mission_gym.check.devices import explain_memory
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import parse_stop_when
 from mission_gym.data import Progress
@@ -131,7 +132,10 @@ class Session:
                 self._write_status(state="stopped", cause="interrupted twice; the last checkpoint is intact")
                 raise
             except BaseException as error:
-                self._fail(error)
+                told = explain_memory(error, config)
+                self._fail(told)
+                if told is not error:
+                    raise told from error
                 raise
 
     def _out_of_time(self) -> bool:

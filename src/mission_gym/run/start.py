@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from mission_gym.check.devices import computes_exactly, device_memory, name_card
 from mission_gym.config.layers import Resolved, format_config
 from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
@@ -25,7 +26,7 @@ from mission_gym.plan.facts import EnvFacts
 from mission_gym.plan.memory import check_memory
 from mission_gym.plan.sheet import judge_preset, make_plan
 from mission_gym.plan.tuner import LOOK_S, Tuned, may_plan, tune_run
-from mission_gym.plan.ways import find_measured
+from mission_gym.plan.ways import device_exists, find_measured
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.procs import usable_cores
 from mission_gym.procs.versions import compare_versions, versions
@@ -152,14 +153,20 @@ def _prepare(
     algorithm = algorithm_of(config)
     # What an own network keeps beside its arrays can't be put back: another one is timed.
     timed = make_learner(config, spec) if config.policy.network else learner
-    update_s = algorithm.measure_update_s(timed, config, spec)
-    collect_s = prime(session.collector, learner, prime_steps(config))
+    with device_memory(config):
+        update_s = algorithm.measure_update_s(timed, config, spec)
+        collect_s = prime(session.collector, learner, prime_steps(config))
+    notes = [*notes, *timed.notes]
     fps = tuning["steps_per_s"] if tuning else predict_fps(config, collect_s, update_s)
     if config.compute.device == "cpu":
         notes = [*notes, *judge_preset(preset, config.run.timesteps - start, fps, usable_cores())]
     reasons = tuning["reasons"] if tuning else []
     plan = make_plan(config, session.environment.backend, spec, algorithm, memory, fps, notes, start, reasons)
-    document = asdict(plan) | {"versions": versions(), "signature": spec.signature, "tuning": tuning}
+    document = asdict(plan) | {
+        "versions": versions(name_card(config.compute.device)),
+        "signature": spec.signature,
+        "tuning": tuning,
+    }
     measured = {"collect_s_per_step": collect_s, "update_s_per_step": update_s}
     document |= {"measured": measured | {"ways_to_learn": find_measured(config, spec)}}
     write_json(session.run.plan_json, document)
@@ -177,6 +184,12 @@ def resume_run(
     """A run taken up in place, exactly where its last good checkpoint stands."""
     with run.lock(), one_blas_thread():
         resolved = read_config(run.config_yaml)
+        device = resolved.settled.compute.device
+        if not device_exists(device):
+            raise RunStateError(
+                f"run {run.name} learns on {device}, which is not here; resume it where it is, or go on with"
+                f" `mission-gym branch {run.name} --device cpu`"
+            )
         checkpoint, notes = load_last_good(run.checkpoints)
         resolved, more = _extend(run, resolved, checkpoint, timesteps)
         environment = open_run_environment(run, resolved.config, source)
@@ -227,9 +240,13 @@ def _exactness(run: RunDir, config: Config, restored: bool, *, other_kernel: boo
         plan = dict(read_json(run.plan_json))
     except (RunStateError, TypeError, ValueError):
         return "whether the resume is exact can't be told: plan.json is missing or damaged"
-    changed, unknown = compare_versions(plan.get("versions", {}))
-    if changed or other_kernel:
-        causes = [*changed, *(["another kernel learns"] if other_kernel else [])]
+    device = str(config.compute.device)
+    causes, unknown = compare_versions(plan.get("versions", {}), name_card(device))
+    if other_kernel:
+        causes.append("another kernel learns")
+    if not computes_exactly(device):
+        causes.append(f"sums on {device} have no fixed order unless torch's deterministic algorithms are on")
+    if causes:
         return f"the resume is statistical, not exact: {', '.join(causes)}"
     if config.vector.blocks == "first_ready":
         return (

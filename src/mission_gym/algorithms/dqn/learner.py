@@ -73,6 +73,7 @@ class DqnLearner:
         self.version = 0  # updates made
         self.step = 0  # transitions collected
         self.gradient_steps = 0
+        self.notes: list[str] = []
         self.encoder = Encoder(spec.leaves, spec.normalize_obs)
         self._weights: Weights | None = None  # before the update under way
         self._behind: Weights | None = None  # before the last one

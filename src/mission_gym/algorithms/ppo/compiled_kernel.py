@@ -49,6 +49,7 @@ class CompiledKernel:
         self.flat, self.first, self.second = (np.zeros(size, np.float32) for _ in range(3))
         self.grads = np.zeros((threads, size), np.float32)
         self.num_steps = 0
+        self.notes: list[str] = []
         self.net, self.net_first, self.net_second = (
             Net(flat, spec, num_flat) for flat in (self.flat, self.first, self.second)
         )

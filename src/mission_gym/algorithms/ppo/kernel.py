@@ -87,6 +87,8 @@ def make_evidence(row: Array, settings: StepSettings, gradient: dict[str, Array]
 class Kernel(Protocol):
     """See the module."""
 
+    notes: list[str]  # what could not be done as planned on the device
+
     def evaluate(self, inputs: Encoded, action: Array, mask: Array | None) -> tuple[Array, Array]:
         """Log-probabilities of the first len(action) rows and values of all rows, float32."""
 

@@ -65,6 +65,10 @@ class PpoLearner:
         """Start the observation statistics from the leaves [N, ...] of one short block."""
         prime_encoder(self.encoder, obs)
 
+    @property
+    def notes(self) -> list[str]:
+        return self.kernel.notes
+
     def weights(self) -> Weights:
         normalizer = self.encoder.normalizer
         return Weights(

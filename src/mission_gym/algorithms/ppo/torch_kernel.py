@@ -64,6 +64,7 @@ class TorchKernel:
         self.record: Recorder | None = None
         if self.device.type == "cuda" and spec.network is None:
             self.record = record_cuda
+        self.notes: list[str] = []
         self._precision = torch.bfloat16 if precision == "bf16" else torch.float32
         self._batch_size = batch_size
         self._flat, self._columns = Resident(self.device), Resident(self.device)
@@ -181,7 +182,13 @@ class TorchKernel:
         key = (*flat.shape, *columns.shape, *(image.data_ptr() for image in self._inputs[1]))
         if self._captured is None or self._captured[0] != key:
             state = (*self.adam.state, *self.model.buffers())
-            self._captured = key, Captured(self._step, minibatch, state, self.record)
+            try:
+                self._captured = key, Captured(self._step, minibatch, state, self.record)
+            except RuntimeError as error:  # border: drivers raise whatever they like
+                self.record = None
+                cause = str(error).splitlines()[0]
+                self.notes.append(f"gradient steps are not captured as a graph, and take longer: {cause}")
+                return self._step
         return self._captured[1]
 
     def _step(self, flat: Tensor, columns: Tensor, index: Tensor) -> Tensor:

@@ -1,0 +1,42 @@
+"""Adam on one flat tensor: places of the parameters, and arrays that know nothing of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mission_gym.learner.adam import FlatAdam
+from pretended import pretend
+
+
+def step(device: str, arrays: dict[str, np.ndarray] | None = None) -> tuple[FlatAdam, nn.Module]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)).to(device)
+    adam = FlatAdam(net, 1e-5)
+    if arrays is not None:
+        adam.load(arrays)
+    net(torch.ones(2, 3, device=device)).sum().backward()
+    adam.clip(0.5)
+    adam.step(0.125)
+    return adam, net
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_parameters_on_a_device_begin_at_aligned_places(kind: str) -> None:
+    with pretend(kind):
+        adam, net = step(kind)
+        starts = [parameter.data_ptr() - adam.flat.data_ptr() for parameter in net.parameters()]
+    assert starts == [0, 256, 512, 768]  # bytes: 64 numbers each
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_arrays_of_one_device_are_loaded_on_another(kind: str) -> None:
+    arrays = step("cpu")[0].arrays()
+    expected = step("cpu", arrays)[0].arrays()
+    with pretend(kind):
+        found = step(kind, arrays)[0].arrays()
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, err_msg=name)

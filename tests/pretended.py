@@ -1,0 +1,268 @@
+"""A pretended accelerator on a CPU build of torch: real numbers, strict about devices, waiting and capture.
+
+    with pretend("cuda") as device:
+        ...  # torch.cuda.is_available() is True, and .to("cuda") works
+    device.counts["waits"]
+
+A tensor "on" it is a subclass with CPU storage whose `device` says cuda:0 or mps:0. Every operation checks
+that its tensors live on one device, mps refuses float64. A graph records the operations between its begin and
+its end, and replays them in place. Unseen: races, real memory, bf16, the choice of kernels, speed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._pytree import tree_leaves, tree_map
+
+_COPIES = {"aten::copy_", "aten::_foreach_copy_"}
+_WAITING = {
+    "aten::_local_scalar_dense",
+    "aten::equal",
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::is_nonzero",
+}
+_CREATES = {"empty", "zeros", "ones", "full", "tensor", "arange"}
+
+
+@dataclass
+class Device:
+    """The accelerator of a `pretend` block."""
+
+    kind: str  # cuda or mps
+    name: str = "Pretended card"
+    largest_bytes: int = 1 << 40  # a tensor that is larger can't be had
+    fails_to_capture: bool = False
+    counts: Counter[str] = field(default_factory=Counter)  # waits, uploads, replays
+    tape: list[tuple[Any, ...]] | None = None  # of the capture under way
+
+    def count_wait(self, what: str) -> None:
+        """The host waits for the device, which a capture forbids."""
+        self.counts["waits"] += 1
+        if self.tape is not None:
+            raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
+
+    def take(self, tensor: Any) -> None:
+        """Refuse what the device has no memory or no type for."""
+        if not isinstance(tensor, torch.Tensor):
+            return
+        if tensor.nbytes > self.largest_bytes:
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {tensor.nbytes / (1 << 20):.2f} MiB. GPU 0 has a"
+                " total capacity of 8.00 GiB of which 8.00 GiB is free."
+            )
+        if self.kind == "mps" and tensor.dtype == torch.float64:
+            raise TypeError(
+                "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support it"
+            )
+
+
+_device = Device("none")  # the one that is pretended now
+
+
+class DeviceTensor(torch.Tensor):
+    """A tensor on the pretended device."""
+
+    device = property(lambda self: torch.device(_device.kind, 0))  # type: ignore[assignment]
+    is_cuda = property(lambda self: _device.kind == "cuda")  # type: ignore[assignment]
+    is_cpu = property(lambda self: False)  # type: ignore[assignment]
+
+    def numpy(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"can't convert {_device.kind} device type tensor to numpy. Use Tensor.cpu() first")
+
+    __array__ = numpy
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, func._schema.name
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        on_host = [tensor for tensor in given if not isinstance(tensor, DeviceTensor)]
+        to_host = name in _COPIES and not isinstance(args[0], DeviceTensor)
+        if name in _COPIES and on_host:
+            if to_host or not (kwargs.get("non_blocking") or args[2:3] == (True,)):
+                _device.count_wait(name)
+            _device.counts["uploads"] += not to_host
+        elif any(tensor.dim() for tensor in on_host):
+            raise RuntimeError(
+                f"{name}: Expected all tensors to be on the same device, but found at least two devices,"
+                f" {_device.kind}:0 and cpu!"
+            )
+        if name in _WAITING:
+            _device.count_wait(name)
+        with no_dispatch():
+            out = func(*args, **kwargs)
+        if to_host:
+            return out
+        if not any(each.alias_info for each in func._schema.returns):  # else it is memory that was there
+            for tensor in tree_leaves(out):
+                _device.take(tensor)
+        out = tree_map(_place, out)
+        if _device.tape is not None:
+            _device.tape.append((func, args, kwargs, out))
+        return out
+
+
+def _place(value: Any, requires_grad: bool = False) -> Any:
+    """The same memory as a tensor on the device; what is not a tensor stays."""
+    if isinstance(value, DeviceTensor) or not isinstance(value, torch.Tensor):
+        return value
+    return torch.Tensor._make_subclass(DeviceTensor, value, requires_grad)
+
+
+def _upload(tensor: torch.Tensor) -> torch.Tensor:
+    _device.count_wait("a copy to the device")
+    _device.counts["uploads"] += 1
+    _device.take(tensor)
+    return _place(tensor.detach().clone())
+
+
+def _download(tensor: torch.Tensor) -> torch.Tensor:
+    _device.count_wait("a copy to the host")
+    with no_dispatch():
+        return tensor.detach().as_subclass(torch.Tensor).clone()
+
+
+class _Placement(TorchFunctionMode):
+    """Lets `device=` and `.to` mean the pretended device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
+        if name in ("cpu", "tolist") and isinstance(args[0], DeviceTensor):
+            host = _download(args[0])
+            return host if name == "cpu" else host.tolist()
+        if name == "to" and isinstance(args[0], torch.Tensor):
+            places = [a for a in (*args[1:], kwargs.pop("device", None)) if isinstance(a, str | torch.device)]
+            rest = [a for a in args[1:] if isinstance(a, torch.dtype)]
+            tensor = args[0]
+            if places and _is_here(places[0]) and not isinstance(tensor, DeviceTensor):
+                tensor = _upload(tensor)
+            elif places and not _is_here(places[0]) and isinstance(tensor, DeviceTensor):
+                tensor = _download(tensor)
+            kwargs.pop("non_blocking", None)
+            return func(tensor, *rest, **kwargs) if rest or kwargs else tensor
+        if name == "empty":
+            kwargs.pop("pin_memory", None)
+        if name in _CREATES and _is_here(kwargs.get("device")):
+            del kwargs["device"]
+            made = func(*args, **kwargs)
+            _device.take(made)
+            return _place(made, made.requires_grad)
+        return func(*args, **kwargs)
+
+
+def _is_here(device: Any) -> bool:
+    return device is not None and torch.device(device).type == _device.kind
+
+
+class _Stream:
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def wait_stream(self, other: Any) -> None: ...
+
+
+class _Event:
+    def __init__(self, **kwargs: Any) -> None: ...
+
+    def record(self, *args: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+class _Graph:
+    tape: list[tuple[Any, ...]]
+
+    def replay(self) -> None:
+        _device.counts["replays"] += 1
+        with torch.no_grad(), no_dispatch():
+            for func, args, kwargs, out in self.tape:
+                for old, new in zip(tree_leaves(out), tree_leaves(func(*args, **kwargs)), strict=True):
+                    if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                        old.copy_(new)
+
+
+@contextmanager
+def _capture(graph: _Graph, **kwargs: Any) -> Iterator[None]:
+    if _device.fails_to_capture:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+    _device.tape = graph.tape = []
+    try:
+        yield
+    finally:
+        _device.tape = None
+
+
+def _stream_context(stream: Any) -> Any:
+    """As torch.cuda.stream: without a stream it asks the current accelerator, which fails on MPS."""
+    if stream is None and _device.kind == "mps":
+        raise AttributeError("module 'torch.mps' has no attribute 'current_device'")
+    return nullcontext()
+
+
+def _list_patches(device: Device) -> Iterator[Any]:
+    """What of torch is replaced."""
+    card = SimpleNamespace(name=device.name, uuid="0", major=8, minor=0, total_memory=8 << 30)
+    if device.kind == "cuda":
+        mocks = {
+            "is_available": lambda: True,
+            "device_count": lambda: 1,
+            "get_device_name": lambda *args: device.name,
+            "get_device_capability": lambda *args: (8, 0),
+            "get_device_properties": lambda *args: card,
+            "mem_get_info": lambda *args: (8 << 30, 8 << 30),
+            "Stream": _Stream,
+            "Event": _Event,
+            "CUDAGraph": _Graph,
+            "graph": _capture,
+            "current_stream": lambda *args: _Stream(),
+        }
+        yield patch.multiple(torch.cuda, create=True, **mocks)
+        yield patch("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
+    else:
+        yield patch("torch.backends.mps.is_available", lambda: True)
+        yield patch("torch.mps.driver_allocated_memory", lambda: 0)
+    yield patch("torch.cuda.stream", _stream_context)
+
+    def group(lists: Any, with_indices: bool = False) -> Any:  # torch's own is C++, and would see the CPU
+        return {(torch.device(device.kind, 0), torch.float32): (lists, list(range(len(lists[0]))))}
+
+    yield patch.object(torch.optim.Optimizer, "_group_tensors_by_device_and_dtype", staticmethod(group))
+    run: Callable[[threading.Thread], None] = threading.Thread.run
+
+    def run_here(thread: threading.Thread) -> None:  # modes belong to a thread
+        with _Placement():
+            run(thread)
+
+    yield patch.object(threading.Thread, "run", run_here)
+
+
+@contextmanager
+def pretend(kind: str, **facts: Any) -> Iterator[Device]:
+    """Give this process a device of the kind, cuda or mps; `facts` are fields of `Device`."""
+    global _device
+    before, _device = _device, Device(kind, **facts)
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        with ExitStack() as stack:
+            for each in _list_patches(_device):
+                stack.enter_context(each)
+            stack.enter_context(_Placement())
+            yield _device
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
+        _device = before

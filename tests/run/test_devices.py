@@ -1,0 +1,153 @@
+"""Runs on accelerators, pretended ones: they train, and what they leave is used on machines without one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mission_gym as mg
+from mission_gym.cli.main import main
+from mission_gym.errors import DeviceMemoryError, RunStateError
+from mission_gym.run.start import resume_run
+from mission_gym.store.rundir import RunDir
+from pretended import pretend
+
+PICTURES = "toys:Glimpses"
+SMALL: dict[str, Any] = {
+    "timesteps": 64, "n_envs": 4, "n_steps_per_env": 8, "batch_size": 16, "n_epochs": 1, "network_arch": "8",
+    "eval_freq": 0, "tensorboard": False, "tune": False, "progress": False, "precision": "float32",
+}  # fmt: skip
+DQN = {name: value for name, value in SMALL.items() if name != "n_epochs"} | {
+    "algo": "dqn", "replay_size": 64, "learning_starts": 16,
+}  # fmt: skip
+
+
+def train(folder: Path, kind: str = "cuda", env: str = PICTURES, **flags: Any) -> mg.Run:
+    return mg.train(env, runs_dir=str(folder), device=kind, **(SMALL | flags))
+
+
+def read_plan(run: mg.Run) -> dict[str, Any]:
+    plan: dict[str, Any] = json.loads((run.path / "plan.json").read_text())
+    return plan
+
+
+@pytest.fixture
+def left_run(tmp_path: Path) -> mg.Run:
+    """A run of a machine with a card, on a machine without one."""
+    with pretend("cuda"):
+        return train(tmp_path)
+
+
+@pytest.mark.parametrize("flags", [SMALL, DQN], ids=["ppo", "dqn"])
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_pictures_are_learned_on_every_device(kind: str, flags: dict[str, Any], tmp_path: Path) -> None:
+    with pretend(kind) as device:
+        run = mg.train(PICTURES, runs_dir=str(tmp_path), device=kind, **flags)
+        run.evaluate(2)
+    assert run.status()["state"] == "done"
+    assert device.counts["uploads"]
+    assert bool(device.counts["replays"]) == (kind == "cuda" and flags is SMALL)
+
+
+def test_pictures_are_learned_on_the_cpu_beside_an_mps_device(tmp_path: Path) -> None:
+    with pretend("mps") as device:
+        assert train(tmp_path, "cpu").status()["state"] == "done"
+    assert not device.counts["uploads"]
+
+
+def test_a_policy_acts_on_the_cpu_where_its_device_is_not(left_run: mg.Run) -> None:
+    with pytest.warns(UserWarning, match="the run used cuda, which is not here; its policy acts on the CPU"):
+        policy = mg.load(left_run.path)
+    action, _ = policy.predict(np.zeros(policy.observation_space.shape, np.uint8))
+    assert policy.action_space.contains(action)
+
+
+def test_an_evaluation_says_where_it_acts(left_run: mg.Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(left_run.path), "--episodes", "2", "--json"]) == 0
+    assert "the run used cuda, which is not here" in capsys.readouterr().err
+    with pretend("cuda"):
+        assert main(["eval", str(left_run.path), "--episodes", "2", "--json"]) == 0
+    assert "not here" not in capsys.readouterr().err
+
+
+def test_a_resume_without_the_device_names_the_branch(left_run: mg.Run, tmp_path: Path) -> None:
+    run = RunDir(left_run.path)
+    advice = rf"learns on cuda, which is not here.*`mission-gym branch {run.name} --device cpu`"
+    with pytest.raises(RunStateError, match=advice), resume_run(run, lambda event: None, timesteps=128):
+        pass
+    branch = ["branch", str(run.path), "--device", "cpu", "--timesteps", "128", "--runs-dir", str(tmp_path)]
+    assert main(branch) == 0
+
+
+@pytest.mark.parametrize(
+    ("card", "deterministic", "said"),
+    [
+        ("A", True, "the resume is exact"),
+        ("A", False, "the resume is statistical, not exact: sums on cuda have no fixed order"),
+        ("B", True, "the resume is statistical, not exact: card A -> B"),
+    ],
+)
+def test_a_resume_is_exact_on_one_card_with_deterministic_algorithms(
+    card: str, deterministic: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pretend("cuda", name="A"):
+        run = train(tmp_path)
+    assert read_plan(run)["versions"]["card"] == "A"
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
+    heard: list[dict[str, Any]] = []
+    with pretend("cuda", name=card), resume_run(RunDir(run.path), heard.append, timesteps=128):
+        pass
+    assert heard[0]["notes"][-1].startswith(said)
+
+
+def test_a_run_on_the_cpu_knows_no_card(tmp_path: Path) -> None:
+    with pretend("cuda"):
+        run = train(tmp_path, "cpu", "CartPole-v1")
+    assert "card" not in read_plan(run)["versions"]
+
+
+def test_a_step_that_cannot_be_captured_is_made_without(tmp_path: Path) -> None:
+    with pretend("cuda", fails_to_capture=True) as device:
+        run = train(tmp_path)
+    assert run.status()["state"] == "done"
+    assert not device.counts["replays"]
+    (note,) = [note for note in read_plan(run)["notes"] if "captured" in note]
+    assert note.endswith("and take longer: CUDA error: operation not permitted when stream is capturing")
+
+
+TRIES = "try --batch-size 8, --network-arch 4, --n-envs 2, --device cpu, in a new run or a branch"
+
+
+def test_a_learner_that_does_not_fit_the_device_says_what_to_try(tmp_path: Path) -> None:
+    with (
+        pretend("cuda", largest_bytes=1 << 16),
+        pytest.raises(DeviceMemoryError, match=r"MiB were wanted and 8192\.00 MiB are free; ") as raised,
+    ):
+        train(tmp_path)
+    assert str(raised.value).endswith(TRIES)
+    assert raised.value.exit_code == 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_memory_that_ends_in_training_ends_the_run_with_its_cause(tmp_path: Path) -> None:
+    with pretend("cuda") as device:
+        updates = mg.iterate(PICTURES, runs_dir=str(tmp_path), device="cuda", **SMALL)
+        run = next(updates).run
+        device.largest_bytes = 16
+        with pytest.raises(DeviceMemoryError, match="cuda is out of memory"):
+            next(updates)
+    status = run.status()
+    assert (status["state"], status["cause"].endswith(TRIES)) == ("failed", True)
+
+
+def test_memory_that_ends_in_an_evaluation_is_one_message(left_run: mg.Run) -> None:
+    with (
+        pretend("cuda", largest_bytes=1 << 16),
+        pytest.raises(DeviceMemoryError, match="cuda is out of memory"),
+    ):
+        left_run.evaluate(2)
