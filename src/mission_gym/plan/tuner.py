@@ -18,7 +18,7 @@ from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec
 from mission_gym.errors import ConfigError, MissionGymError
 from mission_gym.plan.cache import make_key, read_plan, write_plan
-from mission_gym.plan.costs import measure_act, measure_collect, rehearse
+from mission_gym.plan.costs import NUM_BLOCKS, measure_act, measure_collect, rehearse, weigh_workers
 from mission_gym.plan.env_costs import measure_env, time_steps
 from mission_gym.plan.facts import Choice, EnvFacts, Facts, Layout, Trial, UpdateCost
 from mission_gym.plan.memory import check_memory, read_own_machine
@@ -217,7 +217,10 @@ class _Tuner:
         config = self._workshop.settle(apply(self._base, layout_values(layout, self._base.config)))
         try:
             seconds = min(max(self._budget_s / 40, 0.15), 0.5)
-            collect_s, worker_bytes = measure_collect(self._workshop, config, self._weights, seconds, steps)
+            vec, collector, _ = self._workshop.make_collector(config)
+            with vec:
+                collect_s = measure_collect(collector, self._weights, steps, NUM_BLOCKS, seconds).step_s
+                worker_bytes = weigh_workers(vec.pids())
         except MissionGymError as error:
             if layout == facts.wishes.layout:
                 raise
