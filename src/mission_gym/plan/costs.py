@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from statistics import fmean, median
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
-import psutil
 
 from mission_gym.config.schema import Settled
 from mission_gym.data import Leaves, Weights
@@ -104,17 +103,6 @@ def rehearse(workshop: Workshop, config: Settled, seconds: float) -> float:
             step, elapsed = next(updates).step, time.perf_counter() - begun
             rate = (step - first) / elapsed
         return rate
-
-
-def weigh_workers(pids: list[int]) -> int | None:
-    """Mean bytes of these processes, with their part of what they share; None of none, or where nobody
-    tells."""
-    if not pids:
-        return None
-    try:
-        return round(fmean(psutil.Process(pid).memory_full_info().pss for pid in pids))
-    except (psutil.Error, AttributeError):
-        return None
 
 
 def _time(call: Callable[[], object]) -> float:
