@@ -1,6 +1,7 @@
 """Plans made, kept and applied; what is given is never changed, and a resume never plans."""
 
 import os
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError, UsageError
 from mission_gym.plan.cache import read_plan, write_plan
-from mission_gym.plan.facts import EnvFacts, Layout
+from mission_gym.plan.facts import EnvFacts, Layout, UpdateCost
 from mission_gym.plan.memory import check_memory
 from mission_gym.plan.sheet import judge_preset
 from mission_gym.plan.tuner import make_plan_key, tune_run
 from mission_gym.plan.ways import Way
-from mission_gym.plan.wishes import find_overlapped, fix_envs, list_learning, make_wishes
+from mission_gym.plan.wishes import fix_envs, list_learning, make_wishes
 from mission_gym.run.assemble import Assembly, algorithm_of
 from mission_gym.run.branch import branch_run
 from mission_gym.run.config import read_config, resolve
@@ -175,14 +176,26 @@ def test_a_kept_plan_of_dqn_is_applied(tmp_path: Path) -> None:
     assert resolved.sources["dqn.batch_size"].startswith("profile cpu")  # a plan does not choose it
 
 
-def test_phases_run_at_once_where_the_rules_of_overlap_say_so() -> None:
-    resolved, ruled, workshop = opened({})
-    pairs = find_overlapped(ruled, resolved.config, load_rivals(), workshop.algorithm)
-    assert ("threads", "cpu") in pairs
-    assert ("workers", "cuda") in pairs
-    assert ("workers", "cpu") not in pairs
-    resolved, ruled, _ = opened({"overlap": "off"})
-    assert not find_overlapped(ruled, resolved.config, load_rivals(), workshop.algorithm)
+def find_at_once(flags: dict[str, Any]) -> set[tuple[str, str, int]]:
+    """Backends, devices and numbers of workers with which collecting and learning run side by side."""
+    resolved, ruled, workshop = opened(flags)
+    wishes = make_wishes(workshop, resolved, ruled)
+    return {
+        (backend.name, device, num_workers)
+        for backend, device, num_workers in product(load_rivals(), ("cpu", "cuda"), (2, 3))
+        if wishes.at_once(Layout(backend, num_workers, 8, 128), UpdateCost(device, "torch", 1, 1e-3))
+    }
+
+
+def test_phases_run_at_once_where_the_rules_of_overlap_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mission_gym.plan.overlap.usable_cores", lambda: 3)
+    chosen = find_at_once({})
+    assert {("threads", "cpu", 2), ("workers", "cuda", 3)} <= chosen
+    assert ("workers", "cpu", 2) not in chosen
+    assert not find_at_once({"overlap": "off"})
+    dqn = find_at_once({"algo": "dqn", "device": "cpu"})
+    assert ("workers", "cpu", 2) in dqn
+    assert ("workers", "cpu", 3) not in dqn  # no core is left to the learner
 
 
 @pytest.mark.parametrize("flags", [{"timesteps": 2048}, {"tune": False}])

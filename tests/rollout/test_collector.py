@@ -8,6 +8,7 @@ import pytest
 from mission_gym.data import Block, EnvSpec, Weights
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
+from mission_gym.plan.costs import measure_collect
 from mission_gym.policy import NumpyPolicy, PolicySpec
 from mission_gym.policy.torch_form import ActorCritic, TorchPolicy, model_arrays
 from mission_gym.rollout.blocks import (
@@ -105,8 +106,12 @@ def test_a_cut_row_bootstraps_from_the_last_observation_seen() -> None:
 
 def test_priming_leaves_no_trace() -> None:
     primed, spec = make_collector("CartPole-v1")
-    (obs,) = primed.prime(8)
-    assert obs.shape == (9 * S, 4)
+    layout = PolicySpec(spec.leaves, spec.action, (8,), normalize_obs=False)
+    weights = Weights(5, model_arrays(ActorCritic(layout, seed=1)))
+    _, (obs,), num_failed = measure_collect(primed, weights, 8, num_blocks=2)
+    assert (obs.shape, num_failed) == ((9 * S, 4), 0)
+    (once,) = measure_collect(primed, weights, 8).obs
+    np.testing.assert_array_equal(obs, once)  # of the first block, however many there are
     plain, _ = make_collector("CartPole-v1")
     plain.start()
     blocks = [make_block(spec, T, S) for _ in range(2)]

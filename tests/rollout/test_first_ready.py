@@ -21,6 +21,7 @@ from mission_gym.data import Block, EnvSpec
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import EnvFailure, WorkerTimeout
+from mission_gym.plan.costs import measure_collect
 from mission_gym.policy import NumpyPolicy
 from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
 from mission_gym.rollout.remote import SERVICE, RemoteCollector
@@ -326,7 +327,8 @@ def test_finished_columns_of_a_stopped_block_go_on_in_other_processes(gate: Gate
 def test_priming_leaves_no_trace(gate: Gate) -> None:
     gate.open()
     with counters(gate, 4, 2, 2) as collector:
-        (obs,) = collector.prime(5)
+        (obs,) = measure_collect(collector, collector.policy.weights, 5, num_blocks=2).obs
         assert obs.shape == (6 * 4, 2)
+        assert not collector.blocks[0].filled.any()
         assert collector.num_segments.sum() == 0
         assert collector.vec.episode_numbers() == [0] * 4

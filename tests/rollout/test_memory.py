@@ -15,6 +15,7 @@ import pytest
 
 from mission_gym.data import Block, EnvSpec, Weights
 from mission_gym.env.probe import probe
+from mission_gym.plan.costs import measure_collect
 from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
 from mission_gym.rollout.central import ReadyCollector
 from mission_gym.rollout.collector import BlockCollector, Collector
@@ -82,8 +83,7 @@ def check(block: Block, begun: dict[int, int]) -> None:
 @pytest.mark.parametrize("how", HOW)
 def test_memory_lasts_from_segment_to_segment_and_ends_with_the_episode(how: str, spec: EnvSpec) -> None:
     with collecting(how, spec) as (collector, block):
-        collector.policy.load(Weights(0, {}))
-        collector.prime(5)  # leaves no trace here either
+        measure_collect(collector, Weights(0, {}), 5, num_blocks=2)  # leaves no trace here either
         begun = dict.fromkeys(range(S), 0)
         for number in range(4):
             assert collector.fill(block, number, never)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,6 +18,7 @@ from mission_gym.run.start import resume_run, start_run
 from mission_gym.store.checkpoints import load_last_good
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
+from toys import Identity
 
 SMALL = {
     "n_envs": 2, "n_steps_per_env": 16, "batch_size": 16, "n_epochs": 2, "timesteps": 320, "eval_freq": 0,
@@ -30,6 +32,45 @@ def run_to_the_end(tmp_path: Path, env: str, **flags: Any) -> RunDir:
         for _ in session.updates():
             pass
     return session.run
+
+
+class Once(Identity):
+    """Goes wrong at the third step of its first episode in this process, and never again."""
+
+    faults: ClassVar[list[str]] = []
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        fault = self.faults.pop() if self.faults and self.steps == 3 else ""
+        if fault == "raise":
+            raise RuntimeError("the simulator fell over")
+        return obs, math.nan if fault == "reward" else reward, *rest
+
+
+def test_what_is_not_finite_before_the_first_update_is_refused(tmp_path: Path) -> None:
+    Once.faults = ["reward"]
+    match = (
+        "reward of environment 0 is nan at step 2 of a short block before the first update; nothing was"
+        r" learned\. Mend the environment \(mission-gym check finds the step\)$"
+    )
+    resolved = resolve("<once>", SMALL | {"runs_dir": str(tmp_path)})
+    with pytest.raises(NotFiniteError, match=match), start_run(resolved, lambda event: None, Once):
+        pass
+    assert not list_runs(tmp_path)
+
+
+def test_failures_before_the_first_update_are_counted_and_told(tmp_path: Path) -> None:
+    Once.faults = ["raise"]
+    events: list[dict[str, Any]] = []
+    resolved = resolve("<once>", SMALL | {"runs_dir": str(tmp_path)})
+    with start_run(resolved, events.append, Once) as session:
+        for _ in session.updates():
+            pass
+    (plan,) = [event["time/plan"] for event in events if event["event"] == "plan"]
+    assert "1 episodes failed while the statistics were primed; they are counted" in plan["notes"]
+    rows = [event for event in events if event["event"] == "progress"]
+    assert rows[0]["rollout/env_failures"] == rows[-1]["rollout/env_failures"] == 1
+    assert session.run.read_status()["env_failures"] == 1
 
 
 def only_run(tmp_path: Path) -> RunDir:

@@ -23,7 +23,7 @@ from mission_gym.config.rules import finish
 from mission_gym.plan.costs import rehearse
 from mission_gym.plan.facts import Layout
 from mission_gym.plan.memory import layout_of
-from mission_gym.plan.tuner import tune_environment
+from mission_gym.plan.tuner import Tuner
 from mission_gym.plan.wishes import apply, fix_envs, layout_values, make_wishes
 from mission_gym.procs import usable_cores
 from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
@@ -87,7 +87,7 @@ def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     first, _ = finish(fix_envs(resolved))
     environment = open_environment(first.config, kwargs)
     workshop = Assembly(environment, algorithm_of(first.config))
-    entry = tune_environment(workshop, resolved, grid.budget_s, lambda message: None)
+    entry = Tuner(workshop, resolved, grid.budget_s, lambda message: None).run()
     base = fix_envs(resolved)
     chosen = workshop.settle(apply(base, entry["values"]))
     planned = layout_of(chosen, environment.backends[chosen.vector.vector])

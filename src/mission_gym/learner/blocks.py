@@ -10,13 +10,7 @@ from mission_gym.policy import Encoder
 
 
 def prime_encoder(encoder: Encoder, obs: Leaves) -> None:
-    """Start the statistics of an encoder; NotFiniteError if an observation can't be learned from."""
-    for index, leaf in enumerate(obs):
-        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
-            raise NotFiniteError(
-                f"observation leaf {index} is not finite within the first {len(leaf)} observations;"
-                " nothing was learned. Mend the environment (mission-gym check finds the step)"
-            )
+    """Start the statistics of an encoder."""
     if encoder.normalizer is not None:
         encoder.normalizer.merge(encoder.flatten(obs))
 
@@ -26,8 +20,14 @@ def strip(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def check_finite(block: Block, update: int) -> None:
-    """Raise NotFiniteError that names the tensor, update and environment; nothing was learned yet."""
+def check_finite(block: Block, update: int | None) -> None:
+    """Raise NotFiniteError that names the tensor, update and environment; nothing was learned from it yet.
+
+    update: None for a block that is played before the first.
+    """
+    when, kept, then = f"update {update}", "the weights are as before this update", ", then resume"
+    if update is None:
+        when, kept, then = "a short block before the first update", "nothing was learned", ""
     named = {f"observation leaf {i}": leaf for i, leaf in enumerate(block.obs) if leaf.dtype.kind == "f"}
     for name, array in (named | {"reward": block.reward}).items():
         if np.isfinite(array.sum(dtype=np.float64)):
@@ -36,13 +36,12 @@ def check_finite(block: Block, update: int) -> None:
         if len(bad):
             t, row = (int(x) for x in bad[0][:2])
             raise NotFiniteError(
-                f"{name} of environment {block.env_ids[row]} is {array[tuple(bad[0])]} at step {t} of update"
-                f" {update}; the weights are as before this update. Mend the environment"
-                " (mission-gym check finds the step), then resume"
+                f"{name} of environment {block.env_ids[row]} is {array[tuple(bad[0])]} at step {t} of {when};"
+                f" {kept}. Mend the environment (mission-gym check finds the step){then}"
             )
     for t, row, obs, _ in block.finals:
         if not all(np.isfinite(leaf).all() for leaf in obs):
             raise NotFiniteError(
-                f"final observation of environment {block.env_ids[row]} is not finite at step {t} of update"
-                f" {update}; the weights are as before this update"
+                f"final observation of environment {block.env_ids[row]} is not finite at step {t} of {when};"
+                f" {kept}"
             )

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from statistics import fmean, median
+from statistics import median
+from typing import NamedTuple
 
 import numpy as np
-import psutil
 
 from mission_gym.config.schema import Settled
-from mission_gym.data import Weights
-from mission_gym.learner.contract import Learner
+from mission_gym.data import Leaves, Weights
+from mission_gym.learner.blocks import check_finite
 from mission_gym.pipeline import loop, overlap
 from mission_gym.plan.facts import ActCost
 from mission_gym.plan.workshop import Workshop
 from mission_gym.rollout.blocks import clear_block
 from mission_gym.rollout.collector import BlockCollector
 
-_PRIME_STEPS = 256  # transitions of the short block that primes the normaliser and is timed
-_PRIME_S = 2.0  # for which it is played again
-_FEWEST_BLOCKS = 3  # whose median is taken: other programs disturb some of them
+_PRIME_STEPS = 256  # transitions of the short block that primes the normaliser
+NUM_BLOCKS = 4  # to be timed: other programs disturb some of them, and the first one loads libraries
+_PATIENCE_S = 2.0  # for blocks behind the first
 _ROWS = (1, 32)  # of the acting calls that are timed
 # The collector's own work around a policy's call, and for each of its rows.
 _COLLECT_CALL_S, _COLLECT_ROW_S = 25e-6, 1e-6
@@ -34,19 +34,38 @@ def prime_steps(config: Settled) -> int:
     return min(config.algorithm.n_steps_per_env, max(4, -(-_PRIME_STEPS // config.vector.n_envs)))
 
 
-def prime(collector: BlockCollector, learner: Learner, num_steps: int) -> float:
-    """Play the short block: prime the learner's statistics with it, return seconds per step.
+class Collecting(NamedTuple):
+    """What short blocks tell. Only the first is the same in equal runs, however fast they are."""
 
-    It is played again unless that takes long: the first time also loads libraries and fills caches.
+    step_s: float  # of collecting a transition, the median of the blocks
+    obs: Leaves  # of the first block, each [N, ...]: a learner's statistics are primed with it
+    num_failed: int  # episodes of the first block
+
+
+def measure_collect(
+    collector: BlockCollector, weights: Weights, num_steps: int, num_blocks: int = 1, seconds: float = 0.0
+) -> Collecting:
+    """Fill blocks of `num_steps` one after the other: so many, and for `seconds`, unless that takes long.
+
+    The environments start anew before and afterwards, as if nothing had been played. NotFiniteError for what
+    a training could not learn from.
     """
-    collector.policy.load(learner.weights())
-    seconds: list[float] = []
-    while not seconds or (len(seconds) < 3 and sum(seconds) < _PRIME_S):
-        start = time.perf_counter()
-        obs = collector.prime(num_steps)
-        seconds.append(time.perf_counter() - start)
-    learner.prime(obs)
-    return min(seconds) / (num_steps * int(collector.vec.num_envs))
+    collector.policy.load(weights)
+    collector.start()
+    block = collector.make_short(num_steps)
+    taken: list[float] = []
+    obs, num_failed = block.obs, 0
+    while not taken or (sum(taken) < _PATIENCE_S and (len(taken) < num_blocks or sum(taken) < seconds)):
+        clear_block(block)
+        taken.append(_time(lambda: collector.fill(block, -1, _never)))
+        check_finite(block, None)
+        if len(taken) == 1:
+            obs = tuple(leaf.reshape((-1, *leaf.shape[2:])).copy() for leaf in block.obs)
+            num_failed = sum(episode.failed for episode in block.episodes)
+    clear_block(block)
+    collector.start()
+    collector.clock.take()  # no part of a run's phases
+    return Collecting(median(taken[1:] or taken) / (block.num_steps * block.num_rows), obs, num_failed)
 
 
 def predict_fps(config: Settled, collect_s: float, update_s: float) -> float:
@@ -69,36 +88,13 @@ def measure_act(workshop: Workshop, config: Settled, weights: Weights) -> ActCos
     return ActCost(seconds[0] - row_s + _COLLECT_CALL_S, row_s + _COLLECT_ROW_S)
 
 
-def measure_collect(
-    workshop: Workshop, config: Settled, weights: Weights, seconds: float, num_steps: int
-) -> tuple[float, int | None]:
-    """Seconds for each transition of blocks of `num_steps`, and the bytes of a worker where there are any."""
-    num_steps = min(num_steps, config.algorithm.n_steps_per_env)
-    shorter = config.algorithm.model_copy(update={"n_steps_per_env": num_steps})
-    config = config.model_copy(update={"algorithm": shorter})
-    vec, collector, blocks = workshop.make_collector(config)
-    with vec:
-        collector.policy.load(weights)
-        collector.start()
-        block = blocks[0]
-        collector.fill(block, 0, _never)
-        begun = time.perf_counter()
-        taken: list[float] = []
-        while len(taken) < _FEWEST_BLOCKS or time.perf_counter() - begun < seconds:
-            clear_block(block)
-            taken.append(_time(lambda: collector.fill(block, len(taken) + 1, _never)))
-        collect_s = median(taken) / (block.num_steps * block.num_rows)
-        return collect_s, _weigh_workers(vec.pids())
-
-
 def rehearse(workshop: Workshop, config: Settled, seconds: float) -> float:
     """Steps per second of the real loop: behind its first update one more at least, then for `seconds`."""
     learner = workshop.make_learner(config)
     workshop.algorithm.prepare_rehearsal(learner)
     vec, collector, blocks = workshop.make_collector(config)
     with vec:
-        collector.policy.load(learner.weights())
-        learner.prime(collector.prime(prime_steps(config)))
+        learner.prime(measure_collect(collector, learner.weights(), prime_steps(config)).obs)
         train = overlap.run if config.compute.overlap == "on" else loop.run
         updates = train(collector, learner, blocks, 1 << 62, _never)
         first, begun = next(updates).step, time.perf_counter()
@@ -107,17 +103,6 @@ def rehearse(workshop: Workshop, config: Settled, seconds: float) -> float:
             step, elapsed = next(updates).step, time.perf_counter() - begun
             rate = (step - first) / elapsed
         return rate
-
-
-def _weigh_workers(pids: list[int]) -> int | None:
-    """Mean bytes of these processes, with their part of what they share; None of none, or where nobody
-    tells."""
-    if not pids:
-        return None
-    try:
-        return round(fmean(psutil.Process(pid).memory_full_info().pss for pid in pids))
-    except (psutil.Error, AttributeError):
-        return None
 
 
 def _time(call: Callable[[], object]) -> float:

@@ -6,12 +6,13 @@ an error of the parent that says so; it harms nobody.
 
 from __future__ import annotations
 
-import os
 import pickle
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from statistics import fmean
+
+import psutil
 
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import Factory
@@ -19,9 +20,10 @@ from mission_gym.env.pace import Pace, measure_pace
 from mission_gym.env.slot import EnvSlot
 from mission_gym.errors import WorkerDied, WorkerTimeout
 from mission_gym.plan.facts import EnvFacts
-from mission_gym.procs import BoundedLog, Child, Link, describe_error, dump_object, wait_for_replies
+from mission_gym.procs import BoundedLog, Child, Link, describe_error, dump_object
 from mission_gym.vector.crew import open_reply
 
+_SERVICE = "mission_gym.plan.env_costs:serve_timing"
 _MOST_CHILDREN = 32
 _WEIGHED = 3  # environments that are built to tell what one more takes
 
@@ -30,25 +32,19 @@ def measure_env(
     factory: Factory, spec: EnvSpec, cores: int, seconds: float, timeout_s: float = 60.0
 ) -> EnvFacts:
     """Time the environment for about `seconds` alone and as long on every core; WorkerError if it fails."""
-    setup = dump_object((factory, spec))
-    target = "mission_gym.plan.env_costs:serve_timing"
-    children: list[Child] = []
+    setup, children = dump_object((factory, spec)), list[Child]()
     try:
         for _ in range(min(cores, _MOST_CHILDREN)):
-            children.append(Child(target, setup, on_output=BoundedLog(None)))
+            children.append(Child(_SERVICE, setup, on_output=BoundedLog(None)))
         weights = _ask(children, timeout_s, spec.env_id)
-        memory = max(0, round(fmean(weight for weight, _ in weights)))
-        worker = round(
-            fmean(_private_bytes(child.pid) or own for child, (_, own) in zip(children, weights, strict=True))
-        )
+        memory = round(fmean(weight for weight, _ in weights))
+        worker = weigh_processes([child.pid for child in children]) or round(fmean(own for _, own in weights))
         alone = Pace(*_ask(children[:1], timeout_s, spec.env_id, seconds)[0])
-        together = [alone]
-        if len(children) > 1:
-            together = [Pace(*reply) for reply in _ask(children, timeout_s, spec.env_id, seconds)]
+        together = _ask(children, timeout_s, spec.env_id, seconds) if len(children) > 1 else [alone]
     finally:
         for child in children:
             child.end()
-    crowded_s = fmean(timing.step_s for timing in together)
+    crowded_s = fmean(Pace(*each).step_s for each in together)
     return EnvFacts(
         step_s=alone.step_s,
         cpu_share=min(alone.cpu_share, 1.0),
@@ -98,41 +94,34 @@ def _ask(
     if command is not None:
         for child in children:
             child.send(command)
-    replies: dict[Child, tuple[float, ...]] = {}
-    end = time.monotonic() + timeout_s
-    while len(replies) < len(children):
-        waiting = [child for child in children if child not in replies]
-        if time.monotonic() > end:
+    answers, end = list[tuple[float, ...]](), time.monotonic() + timeout_s
+    for child in children:
+        try:
+            replies = child.wait(end - time.monotonic())
+        except WorkerDied as error:
+            raise WorkerDied(
+                f"{env_id}: the process that timed the environment {child.describe_end()}; its last "
+                f"words:\n{child.tail()}"
+            ) from error
+        if not replies:
             raise WorkerTimeout(
                 f"{env_id}: it was not built, reset and timed within {timeout_s:.0f} s; the stack:\n"
-                f"{waiting[0].read_stack()}"
+                f"{child.read_stack()}"
             )
-        for child in wait_for_replies(waiting, 0.1):
-            try:
-                for reply in child.take():
-                    replies[child] = open_reply(reply)
-            except WorkerDied as error:
-                raise WorkerDied(
-                    f"{env_id}: the process that timed the environment {child.describe_end()}; its last "
-                    f"words:\n{child.tail()}"
-                ) from error
-    return [replies[child] for child in children]
+        answers.append(open_reply(replies[0]))
+    return answers
+
+
+def weigh_processes(pids: Sequence[int]) -> int | None:
+    """Mean bytes of processes, with their part of what they share; None of none, or where nobody tells."""
+    try:
+        return round(fmean(psutil.Process(pid).memory_full_info().pss for pid in pids)) if pids else None
+    except (psutil.Error, AttributeError):
+        return None
 
 
 def _resident_bytes() -> int:
-    import psutil
-
-    return int(psutil.Process(os.getpid()).memory_info().rss)
-
-
-def _private_bytes(pid: int) -> int | None:
-    """The memory of a process, with its part of what it shares; None where the system does not tell."""
-    import psutil
-
-    try:
-        return int(psutil.Process(pid).memory_full_info().pss)
-    except (psutil.Error, AttributeError):
-        return None
+    return int(psutil.Process().memory_info().rss)
 
 
 def _seed(episode: int) -> int:

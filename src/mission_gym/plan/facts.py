@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
@@ -70,12 +70,7 @@ class Layout:
 
     def document(self) -> dict[str, Any]:
         """The layout with the backend's name, as it is kept."""
-        return {
-            "backend": self.backend.name,
-            "num_workers": self.num_workers,
-            "n_envs": self.n_envs,
-            "n_steps_per_env": self.n_steps_per_env,
-        }
+        return asdict(self) | {"backend": self.backend.name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +79,6 @@ class Trial:
 
     layout: Layout
     collect_s: float
-
-    def document(self) -> dict[str, Any]:
-        """The trial as it is kept."""
-        return {"layout": self.layout.document(), "collect_s": self.collect_s}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +89,7 @@ class Wishes:
     backends: tuple[Backend, ...]  # that may be chosen
     held: Layout | None = None  # an earlier choice, which stays unless another is clearly faster
     batch_size: int | None = None  # where it is given: it divides the rollout
-    overlapped: frozenset[tuple[str, str]] = frozenset()  # backends and devices where both phases run at once
-    cores_at_once: int = 0  # both phases also run at once where workers and learner need no more than these
+    at_once: Callable[[Layout, UpdateCost], bool] = lambda layout, update: False  # both phases, side by side
     open_envs: bool = False
     open_steps: bool = True  # may shrink to hold the rollout
     open_workers: bool = True
@@ -128,20 +118,6 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class ScalePoint:
-    """One row of the scaling table."""
-
-    n_envs: int
-    n_steps_per_env: int
-    backend: str
-    num_workers: int
-    steps_per_s: float
-    memory_bytes: int
-    fits: bool = True
-    knee: bool = False  # more environments give less than a twentieth
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
     """What was chosen, what it should reach, and why."""
 
@@ -152,4 +128,4 @@ class Choice:
     memory_bytes: int
     reasons: tuple[str, ...]
     changes: tuple[str, ...]  # of what learning sees
-    scaling: tuple[ScalePoint, ...]
+    scaling: list[dict[str, Any]]  # the best layout for each number of environments, as it is kept

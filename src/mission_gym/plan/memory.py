@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import psutil
@@ -36,14 +37,7 @@ def check_memory(
     machine = read_own_machine()
     if held > machine.memory_free_bytes - base:
         raise ConfigError(algorithm.explain_held(config, spec, machine.memory_free_bytes - base))
-    wishes = Wishes(
-        layout,
-        (backend,),
-        step_bytes=step_bytes(config, spec),
-        block_copies=count_copies(config),
-        eval_envs=count_eval_envs(config, backend),
-        base_bytes=base + held,
-    )
+    wishes = Wishes(layout, (backend,), base_bytes=base + held, **count_bytes(config, spec, backend))
     env = env or EnvFacts(step_s=0.0)
     if not fits(machine, env, wishes, layout):
         raise ConfigError(explain_misfit(machine, env, wishes))
@@ -69,24 +63,20 @@ def layout_of(config: Settled, backend: Backend) -> Layout:
     return Layout(backend, vector.num_workers, vector.n_envs, config.algorithm.n_steps_per_env)
 
 
-def count_copies(config: Settled) -> int:
-    """Blocks in memory: the raw one, its encoded form, and the torch kernel's own; overlap collects into a
-    second one, and first-ready segments are made in one of their own."""
-    has_spare = config.compute.overlap == "on" or config.vector.blocks == "first_ready"
-    return 2 + (config.compute.kernel == "torch") + has_spare
+def count_bytes(config: Settled, spec: EnvSpec, backend: Backend) -> dict[str, Any]:
+    """What the memory of blocks and evaluations follows from, as `Wishes` has it.
 
-
-def count_eval_envs(config: Settled, backend: Backend) -> int:
-    """Environments that evaluations keep beside those of training."""
-    if not config.evaluation.eval_freq:
-        return 0
-    return count_playing(config.evaluation.eval_episodes, own_vector_form=backend.own_vector_form)
-
-
-def step_bytes(config: Settled, spec: EnvSpec) -> int:
-    """The memory of one transition in a block."""
+    There is the raw block, its encoded form, and the torch kernel's own; overlap collects into a second one,
+    and first-ready segments are made in one of their own.
+    """
     block = block_bytes(spec, config.algorithm.n_steps_per_env, config.vector.n_envs)
-    return -(-block // config.rollout_size)
+    has_spare = config.compute.overlap == "on" or config.vector.blocks == "first_ready"
+    plays = count_playing(config.evaluation.eval_episodes, own_vector_form=backend.own_vector_form)
+    return {
+        "step_bytes": -(-block // config.rollout_size),
+        "block_copies": 2 + (config.compute.kernel == "torch") + has_spare,
+        "eval_envs": plays if config.evaluation.eval_freq else 0,
+    }
 
 
 def _num_parameters(config: Settled, spec: EnvSpec) -> int:

@@ -24,14 +24,7 @@ _MEMORY_SHARE = 0.9  # of what is free
 def predict_rate(facts: Facts, layout: Layout, update: UpdateCost) -> float:
     """Steps per second of training; the slower phase alone counts where they run at once."""
     both = (predict_collect_s(facts, layout), update.step_s)
-    return 1.0 / (max if run_at_once(facts.wishes, layout, update) else sum)(both)
-
-
-def run_at_once(wishes: Wishes, layout: Layout, update: UpdateCost) -> bool:
-    """Whether collecting and learning run side by side."""
-    have_cores = layout.num_workers + update.threads <= wishes.cores_at_once
-    on_cores = layout.backend.chooses_workers and update.device == "cpu" and have_cores
-    return on_cores or (layout.backend.name, update.device) in wishes.overlapped
+    return 1.0 / (max if facts.wishes.at_once(layout, update) else sum)(both)
 
 
 def predict_collect_s(facts: Facts, layout: Layout) -> float:

@@ -7,11 +7,11 @@ gradient steps are held, and no segment gets shorter than the horizon of the adv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import log2
+from typing import Any
 
 from mission_gym.errors import ConfigError
-from mission_gym.plan.facts import Choice, Facts, Layout, ScalePoint, UpdateCost
+from mission_gym.plan.facts import Choice, Facts, Layout, UpdateCost
 from mission_gym.plan.model import (
     count_fast,
     explain_misfit,
@@ -20,7 +20,6 @@ from mission_gym.plan.model import (
     predict_collect_s,
     predict_memory,
     predict_rate,
-    run_at_once,
 )
 
 KNEE = 0.95  # of the best rate: where more environments stop paying
@@ -75,28 +74,21 @@ def shortlist(facts: Facts, most: int) -> list[Layout]:
     return list(dict.fromkeys([*wanted[: facts.wishes.layout in costs], *worth]))[:most]
 
 
-def make_scaling(facts: Facts, update: UpdateCost) -> tuple[ScalePoint, ...]:
-    """The best layout for each number of environments, doubling, with the knee marked."""
+def make_scaling(facts: Facts, update: UpdateCost) -> list[dict[str, Any]]:
+    """The best layout for each number of environments, doubling, with the knee marked: there more of them
+    give less than a twentieth."""
     machine, env, wishes = facts.machine, facts.env, facts.wishes
-    ruled, points = wishes.layout, []
+    ruled, points = wishes.layout, list[dict[str, Any]]()
     most = min(max(64, 4 * machine.usable_cores, 2 * ruled.n_envs), _MOST_ENVS)
     for n_envs in sorted({ruled.n_envs, *(1 << power for power in range(int(log2(most)) + 1))}):
         rates = {each: predict_rate(facts, each, update) for each in _spread(facts, n_envs)}
         best = max(rates, key=rates.__getitem__)
-        points.append(
-            ScalePoint(
-                n_envs,
-                best.n_steps_per_env,
-                best.backend.name,
-                best.num_workers,
-                rates[best],
-                predict_memory(env, wishes, best),
-                fits(machine, env, wishes, best),
-            )
-        )
-    top = max((point.steps_per_s for point in points if point.fits), default=0.0)
-    knee = next((point for point in points if point.fits and point.steps_per_s >= KNEE * top), None)
-    return tuple(replace(point, knee=point is knee) for point in points)
+        memory, does_fit = predict_memory(env, wishes, best), fits(machine, env, wishes, best)
+        cost = {"steps_per_s": rates[best], "memory_bytes": memory, "fits": does_fit}
+        points.append(best.document() | cost)
+    top = max((point["steps_per_s"] for point in points if point["fits"]), default=0.0)
+    knee = next((point for point in points if point["fits"] and point["steps_per_s"] >= KNEE * top), None)
+    return [point | {"knee": point is knee} for point in points]
 
 
 def list_layouts(facts: Facts) -> list[Layout]:
@@ -171,9 +163,8 @@ def _explain(facts: Facts, chosen: Layout, update: UpdateCost, rates: dict[Layou
     slower = [f"{show_time(each.step_s)} with the {each}" for each in facts.updates if each != update]
     against = f"; {', '.join(slower)}" if slower else ""
     reasons.append(f"{update}: {show_time(update.step_s)} of update for each step{against}")
-    collect_s, both = predict_collect_s(facts, chosen), "takes turns with"
-    if run_at_once(facts.wishes, chosen, update):
-        both = "runs beside"
+    collect_s = predict_collect_s(facts, chosen)
+    both = "runs beside" if facts.wishes.at_once(chosen, update) else "takes turns with"
     reasons.append(f"collecting takes {show_time(collect_s)} for each step and {both} the update")
     return reasons
 

@@ -19,8 +19,8 @@ from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec
 from mission_gym.errors import ConfigError, MissionGymError
 from mission_gym.plan.cache import make_key, read_plan, write_plan
-from mission_gym.plan.costs import measure_act, measure_collect, rehearse
-from mission_gym.plan.env_costs import measure_env, time_steps
+from mission_gym.plan.costs import NUM_BLOCKS, measure_act, measure_collect, rehearse
+from mission_gym.plan.env_costs import measure_env, time_steps, weigh_processes
 from mission_gym.plan.facts import Choice, EnvFacts, Facts, Layout, Trial, UpdateCost
 from mission_gym.plan.memory import check_memory, read_own_machine
 from mission_gym.plan.model import model_collect_s
@@ -90,7 +90,7 @@ def tune_run(workshop: Workshop, resolved: Resolved, say: Say) -> Tuned:
         elif not device_exists(device):
             say(f"the kept plan is for {device}, which is not here; measuring again")
         try:
-            entry = tune_environment(workshop, resolved, budget_s, say, earlier=entry)
+            entry = Tuner(workshop, resolved, budget_s, say, entry).run()
         except ConfigError:
             raise
         except MissionGymError as error:  # the run itself contains failures, and tells them
@@ -127,20 +127,9 @@ def make_plan_key(resolved: Resolved, spec: EnvSpec) -> str:
     )
 
 
-def tune_environment(
-    workshop: Workshop,
-    resolved: Resolved,
-    budget_s: float,
-    say: Say,
-    *,
-    earlier: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Measure for about `budget_s` and plan; returns what is kept of it."""
-    return _Tuner(workshop, resolved, budget_s, say, earlier).run()
-
-
-class _Tuner:
-    """One measurement: the environment, ways to learn, acting, then real rollouts of the best layouts."""
+class Tuner:
+    """One measurement of about `budget_s`: the environment, ways to learn, acting, then real rollouts of the
+    best layouts. earlier: the plan that was kept."""
 
     def __init__(
         self,
@@ -148,7 +137,7 @@ class _Tuner:
         resolved: Resolved,
         budget_s: float,
         say: Say,
-        earlier: dict[str, Any] | None,
+        earlier: dict[str, Any] | None = None,
     ) -> None:
         self._begun = time.perf_counter()
         self._budget_s, self._say = budget_s, say
@@ -166,7 +155,8 @@ class _Tuner:
         self._ways = list(list_learning(workshop, resolved.config, self._ruled, self._machine))
 
     def run(self) -> dict[str, Any]:
-        """The fixed rules' choice and its best rival first; the rest as far as time goes."""
+        """What is kept of it. The fixed rules' choice and its best rival come first; the rest as far as time
+        goes."""
         facts = self._measure_facts()
         for layout in shortlist(facts, 2):
             facts = self._try(facts, layout)
@@ -221,7 +211,10 @@ class _Tuner:
         config = self._workshop.settle(apply(self._base, layout_values(layout, self._base.config)))
         try:
             seconds = min(max(self._budget_s / 40, 0.15), 0.5)
-            collect_s, worker_bytes = measure_collect(self._workshop, config, self._weights, seconds, steps)
+            vec, collector, _ = self._workshop.make_collector(config)
+            with vec:
+                collect_s = measure_collect(collector, self._weights, steps, NUM_BLOCKS, seconds).step_s
+                worker_bytes = weigh_processes(vec.pids())
         except MissionGymError as error:
             if layout == facts.wishes.layout:
                 raise
@@ -250,9 +243,8 @@ class _Tuner:
             wanted_s = max(4 * cycle_s + 0.5, _REHEARSAL_S)
             rehearsed, seconds = True, min(self._left_s() - 0.5 - cycle_s, wanted_s)
             rate = rehearse(self._workshop, config, seconds)
-        scaling = [
-            replace(each, steps_per_s=each.steps_per_s * rate / choice.steps_per_s) for each in choice.scaling
-        ]
+        gain = rate / choice.steps_per_s
+        scaling = [each | {"steps_per_s": each["steps_per_s"] * gain} for each in choice.scaling]
         return {
             "values": values,
             "layout": choice.layout.document(),
@@ -261,12 +253,14 @@ class _Tuner:
             "memory_bytes": choice.memory_bytes,
             "reasons": list(choice.reasons),
             "changes": list(choice.changes),
-            "scaling": [asdict(each) for each in scaling],
+            "scaling": scaling,
             "measured": {
                 "env": asdict(facts.env),
                 "act": asdict(facts.act),
                 "updates": [asdict(each) for each in facts.updates],
-                "trials": [each.document() for each in facts.trials],
+                "trials": [
+                    {"layout": each.layout.document(), "collect_s": each.collect_s} for each in facts.trials
+                ],
                 "rehearsed": rehearsed,
             },
             "budget_s": self._budget_s,

@@ -38,13 +38,7 @@ class Way(NamedTuple):
         return " ".join(self)
 
 
-class Measured(NamedTuple):
-    """The seconds of learning a transition, or why there are none."""
-
-    seconds: float
-    error: str = ""
-
-
+Measured = float | str  # the seconds of learning a transition, or why there are none
 _measured: dict[tuple[Any, ...], dict[Way, Measured]] = {}  # by what an update depends on
 
 
@@ -109,7 +103,7 @@ def choose_threads(config: Config, spec: EnvSpec, algorithm: Algorithm, is_mlp: 
 
 def choose_way(measured: Mapping[Way, Measured]) -> Way:
     """The first way, or the fastest if that gains enough; one that failed is out of question."""
-    made = {way: times.seconds for way, times in measured.items() if not times.error}
+    made = {way: taken for way, taken in measured.items() if not isinstance(taken, str)}
     first, fastest = next(iter(made)), min(made, key=made.__getitem__)
     return fastest if made[first] > _GAIN * made[fastest] else first
 
@@ -123,18 +117,17 @@ def measure_ways(
         if way in made:
             continue
         try:
-            made[way] = Measured(measure(way))
+            made[way] = measure(way)
         except (RuntimeError, DeviceMemoryError) as error:  # border: drivers raise whatever they like
             if way.device == "cpu":
                 raise
-            made[way] = Measured(0.0, str(error).splitlines()[0])
+            made[way] = str(error).splitlines()[0]
     return {way: made[way] for way in ways}
 
 
-def find_measured(config: Config, spec: EnvSpec) -> dict[str, float | str]:
-    """What this process measured for a config: seconds of learning a transition, or what failed, by way."""
-    made = _measured.get(_key(config, spec), {})
-    return {str(way): times.error or times.seconds for way, times in made.items()}
+def find_measured(config: Config, spec: EnvSpec) -> dict[str, Measured]:
+    """What this process measured for a config, by way."""
+    return {str(way): taken for way, taken in _measured.get(_key(config, spec), {}).items()}
 
 
 def explain_way(config: Settled, spec: EnvSpec) -> str:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import psutil
 
-from mission_gym.backends.record import Backend
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config, Settled
-from mission_gym.learner.contract import Algorithm
-from mission_gym.plan.facts import Layout, Wishes
-from mission_gym.plan.memory import count_copies, count_eval_envs, layout_of, step_bytes
+from mission_gym.plan.facts import Layout, UpdateCost, Wishes
+from mission_gym.plan.memory import count_bytes, layout_of
 from mission_gym.plan.overlap import choose_overlap
 from mission_gym.plan.ways import Way, list_possible
 from mission_gym.plan.workshop import Workshop
-from mission_gym.procs import MachineFacts, usable_cores
+from mission_gym.procs import MachineFacts
 
 DEFAULT_ENVS = 8
 
@@ -50,22 +49,29 @@ def make_wishes(workshop: Workshop, resolved: Resolved, ruled: Settled, held: La
     spec, layout = environment.spec, layout_of(ruled, environment.backends[ruled.vector.vector])
     others = (each for each in environment.rivals if not each.for_waiting)
     backends = tuple(dict.fromkeys((layout.backend, *others)))
-    chooses = algorithm.overlaps_on_cores and given.compute.overlap == "auto"
     envs, steps = size_paths(given)
+
+    @cache
+    def run_at_once(layout: Layout, update: UpdateCost) -> bool:
+        if given.compute.overlap != "auto":
+            return given.compute.overlap == "on"
+        place = {"vector": layout.backend.name, "num_workers": layout.num_workers}
+        way = {"device": update.device, "threads": update.threads}
+        moved: dict[str, Any] = {"vector": ruled.vector.model_copy(update=place)}
+        moved |= {"compute": ruled.compute.model_copy(update=way)}
+        return choose_overlap(ruled.model_copy(update=moved), layout.backend, algorithm).value == "on"
+
     return Wishes(
         layout=layout,
         backends=backends,
         held=held,
         batch_size=algorithm.fixed_batch(resolved),
-        overlapped=find_overlapped(ruled, given, environment.backends.values(), algorithm),
-        cores_at_once=usable_cores() if chooses and ruled.compute.acting == "numpy" else 0,
+        at_once=run_at_once,
         open_envs=is_open(resolved, envs),
         open_steps=not resolved.explicit(steps),
         open_workers=given.vector.num_workers == "auto",
         trace_decay=algorithm.trace_decay(given),
-        step_bytes=step_bytes(ruled, spec),
-        block_copies=count_copies(ruled),
-        eval_envs=count_eval_envs(ruled, layout.backend),
+        **count_bytes(ruled, spec, layout.backend),
         base_bytes=int(psutil.Process().memory_info().rss) + algorithm.held_bytes(ruled, spec),
     )
 
@@ -94,25 +100,6 @@ def list_learning(
         for way in list_possible(given, algorithm, is_mlp, threads):
             if (way, threads) != first and (way.device == "cpu" or threads == 1 or wanted != "auto"):
                 yield way, threads
-
-
-def find_overlapped(
-    ruled: Settled, given: Config, backends: Iterable[Backend], algorithm: Algorithm
-) -> frozenset[tuple[str, str]]:
-    """The backends and devices with which collecting and learning run at once, however many workers there
-    are; `cores_at_once` is for the rest."""
-    pairs, no_spare = set(), usable_cores()
-    for backend in backends:
-        for device in ("cpu", "cuda", "mps"):
-            vector = ruled.vector.model_copy(update={"vector": backend.name, "num_workers": no_spare})
-            compute = ruled.compute.model_copy(update={"device": device})
-            wanted: str = given.compute.overlap
-            if wanted == "auto":
-                placed = ruled.model_copy(update={"vector": vector, "compute": compute})
-                wanted = choose_overlap(placed, backend, algorithm).value
-            if wanted == "on":
-                pairs.add((backend.name, device))
-    return frozenset(pairs)
 
 
 def is_open(resolved: Resolved, path: str) -> bool:

@@ -67,9 +67,8 @@ class BlockCollector(ABC):
         """Begin every environment's first episode; what is under way is broken off and dropped."""
 
     @abstractmethod
-    def prime(self, num_steps: int) -> Leaves:
-        """Play a short block with a policy that was just made; return its observations [N, ...]. The
-        environments start anew afterwards, as if it had never been played."""
+    def make_short(self, num_steps: int) -> Block:
+        """A block of all environments that `fill` takes, of at most the steps of the others."""
 
     @abstractmethod
     def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
@@ -87,13 +86,6 @@ class BlockCollector(ABC):
     def metrics(self) -> dict[str, float]:
         """What a row of metrics tells of the collecting."""
         return {}
-
-    def _play_short(self, block: Block) -> Leaves:
-        self.start()
-        self.fill(block, -1, lambda: False)
-        self.start()
-        self.clock.take()  # no part of the run's phases
-        return tuple(leaf.reshape((-1, *leaf.shape[2:])) for leaf in block.obs)
 
 
 class Collector(BlockCollector):
@@ -134,8 +126,8 @@ class Collector(BlockCollector):
     def go_on(self, batch: StepBatch) -> None:
         self._batch = batch
 
-    def prime(self, num_steps: int) -> Leaves:
-        return self._play_short(make_block(self.spec, num_steps, self.vec.num_envs, state=self.memory))
+    def make_short(self, num_steps: int) -> Block:
+        return make_block(self.spec, num_steps, self.vec.num_envs, state=self.memory)
 
     def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
         """As every collector's; the block is one segment here."""

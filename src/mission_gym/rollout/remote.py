@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from mission_gym.data import Block, EnvSpec, Leaves, Weights
+from mission_gym.data import Block, EnvSpec, Weights
 from mission_gym.rollout.blocks import (
     clear_columns,
     copy_columns,
@@ -112,12 +112,11 @@ class RemoteCollector(BlockCollector):
         self._halt()
         self.vec.reset()
         self.forget(slice(None))
-
-    def prime(self, num_steps: int) -> Leaves:
-        obs = self._play_short(part_of(self.blocks[0], num_steps, slice(0, self.vec.num_envs)))
         self.num_segments[:] = 0
-        self.blocks[0].filled[:] = 0  # the short block was a view of it
-        return obs
+
+    def make_short(self, num_steps: int) -> Block:
+        """The first rows of a block that workers know: empty it before that one is filled."""
+        return part_of(self.blocks[0], num_steps, slice(0, self.vec.num_envs))
 
     def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
         """As every collector's, for one of `blocks`.

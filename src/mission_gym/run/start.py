@@ -21,7 +21,7 @@ from mission_gym.env.factory import EnvRequest, find_snapshot_kwargs, make_facto
 from mission_gym.errors import ConfigError, RunStateError, UsageError, WorkerError
 from mission_gym.learner.contract import Learner
 from mission_gym.plan.cache import note_rate
-from mission_gym.plan.costs import predict_fps, prime, prime_steps
+from mission_gym.plan.costs import NUM_BLOCKS, measure_collect, predict_fps, prime_steps
 from mission_gym.plan.facts import EnvFacts
 from mission_gym.plan.memory import check_memory
 from mission_gym.plan.sheet import judge_preset, make_plan
@@ -155,8 +155,14 @@ def _prepare(
     timed = make_learner(config, spec) if config.policy.network else learner
     with device_memory(config):
         update_s = algorithm.measure_update_s(timed, config, spec)
-        collect_s = prime(session.collector, learner, prime_steps(config))
+        collect_s, obs, num_failed = measure_collect(
+            session.collector, learner.weights(), prime_steps(config), NUM_BLOCKS
+        )
+    learner.prime(obs)
     notes = [*notes, *timed.notes]
+    if num_failed:
+        session.counters["env_failures"] += num_failed
+        notes.append(f"{num_failed} episodes failed while the statistics were primed; they are counted")
     fps = tuning["steps_per_s"] if tuning else predict_fps(config, collect_s, update_s)
     if config.compute.device == "cpu":
         notes = [*notes, *judge_preset(preset, config.run.timesteps - start, fps, usable_cores())]

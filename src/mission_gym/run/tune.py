@@ -8,7 +8,7 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.plan.cache import find_cache, read_plan, write_plan
-from mission_gym.plan.tuner import Say, make_plan_key, tune_environment
+from mission_gym.plan.tuner import Say, Tuner, make_plan_key
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
 from mission_gym.run.environment import Environment, open_environment, permit_names
@@ -28,7 +28,7 @@ def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = Fals
     kept = bool(entry and not retune and not entry.get("missed") and entry.get("budget_s", 0.0) >= budget_s)
     if entry is None or not kept:
         with one_blas_thread():
-            entry = tune_environment(workshop, resolved, budget_s, say, earlier=entry)
+            entry = Tuner(workshop, resolved, budget_s, say, entry).run()
         if not write_plan(key, entry):
             say(f"the plan can't be kept in {find_cache()}; the next run measures again")
     layout, update = entry["layout"], entry["update"]
