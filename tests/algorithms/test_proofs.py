@@ -25,7 +25,8 @@ from mission_gym.policy import PolicySpec
 from mission_gym.run.assemble import algorithm_of, settle
 from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import open_environment
-from mission_gym.run.start import resume_run, start_run
+from mission_gym.run.resume import resume_run
+from mission_gym.run.start import start_run
 from mission_gym.store.rundir import RunDir
 
 SMALL = {

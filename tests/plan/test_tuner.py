@@ -24,7 +24,8 @@ from mission_gym.run.assemble import Assembly, algorithm_of
 from mission_gym.run.branch import branch_run
 from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import open_environment
-from mission_gym.run.start import resume_run, start_run
+from mission_gym.run.resume import resume_run
+from mission_gym.run.start import start_run
 from mission_gym.run.tune import advise
 from mission_gym.store.files import read_json
 from mission_gym.store.resolve import find_run

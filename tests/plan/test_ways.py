@@ -21,7 +21,8 @@ from mission_gym.run import assemble
 from mission_gym.run.assemble import settle
 from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import open_environment
-from mission_gym.run.start import resume_run, start_run
+from mission_gym.run.resume import resume_run
+from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog

@@ -13,7 +13,7 @@ import torch
 import mission_gym as mg
 from mission_gym.cli.main import main
 from mission_gym.errors import DeviceMemoryError, RunStateError
-from mission_gym.run.start import resume_run
+from mission_gym.run.resume import resume_run
 from mission_gym.store.rundir import RunDir
 from pretended import pretend
 

@@ -14,8 +14,9 @@ from mission_gym.errors import ConfigError
 from mission_gym.rollout.blocks import clear_block
 from mission_gym.run.branch import branch_run
 from mission_gym.run.config import resolve
+from mission_gym.run.resume import resume_run
 from mission_gym.run.session import Session
-from mission_gym.run.start import resume_run, start_run
+from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint, load_replay
 from mission_gym.store.resolve import RunRef
 from mission_gym.store.rundir import RunDir

@@ -12,8 +12,9 @@ import pytest
 
 from mission_gym.errors import RunStateError
 from mission_gym.run.config import resolve
+from mission_gym.run.resume import resume_run
 from mission_gym.run.session import Session
-from mission_gym.run.start import resume_run, start_run
+from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
 from mission_gym.store.metrics import TIMED
 from mission_gym.store.rundir import RunDir

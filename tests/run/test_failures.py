@@ -14,7 +14,8 @@ import pytest
 
 from mission_gym.errors import ConfigError, DiskError, EnvContractError, NotFiniteError, UsageError
 from mission_gym.run.config import resolve
-from mission_gym.run.start import resume_run, start_run
+from mission_gym.run.resume import resume_run
+from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import load_last_good
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir

@@ -26,7 +26,7 @@ from mission_gym.errors import ConfigError, EnvContractError, NotFiniteError, Wo
 from mission_gym.plan.overlap import choose_overlap
 from mission_gym.run.assemble import algorithm_of
 from mission_gym.run.config import resolve
-from mission_gym.run.start import resume_run
+from mission_gym.run.resume import resume_run
 from mission_gym.store.checkpoints import list_checkpoints, load_last_good
 from mission_gym.store.files import read_json
 from mission_gym.store.resolve import list_runs

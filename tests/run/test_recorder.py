@@ -10,8 +10,9 @@ import pytest
 
 from mission_gym.errors import DiskError
 from mission_gym.run.config import resolve
+from mission_gym.run.resume import resume_run
 from mission_gym.run.session import Session
-from mission_gym.run.start import resume_run, start_run
+from mission_gym.run.start import start_run
 from mission_gym.sinks.progress import ProgressCsv
 from mission_gym.store.files import plain
 from mission_gym.store.rundir import RunDir

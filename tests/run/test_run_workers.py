@@ -23,7 +23,8 @@ from mission_gym.check.repro import replay_bundle
 from mission_gym.cli.main import main
 from mission_gym.errors import ConfigError, EnvFailure, WorkerDied
 from mission_gym.run.config import resolve
-from mission_gym.run.start import resume_run, start_run
+from mission_gym.run.resume import resume_run
+from mission_gym.run.start import start_run
 from mission_gym.store.rundir import RunDir
 
 sys.path.append(str(Path(__file__).parent.parent / "vector"))

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from mission_gym.run.config import resolve
-from mission_gym.run.start import resume_run, start_run
+from mission_gym.run.resume import resume_run
+from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
 from mission_gym.store.metrics import TIMED
 from mission_gym.store.resolve import list_runs

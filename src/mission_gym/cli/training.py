@@ -97,7 +97,7 @@ def resume(args: Sequence[str]) -> int:
             f"{flags.run!r} names a checkpoint, and a run is resumed from its last one;"
             f" `mission-gym branch {flags.run}` begins at another"
         )
-    from mission_gym.run.start import resume_run
+    from mission_gym.run.resume import resume_run
 
     return _follow(lambda listener: resume_run(ref.run, listener, timesteps=timesteps))
 

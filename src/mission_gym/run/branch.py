@@ -20,12 +20,14 @@ from mission_gym.errors import ConfigError, UsageError
 from mission_gym.learner.contract import Learner
 from mission_gym.plan.wishes import size_paths
 from mission_gym.run.assemble import algorithm_of, settle
-from mission_gym.run.config import read_config, resolve
+from mission_gym.run.config import resolve
+from mission_gym.run.env_files import read_files
 from mission_gym.run.environment import EnvSource, open_environment, permit_names
+from mission_gym.run.exactness import read_own_config
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.snapshot import learned_steps, learner_arrays
-from mission_gym.run.start import begin, read_files
+from mission_gym.run.start import begin
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
 from mission_gym.store.lineage import Lineage, pin, read_lineage
 from mission_gym.store.resolve import RunRef, checkpoint_for
@@ -56,8 +58,8 @@ def branch_run(
 ) -> Iterator[Session]:
     """A child run, locked and ready to train. ConfigError, by field, if the weights do not fit."""
     info = checkpoint_for(ref)
-    parent = read_config(ref.run.config_yaml)
     checkpoint = load_checkpoint(info.path)
+    parent, told = read_own_config(ref.run, checkpoint)
     step = learned_steps(checkpoint)
     algo = flags.get("algo", parent.config.run.algo)
     if algo != parent.config.run.algo:
@@ -77,6 +79,7 @@ def branch_run(
             " give a larger total [--timesteps]"
         )
     resolved, notes = finish(wanted, step)
+    notes = [*told, *notes]
     given = {f"{section}.{name}" for name in flags for section in ("env", "policy")}
     given |= {text.partition("=")[0].strip() for text in sets}
     folder = read_lineage(ref.run).folder

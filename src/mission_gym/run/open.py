@@ -16,10 +16,10 @@ from mission_gym.plan.ways import device_exists
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.run.assemble import algorithm_of, make_loaded_policy, one_blas_thread
-from mission_gym.run.config import read_config
+from mission_gym.run.env_files import open_run_environment
 from mission_gym.run.environment import Environment, EnvSource
 from mission_gym.run.evaluation import EvalResult, Evaluator, Suite, policy_actor
-from mission_gym.run.start import check_signature, open_run_environment
+from mission_gym.run.exactness import read_own_config
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
 from mission_gym.store.evals import write_eval
 from mission_gym.store.resolve import RunRef, checkpoint_for
@@ -38,18 +38,18 @@ class OpenRun:
     config: Settled
     environment: Environment
     policy: ActingPolicy
-    notes: tuple[str, ...] = ()  # what is done otherwise than in the run
+    notes: tuple[str, ...] = ()  # what is done otherwise than in the run, or than config.yaml says
 
 
 def open_run(ref: RunRef, source: EnvSource = None) -> OpenRun:
     """Open the checkpoint that is meant, from the run's snapshot alone."""
     checkpoint: Checkpoint = load_checkpoint(checkpoint_for(ref).path)
-    config, notes = _find_device(read_config(ref.run.config_yaml).settled)
+    resolved, told = read_own_config(ref.run, checkpoint)
+    config, moved = _find_device(resolved.settled)
     environment = open_run_environment(ref.run, config, source)
-    check_signature(ref.run, environment)
     weights = Weights(int(checkpoint.meta.get("update", 0)), checkpoint.policy)
     policy = make_loaded_policy(config, environment.spec, weights)
-    return OpenRun(ref.run, checkpoint.step, config, environment, policy, notes)
+    return OpenRun(ref.run, checkpoint.step, config, environment, policy, (*told, *moved))
 
 
 def _find_device(config: Settled) -> tuple[Settled, tuple[str, ...]]:
@@ -80,7 +80,8 @@ def evaluate_run(
     document = {"run": opened.run.name, "step": opened.step} | main.document()
     document["other_mode"] = other.document()
     write_eval(opened.run, opened.step, suite if not explore else f"{suite}-sampled", document)
-    return document, [] if algorithm_of(opened.config).sampled_play_is_worse else _warn_about_gap(main, other)
+    is_told = not algorithm_of(opened.config).sampled_play_is_worse
+    return document, _warn_about_gap(main, other) if is_told else []
 
 
 def _warn_about_gap(main: EvalResult, other: EvalResult) -> list[str]:

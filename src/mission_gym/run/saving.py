@@ -19,6 +19,7 @@ from mission_gym.errors import DiskError, NotFiniteError, RunStateError, WorkerE
 from mission_gym.learner.contract import Learner
 from mission_gym.rollout.blocks import clear_block
 from mission_gym.rollout.collector import BlockCollector
+from mission_gym.run.exactness import store_config
 from mission_gym.run.recorder import Recorder
 from mission_gym.run.retention import find_doomed_checkpoints
 from mission_gym.run.snapshot import count_steps, take_snapshot
@@ -67,10 +68,11 @@ class Saver:
                 {"session": counters, "recorder": self._recorder.state()},
                 torn=torn, extras_limit=self._config.checkpoints.checkpoint_budget_mb * 1_000_000,
             )  # fmt: skip
+            document = snapshot.state_json | {"config": store_config(self._config)}
             meta = {"score": score, "update": learner.version}
             save_checkpoint(
                 folder, snapshot.step, policy=snapshot.policy, state=snapshot.state,
-                state_json=snapshot.state_json, meta=meta, replay=snapshot.extras,
+                state_json=document, meta=meta, replay=snapshot.extras,
             )  # fmt: skip
             self.saved_at = time.monotonic()
             self._retain()

@@ -41,6 +41,7 @@ class RunDir:
         self.name = path.name
         self.config_yaml = path / "config.yaml"
         self.env = path / "env"
+        self.env_files_json = path / "env-files.json"  # keyword -> the copy, in env/, of what it names
         self.plan_json = path / "plan.json"
         self.status_json = path / "status.json"
         self.metrics_jsonl = path / "metrics.jsonl"

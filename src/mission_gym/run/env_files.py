@@ -1,0 +1,87 @@
+"""The environment of a run, opened from its own copies of the files that the environment reads."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from mission_gym.config.schema import Config
+from mission_gym.env.factory import EnvRequest, find_snapshot_kwargs, make_factory
+from mission_gym.errors import RunStateError, UsageError
+from mission_gym.run.environment import Environment, EnvSource, open_environment, permit_names
+from mission_gym.store.files import disk_errors, read_json, write_json
+from mission_gym.store.lineage import read_lineage
+from mission_gym.store.rundir import RunDir
+
+
+def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) -> Environment:
+    """The environment of a run, from its own snapshot of config files; refused if its spaces are no longer
+    those that the run was made with."""
+    if source is None and config.env.env_id.startswith("<"):
+        raise UsageError(
+            f"run {run.name} was trained on a callable that can't be imported ({config.env.env_id});"
+            " pass it as env= in Python"
+        )
+    # Modules of the user's lie where the run was started.
+    calls = permit_names(config, lambda path: False, run=run.path, folder=read_lineage(run).folder)
+    environment = open_environment(config, config.env.env_kwargs | read_files(run), source, calls=calls)
+    made_with = read_lineage(run).env_signature
+    if made_with != environment.spec.signature:
+        raise RunStateError(
+            f"the environment {environment.spec.env_id} has changed its spaces since run {run.name} was made"
+            f" (signature {made_with} -> {environment.spec.signature}); a policy can't be carried over"
+        )
+    return environment
+
+
+def read_files(run: RunDir) -> dict[str, str]:
+    """The keywords that name files, each with the run's own copy; RunStateError for one outside the run."""
+    if not (run.env_files_json).exists():
+        return {}
+    files = {key: run.env / name for key, name in read_json(run.env_files_json).items()}
+    for key, path in files.items():
+        if not path.resolve().is_relative_to(run.path.resolve()):
+            raise RunStateError(f"{run.env_files_json}: {key} names {path}, which is not in the run; mend it")
+    return {key: str(path) for key, path in files.items()}
+
+
+def find_files(request: EnvRequest, runs_dir: Path) -> dict[str, Path]:
+    """The files and folders that the keywords name, or that the environment reads unnamed."""
+    files: dict[str, Path] = {}
+    for key, value in {**request.kwargs, **find_snapshot_kwargs(request)}.items():
+        if not isinstance(value, str) or not value or not os.path.exists(value):
+            continue
+        path = Path(value).resolve()
+        if runs_dir.resolve().is_relative_to(path):
+            raise UsageError(
+                f"{key}={value} holds the runs folder {runs_dir}, and is copied into each run; give a folder"
+                " beside it [--env-kwargs]"
+            )
+        files[key] = path
+    return files
+
+
+def own_files(
+    run: RunDir, files: dict[str, Path], config: Config, environment: Environment, source: EnvSource
+) -> Environment:
+    """Copy the files into the run, and use them from there."""
+    names: dict[str, str] = {}
+    with disk_errors(run.env):
+        run.env.mkdir(exist_ok=True)
+        for key, path in files.items():
+            name = f"{key}-{path.name}" if path.name in names.values() else path.name
+            if path.is_dir():
+                shutil.copytree(path, run.env / name)
+            else:
+                shutil.copy2(path, run.env / name)
+            names[key] = name
+    if not names:
+        return environment
+    write_json(run.env_files_json, names)
+    if source is not None:
+        kwargs = environment.request.kwargs | read_files(run)
+        return open_environment(config, kwargs, source, calls=environment.request.calls)
+    request = replace(environment.request, kwargs=environment.request.kwargs | read_files(run))
+    return replace(environment, request=request, factory=make_factory(request))

@@ -1,0 +1,82 @@
+"""Takes a run up in place, where its last good checkpoint stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+from mission_gym.config.layers import Resolved, format_config
+from mission_gym.config.rules import finish
+from mission_gym.errors import RunStateError
+from mission_gym.plan.ways import device_exists
+from mission_gym.run.assemble import drop_false_twin, make_learner, one_blas_thread
+from mission_gym.run.config import read_config
+from mission_gym.run.env_files import open_run_environment
+from mission_gym.run.environment import EnvSource
+from mission_gym.run.exactness import config_hash, judge_exactness
+from mission_gym.run.recorder import Listener
+from mission_gym.run.session import Session
+from mission_gym.run.snapshot import learned_steps
+from mission_gym.store.checkpoints import Checkpoint, load_last_good
+from mission_gym.store.files import write_atomic
+from mission_gym.store.lineage import read_lineage, write_lineage
+from mission_gym.store.rundir import RunDir
+
+
+@contextmanager
+def resume_run(
+    run: RunDir, listener: Listener, *, timesteps: int | None = None, source: EnvSource = None
+) -> Iterator[Session]:
+    """A run taken up in place, exactly where its last good checkpoint stands."""
+    with run.lock(), one_blas_thread():
+        stored = read_config(run.config_yaml)
+        device = stored.settled.compute.device
+        if not device_exists(device):
+            raise RunStateError(
+                f"run {run.name} learns on {device}, which is not here; resume it where it is, or go on with"
+                f" `mission-gym branch {run.name} --device cpu`"
+            )
+        checkpoint, notes = load_last_good(run.checkpoints)
+        resolved, more = _extend(run, stored, checkpoint, timesteps)
+        environment = open_run_environment(run, resolved.config, source)
+        remedy = f"go on with `mission-gym branch {run.name} --kernel torch`"
+        resolved, _, changed = drop_false_twin(resolved, environment.spec, remedy)
+        learner = make_learner(resolved.settled, environment.spec)
+        with closing(Session(run, resolved, environment, learner, listener)) as session:
+            restored = session.restore(checkpoint)
+            exact = judge_exactness(
+                run, checkpoint, stored.config, restored=restored.exact, other_kernel=bool(changed)
+            )
+            if timesteps is not None or changed:
+                write_atomic(run.config_yaml, format_config(resolved))
+                write_lineage(run, replace(read_lineage(run), config_hash=config_hash(resolved.config)))
+            session.recorder.emit(
+                "resume", run=str(run.path), name=run.name, step=checkpoint.step,
+                total=resolved.config.run.timesteps, main_outcome=session.spec.main_outcome,
+                notes=[*notes, *more, *changed, *restored.told, exact],
+            )  # fmt: skip
+            yield session
+
+
+def _extend(
+    run: RunDir, resolved: Resolved, checkpoint: Checkpoint, timesteps: int | None
+) -> tuple[Resolved, list[str]]:
+    """The config with a new total where one was asked for; RunStateError if there is nothing to do."""
+    status, step = run.read_status(), checkpoint.step
+    if timesteps is None:
+        if status.get("state") == "done":
+            raise RunStateError(
+                f"run {run.name} is finished ({status.get('cause', 'done')}, {step} steps);"
+                f" `mission-gym resume {run.name} --timesteps N` extends it"
+            )
+        return resolved, []
+    if timesteps <= step:
+        raise RunStateError(
+            f"timesteps={timesteps} is not above the {step} steps of run {run.name} [--timesteps]"
+        )
+    wanted = resolved.with_values({"run.timesteps": timesteps}, "flag --timesteps")
+    resolved, notes = finish(wanted, learned_steps(checkpoint))
+    if falling := resolved.config.algorithm.names_that_fall():
+        notes.append(f"{', '.join(falling)} now fall over {resolved.config.run.timesteps} steps")
+    return resolved, notes
