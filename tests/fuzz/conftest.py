@@ -1,0 +1,14 @@
+"""`--fuzz-minutes`, and the runs that are damaged."""
+
+import pytest
+from home import Home
+
+
+def pytest_addoption(parser):
+    text = "how long to damage each kind of file; without it a fixed number of times"
+    parser.addoption("--fuzz-minutes", type=float, metavar="MINUTES", help=text)
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory):
+    return Home(tmp_path_factory.mktemp("fuzz"))

@@ -1,0 +1,242 @@
+"""Real short runs that are damaged and read, and what must hold then.
+
+Every reader ends with success or with one MissionGymError. Another exception, a hang, memory without bounds
+or code that a file named and that was run are faults.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import hashlib
+import io
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+from damage import Edit, Literal, Put, apply
+from readers import PLANNED, READERS, Kind, resolve_planned
+
+import mission_gym as mg
+from mission_gym.check.repro import write_bundle
+from mission_gym.cli.main import main
+from mission_gym.env.factory import EnvRequest
+from mission_gym.errors import EnvFailure, MissionGymError, UsageError
+from mission_gym.missions.capture.scenario import SHIPPED as LEVELS
+from mission_gym.missions.placement.rules import SHIPPED as RULES
+from mission_gym.plan import tuner
+from mission_gym.run import tune
+from mission_gym.store import trusted
+from mission_gym.store.rundir import RunDir
+from waits import patience
+
+LIMIT_S = 10.0  # of one reading on a quiet machine, which takes a tenth of a second
+MEMORY_BYTES = 4 << 30  # that a reading may take beside what is there
+ENV_ID = "mission_gym/Placement-v0"
+SMALL: dict[str, Any] = {
+    "env_kwargs": {"num_sites": 4, "num_stations": 2, "num_demand": 4},
+    "n_envs": 2,
+    "network_arch": "8",
+    "eval_freq": 64,
+    "eval_episodes": 2,
+    "tune": False,
+    "tensorboard": False,
+}
+TRAP = "import pathlib\npathlib.Path({canary!r}).touch()\n"
+
+
+class Home:
+    """Real short runs, the user's own files beside them, and a copy of all that in which damage is done."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pristine, self.damaged = folder / "pristine", folder / "damaged"
+        self.canary, self.elsewhere, self.here = folder / "canary", folder / "elsewhere", folder / "here"
+        for path in (self.pristine, self.elsewhere, self.here):
+            path.mkdir()
+        (self.elsewhere / "trap.py").write_text(TRAP.format(canary=str(self.canary)))
+        runs_dir = self.pristine / "runs"
+        with quiet(), self.standing_in(self.pristine, measuring=True):
+            _stop_at(
+                128,
+                mg.iterate(
+                    ENV_ID, runs_dir=str(runs_dir), run_name="parent", timesteps=512, n_steps=32, **SMALL
+                ),
+            )
+            _stop_at(
+                64,
+                mg.iterate(
+                    ENV_ID, runs_dir=str(runs_dir), run_name="other", timesteps=512, algo="dqn", **SMALL
+                ),
+            )
+            names = ["--run-name", "child", "--runs-dir", str(runs_dir), "--gamma", "0.9"]
+            assert main(["branch", "parent@64", *names, "--timesteps", "128"]) == 0
+            self._drop_stamps(runs_dir)
+            _write_parts(self.pristine)
+
+    def _drop_stamps(self, runs_dir: Path) -> None:
+        """Give the runs short names, and names of where they will be read, so that all readers find them."""
+        stamped = {path.name: path.name.partition("-")[0] for path in runs_dir.iterdir()}
+        for path in [*runs_dir.glob("*/lineage.json"), *runs_dir.glob("*/pins.json")]:
+            text = path.read_text().replace(str(runs_dir), str(self.damaged / "runs"))
+            for name, short in stamped.items():
+                text = text.replace(name, short)
+            path.write_text(text)
+        for name, short in stamped.items():
+            (runs_dir / name).rename(runs_dir / short)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Texts that mean something to a reader, names of code that must not run among them."""
+        return (
+            "trap:Env", "trap", "os:system", "subprocess:getoutput", "builtins:exec", "toys:Identity", ENV_ID,
+            PLANNED, str(self.elsewhere), *self._runs, "child", "parent", "select", "ppo", "dqn", "batched",
+            "compiled", "torch", "step", "done", "running", "best", "event", "timeline", "end",
+        )  # fmt: skip
+
+    @property
+    def _runs(self) -> tuple[str, ...]:
+        return tuple(str(self.damaged / "runs" / name) for name in ("parent", "child"))
+
+    def list_attacks(self, kind: Kind) -> list[list[Edit]]:
+        """What chance would take long to find: commands with their arguments, and origins in a circle."""
+        touch = f"touch {self.canary}"
+        named: list[list[Edit]] = []
+        env = () if kind.name == "bundle" else ("env",)
+        for name, argument in (("os:system", "command"), ("subprocess:getoutput", "cmd"), ("trap:Env", "x")):
+            named.append([Put((*env, "env_id"), name), Put((*env, "env_kwargs"), {argument: touch})])
+        named.append([Put((*env, "wrap"), ["trap:Env"])])
+        if kind.name in ("config", "config file"):
+            tag = Literal(f"!!python/object/apply:os.system ['{touch}']")
+            return [*named, [Put(("policy", "network"), "trap:Net")], [Put(("run", "notes"), tag)]]
+        if kind.name == "lineage":
+            return [[Put(("parent_path",), run), Put(("parent",), Path(run).name)] for run in self._runs]
+        if kind.name == "environment files":
+            return [[Put(("rules_file",), "../../../../pristine/rules.yaml")]]
+        return named if kind.name == "bundle" else []
+
+    def read_pristine(self, kind: Kind) -> bytes:
+        return (self.pristine / kind.path).read_bytes()
+
+    @contextmanager
+    def standing_in(self, home: Path, *, measuring: bool = False) -> Iterator[None]:
+        """In an empty folder, as a user whose own files are in `home`, and whose kept plan has one name."""
+        before, path, allowed = os.getcwd(), list(sys.path), set(trusted._here)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_CACHE_HOME", str(home / "user"))
+            patch.setenv("XDG_STATE_HOME", str(home / "user"))
+            for module in (tuner, tune):
+                patch.setattr(module, "make_plan_key", lambda *args: "plan")
+                if not measuring:
+                    patch.setattr(module, "tune_environment", _refuse_to_measure)
+            os.chdir(self.here)
+            try:
+                yield
+            finally:
+                os.chdir(before)
+                sys.path[:] = path
+                trusted._here.clear()
+                trusted._here.update(allowed)
+
+    def try_reader(self, kind: Kind, name: str, damage: list[Edit], *, may_refuse: bool = True) -> None:
+        """Damage the copy, read it, and see that all is well."""
+        shutil.rmtree(self.damaged, ignore_errors=True)
+        shutil.copytree(self.pristine, self.damaged)
+        (self.damaged / "runs" / "parent" / "trap.py").write_text(TRAP.format(canary=str(self.canary)))
+        path = self.damaged / kind.path
+        path.write_bytes(apply(path.read_bytes(), kind.form, damage))
+        if kind.signed:
+            _sign(path)
+        with self.standing_in(self.damaged), quiet(), watchdog(f"{name} of {kind.path}"):
+            try:
+                READERS[name](self.damaged)
+            except MissionGymError:
+                if not may_refuse:
+                    raise
+        ran, _ = self.canary.exists(), self.canary.unlink(missing_ok=True)
+        assert not ran, f"{name} ran code that {kind.path} names"
+
+
+def _stop_at(step: int, updates: Iterator[Any]) -> None:
+    for update in updates:
+        if update.step >= step:
+            break
+
+
+def _write_parts(home: Path) -> None:
+    """What training did not leave: a bundle, a kept plan, lines of trust, missions, a config file."""
+    run = RunDir(home / "runs" / "parent")
+    error = EnvFailure("broke")
+    error.facts = {"env_index": 0, "episode": 0, "seed": 7, "actions": [0, 1, 0], "step": 2}
+    write_bundle(run, error, EnvRequest(PLANNED, {}, ()))
+    shutil.copytree(LEVELS, home / "levels")
+    shutil.copy(RULES, home / "rules.yaml")
+    shutil.copy(run.config_yaml, home / "given.yaml")
+    trusted.allow("toys:make in /somewhere")
+    tune.advise(resolve_planned(home), 1.0, lambda text: None)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing is shown, but all of it must be fit to be: a terminal takes UTF-8."""
+    with (
+        redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8")),
+        redirect_stderr(io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace")),
+    ):
+        yield
+
+
+class _Hang(BaseException):
+    """Raised in whatever is running when the time is over."""
+
+
+@contextmanager
+def watchdog(what: str) -> Iterator[None]:
+    """Turn a hang and a flood of memory into failures; a hang in C ends the process, with its stack."""
+
+    def strike(number: int, frame: Any) -> None:
+        raise _Hang
+
+    limit_s = patience(LIMIT_S)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = signal.signal(signal.SIGALRM, strike)
+    resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY_BYTES, hard))
+    faulthandler.dump_traceback_later(10 * limit_s, exit=True, file=sys.__stderr__)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    except _Hang as hang:
+        raise AssertionError(f"{what} hangs") from hang
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        signal.signal(signal.SIGALRM, before)
+
+
+def _sign(path: Path) -> None:
+    """Give a checkpoint the checksums of what is in it now, as a stranger could."""
+    meta = path.parent / "meta.json"
+    try:
+        head = json.loads(meta.read_bytes())
+        head["files"] |= {
+            name: hashlib.sha256((path.parent / name).read_bytes()).hexdigest()
+            for name in head["files"]
+            if path.name == name
+        }
+        head.pop("sha256", None)
+        digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode()).hexdigest()
+        meta.write_text(json.dumps(head | {"sha256": digest}))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # damaged beyond that
+        return
+
+
+def _refuse_to_measure(*args: Any, **kwargs: Any) -> Any:
+    raise UsageError("a plan that can't be read would be measured again here")

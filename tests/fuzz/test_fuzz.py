@@ -1,0 +1,50 @@
+"""Whatever is in a file that we read, its reader ends with a result or with one message.
+
+The short form makes the same examples every time. The long form, by hand, new ones:
+`pytest tests/fuzz --fuzz-minutes 10`, with `-k "status or lineage"` for some files alone.
+"""
+
+import time
+
+import pytest
+from damage import edits
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+from readers import KINDS, READERS
+
+SETTINGS = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
+LONG_EXAMPLES = 500  # of a seed
+
+
+def search(home, kind, **options):
+    """Try damages to a file of this kind; hypothesis shows the smallest that is a fault."""
+    damages = edits(home.read_pristine(kind), kind.form, home.words)
+
+    @settings(SETTINGS, **options)
+    @given(st.sampled_from(kind.readers), damages)
+    def holds(reader, damage):
+        home.try_reader(kind, reader, damage)
+
+    return holds
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name.replace(" ", "-").replace(",", ""))
+def test_damaged_files_are_read_or_refused(kind, home, request):
+    for damage in home.list_attacks(kind):
+        for reader in kind.readers:
+            home.try_reader(kind, reader, damage)
+    minutes = request.config.getoption("--fuzz-minutes", None)
+    if minutes is None:
+        search(home, kind, max_examples=kind.num_examples, derandomize=True)()
+        return
+    end, number = time.monotonic() + 60 * minutes, 0
+    while time.monotonic() < end:
+        seed(number)(search(home, kind, max_examples=LONG_EXAMPLES))()
+        number += 1
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_reader_reads_what_is_whole(name, home):
+    """Else the damage would not matter."""
+    kind = next(kind for kind in KINDS if name in kind.readers)
+    home.try_reader(kind, name, [], may_refuse=False)
