@@ -77,7 +77,6 @@ def test_what_does_not_hold_is_told_with_exit_code_1(monkeypatch, tmp_path, caps
         Fault("clock", "only in full", "nothing", fail),
     ]
     monkeypatch.setattr(faults, "make_faults", lambda: made)
-    monkeypatch.setattr(faults, "Launcher", NoLauncher)
     monkeypatch.chdir(tmp_path)
     assert main(["bench", "faults"]) == 1
     captured = capsys.readouterr()
@@ -88,16 +87,6 @@ def test_what_does_not_hold_is_told_with_exit_code_1(monkeypatch, tmp_path, caps
     assert "broken: KeyError: 'of the check itself'" in captured.out
     assert "skipped: needs two moons" in captured.out
     assert "files: held: held" in captured.err
-
-
-class NoLauncher:
-    """For faults that start no command."""
-
-    def __init__(self, path):
-        pass
-
-    def close(self):
-        pass
 
 
 def test_it_says_that_it_needs_a_checkout(monkeypatch, tmp_path):

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -20,36 +21,33 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+# What commands load, libraries of theirs included.
 _LOADED = (
+    "numba",
+    "rich.live",
+    "scipy.linalg",
+    "sympy",
     "torch._dynamo",
     "torch._inductor",
-    "sympy",
-    "numba",
-    "scipy.linalg",
-    "mission_gym.cli.training",
-    "mission_gym.cli.evaluating",
-    "mission_gym.cli.runs",
-    "mission_gym.run.start",
-    "mission_gym.run.branch",
-    "mission_gym.algorithms.ppo.build",
+    "tyro",
     "mission_gym.algorithms.dqn.build",
-    "mission_gym.report.terminal",
+    "mission_gym.algorithms.ppo.build",
+    "mission_gym.films.film",
+    "mission_gym.run.branch",
+    "mission_gym.run.start",
 )
 _LOOK_S = 0.005
 
 
 class Launcher:
-    """The parent's end; commands are waited for one at a time."""
+    """The parent's end, begun with the first command; commands are waited for one at a time.
 
-    def __init__(self, path: Sequence[str]) -> None:
-        paths = [*path, os.environ.get("PYTHONPATH", "")]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            text=True,
-        )
+    `path` is importable in every command.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._process: subprocess.Popen[str] | None = None
 
     def start(self, args: Sequence[str], folder: Path, out: Path, err: Path, env: Mapping[str, str]) -> int:
         """Start `mission-gym ARGS` in a folder; returns its pid."""
@@ -69,13 +67,19 @@ class Launcher:
 
     def close(self) -> None:
         """End it, and whatever it started that still runs."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        if self._process is not None:
+            self._process.communicate()
 
     def _ask(self, order: dict[str, Any]) -> Any:
+        if self._process is None:
+            paths = filter(None, (str(self._path), os.environ.get("PYTHONPATH")))
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+                text=True,
+            )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order) + "\n")
@@ -97,10 +101,9 @@ def main() -> None:
         else:
             answer = os.fork()
             if answer == 0:
-                from mission_gym.cli.main import main as command
-
                 _become(order)
-                sys.exit(command(order["args"]))
+                runpy.run_module("mission_gym", run_name="__main__", alter_sys=True)
+                return  # not reached: the program ends with an exit code
             running.add(answer)
         print(json.dumps(answer), flush=True)
     for pid in running:

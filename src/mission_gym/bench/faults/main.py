@@ -69,7 +69,7 @@ def run_faults(faults: Sequence[Fault], *, at_once: int) -> list[Report]:
         shelf = Shelf(Path(folder) / "shelf")
         shelf.folder.mkdir()
         launchers: queue.SimpleQueue[Launcher] = queue.SimpleQueue()
-        started = [Launcher([str(toys)]) for _ in range(at_once)]
+        started = [Launcher(toys) for _ in range(at_once)]
         for launcher in started:
             launchers.put(launcher)
 
