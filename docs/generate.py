@@ -5,6 +5,7 @@ A block stands between `<!-- generated: NAME -->` and `<!-- end -->`. `make docs
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -46,7 +47,22 @@ def _make_blocks() -> dict[str, str]:
             [*read_metrics(), *(metric for algo in ALGORITHMS for metric in load_algorithm(algo).metrics)]
         ),
         **{f"{algo}-metrics": _render_metrics(_metrics_of(algo)) for algo in schema().algorithms},
+        "faults": _render_faults(json.loads((ROOT / "docs" / "faults.json").read_text("utf-8"))),
     }
+
+
+def _render_faults(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What `bench faults` kept: the counts, what did not hold or could not be tried, and the machine."""
+    counts = [(row["case"].removeprefix("faults: "), str(row["tried"]), str(row["held"])) for row in rows]
+    total = ("all", *(str(sum(row[key] for row in rows)) for key in ("tried", "held")))
+    machine = rows[0]["machine"]
+    where = ", ".join(f"{name} {machine[name]}" for name in ("cores", "python", "torch", "numpy"))
+    lines = [_table(("group", "tried", "held"), [*counts, total]), "", f"On {machine['cpu']}; {where}."]
+    for key, text in (("failures", "Did not hold"), ("skipped", "Not tried")):
+        names = [name for row in rows for name in row[key]]
+        if names:
+            lines += ["", f"{text}: {'; '.join(names)}."]
+    return "\n".join(lines)
 
 
 def _metrics_of(algo: str) -> list[Metric]:

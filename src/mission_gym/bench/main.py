@@ -19,7 +19,6 @@ from mission_gym.bench.dqn import LEARNING, DqnGrid, measure_dqn
 from mission_gym.bench.learning import ALL_CASES, LearningGrid, measure_learning
 from mission_gym.bench.overlap import OverlapGrid, measure_overlap
 from mission_gym.bench.ppo import PpoGrid, measure_ppo
-from mission_gym.bench.soak import measure_soak
 from mission_gym.bench.tune import TuneGrid, measure_tune
 from mission_gym.bench.vector import FULL, VectorGrid, measure_vector
 from mission_gym.errors import UsageError, nearest
@@ -47,8 +46,16 @@ def _vector(full: bool) -> list[Row]:
     return measure_vector(VectorGrid(FULL) if full else VectorGrid())
 
 
+def _faults(full: bool) -> list[Row]:
+    from mission_gym.bench.faults.main import measure_faults  # what Windows does not have
+
+    return measure_faults(full=full)
+
+
 def _soak(full: bool) -> list[Row]:
-    return measure_soak(600.0 if full else 120.0)
+    from mission_gym.bench.soak import Troubles, measure_soak
+
+    return measure_soak(Troubles(1800.0, full_disk_s=60.0) if full else Troubles(180.0))
 
 
 def _capture(full: bool) -> list[Row]:
@@ -75,6 +82,7 @@ CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "learning": _learning,
     "vector": _vector,
     "soak": _soak,
+    "faults": _faults,
     "capture": _capture,
     "accounting": _accounting,
     "overlap": _overlap,

@@ -1,16 +1,21 @@
-"""`bench soak`: trains CartPole-v1 in workers of which one is killed every few seconds.
+"""`bench soak`: a long training of CartPole-v1 in workers that is disturbed all the time, from outside.
 
-The run must end with its episodes solved, and with memory, descriptors and processes as at the beginning.
+Workers are killed every few seconds and the training process every minute or so, which is then resumed; the
+disk is full for a while, and the clock jumps by hours (both where this machine allows it). The run must end
+solved, with every update of its metrics there once and in order, and with flat memory and descriptors.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import random
 import signal
 import sys
-import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,77 +23,199 @@ from typing import Any
 import psutil
 
 from mission_gym.bench.contest import Row
-from mission_gym.run.config import resolve
-from mission_gym.run.start import start_run
-from mission_gym.vector.workers import WorkersVec
+from mission_gym.bench.faults.clocks import fake_clock, must_tell_sane_times
+from mission_gym.bench.faults.lab import Command, Lab, NotHeld, Shelf, Skipped, fill, small_disk
+from mission_gym.store.checkpoints import list_checkpoints, load_last_good
+from mission_gym.store.rundir import RunDir
+from mission_gym.store.tables import MetricsLog
 
 _SOLVED = 475.0
+_DISK = "256m"
+_FLAGS = (
+    "--vector", "workers", "--num-workers", "2", "--no-tune", "--timesteps", "1000M", "--seed", "1",
+    "--eval-freq", "100000", "--eval-episodes", "20", "--max-restarts", "1000", "--no-tensorboard",
+    "--checkpoint-freq", "50000", "--learning-rate-final", "none", "--clip-range-final", "none",
+)  # fmt: skip
 
 
-def measure_soak(seconds: float, kill_every_s: float = 3.0) -> list[Row]:
+@dataclass(frozen=True)
+class Troubles:
+    """How long, and how often what happens; seconds."""
+
+    seconds: float
+    worker_s: float = 3.0  # between kills of workers
+    process_s: float = 60.0  # between kills of the training process
+    full_disk_s: float = 20.0  # once, in the middle
+    clock_s: float = 30.0  # between jumps of the clock
+
+
+@dataclass
+class _Log:
+    """What was done and seen."""
+
+    workers: int = 0
+    processes: int = 0
+    jumps: int = 0
+    disk_was_full: bool = False
+    lost: list[str] = field(default_factory=list)
+    lives: list[list[tuple[int, int]]] = field(default_factory=list)  # of each process: bytes, descriptors
+
+
+def measure_soak(troubles: Troubles) -> list[Row]:
     """One row for each thing that must hold."""
-    flags: dict[str, Any] = {
-        "vector": "workers", "tune": False, "timesteps": "100M", "max_time": f"{seconds}s", "seed": 1,
-        "eval_freq": 100_000, "max_restarts": 1000, "tensorboard": False, "checkpoint_freq": 200_000,
-        "learning_rate_final": None, "clip_range_final": None,
-    }  # fmt: skip
-    samples: list[tuple[int, int, int]] = []
-    scores: list[float] = []
+    log = _Log()
+    with TemporaryDirectory(prefix="mission-gym-soak-") as folder, contextlib.ExitStack() as stack:
+        lab = Lab(Path(folder) / "lab", None, Shelf(Path(folder)))
+        with contextlib.suppress(Skipped):
+            lab.runs_dir = stack.enter_context(small_disk(Path(folder) / "disk", _DISK))
+        clock = lab.folder / "clock"
+        clock.write_text("+0\n")
+        env: dict[str, str] = {}
+        with contextlib.suppress(Skipped):
+            env = fake_clock(clock)
+        run = _disturb(lab, troubles, log, clock, env)
+        return _judge(lab, run, log, is_faked=bool(env))
 
-    def listen(event: dict[str, Any]) -> None:
-        if event["event"] == "eval":
-            scores.append(event["return_mean"])
 
-    with TemporaryDirectory(prefix="mission-gym-soak-") as folder:
-        resolved = resolve("CartPole-v1", flags | {"runs_dir": folder})
-        with start_run(resolved, listen) as session:
-            vec = session.collector.vec
-            assert isinstance(vec, WorkersVec)
-            done = threading.Event()
-            killer = threading.Thread(target=_kill, args=(vec.crew.pids, kill_every_s, done))
-            killer.start()
-            try:
-                for number, _ in enumerate(session.updates()):
-                    if number % 20 == 0:
-                        samples.append(_sample())
-            finally:
-                done.set()
-                killer.join()
-            status = session.run.read_status()
-    left = [child.pid for child in psutil.Process().children(recursive=True)]
-    middle, last = samples[len(samples) // 2], samples[-1]
+def _disturb(lab: Lab, troubles: Troubles, log: _Log, clock: Path, env: dict[str, str]) -> RunDir:
+    """Train until the time is over, with all the troubles; the last process is stopped in order."""
+    rng = random.Random(0)
+    words: tuple[str, ...] = ("train", "CartPole-v1", *_FLAGS, "--runs-dir", str(lab.runs_dir))
+    end = time.monotonic() + troubles.seconds
+    due = {
+        "worker": _every(rng, troubles.worker_s),
+        "process": _every(rng, troubles.process_s),
+        "clock": _every(rng, troubles.clock_s),
+    }
+    disk_from = end - troubles.seconds / 2
+    ballast: Path | None = None
+    run: RunDir | None = None
+    command = lab.spawn(*words, env=env)
+    log.lives.append([])
+    while time.monotonic() < end:
+        if not command.running:
+            log.lost.append(f"it ended by itself: {command.err.read_text()[-300:]}")
+            break
+        if run is None:
+            run = _find_run(lab)
+            time.sleep(0.1)
+            continue
+        log.lives[-1] += _sample(command)
+        if next(due["worker"]):
+            log.workers += _kill_worker(command, rng)
+        if next(due["clock"]) and env:
+            clock.write_text(f"{rng.choice((-3600, 3600, -7200, 0)):+d}\n")
+            log.jumps += 1
+        if lab.runs_dir.name == "disk" and not log.disk_was_full and time.monotonic() > disk_from:
+            ballast, log.disk_was_full = fill(lab.runs_dir), True
+        if ballast is not None and time.monotonic() > disk_from + troubles.full_disk_s:
+            ballast.unlink()
+            ballast = None
+        # A process that dies while the disk is full could not be taken up before it is freed.
+        if ballast is None and next(due["process"]):
+            command = _kill_process(lab, run, command, log, env)
+        time.sleep(0.1)
+    if ballast is not None:
+        ballast.unlink()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(command.pid, signal.SIGTERM)
+    ended = command.wait()
+    if ended.code != 130:
+        log.lost.append(f"it ended with {ended.code}: {ended.err[-300:]}")
+    if run is None:
+        raise NotHeld("the training did not start within the time given")
+    return run
+
+
+def _every(rng: random.Random, seconds: float) -> Iterator[bool]:
+    """Asked again and again, whether it is time; about every so many seconds."""
+    due = time.monotonic() + rng.uniform(0.5, 1.5) * seconds
+    while True:
+        is_due = time.monotonic() > due
+        if is_due:
+            due = time.monotonic() + rng.uniform(0.5, 1.5) * seconds
+        yield is_due
+
+
+def _find_run(lab: Lab) -> RunDir | None:
+    """The run, once it has a checkpoint to come back to."""
+    for path in lab.runs_dir.iterdir():
+        if list_checkpoints(path / "checkpoints"):
+            return RunDir(path)
+    return None
+
+
+def _kill_worker(command: Command, rng: random.Random) -> int:
+    """Kill one of the processes that run environments; 0 if there is none at this moment."""
+    with contextlib.suppress(psutil.Error):
+        workers = [child for child in psutil.Process(command.pid).children() if _is_worker(child)]
+        if workers:
+            rng.choice(workers).kill()
+            return 1
+    return 0
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    return "guard.py" not in " ".join(process.cmdline())
+
+
+def _kill_process(lab: Lab, run: RunDir, command: Command, log: _Log, env: dict[str, str]) -> Command:
+    command.kill()
+    log.processes += 1
+    checkpoint, notes = load_last_good(run.checkpoints)
+    log.lost += notes
+    lab.wait_until(lambda: not lab.find_processes(), "its workers end")
+    resumed = lab.spawn("resume", str(run.path), env=env)
+    log.lives.append([])
+    print(f"killed and resumed at step {checkpoint.step:,}", file=sys.stderr)
+    return resumed
+
+
+def _sample(command: Command) -> list[tuple[int, int]]:
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(command.pid)
+        return [(int(process.memory_info().rss), process.num_fds() if hasattr(process, "num_fds") else 0)]
+    return []
+
+
+def _judge(lab: Lab, run: RunDir, log: _Log, *, is_faked: bool) -> list[Row]:
+    life = max(log.lives, key=len)
+    middle, last = life[len(life) // 2], life[-1]
+    events = list(MetricsLog.read(run.metrics_jsonl))
+    steps = [row["step"] for row in events if row["event"] == "progress"]
+    scores = [row["return_mean"] for row in events if row["event"] == "eval"]
+    best = max(scores, default=0.0)
+    status = run.read_status()
     print(f"status {status}", file=sys.stderr)
+    for problem in log.lost:
+        print(f"lost: {problem}", file=sys.stderr)
+    disorder = sum(later <= earlier for earlier, later in itertools.pairwise(steps))
+    left = len(lab.find_processes())
+    in_order = status["state"] == "stopped"
+    grown_mb, more = (last[0] - middle[0]) / 1e6, last[1] - middle[1]
     return [
-        _row("best return of an evaluation", max(scores), "reward", max(scores) >= _SOLVED),
-        _row("workers replaced", status["worker_restarts"], "count", status["worker_restarts"] > 0),
-        _row(
-            "growth of memory in the second half",
-            (last[0] - middle[0]) / 1e6,
-            "MB",
-            last[0] < 1.2 * middle[0],
-        ),
-        _row(
-            "growth of descriptors in the second half", last[1] - middle[1], "count", last[1] <= middle[1] + 4
-        ),
-        _row("processes at the end", len(left), "count", not left),
+        _row("best return of an evaluation", best, "reward", best >= _SOLVED),
+        _row("workers killed", log.workers, "count", log.workers > 0),
+        _row("processes killed and resumed", log.processes, "count", log.processes > 0),
+        _row("jumps of the clock", log.jumps, "count", not is_faked or _holds(must_tell_sane_times, run)),
+        _row("times the disk was full", int(log.disk_was_full), "count", True),
+        _row("things lost", len(log.lost), "count", not log.lost),
+        _row("rows of the metrics twice or out of order", disorder, "count", not disorder),
+        _row("end that was not in order", int(not in_order), "count", in_order),
+        _row("growth of memory in the second half", grown_mb, "MB", last[0] < 1.2 * middle[0]),
+        _row("growth of descriptors in the second half", more, "count", more <= 4),
+        _row("processes at the end", left, "count", not left),
     ]
+
+
+def _holds(check: Callable[[Any], None], run: RunDir) -> bool:
+    try:
+        check(run)
+    except NotHeld as error:
+        print(f"does not hold: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 def _row(case: str, ours: float, unit: str, holds: bool) -> Row:
     return {"case": f"soak: {case}", "ours": ours, "peers": {}, "ratio": None, "unit": unit, "holds": holds}
-
-
-def _kill(pids: Callable[[], list[int]], every_s: float, done: threading.Event) -> None:
-    rng = random.Random(0)
-    while not done.wait(rng.uniform(0.5, 1.5) * every_s):
-        try:
-            os.kill(rng.choice(pids()), signal.SIGKILL)
-        except (ProcessLookupError, IndexError):  # it was just replaced, or the run is over
-            continue
-
-
-def _sample() -> tuple[int, int, int]:
-    """Resident bytes, open descriptors and child processes of this process."""
-    me = psutil.Process()
-    descriptors = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
-    return int(me.memory_info().rss), descriptors, len(me.children(recursive=True))

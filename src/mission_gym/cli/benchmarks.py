@@ -10,7 +10,9 @@ import tyro
 
 from mission_gym.cli.flags import AsJson, Switch, parse, said
 from mission_gym.cli.output import messages_to_stderr, show
-from mission_gym.report.tables import view_bench
+from mission_gym.report.tables import view_bench, view_faults
+
+_PROOFS = ("faults", "soak")  # whose rows must hold; the others are measurements
 
 
 @dataclass(kw_only=True)
@@ -20,18 +22,20 @@ class BenchFlags:
     name: Annotated[
         tyro.conf.Positional[str],
         tyro.conf.arg(
-            metavar="NAME", help="ppo, dqn, learning, vector, capture, overlap, tune, soak or accounting."
+            metavar="NAME",
+            help="ppo, dqn, learning, vector, capture, overlap, tune, soak, faults or accounting.",
         ),
     ]
     full: Annotated[Switch, said("The whole grid; the default takes under ten minutes.")] = False
     json: AsJson = False
 
 
-def bench(args: Sequence[str]) -> None:
-    """`mission-gym bench NAME`."""
+def bench(args: Sequence[str]) -> int:
+    """`mission-gym bench NAME`; 1 if something that must hold does not."""
     flags = parse(BenchFlags, args, "bench", "Reproduce performance figures on this machine.")
     from mission_gym.bench.main import run_bench
 
     with messages_to_stderr():
         rows = run_bench(flags.name, full=flags.full)
-    show(rows, as_json=flags.json, view=view_bench)
+    show(rows, as_json=flags.json, view=view_faults if flags.name == "faults" else view_bench)
+    return int(any(row.get("holds") is False for row in rows if flags.name in _PROOFS))

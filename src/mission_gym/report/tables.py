@@ -224,6 +224,21 @@ def view_bench(rows: Sequence[Document]) -> RenderableType:
     return Group(table, Text(), *details)
 
 
+def view_faults(rows: Sequence[Document]) -> RenderableType:
+    """`bench faults`: how many faults of each group were tried and held; below it those that did not."""
+    table = make_table("group", "tried", "held", numbers=("tried", "held"))
+    for row in rows:
+        table.add_row(row["case"].removeprefix("faults: "), str(row["tried"]), str(row["held"]))
+    table.add_row("all", *(str(sum(row[key] for row in rows)) for key in ("tried", "held")))
+    details = [
+        Text(f"{name}: {what}", style=style)
+        for row in rows
+        for key, style in (("failures", "red"), ("skipped", "dim"))
+        for name, what in row[key].items()
+    ]
+    return Group(table, Text(), *details)
+
+
 def _show_deep(value: Any) -> str:
     """Numbers in four digits, wherever they are."""
     if isinstance(value, Mapping):

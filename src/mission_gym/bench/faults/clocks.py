@@ -1,0 +1,87 @@
+"""Clocks set back and forward by an hour, while a run is at work and between a kill and its resume."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+
+from mission_gym.bench.faults.lab import SERIAL, WORKERS, Fault, Lab, Skipped, must, must_be_tidy, must_equal
+from mission_gym.store.rundir import RunDir
+
+_HOLDS = "the run ends with the same bits; every time is finite and not below nothing"
+_LIBRARIES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
+_LONG = ("--timesteps", "20000", "--checkpoint-freq", "1000")
+_FASTEST = 1e7  # steps/s that nothing makes
+
+
+def make_clock_faults() -> list[Fault]:
+    """An hour either way, at work and between."""
+    faults = []
+    for way, shift in {"back": "-3600", "forward": "+3600"}.items():
+        for name, flags in {"serial": SERIAL, "workers": WORKERS}.items():
+            inject = partial(_jump, shift=shift, flags=flags)
+            quick = way == "back" and name == "serial"
+            faults.append(Fault("clock", f"set {way} an hour, {name}", _HOLDS, inject, quick=quick))
+        between = partial(_jump_between, shift=shift)
+        faults.append(Fault("clock", f"set {way} an hour before a resume", _HOLDS, between))
+    return faults
+
+
+def find_library() -> Path:
+    """libfaketime; Skipped where it is not installed."""
+    for pattern in _LIBRARIES:
+        for path in Path("/").glob(pattern.lstrip("/")):
+            return path
+    raise Skipped("libfaketime is not installed (apt-get install faketime)")
+
+
+def fake_clock(shift: Path) -> dict[str, str]:
+    """The environment of a process whose clock is shifted by what the file says, as often as that changes."""
+    return {
+        "LD_PRELOAD": str(find_library()),
+        "FAKETIME_TIMESTAMP_FILE": str(shift),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+
+
+def _jump(lab: Lab, shift: str, flags: tuple[str, ...]) -> None:
+    clock = lab.folder / "clock"
+    clock.write_text("+0\n")
+    straight = lab.inner("straight")
+    straight.run(*straight.train("CartPole-v1", *flags, *_LONG)).expect(0)
+    command = lab.spawn(*lab.train("CartPole-v1", *flags, *_LONG), env=fake_clock(clock))
+    run = lab.wait_for_step(command, 4000)
+    clock.write_text(f"{shift}\n")
+    command.wait().expect(0)
+    must_be_tidy(run)
+    must_equal(run, straight.only_run())
+    must_tell_sane_times(run)
+    lab.must_leave_nothing()
+
+
+def _jump_between(lab: Lab, shift: str) -> None:
+    clock = lab.folder / "clock"
+    clock.write_text(f"{shift}\n")
+    straight = lab.inner("straight")
+    straight.run(*straight.train("CartPole-v1", *SERIAL, *_LONG)).expect(0)
+    command = lab.start(*lab.train("CartPole-v1", *SERIAL, *_LONG))
+    run = lab.wait_for_step(command, 4000)
+    command.kill()
+    lab.spawn("resume", str(run.path), env=fake_clock(clock)).wait().expect(0)
+    must_equal(run, straight.only_run())
+    must_tell_sane_times(run)
+    lab.must_leave_nothing()
+
+
+def must_tell_sane_times(run: RunDir) -> None:
+    """Rates and times of every row of the metrics, and of the status, are possible."""
+    documents = [json.loads(line) for line in run.metrics_jsonl.read_text().splitlines()]
+    documents.append(run.read_status())
+    for document in documents:
+        for name, value in document.items():
+            if isinstance(value, int | float) and (name.startswith("time/") or name.endswith("fps")):
+                must(math.isfinite(value) and value >= 0, f"{name} is {value}")
+                must(not name.endswith("fps") or value < _FASTEST, f"{name} is {value}")

@@ -1,0 +1,101 @@
+"""A sample of `bench faults`, and that a fault which does not hold is told."""
+
+import pytest
+
+from mission_gym.bench.faults import main as faults
+from mission_gym.bench.faults.kills import make_kills
+from mission_gym.bench.faults.lab import Fault, NotHeld, Skipped, must
+from mission_gym.cli.main import main
+from mission_gym.errors import UsageError
+
+# Group and name of faults that take a second or two each on a quiet machine.
+SAMPLE = {
+    ("environments", "raise in step, workers"),
+    ("environments", "exit in constructor, workers"),
+    ("environments", "raise in step, serial"),
+    ("files", "policy.safetensors: bits flipped"),
+    ("files", "meta.json: truncated"),
+    ("files", "state.json: missing"),
+    ("trust", "the standard library: eval"),
+    ("trust", "the standard library: check"),
+    ("trust", "code inside the run: eval"),
+    ("trust", "a folder of his own: train"),
+    ("trust", "runs show of a stranger's run"),
+    ("data safety", "files that leave the run"),
+    ("disk and console", "disk full at the start"),
+    ("disk and console", "a runs folder that is a file"),
+}
+
+
+@pytest.fixture(scope="module")
+def reports():
+    chosen = [fault for fault in faults.make_faults() if (fault.group, fault.name) in SAMPLE]
+    assert len(chosen) == len(SAMPLE)
+    kill = make_kills(num_full=1, chain=1)
+    return faults.run_faults([*kill, *chosen], at_once=2)
+
+
+def test_the_sample_holds(reports):
+    assert {report.fault.name: report.problem for report in reports if report.problem} == {}
+
+
+def test_rows_count_each_group(reports):
+    rows = faults.make_rows(reports)
+    assert [row["case"] for row in rows][:2] == ["faults: kills", "faults: environments"]
+    assert all(row["peers"] == {} and row["ratio"] is None and row["ours"] == row["held"] for row in rows)
+    skipped = sum(bool(report.skipped) for report in reports)
+    assert sum(row["tried"] for row in rows) == len(SAMPLE) + 1 - skipped
+
+
+def test_there_are_enough_of_them_with_names_of_their_own():
+    every = faults.make_faults()
+    assert len({(fault.group, fault.name) for fault in every}) == len(every)
+    assert sum(fault.tried for fault in every if fault.group == "kills") >= 200
+    assert len([fault for fault in every if fault.group != "kills"]) >= 150
+    assert {fault.group for fault in every if fault.quick} == {fault.group for fault in every}
+    assert all(fault.holds for fault in every)
+
+
+def fail(lab):
+    must(False, "it fell over")
+
+
+def skip(lab):
+    raise Skipped("needs two moons")
+
+
+def break_off(lab):
+    raise KeyError("of the check itself")
+
+
+def test_what_does_not_hold_is_told_with_exit_code_1(monkeypatch, tmp_path, capsys):
+    made = [
+        Fault("files", "held", "nothing", lambda lab: None, quick=True),
+        Fault("files", "not held", "nothing", fail, quick=True, tried=3),
+        Fault("clock", "skipped", "nothing", skip, quick=True),
+        Fault("clock", "broken", "nothing", break_off, quick=True),
+        Fault("clock", "only in full", "nothing", fail),
+    ]
+    monkeypatch.setattr(faults, "make_faults", lambda: made)
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "faults"]) == 1
+    captured = capsys.readouterr()
+    words = captured.out.split()
+    assert words[:3] == ["group", "tried", "held"]
+    assert words[3:12] == ["files", "4", "1", "clock", "1", "0", "all", "5", "1"]
+    assert "not held: it fell over" in captured.out
+    assert "broken: KeyError: 'of the check itself'" in captured.out
+    assert "skipped: needs two moons" in captured.out
+    assert "files: held: held" in captured.err
+
+
+def test_it_says_that_it_needs_a_checkout(monkeypatch, tmp_path):
+    monkeypatch.setattr("mission_gym.__file__", str(tmp_path / "a" / "b" / "__init__.py"))
+    with pytest.raises(UsageError, match=r"needs a checkout of the project: tests/toys\.py is not here"):
+        faults.find_toys()
+
+
+def test_a_condition_that_is_not_met_is_not_held():
+    must(True, "")
+    with pytest.raises(NotHeld, match="what happened"):
+        must(False, "what happened")
