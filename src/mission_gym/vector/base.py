@@ -72,14 +72,13 @@ class Vector(ABC):
             raise UsageError(f"actions have shape {shape}, expected {expected}: one row for each environment")
         self._send(actions, ids)
 
-    def recv(self, deadline_s: float | None = None) -> StepBatch:
-        """Return the steps that were sent. deadline_s: WorkerTimeout if they are not there by then; in this
-        process it can't be kept."""
+    def recv(self) -> StepBatch:
+        """Return the steps that were sent."""
         if self._closed or not self._sent:
             self._check_open()
             raise UsageError("recv() without send(); send actions first")
         self._ready = False  # until every row is done; an error leaves it so
-        batch = self._recv(deadline_s)
+        batch = self._recv()
         self._ready = True
         return batch
 
@@ -166,7 +165,7 @@ class Vector(ABC):
         """Note or hand over actions of the right shape; leaves something in `_sent`."""
 
     @abstractmethod
-    def _recv(self, deadline_s: float | None) -> StepBatch:
+    def _recv(self) -> StepBatch:
         """Make or await the steps of `_sent`, which it empties."""
 
     @abstractmethod
