@@ -37,6 +37,7 @@ class Vector(ABC):
         self._closed = False
         self._num_episodes = 0
         self._close_errors: list[str] = []
+        self.abandoned: dict[int, str] = {}  # environments that nobody can wait for, and why
 
     def reset(
         self,
@@ -88,10 +89,13 @@ class Vector(ABC):
         return self.recv()
 
     def state(self, env_ids: Sequence[int] | None = None) -> list[SlotState]:
-        """Return what `restore` needs, one entry for each environment or for those named."""
-        if not self._ready or self._sent:
+        """Return what `restore` needs, one entry for each environment or for those named; those that were
+        given up begin their next episodes."""
+        ids = self._all if env_ids is None else list(env_ids)
+        asked = [env_id for env_id in ids if env_id not in self.abandoned]
+        if asked and (not self._ready or (self._sent and self._is_under_way(asked))):
             raise UsageError("state() before reset() or between send() and recv(); take it between steps")
-        return self._state(self._all if env_ids is None else list(env_ids))
+        return self._state(asked)
 
     def restore(
         self, states: Sequence[SlotState], budget_s: float = REPLAY_BUDGET_S
@@ -169,7 +173,8 @@ class Vector(ABC):
         """Make or await the steps of `_sent`, which it empties."""
 
     @abstractmethod
-    def _state(self, ids: list[int]) -> list[SlotState]: ...
+    def _state(self, ids: list[int]) -> list[SlotState]:
+        """Of these, and of those that were given up."""
 
     @abstractmethod
     def _restore(self, states: Sequence[SlotState], budget_s: float) -> tuple[StepBatch, list[str]]: ...

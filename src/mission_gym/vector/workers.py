@@ -14,7 +14,6 @@ import numpy as np
 from mission_gym.data import Array, EnvSpec, Episode, StepBatch
 from mission_gym.env.factory import Factory
 from mission_gym.env.resume import SlotState
-from mission_gym.errors import UsageError
 from mission_gym.procs import BoundedLog, Carver, Region, Spares, dump_object, usable_cores
 from mission_gym.vector import SERVICE
 from mission_gym.vector.base import RowVector, SeedOf
@@ -65,7 +64,6 @@ class WorkersVec(RowVector):
         self._autoreset = autoreset
         self._first_ready = first_ready
         self._num_steps = 0
-        self.abandoned: dict[int, str] = {}  # environments that nobody can wait for, and why
         self._numbers = [0] * num_envs  # of the running episodes
         self._worker_of = [w for w, ids in enumerate(self.env_ids) for _ in ids]
         self._sent: dict[int, list[int] | None] = {}  # worker -> rows sent, None for all of its own
@@ -169,12 +167,8 @@ class WorkersVec(RowVector):
         self._arrived = self._arrived or dict(self.crew.wait(self._sent, timeout_s))
         return len(self._arrived) > 0
 
-    def state(self, env_ids: Sequence[int] | None = None) -> list[SlotState]:
-        """As every vector's; environments that were given up begin their next episodes."""
-        assert env_ids is None, "workers are asked for all"
-        parts = self._split([env_id for env_id in self._all if env_id not in self.abandoned])
-        if parts and (not self._ready or (self._sent and self._sent.keys() & parts.keys())):
-            raise UsageError("state() before reset() or between send() and recv(); take it between steps")
+    def _state(self, ids: list[int]) -> list[SlotState]:
+        parts = self._split(ids)
         replies = self.crew.ask(parts, "state", each=[(rows,) for rows in parts.values()])
         states = [state for reply in replies for state in reply]
         for env_id, why in sorted(self.abandoned.items()):
@@ -184,9 +178,6 @@ class WorkersVec(RowVector):
     def _rebuild(self) -> None:
         self.crew.budget = RestartBudget(self.crew.budget.max_restarts)
         self.crew.ask(range(self.crew.size), "rebuild")
-
-    def _state(self, ids: list[int]) -> list[SlotState]:
-        raise AssertionError("see `state`")
 
     def _restore(self, states: Sequence[SlotState], budget_s: float) -> tuple[StepBatch, list[str]]:
         # The replays of the workers run side by side, each within the budget.
