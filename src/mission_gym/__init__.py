@@ -7,14 +7,37 @@ from __future__ import annotations
 
 import importlib
 import sys
-from pathlib import Path
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# `mission-gym doctor` looks at installations in which Gymnasium or NumPy may be what is broken.
-if sys.argv[1:2] != ["doctor"] or Path(sys.argv[0]).stem not in ("mission-gym", "-m"):
-    import mission_gym.missions  # noqa: F401  registers the missions
+
+class _Registration:
+    """Registers the missions as soon as Gymnasium is imported, by whomever: to import it here would take
+    longer than all the rest, and `mission-gym doctor` looks at installations in which it is broken."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != "gymnasium":
+            return None
+        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, others), None)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_register(module: ModuleType) -> None:
+                load(module)
+                importlib.import_module("mission_gym.missions")
+
+            spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
+        return spec
+
+
+if "gymnasium" in sys.modules:
+    importlib.import_module("mission_gym.missions")
+else:
+    sys.meta_path.insert(0, _Registration())
 
 if TYPE_CHECKING:
     from mission_gym.api import Run, iterate, load, train

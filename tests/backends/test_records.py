@@ -9,12 +9,12 @@ import gymnasium as gym
 import pytest
 
 from mission_gym.backends import BACKENDS, load_backend, load_default, load_rivals
-from mission_gym.backends import workers as workers_module
 from mission_gym.backends.record import Source
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.errors import UsageError, WorkerDied
 from mission_gym.run.config import schema
-from mission_gym.vector.crew import Limits
+from mission_gym.vector import probing
+from mission_gym.vector.restarts import Limits
 
 
 class Crashing(gym.Env[Any, Any]):
@@ -71,7 +71,7 @@ def test_a_trusted_environment_needs_no_child_for_its_spec(monkeypatch: pytest.M
         asked.append(measure_s)
         raise WorkerDied("a child was started")
 
-    monkeypatch.setattr(workers_module, "probe_in_worker", refuse)
+    monkeypatch.setattr(probing, "probe_in_worker", refuse)
     look = load_backend("workers").look
     assert look(source_of("CartPole-v1"))[0].env_id == "CartPole-v1"
     with pytest.raises(WorkerDied):

@@ -19,7 +19,7 @@ from mission_gym.rollout import central
 from mission_gym.rollout.blocks import clear_block, make_block
 from mission_gym.rollout.central import ReadyCollector
 from mission_gym.rollout.collector import Collector
-from mission_gym.vector.crew import Limits
+from mission_gym.vector.restarts import Limits
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
 from waits import LONG_S

@@ -26,7 +26,7 @@ from mission_gym.policy import NumpyPolicy
 from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
 from mission_gym.rollout.remote import SERVICE, RemoteCollector
 from mission_gym.rollout.worker import CollectSetup, carve_shared
-from mission_gym.vector.crew import Limits
+from mission_gym.vector.restarts import Limits
 from mission_gym.vector.workers import WorkersVec
 from waits import LONG_S, patience
 

@@ -25,7 +25,7 @@ from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpa
 from mission_gym.rollout.collector import Collector
 from mission_gym.rollout.remote import SERVICE, RemoteCollector
 from mission_gym.rollout.worker import CollectService, CollectSetup, Order, carve_shared
-from mission_gym.vector.crew import Limits
+from mission_gym.vector.restarts import Limits
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.worker import serve
 from mission_gym.vector.workers import WorkersVec

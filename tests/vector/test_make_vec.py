@@ -6,6 +6,7 @@ from functools import partial
 
 import gymnasium as gym
 import numpy as np
+import psutil
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -299,3 +300,10 @@ def test_bad_resets():
         with pytest.raises(UsageError, match=r'options\["reset_mask"\] is .* expected a bool array'):
             vec.reset(options={"reset_mask": mask})
     vec.close()
+
+
+def test_nothing_is_left_of_workers_whose_environment_can_not_be_made():
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(UsageError, match="unknown environment 'Cartpole-v1'"):
+        make_vec("Cartpole-v1", 2, backend="workers")
+    assert set(psutil.Process().children(recursive=True)) == before

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from mission_gym.data import Block, EnvSpec
-from mission_gym.env.factory import EnvRequest, Factory
-from mission_gym.procs import BoundedLog
-from mission_gym.rollout.blocks import make_block
-from mission_gym.rollout.collector import BlockCollector, Collector
-from mission_gym.vector.base import SeedOf, Vector
-from mission_gym.vector.crew import Limits
+from mission_gym.procs import BoundedLog, Spares
+from mission_gym.vector.restarts import Limits
+
+if TYPE_CHECKING:  # what loads NumPy or Gymnasium is imported where it is used: workers start before
+    from mission_gym.data import Block, EnvSpec
+    from mission_gym.env.factory import EnvRequest, Factory
+    from mission_gym.rollout.collector import BlockCollector, Collector
+    from mission_gym.vector.base import SeedOf, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class CollectRequest(NamedTuple):
     is_portable: bool  # the policy may act in another process
 
 
-Collected = tuple[Vector, BlockCollector, list[Block]]  # close the vector
+Collected: TypeAlias = "tuple[Vector, BlockCollector, list[Block]]"  # close the vector
 
 
 class MakeCollector(Protocol):
@@ -77,6 +78,8 @@ def collect_here(
     backend: Backend, source: Source, spec: EnvSpec, seed_of: SeedOf, asked: CollectRequest
 ) -> Collected:
     """The policy acts in this process, for all rows at once."""
+    from mission_gym.rollout.collector import Collector
+
     vec = backend.make_vector(source, spec, asked.num_envs, seed_of)
     collector = Collector(vec, asked.make_policy(), spec, asked.seed, asked.acting_rows)
     return vec, collector, make_blocks(collector, asked)
@@ -84,6 +87,8 @@ def collect_here(
 
 def make_blocks(collector: Collector, asked: CollectRequest) -> list[Block]:
     """Blocks in this process's memory."""
+    from mission_gym.rollout.blocks import make_block
+
     sizes = (asked.num_steps, asked.num_envs)
     return [make_block(collector.spec, *sizes, state=collector.memory) for _ in range(asked.num_blocks)]
 
@@ -100,6 +105,7 @@ class Backend:
     own_vector_form: it takes the environment's own vector form, whose rows can't be stepped, seeded, limited
     or restarted alone: an evaluation needs a row for each episode.
     cpu_is_known: environments compute in the threads that step them, so that their CPU time can be told.
+    start_early: starts so many of its processes while the environment is looked at; `spares` of its vector.
     """
 
     name: str
@@ -113,6 +119,7 @@ class Backend:
     own_vector_form: bool = False
     cpu_is_known: bool = True
     make_collector: MakeCollector = collect_here
+    start_early: Callable[[int], Spares] | None = None
 
     @property
     def runs_here(self) -> bool:

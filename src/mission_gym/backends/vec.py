@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any
-
-from gymnasium.vector import AutoresetMode
+from typing import TYPE_CHECKING, Any
 
 from mission_gym.backends import BACKENDS, load_backend
 from mission_gym.backends.record import Backend, Source
 from mission_gym.backends.workers import look_in_child
-from mission_gym.env.factory import EnvRequest, Factory, VectorEnv, make_factory
 from mission_gym.errors import UsageError, nearest
 from mission_gym.procs import usable_cores
-from mission_gym.vector.adapter import GymVector
-from mission_gym.vector.crew import Limits
+from mission_gym.vector.restarts import Limits
 
-_MODES = {mode.name.lower(): mode for mode in AutoresetMode}
+if TYPE_CHECKING:  # what loads NumPy or Gymnasium is imported where it is used: workers start before
+    from gymnasium.vector import AutoresetMode
+
+    from mission_gym.env.factory import Factory, VectorEnv
+
 _PROBE_S = 0.5  # random steps of a throw-away instance, in a child
 # Below this a message to a worker costs more than the step (two cores, 8 to 32 environments).
 _CHEAP_STEP_S = 40e-6
@@ -49,24 +50,35 @@ def make_vec(
         raise UsageError(
             f"unknown backend {backend!r}{nearest(backend, known)}; use one of {', '.join(known)} [backend]"
         )
-    mode = None if autoreset_mode is None else _find_mode(autoreset_mode)
     count = _count_envs(env, num_envs)
-    source = replace(
-        _make_source(env, count, env_kwargs or {}),
-        num_workers=num_workers,
-        limits=Limits(timeout_s, max_restarts),
-    )
     record = None if backend == "auto" else load_backend(backend)
-    if record is not None and record.own_vector_form:
-        return _make_own_form(source, count, mode)
-    if record is None:
-        spec, step_s = look_in_child(source, _PROBE_S, bare=True)
-        record = _choose(count, step_s)
-    else:
-        spec, _ = record.look(source, bare=True)
-    return GymVector(
-        partial(record.make_vector, source, num_envs=count), spec, count, mode or AutoresetMode.NEXT_STEP
-    )
+    with ExitStack() as undo:
+        early: dict[str, Any] = {}
+        if record is not None and record.start_early is not None:
+            num_processes = min(count, record.count_processes(num_workers or usable_cores()))
+            early["spares"] = record.start_early(num_processes)
+            undo.callback(early["spares"].close)
+        from gymnasium.vector import AutoresetMode
+
+        from mission_gym.vector.adapter import GymVector
+
+        mode = None if autoreset_mode is None else _find_mode(autoreset_mode)
+        source = replace(
+            _make_source(env, count, env_kwargs or {}),
+            num_workers=num_workers,
+            limits=Limits(timeout_s, max_restarts),
+        )
+        if record is None:
+            spec, step_s = look_in_child(source, _PROBE_S, bare=True)
+            record = _choose(count, step_s)
+        elif record.own_vector_form:
+            return _make_own_form(source, count, mode)
+        else:
+            spec, _ = record.look(source, bare=True)
+        make = partial(record.make_vector, source, num_envs=count, **early)
+        made = GymVector(make, spec, count, mode or AutoresetMode.NEXT_STEP)
+        undo.pop_all()
+        return made
 
 
 def _count_envs(env: str | Factory | Sequence[Factory], num_envs: int | None) -> int:
@@ -83,6 +95,8 @@ def _count_envs(env: str | Factory | Sequence[Factory], num_envs: int | None) ->
 
 
 def _make_source(env: str | Factory | Sequence[Factory], num_envs: int, kwargs: dict[str, Any]) -> Source:
+    from mission_gym.env.factory import EnvRequest, make_factory
+
     if isinstance(env, str):
         request = EnvRequest(env, kwargs)
         return Source(env, make_factory(request), request)
@@ -112,12 +126,15 @@ def _make_own_form(source: Source, num_envs: int, mode: AutoresetMode | None) ->
 
 
 def _find_mode(mode: str | AutoresetMode) -> AutoresetMode:
+    from gymnasium.vector import AutoresetMode
+
     if isinstance(mode, AutoresetMode):
         return mode
-    known = {**_MODES, **{each.value: each for each in AutoresetMode}}
+    names = {each.name.lower(): each for each in AutoresetMode}
+    known = names | {each.value: each for each in AutoresetMode}
     if mode not in known:
         raise UsageError(
-            f"unknown autoreset_mode {mode!r}{nearest(mode, _MODES)}; "
-            f"use one of {', '.join(_MODES)} [autoreset_mode]"
+            f"unknown autoreset_mode {mode!r}{nearest(mode, names)}; "
+            f"use one of {', '.join(names)} [autoreset_mode]"
         )
     return known[mode]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mission_gym.backends.record import (
     Backend,
@@ -13,15 +13,12 @@ from mission_gym.backends.record import (
     collect_here,
     make_blocks,
 )
-from mission_gym.data import EnvSpec
-from mission_gym.env.factory import names_trusted
-from mission_gym.env.probe import probe
-from mission_gym.rollout.central import ReadyCollector
-from mission_gym.rollout.remote import SERVICE, RemoteCollector
-from mission_gym.rollout.worker import CollectSetup, carve_shared
-from mission_gym.vector.base import SeedOf, Vector
-from mission_gym.vector.probing import probe_in_worker
-from mission_gym.vector.workers import WorkersVec
+from mission_gym.procs import Spares
+from mission_gym.vector import SERVICE
+
+if TYPE_CHECKING:  # what loads NumPy or Gymnasium is imported where it is used: workers start before
+    from mission_gym.data import EnvSpec
+    from mission_gym.vector.base import SeedOf, Vector
 
 
 def look_in_child(
@@ -29,13 +26,24 @@ def look_in_child(
 ) -> tuple[EnvSpec, float | None]:
     """Look at the environment in a process of its own: one that crashes or hangs harms nobody. A trusted one
     is looked at here, unless its steps are timed: to start a process takes longer than all the rest."""
+    from mission_gym.env.factory import names_trusted
+    from mission_gym.env.probe import probe
+    from mission_gym.vector import probing
+
     if not measure_s and source.request is not None and names_trusted(source.request):
         return probe(source.first, source.env_id, bare), None
-    return probe_in_worker(source.first, source.env_id, measure_s, bare=bare)
+    return probing.probe_in_worker(source.first, source.env_id, measure_s, bare=bare)
+
+
+def start_early(count: int) -> Spares:
+    """Start worker processes; the memory and the setup come later."""
+    return Spares(SERVICE, count)
 
 
 def make_workers(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **options: Any) -> Vector:
     """The vector of environments in other processes."""
+    from mission_gym.vector.workers import WorkersVec
+
     how = {"num_workers": source.num_workers, "limits": source.limits, "log": source.log} | options
     return WorkersVec(source.factory, spec, num_envs, seed_of, **how)
 
@@ -44,6 +52,10 @@ def collect_in_workers(
     backend: Backend, source: Source, spec: EnvSpec, seed_of: SeedOf, asked: CollectRequest
 ) -> Collected:
     """The policy acts inside the workers; one that can't acts here, for those that are ready."""
+    from mission_gym.rollout import remote
+    from mission_gym.rollout.central import ReadyCollector
+    from mission_gym.rollout.worker import CollectSetup, carve_shared
+
     make = partial(backend.make_vector, source, spec, asked.num_envs, seed_of)
     vec: Any
     if asked.is_portable:
@@ -52,9 +64,9 @@ def collect_in_workers(
             asked.first_ready,
         )  # fmt: skip
         carve = carve_shared(spec, setup, asked.num_envs)
-        vec = make(unit=asked.acting_rows, service=SERVICE, extra=setup, carve=carve)
-        remote = RemoteCollector(vec, spec, first_ready=asked.first_ready)
-        return vec, remote, list(remote.blocks)
+        vec = make(unit=asked.acting_rows, service=remote.SERVICE, extra=setup, carve=carve)
+        collector = remote.RemoteCollector(vec, spec, first_ready=asked.first_ready)
+        return vec, collector, list(collector.blocks)
     if not backend.chooses_workers or asked.acting_rows == asked.num_envs:
         return collect_here(backend, source, spec, seed_of, asked)
     vec = make(unit=asked.acting_rows, first_ready=True)
@@ -71,4 +83,5 @@ BACKEND = Backend(
     processes=None,
     acts_itself=True,
     make_collector=collect_in_workers,
+    start_early=start_early,
 )

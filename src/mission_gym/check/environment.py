@@ -28,7 +28,7 @@ from mission_gym.check.traces import Clock, Difference, Survey, Trace, find_diff
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory
 from mission_gym.env.probe import probe
-from mission_gym.errors import MissionGymError
+from mission_gym.errors import MissionGymError, describe
 
 BUDGET_S = 10.0
 _RECORDING = 0.4  # the share of the budget; the later checks have theirs in the table below
@@ -239,7 +239,7 @@ def _ask_gymnasium(factory: Factory) -> Iterator[Finding]:
         try:
             check_env(env, skip_render_check=True, skip_close_check=True)
         except Exception as error:  # noqa: BLE001  border: Gymnasium's checker, which raises what it finds
-            complaints.append(str(error) or type(error).__name__)
+            complaints.append(describe(error).partition(": ")[2] or type(error).__name__)
         finally:
             env.close()
     texts = [re.sub(r"\x1b\[[\d;]*m", "", str(warning.message)) for warning in caught]

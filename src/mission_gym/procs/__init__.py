@@ -6,7 +6,7 @@ parent's import path, and its output in a bounded log. When a child ends, or its
 `kill -9` too, a keeper ends everything that the child started.
 """
 
-from mission_gym.procs.children import BoundedLog, Child, dump_object, wait_for_replies
+from mission_gym.procs.children import BoundedLog, Child, Spares, dump_object, wait_for_replies
 from mission_gym.procs.inside import Link, child_main, describe_error, end_broken
 from mission_gym.procs.machine import MachineFacts, free_memory_bytes, read_machine, usable_cores
 from mission_gym.procs.memory import Carver, Region
@@ -18,6 +18,7 @@ __all__ = [
     "Link",
     "MachineFacts",
     "Region",
+    "Spares",
     "child_main",
     "describe_error",
     "dump_object",

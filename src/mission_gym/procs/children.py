@@ -27,14 +27,16 @@ _TAIL_BYTES = 16_384
 _LOOK_S = 0.25  # how soon the end of a child shows whose pipe is held open
 _END_S = 5.0  # for a keeper to end all that its worker started
 _HAS_KEEPER = hasattr(os, "fork")
+LATER: Any = object()
 
 
 class Child:
-    """The parent's end of one child process."""
+    """The parent's end of one child process. setup: LATER if `begin` gives it."""
 
     def __init__(
         self, target: str, setup: Any, *, regions: Sequence[Region] = (), on_output: Callable[[bytes], None]
     ) -> None:
+        self._regions = regions
         path = [entry or os.getcwd() for entry in sys.path]
         kept = f"exec(open({keeper.__file__!r}).read()); keep({os.getpid()})" if _HAS_KEEPER else ""
         run = f"from mission_gym.procs import child_main; child_main({target!r})"
@@ -58,8 +60,13 @@ class Child:
         self._on_output = on_output
         self._drain = threading.Thread(target=self._read_output, name=f"output of {self.pid}", daemon=True)
         self._drain.start()
+        if setup is not LATER:
+            self.begin(setup)
+
+    def begin(self, setup: Any) -> None:
+        """Tell a child that was started without its setup what to do."""
         with contextlib.suppress(WorkerError):  # one that died at once is met by the first recv
-            self.send((setup, [(region.size, region.handle) for region in regions]))
+            self.send((setup, [(region.size, region.handle) for region in self._regions]))
 
     def send(self, message: Any, timeout_s: float = 30.0) -> None:
         """Hand over a command; WorkerDied or WorkerTimeout if the child does not take it."""
@@ -147,17 +154,14 @@ class Child:
         except psutil.Error:
             return 0
 
-    def end(self, grace_s: float = 0.0) -> bool:
-        """End the child and all it started; False if it had to be killed because the grace ran out."""
-        in_time = True
+    def end(self, grace_s: float = 0.0) -> None:
+        """End the child and all it started; grace_s: to end by itself, once nothing more is sent."""
         self.pipes.close()
         if self._process.stdin is not None:
             self._process.stdin.close()
         if grace_s:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(grace_s)
-            except subprocess.TimeoutExpired:
-                in_time = False
         if not _HAS_KEEPER:
             _end_tree(self.pid)
         self._process.terminate()
@@ -170,7 +174,6 @@ class Child:
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None and not (pipe is self._process.stderr and self._drain.is_alive()):
                 pipe.close()
-        return in_time
 
     def _read_output(self) -> None:
         assert self._process.stderr is not None
@@ -180,6 +183,30 @@ class Child:
             while sum(map(len, self._tail)) - len(self._tail[0]) > _TAIL_BYTES:
                 self._tail.popleft()
             self._on_output(chunk)
+
+
+class Spares:
+    """Children that start while it is found out what they are to do, and their memory, which has no size yet.
+
+    Whoever takes a child from the list ends it; whoever takes the last one closes the memory.
+    """
+
+    def __init__(self, target: str, count: int) -> None:
+        self.region = Region()
+        self.children: list[Child] = []
+        try:
+            for _ in range(count):
+                child = Child(target, LATER, regions=[self.region], on_output=BoundedLog(None))
+                self.children.append(child)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End those that nobody has taken."""
+        for child in self.children:
+            child.end()
+        self.region.close()
 
 
 def wait_for_replies(children: Iterable[Child], timeout_s: float, *, spin: bool = False) -> list[Child]:

@@ -7,7 +7,6 @@ import mmap
 import os
 import sys
 import tempfile
-import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,19 +20,32 @@ _ALIGN = 64  # a cache line: two writers never share one
 
 
 class Region:
-    """Shared memory without a name: nothing to unlink. Arrays are carved in the same order everywhere."""
+    """Shared memory without a name: nothing to unlink. Arrays are carved in the same order everywhere.
 
-    def __init__(self, size: int, handle: int | str | None = None) -> None:
-        self.size = max(size, 1)
+    size: 0 where it is not known yet; `grow` then comes before the first array, and a child may start.
+    """
+
+    def __init__(self, size: int = 0, handle: int | str | None = None) -> None:
+        self.size = 0
+        self._is_new = handle is None
         self._owned: int | None = None
+        if sys.platform == "win32":
+            self.handle: int | str = handle or f"mission-gym-{os.urandom(16).hex()}"
+        else:
+            self._owned = self.handle = _make_memory_file() if handle is None else int(handle)
+        if size:
+            self.grow(size)
+
+    def grow(self, size: int) -> None:
+        """Take so much memory."""
+        self.size = size
         try:
             if sys.platform == "win32":
-                self.handle: int | str = handle or f"mission-gym-{uuid.uuid4().hex}"
-                self._memory = mmap.mmap(-1, self.size, tagname=str(self.handle))
+                self._memory = mmap.mmap(-1, size, tagname=str(self.handle))
                 return
-            self.handle = _make_memory_file(self.size) if handle is None else int(handle)
-            self._owned = self.handle
-            self._memory = mmap.mmap(self.handle, self.size)
+            if self._is_new:
+                _fill_memory_file(int(self.handle), size)
+            self._memory = mmap.mmap(int(self.handle), size)
         except OSError as error:
             self.close()
             raise WorkerError(
@@ -72,20 +84,18 @@ class Carver:
         return np.frombuffer(self._buffer, kind, count, offset).reshape(dims)
 
 
-def _make_memory_file(size: int) -> int:
+def _make_memory_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("mission-gym")
+    fd, path = tempfile.mkstemp(prefix="mission-gym-")
+    os.unlink(path)
+    return fd
+
+
+def _fill_memory_file(fd: int, size: int) -> None:
     free = free_memory_bytes()
     if size > free:  # the system would kill us half-way rather than refuse
         raise OSError(errno.ENOMEM, f"{free / 1e6:.0f} MB are free")
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("mission-gym")
-    else:
-        fd, path = tempfile.mkstemp(prefix="mission-gym-")
-        os.unlink(path)
-    try:
-        os.ftruncate(fd, size)
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, 0, size)  # refused now rather than a bus error later
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
+    os.ftruncate(fd, size)
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)  # refused now rather than a bus error later

@@ -22,7 +22,7 @@ from mission_gym.procs import BoundedLog, usable_cores
 from mission_gym.store.trusted import permit
 from mission_gym.streams import episode_seed
 from mission_gym.vector.base import SeedOf, Vector
-from mission_gym.vector.crew import Limits
+from mission_gym.vector.restarts import Limits
 
 _MAX_GROUPS = 64  # of environments that wait, where each group makes segments of its own
 _WAITING_ROWS, _WAITING_GROUPS = 32, 8  # of environments that wait for each other

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+SERVICE = "mission_gym.vector.worker:serve"  # what a worker process runs
+
 
 def __getattr__(name: str) -> Any:
     if name == "SB3VecEnv":  # loads SB3, and torch with it

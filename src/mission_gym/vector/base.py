@@ -37,6 +37,7 @@ class Vector(ABC):
         self._closed = False
         self._num_episodes = 0
         self._close_errors: list[str] = []
+        self.abandoned: dict[int, str] = {}  # environments that nobody can wait for, and why
 
     def reset(
         self,
@@ -72,14 +73,13 @@ class Vector(ABC):
             raise UsageError(f"actions have shape {shape}, expected {expected}: one row for each environment")
         self._send(actions, ids)
 
-    def recv(self, deadline_s: float | None = None) -> StepBatch:
-        """Return the steps that were sent. deadline_s: WorkerTimeout if they are not there by then; in this
-        process it can't be kept."""
+    def recv(self) -> StepBatch:
+        """Return the steps that were sent."""
         if self._closed or not self._sent:
             self._check_open()
             raise UsageError("recv() without send(); send actions first")
         self._ready = False  # until every row is done; an error leaves it so
-        batch = self._recv(deadline_s)
+        batch = self._recv()
         self._ready = True
         return batch
 
@@ -89,10 +89,13 @@ class Vector(ABC):
         return self.recv()
 
     def state(self, env_ids: Sequence[int] | None = None) -> list[SlotState]:
-        """Return what `restore` needs, one entry for each environment or for those named."""
-        if not self._ready or self._sent:
+        """Return what `restore` needs, one entry for each environment or for those named; those that were
+        given up begin their next episodes."""
+        ids = self._all if env_ids is None else list(env_ids)
+        asked = [env_id for env_id in ids if env_id not in self.abandoned]
+        if asked and (not self._ready or (self._sent and self._is_under_way(asked))):
             raise UsageError("state() before reset() or between send() and recv(); take it between steps")
-        return self._state(self._all if env_ids is None else list(env_ids))
+        return self._state(asked)
 
     def restore(
         self, states: Sequence[SlotState], budget_s: float = REPLAY_BUDGET_S
@@ -166,11 +169,12 @@ class Vector(ABC):
         """Note or hand over actions of the right shape; leaves something in `_sent`."""
 
     @abstractmethod
-    def _recv(self, deadline_s: float | None) -> StepBatch:
+    def _recv(self) -> StepBatch:
         """Make or await the steps of `_sent`, which it empties."""
 
     @abstractmethod
-    def _state(self, ids: list[int]) -> list[SlotState]: ...
+    def _state(self, ids: list[int]) -> list[SlotState]:
+        """Of these, and of those that were given up."""
 
     @abstractmethod
     def _restore(self, states: Sequence[SlotState], budget_s: float) -> tuple[StepBatch, list[str]]: ...

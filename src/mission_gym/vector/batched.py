@@ -59,7 +59,7 @@ class BatchedVec(Vector):
             raise UsageError("a batched environment steps all its rows at once; send without env_ids")
         self._sent = (np.array(actions, self.spec.action.dtype),)
 
-    def _recv(self, deadline_s: float | None) -> StepBatch:
+    def _recv(self) -> StepBatch:
         (actions,), self._sent = self._sent, None
         read = self._reader
         obs, reward, terminated, truncated, infos = self._guard("step", lambda: self._env.step(actions))

@@ -19,12 +19,13 @@ from mission_gym.procs import (
     BoundedLog,
     Child,
     Region,
+    Spares,
     free_memory_bytes,
     usable_cores,
     wait_for_replies,
 )
 from mission_gym.vector.board import RESETTING, Beat, Board
-from mission_gym.vector.restarts import RestartBudget
+from mission_gym.vector.restarts import Limits, RestartBudget
 
 FIRST_TIMEOUT_S = 300.0  # building and the first reset
 _INSPECT_S = 0.25
@@ -46,19 +47,11 @@ class Note:
     content: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When a worker counts as hung or greedy, and how often an environment may fail."""
-
-    timeout_s: float = 60.0
-    max_restarts: int = 5
-    memory_bytes: int | None = None  # of one worker; None: an equal share of what is free
-
-
 class Crew:
     """One Child per part of the rows. `begin` is called with the index of a worker that was replaced.
 
     side_by_side: each environment of a worker is stepped on its own, and watched on its own.
+    spares: children of the target to take first.
     """
 
     def __init__(
@@ -72,6 +65,7 @@ class Crew:
         log: BoundedLog,
         *,
         side_by_side: bool = False,
+        spares: Spares | None = None,
     ) -> None:
         self.env_ids = env_ids
         self.size = len(setups)
@@ -80,7 +74,7 @@ class Crew:
         # Set once there are episodes to go on with: the command for a new worker, and who takes its reply.
         self.begin_message: Callable[[int], Any] | None = None
         self.take_begun: Callable[[int, Any], None] = lambda worker, reply: None
-        self._target, self._setups = target, setups
+        self._target, self._setups, self._spares = target, setups, spares
         self._region, self._board, self._limits, self._log = region, board, limits, log
         self._memory_limit = limits.memory_bytes or int(free_memory_bytes() * _MEMORY_SHARE / self.size)
         self._spin = usable_cores() > self.size
@@ -174,6 +168,10 @@ class Crew:
         return problems
 
     def _start(self, worker: int) -> Child:
+        if self._spares and self._spares.children:
+            child = self._spares.children.pop()
+            child.begin(self._setups[worker])
+            return child
         return Child(self._target, self._setups[worker], regions=[self._region], on_output=self._log)
 
     def _build(self, workers: Iterable[int]) -> None:
@@ -295,20 +293,15 @@ class Crew:
             return type(cause)(f"{self._name(worker)}: {cause}")
         seed = None if beat.seed < 0 else beat.seed
         step = max(beat.step, 0)
-        actions = None if beat.step == RESETTING else self._board.actions_of(beat.env_id, step)
-        doing = (
-            "in reset()" if beat.step == RESETTING else f"the action was {actions[-1] if actions else '?'}"
-        )
-        failure = type(cause)(
-            f"environment {beat.env_id}, seed {seed}, episode {beat.episode}, step {step}: {cause}; {doing}"
-        )
-        failure.facts = {
-            "env_index": beat.env_id,
-            "episode": beat.episode,
-            "seed": seed,
-            "step": step,
-            "actions": actions if beat.step != RESETTING else [],
-        }
+        actions: list[Any] | None = []
+        doing = "in reset()"
+        if beat.step != RESETTING:
+            actions = self._board.actions_of(beat.env_id, step)
+            doing = f"the action was {actions[-1] if actions else '?'}"
+        where = f"environment {beat.env_id}, seed {seed}, episode {beat.episode}, step {step}"
+        failure = type(cause)(f"{where}: {cause}; {doing}")
+        place = {"env_index": beat.env_id, "episode": beat.episode, "seed": seed, "step": step}
+        failure.facts = {**place, "actions": actions}
         return failure
 
 

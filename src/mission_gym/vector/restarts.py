@@ -1,14 +1,24 @@
-"""How often an environment may fail: bounded restarts, with a pause that grows, then one last error."""
+"""When an environment counts as failed, and how often it may: bounded restarts, then one last error."""
 
 from __future__ import annotations
 
 import time
 import traceback
+from dataclasses import dataclass
 
 from mission_gym.errors import MissionGymError, WorkerError
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a worker counts as hung or greedy, and how often an environment may fail."""
+
+    timeout_s: float = 60.0
+    max_restarts: int = 5
+    memory_bytes: int | None = None  # of one worker; None: an equal share of what is free
 
 
 class RestartBudget:

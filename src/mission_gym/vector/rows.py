@@ -65,19 +65,12 @@ class Rows:
 
 def make_rows(spec: EnvSpec, count: int, allocate: Allocate = np.zeros) -> Rows:
     """Blank rows, in memory of the allocator's choice."""
-
-    def leaves() -> Leaves:
-        return make_leaves(spec, count, allocate)
-
-    def masks() -> Array | None:
-        return allocate((count, spec.mask_size), np.bool_) if spec.mask_source else None
-
-    def flags() -> Array:
-        return allocate((count,), np.bool_)
-
-    return Rows(
-        leaves(), masks(), leaves(), masks(), allocate((count,), np.float64), flags(), flags(), flags()
-    )
+    obs, final_obs = (make_leaves(spec, count, allocate) for _ in range(2))
+    mask = final_mask = None
+    if spec.mask_source:
+        mask, final_mask = (allocate((count, spec.mask_size), np.bool_) for _ in range(2))
+    flags = [allocate((count,), np.bool_) for _ in range(3)]
+    return Rows(obs, mask, final_obs, final_mask, allocate((count,), np.float64), *flags)
 
 
 def make_leaves(spec: EnvSpec, count: int, allocate: Allocate) -> Leaves:

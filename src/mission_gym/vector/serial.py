@@ -119,7 +119,7 @@ class SerialVec(RowVector):
     def _send(self, actions: Array, ids: list[int]) -> None:
         self._sent = (action_rows(self.spec, actions), ids)
 
-    def _recv(self, deadline_s: float | None) -> StepBatch:
+    def _recv(self) -> StepBatch:
         (actions, ids), self._sent = self._sent, None
         slots = self._slots if ids is self._all else [self._slots[env_id] for env_id in ids]
         rows, views, watch, rewards = self._rows, self._views, self._watch, self._rewards

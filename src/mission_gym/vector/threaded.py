@@ -119,7 +119,7 @@ class ThreadedVec(SerialVec):
         finally:
             threading.stack_size(before)
 
-    def _recv(self, deadline_s: float | None) -> StepBatch:
+    def _recv(self) -> StepBatch:
         (actions, ids), self._sent = self._sent, None
         return self.run(ids, actions, self._rows)
 

@@ -6,8 +6,6 @@ actions. A worker that dies is replaced: its rows lose one transition and begin 
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,17 +14,16 @@ import numpy as np
 from mission_gym.data import Array, EnvSpec, Episode, StepBatch
 from mission_gym.env.factory import Factory
 from mission_gym.env.resume import SlotState
-from mission_gym.errors import UsageError, WorkerTimeout
-from mission_gym.procs import BoundedLog, Carver, Region, dump_object, usable_cores
+from mission_gym.procs import BoundedLog, Carver, Region, Spares, dump_object, usable_cores
+from mission_gym.vector import SERVICE
 from mission_gym.vector.base import RowVector, SeedOf
 from mission_gym.vector.board import carve_board
-from mission_gym.vector.crew import Crew, Limits, Lost
-from mission_gym.vector.restarts import RestartBudget
+from mission_gym.vector.crew import Crew, Lost
+from mission_gym.vector.restarts import Limits, RestartBudget
 from mission_gym.vector.rows import split_parts, split_rows
 from mission_gym.vector.worker import WorkerSetup
 
 _WAIT_S = 60.0
-SERVICE = "mission_gym.vector.worker:serve"
 
 
 class WorkersVec(RowVector):
@@ -35,7 +32,7 @@ class WorkersVec(RowVector):
     threads: one worker that steps its environments side by side, for those that wait. unit: rows that must
     share a worker. first_ready: `recv` gives the rows of the workers that are ready instead of all that
     were sent. service, extra, carve: what another room adds to the workers; what `carve` makes of the
-    shared memory behind the board is in `shared`.
+    shared memory behind the board is in `shared`. spares: children of the service that were started before.
     """
 
     def __init__(
@@ -56,6 +53,7 @@ class WorkersVec(RowVector):
         service: str = SERVICE,
         extra: Any = None,
         carve: Callable[[Carver], Any] = lambda carver: None,
+        spares: Spares | None = None,
     ) -> None:
         super().__init__(spec, num_envs, seed_of)
         factories = [factory] * num_envs if callable(factory) else list(factory)
@@ -66,7 +64,6 @@ class WorkersVec(RowVector):
         self._autoreset = autoreset
         self._first_ready = first_ready
         self._num_steps = 0
-        self.abandoned: dict[int, str] = {}  # environments that nobody can wait for, and why
         self._numbers = [0] * num_envs  # of the running episodes
         self._worker_of = [w for w, ids in enumerate(self.env_ids) for _ in ids]
         self._sent: dict[int, list[int] | None] = {}  # worker -> rows sent, None for all of its own
@@ -84,14 +81,15 @@ class WorkersVec(RowVector):
         size = Carver()
         carve_board(size, spec, num_envs)
         carve(size)
-        self._region = Region(size.size)
+        self._region = Region() if spares is None else spares.region
+        self._region.grow(size.size)
         carver = self._region.carver()
         self.board = carve_board(carver, spec, num_envs)
         self.shared = carve(carver)
         try:
             self.crew = Crew(
                 service, packed, self._region, self.board, self.env_ids, limits, log or BoundedLog(None),
-                side_by_side=threads,
+                side_by_side=threads, spares=spares,
             )  # fmt: skip
         except BaseException:
             self._region.close()
@@ -156,16 +154,11 @@ class WorkersVec(RowVector):
             objects = (own if rows is None else own[rows],) if own.dtype == object else ()
             self.crew.send(worker, "step", rows, *objects)
 
-    def _recv(self, deadline_s: float | None) -> StepBatch:
-        end = math.inf if deadline_s is None else time.monotonic() + deadline_s
+    def _recv(self) -> StepBatch:
         replies = self._arrived
         while len(replies) < len(self._sent) and not (self._first_ready and replies):
-            left = min(end - time.monotonic(), _WAIT_S)
-            if left <= 0:
-                self._ready = True
-                raise WorkerTimeout(f"no reply within {deadline_s} s; receive again, or close the vector")
             waiting = [worker for worker in self._sent if worker not in replies]
-            replies.update(self.crew.wait(waiting, left))
+            replies.update(self.crew.wait(waiting, _WAIT_S))
         self._arrived = {}
         return self._gather(replies)
 
@@ -174,12 +167,8 @@ class WorkersVec(RowVector):
         self._arrived = self._arrived or dict(self.crew.wait(self._sent, timeout_s))
         return len(self._arrived) > 0
 
-    def state(self, env_ids: Sequence[int] | None = None) -> list[SlotState]:
-        """As every vector's; environments that were given up begin their next episodes."""
-        assert env_ids is None, "workers are asked for all"
-        parts = self._split([env_id for env_id in self._all if env_id not in self.abandoned])
-        if parts and (not self._ready or (self._sent and self._sent.keys() & parts.keys())):
-            raise UsageError("state() before reset() or between send() and recv(); take it between steps")
+    def _state(self, ids: list[int]) -> list[SlotState]:
+        parts = self._split(ids)
         replies = self.crew.ask(parts, "state", each=[(rows,) for rows in parts.values()])
         states = [state for reply in replies for state in reply]
         for env_id, why in sorted(self.abandoned.items()):
@@ -189,9 +178,6 @@ class WorkersVec(RowVector):
     def _rebuild(self) -> None:
         self.crew.budget = RestartBudget(self.crew.budget.max_restarts)
         self.crew.ask(range(self.crew.size), "rebuild")
-
-    def _state(self, ids: list[int]) -> list[SlotState]:
-        raise AssertionError("see `state`")
 
     def _restore(self, states: Sequence[SlotState], budget_s: float) -> tuple[StepBatch, list[str]]:
         # The replays of the workers run side by side, each within the budget.
