@@ -77,6 +77,10 @@ class DiskError(MissionGymError):
     """The disk refused a write that can't be done without."""
 
 
+class RunGoneError(MissionGymError):
+    """The run directory was moved or removed while the run was at work."""
+
+
 class NotFiniteError(MissionGymError):
     """NaN or infinity in an observation, a reward, a loss or a gradient; weights are unharmed."""
 
