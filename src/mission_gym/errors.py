@@ -81,6 +81,10 @@ class DeviceMemoryError(MissionGymError):
     """The device that computes has no memory left."""
 
 
+class RunGoneError(MissionGymError):
+    """The run directory was moved or removed while the run was at work."""
+
+
 class NotFiniteError(MissionGymError):
     """NaN or infinity in an observation, a reward, a loss or a gradient; weights are unharmed."""
 

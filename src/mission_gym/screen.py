@@ -30,6 +30,12 @@ class _PatientConsole(Console):
         os.dup2(null, self.file.fileno())  # what is still buffered must not fail at exit
         os.close(null)
 
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except OSError:  # a terminal that was closed, a full disk
+            self.on_broken_pipe()
+
 
 def make_console(*, stderr: bool = False) -> Console:
     """A console that prints text as it is: brackets and colons in it mean nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from mission_gym.errors import ConfigError, DiskError, EnvContractError, NotFiniteError, UsageError
+from mission_gym.errors import (
+    ConfigError,
+    DiskError,
+    EnvContractError,
+    NotFiniteError,
+    RunGoneError,
+    UsageError,
+)
 from mission_gym.run.config import resolve
 from mission_gym.run.resume import resume_run
 from mission_gym.run.start import start_run
@@ -188,7 +196,12 @@ def test_a_full_disk_does_not_end_the_training(freed: bool, tmp_path: Path) -> N
                     ballast.unlink()
         warnings = [event["message"] for event in said if event["event"] == "warning"]
         assert session.learner.step == 320
-        assert any("checkpoint not saved, the last one is kept" in message for message in warnings)
+        assert len([text for text in warnings if "checkpoint not saved, the last one is kept" in text]) == 1
+        assert ("the disk has room again; the checkpoint is written" in warnings) == freed
+        status = session.run.read_status()
+        assert status["state"] == ("done" if freed else "failed")
+        assert freed or status["cause"].startswith("DiskError: the last checkpoint could not be written")
+        assert not (session.run.path / ".reserve").exists()
         checkpoint, _ = load_last_good(session.run.checkpoints)
         assert checkpoint.step == (320 if freed else 128)
 
@@ -199,6 +212,57 @@ def test_a_disk_that_takes_no_checkpoint_is_refused_at_the_start(tmp_path: Path)
         pytest.raises(DiskError, match="make room and start again"),
     ):
         run_to_the_end(disk, "CartPole-v1", network_arch="128,128")
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_folder_that_is_moved_or_removed_ends_the_run(moved: bool, tmp_path: Path) -> None:
+    said: list[dict[str, Any]] = []
+    wanted = resolve("CartPole-v1", SMALL | {"runs_dir": str(tmp_path / "runs"), "tensorboard": True})
+
+    def train() -> None:
+        with start_run(wanted, said.append) as session:
+            for progress in session.updates():
+                if progress.update == 3 and moved:
+                    shutil.move(session.run.path, tmp_path / "moved")
+                elif progress.update == 3:
+                    shutil.rmtree(session.run.path)
+
+    with pytest.raises(RunGoneError, match="was moved or removed while the run was at work") as failure:
+        train()
+    assert failure.value.exit_code == 3
+    assert not list((tmp_path / "runs").iterdir())
+    (end,) = [event for event in said if event["event"] == "end"]
+    assert end["state"] == "failed"
+    assert not [event for event in said if event["event"] == "warning"]
+    if moved:
+        run = RunDir(tmp_path / "moved")
+        assert run.read_status()["state"] == "failed"
+        with resume_run(run, lambda event: None) as session:
+            for _ in session.updates():
+                pass
+        assert run.read_status()["state"] == "done"
+
+
+@pytest.mark.parametrize("where", ["mission_gym.store.rundir.write_json", "mission_gym.run.start._prepare"])
+def test_ctrl_c_while_the_folder_is_made_leaves_none(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*args: Any, **fields: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(where, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_to_the_end(tmp_path, "CartPole-v1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_before_the_first_update_leaves_no_folder(tmp_path: Path) -> None:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        start_run(resolve("CartPole-v1", SMALL | {"runs_dir": str(tmp_path)}), lambda event: None),
+    ):
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_unwritable_place_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -17,16 +17,14 @@ class Clock:
     def __init__(self) -> None:
         self.now = 100.0
 
-    def monotonic(self) -> float:
+    def read(self) -> float:
         return self.now
-
-    perf_counter = monotonic
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(rate, "time", made)
+    monkeypatch.setattr(rate, "steady_s", made.read)
     return made
 
 

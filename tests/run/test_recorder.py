@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import errno
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +17,10 @@ from mission_gym.run.config import resolve
 from mission_gym.run.resume import resume_run
 from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
+from mission_gym.sinks.log import TextLog
 from mission_gym.sinks.progress import ProgressCsv
-from mission_gym.store.files import plain
+from mission_gym.store.evals import best_step
+from mission_gym.store.files import plain, read_json
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 
@@ -52,7 +58,7 @@ def test_what_is_shown_is_a_row_or_the_status(tmp_path: Path, monkeypatch: pytes
     assert json.loads(json.dumps(plain(rows))) == MetricsLog.read(session.run.metrics_jsonl)
     statuses = [{"event": "status", **fields} for fields in written if "step" in fields]
     for status in statuses:
-        status.pop("lost_rows")
+        del status["lost_rows"], status["lost_words"]
     assert [event for event in heard if event["event"] == "status" and event in statuses] == statuses
     assert {event["phase"] for event in heard if event["event"] == "status"} == {
         "training",
@@ -89,7 +95,7 @@ def test_lost_rows_are_told_whatever_failed_before(tmp_path: Path, monkeypatch: 
     assert len(told) == 4
     assert session.run.read_status()["lost_rows"] == {"metrics": 4, "progress": 11}
     assert warnings_of(MetricsLog.read(session.run.metrics_jsonl)) == told
-    assert [event["event"] for event in heard][-2:] == ["end", "status"]
+    assert [event["event"] for event in heard][-3:] == ["status", "warning", "end"]
 
 
 def test_a_status_that_is_refused_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,8 +109,98 @@ def test_a_status_that_is_refused_is_told_once(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(RunDir, "write_status", refuse)
     monkeypatch.setattr("mission_gym.run.session._STATUS_S", 0.0)
     session, heard = train(tmp_path)
-    assert warnings_of(heard) == ["status not written: can't write status.json: full"]
+    assert warnings_of(heard) == [
+        "status not written: can't write status.json: full",
+        "the disk has room again; the status is written",
+    ]
     assert session.run.read_status()["state"] == "done"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_listener_that_fails_does_not_end_the_run(number: int, tmp_path: Path) -> None:
+    """A console whose log lies on a full disk, or whose terminal was closed."""
+    heard = []
+
+    def listen(event: dict[str, Any]) -> None:
+        heard.append(event)
+        raise OSError(number, os.strerror(number))
+
+    with start_run(resolve("CartPole-v1", FLAGS | {"runs_dir": str(tmp_path)}), listen) as session:
+        for _ in session.updates():
+            pass
+    status = session.run.read_status()
+    assert status["state"] == "done"
+    assert 10 < status["lost_words"] <= len(heard)
+    rows = MetricsLog.read(session.run.metrics_jsonl)
+    assert warnings_of(rows) == [f"what is said can't be shown: {os.strerror(number)}; training goes on"]
+
+
+def test_a_sink_that_can_not_write_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(log: TextLog, event: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(TextLog, "write", refuse)
+    session, heard = train(tmp_path)
+    told = warnings_of(heard)
+    assert len(told) == 2
+    assert told[0].endswith(
+        "No space left on device; training goes on, and log loses rows until it can be written"
+    )
+    assert told[1].startswith("log lacks ")
+    status = session.run.read_status()
+    assert status["state"] == "done"
+    assert status["lost_rows"]["log"] > 10
+
+
+def test_the_status_tells_the_end_before_the_last_word(tmp_path: Path) -> None:
+    seen = []
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "end":
+            seen.append(session.run.read_status()["state"])
+
+    with start_run(resolve("CartPole-v1", FLAGS | {"runs_dir": str(tmp_path)}), listen) as session:
+        for _ in session.updates():
+            pass
+    assert seen == ["done"]
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+def test_clocks_that_are_set_leave_durations_sane(
+    jump_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of day, and where a tool fakes that too, the one that only goes forward."""
+    shift_s = 0.0
+    for name in ("time", "monotonic"):
+        real = getattr(time, name)
+        monkeypatch.setattr(time, name, lambda real=real: real() + shift_s)
+    with start_run(
+        resolve("CartPole-v1", FLAGS | {"runs_dir": str(tmp_path)}), lambda event: None
+    ) as session:
+        for progress in session.updates():
+            shift_s = jump_s if progress.update == 4 else shift_s
+    rows = [row for row in MetricsLog.read(session.run.metrics_jsonl) if row["event"] == "progress"]
+    elapsed = [row["time/time_elapsed"] for row in rows]
+    assert elapsed == sorted(elapsed)
+    assert elapsed[0] >= 0
+    assert all(0 < row["time/fps"] < 1e7 for row in rows)
+    with session.run.monitor_csv.open() as file:
+        times = [float(row["t"]) for row in csv.DictReader(list(file)[1:])]
+    assert times == sorted(times)
+    assert session.run.read_status()["state"] == "done"
+
+
+def test_evaluations_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    monkeypatch.setattr(
+        "mission_gym.store.evals.read_json", lambda path: read.append(path) or read_json(path)
+    )
+    session, _ = train(tmp_path)
+    assert not read
+    assert session.run.read_status()["best_step"] == best_step(session.run)
+    assert len(read) == 2
 
 
 @pytest.mark.parametrize(

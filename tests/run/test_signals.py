@@ -78,7 +78,7 @@ def run_straight(env: str, runs_dir: Path, flags: dict[str, Any]) -> RunDir:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "number"),
-    [("CartPole-v1", number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)]
+    [("CartPole-v1", number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)]
     + [("LunarLander-v3", signal.SIGTERM), ("toys:DictMask", signal.SIGKILL)],
 )
 def test_interrupted_and_resumed_equals_straight(
@@ -107,6 +107,65 @@ def test_interrupted_and_resumed_equals_straight(
     for name, array in expected.items():
         np.testing.assert_array_equal(arrays[name], array, err_msg=name)
     assert rows == expected_rows
+
+
+# Takes the terminal on its standard input for its own, as a shell's child has it.
+IN_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, "-m", "mission_gym", *sys.argv[1:]])
+"""
+
+
+def test_a_terminal_that_closes_stops_the_run_with_a_checkpoint(tmp_path: Path, straight: RunDir) -> None:
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in FLAGS.items() if name != "tensorboard"]
+    args = ["train", "CartPole-v1", *flags, "--no-tensorboard", "--runs-dir", str(tmp_path)]
+    ours, theirs = os.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-c", IN_TERMINAL, *args],
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    while not (runs := list_runs(tmp_path)) or runs[0].read_status().get("step", 0) < 700:
+        assert os.read(ours, 1 << 16)  # what it shows; an error if it ended
+    os.close(ours)
+    assert child.wait(LONG_S) == 130
+    (run,) = runs
+    status = run.read_status()
+    assert (status["state"], status["cause"]) == ("stopped", "SIGHUP")
+    heard: list[dict[str, Any]] = []
+    with resume_run(run, heard.append) as session:
+        for _ in session.updates():
+            pass
+    assert "the resume is exact" in heard[0]["notes"]
+    (arrays, rows), (expected, expected_rows) = read_end(run), read_end(straight)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(arrays[name], array, err_msg=name)
+    assert rows == expected_rows
+
+
+def test_a_run_whose_words_can_not_be_written_is_trained(tmp_path: Path) -> None:
+    """As with `2> log.txt` on a full disk."""
+    args = ["train", "CartPole-v1", "--timesteps", "512", "--n-envs", "4", "--runs-dir", str(tmp_path)]
+    with open("/dev/full", "w") as full:
+        code = subprocess.run([sys.executable, "-m", "mission_gym", *args], stderr=full, timeout=LONG_S)
+    assert code.returncode == 0
+    (run,) = list_runs(tmp_path)
+    assert run.read_status()["state"] == "done"
+
+
+def test_a_hangup_that_is_ignored_stays_so(tmp_path: Path) -> None:
+    """As under nohup."""
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with start_run(
+            resolve("CartPole-v1", FLAGS | {"runs_dir": str(tmp_path), "timesteps": 512}), lambda event: None
+        ) as session:
+            for _ in session.updates():
+                os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+    assert session.run.read_status()["cause"] == "all steps made"
 
 
 def test_a_second_ctrl_c_ends_at_once_with_the_last_checkpoint_intact(tmp_path: Path) -> None:

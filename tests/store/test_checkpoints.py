@@ -104,6 +104,30 @@ def test_recover_removes_a_superseded_one_with_successor(folder):
     recover(folder / "missing")
 
 
+def test_recover_leaves_the_files_of_others(folder):
+    save(folder, 5, 1.0)
+    theirs = [
+        folder / name for name in (".tmp-work/a.txt", ".old-work/a.txt", ".tmp-step_000000000006/a.txt")
+    ]
+    for path in theirs:
+        path.parent.mkdir()
+        path.write_text("theirs")
+    (folder / ".tmp-step_000000000006" / "meta.json").write_text("ours")
+    recover(folder)
+    assert all(path.read_text() == "theirs" for path in theirs)
+    assert os.listdir(folder / ".tmp-step_000000000006") == ["a.txt"]
+    save(folder, 6)
+    assert steps(folder) == [5, 6]
+
+
+def test_a_linked_checkpoint_is_not_deleted(folder, tmp_path):
+    save(folder, 5).rename(tmp_path / "elsewhere")
+    link = folder / "step_000000000005"
+    link.symlink_to(tmp_path / "elsewhere")
+    delete_checkpoint(link)
+    assert steps(folder) == [5]
+
+
 def test_delete(folder):
     path = save(folder, 5)
     save(folder, 6)

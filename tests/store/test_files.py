@@ -58,5 +58,8 @@ def test_leftovers_of_dead_writers_are_removed(tmp_path):
     dead.wait()
     for pid in (dead.pid, os.getppid(), os.getpid()):
         (tmp_path / f".tmp-a.json-{pid}").touch()
-    remove_leftovers(tmp_path)
-    assert os.listdir(tmp_path) == [f".tmp-a.json-{os.getppid()}"]
+    (tmp_path / f".tmp-theirs.json-{dead.pid}").touch()
+    (tmp_path / f".tmp-b.json-{dead.pid}").symlink_to(tmp_path)
+    remove_leftovers(tmp_path, ("a.json", "b.*"))
+    left = {f".tmp-a.json-{os.getppid()}", f".tmp-theirs.json-{dead.pid}", f".tmp-b.json-{dead.pid}"}
+    assert set(os.listdir(tmp_path)) == left

@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from datetime import datetime
 
 import pytest
@@ -91,19 +90,6 @@ def test_status_merges_and_none_removes(run):
         status = run.read_status()
         assert status.pop("heartbeat") >= status.pop("created")
         assert status == {"state": "running", "step": 2, "pid": os.getpid()}
-
-
-def test_status_survives_two_threads(run):
-    def count(name):
-        for number in range(50):
-            run.write_status(durable=False, **{name: number})
-
-    threads = [threading.Thread(target=count, args=(name,)) for name in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (run.read_status()["a"], run.read_status()["b"]) == (49, 49)
 
 
 def test_a_damaged_status_does_not_stop_the_run(run):

@@ -25,7 +25,7 @@ from mission_gym.report.formats import show_count, show_number, show_path
 from mission_gym.report.tables import view_comparison, view_config, view_lineage, view_run, view_runs
 from mission_gym.report.timeline import make_png
 from mission_gym.report.timing import describe_time, view_time
-from mission_gym.run.retention import clean, plan_cleaning, plan_removal
+from mission_gym.run.retention import clean, find_removable, plan_cleaning, plan_removal
 from mission_gym.store.files import write_atomic
 from mission_gym.store.resolve import list_runs
 
@@ -122,7 +122,10 @@ def _clean(args: Sequence[str]) -> None:
     text = "Delete the runs that are named, or else the checkpoints of all runs that retention drops."
     flags = parse(CleanFlags, args, "runs clean", text)
     if flags.runs:
-        doomed = plan_removal([flags.find(run).run for run in flags.runs])
+        refs = [find_removable(text, flags.runs_dir) for text in flags.runs]
+        for ref in refs:
+            note(ref.note)
+        doomed = plan_removal([ref.run for ref in refs])
     else:
         doomed = plan_cleaning(list_runs(flags.runs_dir))
     document = {"deleted": flags.yes, "items": [item.document() for item in doomed]}
@@ -138,7 +141,9 @@ def _view_cleaning(document: dict[str, Any]) -> RenderableType:
     for item in document["items"]:
         what = "whole run" if item["step"] is None else f"checkpoint {show_count(item['step'])}"
         children = f", parent of {', '.join(item['children'])}" if item["children"] else ""
-        lines.append(Text(f"{item['run']}  {what}  {show_number(item['size_bytes'] / 1e6)} MB{children}"))
+        size = f"{show_number(item['size_bytes'] / 1e6)} MB"
+        others = f"; {item['num_foreign']} files that are not ours stay" if item["num_foreign"] else ""
+        lines.append(Text(f"{item['run']}  {what}  {size}{children}{others}"))
     return Group(*lines) if lines else Text("nothing to delete")
 
 

@@ -114,6 +114,8 @@ def branch(args: Sequence[str]) -> int:
 
 def _follow(begin: Callable[[Listener], AbstractContextManager[Any]]) -> int:
     """Train to the end; the exit code tells whether it was interrupted."""
+    from mission_gym.run.signals import STOP_SIGNALS
+
     with Screen() as listener, begin(listener) as session:
         try:
             for _ in session.updates():
@@ -122,4 +124,4 @@ def _follow(begin: Callable[[Listener], AbstractContextManager[Any]]) -> int:
             name = run_argument(session.run.path)
             note(f"stopped at once; the last checkpoint is intact: mission-gym resume {name}")
             return 130
-        return 130 if session.stop.reason in ("SIGINT", "SIGTERM") else 0
+        return 130 if session.stop.reason in STOP_SIGNALS else 0

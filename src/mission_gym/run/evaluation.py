@@ -7,8 +7,9 @@ share no seed with each other or with training, and do not depend on the run's s
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.rollout.collector import ActingPolicy
@@ -62,7 +63,7 @@ def policy_actor(policy: ActingPolicy, spec: EnvSpec) -> Actor:
     return Actor(act, policy.initial_state)
 
 
-class Evaluator:
+class Evaluator(AbstractContextManager["Evaluator"]):
     """Plays a suite, as often as asked, in one vector that is made when first needed and kept: to start
     workers takes longer than many an evaluation. Its environments are built anew for each play, so that
     nothing is carried over from one to the next. A context manager."""
@@ -103,9 +104,6 @@ class Evaluator:
         if self._vec is not None:
             self._vec.close()
             self._vec = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

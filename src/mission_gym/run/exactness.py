@@ -52,7 +52,7 @@ def find_edits(checkpoint: Checkpoint, config: Config) -> dict[str, tuple[Any, A
     """What is not as it was when the checkpoint was made: by path, the value then and now. Empty for
     checkpoints that do not carry their config."""
     now = store_config(config)
-    then = checkpoint.state_json.get("config", {})
+    then = dict(checkpoint.state_json.get("config", {}))
     return {path: (then[path], now[path]) for path in now if path in then and then[path] != now[path]}
 
 

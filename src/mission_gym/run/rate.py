@@ -5,9 +5,9 @@ The one owner of these numbers: rows, the status, the plan's memory and the scre
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
+from mission_gym.clock import steady_s
 from mission_gym.data import Progress
 
 _LEAST_S = 0.5  # of training before its rate is worth keeping
@@ -19,8 +19,8 @@ class Rate:
 
     def __init__(self) -> None:
         self.elapsed_before_s = 0.0  # seconds of earlier processes of this run
-        self._started = time.monotonic()
-        self._began: float | None = None  # of time.monotonic: the training itself
+        self._started = steady_s()
+        self._began: float | None = None  # of steady_s: the training itself
         self._first_step = self._step = 0
         self._steps, self._seconds = 0, 0.0  # of training
         self._moment = (0, 0.0)  # steps and seconds that the next momentary rate is made of
@@ -33,7 +33,7 @@ class Rate:
     @property
     def elapsed_s(self) -> float:
         """Seconds of all processes of this run."""
-        return self.elapsed_before_s + time.monotonic() - self._started
+        return self.elapsed_before_s + steady_s() - self._started
 
     @property
     def training(self) -> float | None:
@@ -52,25 +52,25 @@ class Rate:
 
     def overall(self, step: int) -> float:
         """Steps/s of this process since its start, everything included."""
-        return round(self.count_made(step) / max(time.monotonic() - self._started, 1e-9), 1)
+        return round(self.count_made(step) / max(steady_s() - self._started, 1e-9), 1)
 
     def eta_s(self, total: int) -> float | None:
         """Seconds to go to `total` steps at the pace of the training so far, evaluations included."""
         made = self._step - self._first_step
         if self._began is None or not made:
             return None
-        return round((time.monotonic() - self._began) / made * (total - self._step), 1)
+        return round((steady_s() - self._began) / made * (total - self._step), 1)
 
     def follow(self, loop: Iterator[Progress]) -> Iterator[Progress]:
         """The same loop; what is done between its updates is not training."""
-        self._began = time.monotonic()
+        self._began = steady_s()
         is_learning = False
         while True:
-            begun = time.perf_counter()
+            begun = steady_s()
             progress = next(loop, None)
             if progress is None:
                 return
-            steps, seconds = progress.step - self._step, time.perf_counter() - begun
+            steps, seconds = progress.step - self._step, steady_s() - begun
             self._step = progress.step
             self._moment = (self._moment[0] + steps, self._moment[1] + seconds)
             if self._moment[1] >= _MOMENT_S:

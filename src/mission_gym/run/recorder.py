@@ -32,7 +32,8 @@ class Recorder:
     def __init__(self, run: RunDir, config: Config, spec: EnvSpec, listener: Listener, rate: Rate) -> None:
         self.run = run
         self.spec = spec
-        self.listener = listener
+        self._listener = listener
+        self._num_unheard = 0  # events that the listener failed on
         self.rate = rate
         self.num_episodes = 0
         self.watch = Watch(spec.main_outcome)
@@ -40,7 +41,7 @@ class Recorder:
         self._place = Place(run, spec.env_id, time.time())
         self._sinks = [name for name, row in SINKS.items() if not row.switch or config.value(row.switch)]
         self._opened: Stream | None = None
-        self._status_fails = False
+        self._problems: dict[str, str] = {}  # what the disk refuses, and why
         self._rolling: dict[str, float] | None = None  # until another episode ends
 
     @property
@@ -76,7 +77,27 @@ class Recorder:
 
     def _tell(self, event: dict[str, Any]) -> None:
         self._stream.write(event)
-        self.listener(event)
+        self._hand(event)
+
+    def _hand(self, event: dict[str, Any]) -> None:
+        """Give an event to the listener; a console whose terminal or disk is gone does not end a training."""
+        try:
+            self._listener(event)
+        except OSError as error:
+            self._num_unheard += 1
+            if self._num_unheard == 1:
+                what = f"what is said can't be shown: {error.strerror or error}; training goes on"
+                self._stream.write({"event": "warning", "message": what})
+
+    def report(self, kind: str, problem: str, error: Exception | None) -> None:
+        """Tell what the disk refuses, once until the cause is another; without an error, that it is over."""
+        cause = str(error).rpartition(": ")[2] if error else ""
+        before = self._problems.get(kind, "")
+        self._problems[kind] = cause
+        if cause and cause != before:
+            self.warn(f"{problem}: {error}")
+        elif before and not cause:
+            self.warn(f"the disk has room again; the {kind} is written")
 
     def warn(self, message: str, **fields: Any) -> None:
         """Record a warning."""
@@ -89,18 +110,19 @@ class Recorder:
         self.emit("end", **fields)
 
     def put_status(self, status: dict[str, Any], *, on_disk: bool, durable: bool) -> None:
-        """Hand the status to the listener, and `on_disk` the same to status.json."""
+        """Hand the status to the listener, and `on_disk` the same to status.json. RunGoneError."""
         if on_disk:
-            lost = self._stream.num_lost or None
+            failure = None
             try:
-                self.run.write_status(durable=durable, **status, lost_rows=lost)
+                self.run.write_status(durable=durable, **status, **self.losses())
             except DiskError as error:
-                if not self._status_fails:
-                    self.warn(f"status not written: {error}")
-                self._status_fails = True
-            else:
-                self._status_fails = False
-        self.listener({"event": "status", **status})
+                failure = error
+            self.report("status", "status not written", failure)
+        self._hand({"event": "status", **status})
+
+    def losses(self) -> dict[str, Any]:
+        """Rows that sinks lost, by name, and events that the listener failed on; None for none."""
+        return {"lost_rows": self._stream.num_lost or None, "lost_words": self._num_unheard or None}
 
     def add_episodes(self, episodes: list[Episode]) -> None:
         """Take finished episodes into the stream and the rolling window; failed ones are left out."""
@@ -155,7 +177,7 @@ class Recorder:
         if self._opened is not None:
             self._opened.close()
             for message in self._opened.take_news():
-                self.listener({"event": "warning", "message": message})
+                self._hand({"event": "warning", "message": message})
 
 
 def mean_extras(extras: list[dict[str, float]]) -> dict[str, float]:

@@ -5,16 +5,18 @@ Planning only reads, so that it can be shown first; deleting takes each run's lo
 
 from __future__ import annotations
 
-import shutil
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mission_gym.config.schema import CheckpointSection
+from mission_gym.errors import RunStateError, UsageError
 from mission_gym.run.config import read_config
 from mission_gym.store.checkpoints import CheckpointInfo, delete_checkpoint, list_checkpoints
-from mission_gym.store.files import disk_errors
 from mission_gym.store.lineage import read_pins
+from mission_gym.store.removal import check_ours, find_own, remove_run
+from mission_gym.store.resolve import RunRef, find_name
 from mission_gym.store.retention import plan_retention
 from mission_gym.store.rundir import RunDir
 
@@ -27,14 +29,12 @@ class Doomed(NamedTuple):
     step: int | None
     size_bytes: int
     children: tuple[str, ...] = ()  # runs that branched from it
+    num_foreign: int = 0  # files in it that are not ours, and stay
 
     def document(self) -> dict[str, Any]:
         """The item as `runs clean --json` has it."""
-        return self._asdict() | {
-            "run": self.run.name,
-            "path": str(self.path),
-            "children": list(self.children),
-        }
+        own = {"run": self.run.name, "path": str(self.path), "children": list(self.children)}
+        return self._asdict() | own
 
 
 def find_doomed_checkpoints(run: RunDir, settings: CheckpointSection) -> list[CheckpointInfo]:
@@ -54,19 +54,39 @@ def plan_cleaning(runs: Sequence[RunDir]) -> list[Doomed]:
     """The checkpoints of these runs that retention would drop now; runs at work clean up by themselves."""
     doomed = []
     for run in runs:
-        if run.config_yaml.exists() and run.read_status().get("state") not in ("starting", "running"):
+        try:
+            check_ours(run)
+        except RunStateError:
+            continue
+        is_at_work = run.read_status().get("state") in ("starting", "running")
+        if run.config_yaml.exists() and not is_at_work and not run.checkpoints.is_symlink():
             infos = find_doomed_checkpoints(run, read_config(run.config_yaml).config.checkpoints)
             doomed += [Doomed(run, info.path, info.step, info.size_bytes) for info in infos]
     return doomed
 
 
+def find_removable(text: str, runs_dir: Path) -> RunRef:
+    """The run to be removed whole: a name in the runs folder, else a path in it, or a full one."""
+    if "/" not in text and os.sep not in text:
+        if "@" in text:
+            raise UsageError(f"{text!r} names a checkpoint; a run is removed whole, by its name [RUN]")
+        return find_name(text, runs_dir)
+    run = RunDir(Path(text))
+    if not Path(text).is_absolute() and run.path.parent.resolve() != runs_dir.resolve():
+        raise UsageError(f"{text!r} is not in the runs folder {runs_dir}; give its full path [RUN]")
+    return RunRef(run, None)
+
+
 def plan_removal(runs: Sequence[RunDir]) -> list[Doomed]:
-    """Whole runs, each with the runs that branched from it."""
+    """Whole runs, each with the runs that branched from it; RunStateError for one that is not ours."""
     doomed = []
     for run in runs:
-        size = sum(path.stat().st_size for path in run.path.rglob("*") if path.is_file())
+        check_ours(run)
+        own = find_own(run)
+        size = sum(path.stat().st_size for path in own)
+        others = sum(not path.is_dir() or path.is_symlink() for path in run.path.rglob("*")) - len(own)
         children = sorted({child for names in read_pins(run).values() for child in names})
-        doomed.append(Doomed(run, run.path, None, size, tuple(children)))
+        doomed.append(Doomed(run, run.path, None, size, tuple(children), others))
     return doomed
 
 
@@ -74,8 +94,7 @@ def clean(doomed: Sequence[Doomed]) -> None:
     """Delete what was planned; RunStateError if another process is at work on a run."""
     for item in doomed:
         with item.run.lock():
-            if item.step is not None:
-                delete_checkpoint(item.path)
+            if item.step is None:
+                remove_run(item.run)
             else:
-                with disk_errors(item.path):
-                    shutil.rmtree(item.path)
+                delete_checkpoint(item.path)

@@ -5,13 +5,13 @@ A disk that refuses a checkpoint does not end the training: it is said, and the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mission_gym.check.repro import write_bundle
+from mission_gym.clock import steady_s
 from mission_gym.config.schema import Settled
 from mission_gym.data import Block
 from mission_gym.env.factory import EnvRequest
@@ -44,7 +44,8 @@ class Saver:
     ) -> None:
         self._run, self._config, self._recorder, self._counters = run, config, recorder, counters
         self._learner, self._collector, self._blocks = learner, collector, blocks
-        self.saved_at = time.monotonic()
+        self._stored = {"config": store_config(config)}
+        self.saved_at = steady_s()
 
     @property
     def is_saved(self) -> bool:
@@ -54,11 +55,12 @@ class Saver:
     def is_due(self) -> bool:
         """Whether a checkpoint is due between updates: by steps, or by time if there is something to save."""
         step, last = self._learner.step, self._counters["last_save"]
-        is_late = time.monotonic() - self.saved_at >= _SAVE_S and step > last
+        is_late = steady_s() - self.saved_at >= _SAVE_S and step > last
         return is_late or passed_multiple(step, last, self._config.checkpoints.checkpoint_freq)
 
     def save(self, score: float | None = None, *, torn: bool = False) -> bool:
         """Write a checkpoint and apply retention; False, said aloud, if the disk refuses it."""
+        self._run.check_place()
         learner, counters, folder = self._learner, self._counters, self._run.checkpoints
         before = counters["last_save"]
         counters["last_save"] = learner.step if torn else count_steps(learner, self._blocks)
@@ -68,19 +70,19 @@ class Saver:
                 {"session": counters, "recorder": self._recorder.state()},
                 torn=torn, extras_limit=self._config.checkpoints.checkpoint_budget_mb * 1_000_000,
             )  # fmt: skip
-            document = snapshot.state_json | {"config": store_config(self._config)}
             meta = {"score": score, "update": learner.version}
             save_checkpoint(
                 folder, snapshot.step, policy=snapshot.policy, state=snapshot.state,
-                state_json=document, meta=meta, replay=snapshot.extras,
+                state_json=snapshot.state_json | self._stored, meta=meta, replay=snapshot.extras,
             )  # fmt: skip
-            self.saved_at = time.monotonic()
+            self.saved_at = steady_s()
             self._retain()
         except DiskError as error:
             counters["last_save"] = before
             kept = ", the last one is kept" if list_checkpoints(folder) else ""
-            self._recorder.warn(f"checkpoint not saved{kept}: {error}")
+            self._recorder.report("checkpoint", f"checkpoint not saved{kept}", error)
             return False
+        self._recorder.report("checkpoint", "", None)
         return True
 
     def save_after(self, error: BaseException) -> None:

@@ -6,17 +6,18 @@ whole however it ends: budget spent, goal reached, signal, caller's break, or ex
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Generator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
 from mission_gym.check.devices import explain_memory
+from mission_gym.clock import steady_s
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import parse_stop_when
 from mission_gym.data import Progress
-from mission_gym.errors import DiskError, MissionGymError, describe
+from mission_gym.errors import DiskError, MissionGymError, RunGoneError, describe
 from mission_gym.learner.contract import Learner
 from mission_gym.pipeline import loop, overlap
 from mission_gym.pipeline.loop import StopFlag, newest
@@ -31,7 +32,7 @@ from mission_gym.run.signals import stop_on_signals
 from mission_gym.run.snapshot import Restored, count_steps, restore_snapshot
 from mission_gym.run.telemetry import Telemetry
 from mission_gym.store.checkpoints import Checkpoint, list_checkpoints
-from mission_gym.store.evals import best_step, write_eval
+from mission_gym.store.evals import find_best, write_eval
 from mission_gym.store.rundir import RunDir
 
 _STATUS_S = 1.0  # seconds between heartbeats in status.json
@@ -57,17 +58,18 @@ class Session:
         self.rate = Rate()
         self.recorder = Recorder(run, config, self.spec, listener, self.rate)
         self.learner = learner
-        self.counters: dict[str, Any] = {"last_eval": 0, "last_save": -1, "episode_offset": 0, "goal": None}
-        self.counters["env_failures"] = 0
+        self.counters: dict[str, Any] = {"last_eval": 0, "last_save": -1, "episode_offset": 0}
+        self.counters |= {"goal": None, "env_failures": 0}
         seeds = training_seeds(config.run.seed, self.counters)
         _, self.collector, self.blocks = make_collector(config, self.environment, seeds)
         self._evaluator = Evaluator(self.environment, "select", config.evaluation.eval_episodes)
         self.saver = Saver(run, config, learner, self.collector, self.blocks, self.recorder, self.counters)
         self.telemetry = Telemetry(config, self.spec, self.collector, self.learner)
-        self._status_at = self._tick_at = time.monotonic()
+        self._status_at = self._tick_at = steady_s()
         self._phase = "training"
-        self._best_step = best_step(run)
-        self._deadline = float("inf")  # of time.monotonic
+        self._best: tuple[float, int | None] = find_best(run) or (-math.inf, None)  # score and step
+        self.has_begun = False
+        self._deadline = float("inf")  # of steady_s
 
     @property
     def _worker_restarts(self) -> int:
@@ -97,8 +99,8 @@ class Session:
         """Train. The collector was started or restored, and the caller holds the run's lock."""
         config = self.config
         if config.run.max_time is not None:
-            self._deadline = time.monotonic() + config.run.max_time
-        self.saver.saved_at = time.monotonic()
+            self._deadline = steady_s() + config.run.max_time
+        self.saver.saved_at = steady_s()
         with ExitStack() as stack:
             stack.callback(self.close)
             stack.enter_context(stop_on_signals(self.stop))
@@ -107,6 +109,8 @@ class Session:
             self.recorder.watch.watch_speed(self.learner.step, env_cpu_is_known=known)
             try:
                 self._write_status(state="running", cause=None)
+                self.has_begun = True
+                self.run.keep_reserve()
                 if not list_checkpoints(self.run.checkpoints) and not self._save():
                     # Where it all began; and a disk that takes no checkpoint is refused before hours pass.
                     raise DiskError(
@@ -139,19 +143,17 @@ class Session:
                 raise
 
     def _out_of_time(self) -> bool:
-        return self.stop() or time.monotonic() >= self._deadline
+        return self.stop() or steady_s() >= self._deadline
 
     def _ended(self) -> bool:
         return self.stop() or self.counters["goal"] is not None
 
     def _finish(self) -> None:
         """The loop is over without an error: by a signal, by the deadline, by the goal or by the budget."""
-        if self.stop():
-            self._save_and_end("stopped", f"{self.stop.reason}")
-            return
-        if self.config.evaluation.eval_freq and self.counters["last_eval"] != self.step:
+        is_evaluated = not self.config.evaluation.eval_freq or self.counters["last_eval"] == self.step
+        if not self.stop() and not is_evaluated:
             self._evaluate(last=True)
-        if self.stop():  # while that evaluation was made
+        if self.stop():
             self._save_and_end("stopped", f"{self.stop.reason}")
         elif self.counters["goal"]:
             self._save_and_end("done", f"goal reached: {self.counters['goal']}")
@@ -165,7 +167,8 @@ class Session:
             raise DiskError(f"the last checkpoint could not be written to {self.run.path}")
         self._end(state, cause)
 
-    def _end(self, state: str, cause: str) -> None:
+    def _end(self, state: str, cause: str, *, is_there: bool = True) -> None:
+        """Tell the end; is_there: whether the run directory is."""
         times = {
             "time/elapsed_s": self.rate.elapsed_s,
             "time/fps": self.rate.overall(self.step),
@@ -175,13 +178,19 @@ class Session:
         times |= self.telemetry.take_row()
         self._add_timeline(None)
         summary = self.telemetry.summarize()
-        goal = self.counters["goal"]
+        status = {"state": state, "cause": cause, "verdict": summary["time/verdict"]}
+        status |= {"phase": None, "now_fps": None, "eta_s": None}
+        self._write_status(on_disk=is_there, **status)  # before the last word, which may fail
+        losses, goal = self.recorder.losses(), self.counters["goal"]
         self.recorder.end(step=self.step, state=state, cause=cause, goal=goal, **times, **summary)
-        verdict = summary["time/verdict"]
-        self._write_status(state=state, cause=cause, verdict=verdict, phase=None, now_fps=None, eta_s=None)
+        if self.recorder.losses() != losses:
+            self._write_status(on_disk=is_there, **status)
 
     def _fail(self, error: BaseException) -> None:
         """Record the cause, and keep what was learned if it is finite."""
+        if isinstance(error, RunGoneError):
+            self._end("failed", f"{error}", is_there=False)
+            return
         try:
             with self.telemetry.clock.phase("save"):
                 self.saver.save_after(error)
@@ -211,19 +220,18 @@ class Session:
                 "time/fps": self.rate.overall(progress.step),
                 "time/time_elapsed": round(self.rate.elapsed_s, 3),
             }
-            metrics |= self.telemetry.take_row()
-            metrics |= {
+            metrics |= self.telemetry.take_row() | {
                 "rollout/env_failures": self.counters["env_failures"],
                 "rollout/worker_restarts": self._worker_restarts,
+                "train/gradient_steps": progress.gradient_steps,
             }
-            metrics |= {"train/gradient_steps": progress.gradient_steps}
             self.recorder.add_row(progress.step, metrics)
         self._add_timeline(progress.update)
         self._tick("training")
 
     def _tick(self, phase: str) -> None:
         """Tell where the run stands: a new phase at once, else ten times a second; on disk once a second."""
-        now = time.monotonic()
+        now = steady_s()
         if phase == self._phase and now - self._tick_at < _TICK_S:
             return
         self._phase, self._tick_at = phase, now
@@ -251,12 +259,12 @@ class Session:
         self._tick("evaluating")
         weights = self.learner.weights()
         with self.telemetry.clock.phase("evaluate"):
-            start = time.perf_counter()
+            start = steady_s()
             result = self._evaluator.play(
                 policy_actor(make_loaded_policy(self.config, self.spec, weights), self.spec),
                 stop=self.stop if self.step >= self.config.run.timesteps or last else self._out_of_time,
             )
-            seconds = time.perf_counter() - start
+            seconds = steady_s() - start
         if result is None:
             return
         self.counters["last_eval"] = self.step
@@ -264,11 +272,13 @@ class Session:
         self.recorder.add_evaluation(
             self.step, document, {"score": result.score, "time/seconds": round(seconds, 3)}
         )
+        failure = None
         try:
             write_eval(self.run, self.step, "select", document | {"score": result.score})
+            self._best = max(self._best, (result.score, self.step))
         except DiskError as error:
-            self.recorder.warn(f"the evaluation was not kept: {error}")
-        self._best_step = best_step(self.run)
+            failure = error
+        self.recorder.report("evaluation", "the evaluation was not kept", failure)
         if self.config.run.stop_when is not None:
             rule = parse_stop_when(self.config.run.stop_when)
             low = result.low(rule.name)
@@ -286,7 +296,7 @@ class Session:
     def _write_status(self, *, on_disk: bool = True, durable: bool = True, **fields: Any) -> None:
         """Give the listener, and status.json, where the run stands; `fields` are added, or replace."""
         if on_disk:
-            self._status_at = time.monotonic()
+            self._status_at = steady_s()
         rolling, total = self.recorder.rolling(), self.config.run.timesteps
         status = {
             "step": self.step,
@@ -303,6 +313,6 @@ class Session:
             "eta_s": self.rate.eta_s(total),
             "return_mean": rolling.get("rollout/ep_rew_mean"),
             "outcomes": {name: rolling.get(f"outcome/{name}") for name in self.spec.outcomes} or None,
-            "best_step": self._best_step,
+            "best_step": self._best[1],
         }
         self.recorder.put_status(status | fields, on_disk=on_disk, durable=durable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,8 @@ def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) 
     workshop = Assembly(environment, algorithm_of(first.config))
 
     def say(message: str) -> None:
-        listener({"event": "note", "message": message})
+        with suppress(OSError):  # nobody may be there to hear it
+            listener({"event": "note", "message": message})
 
     with one_blas_thread():
         tuned = tune_run(workshop, resolved, say)
@@ -106,10 +107,11 @@ def begin(
     if environment.limited() is not environment and config.evaluation.eval_freq:
         notes = [*notes, f"no step limit is known; evaluations cut episodes at {EVALUATION_STEPS:,} steps"]
     files = find_files(environment.request, Path(config.run.runs_dir))
-    run = RunDir.create(Path(config.run.runs_dir), config.run.run_name or slug(config.env.env_id))
-    with run.lock(), one_blas_thread(), ExitStack() as stack:
+    with one_blas_thread(), ExitStack() as stack:
         session: Session | None = None
+        run = RunDir.create(Path(config.run.runs_dir), config.run.run_name or slug(config.env.env_id))
         try:
+            stack.enter_context(run.lock())
             environment = own_files(run, files, config, environment, source)
             write_atomic(run.config_yaml, format_config(resolved))
             write_lineage(
@@ -123,14 +125,16 @@ def begin(
             )
             session = stack.enter_context(closing(Session(run, resolved, environment, learner, listener)))
             _prepare(session, resolved.preset, memory, notes, start, tuning)
+            yield session
         except BaseException as error:
+            if session is not None and session.has_begun:
+                raise
             if session is not None and isinstance(error, WorkerError):
                 session.fail_early(error)
             else:
                 stack.close()
                 shutil.rmtree(run.path, ignore_errors=True)
             raise
-        yield session
 
 
 def _prepare(

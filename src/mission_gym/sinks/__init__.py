@@ -67,7 +67,7 @@ class Sink:
     """
 
     open: Callable[[Place, int | None], Writer]
-    errors: tuple[type[Exception], ...] = (DiskError,)  # what its failures are
+    errors: tuple[type[Exception], ...] = (DiskError, OSError)  # what its failures are
     may_lose_rows: bool = False
 
 

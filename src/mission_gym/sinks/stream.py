@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mission_gym.sinks import Event, Place, Sink, Writer, load_sink
+from mission_gym.store.files import disk_errors
 
 
 class _Outlet:
@@ -19,7 +20,8 @@ class _Outlet:
         self._num_lost_before = 0  # the failure that is under way
         self.writer: Writer | None = None
         try:
-            self.writer = sink.open(place, position)
+            with disk_errors(place.run.path):
+                self.writer = sink.open(place, position)
         except sink.errors as error:
             if not sink.may_lose_rows:
                 raise

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -36,6 +36,8 @@ _META = "meta.json"
 _POLICY, _STATE, _STATE_JSON = "policy.safetensors", "state.safetensors", "state.json"
 _CONTENT = (_POLICY, _STATE, _STATE_JSON)
 _REPLAY = "replay.safetensors"  # of the last checkpoint alone
+FILES = (*_CONTENT, _META, _REPLAY, f"{TEMPORARY}{_META}-*")  # all that we write into one
+_LEFT = re.compile(rf"{re.escape(TEMPORARY)}(gone-)?{_NAME.pattern}")
 _T = TypeVar("_T")
 
 
@@ -94,7 +96,7 @@ def save_checkpoint(
         folder.mkdir(exist_ok=True)
         recover(folder)
         try:
-            temporary.mkdir()
+            temporary.mkdir(exist_ok=True)
             write_synced(temporary / _STATE_JSON, counters)
             named = {_POLICY: policy, _STATE: state} | ({_REPLAY: replay} if replay else {})
             for name, arrays in named.items():
@@ -130,23 +132,36 @@ def recover(folder: Path) -> None:
     if not folder.is_dir():
         return
     with disk_errors(folder):
-        for old in folder.glob(f"{_OLD}*"):
+        for old in folder.glob(f"{_OLD}step_*"):
             final = folder / old.name.removeprefix(_OLD)
             if final.exists():
                 delete_checkpoint(old)
             else:
                 old.rename(final)
-        for temporary in folder.glob(f"{TEMPORARY}*"):
-            shutil.rmtree(temporary, ignore_errors=True)
+        for temporary in folder.glob(f"{TEMPORARY}*step_*"):
+            if _LEFT.fullmatch(temporary.name):
+                _remove(temporary)
 
 
 def delete_checkpoint(path: Path) -> None:
-    """Remove a checkpoint; a kill on the way leaves all of it or none."""
+    """Remove a checkpoint, unless it is a link; a kill on the way leaves all of it or none."""
+    if path.is_symlink():
+        return
     doomed = path.with_name(f"{TEMPORARY}gone-{path.name}")
     with disk_errors(path):
-        shutil.rmtree(doomed, ignore_errors=True)
+        _remove(doomed)
         path.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    _remove(doomed)
+
+
+def _remove(folder: Path) -> None:
+    """Delete our files in the folder of a checkpoint, and the folder itself if nothing else is in it."""
+    if folder.is_symlink():
+        return
+    with suppress(OSError):
+        for path in [path for name in FILES for path in folder.glob(name)]:
+            path.unlink()
+        folder.rmdir()
 
 
 def list_checkpoints(folder: Path) -> list[CheckpointInfo]:
@@ -166,7 +181,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         names = {entry.name for entry in path.iterdir() if not entry.name.startswith(".")}
     except OSError as error:
         raise RunStateError(f"can't read checkpoint {path}: {error.strerror or error}") from error
-    foreign = sorted(names - {*_CONTENT, _META, _REPLAY})
+    foreign = sorted(names - {*FILES})
     if foreign:
         raise RunStateError(
             f"{path / foreign[0]} does not belong in a checkpoint ({', '.join((*_CONTENT, _META))}); "

@@ -36,8 +36,8 @@ def read_evals(run: RunDir) -> list[dict[str, Any]]:
     return found
 
 
-def best_step(run: RunDir, among: Container[int] | None = None) -> int | None:
-    """The step with the highest `score` on the selection suite, ties to the later; None without any."""
+def find_best(run: RunDir, among: Container[int] | None = None) -> tuple[float, int] | None:
+    """The highest `score` on the selection suite and its step, ties to the later; None without any."""
     ranked = [
         (result["score"], result["step"])
         for result in read_evals(run)
@@ -45,4 +45,10 @@ def best_step(run: RunDir, among: Container[int] | None = None) -> int | None:
         and result.get("score") is not None
         and (among is None or result["step"] in among)
     ]
-    return max(ranked)[1] if ranked else None
+    return max(ranked, default=None)
+
+
+def best_step(run: RunDir, among: Container[int] | None = None) -> int | None:
+    """The step of that."""
+    best = find_best(run, among)
+    return best and best[1]

@@ -11,8 +11,9 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,12 +76,14 @@ def write_atomic(path: Path, data: bytes | str, *, durable: bool = True) -> None
             sync_folder(path.parent)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files in `folder` whose writers were killed."""
+def remove_leftovers(folder: Path, names: Sequence[str]) -> None:
+    """Remove the temporary files in `folder` whose writers were killed: those of files with such names."""
     for path in folder.glob(f"{TEMPORARY}*"):
         import psutil
 
-        pid = path.name.rpartition("-")[2]
+        name, _, pid = path.name.removeprefix(TEMPORARY).rpartition("-")
+        if not any(fnmatch(name, own) for own in names) or path.is_symlink() or folder.is_symlink():
+            continue
         # Containers give every process the same small pids, so our own may be a dead writer's.
         if pid.isdigit() and (int(pid) == os.getpid() or not psutil.pid_exists(int(pid))):
             with disk_errors(path):

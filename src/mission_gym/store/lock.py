@@ -38,8 +38,9 @@ else:
 
 
 @contextmanager
-def hold(path: Path, *, wait_s: float) -> Iterator[None]:
-    """Hold the lock file `path` for the block; RunStateError with the holder's pid after `wait_s`."""
+def hold(path: Path, *, wait_s: float) -> Iterator[int]:
+    """Hold the lock file `path` for the block, and give its descriptor; RunStateError with the holder's pid
+    after `wait_s`."""
     with disk_errors(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -56,7 +57,7 @@ def hold(path: Path, *, wait_s: float) -> Iterator[None]:
             os.ftruncate(descriptor, 0)
             os.lseek(descriptor, 0, os.SEEK_SET)
             os.write(descriptor, str(os.getpid()).encode())
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 

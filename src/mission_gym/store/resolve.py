@@ -43,9 +43,9 @@ def find_run(text: str, runs_dir: Path) -> RunRef:
         return by_path
     name, at, step_text = text.rpartition("@")
     if not at:
-        return _find_name(text, runs_dir)
+        return find_name(text, runs_dir)
     step = _parse_step(step_text, text)
-    found = _find_path(name) or _find_name(name, runs_dir)
+    found = _find_path(name) or find_name(name, runs_dir)
     if found.step is not None:
         raise RunStateError(f"{text!r} names two checkpoints, by path and by @{step}; drop one of them")
     return found._replace(step=step)
@@ -82,7 +82,8 @@ def _find_path(text: str) -> RunRef | None:
     return None
 
 
-def _find_name(name: str, runs_dir: Path) -> RunRef:
+def find_name(name: str, runs_dir: Path) -> RunRef:
+    """The run of this name, of this name without its stamp, or of this unique prefix."""
     runs = {run.name: run for run in list_runs(runs_dir)}
     if not runs:
         raise RunStateError(

@@ -9,23 +9,31 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mission_gym.errors import DiskError, RunStateError, UsageError
+from mission_gym.errors import DiskError, RunGoneError, RunStateError, UsageError
 from mission_gym.store import lock
 from mission_gym.store.checkpoints import recover
-from mission_gym.store.files import read_json, remove_leftovers, sync_folder, write_json
+from mission_gym.store.files import disk_errors, read_json, remove_leftovers, sync_folder, write_json
 
-_STATUS_LOCK = threading.Lock()  # a heartbeat thread and the loop both merge into status.json
 # Reading a status takes the lock for some microseconds, which must not look like a second writer.
 _LOCK_WAIT_S = 0.1
 _RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_RESERVE_BYTES = 1 << 16
+_ENDED = ("done", "stopped", "failed")
+# All that we write into a run beside checkpoints and env/, by name.
+OWN_NAMES = (
+    "config.yaml", "env-files.json", "plan.json", "metrics.jsonl", "progress.csv", "monitor.csv",
+    "lineage.json", "pins.json", "log.txt", "env-output.txt", "repro-env*-episode*.json", "timeline.png",
+    "report.html", "learning.gif", "learning.mp4", "step_*.mp4", ".reserve", ".pins-lock",
+    "status.json", ".lock",
+)  # fmt: skip
+EVAL_NAMES = "step_*.json"
 
 
 def slug(env_id: str) -> str:
@@ -54,6 +62,8 @@ class RunDir:
         self.pins_json = path / "pins.json"
         self.log_txt = path / "log.txt"
         self._lock_path = path / ".lock"
+        self._reserve = path / ".reserve"
+        self._held: int | None = None  # the descriptor of the lock, where this process has it
 
     @classmethod
     def create(cls, runs_dir: Path, name: str, now: datetime | None = None) -> RunDir:
@@ -74,10 +84,14 @@ class RunDir:
                 f"can't make a run in {runs_dir}: {error.strerror or error}; give another folder [--runs-dir]"
             ) from error
         try:
+            with disk_errors(run.path):
+                run._lock_path.touch()
             run.write_status(state="starting", created=now.timestamp())
-        except DiskError as error:
+        except BaseException as error:
             shutil.rmtree(run.path, ignore_errors=True)
-            raise UsageError(f"{error}, or give another folder [--runs-dir]") from error
+            if isinstance(error, DiskError):
+                raise UsageError(f"{error}, or give another folder [--runs-dir]") from error
+            raise
         return run
 
     @property
@@ -93,17 +107,47 @@ class RunDir:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Own the run for writing, put in order what a kill left; RunStateError if another process has it."""
-        with lock.hold(self._lock_path, wait_s=_LOCK_WAIT_S):
-            recover(self.checkpoints)
-            remove_leftovers(self.path)
-            remove_leftovers(self.eval)
-            yield
+        with lock.hold(self._lock_path, wait_s=_LOCK_WAIT_S) as self._held:
+            try:
+                recover(self.checkpoints)
+                remove_leftovers(self.path, OWN_NAMES)
+                remove_leftovers(self.eval, (EVAL_NAMES,))
+                yield
+            finally:
+                with suppress(OSError):
+                    self._reserve.unlink(missing_ok=True)
+                self._held = None
+
+    def check_place(self) -> None:
+        """RunGoneError if the folder that this process locked is no longer where it was."""
+        if self._held is None:
+            return
+        try:
+            is_there = os.path.samestat(os.stat(self._lock_path), os.fstat(self._held))
+        except (FileNotFoundError, NotADirectoryError):
+            is_there = False
+        if not is_there:
+            raise RunGoneError(
+                f"{self.path} was moved or removed while the run was at work; nothing more is written there;"
+                " where it was moved to, `mission-gym resume PATH` goes on from its last checkpoint"
+            )
+
+    def keep_reserve(self) -> None:
+        """Keep some bytes of the disk, which the status of the end gets where there are no others."""
+        with suppress(OSError):
+            self._reserve.write_bytes(os.urandom(_RESERVE_BYTES))
 
     def write_status(self, *, durable: bool = True, **fields: Any) -> None:
-        """Merge fields into the status, with pid and heartbeat; None removes a field."""
-        with _STATUS_LOCK:
-            merged = {**self._stored_status(), **fields, "pid": os.getpid(), "heartbeat": time.time()}
-            kept = {name: value for name, value in merged.items() if value is not None}
+        """Merge fields into the status, with pid and heartbeat; None removes a field. RunGoneError."""
+        self.check_place()
+        merged = {**self._stored_status(), **fields, "pid": os.getpid(), "heartbeat": time.time()}
+        kept = {name: value for name, value in merged.items() if value is not None}
+        try:
+            write_json(self.status_json, kept, durable=durable)
+        except DiskError:
+            if fields.get("state") not in _ENDED or not self._reserve.exists():
+                raise
+            self._reserve.unlink()
             write_json(self.status_json, kept, durable=durable)
 
     def read_status(self) -> dict[str, Any]:
