@@ -55,7 +55,9 @@ def plan_cleaning(runs: Sequence[RunDir]) -> list[Doomed]:
     doomed = []
     for run in runs:
         if run.config_yaml.exists() and run.read_status().get("state") not in ("starting", "running"):
-            infos = find_doomed_checkpoints(run, read_config(run.config_yaml).config.checkpoints)
+            infos = find_doomed_checkpoints(
+                run, read_config(run.config_yaml, "checkpoints").config.checkpoints
+            )
             doomed += [Doomed(run, info.path, info.step, info.size_bytes) for info in infos]
     return doomed
 
