@@ -203,7 +203,11 @@ def _extend(
 ) -> tuple[Resolved, list[str]]:
     """The config with a new total where one was asked for; RunStateError if there is nothing to do."""
     notes: list[str] = []
-    status, step = run.read_status(), checkpoint.step
+    step = checkpoint.step
+    try:
+        status = run.read_status()
+    except RunStateError:  # a damaged one is written anew
+        status = {}
     if timesteps is not None:
         if timesteps <= step:
             raise RunStateError(

@@ -17,15 +17,49 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from mission_gym.errors import DiskError, RunStateError, UsageError
 from mission_gym.store import lock
+from mission_gym.store.checked import Count, Record, Str, read_checked
 from mission_gym.store.checkpoints import recover
-from mission_gym.store.files import read_json, remove_leftovers, sync_folder, write_json
+from mission_gym.store.files import remove_leftovers, sync_folder, write_json
 
 _STATUS_LOCK = threading.Lock()  # a heartbeat thread and the loop both merge into status.json
 # Reading a status takes the lock for some microseconds, which must not look like a second writer.
 _LOCK_WAIT_S = 0.1
 _RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+class Verdict(Record):
+    """What bounds a run, and what to change."""
+
+    bound: Str
+    evidence: Str
+    advice: list[Str]
+
+
+class _Status(Record):
+    """What is read of a status by name."""
+
+    created: float = 0.0
+    state: str | None = None
+    cause: Str | None = None
+    step: Count | None = None
+    total: Count | None = None
+    updates: Count | None = None
+    gradient_steps: Count | None = None
+    episodes: Count | None = None
+    env_failures: Count | None = None
+    worker_restarts: Count | None = None
+    fps: float | None = None
+    train_fps: float | None = None
+    predicted_fps: float | None = None
+    return_mean: float | None = None
+    verdict: Verdict | None = None
+
+
+_STATUS = TypeAdapter(_Status)
 
 
 def slug(env_id: str) -> str:
@@ -82,12 +116,15 @@ class RunDir:
     @property
     def exists(self) -> bool:
         """Whether the folder is a run: every run has a status from its first moment, and then a config."""
-        return self.status_json.is_file() or self.config_yaml.is_file()
+        return os.path.isfile(self.status_json) or os.path.isfile(self.config_yaml)
 
     @property
     def created(self) -> float:
         """Unix time of the start, 0 if the status lost it."""
-        return float(self._stored_status().get("created", 0.0))
+        try:
+            return float(self._stored_status().get("created", 0.0))
+        except RunStateError:
+            return 0.0
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -101,12 +138,17 @@ class RunDir:
     def write_status(self, *, durable: bool = True, **fields: Any) -> None:
         """Merge fields into the status, with pid and heartbeat; None removes a field."""
         with _STATUS_LOCK:
-            merged = {**self._stored_status(), **fields, "pid": os.getpid(), "heartbeat": time.time()}
+            try:
+                stored = self._stored_status()
+            except RunStateError:  # a heartbeat lost in a power cut must not cost the run
+                stored = {}
+            merged = {**stored, **fields, "pid": os.getpid(), "heartbeat": time.time()}
             kept = {name: value for name, value in merged.items() if value is not None}
             write_json(self.status_json, kept, durable=durable)
 
     def read_status(self) -> dict[str, Any]:
-        """The status; a run whose process was killed reads as `failed`, cause `process gone`."""
+        """The status; a run whose process was killed reads as `failed`, cause `process gone`. RunStateError
+        if it is damaged."""
         status = self._stored_status()
         if status.get("state") in ("starting", "running") and not lock.is_held(self._lock_path):
             status = self._stored_status()  # it may have ended between the two looks
@@ -115,13 +157,9 @@ class RunDir:
         return status
 
     def _stored_status(self) -> dict[str, Any]:
-        if not self.status_json.is_file():
+        if not os.path.exists(self.status_json):
             return {}
-        try:
-            status = read_json(self.status_json)
-        except RunStateError as error:  # a heartbeat lost in a power cut must not cost the run
-            return {"state": "failed", "cause": str(error)}
-        return dict(status)
+        return read_checked(self.status_json, _STATUS).model_dump(exclude_unset=True)
 
 
 def _make_folder(runs_dir: Path, stamped: str) -> Path:
