@@ -29,7 +29,7 @@ class PatientStream:
     """A text stream whose reader may leave: a closed pipe or terminal and a full disk make it quiet."""
 
     def __init__(self, stream: Any) -> None:
-        self._stream = stream
+        self._stream = stream or open(os.devnull, "w")  # noqa: SIM115 - of a process without one
         self.failure: OSError | None = None
 
     def write(self, text: str) -> int:
@@ -67,7 +67,7 @@ def patient_streams() -> Iterator[PatientStream]:
         pass
     os.close(null)
     before = sys.stdout, sys.stderr
-    out, err = (PatientStream(stream or open(os.devnull, "w")) for stream in before)  # noqa: SIM115
+    out, err = map(PatientStream, before)
     sys.stdout, sys.stderr = out, err
     try:
         yield out

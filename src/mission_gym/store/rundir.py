@@ -121,10 +121,7 @@ class RunDir:
     @property
     def created(self) -> float:
         """Unix time of the start, 0 if the status lost it."""
-        try:
-            return float(self._stored_status().get("created", 0.0))
-        except RunStateError:
-            return 0.0
+        return float(self._stored_status().get("created", 0.0))
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -138,25 +135,27 @@ class RunDir:
     def write_status(self, *, durable: bool = True, **fields: Any) -> None:
         """Merge fields into the status, with pid and heartbeat; None removes a field."""
         with _STATUS_LOCK:
-            try:
-                stored = self._stored_status()
-            except RunStateError:  # a heartbeat lost in a power cut must not cost the run
-                stored = {}
-            merged = {**stored, **fields, "pid": os.getpid(), "heartbeat": time.time()}
+            merged = {**self._stored_status(), **fields, "pid": os.getpid(), "heartbeat": time.time()}
             kept = {name: value for name, value in merged.items() if value is not None}
             write_json(self.status_json, kept, durable=durable)
 
     def read_status(self) -> dict[str, Any]:
         """The status; a run whose process was killed reads as `failed`, cause `process gone`. RunStateError
         if it is damaged."""
-        status = self._stored_status()
+        status = self._checked_status()
         if status.get("state") in ("starting", "running") and not lock.is_held(self._lock_path):
-            status = self._stored_status()  # it may have ended between the two looks
+            status = self._checked_status()  # it may have ended between the two looks
             if status.get("state") in ("starting", "running"):
                 status |= {"state": "failed", "cause": "process gone"}
         return status
 
     def _stored_status(self) -> dict[str, Any]:
+        try:
+            return self._checked_status()
+        except RunStateError:  # a heartbeat lost in a power cut must not cost the run
+            return {}
+
+    def _checked_status(self) -> dict[str, Any]:
         if not os.path.exists(self.status_json):
             return {}
         return read_checked(self.status_json, _STATUS).model_dump(exclude_unset=True)
