@@ -1,12 +1,14 @@
 """The view of a run from real events: plain lines in a pipe, one whole line in a terminal."""
 
+import errno
+import io
 import re
 
 import pytest
 
 from mission_gym.run.config import resolve
 from mission_gym.run.start import start_run
-from mission_gym.screen import Screen
+from mission_gym.screen.live import Screen
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 STATUS = {
@@ -114,8 +116,30 @@ def test_an_exception_leaves_the_terminal_intact(events, capsys, terminal):
     assert err.rindex("\x1b[?25h") > err.rindex("\x1b[?25l")
 
 
+def test_escapes_of_an_environment_are_text(events, capsys, terminal):
+    evil = "\x1b[2J\x9b31mwon\u202e\a"
+    plan = events[0] | {"main_outcome": evil}
+    show([plan, STATUS | {"outcomes": {evil: 0.25}}, {"event": "warning", "message": evil}])
+    err = capsys.readouterr().err
+    assert "warning: [2J31mwon" in err
+    assert "[2J31mwon 25 %" in err
+    assert not re.search("\x1b\\[2J|[\x9b\u202e\a]", err)
+
+
+class Gone(io.StringIO):
+    """A terminal that was closed."""
+
+    def write(self, text):
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_closed_terminal_does_not_end_the_training(events, monkeypatch, terminal):
+    monkeypatch.setattr("sys.stderr", Gone())
+    show(events)
+
+
 def test_alarms_of_a_row_are_told_and_shares_are_in_the_line(events, capsys, monkeypatch):
-    monkeypatch.setattr("mission_gym.screen._PLAIN_S", 0.0)
+    monkeypatch.setattr("mission_gym.screen.live._PLAIN_S", 0.0)
     first = next(number for number, event in enumerate(events) if event["event"] == "progress")
     row = events[first] | {"time/alarms": ["the rate fell"], "machine/cpu": 0.5, "machine/gpu_use": 0.25}
     show([*events[:first], row, *events[first + 1 :]])

@@ -17,12 +17,12 @@ from typing import Any
 
 from mission_gym.config.layers import Resolved
 from mission_gym.data import Episode
-from mission_gym.errors import UsageError
+from mission_gym.errors import DiskError, UsageError
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.run.assemble import make_loaded_policy
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import EnvSource, permit_names
-from mission_gym.run.open import LoadedPolicy, evaluate_run, open_run
+from mission_gym.run.open import LoadedPolicy, evaluate_run, keep_result, open_run
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
@@ -52,6 +52,10 @@ class Run:
         the code that the run names, if it was not allowed before."""
         opened = with_leave(lambda: open_run(RunRef(self._dir, None), self._env), lambda error: trust)
         document, _ = evaluate_run(opened, episodes, explore=stochastic)
+        try:
+            keep_result(opened, document)
+        except DiskError as error:  # the result was asked for
+            warnings.warn(f"the result is not kept: {error}", stacklevel=2)
         return document
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -157,6 +161,6 @@ def _name_of(env: EnvLike) -> tuple[str, EnvSource]:
 def _listener(progress: bool) -> AbstractContextManager[Listener]:
     if not progress:
         return nullcontext(lambda event: None)
-    from mission_gym.screen import Screen
+    from mission_gym.screen.live import Screen
 
     return Screen()

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -151,6 +152,73 @@ def test_a_reader_of_stderr_that_leaves_does_not_end_the_training(tmp_path):
     process.stderr.close()
     assert process.wait(LONG_S) == 0
     assert find_run("alone", tmp_path / "runs").run.read_status()["state"] == "done"
+
+
+def run_briefly(*args, cwd, **pipes):
+    process = start(*args, cwd=cwd, stderr=subprocess.PIPE, **pipes)
+    return process.communicate()[1], process.returncode
+
+
+@pytest.mark.parametrize("args", [["--help"], ["train", "--help"], ["runs", "--help"], ["--version"]])
+def test_help_for_a_reader_that_leaves_is_quiet(args, tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    assert run_briefly(*args, cwd=tmp_path, stdout=write) == ("", 0)
+    os.close(write)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_behind_stdout_is_told_and_behind_stderr_is_not(tmp_path):
+    with open("/dev/full", "w") as full:
+        err, code = run_briefly("runs", "list", "--json", cwd=tmp_path, stdout=full)
+        assert code == 3
+        assert "mission-gym: the result is lost: No space left on device [stdout]" in err
+        process = start("runs", "list", "--json", cwd=tmp_path, stdout=subprocess.PIPE, stderr=full)
+        assert json.loads(process.communicate()[0]) == []
+        assert process.returncode == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_behind_stderr_does_not_end_the_training(tmp_path):
+    args = ["--timesteps", "64", "--n-envs", "4", "--n-steps", "16", "--no-tensorboard", "--eval-freq", "0"]
+    with open("/dev/full", "w") as full:
+        process = start("train", "CartPole-v1", *args, "--run-name", "on", cwd=tmp_path, stderr=full)
+        assert process.wait(LONG_S) == 0
+    assert find_run("on", tmp_path / "runs").run.read_status()["state"] == "done"
+
+
+def test_closed_streams_are_no_error(tmp_path):
+    command = f"{sys.executable} -m mission_gym runs list <&- >&- 2>&-"
+    assert subprocess.run(command, shell=True, cwd=tmp_path).returncode == 0
+
+
+def test_few_descriptors_are_told(tmp_path):
+    command = f"ulimit -n 16; exec {sys.executable} -m mission_gym train toys:Identity --timesteps 2k"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 3
+    assert "mission-gym: Too many open files: this process needs more; raise the limit with" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_removed_folder_is_told(tmp_path):
+    command = f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m mission_gym train CartPole-v1"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "mission-gym: the current folder was removed; change to one that is there\n"
+
+
+def test_an_evaluation_that_can_not_be_kept_is_shown(family, tmp_path, capsys):
+    shutil.copytree(family, tmp_path / "runs")
+    run = find_run("parent", tmp_path / "runs").run
+    shutil.rmtree(run.eval)
+    run.eval.touch()
+    args = ["eval", "parent", "--episodes", "3", "--json", "--runs-dir", str(tmp_path / "runs")]
+    assert main(args) == 3
+    out, err = capsys.readouterr()
+    assert json.loads(out)["episodes"] == 3
+    first, *_, last = err.splitlines()
+    assert re.match(r"the result will be shown, but can't be kept: can't write .*eval: File exists", first)
+    assert re.match(r"mission-gym: can't write .*eval: File exists; check the disk", last)
 
 
 @pytest.mark.slow

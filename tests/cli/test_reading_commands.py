@@ -165,6 +165,14 @@ def test_a_finished_run_is_resumed_only_with_more_steps(family, tmp_path, capsys
     assert find_run("parent", tmp_path / "runs").run.read_status()["step"] == 256
 
 
+def test_a_run_whose_status_was_lost_is_resumed(family, tmp_path):
+    shutil.copytree(family, tmp_path / "runs")
+    run = find_run("parent", tmp_path / "runs").run
+    run.status_json.write_bytes(b"")
+    assert main(["resume", "parent", "--timesteps", "256", "--runs-dir", str(tmp_path / "runs")]) == 0
+    assert run.read_status()["step"] == 256
+
+
 def test_clean_shows_first_and_deletes_with_yes(family, tmp_path, capsys):
     runs_dir = tmp_path / "runs"
     shutil.copytree(family, runs_dir)

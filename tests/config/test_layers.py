@@ -64,7 +64,7 @@ def test_all_problems_come_in_one_error(tmp_path: Path) -> None:
         resolve(
             None,
             {"n_env": 4, "n_steps": 1, "n_steps_per_env": 2, "seed": -1},
-            sets=["gamma=0.9", "ppo.gamma", "run.notes=[1"],
+            sets=["gamma=0.9", "ppo.gamma", "run.notes=&a 1"],
             config_file=file,
             preset="fats",
         )
@@ -72,7 +72,7 @@ def test_all_problems_come_in_one_error(tmp_path: Path) -> None:
         "'n_env' is not a known field (did you mean 'n_envs'?); correct the name [flag --n-env]",
         "ppo.n_steps_per_env is given twice; keep one [flag --n-steps; flag --n-steps-per-env]",
         "'ppo.gamma' has no value; write section.field=value, like ppo.gamma=0.98 [--set]",
-        "this is not valid YAML: expected ',' or ']', but got '<stream end>' in line 1; correct it"
+        "this is not valid YAML: anchors and aliases such as 'a' are not read in line 1; correct it"
         " [--set run.notes]",
         "'gamma' is not a known field (did you mean 'ppo.gamma'?); correct the name [--set gamma]",
         "'pop' is not a section (did you mean 'ppo'?); the sections are env, vector, ppo, dqn, policy,"

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
-from mission_gym.config.plain import read_yaml, to_plain
+from mission_gym.config.plain import read_file, read_yaml, to_plain
 from mission_gym.errors import ConfigError
 
 
@@ -33,3 +35,38 @@ def test_to_plain_gives_what_a_file_gives_back() -> None:
 def test_to_plain_refuses_what_a_file_can_not_hold(value: object) -> None:
     with pytest.raises(ValueError, match="can't be stored; use numbers, text, lists and mappings"):
         to_plain(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &x 1", "anchors and aliases such as 'x' are not read in line 1"),
+        ("a: 1\nb: [*x]", "anchors and aliases such as 'x' are not read in line 2"),
+        ("[" * 100_000, "values are nested more than 32 deep in line 1"),
+        ("\n" + "- " * 100, "values are nested more than 32 deep in line 2"),
+        ("1" + ":1" * 100_000, "a number has more than 1000 digits in line 1"),
+    ],
+)
+def test_what_a_small_text_could_blow_up_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"this is not valid YAML: {message}; correct it \[my.yaml\]"):
+        read_yaml(text, "my.yaml")
+
+
+def test_long_texts_are_no_numbers() -> None:
+    for value in ("1 " * 1000, "1" * 2000, "1:30"):
+        assert read_yaml(yaml.safe_dump({"notes": value}), "my.yaml") == {"notes": value}
+
+
+def test_a_file_has_a_largest_size(tmp_path: Path) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text("a: 1\n" + "#" * (1 << 20))
+    with pytest.raises(ConfigError, match=r"the file is longer than 1048576 bytes \[config .*my.yaml\]"):
+        read_file(path)
+
+
+def test_one_section_is_read_as_the_whole_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text("run:\n  notes: 'a\n\n    checkpoints:'\ncheckpoints:\n  keep_last: 7\nsources: {}\n")
+    assert read_file(path, "checkpoints") == {"checkpoints": {"keep_last": 7}}
+    path.write_text("{checkpoints: {keep_last: 7}}")
+    assert read_file(path, "checkpoints") == {"checkpoints": {"keep_last": 7}}

@@ -103,6 +103,7 @@ def test_a_folder_of_the_user_is_used_whole(folder):
         ("reward", r"weight: 10", "weight: .nan", "win.weight=nan: input should be a finite number"),
         ("reward", r"weight: 10", "weight: [", "this is not plain YAML"),
         ("reward", r"weight: 10", "weight: !!python/name:os.system", "this is not plain YAML"),
+        ("reward", r"weight: 10", "weight: &x 10", "this is not plain YAML: anchors and aliases such as 'x'"),
     ],
 )
 def test_a_mistake_is_named_with_file_line_and_rule(folder, name, pattern, replacement, message):

@@ -30,7 +30,7 @@ def test_the_largest_terms_are_named(shares, line, tmp_path):
     run = RunDir.create(tmp_path, "run")
     metrics = {f"reward_share/{name}": value for name, value in shares.items()}
     console = Console(file=io.StringIO(), width=200)
-    console.print(view_summary(run, END, {}, 2.0, metrics))
+    console.print(view_summary(run, run.read_status(), END, {}, 2.0, metrics))
     lines = [text.rstrip() for text in console.file.getvalue().splitlines()]
     assert (line in lines) if line else not any(text.startswith("reward") for text in lines)
 
@@ -38,7 +38,7 @@ def test_the_largest_terms_are_named(shares, line, tmp_path):
 def test_the_environment_that_gave_the_least_data_is_named(tmp_path):
     metrics = {"rollout/share_min": 0.004, "rollout/share_max": 0.1426, "rollout/share_min_env": 3.0}
     console = Console(file=io.StringIO(), width=200)
-    console.print(view_summary(RunDir.create(tmp_path, "run"), END, {}, 2.0, metrics))
+    console.print(view_summary(RunDir.create(tmp_path, "run"), {}, END, {}, 2.0, metrics))
     assert "0.4 % from environment 3, the least; 14.3 % the most" in console.file.getvalue()
 
 
@@ -50,6 +50,6 @@ def test_failures_are_told_where_there_were_any(lost, restarts, line, tmp_path):
     run = RunDir.create(tmp_path, "run")
     run.write_status(env_failures=lost, worker_restarts=restarts)
     console = Console(file=io.StringIO(), width=200)
-    console.print(view_summary(run, END, {}, 2.0, {}))
+    console.print(view_summary(run, run.read_status(), END, {}, 2.0, {}))
     shown = [text for text in console.file.getvalue().splitlines() if text.startswith("failures")]
     assert (line in shown[0]) if line else not shown

@@ -214,6 +214,19 @@ def test_a_newer_format_is_refused(folder, monkeypatch):
         load_checkpoint(path)
 
 
+@pytest.mark.parametrize("key", ["step", "files", "meta"])
+@pytest.mark.parametrize("value", [None, [], "x", {"score": "high", "a": 1}])
+def test_a_signed_head_of_other_types_is_refused(folder, key, value):
+    path = save(folder, 1) / "meta.json"
+    head = json.loads(path.read_bytes()) | {key: value}
+    del head["sha256"]
+    digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(head | {"sha256": digest}))
+    with pytest.raises(RunStateError, match=rf"meta\.json is damaged: {key}.* should be"):
+        load_checkpoint(path.parent)
+    assert [(info.step, info.meta) for info in list_checkpoints(folder)] == [(1, {})]
+
+
 def test_hidden_files_of_the_desktop_do_no_harm(folder):
     path = save(folder, 5)
     (path / ".DS_Store").touch()

@@ -10,14 +10,15 @@ from typing import Annotated, Literal
 import tyro
 
 from mission_gym.cli.flags import RunsDir, parse
-from mission_gym.cli.output import note, show
+from mission_gym.cli.output import show
 from mission_gym.cli.warming import compile_beside
 from mission_gym.missions import CAPTURE_ID
 from mission_gym.report.formats import run_argument, show_count, show_path, show_rate
 from mission_gym.report.html import Picture, make_html
 from mission_gym.report.tables import view_results
 from mission_gym.run.config import resolve
-from mission_gym.screen import Screen
+from mission_gym.screen.live import Screen
+from mission_gym.screen.streams import say
 from mission_gym.store.checkpoints import CheckpointInfo, list_checkpoints
 from mission_gym.store.files import write_atomic
 from mission_gym.store.resolve import RunRef
@@ -70,13 +71,14 @@ def demo(args: Sequence[str]) -> int:
 def _present(run: RunDir) -> int:
     """Confirm on held-out seeds, film, report, and say where everything is."""
     from mission_gym.run.baselines import run_baselines
-    from mission_gym.run.open import evaluate_run, open_run
+    from mission_gym.run.open import evaluate_run, keep_result, open_run
 
     opened = open_run(RunRef(run, None))
-    note(f"\nconfirming on {_EPISODES} held-out episodes, beside scripted policies on the same seeds")
+    say(f"\nconfirming on {_EPISODES} held-out episodes, beside scripted policies on the same seeds")
     trained, warnings = evaluate_run(opened, _EPISODES)
+    keep_result(opened, trained)
     for warning in warnings:
-        note(f"warning: {warning}")
+        say(f"warning: {warning}")
     results = {"trained": trained} | run_baselines(opened.environment, _EPISODES, names=_BASELINES)
     show(results, as_json=False, view=view_results)
     rate = trained["outcomes"]["captured"]
@@ -85,19 +87,19 @@ def _present(run: RunDir) -> int:
         f"the goal was {'reached' if reached else 'NOT reached'}: captured {show_rate(rate['rate'])}, "
         f"at least {show_rate(rate['low'])} with 95 % confidence; the goal is {show_rate(_GOAL)}"
     )
-    note("\nfilming the first, a middle and the last checkpoint on one seed")
+    say("\nfilming the first, a middle and the last checkpoint on one seed")
     films = _film(run)
     html = run.path / "report.html"
     write_atomic(
         html, make_html(run, results, [Picture(films[0], "One seed, three checkpoints")], verdict=verdict)
     )
     name = run_argument(run.path)
-    note(f"\n{verdict}")
-    note(f"report   {show_path(html)}")
-    note(f"films    {', '.join(show_path(film) for film in films)}")
-    note(f"run      mission-gym runs show {name}")
-    note(f"more     mission-gym record {name}; mission-gym play {CAPTURE_ID}; mission-gym demo --level hard")
-    note("yours    mission-gym train ENV")
+    say(f"\n{verdict}")
+    say(f"report   {show_path(html)}")
+    say(f"films    {', '.join(show_path(film) for film in films)}")
+    say(f"run      mission-gym runs show {name}")
+    say(f"more     mission-gym record {name}; mission-gym play {CAPTURE_ID}; mission-gym demo --level hard")
+    say("yours    mission-gym train ENV")
     return 0 if reached else 1
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from mission_gym.check.findings import Finding, has_errors
 from mission_gym.check.machine import examine
 from mission_gym.check.trials import DEADLINE_S
+from mission_gym.screen.streams import inert
 
 _COLOURS = {"error": 31, "warning": 33, "info": 36, "ok": 32}  # of the terminal
 _INDENT = 8
@@ -46,10 +47,7 @@ def doctor(args: Sequence[str]) -> int:
         text = json.dumps(document, indent=2, allow_nan=False)
     else:
         text = _show(found.findings)
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:  # the reader has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print(text)
     return 2 if has_errors(found.findings) else 0
 
 
@@ -60,11 +58,11 @@ def _show(findings: Iterable[Finding]) -> str:
     fill = textwrap.TextWrapper(width, subsequent_indent=" " * _INDENT, break_long_words=False).fill
     lines = []
     for finding in findings:
-        first = fill(f"{finding.level:<{_INDENT}}{finding.name}: {finding.what}")
+        first = fill(inert(f"{finding.level:<{_INDENT}}{finding.name}: {finding.what}"))
         if is_terminal and "NO_COLOR" not in os.environ:
             head = len(finding.level)
             first = f"\x1b[{_COLOURS[finding.level]}m{first[:head]}\x1b[0m{first[head:]}"
         lines.append(first)
         more = (finding.why, f"fix: {finding.fix}" if finding.fix else "")
-        lines += [fill(" " * _INDENT + text) for text in more if text]
+        lines += [fill(" " * _INDENT + inert(text)) for text in more if text]
     return "\n".join(lines)

@@ -10,9 +10,12 @@ from typing import Annotated, Any
 import tyro
 
 from mission_gym.cli.flags import AsJson, EnvFlags, PlayedRunFlags, Switch, Trust, parse, said
-from mission_gym.cli.output import messages_to_stderr, note, show
+from mission_gym.cli.output import messages_to_stderr, show
+from mission_gym.errors import DiskError
 from mission_gym.report.formats import show_count
 from mission_gym.report.tables import view_findings, view_results
+from mission_gym.screen.streams import say
+from mission_gym.store.evals import make_room
 
 Episodes = Annotated[int, tyro.conf.arg(metavar="N", help="Episodes to play, from the report suite.")]
 
@@ -45,19 +48,25 @@ def evaluate(args: Sequence[str]) -> None:
     flags = parse(EvalFlags, args, "eval", "Evaluate a run on fixed, held-out seeds.")
     ref = flags.find(flags.run)
     from mission_gym.run.baselines import run_baselines
-    from mission_gym.run.open import evaluate_run, open_run
+    from mission_gym.run.open import evaluate_run, keep_result, open_run
 
+    try:
+        make_room(ref.run)
+    except DiskError as error:
+        say(f"the result will be shown, but can't be kept: {error}")
     with messages_to_stderr():
         opened = open_run(ref)
         for text in opened.notes:
-            note(text)
-        note(f"evaluating {opened.run.name} at step {show_count(opened.step)} on {flags.episodes} episodes")
+            say(text)
+        say(f"evaluating {opened.run.name} at step {show_count(opened.step)} on {flags.episodes} episodes")
         document, warnings = evaluate_run(opened, flags.episodes, explore=flags.stochastic)
+        shown = dict(document)
         if flags.baselines:
-            document["baselines"] = run_baselines(opened.environment, flags.episodes)
+            shown["baselines"] = run_baselines(opened.environment, flags.episodes)
     for warning in warnings:
-        note(f"warning: {warning}")
-    show(document, as_json=flags.json, view=_view_modes)
+        say(f"warning: {warning}")
+    show(shown, as_json=flags.json, view=_view_modes)
+    keep_result(opened, document)
 
 
 def _view_modes(document: dict[str, Any]) -> Any:

@@ -13,12 +13,12 @@ from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints, is_typedd
 
 import tyro
 
-from mission_gym.cli.output import note
 from mission_gym.config.fields import FieldInfo
 from mission_gym.config.schema import Config
 from mission_gym.errors import UsageError, nearest
 from mission_gym.report.formats import show_value
 from mission_gym.run.config import resolve, schema
+from mission_gym.screen.streams import say
 from mission_gym.store.resolve import RunRef, find_run
 
 T = TypeVar("T")
@@ -34,6 +34,7 @@ def said(text: str, metavar: str | None = None) -> Any:
 
 AsJson = Annotated[Switch, said("Print one JSON document.")]
 Trust = Annotated[Switch, said("Run code that the run or the file names, and that was not allowed before.")]
+EnvId = Annotated[tyro.conf.Positional[str], said("Gymnasium id, module:Id or module:callable.", "ENV")]
 RunsDir = Annotated[Path, tyro.conf.arg(help="Folder that holds the runs.", metavar="DIR")]
 
 
@@ -46,7 +47,7 @@ class FolderFlags:
     def find(self, text: str) -> RunRef:
         """The run that is meant; if there is a doubt, what was taken is said."""
         ref = find_run(text, self.runs_dir)
-        note(ref.note)
+        say(ref.note)
         return ref
 
 
@@ -91,10 +92,7 @@ class LayerFlags:
 class EnvFlags:
     """Which environment, for commands without a run."""
 
-    env_id: Annotated[
-        tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="ENV", help="Gymnasium id, module:Id or module:callable."),
-    ]
+    env_id: EnvId
     env_kwargs: Annotated[
         tuple[str, ...],
         said("Arguments of the environment, with YAML scalars.", "key=value ..."),

@@ -6,6 +6,7 @@ disk or non-finite failure; 130 interrupted.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from mission_gym import __version__
 from mission_gym.errors import MissionGymError, TrustError, nearest
+from mission_gym.screen.streams import inert, patient_streams, say
 from mission_gym.store.trusted import with_leave
 
 
@@ -44,11 +46,20 @@ COMMANDS = {
 # NumPy's BLAS threads cost more than they give on the small batches of acting; the learner sets torch's
 # threads itself. The libraries read these when they load.
 _THREAD_CAPS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_READER_LEFT = (errno.EPIPE, errno.EIO)  # a pipe or a terminal was closed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; a bug comes out as the exception that it is."""
-    args = list(sys.argv[1:] if argv is None else argv)
+    with patient_streams() as out:
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+        out.flush()
+        if out.failure is not None and out.failure.errno not in _READER_LEFT:
+            return _say(f"the result is lost: {out.failure.strerror} [stdout]", code or 3)
+    return code
+
+
+def _run(args: list[str]) -> int:
     if "--version" in args:
         print(f"mission-gym {__version__}")
         return 0
@@ -63,8 +74,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for variable in _THREAD_CAPS:
             os.environ.setdefault(variable, "1")
     command = COMMANDS[name]
-    module = importlib.import_module(f"mission_gym.cli.{command.module}")
     try:
+        os.getcwd()  # libraries that are loaded below end the process without a folder
+    except OSError:
+        return _say("the current folder was removed; change to one that is there", 2)
+    try:
+        module = importlib.import_module(f"mission_gym.cli.{command.module}")
         function = getattr(module, command.function or name)
         code: int | None = with_leave(lambda: function(args[1:]), partial(_ask, trusting="--trust" in args))
     except SystemExit as stop:  # tyro's: help was printed, or a flag lacks its value
@@ -73,6 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say("interrupted", 130)
     except MissionGymError as error:
         return _say(str(error), error.exit_code)
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        return _say(f"{error.strerror}: this process needs more; raise the limit with `ulimit -n 4096`", 3)
     return code or 0
 
 
@@ -81,12 +100,12 @@ def _ask(error: TrustError, *, trusting: bool) -> bool:
     if trusting or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return trusting
     question = f"mission-gym: {error.what}. Run it, now and from now on? [y/N] "
-    print(question, end="", file=sys.stderr, flush=True)
+    print(inert(question), end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _say(message: str, code: int) -> int:
-    print(f"mission-gym: {message}", file=sys.stderr)
+    say(f"mission-gym: {message}")
     return code
 
 

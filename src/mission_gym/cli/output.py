@@ -11,19 +11,16 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from mission_gym.screen import make_console
+from mission_gym.screen.live import make_console
 from mission_gym.store.files import plain
 
 
 def show(document: Any, *, as_json: bool, view: Callable[[Any], RenderableType]) -> None:
-    """Print a document as JSON, or as `view` makes it; quiet where the reader has left."""
-    if not as_json:
-        make_console().print(view(document))
-        return
-    try:
+    """Print a document as JSON, or as `view` makes it."""
+    if as_json:
         print(json.dumps(plain(document), indent=2, allow_nan=False), flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    else:
+        make_console().print(view(document))
 
 
 @contextmanager
@@ -38,9 +35,3 @@ def messages_to_stderr() -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(saved, 1)
         os.close(saved)
-
-
-def note(message: str) -> None:
-    """Say something aside."""
-    if message:
-        print(message, file=sys.stderr)

@@ -9,8 +9,8 @@ from typing import Annotated
 import tyro
 
 from mission_gym.cli.flags import EnvFlags, parse
-from mission_gym.cli.output import note
 from mission_gym.cli.warming import compile_beside
+from mission_gym.screen.streams import say
 
 
 @dataclass(kw_only=True)
@@ -28,4 +28,4 @@ def play(args: Sequence[str]) -> None:
     from mission_gym.env.factory import EnvRequest
     from mission_gym.films.by_hand import play_by_hand
 
-    play_by_hand(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap), flags.seed, note)
+    play_by_hand(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap), flags.seed, say)

@@ -10,10 +10,11 @@ from typing import Annotated
 import tyro
 
 from mission_gym.cli.flags import PlayedRunFlags, parse, said
-from mission_gym.cli.output import messages_to_stderr, note
+from mission_gym.cli.output import messages_to_stderr
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
 from mission_gym.report.formats import show_count, show_path
+from mission_gym.screen.streams import inert, say
 from mission_gym.store.checkpoints import step_name
 from mission_gym.streams import suite_seeds
 
@@ -42,7 +43,7 @@ def record(args: Sequence[str]) -> None:
     with messages_to_stderr():
         opened = open_run(ref)
         for text in opened.notes:
-            note(text)
+            say(text)
         path = flags.out or opened.run.path / f"{step_name(opened.step)}.mp4"
         check_film_path(path)
         fps = read_fps(opened)
@@ -55,6 +56,6 @@ def record(args: Sequence[str]) -> None:
             for seed in seeds:
                 yield from play_frames(opened, seed, explore=flags.stochastic)
 
-        note(f"filming {opened.run.name} at step {show_count(opened.step)}")
+        say(f"filming {opened.run.name} at step {show_count(opened.step)}")
         write_films([path], frames(), fps)
-    print(show_path(path))
+    print(inert(show_path(path)))

@@ -12,13 +12,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mission_gym.cli.flags import ReadFlags, RunName, Switch, parse, said
-from mission_gym.cli.output import note, show
+from mission_gym.cli.output import show
 from mission_gym.errors import UsageError, nearest
 from mission_gym.report.documents import (
     compare_runs,
     describe_config,
     describe_run,
     describe_run_fully,
+    leaving_out,
     trace_lineage,
 )
 from mission_gym.report.formats import show_count, show_number, show_path
@@ -26,6 +27,7 @@ from mission_gym.report.tables import view_comparison, view_config, view_lineage
 from mission_gym.report.timeline import make_png
 from mission_gym.report.timing import describe_time, view_time
 from mission_gym.run.retention import clean, find_removable, plan_cleaning, plan_removal
+from mission_gym.screen.streams import say
 from mission_gym.store.files import write_atomic
 from mission_gym.store.resolve import list_runs
 
@@ -80,9 +82,12 @@ def config(args: Sequence[str]) -> None:
 
 def _list(args: Sequence[str]) -> None:
     flags = parse(ReadFlags, args, "runs list", "List the runs, the newest last.")
-    rows = [describe_run(run) for run in list_runs(flags.runs_dir)]
+    rows = []
+    for run in list_runs(flags.runs_dir):
+        with leaving_out(run, say):
+            rows.append(describe_run(run))
     if not rows:
-        note(f"no runs in {flags.runs_dir}; `mission-gym train ENV` makes one")
+        say(f"no runs in {flags.runs_dir}; `mission-gym train ENV` makes one")
     show(rows, as_json=flags.json, view=view_runs)
 
 
@@ -101,7 +106,7 @@ def _compare(args: Sequence[str]) -> None:
 
 def _lineage(args: Sequence[str]) -> None:
     flags = parse(OneRun, args, "runs lineage", "Tell where a run came from and what came from it.")
-    document = trace_lineage(flags.find(flags.run).run, flags.runs_dir)
+    document = trace_lineage(flags.find(flags.run).run, flags.runs_dir, say)
     show(document, as_json=flags.json, view=view_lineage)
 
 
@@ -113,9 +118,9 @@ def _timeline(args: Sequence[str]) -> None:
     if path.suffix.lower() != ".png":
         raise UsageError(f"{path.name!r} is not a PNG; give a name that ends in .png [--out]")
     document = describe_time(run)
-    write_atomic(path, make_png(document))
     show(document, as_json=flags.json, view=view_time)
-    note(f"picture  {show_path(path)}")
+    write_atomic(path, make_png(document))
+    say(f"picture  {show_path(path)}")
 
 
 def _clean(args: Sequence[str]) -> None:
@@ -124,16 +129,19 @@ def _clean(args: Sequence[str]) -> None:
     if flags.runs:
         refs = [find_removable(text, flags.runs_dir) for text in flags.runs]
         for ref in refs:
-            note(ref.note)
+            say(ref.note)
         doomed = plan_removal([ref.run for ref in refs])
     else:
-        doomed = plan_cleaning(list_runs(flags.runs_dir))
+        doomed = []
+        for run in list_runs(flags.runs_dir):
+            with leaving_out(run, say):
+                doomed += plan_cleaning([run])
     document = {"deleted": flags.yes, "items": [item.document() for item in doomed]}
     if flags.yes:
         clean(doomed)
     show(document, as_json=flags.json, view=_view_cleaning)
     if doomed and not flags.yes:
-        note("nothing was deleted; --yes does it")
+        say("nothing was deleted; --yes does it")
 
 
 def _view_cleaning(document: dict[str, Any]) -> RenderableType:

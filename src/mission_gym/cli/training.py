@@ -22,7 +22,6 @@ from mission_gym.cli.flags import (
     said,
     with_values,
 )
-from mission_gym.cli.output import note
 from mission_gym.cli.warming import compile_beside
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import DEFAULT_ENV_ID
@@ -30,7 +29,8 @@ from mission_gym.config.sizes import parse_count
 from mission_gym.errors import UsageError
 from mission_gym.report.formats import run_argument
 from mission_gym.run.config import resolve
-from mission_gym.screen import Screen
+from mission_gym.screen.live import Screen
+from mission_gym.screen.streams import say
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -122,6 +122,6 @@ def _follow(begin: Callable[[Listener], AbstractContextManager[Any]]) -> int:
                 pass
         except KeyboardInterrupt:
             name = run_argument(session.run.path)
-            note(f"stopped at once; the last checkpoint is intact: mission-gym resume {name}")
+            say(f"stopped at once; the last checkpoint is intact: mission-gym resume {name}")
             return 130
         return 130 if session.stop.reason in STOP_SIGNALS else 0

@@ -11,6 +11,7 @@ import tyro
 
 from mission_gym.cli.flags import (
     AsJson,
+    EnvId,
     LayerFlags,
     Switch,
     given_layers,
@@ -19,11 +20,12 @@ from mission_gym.cli.flags import (
     said,
     with_values,
 )
-from mission_gym.cli.output import messages_to_stderr, note, show
+from mission_gym.cli.output import messages_to_stderr, show
 from mission_gym.config.sizes import parse_duration_s
 from mission_gym.errors import UsageError
 from mission_gym.report.scaling import make_scaling_png, view_advice
 from mission_gym.run.config import resolve, schema
+from mission_gym.screen.streams import say
 from mission_gym.store.files import write_atomic
 
 _LEAST_BUDGET_S = 2.0
@@ -39,10 +41,7 @@ _NO_MATTER = [
 class TuneFlags(LayerFlags):
     """Flags of `tune`."""
 
-    env_id: Annotated[
-        tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="ENV", help="Gymnasium id, module:Id or module:callable."),
-    ]
+    env_id: EnvId
     budget: Annotated[str, tyro.conf.arg(metavar="duration", help="About how long to measure.")] = "30s"
     retune: Annotated[Switch, said("Measure, even if a plan was kept.")] = False
     plot: Annotated[Path | None, said("Draw the scaling table to this file.", "FILE.png")] = None
@@ -64,8 +63,8 @@ def tune(args: Sequence[str]) -> None:
     from mission_gym.run.tune import advise
 
     with messages_to_stderr():
-        document = advise(resolved, budget_s, note, retune=flags.retune)
+        document = advise(resolved, budget_s, say, retune=flags.retune)
+    show(document, as_json=flags.json, view=view_advice)
     if flags.plot is not None:
         write_atomic(flags.plot, make_scaling_png(document))
-        note(f"drawn to {flags.plot}")
-    show(document, as_json=flags.json, view=view_advice)
+        say(f"drawn to {flags.plot}")

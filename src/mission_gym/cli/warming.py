@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Mapping
 
 from mission_gym.algorithms import load_algorithm
-from mission_gym.cli.output import note
 from mission_gym.missions import CAPTURE_ID, PLACEMENT_ID
+from mission_gym.screen.streams import say
 
 _SIMULATORS = {
     CAPTURE_ID: "mission_gym.missions.capture.simulator",
@@ -39,11 +39,11 @@ def _compile(parts: Mapping[str, str | None]) -> None:
 def _compile_part(name: str, module_name: str) -> None:
     module = importlib.import_module(module_name)
 
-    def say() -> None:
+    def tell() -> None:
         if module.is_compiling():
-            note(f"compiling the {name} (about 15 s, once)")
+            say(f"compiling the {name} (about 15 s, once)")
 
-    timer = threading.Timer(_PATIENCE_S, say)
+    timer = threading.Timer(_PATIENCE_S, tell)
     timer.start()
     try:
         module.compile_kernels()

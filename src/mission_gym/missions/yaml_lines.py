@@ -12,6 +12,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from mission_gym.config.plain import Loader, check_yaml, read_text
+
 Key = tuple[str | int, ...]
 
 
@@ -47,7 +49,9 @@ def read_tree(path: Path) -> Tree:
     """Read a file; what is wrong with its form is in `problems`."""
     tree = Tree(places={(): f"{path}, line 1"})
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        text = read_text(path)
+        check_yaml(text)
+        node = yaml.compose(text, Loader=Loader)
         if node is None:
             tree.problems.append(f"the file is empty; write the mission's values into it [{path}, line 1]")
         else:

@@ -5,17 +5,21 @@ A run that was killed in its first moments lacks files; what they would have sai
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mission_gym.config.plain import Stored, read_stored
-from mission_gym.errors import MissionGymError
+from mission_gym.errors import MissionGymError, RunStateError
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.evals import SELECT, best_step, read_evals
 from mission_gym.store.lineage import Lineage, read_lineage
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
 
+Tell = Callable[[str], None]
 _EVAL_KEYS = ("step", "suite", "mode", "episodes", "return_mean", "return_low", "return_high", "outcomes")
 
 
@@ -24,6 +28,15 @@ def describe_run(run: RunDir) -> dict[str, Any]:
     status = run.read_status()
     keys = ("state", "step", "fps", "return_mean")
     return {"name": run.name, "path": str(run.path)} | {key: status.get(key) for key in keys}
+
+
+@contextmanager
+def leaving_out(run: RunDir, tell: Tell) -> Iterator[None]:
+    """One bad run among many is told of, and does not end the work on the others."""
+    try:
+        yield
+    except MissionGymError as error:
+        tell(f"{run.name} is left out: {error}")
 
 
 def describe_run_fully(run: RunDir) -> dict[str, Any]:
@@ -43,8 +56,8 @@ def describe_run_fully(run: RunDir) -> dict[str, Any]:
     )
     document = describe_run(run) | {key: status.get(key) for key in keys}
     return document | {
-        "env_id": config["env.env_id"].value if config else None,
-        "notes": config["run.notes"].value if config else None,
+        "env_id": config["env.env_id"].value if "env.env_id" in config else None,
+        "notes": config["run.notes"].value if "run.notes" in config else None,
         "parent": lineage.parent if lineage else None,
         "parent_step": lineage.parent_step if lineage else None,
         "best_step": best_step(run),
@@ -78,27 +91,37 @@ def compare_runs(runs: list[RunDir]) -> dict[str, Any]:
     return {"runs": rows, "differences": differences}
 
 
-def trace_lineage(run: RunDir, runs_dir: Path) -> dict[str, Any]:
-    """The document of `runs lineage`: ancestors, the nearest first, and descendants in order of age."""
-    ancestors: list[dict[str, Any]] = []
-    at = run
-    while (lineage := lineage_of(at)) and lineage.parent_path:
+def trace_lineage(run: RunDir, runs_dir: Path, tell: Tell) -> dict[str, Any]:
+    """The document of `runs lineage`: ancestors, the nearest first, and descendants in order of age.
+    RunStateError for a run that would be its own ancestor. tell: of those that are left out."""
+    chain, steps = [run], []
+    lineage = lineage_of(run)
+    while lineage and lineage.parent_path:
         at = RunDir(Path(lineage.parent_path))
-        seen = {"name": lineage.parent, "path": str(at.path), "step": lineage.parent_step}
-        ancestors.append(seen | {"exists": at.exists})
-    family, descendants = {str(run.path)}, []
+        if at.path in [run.path for run in chain]:
+            names = " <- ".join(each.name for each in (*chain, at))
+            raise RunStateError(f"{names} goes in a circle; a lineage.json of these runs was altered")
+        chain.append(at)
+        steps.append(lineage.parent_step)
+        lineage = None
+        with leaving_out(at, tell):
+            lineage = lineage_of(at)
+    ancestors = [
+        {"name": at.name, "path": str(at.path), "step": step, "exists": at.exists}
+        for at, step in zip(chain[1:], steps, strict=True)
+    ]
+    family, descendants = {run.path}, []
+    elders = {each.path for each in chain}
     for other in list_runs(runs_dir):  # a child is always younger than its parent
-        origin = lineage_of(other)
-        if origin and origin.parent_path in family:
-            family.add(str(other.path))
-            descendants.append(
-                {
-                    "name": other.name,
-                    "path": str(other.path),
-                    "parent": origin.parent,
-                    "step": origin.parent_step,
-                }
-            )
+        if other.path in elders:
+            continue
+        with leaving_out(other, tell):
+            origin = lineage_of(other)
+            parent = RunDir(Path(origin.parent_path)) if origin and origin.parent_path else None
+            if origin and parent and parent.path in family:
+                family.add(other.path)
+                child = {"name": other.name, "path": str(other.path), "parent": parent.name}
+                descendants.append(child | {"step": origin.parent_step})
     return {"run": run.name, "ancestors": ancestors, "descendants": descendants}
 
 
@@ -109,7 +132,7 @@ def describe_config(run: RunDir) -> dict[str, dict[str, Any]]:
 
 def lineage_of(run: RunDir) -> Lineage | None:
     """The origin of a run, None where that was never written."""
-    return read_lineage(run) if run.lineage_json.exists() else None
+    return read_lineage(run) if os.path.exists(run.lineage_json) else None
 
 
 def _config_of(run: RunDir) -> dict[str, Stored]:

@@ -6,35 +6,35 @@ import math
 import os
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 MISSING = "n/a"
 
 
-def _is_missing(value: float | None) -> bool:
-    return value is None or not math.isfinite(value)
+def _is_there(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)
 
 
 def show_number(value: float | None) -> str:
     """Four digits of a number."""
-    if value is None or _is_missing(value):
+    if not _is_there(value):
         return MISSING
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def show_count(value: float | None) -> str:
     """A whole number with thousands apart."""
-    return MISSING if value is None or _is_missing(value) else f"{value:,.0f}"
+    return f"{value:,.0f}" if _is_there(value) else MISSING
 
 
 def show_rate(value: float | None) -> str:
     """A share of 1 in per cent."""
-    return MISSING if value is None or _is_missing(value) else f"{100 * value:.0f} %"
+    return f"{100 * value:.0f} %" if _is_there(value) else MISSING
 
 
 def show_duration(seconds: float | None) -> str:
     """Seconds as h:mm:ss or m:ss."""
-    if seconds is None or _is_missing(seconds):
+    if not _is_there(seconds):
         return MISSING
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

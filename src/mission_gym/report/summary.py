@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mission_gym.errors import RunStateError
 from mission_gym.report.documents import best_evaluation
 from mission_gym.report.formats import MISSING, run_argument, show_count, show_duration, show_path, show_rate
 from mission_gym.report.tables import list_verdict, make_pairs, show_failures, show_interval, show_outcome
@@ -29,22 +28,23 @@ _PHASES = {
 
 def view_summary(
     run: RunDir,
+    status: Mapping[str, Any],
     end: Mapping[str, Any],
     phases: Mapping[str, float],
     elapsed_s: float,
     metrics: Mapping[str, Any],
 ) -> RenderableType:
-    """The summary from a run's `end` event; phases and elapsed time are seconds of this process, metrics its
-    last row."""
+    """The summary from a run's status and `end` event; phases and elapsed time are seconds of this process,
+    metrics its last row."""
     made = end["time/process_steps"]
     now = "" if made == end["step"] else f", {show_count(made)} of them now,"
     rows = [
         ("steps", f"{show_count(end['step'])}{now} in {show_duration(end['time/elapsed_s'])}"),
-        ("rate", _show_rates(run, end)),
+        ("rate", _show_rates(status, end)),
         ("best", _show_best(run)),
         *_show_shares(metrics),
         *_show_slowest(metrics),
-        *_show_losses(run),
+        *_show_losses(status),
         ("time", _show_phases(phases, elapsed_s)),
         *list_machine(end.get("time/machine") or {}),
         *list_verdict(end.get("time/verdict")),
@@ -56,10 +56,12 @@ def view_summary(
     return Group(Text(), head, make_pairs(rows))
 
 
-def list_next_commands(run: RunDir, end: Mapping[str, Any]) -> list[tuple[str, str]]:
+def list_next_commands(
+    run: RunDir, status: Mapping[str, Any], end: Mapping[str, Any]
+) -> list[tuple[str, str]]:
     """Commands that make sense now, each with what it does."""
     name = run_argument(run.path)
-    is_whole = end["state"] == "done" and end["step"] >= run.read_status().get("total", 0)
+    is_whole = end["state"] == "done" and end["step"] >= (status.get("total") or 0)
     resume = f"mission-gym resume {name}" + (f" --timesteps {2 * end['step']}" if is_whole else "")
     commands = [
         (f"mission-gym eval {name}", "100 held-out episodes"),
@@ -72,21 +74,20 @@ def list_next_commands(run: RunDir, end: Mapping[str, Any]) -> list[tuple[str, s
     return commands
 
 
-def _show_rates(run: RunDir, end: Mapping[str, Any]) -> str:
+def _show_rates(status: Mapping[str, Any], end: Mapping[str, Any]) -> str:
     """The prediction is about collecting and learning, so that is what it is held against."""
-    predicted = show_count(run.read_status().get("predicted_fps"))
+    predicted = show_count(status.get("predicted_fps"))
     overall = f"{show_count(end['time/fps'] or None)} with everything"
     return f"{show_count(end['time/train_fps'])} steps/s of training, predicted {predicted}; {overall}"
 
 
 def _show_best(run: RunDir) -> str:
-    try:
-        best = best_evaluation(run)
-    except RunStateError:  # a damaged file is no reason to hide the rest
-        best = None
+    best = best_evaluation(run)
     if best is None:
         return MISSING
-    outcomes = "".join(f", {name} {show_outcome(rate)}" for name, rate in best["outcomes"].items())
+    outcomes = "".join(
+        f", {name} {show_outcome(rate)}" for name, rate in (best.get("outcomes") or {}).items()
+    )
     return f"return {show_interval(best, 'return')}{outcomes} at step {show_count(best['step'])}"
 
 
@@ -110,9 +111,8 @@ def _show_slowest(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _show_losses(run: RunDir) -> list[tuple[str, str]]:
+def _show_losses(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What failed; no row where nothing did."""
-    status = run.read_status()
     any_lost = status.get("env_failures") or status.get("worker_restarts")
     return [("failures", show_failures(status))] if any_lost else []
 

@@ -72,7 +72,7 @@ def view_run(document: Document) -> RenderableType:
     rows = [
         ("run", document["name"]),
         ("path", document["path"]),
-        ("environment", document["env_id"] or MISSING),
+        ("environment", show_value(document["env_id"] or MISSING)),
         ("state", f"{state}: {document['cause']}" if document["cause"] else state),
         ("steps", f"{show_count(document['step'])}{of_total}"),
         ("updates", f"{show_count(document['updates'])}"),
@@ -89,7 +89,7 @@ def view_run(document: Document) -> RenderableType:
         rows.append(("branch of", f"{document['parent']} at step {show_count(document['parent_step'])}"))
     rows += list_verdict(document["verdict"])
     if document["notes"]:
-        rows.append(("notes", document["notes"]))
+        rows.append(("notes", show_value(document["notes"])))
     views: list[RenderableType] = [make_pairs(rows)]
     if document["evals"]:
         table = make_table(

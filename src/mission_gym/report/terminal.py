@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from mission_gym.errors import RunStateError
 from mission_gym.report.formats import show_count, show_duration, show_number, show_path, show_rate
 from mission_gym.report.summary import list_next_commands, view_summary
 from mission_gym.report.tables import show_interval, show_outcome, view_plan
@@ -73,11 +74,15 @@ class RunView:
         if self._run is None:
             return []
         elapsed_s = time.monotonic() - self._began
+        try:
+            status = self._run.read_status()
+        except RunStateError:  # damaged in the meantime
+            status = self._status
         commands = [
             Text(f"  {command}", no_wrap=True).append(f"  # {why}", style="dim")
-            for command, why in list_next_commands(self._run, event)
+            for command, why in list_next_commands(self._run, status, event)
         ]
-        summary = view_summary(self._run, event, self._phases, elapsed_s, self._row)
+        summary = view_summary(self._run, status, event, self._phases, elapsed_s, self._row)
         return [summary, Text("next", style="bold"), *commands]
 
     def show_words(self) -> str:

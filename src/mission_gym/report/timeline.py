@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageDraw, ImageFont
 
 from mission_gym.clock import ROLES
+from mission_gym.report.curves import find_ticks
 from mission_gym.report.formats import show_rate
 
 _COLORS = {
@@ -34,7 +35,7 @@ class _Pen(NamedTuple):
 
     def bar(self, start: float, end: float, y: float, phase: str) -> None:
         """At least a pixel wide: a short phase is there too."""
-        self.draw.rectangle((start, y, max(end - 1, start), y + _LANE), fill=_COLORS[phase])
+        self.draw.rectangle((start, y, max(end - 1, start), y + _LANE), fill=_COLORS.get(phase, _QUIET))
 
 
 def draw_timeline(document: Mapping[str, Any]) -> Image.Image:
@@ -70,11 +71,11 @@ def _draw_spans(pen: _Pen, document: Mapping[str, Any], y: float) -> float:
     scale = (_WIDTH - _LEFT - _RIGHT) / whole_s
     bottom = y + len(ROLES) * (_LANE + _GAP)
     unit_s, unit = (1e-3, "ms") if whole_s < 2.0 else (1.0, "s")
-    step = _round_step(whole_s / unit_s / 8)
-    for number in range(int(whole_s / unit_s / step) + 1):
-        x = _LEFT + number * step * unit_s * scale
-        pen.draw.line((x, y - 4, x, bottom), fill=_LINE)
-        pen.text(x, bottom + 4, f"{number * step:g} {unit}", _SMALL, _QUIET, "ma")
+    for tick in find_ticks(0.0, whole_s / unit_s):
+        x = _LEFT + tick * unit_s * scale
+        if x <= _WIDTH - _RIGHT:
+            pen.draw.line((x, y - 4, x, bottom), fill=_LINE)
+            pen.text(x, bottom + 4, f"{tick:g} {unit}", _SMALL, _QUIET, "ma")
     for number, role in enumerate(ROLES):
         top = y + number * (_LANE + _GAP)
         pen.text(24, top + _LANE / 2, role, _BODY, anchor="lm")
@@ -122,13 +123,3 @@ def _fit(pen: _Pen, text: str) -> str:
     while pen.width(text, _BODY) > _WIDTH - 48:
         text = text.rstrip(".").rpartition(" ")[0] + "..."
     return text
-
-
-def _round_step(rough: float) -> float:
-    """The next 1, 2 or 5 times a power of ten."""
-    power = 1.0
-    while power > rough:
-        power /= 10
-    while power * 10 <= rough:
-        power *= 10
-    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)

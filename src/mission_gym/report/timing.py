@@ -5,16 +5,18 @@ Read from the metrics stream: `phase/*` of all rows are added up, over every pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
+from pydantic import Field, TypeAdapter
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mission_gym.clock import ROLES
 from mission_gym.report.formats import MISSING, show_duration, show_number, show_rate
 from mission_gym.report.tables import list_verdict, make_pairs, make_table
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.checked import Count, Record, Str, check
+from mission_gym.store.rundir import RunDir, Verdict
 from mission_gym.store.tables import MetricsLog
 
 Row = Mapping[str, Any]
@@ -34,38 +36,62 @@ MEANINGS = {
 
 def describe_time(run: RunDir) -> dict[str, Any]:
     """The document of `runs timeline`."""
-    return {"run": run.name} | sum_up(MetricsLog.read(run.metrics_jsonl))
+    document = sum_up(MetricsLog.stream(run.metrics_jsonl))
+    return {"run": run.name} | check(run.metrics_jsonl, document, _TIMES).model_dump()
 
 
-def sum_up(rows: Sequence[Row]) -> dict[str, Any]:
+_Seconds = Annotated[float, Field(gt=-1e12, lt=1e12)]
+
+
+class _Times(Record):
+    """What is read of the rows by name."""
+
+    wall_s: _Seconds | None
+    roles: dict[Str, dict[Str, _Seconds]]
+    machine: dict[Str, float | None]
+    verdict: Verdict | None
+    updates: tuple[Count, Count] | None
+    spans: list[tuple[Str, Str, _Seconds, _Seconds]]
+    cores: list[Any]
+
+
+_TIMES = TypeAdapter(_Times)
+
+
+def sum_up(rows: Iterable[Row]) -> dict[str, Any]:
     """The same from rows; what was not measured is None."""
     seconds: dict[str, float] = {}
+    last: Row = {}
+    end: Row = {}
     for row in rows:
         add_phases(seconds, row)
+        match row.get("event"):
+            case "timeline":
+                last = row
+            case "end":
+                end = row
     roles = {
         role: {name: seconds.get(name, 0.0) for name in names} | {"idle": seconds.get(f"{role}_idle", 0.0)}
         for role, names in ROLES.items()
     }
     both_s = seconds.get("collect", 0.0) + seconds.get("learn", 0.0)
     training_s = seconds.get("wall", 0.0) - sum(seconds.get(name, 0.0) for name in ROLES["main"])
-    last = next((row for row in reversed(rows) if row["event"] == "timeline"), None)
-    end = next((row for row in reversed(rows) if row["event"] == "end"), {})
     return {
         "wall_s": seconds.get("wall"),
         "roles": roles,
         "overlap": max(0.0, 1.0 - training_s / both_s) if both_s > 0 else None,
         "machine": end.get("time/machine") or {},
         "verdict": end.get("time/verdict"),
-        "updates": last and last["time/updates"],
-        "spans": last["time/spans"] if last else [],
-        "cores": last["time/cores"] if last else [],
+        "updates": last.get("time/updates"),
+        "spans": last.get("time/spans", []),
+        "cores": last.get("time/cores", []),
     }
 
 
 def add_phases(seconds: dict[str, float], row: Row) -> None:
     """Add a row's seconds to those of each phase."""
     for key, spent in row.items():
-        if key.startswith("phase/") and key.endswith("_s"):
+        if key.startswith("phase/") and key.endswith("_s") and isinstance(spent, int | float):
             name = key.removeprefix("phase/").removesuffix("_s")
             seconds[name] = seconds.get(name, 0.0) + spent
 

@@ -65,9 +65,7 @@ def evaluate_run(
     opened: OpenRun, num_episodes: int, *, explore: bool = False, suite: Suite = "report"
 ) -> tuple[dict[str, Any], list[str]]:
     """Play the suite in the asked mode and in the other one; the document of `eval --json`, and warnings.
-
-    The result is kept in the run's `eval/`.
-    """
+    `keep_result` keeps it."""
     if num_episodes < 1:
         raise UsageError(f"episodes={num_episodes} is not a positive count [--episodes]")
     actor = policy_actor(opened.policy, opened.environment.spec)
@@ -79,9 +77,13 @@ def evaluate_run(
         main, other = (evaluator.play_all(actor, explore=mode) for mode in (explore, not explore))
     document = {"run": opened.run.name, "step": opened.step} | main.document()
     document["other_mode"] = other.document()
-    write_eval(opened.run, opened.step, suite if not explore else f"{suite}-sampled", document)
-    is_told = not algorithm_of(opened.config).sampled_play_is_worse
-    return document, _warn_about_gap(main, other) if is_told else []
+    return document, [] if algorithm_of(opened.config).sampled_play_is_worse else _warn_about_gap(main, other)
+
+
+def keep_result(opened: OpenRun, document: dict[str, Any], suite: Suite = "report") -> None:
+    """Keep what `evaluate_run` gave in the run's `eval/`; DiskError."""
+    name = f"{suite}-sampled" if document["mode"] == "sampled" else suite
+    write_eval(opened.run, opened.step, name, document)
 
 
 def _warn_about_gap(main: EvalResult, other: EvalResult) -> list[str]:

@@ -63,7 +63,11 @@ def _extend(
     run: RunDir, resolved: Resolved, checkpoint: Checkpoint, timesteps: int | None
 ) -> tuple[Resolved, list[str]]:
     """The config with a new total where one was asked for; RunStateError if there is nothing to do."""
-    status, step = run.read_status(), checkpoint.step
+    step = checkpoint.step
+    try:
+        status = run.read_status()
+    except RunStateError:  # a damaged one is written anew
+        status = {}
     if timesteps is None:
         if status.get("state") == "done":
             raise RunStateError(

@@ -60,7 +60,8 @@ def plan_cleaning(runs: Sequence[RunDir]) -> list[Doomed]:
             continue
         is_at_work = run.read_status().get("state") in ("starting", "running")
         if run.config_yaml.exists() and not is_at_work and not run.checkpoints.is_symlink():
-            infos = find_doomed_checkpoints(run, read_config(run.config_yaml).config.checkpoints)
+            section = read_config(run.config_yaml, "checkpoints").config.checkpoints
+            infos = find_doomed_checkpoints(run, section)
             doomed += [Doomed(run, info.path, info.step, info.size_bytes) for info in infos]
     return doomed
 

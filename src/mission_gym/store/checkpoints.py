@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from pydantic import TypeAdapter
+
 from mission_gym.data import Array
 from mission_gym.errors import RunStateError
 from mission_gym.store.arrays import parse_arrays, write_arrays
+from mission_gym.store.checked import Count, Record, check
 from mission_gym.store.files import (
     TEMPORARY,
     disk_errors,
@@ -241,6 +244,19 @@ def _describe(step: int, path: Path) -> CheckpointInfo | None:
         return CheckpointInfo(step, path, size_bytes, {})  # loading it says what is wrong
 
 
+class _Meta(Record):
+    score: float | None = None
+
+
+class _Head(Record):
+    step: Count
+    files: dict[str, str]
+    meta: _Meta
+
+
+_HEAD = TypeAdapter(_Head)
+
+
 def _read_head(path: Path) -> dict[str, Any]:
     head = read_json(path)
     form = head.get("format") if isinstance(head, dict) else None
@@ -248,7 +264,7 @@ def _read_head(path: Path) -> dict[str, Any]:
         raise RunStateError(f"{path} has format {form!r}; this version reads {FORMAT}; upgrade mission-gym")
     if head.pop("sha256", None) != _digest(head):
         raise RunStateError(f"{path} is truncated or altered: its checksum does not fit")
-    return dict(head)
+    return check(path, head, _HEAD).model_dump(exclude_unset=True)
 
 
 def _verify(path: Path, expected: str | None) -> Path:

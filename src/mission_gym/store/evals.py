@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from mission_gym.errors import RunStateError
+from mission_gym.store.checked import Count, Record, Str, read_checked
 from mission_gym.store.checkpoints import step_name
-from mission_gym.store.files import disk_errors, read_json, write_json
+from mission_gym.store.files import TEMPORARY, disk_errors, write_json, write_synced
 from mission_gym.store.rundir import RunDir
 
 SELECT = "select"  # the suite that chooses models
+
+
+class _Rate(Record):
+    rate: float | None
+    low: float | None
+    high: float | None
+
+
+class _Eval(Record):
+    """What is read of an evaluation by name."""
+
+    step: Count
+    suite: str
+    score: float | None = None
+    episodes: Count | None = None
+    return_mean: float | None = None
+    return_low: float | None = None
+    return_high: float | None = None
+    length_mean: float | None = None
+    outcomes: dict[Str, _Rate] | None = None
+
+
+_EVAL = TypeAdapter(_Eval)
+
+
+def make_room(run: RunDir) -> None:
+    """See that an evaluation can be kept, before it is made: DiskError."""
+    probe = run.eval / f"{TEMPORARY}probe-{os.getpid()}"
+    with disk_errors(run.eval):
+        run.eval.mkdir(exist_ok=True)
+        try:
+            write_synced(probe, bytes(4096), durable=False)
+        finally:
+            probe.unlink(missing_ok=True)
 
 
 def write_eval(run: RunDir, step: int, suite: str, result: dict[str, Any]) -> Path:
@@ -28,11 +66,9 @@ def read_evals(run: RunDir) -> list[dict[str, Any]]:
     found = []
     for path in sorted(run.eval.glob("step_*.json")):
         try:
-            result = read_json(path)
+            found.append(read_checked(path, _EVAL).model_dump(exclude_unset=True))
         except RunStateError:  # a damaged evaluation does not count; it must not cost the run
             continue
-        if isinstance(result, dict) and {"step", "suite"} <= result.keys():
-            found.append(result)
     return found
 
 

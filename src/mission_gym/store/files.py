@@ -114,7 +114,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except OSError as error:
         raise RunStateError(f"can't read {path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunStateError(f"{path} is truncated or altered: {error}") from error
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from mission_gym.errors import RunStateError
+from pydantic import TypeAdapter
+
 from mission_gym.store import lock
-from mission_gym.store.files import read_json, write_json
+from mission_gym.store.checked import Count, Str, read_checked
+from mission_gym.store.files import write_json
 from mission_gym.store.rundir import RunDir
 
 _PIN_WAIT_S = 10.0
@@ -19,12 +21,16 @@ _PIN_WAIT_S = 10.0
 class Lineage:
     """The origin of a run; the three `parent` fields are None for a run from scratch."""
 
-    config_hash: str
-    env_signature: str
-    parent: str | None = None  # name of the run
-    parent_path: str | None = None
-    parent_step: int | None = None
-    folder: str = ""  # where it was started: modules of the user's lie there
+    config_hash: Str
+    env_signature: Str
+    parent: Str | None = None  # name of the run
+    parent_path: Str | None = None
+    parent_step: Count | None = None
+    folder: Str = ""  # where it was started: modules of the user's lie there
+
+
+_LINEAGE = TypeAdapter(Lineage)
+_PINS = TypeAdapter(dict[Count, list[Str]])
 
 
 def write_lineage(run: RunDir, lineage: Lineage) -> None:
@@ -34,12 +40,7 @@ def write_lineage(run: RunDir, lineage: Lineage) -> None:
 
 def read_lineage(run: RunDir) -> Lineage:
     """Read lineage.json; RunStateError if it is missing or damaged."""
-    try:
-        return Lineage(**read_json(run.lineage_json))
-    except TypeError as error:
-        raise RunStateError(
-            f"{run.lineage_json} is damaged: {error}; restore it from a copy of the run"
-        ) from error
+    return read_checked(run.lineage_json, _LINEAGE)
 
 
 def pin(run: RunDir, step: int, child: str) -> None:
@@ -52,6 +53,4 @@ def pin(run: RunDir, step: int, child: str) -> None:
 
 def read_pins(run: RunDir) -> dict[int, list[str]]:
     """The pinned steps of `run`, each with the names of the runs that came from it."""
-    if not run.pins_json.exists():
-        return {}
-    return {int(step): children for step, children in read_json(run.pins_json).items()}
+    return read_checked(run.pins_json, _PINS) if run.pins_json.exists() else {}

@@ -31,7 +31,10 @@ class RunRef(NamedTuple):
 
 def list_runs(runs_dir: Path) -> list[RunDir]:
     """All runs in a folder, the newest last."""
-    runs = [RunDir(path) for path in runs_dir.iterdir()] if runs_dir.is_dir() else []
+    try:
+        runs = [RunDir(path) for path in runs_dir.iterdir()] if os.path.isdir(runs_dir) else []
+    except OSError as error:
+        raise RunStateError(f"can't read {runs_dir}: {error.strerror or error}") from error
     # Two of one moment differ by their suffix: the longer, then the greater, is the later.
     return sorted((run for run in runs if run.exists), key=lambda run: (run.created, len(run.name), run.name))
 
@@ -72,12 +75,12 @@ def checkpoint_for(ref: RunRef) -> CheckpointInfo:
 
 def _find_path(text: str) -> RunRef | None:
     path = Path(os.path.abspath(text))
-    if path.is_file():
+    if os.path.isfile(path):
         path = path.parent
     if RunDir(path).exists:
         return RunRef(RunDir(path), None)
     run, step = RunDir(path.parent.parent), step_of(path)
-    if step is not None and path.is_dir() and path.parent == run.checkpoints and run.exists:
+    if step is not None and os.path.isdir(path) and path.parent == run.checkpoints and run.exists:
         return RunRef(run, step)
     return None
 

@@ -16,10 +16,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from mission_gym.errors import DiskError, RunGoneError, RunStateError, UsageError
 from mission_gym.store import lock
+from mission_gym.store.checked import Count, Record, Str, read_checked
 from mission_gym.store.checkpoints import recover
-from mission_gym.store.files import disk_errors, read_json, remove_leftovers, sync_folder, write_json
+from mission_gym.store.files import disk_errors, remove_leftovers, sync_folder, write_json
 
 # Reading a status takes the lock for some microseconds, which must not look like a second writer.
 _LOCK_WAIT_S = 0.1
@@ -34,6 +37,37 @@ OWN_NAMES = (
     "status.json", ".lock",
 )  # fmt: skip
 EVAL_NAMES = "step_*.json"
+
+
+class Verdict(Record):
+    """What bounds a run, and what to change."""
+
+    bound: Str
+    evidence: Str
+    advice: list[Str]
+
+
+class _Status(Record):
+    """What is read of a status by name."""
+
+    created: float = 0.0
+    state: str | None = None
+    cause: Str | None = None
+    step: Count | None = None
+    total: Count | None = None
+    updates: Count | None = None
+    gradient_steps: Count | None = None
+    episodes: Count | None = None
+    env_failures: Count | None = None
+    worker_restarts: Count | None = None
+    fps: float | None = None
+    train_fps: float | None = None
+    predicted_fps: float | None = None
+    return_mean: float | None = None
+    verdict: Verdict | None = None
+
+
+_STATUS = TypeAdapter(_Status)
 
 
 def slug(env_id: str) -> str:
@@ -97,7 +131,7 @@ class RunDir:
     @property
     def exists(self) -> bool:
         """Whether the folder is a run: every run has a status from its first moment, and then a config."""
-        return self.status_json.is_file() or self.config_yaml.is_file()
+        return os.path.isfile(self.status_json) or os.path.isfile(self.config_yaml)
 
     @property
     def created(self) -> float:
@@ -151,22 +185,25 @@ class RunDir:
             write_json(self.status_json, kept, durable=durable)
 
     def read_status(self) -> dict[str, Any]:
-        """The status; a run whose process was killed reads as `failed`, cause `process gone`."""
-        status = self._stored_status()
+        """The status; a run whose process was killed reads as `failed`, cause `process gone`. RunStateError
+        if it is damaged."""
+        status = self._checked_status()
         if status.get("state") in ("starting", "running") and not lock.is_held(self._lock_path):
-            status = self._stored_status()  # it may have ended between the two looks
+            status = self._checked_status()  # it may have ended between the two looks
             if status.get("state") in ("starting", "running"):
                 status |= {"state": "failed", "cause": "process gone"}
         return status
 
     def _stored_status(self) -> dict[str, Any]:
-        if not self.status_json.is_file():
-            return {}
         try:
-            status = read_json(self.status_json)
-        except RunStateError as error:  # a heartbeat lost in a power cut must not cost the run
-            return {"state": "failed", "cause": str(error)}
-        return dict(status)
+            return self._checked_status()
+        except RunStateError:  # a heartbeat lost in a power cut must not cost the run
+            return {}
+
+    def _checked_status(self) -> dict[str, Any]:
+        if not os.path.exists(self.status_json):
+            return {}
+        return read_checked(self.status_json, _STATUS).model_dump(exclude_unset=True)
 
 
 def _make_folder(runs_dir: Path, stamped: str) -> Path:

@@ -11,7 +11,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +69,30 @@ class MetricsLog(Table):
     @staticmethod
     def read(path: Path) -> list[dict[str, Any]]:
         """All whole rows; an empty list before the first, RunStateError for a damaged one."""
-        if not path.exists():
-            return []
-        rows = []
-        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError as error:
-                raise RunStateError(f"{path}, line {number} is truncated or altered: {error}") from error
-        return rows
+        return list(MetricsLog.stream(path))
+
+    @staticmethod
+    def stream(path: Path) -> Iterator[dict[str, Any]]:
+        """The same one after the other, as a file may be larger than the memory."""
+        try:
+            with path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if line.endswith(b"\n"):
+                        yield _parse_row(line, f"{path}, line {number}")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise RunStateError(f"can't read {path}: {error.strerror or error}") from error
+
+
+def _parse_row(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RunStateError(f"{where} is truncated or altered: {error}") from error
+    if not isinstance(row, dict):
+        raise RunStateError(f"{where} is truncated or altered: it is not an event")
+    return row
 
 
 def format_csv_line(values: Iterable[Any]) -> str:

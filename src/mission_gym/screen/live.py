@@ -1,4 +1,4 @@
-"""The one way to a terminal: a console, and a run as it happens on it.
+"""A console, and a run as it happens on it.
 
 All of a run goes to stderr. In a terminal one live line stays below what is printed; without one there are
 plain lines, at most one in five seconds and one per evaluation.
@@ -7,28 +7,29 @@ plain lines, at most one in five seconds and one per evaluation.
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.text import Text
 
 from mission_gym.report.terminal import Event, RunView
+from mission_gym.screen.streams import PatientStream, inert
 
 _PIPED_WIDTH = 200  # no cell is folded for a file that nobody looks at through 80 columns
 _PLAIN_S = 5.0
 
 
-class _PatientConsole(Console):
-    """A console whose reader may leave: that must not end a training."""
+class _InertConsole(Console):
+    """A console that sends no control characters but its own."""
 
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self.file.fileno())  # what is still buffered must not fail at exit
-        os.close(null)
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=inert(segment.text))
 
     def _check_buffer(self) -> None:
         try:
@@ -39,7 +40,8 @@ class _PatientConsole(Console):
 
 def make_console(*, stderr: bool = False) -> Console:
     """A console that prints text as it is: brackets and colons in it mean nothing."""
-    console = _PatientConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
+    stream: Any = PatientStream(sys.stderr if stderr else sys.stdout)
+    console = _InertConsole(file=stream, highlight=False, markup=False, emoji=False)
     if not console.is_terminal and not console.is_jupyter and "COLUMNS" not in os.environ:
         console.width = _PIPED_WIDTH
     return console
