@@ -112,7 +112,8 @@ class Home:
         return tuple(str(self.damaged / "runs" / name) for name in ("parent", "child"))
 
     def list_attacks(self, kind: Kind) -> list[list[Edit]]:
-        """What chance would take long to find: commands with their arguments, and origins in a circle."""
+        """What chance would take long to find: commands with their arguments, sizes that fit each other and no
+        machine, origins in a circle."""
         touch = f"touch {self.canary}"
         named: list[list[Edit]] = []
         env = () if kind.name == "bundle" else ("env",)
@@ -121,7 +122,8 @@ class Home:
         named.append([Put((*env, "wrap"), ["trap:Env"])])
         if kind.name in ("config", "config file"):
             tag = Literal(f"!!python/object/apply:os.system ['{touch}']")
-            return [*named, [Put(("policy", "network"), "trap:Net")], [Put(("run", "notes"), tag)]]
+            huge = [Put(("vector", "n_envs"), 10**12), Put(("run", "timesteps"), 10**18)]
+            return [*named, [Put(("policy", "network"), "trap:Net")], [Put(("run", "notes"), tag)], huge]
         if kind.name == "lineage":
             return [[Put(("parent_path",), run), Put(("parent",), Path(run).name)] for run in self._runs]
         if kind.name == "environment files":
