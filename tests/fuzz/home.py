@@ -112,8 +112,8 @@ class Home:
         return tuple(str(self.damaged / "runs" / name) for name in ("parent", "child"))
 
     def list_attacks(self, kind: Kind) -> list[list[Edit]]:
-        """What chance would take long to find: commands with their arguments, sizes that fit each other and no
-        machine, origins in a circle."""
+        """What chance would take long to find: commands with their arguments, sizes that fit together but not
+        into a machine, origins in a circle."""
         touch = f"touch {self.canary}"
         named: list[list[Edit]] = []
         env = () if kind.name == "bundle" else ("env",)
