@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test quick check fmt docs bench clean
+.PHONY: demo test quick fuzz check fmt docs bench clean
 
 demo: $(STAMP)
 	$(BIN)/mission-gym demo
@@ -13,6 +13,9 @@ test: $(STAMP)
 
 quick: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+fuzz: $(STAMP)
+	$(BIN)/pytest -n 2 --dist worksteal tests/fuzz --fuzz-minutes 10
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -1,7 +1,9 @@
 """Shared set-up: one thread per process, since tests side by side share cores; plans are kept for no one.
 
 The toy environments of this folder (`toys:Identity`) can be imported everywhere, also by processes that tests
-start, and may run in this one, as only built-in environments may otherwise.
+start, and may run in this one, as only built-in environments may otherwise. The processor counts as one
+without bf16, so that no run of a test is learned as a measurement of this moment chose: float32 is timed
+against bf16 where a test asks for that (`plan/test_ways.py`).
 """
 
 import os
@@ -17,5 +19,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 from mission_gym.env import factory  # noqa: E402  not before the threads are capped
+from mission_gym.plan import ways  # noqa: E402
 
 factory._TRUSTED += ("toys",)  # type: ignore[assignment]
+ways._CPU_FLAGS.clear()

@@ -171,7 +171,8 @@ def test_python_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_environment_of_the_docs_is_a_good_one(walk: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", f"{WALK}:Walk"]) == 0
     assert "warning" not in capsys.readouterr().out
-    assert main(["train", f"{WALK}:Walk", "--timesteps", "1024", "--no-tensorboard"]) == 0
+    flags = ["--timesteps", "1024", "--eval-freq", "0", "--no-tensorboard"]
+    assert main(["train", f"{WALK}:Walk", *flags]) == 0
     assert main(["resume", "latest", "--timesteps", "2048"]) == 0
     said = capsys.readouterr().err
     assert "8 of 8 environments came back by state" in said

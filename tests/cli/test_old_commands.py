@@ -48,7 +48,13 @@ def test_the_line_means_what_it_says(line):
     assert wanted is None or wanted <= total < wanted + config.rollout_size
 
 
-@pytest.mark.parametrize("line", ["--preset fast --timesteps 50M", "--timesteps 50M --n-envs 8 --subproc"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--preset fast --timesteps 50M",
+        "--timesteps 50M --n-envs 8 --subproc --no-tune",  # measured once is enough
+    ],
+)
 def test_the_line_starts(line, tmp_path):
     command = [*shlex.split(SCRIPT)[1:], *shlex.split(line), "--max-time", "0.001s", "--eval-freq", "0"]
     ended = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True)

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from mission_gym.cli import demo
 from mission_gym.cli.main import main
 from mission_gym.store.resolve import find_run
 from waits import LONG_S
@@ -33,7 +34,7 @@ class Interrupts(Identity):
             raise KeyboardInterrupt
         return super().step(action)
 """
-ENDLESS = ["train", "toys:Identity", "--timesteps", "50M", "--eval-freq", "1000"]
+ENDLESS = ["train", "toys:Identity", "--timesteps", "50M", "--eval-freq", "1000", "--no-tune"]
 
 
 def start(*args, cwd, module="mission_gym", **pipes):
@@ -142,6 +143,8 @@ def test_a_reader_of_stderr_that_leaves_does_not_end_the_training(tmp_path):
         "--eval-freq",
         "128",
         "--no-tensorboard",
+        "--vector",
+        "serial",
     ]
     process = start(
         "train", "toys:Identity", *args, "--run-name", "alone",
@@ -222,7 +225,8 @@ def test_an_evaluation_that_can_not_be_kept_is_shown(family, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_demo_reaches_its_goal(tmp_path, capsys):
+def test_the_demo_reaches_its_goal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(demo, "_FILM_WIDTH", 160)
     assert main(["demo", "--runs-dir", str(tmp_path), "--max-time", "1h"]) == 0  # the goal ends it
     out, err = capsys.readouterr()
     assert "the goal was reached" in err

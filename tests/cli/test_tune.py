@@ -12,7 +12,7 @@ KEYS = {"backend", "n_envs", "num_workers", "predicted_steps_per_s", "reasons"}
 def test_tune_measures_once_and_keeps_the_plan(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     picture = tmp_path / "scaling.png"
-    asked = ["tune", ENV_ID, "--n-envs", "4", "--num-workers", "1", "--budget", f"{patience(4):.0f}s"]
+    asked = ["tune", ENV_ID, "--n-envs", "4", "--num-workers", "1", "--budget", f"{patience(3):.0f}s"]
     assert main([*asked, "--json", "--plot", str(picture)]) == 0
     out, err = capsys.readouterr()
     document = json.loads(out)
@@ -30,7 +30,7 @@ def test_tune_measures_once_and_keeps_the_plan(tmp_path, monkeypatch, capsys):
 
 def test_tune_plans_dqn_from_its_profile(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    asked = ["tune", ENV_ID, "--algo", "dqn", "--prioritized", "--budget", f"{patience(4):.0f}s"]
+    asked = ["tune", ENV_ID, "--algo", "dqn", "--prioritized", "--budget", f"{patience(3):.0f}s"]
     assert main([*asked, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["n_envs"] * document["n_steps_per_env"] == 4  # of the profile: 1 environment, 4 steps
@@ -49,7 +49,7 @@ def test_what_tune_refuses(capsys):
 
 def test_an_environment_that_fails_while_timed_is_one_message(capsys):
     kwargs = ["--env-kwargs", "fail=raise", "at=1", "--vector", "workers"]
-    assert main(["tune", "toys:Faulty", *kwargs, "--budget", f"{patience(4):.0f}s"]) == 3
+    assert main(["tune", "toys:Faulty", *kwargs, "--budget", f"{patience(3):.0f}s"]) == 3
     err = capsys.readouterr().err
     assert "step() raised RuntimeError: the simulator fell over" in err
     assert "Traceback" not in err

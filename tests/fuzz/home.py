@@ -61,27 +61,34 @@ class Home:
         for path in (self.pristine, self.elsewhere, self.here):
             path.mkdir()
         (self.elsewhere / "trap.py").write_text(TRAP.format(canary=str(self.canary)))
-        runs_dir = self.pristine / "runs"
         with quiet(), self.standing_in(self.pristine, measuring=True):
-            _stop_at(
-                128,
-                mg.iterate(
-                    ENV_ID, runs_dir=str(runs_dir), run_name="parent", timesteps=512, n_steps=32, **SMALL
-                ),
-            )
-            _stop_at(
-                64,
-                mg.iterate(
-                    ENV_ID, runs_dir=str(runs_dir), run_name="other", timesteps=512, algo="dqn", **SMALL
-                ),
-            )
-            names = ["--run-name", "child", "--runs-dir", str(runs_dir), "--gamma", "0.9"]
-            assert main(["branch", "parent@64", *names, "--timesteps", "128"]) == 0
-            self._drop_stamps(runs_dir)
+            self._train("parent", 128, n_steps=32)
+            flags = ["--run-name", "child", "--gamma", "0.9", "--runs-dir", str(self.pristine / "runs")]
+            assert main(["branch", "parent@64", *flags, "--timesteps", "128"]) == 0
+            self._drop_stamps()
             _write_parts(self.pristine)
 
-    def _drop_stamps(self, runs_dir: Path) -> None:
+    def _train(self, name: str, step: int, **flags: Any) -> None:
+        """A run that was stopped there."""
+        runs_dir = str(self.pristine / "runs")
+        for update in mg.iterate(ENV_ID, runs_dir=runs_dir, run_name=name, timesteps=512, **SMALL, **flags):
+            if update.step >= step:
+                break
+
+    def prepare(self, kind: Kind) -> None:
+        """Make what few kinds need, where it is needed."""
+        if (self.pristine / kind.path).exists():
+            return
+        with quiet(), self.standing_in(self.pristine, measuring=True):
+            if kind.path.startswith("user/"):
+                tune.advise(resolve_planned(self.pristine), 1.0, lambda text: None)
+            else:
+                self._train("other", 64, algo="dqn")
+                self._drop_stamps()
+
+    def _drop_stamps(self) -> None:
         """Give the runs short names, and names of where they will be read, so that all readers find them."""
+        runs_dir = self.pristine / "runs"
         stamped = {path.name: path.name.partition("-")[0] for path in runs_dir.iterdir()}
         for path in [*runs_dir.glob("*/lineage.json"), *runs_dir.glob("*/pins.json")]:
             text = path.read_text().replace(str(runs_dir), str(self.damaged / "runs"))
@@ -105,7 +112,8 @@ class Home:
         return tuple(str(self.damaged / "runs" / name) for name in ("parent", "child"))
 
     def list_attacks(self, kind: Kind) -> list[list[Edit]]:
-        """What chance would take long to find: commands with their arguments, and origins in a circle."""
+        """What chance would take long to find: commands with their arguments, sizes that fit together but not
+        into a machine, origins in a circle."""
         touch = f"touch {self.canary}"
         named: list[list[Edit]] = []
         env = () if kind.name == "bundle" else ("env",)
@@ -114,7 +122,8 @@ class Home:
         named.append([Put((*env, "wrap"), ["trap:Env"])])
         if kind.name in ("config", "config file"):
             tag = Literal(f"!!python/object/apply:os.system ['{touch}']")
-            return [*named, [Put(("policy", "network"), "trap:Net")], [Put(("run", "notes"), tag)]]
+            huge = [Put(("vector", "n_envs"), 10**12), Put(("run", "timesteps"), 10**18)]
+            return [*named, [Put(("policy", "network"), "trap:Net")], [Put(("run", "notes"), tag)], huge]
         if kind.name == "lineage":
             return [[Put(("parent_path",), run), Put(("parent",), Path(run).name)] for run in self._runs]
         if kind.name == "environment files":
@@ -122,6 +131,8 @@ class Home:
         return named if kind.name == "bundle" else []
 
     def read_pristine(self, kind: Kind) -> bytes:
+        """What is damaged."""
+        self.prepare(kind)
         return (self.pristine / kind.path).read_bytes()
 
     @contextmanager
@@ -146,6 +157,7 @@ class Home:
 
     def try_reader(self, kind: Kind, name: str, damage: list[Edit], *, may_refuse: bool = True) -> None:
         """Damage the copy, read it, and see that all is well."""
+        self.prepare(kind)
         shutil.rmtree(self.damaged, ignore_errors=True)
         shutil.copytree(self.pristine, self.damaged)
         (self.damaged / "runs" / "parent" / "trap.py").write_text(TRAP.format(canary=str(self.canary)))
@@ -163,14 +175,8 @@ class Home:
         assert not ran, f"{name} ran code that {kind.path} names"
 
 
-def _stop_at(step: int, updates: Iterator[Any]) -> None:
-    for update in updates:
-        if update.step >= step:
-            break
-
-
 def _write_parts(home: Path) -> None:
-    """What training did not leave: a bundle, a kept plan, lines of trust, missions, a config file."""
+    """What training did not leave: a bundle, lines of trust, missions, a config file."""
     run = RunDir(home / "runs" / "parent")
     error = EnvFailure("broke")
     error.facts = {"env_index": 0, "episode": 0, "seed": 7, "actions": [0, 1, 0], "step": 2}
@@ -179,7 +185,6 @@ def _write_parts(home: Path) -> None:
     shutil.copy(RULES, home / "rules.yaml")
     shutil.copy(run.config_yaml, home / "given.yaml")
     trusted.allow("toys:make in /somewhere")
-    tune.advise(resolve_planned(home), 1.0, lambda text: None)
 
 
 @contextmanager

@@ -121,6 +121,7 @@ READERS: dict[str, Callable[[Path], None]] = {
 }
 LISTS = ("list", "show", "compare", "lineage", "descent", "clean", "remove")
 OPENS = ("eval", "load", "resume")
+FAR_READERS = (*OPENS, "lineage", "descent", "train", "repro")  # that import code, or go to other runs
 
 
 class Kind(NamedTuple):
@@ -131,7 +132,7 @@ class Kind(NamedTuple):
     form: str
     readers: tuple[str, ...]
     signed: bool = False
-    num_examples: int = 30
+    num_examples: int = 10
 
 
 PARENT, LAST = "runs/parent", "runs/parent/checkpoints/step_000000000128"
@@ -139,27 +140,27 @@ OTHER_LAST = "runs/other/checkpoints/step_000000000064"
 KINDS = (
     Kind("status", f"{PARENT}/status.json", "json", (*LISTS, *OPENS, "config")),
     Kind("lineage", f"{PARENT}/lineage.json", "json", (*LISTS, *OPENS)),
-    Kind("config", f"{PARENT}/config.yaml", "yaml", (*LISTS, *OPENS, "config"), num_examples=60),
-    Kind("config file", "given.yaml", "yaml", ("train",), num_examples=40),
+    Kind("config", f"{PARENT}/config.yaml", "yaml", (*LISTS, *OPENS, "config"), num_examples=24),
+    Kind("config file", "given.yaml", "yaml", ("train",), num_examples=10),
     Kind("metrics", f"{PARENT}/metrics.jsonl", "lines", ("timeline", "show", "resume")),
     Kind("evaluation", f"{PARENT}/eval/step_000000000128-select.json", "json", (*LISTS, *OPENS)),
     Kind("pins", f"{PARENT}/pins.json", "json", ("clean", "remove", "lineage", "show")),
     Kind("plan", f"{PARENT}/plan.json", "json", ("show", "resume")),
     Kind("environment files", f"{PARENT}/env-files.json", "json", OPENS),
-    Kind("environment rules", f"{PARENT}/env/rules.yaml", "yaml", OPENS, num_examples=20),
+    Kind("environment rules", f"{PARENT}/env/rules.yaml", "yaml", OPENS, num_examples=6),
     Kind("checkpoint head", f"{LAST}/meta.json", "json", (*LISTS, *OPENS)),
     Kind("checkpoint head, signed", f"{LAST}/meta.json", "json", (*LISTS, *OPENS), signed=True),
-    Kind("checkpoint counters", f"{LAST}/state.json", "json", OPENS, num_examples=15),
+    Kind("checkpoint counters", f"{LAST}/state.json", "json", OPENS, num_examples=6),
     Kind("checkpoint counters, signed", f"{LAST}/state.json", "json", ("resume",), signed=True),
-    Kind("checkpoint policy", f"{LAST}/policy.safetensors", "arrays", OPENS, num_examples=15),
+    Kind("checkpoint policy", f"{LAST}/policy.safetensors", "arrays", OPENS, num_examples=6),
     Kind("checkpoint policy, signed", f"{LAST}/policy.safetensors", "arrays", OPENS, signed=True),
     Kind("checkpoint state, signed", f"{LAST}/state.safetensors", "arrays", ("resume",), signed=True),
-    Kind("replay", f"{OTHER_LAST}/replay.safetensors", "arrays", ("resume other",), num_examples=10),
+    Kind("replay", f"{OTHER_LAST}/replay.safetensors", "arrays", ("resume other",), num_examples=4),
     Kind("replay, signed", f"{OTHER_LAST}/replay.safetensors", "arrays", ("resume other",), signed=True),
-    Kind("bundle", f"{PARENT}/repro-env0-episode0.json", "json", ("repro",), num_examples=15),
+    Kind("bundle", f"{PARENT}/repro-env0-episode0.json", "json", ("repro",), num_examples=8),
     Kind("kept plan", "user/mission-gym/plans/plan.json", "json", ("advise", "start planned", "note rate")),
-    Kind("trusted", "user/mission-gym/trusted", "text", ("permit", "train"), num_examples=15),
-    Kind("level", "levels/normal.yaml", "yaml", ("level",), num_examples=60),
+    Kind("trusted", "user/mission-gym/trusted", "text", ("permit", "train"), num_examples=6),
+    Kind("level", "levels/normal.yaml", "yaml", ("level",), num_examples=16),
     Kind("units", "levels/units.yaml", "yaml", ("level",)),
     Kind("reward", "levels/reward.yaml", "yaml", ("level",)),
     Kind("rules", "rules.yaml", "yaml", ("rules",)),

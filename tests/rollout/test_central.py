@@ -22,7 +22,7 @@ from mission_gym.rollout.collector import Collector
 from mission_gym.vector.restarts import Limits
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
-from waits import LONG_S
+from waits import LONG_S, patience
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "vector")]
 from gates import Counter, Gate
@@ -107,7 +107,7 @@ def test_a_stop_ends_each_segment_after_its_running_step(polls: int) -> None:
 def test_a_step_that_hangs_at_a_stop_costs_its_segment_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(central, "STOP_S", 0.3)
+    monkeypatch.setattr(central, "STOP_S", patience(0.3))
     gate = Gate(str(tmp_path / "gate"))
     factories = [partial(Counter, gate.path), *[Counter] * (NUM_ENVS - 1)]
     spec = probe(Counter, "counter")

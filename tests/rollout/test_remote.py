@@ -253,7 +253,7 @@ def test_a_failure_costs_one_row_of_the_block(kind: str, num_workers: int, tmp_p
 def test_a_step_that_hangs_at_a_stop_costs_its_segment_alone(
     num_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_module, "STOP_S", 1.0)
+    monkeypatch.setattr(remote_module, "STOP_S", patience(1.0))
     spec = probe(Hazard, "hazard")
     factories = [Hazard, partial(Hazard, kind="hang", at=15)]
     with (
@@ -277,7 +277,7 @@ def test_a_step_that_hangs_at_a_stop_costs_its_segment_alone(
         one, other = collector.vec.state()
         assert (one.how, other.how) == ("replay", "boundary")
         assert (one.episode, one.steps) == divmod(int(block.filled[0]), 20)
-        assert other.reason == "a step took over 1.0 s when the run was stopped"
+        assert other.reason == f"a step took over {remote_module.STOP_S} s when the run was stopped"
 
 
 class FaultyService(CollectService):

@@ -156,8 +156,8 @@ def test_a_plan_that_does_not_fit_into_memory_is_refused(tmp_path: Path) -> None
         run_to_the_end(
             tmp_path,
             "CartPole-v1",
-            n_envs=4_000_000,
-            n_steps_per_env=1000,
+            n_envs=400_000,
+            n_steps_per_env=10_000,
             timesteps="4000M",
             batch_size="auto",
         )

@@ -30,7 +30,7 @@ def test_known_optimum_is_found(toy: str, timesteps: int, least: float, tmp_path
 
 @pytest.mark.slow
 def test_nested_observations_images_masks_and_outcomes_together(tmp_path: Path) -> None:
-    run = train(tmp_path, "toys:DictMask", timesteps=6_000, **TOY)
+    run = train(tmp_path, "toys:DictMask", timesteps=6_000, threads=1, **TOY)
     result = run.evaluate(episodes=20)
     assert result["outcomes"]["won"]["rate"] >= 0.9
 
@@ -49,10 +49,8 @@ def test_truncation_is_not_death(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(("env", "least"), [("CartPole-v1", 475.0), ("Pendulum-v1", -250.0)])
-def test_shipped_settings_solve_the_short_tasks_in_100k_steps(
-    env: str, least: float, seed: int, tmp_path: Path
-) -> None:
-    run = train(tmp_path, env, timesteps=100_000, seed=seed, tensorboard=False, progress=False)
+def test_shipped_settings_solve_the_short_tasks_in_100k_steps(env: str, least: float, tmp_path: Path) -> None:
+    """One seed; `mission-gym bench learning` takes five."""
+    run = train(tmp_path, env, timesteps=100_000, seed=1, tensorboard=False, progress=False)
     assert run.evaluate(episodes=100)["return_mean"] >= least

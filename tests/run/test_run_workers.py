@@ -29,6 +29,7 @@ from mission_gym.store.rundir import RunDir
 
 sys.path.append(str(Path(__file__).parent.parent / "vector"))
 WORKERS = {"vector": "workers", "num_workers": 2}
+NO_EVAL = {"eval_freq": 0, "eval_episodes": None}  # evaluations start workers of their own
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +61,9 @@ def test_serial_and_workers_learn_the_same(tmp_path: Path, straight: RunDir) -> 
 
 def test_images_are_acted_for_centrally_and_resume_is_exact(tmp_path: Path) -> None:
     env = "toys:DictMask"
-    with start(tmp_path, env, **WORKERS) as session:
+    with start(tmp_path, env, **WORKERS, **NO_EVAL) as session:
         whole = drain(session)
-    with start(tmp_path, env, **WORKERS) as session:
+    with start(tmp_path, env, **WORKERS, **NO_EVAL) as session:
         stop_at_poll(session, 30)
         run = drain(session)
     with resume_run(run, silent) as session:
@@ -72,7 +73,15 @@ def test_images_are_acted_for_centrally_and_resume_is_exact(tmp_path: Path) -> N
 
 def hazard_flags(tmp_path: Path, **hazard: Any) -> dict[str, Any]:
     kwargs = [f"{key}={value}" for key, value in hazard.items()]
-    return {**SMALL, **WORKERS, "runs_dir": str(tmp_path), "env_kwargs": kwargs, "max_restarts": 1}
+    flags = {
+        **SMALL,
+        **WORKERS,
+        **NO_EVAL,
+        "runs_dir": str(tmp_path),
+        "env_kwargs": kwargs,
+        "max_restarts": 1,
+    }
+    return {name: value for name, value in flags.items() if value is not None}
 
 
 def test_a_crash_costs_an_episode_and_is_counted(tmp_path: Path) -> None:
