@@ -26,7 +26,18 @@ from mission_gym.store.rundir import RunDir
 _HOLDS = "the resumed run ends with the same bits as a straight one; nothing is left behind"
 _STARTS_S = 2.5  # within which a command is killed "soon after its start"
 _WRITES_S = 0.01  # a checkpoint is written for about so long
-_PPO = ("--n-envs", "4", "--timesteps", "3072", "--eval-freq", "1024", "--eval-episodes", "2")
+_PPO = (
+    "--n-envs",
+    "4",
+    "--timesteps",
+    "3072",
+    "--eval-freq",
+    "1024",
+    "--eval-episodes",
+    "2",
+    "--n-epochs",
+    "4",
+)
 _DQN = (
     "--algo", "dqn", "--n-steps", "8", "--timesteps", "1024", "--learning-starts", "64",
     "--replay-size", "512", "--prioritized",
