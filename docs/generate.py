@@ -57,7 +57,8 @@ def _render_faults(rows: Sequence[Mapping[str, Any]]) -> str:
     total = ("all", *(str(sum(row[key] for row in rows)) for key in ("tried", "held")))
     machine = rows[0]["machine"]
     where = ", ".join(f"{name} {machine[name]}" for name in ("cores", "python", "torch", "numpy"))
-    lines = [_table(("group", "tried", "held"), [*counts, total]), "", f"On {machine['cpu']}; {where}."]
+    lines = [_table(("group", "tried", "held"), [*counts, total]), ""]
+    lines.append(f"`{rows[0]['command']}` on {machine['cpu']}; {where}.")
     for key, text in (("failures", "Did not hold"), ("skipped", "Not tried")):
         names = [name for row in rows for name in row[key]]
         if names:

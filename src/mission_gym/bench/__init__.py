@@ -1,1 +1,1 @@
-"""Contests against peers on this machine, from the command line alone: nothing imports this room."""
+"""Contests against peers, and injected faults, from the command line alone: nothing imports this room."""

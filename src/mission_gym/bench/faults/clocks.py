@@ -12,7 +12,7 @@ from mission_gym.store.rundir import RunDir
 
 _HOLDS = "the run ends with the same bits; every time is finite and not below nothing"
 _LIBRARIES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
-_LONG = ("--timesteps", "20000", "--checkpoint-freq", "1000")
+_LONG = ("--timesteps", "20000", "--checkpoint-freq", "1000", "--n-epochs", "2")
 _FASTEST = 1e7  # steps/s that nothing makes
 
 

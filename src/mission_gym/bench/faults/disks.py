@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -30,7 +31,7 @@ from mission_gym.bench.faults.lab import (
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.rundir import RunDir
 
-_LONG = (*SERIAL, "--timesteps", "40000", "--checkpoint-freq", "2000")
+_LONG = (*SERIAL, "--timesteps", "20000", "--checkpoint-freq", "1000", "--n-epochs", "2")
 _REFUSED = "one message, no traceback"
 _GOES_ON = "the training goes to its end"
 _KEPT = "one message with the cause; the last checkpoint that fitted can be loaded"
@@ -88,7 +89,7 @@ def _full_at_start(lab: Lab) -> None:
 def _full_later(lab: Lab, freed: bool) -> None:
     with small_disk(lab.folder / "disk", "8m") as disk:
         command = lab.start(*_on_disk(lab, disk, *_LONG))
-        run = lab.wait_for_step(command, 4000)
+        run = lab.wait_for_step(command, 2000)
         ballast = fill(disk)
         _see_the_end(lab, command, run, freed, ballast.unlink)
 
@@ -124,7 +125,7 @@ def _full_at_checkpoint(lab: Lab) -> None:
 def _read_only(lab: Lab, freed: bool) -> None:
     with small_disk(lab.folder / "disk", "8m") as disk:
         command = lab.start(*_on_disk(lab, disk, *_LONG))
-        run = lab.wait_for_step(command, 4000)
+        run = lab.wait_for_step(command, 2000)
         # Files are open for writing, so the disk can't be made read-only; the run's checkpoints can.
         subprocess.run(
             ["mount", "--bind", "-o", "ro", str(run.checkpoints), str(run.checkpoints)], check=True
@@ -158,7 +159,7 @@ def _full_file(lab: Lab, name: str) -> None:
 
 def _vanish(lab: Lab, move: bool) -> None:
     command = lab.start(*lab.train("CartPole-v1", *_LONG))
-    run = lab.wait_for_step(command, 4000)
+    run = lab.wait_for_step(command, 2000)
     moved = lab.folder / "moved"
     run.path.rename(moved)
     if not move:
@@ -220,8 +221,14 @@ def _hang_up(lab: Lab) -> None:
     words = lab.train("CartPole-v1", *_LONG)
     command = lab.spawn(*words, preexec_fn=take, stdin=inside, stdout=inside, stderr=inside)
     os.close(inside)
+    os.set_blocking(terminal, False)
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # nothing there
+            os.read(terminal, 1 << 16)
+
     try:
-        run = lab.wait_for_step(command, 4000)
+        run = lab.wait_for_step(command, 2000, read)
     finally:
         os.close(terminal)
     command.wait()

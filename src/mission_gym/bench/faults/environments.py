@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from mission_gym.bench.faults.lab import (
+    LIMIT_S,
     SERIAL,
     WORKERS,
     Fault,
@@ -20,6 +21,7 @@ from mission_gym.bench.faults.lab import (
     read_end,
 )
 from mission_gym.store.rundir import RunDir
+from mission_gym.vector.crew import FIRST_TIMEOUT_S
 
 _HAZARD = "mission_gym.bench.faults.hazard:Hazard"
 _BACKENDS = {"workers": WORKERS, "threads": ("--vector", "threads"), "serial": SERIAL}
@@ -81,7 +83,8 @@ def _kwargs(lab: Lab, kind: str, place: str, after: int, *, once: bool) -> tuple
 def _train(lab: Lab, backend: str, place: str, kind: str, holds: str) -> None:
     once = place in ("step", "reset")
     words = lab.train(_HAZARD, *_BACKENDS[backend], *_kwargs(lab, kind, place, _CALM[place], once=once))
-    ended = lab.run(*words)
+    limit_s = LIMIT_S + (FIRST_TIMEOUT_S if place in ("reset", "constructor") else 0.0)
+    ended = lab.start(*words).wait(limit_s)
     if holds == _REFUSED:
         ended.expect(2, 3)
         runs = [path.name for path in lab.runs_dir.iterdir()]

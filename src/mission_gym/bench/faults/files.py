@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-
-import yaml
 
 from mission_gym.bench.faults.lab import Fault, Lab, must, must_equal
 from mission_gym.store.checkpoints import list_checkpoints
@@ -94,10 +93,10 @@ def make_file_faults() -> list[Fault]:
         "linked eval folder": (_READ, partial(_linked, name="eval")),
         "a folder in place of status.json": (_READ, partial(_foldered, name="status.json")),
         "a folder in place of config.yaml": (_READ, partial(_foldered, name="config.yaml")),
-        "gamma altered before a resume": (_NOT_EXACT, partial(_alter, old="gamma: 0.99", new="gamma: 0.11")),
+        "gamma altered before a resume": (_NOT_EXACT, partial(_alter, field="gamma", value="0.11")),
         "learning rate altered before a resume": (
             _NOT_EXACT,
-            partial(_alter, old="learning_rate: ", new="learning_rate: 0.0"),
+            partial(_alter, field="learning_rate", value="0.5"),
         ),
         "pickle in a checkpoint": (_LOADED, _pickle),
     }
@@ -216,11 +215,12 @@ def _foldered(lab: Lab, name: str) -> None:
     _must_bear_commands(lab, run)
 
 
-def _alter(lab: Lab, old: str, new: str) -> None:
+def _alter(lab: Lab, field: str, value: str) -> None:
     run = lab.copy_run()
-    text = run.config_yaml.read_text()
-    must(old in text, f"the config has no {old!r}")
-    run.config_yaml.write_text(text.replace(old, new, 1))
-    yaml.safe_load(run.config_yaml.read_text())
+    text, changed = re.subn(
+        rf"^( +{field}): [\d.]+$", rf"\1: {value}", run.config_yaml.read_text(), flags=re.MULTILINE
+    )
+    must(changed == 1, f"{field} stands {changed} times in the config")
+    run.config_yaml.write_text(text)
     ended = lab.run("resume", str(run.path), "--timesteps", _LONGER).expect(0, 2)
     must("the resume is exact" not in ended.err, "the resume was called exact")

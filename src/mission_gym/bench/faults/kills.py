@@ -5,6 +5,7 @@ Moments are drawn from a seed: soon after the start, at a step, and inside the w
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from functools import partial
@@ -26,7 +27,18 @@ from mission_gym.store.rundir import RunDir
 _HOLDS = "the resumed run ends with the same bits as a straight one; nothing is left behind"
 _STARTS_S = 2.5  # within which a command is killed "soon after its start"
 _WRITES_S = 0.01  # a checkpoint is written for about so long
-_PPO = ("--n-envs", "4", "--timesteps", "3072", "--eval-freq", "1024", "--eval-episodes", "2")
+_PPO = (
+    "--n-envs",
+    "4",
+    "--timesteps",
+    "3072",
+    "--eval-freq",
+    "1024",
+    "--eval-episodes",
+    "2",
+    "--n-epochs",
+    "4",
+)
 _DQN = (
     "--algo", "dqn", "--n-steps", "8", "--timesteps", "1024", "--learning-starts", "64",
     "--replay-size", "512", "--prioritized",
@@ -78,23 +90,22 @@ def _kill_chain(lab: Lab, form: str, num_kills: int, seed: int) -> None:
     rng = random.Random(seed)
     straight = _straight(lab.inner("straight"), form)
     killed = 0
-    while True:  # a chain that came to its end before all kills were made is begun anew
-        part = lab.inner(f"part-{killed}")
+    for (
+        number
+    ) in itertools.count():  # a run that came to its end before all kills were made is followed by one
+        part = lab.inner(f"part-{number}")
         run: RunDir | None = None
-        while True:
-            words = ("resume", str(run.path)) if run else _words(part, form)
-            command = part.start(*words)
+        while run is None or run.read_status()["state"] != "done":
+            command = part.start(*(("resume", str(run.path)) if run else _words(part, form)))
             if killed < num_kills and _wait_for_moment(part, command, rng):
                 command.kill()
                 killed += 1
                 run = _find_usable(part)
-                continue
-            break
-        command.wait().expect(0)
-        run = part.only_run() if run is None else run
+            else:
+                command.wait().expect(0)
+                run = part.only_run()
         must_equal(run, straight)
         must_be_tidy(run)
-        must(run.read_status().get("state") == "done", f"the status is {run.read_status()}")
         if killed >= num_kills:
             break
     lab.must_leave_nothing()

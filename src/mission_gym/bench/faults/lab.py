@@ -35,6 +35,8 @@ SMALL = {
     "--no-tune": "", "--seed": "1", "--device": "cpu", "--kernel": "compiled", "--threads": "1",
     "--overlap": "off",
 }  # fmt: skip
+# Without schedules that fall, so that a run that is resumed with a new total learns as before.
+_STEADY = ("--learning-rate-final", "none", "--clip-range-final", "none")
 SERIAL = ("--vector", "serial")
 WORKERS = ("--vector", "workers", "--num-workers", "2")
 _TAIL = 300  # characters of a command's last words
@@ -217,9 +219,8 @@ class Lab:
 
         def make() -> Path:
             lab = self.inner("trained")
-            lab.run(*lab.train("CartPole-v1", *SERIAL, "--eval-freq", "128", "--eval-episodes", "1")).expect(
-                0
-            )
+            flags = (*SERIAL, *_STEADY, "--eval-freq", "128", "--eval-episodes", "1")
+            lab.run(*lab.train("CartPole-v1", *flags)).expect(0)
             return lab.only_run().path
 
         return self.shelf.get("trained", make)
@@ -240,10 +241,13 @@ class Lab:
             time.sleep(0.002)
         return True
 
-    def wait_for_step(self, command: Command, step: int) -> RunDir:
+    def wait_for_step(
+        self, command: Command, step: int, meanwhile: Callable[[], None] = lambda: None
+    ) -> RunDir:
         """The run of a command, once a checkpoint at this step or behind it is there."""
 
         def reached() -> bool:
+            meanwhile()
             return any(
                 info.step >= step
                 for path in self.runs_dir.iterdir()

@@ -50,7 +50,9 @@ def make_faults() -> list[Fault]:
 def measure_faults(*, full: bool) -> list[Row]:
     """A row for each group."""
     faults = [fault for fault in make_faults() if full or fault.quick]
-    return make_rows(run_faults(faults, at_once=min(2, usable_cores())))
+    rows = make_rows(run_faults(faults, at_once=min(2, usable_cores())))
+    command = f"mission-gym bench faults{' --full' if full else ''}"
+    return [row | {"command": command} for row in rows]
 
 
 def find_toys() -> Path:

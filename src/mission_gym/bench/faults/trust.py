@@ -226,9 +226,9 @@ def _clean_linked(lab: Lab) -> None:
     (elsewhere / ".tmp-mine").mkdir()
     mine = elsewhere / ".tmp-mine" / "thesis.txt"
     mine.write_text("mine")
+    lab.run("resume", str(run.path), "--timesteps", "640").expect(0, 2)
     before = set(elsewhere.rglob("*"))
     _clean(lab)
-    lab.run("resume", str(run.path), "--timesteps", "640").expect(0, 2)
     _clean(lab, run.name)
     _must_stay(mine, *before)
 
