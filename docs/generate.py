@@ -58,7 +58,7 @@ def _render_faults(rows: Sequence[Mapping[str, Any]]) -> str:
     machine = rows[0]["machine"]
     where = ", ".join(f"{name} {machine[name]}" for name in ("cores", "python", "torch", "numpy"))
     lines = [_table(("group", "tried", "held"), [*counts, total]), ""]
-    lines.append(f"`{rows[0]['command']}` on {machine['cpu']}; {where}.")
+    lines.append(f"`{rows[0]['command']}` on {machine['cpu']}; {where}. {rows[0].get('note', '')}".rstrip())
     for key, text in (("failures", "Did not hold"), ("skipped", "Not tried")):
         names = [name for row in rows for name in row[key]]
         if names:

@@ -150,11 +150,14 @@ def _read_only_at_start(lab: Lab) -> None:
 
 
 def _full_file(lab: Lab, name: str) -> None:
+    """The file alone is on a disk that is full."""
     run = lab.copy_run()
-    (run.path / name).unlink()
-    (run.path / name).symlink_to("/dev/full")
-    lab.run("resume", str(run.path), "--timesteps", "640").expect(0)
-    must(run.read_status()["state"] == "done", f"the status is {run.read_status()}")
+    with small_disk(lab.folder / "disk", "64k") as disk:
+        shutil.move(run.path / name, disk / name)
+        (run.path / name).symlink_to(disk / name)
+        fill(disk)
+        lab.run("resume", str(run.path), "--timesteps", "640").expect(0)
+        must(run.read_status()["state"] == "done", f"the status is {run.read_status()}")
 
 
 def _vanish(lab: Lab, move: bool) -> None:

@@ -24,8 +24,13 @@ from mission_gym.store.rundir import RunDir
 from mission_gym.vector.crew import FIRST_TIMEOUT_S
 
 _HAZARD = "mission_gym.bench.faults.hazard:Hazard"
-_BACKENDS = {"workers": WORKERS, "threads": ("--vector", "threads"), "serial": SERIAL}
-_STRIKES_S = "4s"  # a limit that is meant to strike, on a machine that may be busy
+# A limit that is meant to strike, on a machine that may be busy.
+_STRIKES = ("--env-timeout", "4s")
+_BACKENDS = {
+    "workers": (*WORKERS, *_STRIKES),
+    "threads": ("--vector", "threads", *_STRIKES),
+    "serial": SERIAL,
+}
 # Kinds that end or spoil their process: allowed everywhere but where the user asked for this process.
 _DEADLY = ("hang", "stop", "exit", "segfault", "kill -9", "memory", "closed descriptors", "fork", "signals")
 _ODD = ("binary output", "escape codes", "other folder", "background process")
@@ -77,7 +82,7 @@ def make_environment_faults() -> list[Fault]:
 def _kwargs(lab: Lab, kind: str, place: str, after: int, *, once: bool) -> tuple[str, ...]:
     marks = [f"once={lab.folder / 'once'}"] if once else []
     values = [f"kind={kind}", f"place={place}", f"after={after}", f"pids={lab.folder / 'pids'}"]
-    return ("--env-kwargs", *values, *marks, "--env-timeout", _STRIKES_S)
+    return ("--env-kwargs", *values, *marks)
 
 
 def _train(lab: Lab, backend: str, place: str, kind: str, holds: str) -> None:
@@ -121,7 +126,7 @@ def _must_be_gone(lab: Lab) -> None:
 
 def _film(lab: Lab, kind: str) -> None:
     flags = _kwargs(lab, kind, "render", 3, once=False)
-    lab.run(*lab.train(_HAZARD, *WORKERS, *flags)).expect(0)
+    lab.run(*lab.train(_HAZARD, *_BACKENDS["workers"], *flags)).expect(0)
     out: Path = lab.folder / "film.mp4"
     lab.run("record", str(lab.only_run().path), "--episodes", "1", "--out", str(out)).expect(0, 2, 3)
     lab.must_leave_nothing()

@@ -132,6 +132,8 @@ def _become(order: dict[str, Any]) -> None:
         descriptor = os.open(path, flags, 0o644)
         os.dup2(descriptor, number)
         os.close(descriptor)
+    with contextlib.suppress(OSError):  # where memory runs out, what was injected is to be the victim
+        Path("/proc/self/oom_score_adj").write_text("1000")
     os.chdir(order["folder"])
     os.environ.update(order["env"])
     tempfile.tempdir = None  # TMPDIR was just set

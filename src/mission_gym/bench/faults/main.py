@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import shutil
 import sys
@@ -11,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
+
+import psutil
 
 import mission_gym
 from mission_gym.bench.contest import Row
@@ -109,6 +112,10 @@ def _inject(fault: Fault, lab: Lab) -> Report:
         return Report(fault, skipped=str(error))
     except Exception as error:  # noqa: BLE001  border: a check that breaks did not show that it holds
         return Report(fault, problem=f"{type(error).__name__}: {error}")
+    finally:
+        for process in lab.find_processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
     shutil.rmtree(lab.folder, ignore_errors=True)
     return Report(fault)
 
