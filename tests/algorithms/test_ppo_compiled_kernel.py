@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mission_gym.algorithms.ppo.compiled_kernel import CompiledKernel
-from mission_gym.algorithms.ppo.kernel import Samples
+from mission_gym.algorithms.ppo.kernel import POLICY_LOSS, VALUE_LOSS, Samples
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.data import ActionSpec, LeafSpec
@@ -116,8 +116,8 @@ def test_importance_multiplies_the_surrogate_and_nothing_else(weighted: bool) ->
     reference.load_samples(samples)
     stats = reference.epoch(np.arange(N)[None], SETTINGS, lambda: False)
     assert stats is not None
-    np.testing.assert_allclose(stats.policy_loss, -(weight @ (samples.importance * surrogate)), rtol=1e-5)
-    np.testing.assert_allclose(stats.value_loss, weight @ (value - samples.returns) ** 2, rtol=1e-5)
+    np.testing.assert_allclose(stats[0, POLICY_LOSS], -(weight @ (samples.importance * surrogate)), rtol=1e-5)
+    np.testing.assert_allclose(stats[0, VALUE_LOSS], weight @ (value - samples.returns) ** 2, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ACTIONS)

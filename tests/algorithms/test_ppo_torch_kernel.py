@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mission_gym.algorithms.ppo.kernel import Samples
+from mission_gym.algorithms.ppo.kernel import APPROX_KL, RATIO_ERROR, Samples
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.data import ActionSpec, Array, LeafSpec, Weights
@@ -82,8 +82,8 @@ def test_bf16_starts_with_ratio_one_and_keeps_float32_weights(name: str) -> None
     order = np.random.default_rng(0).permutation(N).reshape(-1, BATCH)
     stats = kernel.epoch(order, SETTINGS, lambda: False)
     assert stats is not None
-    assert stats.first_ratio_error < 1e-5
-    assert abs(stats.first_kl) < 1e-6
+    assert stats[0, RATIO_ERROR] < 1e-5
+    assert abs(stats[0, APPROX_KL]) < 1e-6
     assert {array.dtype for array in kernel.parameters().values()} == {np.dtype(np.float32)}
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from mission_gym.data import Array
 from mission_gym.learner import ADAM_BETAS
+from mission_gym.policy.torch_form import load_arrays, model_arrays
 
 _ALIGNMENT = 64  # numbers
 
@@ -84,6 +85,28 @@ class FlatAdam:
         """A flat tensor in the order of the parameters as arrays by name."""
         array = flat.cpu().numpy()
         return {name: array[place].reshape(self._shapes[name]).copy() for name, place in self._places.items()}
+
+
+class TorchNetwork:
+    """The state of a torch kernel: a network on a device, and Adam on its parameters."""
+
+    def __init__(self, model: nn.Module, device: str, epsilon: float) -> None:
+        self.device = torch.device(device)
+        self.adam = FlatAdam(model.to(self.device), epsilon)
+        self.notes: list[str] = []
+        self._model = model
+
+    def parameters(self) -> dict[str, Array]:
+        return model_arrays(self._model)
+
+    def load_parameters(self, arrays: dict[str, Array]) -> None:
+        load_arrays(self._model, arrays)
+
+    def optimizer(self) -> dict[str, Array]:
+        return self.adam.arrays()
+
+    def load_optimizer(self, arrays: dict[str, Array]) -> None:
+        self.adam.load(arrays)
 
 
 def _lay_out(parameters: dict[str, nn.Parameter]) -> tuple[dict[str, slice], int]:

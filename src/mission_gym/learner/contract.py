@@ -1,72 +1,109 @@
 """What the rest of the product asks of an algorithm: a record for the table, and the learner it makes.
 
-An algorithm is a folder below `algorithms/` with a record like this. Nobody asks for one by name: whoever
-needs to know something of an algorithm is handed its record.
+An algorithm is a folder below `algorithms/` with a record like this, a metrics.yaml and a module `build` with
+`make_learner`, and `prove` where it has a compiled kernel: it loads torch. Nobody asks for an algorithm by
+name: whoever needs to know something of one is handed its record.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
 
 from mission_gym.clock import PhaseClock
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import AlgorithmSection, Config, Settled
 from mission_gym.data import Array, Block, EnvSpec, Fact, Leaves, UpdateStats, Weights
-from mission_gym.policy import PolicySpec
-from mission_gym.store.metrics import Metric
+from mission_gym.learner.blocks import prime_encoder, strip
+from mission_gym.learner.network import NetworkKernel
+from mission_gym.policy import Encoder, PolicySpec
+from mission_gym.store.metrics import Metric, read_metrics
 
 
-class Learner(Protocol):
+class Learner(ABC):
     """Learns from blocks. Its arrays by name are what a checkpoint keeps of it."""
 
-    clock: PhaseClock
-    version: int  # updates made
-    step: int  # transitions learned from
-    gradient_steps: int
-    keeps_updates: bool  # an update can't be undone: a stop leaves it half made, and it goes on later
-    has_extras: bool  # it keeps what is too large for every checkpoint
+    kernel: NetworkKernel
+    keeps_updates = False  # an update can't be undone: a stop leaves it half made, and it goes on later
+    has_extras = False  # it keeps what is too large for every checkpoint
+
+    def __init__(self, spec: PolicySpec, seed: int) -> None:
+        self.seed = seed
+        self.clock = PhaseClock("learner")
+        self.version = 0  # updates made
+        self.step = 0  # transitions learned from
+        self.gradient_steps = 0
+        self.encoder = Encoder(spec.leaves, spec.normalize_obs)
 
     @property
     def notes(self) -> list[str]:
         """What it could not do as planned on its device, in sentences."""
+        return self.kernel.notes
 
     def prime(self, obs: Leaves) -> None:
         """Start the observation statistics from the leaves [N, ...] of one short block."""
+        prime_encoder(self.encoder, obs)
 
-    def update(self, block: Block, stop: Callable[[], bool] = ...) -> UpdateStats | None:
+    @abstractmethod
+    def update(self, block: Block, stop: Callable[[], bool] = lambda: False) -> UpdateStats | None:
         """Learn from a full block; None if a stop was asked for."""
 
+    @abstractmethod
     def undo(self) -> None:
         """Put everything back to the state before the last update, unless it keeps its updates."""
 
+    @abstractmethod
     def weights(self) -> Weights:
         """What collects the next block."""
 
+    @abstractmethod
     def behind(self) -> Weights | None:
         """The weights before the last update, None where they are not known."""
 
+    @abstractmethod
     def load_behind(self, arrays: dict[str, Array]) -> None:
         """Take the arrays of `behind` back, where a checkpoint kept them."""
+
+    def policy(self) -> dict[str, Array]:
+        """What acting needs: parameters and statistics."""
+        normalizer = self.encoder.normalizer
+        return self.kernel.parameters() | (normalizer.arrays() if normalizer is not None else {})
 
     def arrays(self) -> dict[str, Array]:
         """What it goes on from: `policy/...`, `optimizer/...`, statistics, `counters` (version, step,
         gradient steps first)."""
+        arrays = {f"policy/{name}": array for name, array in self.policy().items()}
+        arrays |= {f"optimizer/{name}": array for name, array in self.kernel.optimizer().items()}
+        return arrays | {"counters": np.array([self.version, self.step, self.gradient_steps], np.int64)}
 
-    def load_arrays(self, arrays: dict[str, Array]) -> None: ...
+    def load_arrays(self, arrays: dict[str, Array]) -> None:
+        """Take back what `arrays` gave."""
+        policy = strip(arrays, "policy/")
+        self.kernel.load_parameters(policy)
+        self.kernel.load_optimizer(strip(arrays, "optimizer/"))
+        if self.encoder.normalizer is not None:
+            self.encoder.normalizer.load(policy)
+        self.version, self.step, self.gradient_steps = (int(x) for x in arrays["counters"][:3])
 
     def adopt(self, arrays: dict[str, Array]) -> None:
         """As `load_arrays`, of a parent run whose environments and their number are not ours."""
+        self.load_arrays(arrays)
 
-    def lose_episode(self, env_id: int) -> None:
+    def lose_episode(self, env_id: int) -> None:  # noqa: B027  most keep nothing of running episodes
         """The running episode of an environment could not be brought back: its next step begins another."""
 
     def extras(self) -> dict[str, Array]:
         """What is too large for every checkpoint, and is saved with the last one alone; views."""
+        return {}
 
     def load_extras(self, arrays: dict[str, Array] | None) -> str:
         """Take them back, behind `load_arrays`; if they were not saved, what that costs, in a sentence."""
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +116,7 @@ class Algorithm:
 
     name: str
     section: type[AlgorithmSection]
-    metrics: tuple[Metric, ...]  # its own rows of the metrics stream
     layout: Callable[[Config, EnvSpec], PolicySpec]  # the policy that the config asks for
-    make_learner: Callable[[Settled, EnvSpec], Learner]  # fresh weights, drawn from the run's seed
 
     # Facts for the plan.
     trace_decay: Callable[[Config], float]  # of a step's credit; a segment must see its horizon, 0: one step
@@ -100,8 +135,6 @@ class Algorithm:
 
     # The compiled kernel.
     has_twin: Callable[[Config, int], bool] = lambda config, threads: False  # it may learn with the threads
-    # Why it is left out with so many threads, empty if it agrees with the loss.
-    prove: Callable[[Config, EnvSpec, int], str] = lambda config, spec, threads: ""
     twin_has_threads: bool = False  # whether it shares its work among threads
     compiled: str = ""  # module with `compile_kernels` and `is_compiling`, to be called beside other work
     has_bf16: bool = False  # whether the torch kernel learns in that precision, too
@@ -110,3 +143,21 @@ class Algorithm:
     refuse: Callable[[Resolved, EnvSpec], list[str]] = lambda resolved, spec: []  # what it can't do here
     sampled_play_is_worse: bool = False  # by design: exploring is not part of what was learned
     notes_on_branch: Callable[[Settled], list[str]] = lambda config: []
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Its own rows of the metrics stream."""
+        return read_metrics(Path(str(import_module(self._folder).__file__)).with_name("metrics.yaml"))
+
+    def make_learner(self, config: Settled, spec: EnvSpec) -> Learner:
+        """A learner with fresh weights, drawn from the run's seed."""
+        learner: Learner = import_module(f"{self._folder}.build").make_learner(config, spec)
+        return learner
+
+    def prove(self, config: Config, spec: EnvSpec, threads: int) -> str:
+        """Why the compiled kernel is left out with so many threads, empty if it agrees with the loss."""
+        return str(import_module(f"{self._folder}.build").prove(config, spec, threads))
+
+    @property
+    def _folder(self) -> str:
+        return self.section.__module__.rpartition(".")[0]

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mission_gym.data import Array, LeafSpec, Leaves
+from mission_gym.data import Array, LeafSpec, Leaves, Weights
+from mission_gym.policy.layout import PolicySpec
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]  # shape and dtype of arrays by name
 CLIP = 10.0
@@ -117,6 +118,25 @@ class Encoder:
         if self.normalizer is not None:
             flat = self.normalizer.apply(flat)
         return Encoded(flat, tuple([_channels_first(leaf, obs[place]) for place, leaf in self._image_leaves]))
+
+
+class EncodingPolicy:
+    """What every acting form has: its layout, the version of its weights, and how it reads observations."""
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self.spec = spec
+        self.version = -1
+        self._encoder = Encoder(spec.leaves, spec.normalize_obs)
+
+    def load(self, weights: Weights) -> None:
+        """Take over the weights."""
+        if self._encoder.normalizer is not None:
+            self._encoder.normalizer.load(weights.arrays)
+        self.version = weights.version
+
+    def initial_state(self, num_rows: int) -> Leaves:
+        """The state of rows whose episodes begin."""
+        return self.spec.initial_state(num_rows)
 
 
 def _flat_leaf(leaf: LeafSpec, array: Array) -> Array:

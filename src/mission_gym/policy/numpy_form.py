@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from mission_gym.data import ActOut, Array, Leaves, Weights
-from mission_gym.policy.encoding import Encoder, Shapes
+from mission_gym.policy.encoding import EncodingPolicy, Shapes
 from mission_gym.policy.layout import PolicySpec
 from mission_gym.policy.sampling import Sampler
 
@@ -36,13 +36,11 @@ def layer_shapes(name: str, num_in: int, num_out: int, kind: str = "") -> Shapes
     }
 
 
-class NumpyPolicy:
+class NumpyPolicy(EncodingPolicy):
     """Acts with the actor alone; values are the learner's work."""
 
     def __init__(self, spec: PolicySpec) -> None:
-        self.spec = spec
-        self.version = -1
-        self._encoder = Encoder(spec.leaves, spec.normalize_obs)
+        super().__init__(spec)
         self._sampler = Sampler(spec.action)
         self._activation = ACTIVATIONS[spec.activation]
         self._layers: list[tuple[Array, Array]] = []
@@ -60,19 +58,13 @@ class NumpyPolicy:
 
     def load(self, weights: Weights) -> None:
         """Take over the weights; arrays are kept by reference."""
+        super().load(weights)
         arrays = weights.arrays
         depth = len(self.spec.network_arch) + 1
         self._layers = [
             (arrays[f"actor.{2 * i}.weight"].T, arrays[f"actor.{2 * i}.bias"]) for i in range(depth)
         ]
         self._log_std = arrays.get("log_std")
-        if self._encoder.normalizer is not None:
-            self._encoder.normalizer.load(arrays)
-        self.version = weights.version
-
-    def initial_state(self, num_rows: int) -> Leaves:
-        """The state of rows whose episodes begin."""
-        return self.spec.initial_state(num_rows)
 
     def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
         """Actions for leaves [B, ...]; `noise` [B, K] explores, None plays greedily."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from mission_gym.data import ActOut, Array, Leaves, Weights
 from mission_gym.policy.choosing import EPSILON, choose, draw_layer_noise, noise_stream
-from mission_gym.policy.encoding import Encoder, Shapes
+from mission_gym.policy.encoding import EncodingPolicy, Shapes
 from mission_gym.policy.layout import PolicySpec
 from mission_gym.policy.numpy_form import ACTIVATIONS, layer_shapes
 
@@ -25,15 +25,13 @@ def stream_names(spec: PolicySpec) -> tuple[str, ...]:
     return ("q", "value") if spec.q.dueling else ("q",)
 
 
-class NumpyQPolicy:
+class NumpyQPolicy(EncodingPolicy):
     """Acts greedily on action values, or explores where noise is given."""
 
     def __init__(self, spec: PolicySpec) -> None:
         assert spec.q is not None
-        self.spec = spec
-        self.version = -1
+        super().__init__(spec)
         self._noisy = spec.q.noisy_sigma is not None
-        self._encoder = Encoder(spec.leaves, spec.normalize_obs)
         self._activation = ACTIVATIONS[spec.activation]
         self._body: list[_Layer] = []
         self._streams: list[list[_Layer]] = []
@@ -55,6 +53,7 @@ class NumpyQPolicy:
 
     def load(self, weights: Weights) -> None:
         """Take over the weights; arrays are kept by reference."""
+        super().load(weights)
         arrays = weights.arrays
 
         def layer(name: str, kind: str = "") -> _Layer:
@@ -65,14 +64,7 @@ class NumpyQPolicy:
         self._streams = [[layer(f"{name}.0"), layer(f"{name}.2")] for name in names]
         if self._noisy:
             self._sigmas = [[layer(f"{name}.{i}", "_sigma") for i in (0, 2)] for name in names]
-        if self._encoder.normalizer is not None:
-            self._encoder.normalizer.load(arrays)
         self._epsilon = float(arrays[EPSILON])
-        self.version = weights.version
-
-    def initial_state(self, num_rows: int) -> Leaves:
-        """The state of rows whose episodes begin."""
-        return self.spec.initial_state(num_rows)
 
     def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
         """Actions for leaves [B, ...]; `noise` [B, 1] explores, None plays greedily."""

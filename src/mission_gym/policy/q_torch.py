@@ -15,10 +15,9 @@ from torch.nn import functional as F
 
 from mission_gym.data import ActOut, Array, Leaves, Weights
 from mission_gym.policy.choosing import EPSILON, choose, draw_layer_noise, noise_stream
-from mission_gym.policy.encoding import Encoder
 from mission_gym.policy.layout import PolicySpec
 from mission_gym.policy.q_numpy import stream_names
-from mission_gym.policy.torch_form import ACTIVATIONS, Inputs, load_arrays, make_linear, make_trunk
+from mission_gym.policy.torch_form import ACTIVATIONS, Inputs, TorchActing, make_linear, make_trunk
 
 _SQRT2 = 2.0**0.5
 
@@ -111,38 +110,22 @@ class QNetwork(nn.Module):
             module.calm()
 
 
-class TorchQPolicy:
-    """Acts with the torch form: for images and networks of the user's own."""
+class TorchQPolicy(TorchActing):
+    """Acts greedily on action values, or explores where noise is given."""
 
     def __init__(self, spec: PolicySpec, device: str = "cpu") -> None:
-        self.spec = spec
-        self.version = -1
-        self.device = torch.device(device)
-        self._model = QNetwork(spec, seed=0).to(self.device).eval()
-        self._encoder = Encoder(spec.leaves, spec.normalize_obs)
+        self._model = QNetwork(spec, seed=0)
+        super().__init__(spec, self._model, device)
         self._epsilon = 0.0
 
     def load(self, weights: Weights) -> None:
-        """Copy the weights in."""
-        load_arrays(self._model, weights.arrays)
-        if self._encoder.normalizer is not None:
-            self._encoder.normalizer.load(weights.arrays)
+        super().load(weights)
         self._epsilon = float(weights.arrays[EPSILON])
-        self.version = weights.version
-
-    def initial_state(self, num_rows: int) -> Leaves:
-        """The state of rows whose episodes begin."""
-        return self.spec.initial_state(num_rows)
 
     def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
         """Actions for leaves [B, ...]; `noise` [B, 1] explores, None plays greedily."""
-        encoded = self._encoder.encode(obs)
         if noise is None:
             self._model.calm()
         else:
             self._model.disturb(noise_stream(noise))
-        with torch.inference_mode():
-            flat = torch.from_numpy(np.ascontiguousarray(encoded.flat)).to(self.device)
-            images = tuple(torch.from_numpy(np.ascontiguousarray(i)).to(self.device) for i in encoded.images)
-            values = self._model((flat, images)).float().cpu().numpy()
-        return choose(values, mask, noise, self._epsilon)
+        return choose(self._compute(self._model, obs), mask, noise, self._epsilon)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from mission_gym.data import ActOut, Array, Leaves, Weights
 from mission_gym.errors import ConfigError, describe
-from mission_gym.policy.encoding import Encoder
+from mission_gym.policy.encoding import Encoder, EncodingPolicy
 from mission_gym.policy.layout import PolicySpec
 from mission_gym.policy.sampling import Sampler
 from mission_gym.policy.transfer import Resident
@@ -27,6 +27,8 @@ from mission_gym.policy.transfer import Resident
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 Inputs = tuple[Tensor, tuple[Tensor, ...]]  # flat [N, F], images uint8 [N, C, H, W]
 _SQRT2 = 2.0**0.5
+# Convolutions: width, side and stride.
+_LARGE, _SMALL = [(32, 8, 4), (64, 4, 2), (64, 3, 1)], [(32, 3, 2), (64, 3, 2)]
 
 
 def make_linear(num_in: int, num_out: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
@@ -62,16 +64,9 @@ class ConvTrunk(nn.Module):
         super().__init__()
         self.convs = nn.ModuleList()
         width = num_flat
-        for leaf in spec.leaves:
-            if leaf.kind != "image":
-                continue
-            shape = (1, *leaf.shape) if len(leaf.shape) == 2 else leaf.shape
-            channels, height, side = (shape[2], *shape[:2]) if leaf.channels_last else shape
-            plan = (
-                [(32, 8, 4), (64, 4, 2), (64, 3, 1)] if min(height, side) >= 36 else [(32, 3, 2), (64, 3, 2)]
-            )
-            layers: list[nn.Module] = []
-            for num_out, kernel, stride in plan:
+        for shape in _image_shapes(spec):
+            channels, layers = shape[0], list[nn.Module]()
+            for num_out, kernel, stride in _LARGE if min(shape[1:]) >= 36 else _SMALL:
                 conv = nn.Conv2d(channels, num_out, kernel, stride)
                 nn.init.orthogonal_(conv.weight, _SQRT2, generator=generator)
                 nn.init.zeros_(cast(Tensor, conv.bias))
@@ -79,7 +74,7 @@ class ConvTrunk(nn.Module):
                 channels = num_out
             body = nn.Sequential(*layers, nn.Flatten())
             with torch.no_grad():
-                flat = body(torch.zeros(1, *_channels_first(shape, leaf.channels_last))).shape[1]
+                flat = body(torch.zeros(1, *shape)).shape[1]
             self.convs.append(nn.Sequential(body, make_linear(flat, 512, _SQRT2, generator), nn.ReLU()))
             width += 512
         self.num_features = width
@@ -96,8 +91,13 @@ def _pixels(image: Tensor, layout: torch.memory_format = torch.preserve_format) 
     return image.to(torch.float32, memory_format=layout, copy=True).div_(255.0)
 
 
-def _channels_first(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:
-    return (shape[2], *shape[:2]) if channels_last else shape
+def _image_shapes(spec: PolicySpec) -> list[tuple[int, ...]]:
+    """Channels, height and width of every image leaf."""
+    return [
+        (leaf.shape[2], *leaf.shape[:2]) if leaf.channels_last else (1, *leaf.shape)[-3:]  # 1: a plane
+        for leaf in spec.leaves
+        if leaf.kind == "image"
+    ]
 
 
 class OwnTrunk(nn.Module):
@@ -164,14 +164,7 @@ def make_trunk(
 
 
 def _own_widths(trunk: OwnTrunk, spec: PolicySpec, num_flat: int) -> tuple[int, int]:
-    images = tuple(
-        torch.zeros(
-            2,
-            *((1, *leaf.shape) if len(leaf.shape) == 2 else _channels_first(leaf.shape, leaf.channels_last)),
-        )
-        for leaf in spec.leaves
-        if leaf.kind == "image"
-    )
+    images = tuple(torch.zeros(2, *shape) for shape in _image_shapes(spec))
     try:
         with torch.no_grad():
             out = trunk(torch.zeros(2, num_flat), images)
@@ -231,17 +224,13 @@ class ActorCritic(nn.Module):
         return features if isinstance(features, tuple) else (features, features)
 
 
-class TorchPolicy:
-    """Acts with the torch form: for images and networks of the user's own."""
+class TorchActing(EncodingPolicy):
+    """Acts with a torch network: for images and networks of the user's own."""
 
-    def __init__(self, spec: PolicySpec, device: str = "cpu") -> None:
-        self.spec = spec
-        self.version = -1
+    def __init__(self, spec: PolicySpec, model: nn.Module, device: str) -> None:
+        super().__init__(spec)
         self.device = torch.device(device)
-        self._model = ActorCritic(spec, seed=0).to(self.device).eval()
-        self._encoder = Encoder(spec.leaves, spec.normalize_obs)
-        self._sampler = Sampler(spec.action)
-        self._log_std: Array | None = None
+        self._network = model.to(self.device).eval()
         self._flat = Resident(self.device)
         self._images = [Resident(self.device) for leaf in spec.leaves if leaf.kind == "image"]
         # A learner beside this queues a whole epoch; an action must not wait behind it.
@@ -256,27 +245,37 @@ class TorchPolicy:
 
     def load(self, weights: Weights) -> None:
         """Copy the weights in."""
+        super().load(weights)
         with self._on_stream():
-            load_arrays(self._model, weights.arrays)
-        self._log_std = weights.arrays.get("log_std")
-        if self._encoder.normalizer is not None:
-            self._encoder.normalizer.load(weights.arrays)
-        self.version = weights.version
+            load_arrays(self._network, weights.arrays)
 
-    def initial_state(self, num_rows: int) -> Leaves:
-        """The state of rows whose episodes begin."""
-        return self.spec.initial_state(num_rows)
-
-    def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
-        """Actions for leaves [B, ...]; `noise` [B, K] explores, None plays greedily."""
+    def _compute(self, network: Callable[[Inputs], Tensor], obs: Leaves) -> Array:
+        """What the network says of leaves [B, ...]."""
         encoded = self._encoder.encode(obs)
         with torch.inference_mode(), self._on_stream():
             flat = self._flat.load(encoded.flat)
             images = tuple(
                 resident.load(image) for resident, image in zip(self._images, encoded.images, strict=True)
             )
-            params = self._model.actor_params((flat, images)).cpu().numpy()
-        return self._sampler(params, self._log_std, mask, noise)
+            return network((flat, images)).cpu().numpy()
+
+
+class TorchPolicy(TorchActing):
+    """Acts with the actor alone."""
+
+    def __init__(self, spec: PolicySpec, device: str = "cpu") -> None:
+        self._model = ActorCritic(spec, seed=0)
+        super().__init__(spec, self._model, device)
+        self._sampler = Sampler(spec.action)
+        self._log_std: Array | None = None
+
+    def load(self, weights: Weights) -> None:
+        super().load(weights)
+        self._log_std = weights.arrays.get("log_std")
+
+    def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
+        """Actions for leaves [B, ...]; `noise` [B, K] explores, None plays greedily."""
+        return self._sampler(self._compute(self._model.actor_params, obs), self._log_std, mask, noise)
 
 
 def model_arrays(model: nn.Module) -> dict[str, Array]:

@@ -5,34 +5,15 @@
 from __future__ import annotations
 
 from mission_gym.algorithms.dqn import facts
-from mission_gym.algorithms.dqn.metrics import METRICS
 from mission_gym.algorithms.dqn.section import DqnSection
-from mission_gym.config.schema import Config, Settled
-from mission_gym.data import EnvSpec
-from mission_gym.learner.contract import Algorithm, Learner
-
-
-def _make_learner(config: Settled, spec: EnvSpec) -> Learner:
-    from mission_gym.algorithms.dqn.build import make_learner  # torch and numba
-
-    return make_learner(config, spec)
-
-
-def _prove(config: Config, spec: EnvSpec, threads: int) -> str:
-    from mission_gym.algorithms.dqn.build import prove
-
-    return prove(config, spec, threads)
-
+from mission_gym.learner.contract import Algorithm
 
 ALGORITHM = Algorithm(
     name="dqn",
     section=DqnSection,
-    metrics=METRICS,
     layout=facts.layout,
-    make_learner=_make_learner,
     refuse=facts.refuse,
     has_twin=facts.has_twin,
-    prove=_prove,
     held_bytes=facts.held_bytes,
     explain_held=facts.explain_held,
     trace_decay=lambda config: 0.0,  # minibatches come from the replay, and no trace is cut

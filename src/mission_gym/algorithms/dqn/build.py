@@ -8,7 +8,7 @@ import numpy as np
 
 from mission_gym.algorithms.dqn.compiled_kernel import CompiledQKernel
 from mission_gym.algorithms.dqn.facts import layout, replay_layout
-from mission_gym.algorithms.dqn.kernel import Batches, QKernel, QSettings
+from mission_gym.algorithms.dqn.kernel import Batches, QKernel, QSettings, make_settings
 from mission_gym.algorithms.dqn.learner import DqnLearner
 from mission_gym.algorithms.dqn.section import DqnSection, own_section
 from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
@@ -42,15 +42,7 @@ def prove(config: Config, spec: EnvSpec, threads: int) -> str:
     """Why the compiled kernel is left out: where it disagrees with the loss; empty if it does not."""
     dqn = config.algorithm
     assert isinstance(dqn, DqnSection)
-    settings = QSettings(
-        batch_size=_ROWS,
-        learning_rate=0.0,
-        max_grad_norm=dqn.max_grad_norm,
-        double=dqn.double,
-        huber=dqn.loss == "huber",
-        tau=dqn.tau,
-    )
-    return prove_twin(layout(config, spec), settings, spec.mask_size)
+    return prove_twin(layout(config, spec), make_settings(dqn, _ROWS, 0.0), spec.mask_size)
 
 
 @cache

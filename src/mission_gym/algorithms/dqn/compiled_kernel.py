@@ -12,16 +12,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from mission_gym.algorithms.dqn.kernel import (
-    ADAM_EPSILON,
-    Batches,
-    NoiseOf,
-    QSettings,
-    QStats,
-    make_evidence,
-)
+from mission_gym.algorithms.dqn.kernel import ADAM_EPSILON, Batches, NoiseOf, QSettings, QStats, make_evidence
 from mission_gym.data import Array
 from mission_gym.learner.loops import ACTIVATIONS, step_adam
+from mission_gym.learner.network import CompiledNetwork, copy_views, fill_views, split_flat
 from mission_gym.learner.proof import Evidence
 from mission_gym.policy import PolicySpec
 from mission_gym.policy.q_numpy import join_streams, stream_names
@@ -38,11 +32,7 @@ class _Net:
         outputs = [spec.action.num_params if name == "q" else 1 for name in self.streams]
         shapes = [shape for a, b in pairwise(sizes) for shape in ((a, b), (b,))]
         shapes += [shape for num in outputs for shape in ((self.width, num), (num,))]
-        ends = np.cumsum([math.prod(shape) for shape in shapes])
-        self.flat = np.zeros(int(ends[-1]), np.float32)
-        views = [
-            part.reshape(shape) for part, shape in zip(np.split(self.flat, ends[:-1]), shapes, strict=True)
-        ]
+        self.flat, views = split_flat(shapes)
         pairs = list(zip(views[::2], views[1::2], strict=True))
         self.hidden, self.heads = pairs[: len(sizes) - 1], pairs[len(sizes) - 1 :]
 
@@ -63,15 +53,8 @@ class _Net:
             for kind, array in (("weight", weight.T), ("bias", bias))
         }
 
-    def load(self, arrays: dict[str, Array], prefix: str = "") -> None:
-        for name, view in self.named().items():
-            view[:] = arrays[prefix + name]
 
-    def copies(self, prefix: str = "") -> dict[str, Array]:
-        return {prefix + name: view.copy() for name, view in self.named().items()}
-
-
-class CompiledQKernel:
+class CompiledQKernel(CompiledNetwork):
     """See `q_kernel.QKernel`; no noisy layers. Begins with the arrays it is given, the torch form's draw."""
 
     def __init__(self, spec: PolicySpec, num_flat: int, initial: dict[str, Array]) -> None:
@@ -80,11 +63,10 @@ class CompiledQKernel:
         self.net, self.target_net, self.grad, self.first, self.second = (
             _Net(spec, num_flat) for _ in range(5)
         )
-        self.num_steps = 0
+        super().__init__(self.net, self.first, self.second, initial)
         self._activate, self._backward_activation = ACTIVATIONS[spec.activation]
         self._vectors = (self.net.flat, self.grad.flat, self.first.flat, self.second.flat)
         self._rows, self._ones = np.arange(0), np.ones(0, np.float32)
-        self.load_parameters(initial)
         self.copy_to_target()
 
     def _forward(self, net: _Net, x: Array) -> tuple[list[Array], Array]:
@@ -135,7 +117,7 @@ class CompiledQKernel:
         next_values = self._forward(self.target_net, behind)[1]
         norm = self._differentiate(batches, slice(0, num), x, next_values, settings, values, errors)
         stats = _summarise(batches.weight, values, errors, [norm], huber=settings.huber)
-        return make_evidence(stats, self.grad.copies())
+        return make_evidence(stats, copy_views(self.grad))
 
     def _differentiate(
         self,
@@ -174,7 +156,7 @@ class CompiledQKernel:
         """Write the gradient of every array for d loss / d Q(o, a) = slope [B], over the first B rows."""
         num = len(slope)
         d_q = np.zeros((num, num_actions), np.float32)
-        d_q[self._index(num), action] = slope
+        d_q[self._rows, action] = slope
         d_outputs = [d_q]
         if len(self.net.heads) > 1:  # Q = V + A - mean(A)
             d_q -= (slope * np.float32(1.0 / num_actions))[:, None]
@@ -203,26 +185,11 @@ class CompiledQKernel:
     def copy_to_target(self) -> None:
         self.target_net.flat[:] = self.net.flat
 
-    def parameters(self) -> dict[str, Array]:
-        return self.net.copies()
-
-    def load_parameters(self, arrays: dict[str, Array]) -> None:
-        self.net.load(arrays)
-
     def target(self) -> dict[str, Array]:
-        return self.target_net.copies()
+        return copy_views(self.target_net)
 
     def load_target(self, arrays: dict[str, Array]) -> None:
-        self.target_net.load(arrays)
-
-    def optimizer(self) -> dict[str, Array]:
-        moments = self.first.copies("mean.") | self.second.copies("square.")
-        return moments | {"step": np.array(self.num_steps, np.float32)}
-
-    def load_optimizer(self, arrays: dict[str, Array]) -> None:
-        self.first.load(arrays, "mean.")
-        self.second.load(arrays, "square.")
-        self.num_steps = int(arrays["step"])
+        fill_views(self.target_net, arrays)
 
 
 def _summarise(

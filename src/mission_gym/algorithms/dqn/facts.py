@@ -14,7 +14,7 @@ from mission_gym.learner.replay import ReplayLayout
 from mission_gym.policy import PolicySpec, QSpec
 
 _ENOUGH_TRANSITIONS = 2048  # in the replay, before updates are timed
-_FEWEST_STEPS, _UPDATES_S, _LONGEST_S = 16, 0.1, 1.0  # of the timed updates
+_FEWEST_STEPS, _UPDATES_S, _LONGEST_S = 16, 0.02, 1.0  # of the timed updates
 _NEVER = 1 << 60
 
 

@@ -12,7 +12,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from mission_gym.algorithms.dqn.section import DqnSection
 from mission_gym.data import Array
+from mission_gym.learner.network import NetworkKernel
 from mission_gym.learner.proof import Evidence
 from mission_gym.policy import Encoded
 
@@ -44,6 +46,11 @@ class QSettings(NamedTuple):
     tau: float  # 1: the target stays until it is copied
 
 
+def make_settings(section: DqnSection, batch_size: int, learning_rate: float) -> QSettings:
+    huber = section.loss == "huber"
+    return QSettings(batch_size, learning_rate, section.max_grad_norm, section.double, huber, section.tau)
+
+
 # The columns of a table of gradient steps: loss, mean value of the actions taken, mean |error|, norm.
 LOSS, VALUE, ERROR, GRAD_NORM = range(4)
 NUM_STATS = 4
@@ -63,7 +70,7 @@ def make_evidence(stats: QStats, gradient: dict[str, Array]) -> Evidence:
     return Evidence(numbers, gradient)
 
 
-class QKernel(Protocol):
+class QKernel(NetworkKernel, Protocol):
     """See the module."""
 
     def learn(self, batches: Batches, settings: QSettings, noise_of: NoiseOf) -> QStats:
@@ -74,17 +81,7 @@ class QKernel(Protocol):
 
     def copy_to_target(self) -> None: ...
 
-    def parameters(self) -> dict[str, Array]:
-        """Copies of the online network's arrays by name."""
-
-    def load_parameters(self, arrays: dict[str, Array]) -> None: ...
-
     def target(self) -> dict[str, Array]:
         """Copies of the target network's arrays by name."""
 
     def load_target(self, arrays: dict[str, Array]) -> None: ...
-
-    def optimizer(self) -> dict[str, Array]:
-        """Copies of the optimizer's arrays by name."""
-
-    def load_optimizer(self, arrays: dict[str, Array]) -> None: ...

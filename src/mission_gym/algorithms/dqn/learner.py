@@ -22,15 +22,16 @@ from mission_gym.algorithms.dqn.kernel import (
     QKernel,
     QSettings,
     QStats,
+    make_settings,
 )
 from mission_gym.algorithms.dqn.section import SettledDqn
-from mission_gym.clock import PhaseClock
 from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError
-from mission_gym.learner.blocks import check_finite, prime_encoder, strip
+from mission_gym.learner.blocks import check_finite, strip
+from mission_gym.learner.contract import Learner
 from mission_gym.learner.replay import Replay, ReplayLayout
 from mission_gym.learner.schedule import Schedule, schedule_of
-from mission_gym.policy import Encoder, PolicySpec
+from mission_gym.policy import PolicySpec
 from mission_gym.policy.choosing import EPSILON
 from mission_gym.streams import generator
 
@@ -39,13 +40,14 @@ from mission_gym.streams import generator
 _GATHER_ROWS, _GATHER_PICTURES = 4096, 256
 
 
-class DqnLearner:
+class DqnLearner(Learner):
     """See `learner.contract.Learner`; its extras are the replay.
 
     section: its hyperparameters; docs/algorithms/dqn.md explains each. total_steps: of the run, over which
     schedules move.
     """
 
+    kernel: QKernel
     keeps_updates = True  # what the replay has overwritten can't be put back
     has_extras = True
 
@@ -59,9 +61,9 @@ class DqnLearner:
         total_steps: int,
         seed: int,
     ) -> None:
+        super().__init__(spec, seed)
         self.kernel = kernel
         self.section = section
-        self.seed = seed
         self.learning_starts = section.learning_starts
         self._learning_rate = schedule_of(section, "learning_rate", total_steps)
         falls = max(1, round(section.exploration_fraction * total_steps))
@@ -69,12 +71,6 @@ class DqnLearner:
         if section.exploration == "noisy":
             self._epsilon = Schedule(0.0, 0.0, 1)
         self._beta = Schedule(section.prioritized_beta, 1.0, total_steps)
-        self.clock = PhaseClock("learner")
-        self.version = 0  # updates made
-        self.step = 0  # transitions collected
-        self.gradient_steps = 0
-        self.notes: list[str] = []
-        self.encoder = Encoder(spec.leaves, spec.normalize_obs)
         self._weights: Weights | None = None  # before the update under way
         self._behind: Weights | None = None  # before the last one
         self._layout = layout
@@ -98,31 +94,26 @@ class DqnLearner:
         self._table = np.zeros((0, NUM_STATS))  # statistics of the gradient steps of this update
 
     def prime(self, obs: Leaves) -> None:
-        """Start the observation statistics from the leaves [N, ...] of one short block."""
-        prime_encoder(self.encoder, obs)
+        super().prime(obs)
         self._weights = None
 
     def weights(self) -> Weights:
         """What collects the next block: the weights before the update under way, if one is half made."""
         if self._weights is None:
-            self._weights = Weights(self.version, self._policy())
+            self._weights = Weights(self.version, self.policy())
         return self._weights
 
     def behind(self) -> Weights | None:
-        """The weights before the last update, None where they are not known."""
         return self._behind
 
     def load_behind(self, arrays: dict[str, Array]) -> None:
-        """Take the arrays of `behind` back, where a checkpoint kept them."""
         self._behind = Weights(self.version - 1, arrays)
 
     def undo(self) -> None:
         raise AssertionError("updates of DQN are kept")
 
-    def _policy(self) -> dict[str, Array]:
-        normalizer = self.encoder.normalizer
-        arrays = self.kernel.parameters() | (normalizer.arrays() if normalizer is not None else {})
-        return arrays | {EPSILON: np.array(self._epsilon.at(self.step))}
+    def policy(self) -> dict[str, Array]:
+        return super().policy() | {EPSILON: np.array(self._epsilon.at(self.step))}
 
     def update(self, block: Block, stop: Callable[[], bool] = lambda: False) -> UpdateStats | None:
         """Store a full block and make the gradient steps that are due; None if a stop was asked for."""
@@ -131,14 +122,7 @@ class DqnLearner:
             check_finite(block, self.version)
             self.weights()
             self._store(block, after)
-        settings = QSettings(
-            batch_size=self.section.batch_size,
-            learning_rate=self._learning_rate.at(self.step),
-            max_grad_norm=self.section.max_grad_norm,
-            double=self.section.double,
-            huber=self.section.loss == "huber",
-            tau=self.section.tau,
-        )
+        settings = make_settings(self.section, self.section.batch_size, self._learning_rate.at(self.step))
         # The steps due are those of all transitions together, so the fraction is carried without drift.
         due = math.floor(self.section.replay_ratio * self._counted + 1e-9) - self._paid
         while len(self._table) < due:
@@ -235,28 +219,14 @@ class DqnLearner:
 
     def arrays(self) -> dict[str, Array]:
         """What the learner goes on from but for the replay: networks, optimizer, statistics, counters."""
-        arrays = {f"policy/{name}": array for name, array in self._policy().items()}
-        arrays |= {f"optimizer/{name}": array for name, array in self.kernel.optimizer().items()}
-        arrays |= {f"target/{name}": array for name, array in self.kernel.target().items()}
-        return arrays | {"counters": np.array([self.version, self.step, self.gradient_steps], np.int64)}
+        return super().arrays() | {f"target/{name}": array for name, array in self.kernel.target().items()}
 
     def load_arrays(self, arrays: dict[str, Array]) -> None:
         """Take back what `arrays` gave; the replay begins empty, unless it is loaded next."""
-        policy = strip(arrays, "policy/")
-        self.kernel.load_parameters(policy)
-        self.kernel.load_optimizer(strip(arrays, "optimizer/"))
+        super().load_arrays(arrays)
         self.kernel.load_target(strip(arrays, "target/"))
-        if self.encoder.normalizer is not None:
-            self.encoder.normalizer.load(policy)
-        self.version, self.step, self.gradient_steps = (int(x) for x in arrays["counters"])
         self._weights = self._behind = None
         self._begin_replay()
-
-    def adopt(self, arrays: dict[str, Array]) -> None:
-        self.load_arrays(arrays)
-
-    def lose_episode(self, env_id: int) -> None:
-        """Nothing: the replay sees by itself that the next block does not go on where the last one ended."""
 
     def extras(self) -> dict[str, Array]:
         """The replay, its priorities and how far the update has come."""

@@ -72,9 +72,7 @@ class DqnSection(AlgorithmSection):
         0.4, ge=0, le=1, description="First exponent of the weights that correct for it; 1 at the last step."
     )
     frame_stack: Whole = Field(
-        1,
-        ge=1,
-        description="Frames along the first axis of an image; the replay stores each once.",
+        1, ge=1, description="Frames along the first axis of an image; the replay stores each once."
     )
     save_replay: bool = Field(True, description="Save the replay with the last checkpoint, for exact resume.")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,33 +21,23 @@ from mission_gym.algorithms.dqn.kernel import (
 )
 from mission_gym.algorithms.dqn.loss import Losses, Minibatch, compute_losses
 from mission_gym.data import Array
-from mission_gym.learner.adam import FlatAdam
+from mission_gym.learner.adam import TorchNetwork
 from mission_gym.learner.proof import Evidence
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.policy.q_torch import QNetwork
 from mission_gym.policy.torch_form import Inputs, load_arrays, model_arrays
 
-
-class _Rows(NamedTuple):
-    """A minibatch on the device."""
-
-    inputs: Inputs
-    next_inputs: Inputs
-    action: Tensor
-    reward: Tensor
-    discount: Tensor
-    next_mask: Tensor | None
-    weight: Tensor | None
+_COLUMNS = ("action", "reward", "discount", "next_mask", "weight")  # of transitions and minibatches alike
+_Rows = tuple[Inputs, Inputs, dict[str, Any]]  # a minibatch on the device: inputs of both ends, and columns
 
 
-class TorchQKernel:
+class TorchQKernel(TorchNetwork):
     """See `q_kernel.QKernel`."""
 
     def __init__(self, spec: PolicySpec, seed: int, device: str = "cpu") -> None:
-        self.device = torch.device(device)
-        self.online = QNetwork(spec, seed).to(self.device)
+        self.online = QNetwork(spec, seed)
+        super().__init__(self.online, device, ADAM_EPSILON)
         self.target_net = QNetwork(spec, seed).to(self.device).requires_grad_(False)
-        self.adam = FlatAdam(self.online, ADAM_EPSILON)
 
     def learn(self, batches: Batches, settings: QSettings, noise_of: NoiseOf) -> QStats:
         minibatches = self._load(batches, settings.batch_size)
@@ -76,28 +66,20 @@ class TorchQKernel:
     def _load(self, batches: Batches, size: int) -> Iterator[_Rows]:
         """The transitions on the device, cut into minibatches."""
         inputs, next_inputs = self._inputs(batches.inputs), self._inputs(batches.next_inputs)
-        columns = [batches.action, batches.reward, batches.discount, batches.next_mask, batches.weight]
-        tensors = [None if column is None else torch.from_numpy(column).to(self.device) for column in columns]
+        columns = {name: self._tensor(getattr(batches, name)) for name in _COLUMNS}
         for start in range(0, len(batches.action), size):
             part = slice(start, start + size)
-            cut: list[Any] = [None if tensor is None else tensor[part] for tensor in tensors]
-            yield _Rows(_cut(inputs, part), _cut(next_inputs, part), *cut)
+            cut = {name: None if column is None else column[part] for name, column in columns.items()}
+            yield _cut(inputs, part), _cut(next_inputs, part), cut
 
     def _backward(self, rows: _Rows, settings: QSettings) -> Losses:
         """The loss of a minibatch, and its gradient in `adam.grad`."""
+        inputs, next_inputs, columns = rows
         with torch.no_grad():
-            next_values = self.target_net(rows.next_inputs)
-            next_judged = self.online(rows.next_inputs) if settings.double else next_values
-        batch = Minibatch(
-            values=self.online(rows.inputs),
-            action=rows.action,
-            reward=rows.reward,
-            discount=rows.discount,
-            next_values=next_values,
-            next_judged=next_judged,
-            next_mask=rows.next_mask,
-            weight=rows.weight,
-        )
+            next_values = self.target_net(next_inputs)
+            next_judged = self.online(next_inputs) if settings.double else next_values
+        values = self.online(inputs)
+        batch = Minibatch(values=values, next_values=next_values, next_judged=next_judged, **columns)
         losses = compute_losses(batch, settings.huber)
         self.adam.grad.zero_()
         losses.total.backward()  # type: ignore[no-untyped-call]
@@ -113,30 +95,17 @@ class TorchQKernel:
     def copy_to_target(self) -> None:
         self.target_net.load_state_dict(self.online.state_dict())
 
-    def parameters(self) -> dict[str, Array]:
-        return model_arrays(self.online)
-
-    def load_parameters(self, arrays: dict[str, Array]) -> None:
-        load_arrays(self.online, arrays)
-
     def target(self) -> dict[str, Array]:
         return model_arrays(self.target_net)
 
     def load_target(self, arrays: dict[str, Array]) -> None:
         load_arrays(self.target_net, arrays)
 
-    def optimizer(self) -> dict[str, Array]:
-        return self.adam.arrays()
-
-    def load_optimizer(self, arrays: dict[str, Array]) -> None:
-        self.adam.load(arrays)
-
     def _inputs(self, inputs: Encoded) -> Inputs:
-        flat, *images = (
-            torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
-            for array in (inputs.flat, *inputs.images)
-        )
-        return flat, tuple(images)
+        return self._tensor(inputs.flat), tuple(map(self._tensor, inputs.images))
+
+    def _tensor(self, array: Array | None) -> Any:
+        return None if array is None else torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
 
 def _row(losses: Losses, norm: Tensor) -> list[float]:

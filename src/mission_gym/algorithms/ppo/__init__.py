@@ -6,33 +6,14 @@ and proof)."""
 from __future__ import annotations
 
 from mission_gym.algorithms.ppo import facts
-from mission_gym.algorithms.ppo.metrics import METRICS
 from mission_gym.algorithms.ppo.section import PpoSection
-from mission_gym.config.schema import Config, Settled
-from mission_gym.data import EnvSpec
-from mission_gym.learner.contract import Algorithm, Learner
-
-
-def _make_learner(config: Settled, spec: EnvSpec) -> Learner:
-    from mission_gym.algorithms.ppo.build import make_learner  # torch and numba
-
-    return make_learner(config, spec)
-
-
-def _prove(config: Config, spec: EnvSpec, threads: int) -> str:
-    from mission_gym.algorithms.ppo.build import prove
-
-    return prove(config, spec, threads)
-
+from mission_gym.learner.contract import Algorithm
 
 ALGORITHM = Algorithm(
     name="ppo",
     section=PpoSection,
-    metrics=METRICS,
     layout=facts.layout,
-    make_learner=_make_learner,
     has_twin=facts.has_twin,
-    prove=_prove,
     twin_has_threads=True,
     has_bf16=True,
     trace_decay=facts.trace_decay,

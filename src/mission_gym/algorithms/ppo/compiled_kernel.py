@@ -14,23 +14,11 @@ from functools import partial
 import numpy as np
 
 from mission_gym.algorithms.ppo.compiled_steps import evaluate, learn
-from mission_gym.algorithms.ppo.kernel import (
-    NUM_STATS,
-    EpochStats,
-    Samples,
-    make_evidence,
-    mean_stats,
-)
-from mission_gym.algorithms.ppo.network import (
-    Batch,
-    Net,
-    Scratch,
-    count_parameters,
-    make_scratch,
-    make_shape,
-)
+from mission_gym.algorithms.ppo.kernel import NUM_STATS, Samples, make_evidence
+from mission_gym.algorithms.ppo.network import Batch, Net, Scratch, make_scratch, make_shape
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.data import ActionSpec, Array, LeafSpec
+from mission_gym.learner.network import CompiledNetwork, copy_views
 from mission_gym.learner.proof import Evidence
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.team import Team
@@ -41,24 +29,19 @@ _NONE = np.empty(0, np.float32)
 _NO_MASK = np.empty((0, 0), np.bool_)
 
 
-class CompiledKernel:
+class CompiledKernel(CompiledNetwork):
     """See `kernel.Kernel`. Begins with the arrays it is given: the same draw as the torch form's."""
 
     def __init__(self, spec: PolicySpec, num_flat: int, initial: dict[str, Array], threads: int = 1) -> None:
-        size = count_parameters(spec, num_flat)
-        self.flat, self.first, self.second = (np.zeros(size, np.float32) for _ in range(3))
-        self.grads = np.zeros((threads, size), np.float32)
-        self.num_steps = 0
-        self.notes: list[str] = []
-        self.net, self.net_first, self.net_second = (
-            Net(flat, spec, num_flat) for flat in (self.flat, self.first, self.second)
-        )
+        net, first, second = (Net(spec, num_flat) for _ in range(3))
+        self.flat, self.first, self.second = net.flat, first.flat, second.flat
+        self.grads = np.zeros((threads, len(self.flat)), np.float32)
+        super().__init__(net, first, second, initial)
         self._spec, self._num_flat, self._threads = spec, num_flat, threads
         self._shape = make_shape(spec, num_flat)
         self._team = Team(threads - 1, "replica")
         self._scratches: dict[tuple[int, int, int], Scratch] = {}  # by thread and sizes: few, as they repeat
         self._minibatches = 1  # of a call
-        self.load_parameters(initial)
 
     def _scratch(self, rank: int, num_rows: int, mask_size: int) -> Scratch:
         key = (rank, num_rows, mask_size)
@@ -94,7 +77,7 @@ class CompiledKernel:
         )
         self._importance = _NONE if samples.importance is None else samples.importance
 
-    def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> EpochStats | None:
+    def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> Array | None:
         table = np.empty((len(order), NUM_STATS))
         made = 0
         while made < len(order):
@@ -106,7 +89,7 @@ class CompiledKernel:
             made += self._minibatches
             if time.perf_counter() - begun < 0.5 * _CALL_S:
                 self._minibatches *= 2
-        return mean_stats(table)
+        return table
 
     def _learn(self, order: Array, settings: StepSettings, table: Array) -> None:
         """A gradient step for each row of `order`."""
@@ -135,26 +118,8 @@ class CompiledKernel:
         for array, kept in zip((self.flat, self.first, self.second), before, strict=True):
             array[:] = kept
         self.num_steps = num_steps
-        gradient = Net(self.grads[0], self._spec, self._num_flat).named()
-        return make_evidence(table[0], settings, {name: view.copy() for name, view in gradient.items()})
-
-    def parameters(self) -> dict[str, Array]:
-        return {name: view.copy() for name, view in self.net.named().items()}
-
-    def load_parameters(self, arrays: dict[str, Array]) -> None:
-        for name, view in self.net.named().items():
-            view[:] = arrays[name]
-
-    def optimizer(self) -> dict[str, Array]:
-        arrays = {f"mean.{name}": view.copy() for name, view in self.net_first.named().items()}
-        arrays |= {f"square.{name}": view.copy() for name, view in self.net_second.named().items()}
-        return arrays | {"step": np.array(self.num_steps, np.float32)}
-
-    def load_optimizer(self, arrays: dict[str, Array]) -> None:
-        for prefix, net in (("mean", self.net_first), ("square", self.net_second)):
-            for name, view in net.named().items():
-                view[:] = arrays[f"{prefix}.{name}"]
-        self.num_steps = int(arrays["step"])
+        gradient = Net(self._spec, self._num_flat, self.grads[0])
+        return make_evidence(table[0], settings, copy_views(gradient))
 
 
 def compile_kernels() -> None:
@@ -162,8 +127,7 @@ def compile_kernels() -> None:
     takes about 15 s, then a quarter of a second."""
     action = ActionSpec("categories", (), "int64", nvec=(2,), start=(0,))
     spec = PolicySpec((LeafSpec("", (1,), "float32", "vector"),), action, (1,))
-    blank = Net(np.zeros(count_parameters(spec, 1), np.float32), spec, 1).named()
-    kernel = CompiledKernel(spec, 1, blank)
+    kernel = CompiledKernel(spec, 1, Net(spec, 1).named())
     inputs, actions, zeros = (
         Encoded(np.zeros((2, 1), np.float32), ()),
         np.zeros((2, 1)),

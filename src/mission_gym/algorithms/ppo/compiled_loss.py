@@ -18,12 +18,7 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 @kernel
 def clip_surrogate(
-    log_prob: Array,
-    old_log_prob: Array,
-    advantage: Array,
-    weight: Array,
-    clip_range: Real,
-    slope: Array,
+    log_prob: Array, old_log_prob: Array, advantage: Array, weight: Array, clip_range: Real, slope: Array
 ) -> tuple[Real, Real, Real, Real]:
     """PPO's clipped surrogate over rows [B] whose weights sum to 1.
 

@@ -13,8 +13,6 @@ import numpy as np
 
 from mission_gym.algorithms.ppo.compiled_loss import clip_surrogate, fit_values
 from mission_gym.algorithms.ppo.heads import (
-    BINARY,
-    CATEGORIES,
     backward_binary,
     backward_box,
     backward_categories,
@@ -32,7 +30,7 @@ from mission_gym.algorithms.ppo.kernel import (
     RATIO_ERROR,
     VALUE_LOSS,
 )
-from mission_gym.algorithms.ppo.network import Batch, Scratch, Shape
+from mission_gym.algorithms.ppo.network import BINARY, CATEGORIES, Batch, Scratch, Shape
 from mission_gym.algorithms.ppo.passes import backward, forward
 from mission_gym.algorithms.ppo.section import ADVANTAGE_FLOOR, StepSettings
 from mission_gym.compiled import atomic_add, atomic_read, kernel, matrix_entry, matrix_kernel, yield_core
@@ -61,38 +59,16 @@ def _learn(
     forward(shape, flat, batch.flat, work.hidden, work.params, work.values)
     log_std = flat[len(flat) - num_stored :]  # of a box alone
     _judge(shape, log_std, batch.action, batch.mask, work)
+    clip_range = np.float32(settings.clip_range)
     loss, kl, clipped, worst = clip_surrogate(
-        work.log_prob,
-        batch.log_prob,
-        batch.advantage,
-        batch.weight,
-        np.float32(settings.clip_range),
-        work.slope,
+        work.log_prob, batch.log_prob, batch.advantage, batch.weight, clip_range, work.slope
     )
     for i in range(len(work.bonus)):
         work.bonus[i] = batch.weight[i] * np.float32(settings.ent_coef)
     if shape.kind == CATEGORIES:
-        backward_categories(
-            work.p,
-            work.log_p,
-            shape.edges,
-            batch.action,
-            work.slope,
-            work.bonus,
-            work.d_params,
-            work.entropy,
-        )
+        backward_categories(shape.edges, batch.action, work)
     elif shape.kind == BINARY:
-        backward_binary(
-            work.params,
-            work.p,
-            work.log_p,
-            batch.action,
-            work.slope,
-            work.bonus,
-            work.d_params,
-            work.entropy,
-        )
+        backward_binary(batch.action, work)
     else:
         d_log_std = grad[len(grad) - num_stored :]
         backward_box(work.p, log_std, work.slope, work.bonus, work.d_params, d_log_std, work.entropy)

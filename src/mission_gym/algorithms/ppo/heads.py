@@ -11,12 +11,10 @@ import math
 
 import numpy as np
 
+from mission_gym.algorithms.ppo.network import Scratch
 from mission_gym.compiled import kernel
 from mission_gym.data import Array
 from mission_gym.policy.sampling import FILLER, HALF_LOG_2PI
-
-KINDS = ("categories", "binary", "box")
-CATEGORIES, BINARY, BOX = range(3)
 
 _ZERO, _ONE, _FILLER = np.float32(0.0), np.float32(1.0), np.float32(FILLER)
 
@@ -51,10 +49,8 @@ def forward_categories(
 
 
 @kernel
-def backward_categories(
-    p: Array, log_p: Array, edges: Array, action: Array, slope: Array, bonus: Array, d_params: Array,
-    entropy: Array,
-) -> None:  # fmt: skip
+def backward_categories(edges: Array, action: Array, work: Scratch) -> None:
+    p, log_p, slope, bonus, d_params = work.p, work.log_p, work.slope, work.bonus, work.d_params
     for i in range(len(action)):
         whole = 0.0
         for k in range(len(edges) - 1):
@@ -65,7 +61,7 @@ def backward_categories(
                 d_params[i, j] = p[i, j] * (bonus[i] * (log_p[i, j] + part) - slope[i])
             d_params[i, edges[k] + int(action[i, k])] += slope[i]
             whole += float(part)
-        entropy[i] = whole
+        work.entropy[i] = whole
 
 
 @kernel
@@ -83,17 +79,15 @@ def forward_binary(params: Array, action: Array, p: Array, log_p: Array, log_pro
 
 
 @kernel
-def backward_binary(
-    params: Array, p: Array, log_p: Array, action: Array, slope: Array, bonus: Array, d_params: Array,
-    entropy: Array,
-) -> None:  # fmt: skip
+def backward_binary(action: Array, work: Scratch) -> None:
+    slope, bonus = work.slope, work.bonus
     for i in range(len(action)):
         whole = 0.0
         for j in range(action.shape[1]):
-            z, q = params[i, j], p[i, j]
-            d_params[i, j] = slope[i] * (action[i, j] - q) + bonus[i] * z * q * (_ONE - q)
-            whole -= log_p[i, j] + z * q
-        entropy[i] = whole
+            z, q = work.params[i, j], work.p[i, j]
+            work.d_params[i, j] = slope[i] * (action[i, j] - q) + bonus[i] * z * q * (_ONE - q)
+            whole -= work.log_p[i, j] + z * q
+        work.entropy[i] = whole
 
 
 @kernel

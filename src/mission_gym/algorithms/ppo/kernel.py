@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.data import Array
+from mission_gym.learner.network import NetworkKernel
 from mission_gym.learner.proof import Evidence
 from mission_gym.policy import Encoded
 
@@ -34,60 +35,21 @@ class Samples:
     importance: Array | None = None  # float32 [N], multiplies the surrogate; None: all are 1
 
 
-class EpochStats(NamedTuple):
-    """Means over the gradient steps of one epoch; `first_kl` is of its first minibatch."""
-
-    gradient_steps: int
-    policy_loss: float
-    value_loss: float
-    entropy: float
-    approx_kl: float
-    clip_fraction: float
-    grad_norm: float  # the largest of the epoch
-    first_kl: float
-    first_ratio_error: float  # max |ratio - 1| in the first minibatch
-
-
-# The columns of a table of gradient steps.
+# The columns of a table of gradient steps, and the names of all but the last in a proof.
 POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION, RATIO_ERROR, GRAD_NORM = range(7)
 NUM_STATS = 7
-
-
-def mean_stats(table: Array) -> EpochStats:
-    """The epoch of a table [gradient steps, NUM_STATS]."""
-    means = [float(mean) for mean in table.mean(axis=0)]
-    return EpochStats(
-        gradient_steps=len(table),
-        policy_loss=means[POLICY_LOSS],
-        value_loss=means[VALUE_LOSS],
-        entropy=means[ENTROPY],
-        approx_kl=means[APPROX_KL],
-        clip_fraction=means[CLIP_FRACTION],
-        grad_norm=float(table[:, GRAD_NORM].max()),
-        first_kl=float(table[0, APPROX_KL]),
-        first_ratio_error=float(table[0, RATIO_ERROR]),
-    )
+_NAMES = ("policy loss", "value loss", "entropy", "KL", "clip fraction", "ratio error")
 
 
 def make_evidence(row: Array, settings: StepSettings, gradient: dict[str, Array]) -> Evidence:
     """What one gradient step, a row of the table, says to a proof."""
+    numbers = dict(zip(_NAMES, row.tolist(), strict=False))
     total = row[POLICY_LOSS] + settings.vf_coef * row[VALUE_LOSS] - settings.ent_coef * row[ENTROPY]
-    numbers = {
-        "policy loss": row[POLICY_LOSS],
-        "value loss": row[VALUE_LOSS],
-        "entropy": row[ENTROPY],
-        "KL": row[APPROX_KL],
-        "clip fraction": row[CLIP_FRACTION],
-        "ratio error": row[RATIO_ERROR],
-        "loss": total,
-    }
-    return Evidence({name: float(number) for name, number in numbers.items()}, gradient)
+    return Evidence(numbers | {"loss": float(total)}, gradient)
 
 
-class Kernel(Protocol):
+class Kernel(NetworkKernel, Protocol):
     """See the module."""
-
-    notes: list[str]  # what could not be done as planned on the device
 
     def evaluate(self, inputs: Encoded, action: Array, mask: Array | None) -> tuple[Array, Array]:
         """Log-probabilities of the first len(action) rows and values of all rows, float32."""
@@ -95,18 +57,9 @@ class Kernel(Protocol):
     def load_samples(self, samples: Samples) -> None:
         """Take the transitions of this update, once."""
 
-    def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> EpochStats | None:
-        """One gradient step per row of `order` [num_minibatches, batch_size]; None if stopped."""
+    def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> Array | None:
+        """One gradient step per row of `order` [num_minibatches, batch_size]; their statistics, float64
+        [num_minibatches, NUM_STATS], None if stopped."""
 
     def differentiate(self, samples: Samples, settings: StepSettings) -> Evidence:
         """Loss, statistics and gradient of the samples as one minibatch; no step is made."""
-
-    def parameters(self) -> dict[str, Array]:
-        """Copies of the network's arrays by name."""
-
-    def load_parameters(self, arrays: dict[str, Array]) -> None: ...
-
-    def optimizer(self) -> dict[str, Array]:
-        """Copies of the optimizer's arrays by name."""
-
-    def load_optimizer(self, arrays: dict[str, Array]) -> None: ...

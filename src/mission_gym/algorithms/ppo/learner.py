@@ -12,29 +12,38 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mission_gym.algorithms.ppo.kernel import EpochStats, Kernel, Samples
+from mission_gym.algorithms.ppo.kernel import (
+    APPROX_KL,
+    CLIP_FRACTION,
+    ENTROPY,
+    GRAD_NORM,
+    POLICY_LOSS,
+    RATIO_ERROR,
+    VALUE_LOSS,
+    Kernel,
+    Samples,
+)
 from mission_gym.algorithms.ppo.section import SettledPpo, StepSettings
-from mission_gym.clock import PhaseClock
-from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
+from mission_gym.data import Array, Block, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError
 from mission_gym.learner.advantages import ReturnScale, compute_gae, compute_importance
-from mission_gym.learner.blocks import check_finite, prime_encoder, strip
+from mission_gym.learner.blocks import check_finite, strip
+from mission_gym.learner.contract import Learner
 from mission_gym.learner.minibatches import draw_rows, draw_segments
-from mission_gym.policy import Encoder, PolicySpec
+from mission_gym.policy import PolicySpec
 from mission_gym.streams import generator
 
 _RECENT = 256  # updates whose gradient steps are remembered; an older segment counts as far as that
 
 
-class PpoLearner:
+class PpoLearner(Learner):
     """See `learner.contract.Learner`.
 
     section: its hyperparameters; docs/algorithms/ppo.md explains each. total_steps: of the run, over which
     schedules fall.
     """
 
-    keeps_updates = False
-    has_extras = False
+    kernel: Kernel
 
     def __init__(
         self,
@@ -47,33 +56,17 @@ class PpoLearner:
         seed: int,
         normalize_returns: bool,
     ) -> None:
+        super().__init__(spec, seed)
         self.kernel = kernel
         self.section = section
-        self.seed = seed
         self._total_steps = total_steps
-        self.clock = PhaseClock("learner")
-        self.version = 0  # updates made
-        self.step = 0  # transitions learned from
-        self.gradient_steps = 0
         self.recent: list[int] = []  # gradient steps of the last updates, the newest first
         self._before: dict[str, Array] | None = None  # the last update
         self._has_memory = bool(spec.state_shapes)
-        self.encoder = Encoder(spec.leaves, spec.normalize_obs)
         self.return_scale = ReturnScale(num_envs, section.gamma) if normalize_returns else None
 
-    def prime(self, obs: Leaves) -> None:
-        """Start the observation statistics from the leaves [N, ...] of one short block."""
-        prime_encoder(self.encoder, obs)
-
-    @property
-    def notes(self) -> list[str]:
-        return self.kernel.notes
-
     def weights(self) -> Weights:
-        normalizer = self.encoder.normalizer
-        return Weights(
-            self.version, self.kernel.parameters() | (normalizer.arrays() if normalizer is not None else {})
-        )
+        return Weights(self.version, self.policy())
 
     def update(self, block: Block, stop: Callable[[], bool] = lambda: False) -> UpdateStats | None:
         """Learn from a full block. None, with the state as before, if a stop was asked for."""
@@ -86,28 +79,29 @@ class PpoLearner:
         self.clock.add("values", time.perf_counter() - start)
         settings = self.step_settings()
         rng = generator(self.seed, "minibatches", self.version)
-        epochs: list[EpochStats] = []
+        tables: list[Array] = []  # the statistics of each epoch
         for _ in range(self.section.n_epochs):
-            stats = self.kernel.epoch(self.draw_order(rng, block), settings, stop)
-            if stats is None:
+            table = self.kernel.epoch(self.draw_order(rng, block), settings, stop)
+            if table is None:
                 self.undo()
                 return None
-            if not np.isfinite(stats.grad_norm):
+            if not np.isfinite(table[:, GRAD_NORM]).all():
                 self.undo()
-                raise NotFiniteError(_name_cause(samples, values, stats, self.version))
-            epochs.append(stats)
-            if self.section.target_kl is not None and stats.approx_kl > 1.5 * self.section.target_kl:
+                raise NotFiniteError(_name_cause(samples, values, table, self.version))
+            tables.append(table)
+            kl, target_kl = table.mean(axis=0)[APPROX_KL], self.section.target_kl
+            if target_kl is not None and kl > 1.5 * target_kl:
                 break
 
         if self.encoder.normalizer is not None:
             self.encoder.normalizer.merge(flat_raw[block.valid.ravel()])
-        gradient_steps = sum(stats.gradient_steps for stats in epochs)
+        gradient_steps = sum(map(len, tables))
         lag_metrics = self._lag_metrics(block, samples)
         self.version += 1
         self.step += num_steps * num_rows
         self.gradient_steps += gradient_steps
         self.recent = [gradient_steps, *self.recent][:_RECENT]
-        return UpdateStats(gradient_steps, _metrics(epochs, settings, samples, values, self) | lag_metrics)
+        return UpdateStats(gradient_steps, _metrics(tables, settings, samples, values, self) | lag_metrics)
 
     def draw_order(self, rng: np.random.Generator, block: Block) -> Array:
         """The minibatches of an epoch: of any rows, or of whole segments where the policy has a memory."""
@@ -124,13 +118,11 @@ class PpoLearner:
         self.load_arrays(self._before)
 
     def behind(self) -> Weights | None:
-        """The weights before the last update, None where they are not known."""
         if self._before is None:
             return None
         return Weights(self.version - 1, strip(self._before, "policy/"))
 
     def load_behind(self, arrays: dict[str, Array]) -> None:
-        """Take the arrays of `behind` back, where a checkpoint kept them."""
         self._before = {f"policy/{name}": array for name, array in arrays.items()}
 
     def _samples(self, block: Block) -> tuple[Array, Samples, Array]:
@@ -192,12 +184,6 @@ class PpoLearner:
         if self.return_scale is not None:
             self.return_scale.sums[env_id] = 0.0
 
-    def extras(self) -> dict[str, Array]:
-        return {}
-
-    def load_extras(self, arrays: dict[str, Array] | None) -> str:
-        return ""
-
     def adopt(self, arrays: dict[str, Array]) -> None:
         fresh = {} if self.return_scale is None else self.return_scale.arrays()
         self.load_arrays(fresh | arrays)
@@ -205,26 +191,20 @@ class PpoLearner:
             self.return_scale.sums = fresh["return_scale.sums"]
 
     def arrays(self) -> dict[str, Array]:
-        counters = np.array([self.version, self.step, self.gradient_steps, *self.recent], np.int64)
-        arrays = {f"policy/{name}": array for name, array in self.weights().arrays.items()}
-        arrays |= {f"optimizer/{name}": array for name, array in self.kernel.optimizer().items()}
+        arrays = super().arrays()
         if self.return_scale is not None:
             arrays |= self.return_scale.arrays()
-        return arrays | {"counters": counters}
+        return arrays | {"counters": np.array([*arrays["counters"], *self.recent], np.int64)}
 
     def load_arrays(self, arrays: dict[str, Array]) -> None:
+        super().load_arrays(arrays)
         self._before = None
-        policy = strip(arrays, "policy/")
-        self.kernel.load_parameters(policy)
-        self.kernel.load_optimizer(strip(arrays, "optimizer/"))
-        if self.encoder.normalizer is not None:
-            self.encoder.normalizer.load(policy)
         if self.return_scale is not None:
             self.return_scale.load(arrays)
-        self.version, self.step, self.gradient_steps, *self.recent = (int(x) for x in arrays["counters"])
+        self.recent = [int(steps) for steps in arrays["counters"][3:]]
 
 
-def _name_cause(samples: Samples, values: Array, stats: EpochStats, update: int) -> str:
+def _name_cause(samples: Samples, values: Array, table: Array, update: int) -> str:
     tensors = {
         "network input": samples.inputs.flat,
         "value": values,
@@ -232,42 +212,44 @@ def _name_cause(samples: Samples, values: Array, stats: EpochStats, update: int)
         "old log-probability": samples.log_prob,
     }
     named = [name for name, array in tensors.items() if not np.isfinite(array).all()]
-    numbers = {"policy loss": stats.policy_loss, "value loss": stats.value_loss, "entropy": stats.entropy}
-    named += [name for name, number in numbers.items() if not np.isfinite(number)]
+    columns = {"policy loss": POLICY_LOSS, "value loss": VALUE_LOSS, "entropy": ENTROPY}
+    named += [name for name, column in columns.items() if not np.isfinite(table[:, column]).all()]
+    norm, cause = table[:, GRAD_NORM].max(), (named or ["gradient"])[0]
     return (
-        f"gradient norm is {stats.grad_norm} in update {update} (not finite: {(named or ['gradient'])[0]});"
+        f"gradient norm is {norm} in update {update} (not finite: {cause});"
         " the weights are as before this update. Lower learning_rate, or set normalize_obs and"
         " normalize_returns, then resume or branch"
     )
 
 
 def _metrics(
-    epochs: list[EpochStats], settings: StepSettings, samples: Samples, values: Array, learner: PpoLearner
+    tables: list[Array], settings: StepSettings, samples: Samples, values: Array, learner: PpoLearner
 ) -> dict[str, float]:
     weight = np.ones(len(values)) if samples.weight is None else samples.weight
     returns = samples.returns[weight > 0]
     spread = float(returns.var())
     explained = 1.0 - float((returns - values[weight > 0]).var()) / spread if spread > 0 else float("nan")
 
-    def mean(field: str) -> float:
-        return float(np.mean([getattr(stats, field) for stats in epochs]))
-
-    policy_loss, value_loss, entropy = mean("policy_loss"), mean("value_loss"), mean("entropy")
+    means = [table.mean(axis=0) for table in tables]
+    policy_loss, value_loss, entropy, clip_fraction = (
+        float(np.mean([each[column] for each in means]))
+        for column in (POLICY_LOSS, VALUE_LOSS, ENTROPY, CLIP_FRACTION)
+    )
     metrics = {
-        "train/approx_kl": epochs[-1].approx_kl,
-        "train/clip_fraction": mean("clip_fraction"),
+        "train/approx_kl": float(means[-1][APPROX_KL]),
+        "train/clip_fraction": clip_fraction,
         "train/clip_range": settings.clip_range,
         "train/entropy_loss": -entropy,
         "train/explained_variance": explained,
-        "train/grad_norm": mean("grad_norm"),
+        "train/grad_norm": float(np.mean([table[:, GRAD_NORM].max() for table in tables])),
         "train/learning_rate": settings.learning_rate,
         "train/loss": policy_loss + settings.vf_coef * value_loss - settings.ent_coef * entropy,
         "train/n_updates": float(learner.version),
-        "train/epochs_made": float(len(epochs)),
+        "train/epochs_made": float(len(tables)),
         "train/policy_gradient_loss": policy_loss,
         "train/value_loss": value_loss,
-        "train/first_kl": epochs[0].first_kl,
-        "train/first_ratio_error": epochs[0].first_ratio_error,
+        "train/first_kl": float(tables[0][0, APPROX_KL]),
+        "train/first_ratio_error": float(tables[0][0, RATIO_ERROR]),
         "train/value_mean": float(values[weight > 0].mean()),
     }
     log_std = learner.kernel.parameters().get("log_std")

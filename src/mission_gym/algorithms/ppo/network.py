@@ -5,27 +5,24 @@ The named tuples are what compiled code takes.
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from mission_gym.algorithms.ppo.heads import KINDS
 from mission_gym.compiled import name_sources
 from mission_gym.data import Array
 from mission_gym.learner import loops
 from mission_gym.learner.loops import ACTIVATIONS
+from mission_gym.learner.network import split_flat
 from mission_gym.policy import PolicySpec
 
-_SOURCES = (
-    "compiled_steps",
-    "passes",
-    "heads",
-    "compiled_loss",
-    "network",
-)  # of what is compiled, with the loops
+KINDS = ("categories", "binary", "box")  # of actions
+CATEGORIES, BINARY, BOX = range(3)
+
+# Of what is compiled, with the loops.
+_SOURCES = ("compiled_steps", "passes", "heads", "compiled_loss", "network")
 _FILES = [*(Path(__file__).with_name(f"{name}.py") for name in _SOURCES), Path(loops.__file__)]
 _MARK = np.dtype([(name_sources(_FILES), "i1")])
 
@@ -33,20 +30,17 @@ _MARK = np.dtype([(name_sources(_FILES), "i1")])
 class Net:
     """Views of one flat vector: a stack of hidden layers for actor and critic, and their heads."""
 
-    def __init__(self, flat: Array, spec: PolicySpec, num_flat: int) -> None:
-        start = 0
-
-        def take(*shape: int) -> Array:
-            nonlocal start
-            view = flat[start : start + math.prod(shape)].reshape(shape)
-            start += math.prod(shape)
-            return view
-
-        sizes = (num_flat, *spec.network_arch)
-        self.hidden = [(take(2, num_in, num_out), take(2, 1, num_out)) for num_in, num_out in pairwise(sizes)]
-        self.actor_head = (take(sizes[-1], spec.action.num_params), take(spec.action.num_params))
-        self.critic_head = (take(sizes[-1], 1), take(1))
-        self.log_std = take(spec.action.num_stored) if spec.action.kind == "box" else None
+    def __init__(self, spec: PolicySpec, num_flat: int, flat: Array | None = None) -> None:
+        sizes, num_params = (num_flat, *spec.network_arch), spec.action.num_params
+        shapes: list[tuple[int, ...]] = [
+            shape for a, b in pairwise(sizes) for shape in ((2, a, b), (2, 1, b))
+        ]
+        shapes += [(sizes[-1], num_params), (num_params,), (sizes[-1], 1), (1,)]
+        if spec.action.kind == "box":
+            shapes.append((spec.action.num_stored,))
+        self.flat, views = split_flat(shapes, flat)
+        self.log_std = views.pop() if spec.action.kind == "box" else None
+        *self.hidden, self.actor_head, self.critic_head = zip(views[::2], views[1::2], strict=True)
 
     def named(self) -> dict[str, Array]:
         """Views under the torch form's names and shapes, so that checkpoints know no kernel."""
@@ -56,13 +50,6 @@ class Net:
             for number, (weight, bias) in enumerate([*layers, head]):
                 views[f"{name}.{2 * number}.weight"], views[f"{name}.{2 * number}.bias"] = weight.T, bias
         return views if self.log_std is None else views | {"log_std": self.log_std}
-
-
-def count_parameters(spec: PolicySpec, num_flat: int) -> int:
-    sizes = (num_flat, *spec.network_arch)
-    heads = (sizes[-1] + 1) * (spec.action.num_params + 1)
-    hidden = sum(2 * (num_in + 1) * num_out for num_in, num_out in pairwise(sizes))
-    return hidden + heads + (spec.action.num_stored if spec.action.kind == "box" else 0)
 
 
 class Shape(NamedTuple):

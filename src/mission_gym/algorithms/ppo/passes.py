@@ -106,12 +106,7 @@ def backward(shape: Shape, flat: Array, grad: Array, x: Array, work: Scratch) ->
     """Write the gradient of every array; it is the whole of it, so nothing is zeroed first."""
     num_rows, num_layers = len(x), len(shape.sizes) - 1
     width, num_params = shape.sizes[-1], shape.num_params
-    hidden, d_hidden, d_params, d_values = (
-        work.hidden,
-        work.d_hidden,
-        work.d_params,
-        work.d_values,
-    )
+    hidden, d_hidden, d_params, d_values = work.hidden, work.d_hidden, work.d_params, work.d_values
     start = place = 0  # of the top layer, from where it goes down
     for layer in range(num_layers):
         start += 2 * (shape.sizes[layer] + 1) * shape.sizes[layer + 1]

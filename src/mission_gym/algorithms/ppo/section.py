@@ -65,9 +65,7 @@ class PpoSection(AlgorithmSection):
 
     FALLING: ClassVar = ("learning_rate", "clip_range", "ent_coef")
     COSTS: ClassVar = frozenset({"n_steps_per_env", "batch_size", "n_epochs", "gamma", "gae_lambda"})
-    EFFECTS: ClassVar = {
-        "gamma": "values were learned under another discount and move first",
-    }
+    EFFECTS: ClassVar = {"gamma": "values were learned under another discount and move first"}
 
     def step_settings(self, step: int, total_steps: int) -> StepSettings:
         """The values of a gradient step at a step of the run."""

@@ -14,32 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mission_gym.algorithms.ppo.kernel import (
-    ADAM_EPSILON,
-    NUM_STATS,
-    EpochStats,
-    Samples,
-    make_evidence,
-    mean_stats,
-)
-from mission_gym.algorithms.ppo.loss import (
-    Losses,
-    Minibatch,
-    compute_losses,
-    normalize_advantages,
-)
+from mission_gym.algorithms.ppo.kernel import ADAM_EPSILON, NUM_STATS, Samples, make_evidence
+from mission_gym.algorithms.ppo.loss import Losses, Minibatch, compute_losses, normalize_advantages
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.data import Array
-from mission_gym.learner.adam import FlatAdam
+from mission_gym.learner.adam import TorchNetwork
 from mission_gym.learner.capture import Captured, Recorder, record_cuda
 from mission_gym.learner.distribution import Distribution
 from mission_gym.learner.proof import Evidence
 from mission_gym.policy import Encoded, PolicySpec
-from mission_gym.policy.torch_form import ActorCritic, load_arrays, model_arrays
+from mission_gym.policy.torch_form import ActorCritic
 from mission_gym.policy.transfer import Resident
 
 
-class TorchKernel:
+class TorchKernel(TorchNetwork):
     """See `kernel.Kernel`.
 
     batch_size: rows of every pass over a block. They fit where a minibatch does, and bits that depend on the
@@ -55,16 +43,13 @@ class TorchKernel:
         precision: str = "float32",
         batch_size: int | None = None,
     ) -> None:
-        self.device = torch.device(device)
-        self.spec = spec
-        self.model = ActorCritic(spec, seed).to(self.device)
+        self.spec, self.model = spec, ActorCritic(spec, seed)
+        super().__init__(self.model, device, ADAM_EPSILON)
         self.distribution = Distribution(spec.action, self.device)
-        self.adam = FlatAdam(self.model, ADAM_EPSILON)
         # A network of the user's own may decide something on the host, which a graph would not repeat.
         self.record: Recorder | None = None
         if self.device.type == "cuda" and spec.network is None:
             self.record = record_cuda
-        self.notes: list[str] = []
         self._precision = torch.bfloat16 if precision == "bf16" else torch.float32
         self._batch_size = batch_size
         self._flat, self._columns = Resident(self.device), Resident(self.device)
@@ -132,7 +117,7 @@ class TorchKernel:
             name: slice(end - width, end) for name, width, end in zip(fields, widths, ends, strict=True)
         }
 
-    def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> EpochStats | None:
+    def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> Array | None:
         flat, columns, index = self._gather(order, settings)
         self._rate = settings.learning_rate if self.record is None else self._settings.learning_rate
         step = self._make_step((flat[0], columns[0], index[0]))
@@ -141,7 +126,7 @@ class TorchKernel:
             if stop():
                 return None
             row.copy_(step(*minibatch))
-        return mean_stats(table.cpu().numpy().astype(np.float64))
+        return table.cpu().numpy().astype(np.float64)
 
     def differentiate(self, samples: Samples, settings: StepSettings) -> Evidence:
         self.load_samples(samples)
@@ -222,18 +207,6 @@ class TorchKernel:
         self.adam.grad.zero_()
         losses.total.backward()  # type: ignore[no-untyped-call]
         return losses
-
-    def parameters(self) -> dict[str, Array]:
-        return model_arrays(self.model)
-
-    def load_parameters(self, arrays: dict[str, Array]) -> None:
-        load_arrays(self.model, arrays)
-
-    def optimizer(self) -> dict[str, Array]:
-        return self.adam.arrays()
-
-    def load_optimizer(self, arrays: dict[str, Array]) -> None:
-        self.adam.load(arrays)
 
     def _load_inputs(self, inputs: Encoded) -> None:
         """Bring the inputs to the device; pictures as [N, H, W, C], which convolutions read fastest."""
