@@ -76,11 +76,11 @@ def _present(run: RunDir) -> int:
     opened = open_run(RunRef(run, None))
     say(f"\nconfirming on {_EPISODES} held-out episodes, beside scripted policies on the same seeds")
     trained, warnings = evaluate_run(opened, _EPISODES)
-    keep_result(opened, trained)
     for warning in warnings:
         say(f"warning: {warning}")
     results = {"trained": trained} | run_baselines(opened.environment, _EPISODES, names=_BASELINES)
     show(results, as_json=False, view=view_results)
+    keep_result(opened, trained)
     rate = trained["outcomes"]["captured"]
     reached = rate["low"] >= _GOAL
     verdict = (

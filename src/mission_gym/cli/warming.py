@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from mission_gym.algorithms import load_algorithm
 from mission_gym.missions import CAPTURE_ID, PLACEMENT_ID
@@ -33,19 +34,15 @@ def compile_beside(env_id: str, *, algo: str | None = None) -> Callable[[], None
 def _compile(parts: Mapping[str, str | None]) -> None:
     for name, module_name in parts.items():
         if module_name:
-            _compile_part(name, module_name)
+            module = importlib.import_module(module_name)
+            timer = threading.Timer(_PATIENCE_S, _tell, (name, module))
+            timer.start()
+            try:
+                module.compile_kernels()
+            finally:
+                timer.cancel()
 
 
-def _compile_part(name: str, module_name: str) -> None:
-    module = importlib.import_module(module_name)
-
-    def tell() -> None:
-        if module.is_compiling():
-            say(f"compiling the {name} (about 15 s, once)")
-
-    timer = threading.Timer(_PATIENCE_S, tell)
-    timer.start()
-    try:
-        module.compile_kernels()
-    finally:
-        timer.cancel()
+def _tell(name: str, module: Any) -> None:
+    if module.is_compiling():
+        say(f"compiling the {name} (about 15 s, once)")

@@ -76,10 +76,6 @@ class Schema:
         strange = self.algorithms.keys() - {algo}
         return [field.path for field in self.fields if field.section not in strange]
 
-    def names(self, choice: OneOf) -> tuple[str, ...]:
-        """The values that a field of the tables may have."""
-        return (*choice.others, *getattr(self, choice.table))
-
 
 def _type_text(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -101,7 +97,7 @@ def _describe_fields(schema: Schema) -> Iterator[FieldInfo]:
     for section, holder in schema.sections.items():
         for name, field in holder.model_fields.items():
             choice = next((item for item in field.metadata if isinstance(item, OneOf)), None)
-            names = schema.names(choice) if choice else ()
+            names = (*choice.others, *getattr(schema, choice.table)) if choice else ()
             description = field.description or ""
             if description.endswith(":"):  # the table says the rest
                 description += f" {', '.join(f'{name} {text}' for name, text in schema.backends.items())}."

@@ -35,10 +35,6 @@ class RunView:
         self._row: Event = {}  # the last numbers
         self._phases: dict[str, float] = {}
 
-    def see_status(self, status: Event) -> None:
-        """Take in where the run stands."""
-        self._status = status
-
     def see(self, event: Event) -> list[RenderableType]:
         """Take in an event; what there is to print of it."""
         match event["event"]:
@@ -49,6 +45,8 @@ class RunView:
                 step, total = show_count(event["step"]), show_count(event["total"])
                 words = Text(f"resumes at step {step} of {total}")
                 return [*self._begin(event), words, *_view_notes(event["notes"])]
+            case "status":
+                self._status = event
             case "progress":
                 self._row |= event  # the use of the machine is not in every row
                 add_phases(self._phases, event)

@@ -40,7 +40,8 @@ def describe_time(run: RunDir) -> dict[str, Any]:
     return {"run": run.name} | check(run.metrics_jsonl, document, _TIMES).model_dump()
 
 
-_Seconds = Annotated[float, Field(gt=-1e12, lt=1e12)]
+_LONGEST_S = 1e12
+_Seconds = Annotated[float, Field(gt=-_LONGEST_S, lt=_LONGEST_S)]
 
 
 class _Times(Record):
@@ -91,7 +92,9 @@ def sum_up(rows: Iterable[Row]) -> dict[str, Any]:
 def add_phases(seconds: dict[str, float], row: Row) -> None:
     """Add a row's seconds to those of each phase."""
     for key, spent in row.items():
-        if key.startswith("phase/") and key.endswith("_s") and isinstance(spent, int | float):
+        if key.startswith("phase/") and key.endswith("_s"):
+            if not isinstance(spent, int | float) or not abs(spent) < _LONGEST_S:
+                continue  # of a damaged file
             name = key.removeprefix("phase/").removesuffix("_s")
             seconds[name] = seconds.get(name, 0.0) + spent
 

@@ -66,7 +66,7 @@ class Screen:
     def _listen(self, event: dict[str, Any]) -> None:
         if event["event"] == "status":
             if event["phase"] is not None:  # else the run is over, and said so
-                self._view.see_status(event)
+                self._view.see(event)
                 self._show_line()
             return
         if event["event"] == "end":

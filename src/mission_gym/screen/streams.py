@@ -61,9 +61,8 @@ class PatientStream:
 @contextmanager
 def patient_streams() -> Iterator[PatientStream]:
     """stdout, which is given, and stderr are patient in the block, and there even where they were closed."""
-    while (
-        null := os.open(os.devnull, os.O_RDWR)
-    ) <= 2:  # else the first files of a run would take their place
+    # Where one of the three was closed, the first file of a run would take its place, and what is printed.
+    while (null := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(null)
     before = sys.stdout, sys.stderr

@@ -43,7 +43,7 @@ _EVAL = TypeAdapter(_Eval)
 
 def make_room(run: RunDir) -> None:
     """See that an evaluation can be kept, before it is made: DiskError."""
-    probe = run.eval / f"{TEMPORARY}probe-{os.getpid()}"
+    probe = run.eval / f"{TEMPORARY}{step_name(0)}-probe.json-{os.getpid()}"
     with disk_errors(run.eval):
         run.eval.mkdir(exist_ok=True)
         try:
