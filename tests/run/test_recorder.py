@@ -19,8 +19,8 @@ from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
 from mission_gym.sinks.log import TextLog
 from mission_gym.sinks.progress import ProgressCsv
-from mission_gym.store.evals import best_step
-from mission_gym.store.files import plain, read_json
+from mission_gym.store.evals import best_step, read_evals
+from mission_gym.store.files import plain
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 
@@ -193,14 +193,18 @@ def test_clocks_that_are_set_leave_durations_sane(
 
 
 def test_evaluations_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
-    monkeypatch.setattr(
-        "mission_gym.store.evals.read_json", lambda path: read.append(path) or read_json(path)
-    )
+    """Not again after each one: there may be thousands."""
+    found = []
+
+    def count(run: RunDir) -> list[dict[str, Any]]:
+        found.append(read_evals(run))
+        return found[-1]
+
+    monkeypatch.setattr("mission_gym.store.evals.read_evals", count)
     session, _ = train(tmp_path)
-    assert not read
+    assert found == [[]]  # at the start
     assert session.run.read_status()["best_step"] == best_step(session.run)
-    assert len(read) == 2
+    assert len(found[-1]) == 2
 
 
 @pytest.mark.parametrize(
