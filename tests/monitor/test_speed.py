@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from mission_gym.monitor.alarms import Watch
-from mission_gym.monitor.speed import NUM_STRETCHES
+from mission_gym.monitor.alarms import NUM_STRETCHES, Watch
 
 ROW = {
     "phase/wall_s": 6.0, "phase/main_idle_s": 5.0, "phase/collect_s": 3.0, "phase/learn_s": 2.0,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,13 +11,16 @@ from mission_gym.backends import load_backend
 from mission_gym.data import Phases
 from mission_gym.monitor.accounting import phase_metrics
 from mission_gym.monitor.verdict import Verdict, VerdictFacts, judge
-from mission_gym.run.config import schema
+from mission_gym.run.config import resolve, schema
 
-FACTS = VerdictFacts(
-    backend=load_backend("serial"), num_workers=1, n_envs=8, n_steps_per_env=128, cores=4, device="cpu",
-    batch_size=64, n_epochs=10, num_parameters=9_000, eval_freq=20_000, eval_episodes=20,
-    checkpoint_freq=10_000, env_cpu_is_known=True,
-)  # fmt: skip
+CONFIG = {
+    "vector.vector": "serial", "vector.num_workers": 1, "vector.n_envs": 8, "ppo.n_steps_per_env": 128,
+    "ppo.batch_size": 64, "evaluation.eval_freq": 20_000, "evaluation.eval_episodes": 20,
+    "checkpoints.checkpoint_freq": 10_000, "compute.device": "cpu", "compute.kernel": "torch",
+    "compute.precision": "float32", "compute.threads": 1, "compute.acting": "numpy", "compute.overlap": "off",
+    "compute.acting_rows": 8, "run.log_interval": 1,
+}  # fmt: skip
+FACTS: dict[str, Any] = {"cores": 4, "n_epochs": 10, "num_parameters": 9_000, "env_cpu_is_known": True}
 MACHINE = {"machine/cpu": 0.4, "machine/own_cores": 1.0, "machine/memory_use_max": 0.3}
 
 
@@ -31,10 +33,16 @@ def phases(
     return phase_metrics(Phases(counted), wall)
 
 
+def make_facts(**changes: Any) -> VerdictFacts:
+    """Facts of a small run; names without a field are those of its config."""
+    known = {path.rpartition(".")[2]: path for path in CONFIG}
+    values = CONFIG | {known[name]: changes.pop(name) for name in list(changes) if name in known}
+    config = resolve("toys:Identity", {}).with_values(values, "test").settled
+    return VerdictFacts(config=config, backend=load_backend(config.vector.vector), **FACTS | changes)
+
+
 def verdict(times: dict[str, float], machine: dict[str, float] = MACHINE, **facts: Any) -> Verdict:
-    if "backend" in facts:
-        facts["backend"] = load_backend(facts["backend"])
-    found = judge(times, machine, replace(FACTS, **facts))
+    found = judge(times, machine, make_facts(**facts))
     assert found is not None
     return found
 
@@ -48,27 +56,27 @@ CASES = {
         "--vector workers: steps them on 4 cores",
     ),
     "too few workers": (
-        ENV, {"backend": "workers", "num_workers": 2}, "environment CPU", "70 %",
+        ENV, {"vector": "workers", "num_workers": 2}, "environment CPU", "70 %",
         "--num-workers 4 --n-envs 8: uses every core",
     ),
     "all cores in use": (
-        ENV, {"backend": "workers", "num_workers": 4}, "environment CPU", "70 %",
+        ENV, {"vector": "workers", "num_workers": 4}, "environment CPU", "70 %",
         "no core is left to add: make the step itself cheaper, or give a vectorised form with --vector batch",
     ),
     "batched": (
-        WAITS, {"backend": "batched", "env_cpu_is_known": False}, "environment CPU", "70 %",
+        WAITS, {"vector": "batched", "env_cpu_is_known": False}, "environment CPU", "70 %",
         "no core is left to add: make the step itself cheaper",
     ),
     "environments that wait": (
-        WAITS, {"backend": "workers"}, "environment waiting", "and collecting computes for 11 % of it",
+        WAITS, {"vector": "workers"}, "environment waiting", "and collecting computes for 11 % of it",
         "--vector threads: they wait side by side",
     ),
     "threads that wait": (
-        WAITS, {"backend": "threads"}, "environment waiting", "70 %",
+        WAITS, {"vector": "threads"}, "environment waiting", "70 %",
         "--n-envs 32: more of them wait at the same time",
     ),
     "a slow worker": (
-        phases(collect=80, act=5, env=25, wait=45, cpu=79, update=15), {"backend": "workers"},
+        phases(collect=80, act=5, env=25, wait=45, cpu=79, update=15), {"vector": "workers"},
         "environment waiting", "the mean worker waits 56 % of collecting for the slowest",
         "--n-steps-per-env 256: longer rollouts even out slow steps",
     ),
@@ -178,5 +186,5 @@ def test_missing_samples_are_not_zero() -> None:
 
 
 def test_nothing_timed_is_no_verdict() -> None:
-    assert judge(phases(1.0), MACHINE, FACTS) is None
-    assert judge(phases(0.0), MACHINE, FACTS) is None
+    assert judge(phases(1.0), MACHINE, make_facts()) is None
+    assert judge(phases(0.0), MACHINE, make_facts()) is None

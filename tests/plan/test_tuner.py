@@ -189,7 +189,7 @@ def find_at_once(flags: dict[str, Any]) -> set[tuple[str, str, int]]:
 
 
 def test_phases_run_at_once_where_the_rules_of_overlap_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mission_gym.plan.overlap.usable_cores", lambda: 3)
+    monkeypatch.setattr("mission_gym.plan.ways.usable_cores", lambda: 3)
     chosen = find_at_once({})
     assert {("threads", "cpu", 2), ("workers", "cuda", 3)} <= chosen
     assert ("workers", "cpu", 2) not in chosen

@@ -111,7 +111,7 @@ def test_priming_leaves_no_trace() -> None:
     _, (obs,), num_failed = measure_collect(primed, weights, 8, num_blocks=2)
     assert (obs.shape, num_failed) == ((9 * S, 4), 0)
     (once,) = measure_collect(primed, weights, 8).obs
-    np.testing.assert_array_equal(obs, once)  # of the first block, however many there are
+    np.testing.assert_array_equal(obs, once)  # however often it is played
     plain, _ = make_collector("CartPole-v1")
     plain.start()
     blocks = [make_block(spec, T, S) for _ in range(2)]

@@ -76,7 +76,7 @@ def test_failures_before_the_first_update_are_counted_and_told(tmp_path: Path) -
         for _ in session.updates():
             pass
     (plan,) = [event["time/plan"] for event in events if event["event"] == "plan"]
-    assert "1 episodes failed while the statistics were primed; they are counted" in plan["notes"]
+    assert "episodes that failed while the statistics were primed: 1; they are counted" in plan["notes"]
     rows = [event for event in events if event["event"] == "progress"]
     assert rows[0]["rollout/env_failures"] == rows[-1]["rollout/env_failures"] == 1
     assert session.run.read_status()["env_failures"] == 1

@@ -23,7 +23,7 @@ from mission_gym.backends import load_backend
 from mission_gym.cli.main import main
 from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError, EnvContractError, NotFiniteError, WorkerDied
-from mission_gym.plan.overlap import choose_overlap
+from mission_gym.plan.ways import choose_overlap
 from mission_gym.run.assemble import algorithm_of
 from mission_gym.run.config import resolve
 from mission_gym.run.resume import resume_run
@@ -247,7 +247,7 @@ def test_checkpoints_and_evaluations_share_the_steps_of_a_run_without_overlap(
 def test_auto_is_on_where_the_phases_use_different_resources(
     flags: dict[str, Any], value: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mission_gym.plan.overlap.usable_cores", lambda: 4)
+    monkeypatch.setattr("mission_gym.plan.ways.usable_cores", lambda: 4)
     wanted = {"n_envs": 8, "n_steps_per_env": 128, "device": "cpu"} | flags
     resolved, _ = finish(resolve("Env-v0", wanted))
     left = {path: 1 for path in resolved.sources if resolved.config.value(path) == "auto"}

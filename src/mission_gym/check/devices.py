@@ -61,15 +61,10 @@ def read_torch(deadline_s: float) -> TorchFacts:
     if trial.error:
         return TorchFacts(read_version("torch"), trial.error)
     facts = json.loads(trial.output)
-    devices = [device | {"capability": _pair(device["capability"])} for device in facts.pop("devices")]
-    architectures = tuple(facts.pop("architectures"))
-    return TorchFacts(
-        **facts, architectures=architectures, devices=tuple(DeviceFacts(**device) for device in devices)
-    )
-
-
-def _pair(numbers: list[int] | None) -> tuple[int, int] | None:
-    return None if numbers is None else (numbers[0], numbers[1])
+    for device in facts["devices"]:
+        device["capability"] = device["capability"] and tuple(device["capability"])
+    facts["devices"] = tuple(DeviceFacts(**device) for device in facts["devices"])
+    return TorchFacts(**facts | {"architectures": tuple(facts["architectures"])})
 
 
 def look_at_torch() -> TorchFacts:

@@ -78,7 +78,7 @@ def replay_bundle(path: Path) -> ReplayResult:
 
 
 def serve_replay(link: Link, setup: bytes) -> None:
-    """ReplayResult in the child: every step is announced before it is made."""
+    """The replay in the child: every step is announced before it is made."""
     bundle = pickle.loads(setup)
     request = EnvRequest(bundle["env_id"], bundle["env_kwargs"], tuple(bundle["wrap"]), bundle["calls"])
     try:

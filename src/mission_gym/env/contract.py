@@ -1,10 +1,12 @@
 """What an environment gives back, checked by value and brought into the form of its EnvSpec.
 
+At every step: observation, mask, reward, flags. Of an episode that ended: its outcome and metrics.
 Whatever does not fit is refused with EnvContractError, which says where it happened.
 """
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, NoReturn
@@ -13,7 +15,7 @@ import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Leaves
 from mission_gym.env.spaces import make_flattener, mask_parts
-from mission_gym.errors import EnvContractError, describe
+from mission_gym.errors import EnvContractError, describe, nearest
 
 
 class Contract:
@@ -130,3 +132,30 @@ def show_short(value: Any) -> str:
     except Exception:  # noqa: BLE001  border: the user's classes
         text = f"a {type(value).__name__} that can't be shown"
     return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def check_outcome(outcome: Any, spec: EnvSpec, where: Callable[[], str]) -> str | None:
+    """Return the outcome of an episode if it is a name the environment declared, or None."""
+    if outcome is None:
+        return None
+    if not isinstance(outcome, str):
+        raise EnvContractError(
+            f'{where()}: info["outcome"] is {show_short(outcome)}, expected a name [{spec.env_id}]'
+        )
+    if spec.outcomes and outcome not in spec.outcomes:
+        raise EnvContractError(
+            f'{where()}: info["outcome"]={outcome!r} is not declared in metadata["outcomes"]='
+            f"{list(spec.outcomes)}{nearest(outcome, spec.outcomes)} [{spec.env_id}]"
+        )
+    return outcome
+
+
+def read_metrics(metrics: Any, spec: EnvSpec, where: Callable[[], str]) -> dict[str, float]:
+    """Keep the numeric entries of `info["episode_metrics"]`."""
+    if not isinstance(metrics, dict):
+        raise EnvContractError(
+            f'{where()}: info["episode_metrics"] is {show_short(metrics)}, expected a dict [{spec.env_id}]'
+        )
+    return {
+        name: float(value) for name, value in metrics.items() if isinstance(value, numbers.Real | np.bool_)
+    }

@@ -42,11 +42,12 @@ class EnvRequest:
 
 def make_factory(request: EnvRequest | Factory, render_mode: str | None = None) -> Factory:
     """Return what builds one environment; it is picklable if the request or the callable is."""
-    if not isinstance(request, EnvRequest):
-        return partial(
-            _call, request, _name_of(request), {} if render_mode is None else {"render_mode": render_mode}
-        )
-    return partial(_make, request, render_mode)
+    if isinstance(request, EnvRequest):
+        return partial(_make, request, render_mode)
+    build: Callable[..., Any] = request
+    if render_mode is not None:
+        build = partial(build, render_mode=render_mode)
+    return partial(_build, str(getattr(request, "__qualname__", None) or repr(request)), build)
 
 
 def make_vector_factory(request: EnvRequest) -> Callable[[int], VectorEnv]:
@@ -100,15 +101,13 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
     if request.env_id.startswith(_ENVPOOL):
         raise UsageError(f"{request.env_id!r} is vectorised itself; use --vector batched [--vector]")
     target = _find(request.env_id, request.calls)
-    if callable(target):
-        env = _call(target, request.env_id, kwargs)
-    else:
-        env = _check_env(_guard(request.env_id, partial(gym.make, target, **kwargs)), request.env_id)
+    make = target if callable(target) else partial(gym.make, target)
+    env = _build(request.env_id, partial(make, **kwargs))
     for name in request.wrap:
         wrapper = _find(name, request.calls)
         if not callable(wrapper):
             raise UsageError(f"wrapper {name!r} is not a callable; give module:callable [--wrap]")
-        env = _check_env(_guard(name, partial(wrapper, env)), name)
+        env = _build(name, partial(wrapper, env))
     return env
 
 
@@ -143,11 +142,8 @@ def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
     return made
 
 
-def _call(target: Callable[..., Any], name: str, kwargs: dict[str, Any]) -> Env:
-    return _check_env(_guard(name, partial(target, **kwargs)), name)
-
-
-def _check_env(made: Any, name: str) -> Env:
+def _build(name: str, build: Callable[[], Any]) -> Env:
+    made = _guard(name, build)
     if isinstance(made, gym.Env):
         return made
     hint = ""
@@ -213,7 +209,3 @@ def _guard(name: str, build: Callable[[], Any]) -> Any:
         raise UsageError(f"{name!r} needs a package that is not installed: {error}{remedy}") from error
     except Exception as error:  # border: the user's constructor
         raise EnvContractError(f"building {name!r} raised {describe(error)}") from error
-
-
-def _name_of(target: Callable[..., Any]) -> str:
-    return str(getattr(target, "__qualname__", None) or repr(target))

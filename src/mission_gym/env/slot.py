@@ -16,9 +16,8 @@ from gymnasium.spaces import Box
 from numpy import ndarray  # a lookup in NumPy is a tenth of what a cheap step may cost
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
-from mission_gym.env.contract import Contract, show_short
+from mission_gym.env.contract import Contract, check_outcome, read_metrics, show_short
 from mission_gym.env.factory import Factory
-from mission_gym.env.outcomes import check_outcome, read_metrics
 from mission_gym.env.probe import MASK_METHOD
 from mission_gym.env.resume import (
     REPLAY_BUDGET_S,

@@ -20,7 +20,7 @@ from mission_gym.monitor.gpu import Probe
 
 SAMPLE_S = 0.2
 PHASES = ("collect", "update", "evaluate", "save")  # for which the use of cores and GPU is told
-_PER_PHASE = ("cpu", "gpu_use")
+_PER_PHASE = {"cpu", "gpu_use"}
 _EVERY = 5  # samples between looks at processes and memory, which cost the most and change the least
 _NUM_SAMPLES = 4096  # kept between two calls of `take`: a quarter of an hour
 
@@ -142,38 +142,34 @@ class _Readings:
 class Use:
     """The use of the machine over some stretch: means and maxima, and for each phase the mean."""
 
-    _sums: dict[str, float] = field(default_factory=dict)
-    _counts: dict[str, int] = field(default_factory=dict)
+    _totals: dict[str, tuple[float, float]] = field(default_factory=dict)  # weighted sums, and the weights
     _maxima: dict[str, float] = field(default_factory=dict)
     _cores: list[tuple[float, ...]] = field(default_factory=list)
-    _phases: dict[str, tuple[float, float]] = field(default_factory=dict)  # weighted sum and seconds
 
     def add(self, samples: Sequence[Sample], spans: Sequence[Span]) -> None:
         """Take in samples, and the spans of the same stretch."""
         for sample in samples:
             for name, value in sample.values.items():
-                self._sums[name] = self._sums.get(name, 0.0) + value
-                self._counts[name] = self._counts.get(name, 0) + 1
+                self._count(name, value, 1.0)
                 self._maxima[name] = max(value, self._maxima.get(name, value))
             if sample.cores:
                 self._cores = [*self._cores[-24:], sample.cores]
             for span in spans:
                 # A sample that reaches over several phases counts for each by the seconds it has there.
                 weight = min(span.end, sample.end) - max(span.start, sample.start)
-                if weight <= 0 or span.phase not in PHASES:
-                    continue
-                for name in _PER_PHASE:
-                    if name in sample.values:
-                        total, seconds = self._phases.get(f"{name}_{span.phase}", (0.0, 0.0))
-                        total += weight * sample.values[name]
-                        self._phases[f"{name}_{span.phase}"] = (total, seconds + weight)
+                if weight > 0 and span.phase in PHASES:
+                    for name in sample.values.keys() & _PER_PHASE:
+                        self._count(f"{name}_{span.phase}", sample.values[name], weight)
+
+    def _count(self, name: str, value: float, weight: float) -> None:
+        total, weights = self._totals.get(name, (0.0, 0.0))
+        self._totals[name] = total + weight * value, weights + weight
 
     def metrics(self) -> dict[str, float]:
         """The keys `machine/*` of a row; those without a sample are missing."""
-        means = {f"machine/{name}": total / self._counts[name] for name, total in self._sums.items()}
+        means = {f"machine/{name}": total / weights for name, (total, weights) in self._totals.items()}
         maxima = {f"machine/{name}_max": value for name, value in self._maxima.items()}
-        phases = {f"machine/{name}": total / seconds for name, (total, seconds) in self._phases.items()}
-        return {name: round(value, 4) for name, value in (means | maxima | phases).items()}
+        return {name: round(value, 4) for name, value in (means | maxima).items()}
 
     def cores(self) -> list[float]:
         """The mean busy share of each core over the last five seconds of samples."""

@@ -8,10 +8,11 @@ overhead by its share of the rate at which this device multiplies matrices.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from mission_gym.backends.record import Backend
+from mission_gym.config.schema import Settled
 
 # Of the measured rate of a matrix product. Below a third of it, most of a gradient step is not products.
 ARITHMETIC_SHARE = 0.33
@@ -28,26 +29,15 @@ OVERLAPS = 0.05
 class VerdictFacts:
     """What the verdict must know of a run beside its times."""
 
+    config: Settled
     backend: Backend
-    num_workers: int
-    n_envs: int
-    n_steps_per_env: int
     cores: int  # usable
-    device: str
-    batch_size: int
     n_epochs: int
     num_parameters: int
-    eval_freq: int
-    eval_episodes: int
-    checkpoint_freq: int
     env_cpu_is_known: bool  # environments are stepped by the process that is timed
     gradient_steps: int = 0
     flops_per_sample: float | None = None  # products of a gradient step; None: can't be counted
     matmul_flops_per_s: float | None = None  # measured on the learner's device
-
-    @property
-    def rollout(self) -> int:
-        return self.n_envs * self.n_steps_per_env
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +46,7 @@ class Verdict:
 
     bound: str
     evidence: str
-    advice: tuple[str, ...]
-
-    def document(self) -> dict[str, Any]:
-        return asdict(self) | {"advice": list(self.advice)}
+    advice: list[str]
 
 
 def judge(phases: Mapping[str, float], machine: Mapping[str, float], facts: VerdictFacts) -> Verdict | None:
@@ -104,46 +91,52 @@ class _Case(NamedTuple):
 
 def _judge_environment(case: _Case) -> Verdict:
     share, seconds, machine, facts = case
+    n_envs, num_steps = _sizes(facts)
     if seconds["wait"] > seconds["env"]:
         waits = 100 * seconds["wait"] / seconds["collect"]
         return Verdict(
             "environment waiting",
             f"environments take {share}; the mean worker waits {waits:.0f} % of collecting for the slowest",
-            (
-                f"--n-steps-per-env {2 * facts.n_steps_per_env}: longer rollouts even out slow steps",
-                f"--n-envs {2 * facts.n_envs}: more environments in each worker do too",
-            ),
+            [
+                f"--n-steps-per-env {2 * num_steps}: longer rollouts even out slow steps",
+                f"--n-envs {2 * n_envs}: more environments in each worker do too",
+            ],
         )
     cpu = _env_cpu_share(seconds, facts)
     # Who computes among more processes than cores gets a share of a core only.
     load = max(machine.get("machine/load", 1.0), 1.0)
     if cpu is not None and cpu < WAITING_SHARE / load:
-        more = f"--n-envs {4 * facts.n_envs}: more of them wait at the same time"
+        more = f"--n-envs {4 * n_envs}: more of them wait at the same time"
         beside = "--vector threads: they wait side by side"
         return Verdict(
             "environment waiting",
             f"environments take {share}, and collecting computes for {100 * cpu:.0f} % of it",
-            (more,) if facts.backend.for_waiting else (beside, more),
+            [more] if facts.backend.for_waiting else [beside, more],
         )
     cores = f"; this run uses {_show(machine, 'own_cores')} of {facts.cores} cores"
     if cpu is not None and cpu < WAITING_SHARE:
         cores += f", where {load:.1f} processes want each of them"
-    return Verdict("environment CPU", f"environments take {share}{cores}", (_use_cores(facts),))
+    return Verdict("environment CPU", f"environments take {share}{cores}", [_use_cores(facts)])
 
 
 def _use_cores(facts: VerdictFacts) -> str:
     """What makes environments that compute faster."""
-    backend = facts.backend
+    backend, (n_envs, _) = facts.backend, _sizes(facts)
     if not backend.chooses_workers and not backend.own_vector_form and facts.cores > 1:
         return f"--vector workers: steps them on {facts.cores} cores"
-    if backend.chooses_workers and min(facts.num_workers, facts.n_envs) < facts.cores:
-        return f"--num-workers {facts.cores} --n-envs {max(facts.n_envs, facts.cores)}: uses every core"
+    if backend.chooses_workers and min(facts.config.vector.num_workers, n_envs) < facts.cores:
+        return f"--num-workers {facts.cores} --n-envs {max(n_envs, facts.cores)}: uses every core"
     vectorised = "" if backend.own_vector_form else ", or give a vectorised form with --vector batched"
     return f"no core is left to add: make the step itself cheaper{vectorised}"
 
 
+def _sizes(facts: VerdictFacts) -> tuple[int, int]:
+    return facts.config.vector.n_envs, facts.config.algorithm.n_steps_per_env
+
+
 def _fewer_vector_steps(facts: VerdictFacts) -> str:
-    return f"--n-envs {2 * facts.n_envs} --n-steps-per-env {max(1, facts.n_steps_per_env // 2)}"
+    n_envs, num_steps = _sizes(facts)
+    return f"--n-envs {2 * n_envs} --n-steps-per-env {max(1, num_steps // 2)}"
 
 
 def _judge_update(case: _Case) -> Verdict:
@@ -155,7 +148,7 @@ def _judge_update(case: _Case) -> Verdict:
         is_arithmetic = step_s >= LONG_STEP_S
         evidence += f", {1e3 * step_s:.3g} ms a gradient step"
     if facts.flops_per_sample is not None and facts.matmul_flops_per_s and seconds["update"] > 0:
-        flops = facts.flops_per_sample * facts.batch_size * facts.gradient_steps
+        flops = facts.flops_per_sample * facts.config.algorithm.batch_size * facts.gradient_steps
         reached = flops / seconds["update"] / facts.matmul_flops_per_s
         is_arithmetic = reached >= ARITHMETIC_SHARE
         rate = facts.matmul_flops_per_s / 1e9
@@ -166,63 +159,66 @@ def _judge_update(case: _Case) -> Verdict:
     )
     fewer = epochs if facts.n_epochs > 1 else network
     if is_arithmetic:
-        return Verdict("update arithmetic", evidence, (fewer,))
-    advice = [fewer]
-    larger = _larger_batch(facts)
-    if larger is not None:
-        advice.insert(0, f"--batch-size {larger}: fewer, larger gradient steps; learning changes with it")
-    return Verdict("update overhead", evidence, tuple(advice))
+        return Verdict("update arithmetic", evidence, [fewer])
+    # The smallest divisor of the rollout from twice the batch on.
+    rollout, twice = facts.config.rollout_size, 2 * facts.config.algorithm.batch_size
+    larger = [
+        f"--batch-size {size}: fewer, larger gradient steps; learning changes with it"
+        for size in range(twice, rollout + 1)
+        if rollout % size == 0
+    ]
+    return Verdict("update overhead", evidence, [*larger[:1], fewer])
 
 
 def _judge_memory(use: float, machine: Mapping[str, float], facts: VerdictFacts) -> Verdict:
     own = machine.get("machine/memory_bytes_max")
     ours = "" if own is None else f", {own / 1e9:.2g} GB of it this run's"
-    return Verdict(
-        "memory",
-        f"{100 * use:.0f} % of the machine's memory is in use{ours}",
-        (
-            f"--n-envs {max(1, facts.n_envs // 2)}: half the environments",
-            f"--n-steps-per-env {max(1, facts.n_steps_per_env // 2)}: half the rollout",
-        ),
+    n_envs, num_steps = (max(1, size // 2) for size in _sizes(facts))
+    advice = [f"--n-envs {n_envs}: half the environments", f"--n-steps-per-env {num_steps}: half the rollout"]
+    return Verdict("memory", f"{100 * use:.0f} % of the machine's memory is in use{ours}", advice)
+
+
+def _judge_evaluation(case: _Case) -> Verdict:
+    every, episodes = case.facts.config.evaluation.eval_freq, case.facts.config.evaluation.eval_episodes
+    evidence = f"evaluating takes {case.share}: {episodes} episodes every {every:,} steps"
+    rarer, shorter = (
+        f"--eval-freq {4 * every}: less often",
+        f"--eval-episodes {max(1, episodes // 2)}: shorter",
     )
+    return Verdict("evaluation", evidence, [rarer, shorter])
+
+
+def _judge_saving(case: _Case) -> Verdict:
+    every = case.facts.config.checkpoints.checkpoint_freq
+    evidence = f"saving checkpoints takes {case.share}, one every {every:,} steps"
+    advice = [f"--checkpoint-freq {10 * every}: less often", "--runs-dir: on a faster disk"]
+    return Verdict("saving", evidence, advice)
 
 
 _JUDGES: Mapping[str, Callable[[_Case], Verdict]] = {
     "environment": _judge_environment,
     "acting": lambda case: Verdict(
         "acting",
-        f"choosing actions takes {case.share}, for {case.facts.n_envs} environments and a network of"
+        f"choosing actions takes {case.share}, for {_sizes(case.facts)[0]} environments and a network of"
         f" {case.facts.num_parameters:,} parameters",
-        (
+        [
             f"{_fewer_vector_steps(case.facts)}: the same rollout in fewer, larger calls",
             "--network-arch: narrower",
-        ),
+        ],
     ),
     "copying": lambda case: Verdict(
         "collecting overhead",
         f"weights, rows and messages take {case.share}, more than environments and policy do",
-        (f"{_fewer_vector_steps(case.facts)}: fewer, larger vector steps",),
+        [f"{_fewer_vector_steps(case.facts)}: fewer, larger vector steps"],
     ),
     "update": _judge_update,
     "recording": lambda case: Verdict(
         "recording",
         f"rows, logs and the progress line take {case.share}",
-        ("--log-interval 10: a row every ten updates", "--no-tensorboard: fewer files to write"),
+        ["--log-interval 10: a row every ten updates", "--no-tensorboard: fewer files to write"],
     ),
-    "evaluation": lambda case: Verdict(
-        "evaluation",
-        f"evaluating takes {case.share}: {case.facts.eval_episodes} episodes every"
-        f" {case.facts.eval_freq:,} steps",
-        (
-            f"--eval-freq {4 * case.facts.eval_freq}: less often",
-            f"--eval-episodes {max(1, case.facts.eval_episodes // 2)}: shorter",
-        ),
-    ),
-    "saving": lambda case: Verdict(
-        "saving",
-        f"saving checkpoints takes {case.share}, one every {case.facts.checkpoint_freq:,} steps",
-        (f"--checkpoint-freq {10 * case.facts.checkpoint_freq}: less often", "--runs-dir: on a faster disk"),
-    ),
+    "evaluation": _judge_evaluation,
+    "saving": _judge_saving,
 }
 
 
@@ -230,20 +226,19 @@ def _explain_gpu(verdict: Verdict, case: _Case) -> Verdict:
     """Say what a low use of the GPU is: no fault where it has nothing to do, or too little at a time."""
     _, seconds, machine, facts = case
     use = machine.get("machine/gpu_use")
-    if facts.device != "cuda" or use is None or use >= LOW_GPU:
+    if facts.config.compute.device != "cuda" or use is None or use >= LOW_GPU:
         return verdict
     told = f"{verdict.evidence}; GPU use is {100 * use:.0f} %"
     if not verdict.bound.startswith("update"):
         needed = 100 * seconds["learn"] / seconds["wall"]
         told += f", as learning is only {needed:.0f} % of the time"
         return replace(verdict, evidence=told)
+    batch_size, advice = facts.config.algorithm.batch_size, "--device cpu: may be faster for this size"
     told += (
-        f", as {facts.num_parameters:,} parameters at batch {facts.batch_size} are little work for it, and"
+        f", as {facts.num_parameters:,} parameters at batch {batch_size} are little work for it, and"
         " starting a gradient step takes longer than computing it"
     )
-    return replace(
-        verdict, evidence=told, advice=(*verdict.advice, "--device cpu: may be faster for this size")
-    )
+    return replace(verdict, evidence=told, advice=[*verdict.advice, advice])
 
 
 def _env_cpu_share(seconds: Mapping[str, float], facts: VerdictFacts) -> float | None:
@@ -252,12 +247,6 @@ def _env_cpu_share(seconds: Mapping[str, float], facts: VerdictFacts) -> float |
     if not facts.env_cpu_is_known or seconds["env"] <= 0:
         return None
     return min(seconds["collect_cpu"] / (seconds["act"] + seconds["env"]), 1.0)
-
-
-def _larger_batch(facts: VerdictFacts) -> int | None:
-    """The smallest divisor of the rollout from twice the batch on."""
-    sizes = range(2 * facts.batch_size, facts.rollout + 1)
-    return next((size for size in sizes if facts.rollout % size == 0), None)
 
 
 def _show(machine: Mapping[str, float], name: str) -> str:

@@ -8,25 +8,47 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Settled
-from mission_gym.data import Leaves, Weights
+from mission_gym.data import Block, Leaves, Weights
 from mission_gym.learner.blocks import check_finite
+from mission_gym.learner.contract import Algorithm, Learner
 from mission_gym.pipeline import loop, overlap
 from mission_gym.plan.facts import ActCost
-from mission_gym.plan.workshop import Workshop
 from mission_gym.rollout.blocks import clear_block
-from mission_gym.rollout.collector import BlockCollector
+from mission_gym.rollout.collector import ActingPolicy, BlockCollector
 
 _PRIME_STEPS = 256  # transitions of the short block that primes the normaliser
 NUM_BLOCKS = 4  # to be timed: other programs disturb some of them, and the first one loads libraries
-_PATIENCE_S = 2.0  # for blocks behind the first
+_PATIENCE_S = 2.0  # for playing it again
 _ROWS = (1, 32)  # of the acting calls that are timed
 # The collector's own work around a policy's call, and for each of its rows.
 _COLLECT_CALL_S, _COLLECT_ROW_S = 25e-6, 1e-6
+
+
+class Workshop(Protocol):
+    """What planning needs to measure: builds for one environment and one algorithm, in the run room."""
+
+    @property
+    def environment(self) -> Any:
+        """The run room's Environment: spec, factory, backend, step_s."""
+
+    @property
+    def algorithm(self) -> Algorithm: ...
+
+    def settle(self, resolved: Resolved) -> Settled:
+        """A config with every `auto` resolved, as a run of it would have it."""
+
+    def make_learner(self, config: Settled) -> Learner: ...
+
+    def make_policy(self, config: Settled, weights: Weights) -> ActingPolicy: ...
+
+    def make_collector(self, config: Settled) -> tuple[Any, BlockCollector, list[Block]]:
+        """The vector, the collector that steps it and the blocks it fills; close the vector."""
 
 
 def prime_steps(config: Settled) -> int:
@@ -35,33 +57,34 @@ def prime_steps(config: Settled) -> int:
 
 
 class Collecting(NamedTuple):
-    """What short blocks tell. Only the first is the same in equal runs, however fast they are."""
+    """What a short block tells."""
 
-    step_s: float  # of collecting a transition, the median of the blocks
-    obs: Leaves  # of the first block, each [N, ...]: a learner's statistics are primed with it
-    num_failed: int  # episodes of the first block
+    step_s: float  # of collecting a transition, the median of the times that it was played
+    obs: Leaves  # each [N, ...]; a learner's statistics are primed with it
+    num_failed: int  # episodes that failed in it
 
 
 def measure_collect(
     collector: BlockCollector, weights: Weights, num_steps: int, num_blocks: int = 1, seconds: float = 0.0
 ) -> Collecting:
-    """Fill blocks of `num_steps` one after the other: so many, and for `seconds`, unless that takes long.
+    """Fill a block of `num_steps` from a fresh start: so many times, and for `seconds`, unless that takes
+    long. It is the same each time, so that what it tells does not depend on how fast it is.
 
-    The environments start anew before and afterwards, as if nothing had been played. NotFiniteError for what
-    a training could not learn from.
+    The environments start anew afterwards, as if nothing had been played. NotFiniteError for what a training
+    could not learn from.
     """
     collector.policy.load(weights)
-    collector.start()
-    block = collector.make_short(num_steps)
-    taken: list[float] = []
-    obs, num_failed = block.obs, 0
-    while not taken or (sum(taken) < _PATIENCE_S and (len(taken) < num_blocks or sum(taken) < seconds)):
+    block, taken, num_failed = collector.make_short(num_steps), list[float](), 0
+    begun = time.perf_counter()
+    while not taken or (
+        time.perf_counter() - begun < _PATIENCE_S and (len(taken) < num_blocks or sum(taken) < seconds)
+    ):
         clear_block(block)
+        collector.start()
         taken.append(_time(lambda: collector.fill(block, -1, _never)))
         check_finite(block, None)
-        if len(taken) == 1:
-            obs = tuple(leaf.reshape((-1, *leaf.shape[2:])).copy() for leaf in block.obs)
-            num_failed = sum(episode.failed for episode in block.episodes)
+        num_failed = max(num_failed, sum(episode.failed for episode in block.episodes))
+    obs = tuple(leaf.reshape((-1, *leaf.shape[2:])) for leaf in block.obs)
     clear_block(block)
     collector.start()
     collector.clock.take()  # no part of a run's phases

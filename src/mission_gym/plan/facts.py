@@ -123,9 +123,8 @@ class Choice:
 
     layout: Layout
     update: UpdateCost
-    collect_s: float
     steps_per_s: float
     memory_bytes: int
-    reasons: tuple[str, ...]
-    changes: tuple[str, ...]  # of what learning sees
+    reasons: list[str]
+    changes: list[str]  # of what learning sees
     scaling: list[dict[str, Any]]  # the best layout for each number of environments, as it is kept

@@ -16,12 +16,12 @@ from mission_gym.data import EnvSpec
 from mission_gym.errors import ConfigError
 from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.facts import EnvFacts, Layout, Wishes
-from mission_gym.plan.model import explain_misfit, fits, predict_memory
 from mission_gym.procs import MachineFacts, read_machine
 from mission_gym.rollout.blocks import block_bytes
 from mission_gym.rollout.playing import count_playing
 
 _TORCH_BYTES = 350 << 20  # resident memory of a process that has loaded torch
+_MEMORY_SHARE = 0.9  # of what is free
 
 
 def check_memory(
@@ -83,3 +83,48 @@ def _num_parameters(config: Settled, spec: EnvSpec) -> int:
     features = sum(int(np.prod(leaf.shape, dtype=np.int64)) for leaf in spec.leaves if leaf.kind != "image")
     widths = (features + 512, *config.policy.network_arch, spec.action.num_params)
     return 2 * sum((a + 1) * b for a, b in pairwise(widths))
+
+
+def predict_memory(env: EnvFacts, wishes: Wishes, layout: Layout) -> int:
+    """Bytes of all processes: the learner's, copies of the block, workers, environments."""
+    processes = layout.backend.count_processes(layout.num_workers)
+    block = wishes.block_copies * layout.rollout * wishes.step_bytes
+    vectors = 2 if wishes.eval_envs else 1  # workers of training, and of evaluations
+    environments = (layout.n_envs + wishes.eval_envs) * env.memory_bytes
+    return wishes.base_bytes + block + vectors * processes * env.worker_bytes + environments
+
+
+def fits(machine: MachineFacts, env: EnvFacts, wishes: Wishes, layout: Layout) -> bool:
+    """Whether the layout fits in the memory that is free, and its block in what can be shared."""
+    return (
+        _can_share(machine, wishes, layout)
+        and predict_memory(env, wishes, layout) <= _MEMORY_SHARE * machine.memory_free_bytes
+    )
+
+
+def _can_share(machine: MachineFacts, wishes: Wishes, layout: Layout) -> bool:
+    return (
+        layout.backend.runs_here
+        or layout.rollout * wishes.step_bytes <= _MEMORY_SHARE * machine.shared_free_bytes
+    )
+
+
+def explain_misfit(machine: MachineFacts, env: EnvFacts, wishes: Wishes) -> str:
+    """Why the wished layout does not fit, and the nearest that does."""
+    ruled = wishes.layout
+    need, free = predict_memory(env, wishes, ruled), machine.memory_free_bytes
+    shared = ""
+    if not _can_share(machine, wishes, ruled):
+        shared = f", {machine.shared_free_bytes / 1e9:.2f} GB of them to share"
+    text = (
+        f"the run needs {need / 1e9:.1f} GB and {free / 1e9:.1f} GB are free{shared} (blocks of"
+        f" {ruled.n_envs} envs x {ruled.n_steps_per_env} steps, {ruled.num_workers} x {ruled.backend.name})"
+    )
+    for n_envs in range(ruled.n_envs - 1, 0, -1):
+        workers = min(ruled.num_workers, n_envs)
+        if fits(machine, env, wishes, Layout(ruled.backend, workers, n_envs, ruled.n_steps_per_env)):
+            return f"{text}; use n_envs={n_envs} or fewer steps per env [--n-envs, --n-steps-per-env]"
+    for steps in (ruled.n_steps_per_env >> shift for shift in range(1, 20)):
+        if steps and fits(machine, env, wishes, Layout(ruled.backend, 1, 1, steps)):
+            return f"{text}; use n_envs=1 with n_steps_per_env={steps} [--n-envs, --n-steps-per-env]"
+    return f"{text}; not even one step of one environment fits; free memory or use a smaller network"

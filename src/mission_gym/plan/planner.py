@@ -1,31 +1,33 @@
 """The pure planner: facts and wishes in, a Choice out. Rates are those of training: collecting and learning.
 
 Where it chooses the number of environments, learning stays comparable: the rollout and the number of its
-gradient steps are held, and no segment gets shorter than the horizon of the advantage's trace.
+gradient steps are held, and no segment gets shorter than the horizon of the advantage's trace. Its model of
+collecting is coarse on purpose: the constants only rank layouts that were not tried, since what it says is
+scaled by the nearest trial of the same backend.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log2
+from math import exp, log, log2, sqrt
+from statistics import fmean
 from typing import Any
 
 from mission_gym.errors import ConfigError
 from mission_gym.plan.facts import Choice, Facts, Layout, UpdateCost
-from mission_gym.plan.model import (
-    count_fast,
-    explain_misfit,
-    fits,
-    model_collect_s,
-    predict_collect_s,
-    predict_memory,
-    predict_rate,
-)
+from mission_gym.plan.memory import explain_misfit, fits, predict_memory
+from mission_gym.procs import MachineFacts
 
 KNEE = 0.95  # of the best rate: where more environments stop paying
 MARGIN = 1.1  # a choice must be this much faster than the fixed rules'
 MODEL_MARGIN = 1.25  # the same without a trial of both
 _MOST_ENVS = 1024
+SLOW_CORE = 0.6  # of a fast core's speed: what efficiency cores give
+_SLOT_S = 2e-6  # checks around each step
+_THREAD_S = 30e-6  # waking a thread for a step
+_GROUP_ROWS = 32  # of threads that wait for each other; other groups are under way meanwhile
+_BLOCK_S = 1.5e-3  # a command and a reply for a block of workers
+_WORKER_S = 0.2e-3  # and for each worker of them
 
 
 def choose(facts: Facts) -> Choice:
@@ -46,10 +48,9 @@ def choose(facts: Facts) -> Choice:
     return Choice(
         layout=chosen,
         update=update,
-        collect_s=predict_collect_s(facts, chosen),
         steps_per_s=rates[chosen],
         memory_bytes=predict_memory(facts.env, wishes, chosen),
-        reasons=tuple(_explain(facts, chosen, update, rates)),
+        reasons=_explain(facts, chosen, update, rates),
         changes=_list_changes(wishes.layout, chosen),
         scaling=make_scaling(facts, update),
     )
@@ -169,7 +170,7 @@ def _explain(facts: Facts, chosen: Layout, update: UpdateCost, rates: dict[Layou
     return reasons
 
 
-def _list_changes(ruled: Layout, chosen: Layout) -> tuple[str, ...]:
+def _list_changes(ruled: Layout, chosen: Layout) -> list[str]:
     """What learning sees otherwise than without a plan."""
     changes = [
         f"{name} {getattr(ruled, name)} -> {getattr(chosen, name)}"
@@ -180,7 +181,7 @@ def _list_changes(ruled: Layout, chosen: Layout) -> tuple[str, ...]:
         changes.append(f"the rollout of {ruled.rollout} transitions and its gradient steps are held")
     elif changes:
         changes.append(f"the rollout {ruled.rollout} -> {chosen.rollout}")
-    return tuple(changes)
+    return changes
 
 
 def show_time(seconds: float) -> str:
@@ -189,3 +190,56 @@ def show_time(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds * 1e6:.3g} us"
+
+
+def predict_rate(facts: Facts, layout: Layout, update: UpdateCost) -> float:
+    """Steps per second of training; the slower phase alone counts where they run at once."""
+    both = (predict_collect_s(facts, layout), update.step_s)
+    return 1.0 / (max if facts.wishes.at_once(layout, update) else sum)(both)
+
+
+def predict_collect_s(facts: Facts, layout: Layout) -> float:
+    """Seconds for each transition collected: the model times what trials say of it, the nearest of the same
+    backend, or else all together: a machine that is busy with other things slows every layout down."""
+    modelled = model_collect_s(facts, layout)
+    ratios = {trial: trial.collect_s / model_collect_s(facts, trial.layout) for trial in facts.trials}
+    near = [trial for trial in ratios if trial.layout.backend == layout.backend]
+    if near:
+        return modelled * ratios[min(near, key=lambda trial: _distance(trial.layout, layout))]
+    return modelled * exp(fmean(log(ratio) for ratio in ratios.values())) if ratios else modelled
+
+
+def _distance(one: Layout, other: Layout) -> float:
+    return abs(log(one.n_envs / other.n_envs)) + abs(log(one.num_workers / other.num_workers))
+
+
+def model_collect_s(facts: Facts, layout: Layout) -> float:
+    """Rows one after the other in a process, workers side by side, a barrier at the end of a block."""
+    env, act, cores = facts.env, facts.act, facts.machine.usable_cores
+    n_envs, num_steps, num_workers = layout.n_envs, layout.n_steps_per_env, layout.num_workers
+    cpu_s = env.step_s * env.cpu_share
+    wait_s = env.step_s - cpu_s
+    if layout.backend.for_waiting:
+        # A group waits together, the slowest for longest; what needs the processor takes turns.
+        rows, row_s = min(n_envs, _GROUP_ROWS), cpu_s + act.row_s + _THREAD_S
+        longest_s = wait_s * (1.0 + env.spread * sqrt(2.0 * log(max(rows, 2))))
+        turn_s = max(longest_s + act.call_s + rows * row_s, act.call_s * n_envs / rows + n_envs * row_s)
+        return turn_s / n_envs + _BLOCK_S / layout.rollout
+    rows = -(-n_envs // num_workers)
+    slower = 1.0 + (env.slowdown - 1.0) * (min(num_workers, cores) - 1) / max(cores - 1, 1)
+    if num_workers > count_fast(facts.machine):
+        slower /= SLOW_CORE
+    busy_s = slower * (act.call_s + rows * (act.row_s + _SLOT_S + cpu_s))
+    # Beyond the cores, those that compute wait for one.
+    turn_s = max(busy_s + rows * wait_s, busy_s * num_workers / cores)
+    block_s = num_steps * turn_s
+    if num_workers > 1:  # the slowest of the workers ends the block
+        block_s *= 1.0 + env.spread * sqrt(2.0 * log(num_workers) / (num_steps * rows))
+    if not layout.backend.runs_here:
+        block_s += _BLOCK_S + num_workers * _WORKER_S
+    return block_s / layout.rollout
+
+
+def count_fast(machine: MachineFacts) -> int:
+    """Usable cores that are not efficiency cores, 1 at least."""
+    return max(1, min(machine.usable_cores, machine.allowed_cores - machine.efficiency_cores))

@@ -9,8 +9,7 @@ from mission_gym.config.layers import read_presets
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec, Fact, Plan
 from mission_gym.learner.contract import Algorithm
-from mission_gym.plan.overlap import explain_overlap
-from mission_gym.plan.ways import explain_way
+from mission_gym.plan.ways import explain_overlap, explain_way
 
 
 def make_plan(
@@ -19,7 +18,7 @@ def make_plan(
     spec: EnvSpec,
     algorithm: Algorithm,
     memory_bytes: int,
-    predicted_fps: float | None,
+    predicted_fps: float,
     notes: list[str],
     start: int,
     reasons: Sequence[str] = (),
@@ -34,7 +33,9 @@ def make_plan(
     compute = config.compute
     network = config.policy.network or ",".join(map(str, config.policy.network_arch))
     shape = "your own" if config.policy.network else config.policy.activation
-    episodes, holds = config.evaluation.eval_episodes, algorithm.holds
+    episodes, every = config.evaluation.eval_episodes, f"every {eval_freq:,} steps"
+    holds, lasts = algorithm.holds, _duration(total / predicted_fps)
+    source = "as tuned" if reasons else "measured just now"
     facts = [
         Fact("environment", config.env.env_id, describe_spaces(spec)),
         Fact("environments", f"{config.vector.n_envs}", _describe_backend(config, backend)),
@@ -44,27 +45,11 @@ def make_plan(
         Fact("network", network, f"{shape}, acting with {compute.acting}"),
         Fact("learner", compute.device, explain_way(config, spec)),
         explain_overlap(config, backend, algorithm),
-        Fact(
-            "evaluations",
-            f"{num_evals}",
-            f"{episodes} episodes every {eval_freq:,} steps" if eval_freq else "",
-        ),
+        Fact("evaluations", f"{num_evals}", f"{episodes} episodes {every}" if eval_freq else ""),
         Fact("checkpoints", f"every {save_freq:,} steps", "and after every evaluation" if eval_freq else ""),
-        Fact(
-            "memory",
-            f"{memory_bytes / 1e9:.2f} GB",
-            f"torch, {holds}, network, workers, environments",
-        ),
+        Fact("memory", f"{memory_bytes / 1e9:.2f} GB", f"torch, {holds}, network, workers, environments"),
+        Fact("expected", f"{predicted_fps:,.0f} steps/s", f"about {lasts} of training, {source}"),
     ]
-    if predicted_fps is not None:
-        source = "as tuned" if reasons else "measured just now"
-        facts.append(
-            Fact(
-                "expected",
-                f"{predicted_fps:,.0f} steps/s",
-                f"about {_duration(total / predicted_fps)} of training, {source}",
-            )
-        )
     facts += [Fact("" if number else "reasons", "", reason) for number, reason in enumerate(reasons)]
     return Plan(tuple(facts), memory_bytes, predicted_fps, tuple(notes))
 

@@ -19,12 +19,11 @@ from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec
 from mission_gym.errors import ConfigError, MissionGymError
 from mission_gym.plan.cache import make_key, read_plan, write_plan
-from mission_gym.plan.costs import NUM_BLOCKS, measure_act, measure_collect, rehearse
+from mission_gym.plan.costs import NUM_BLOCKS, Workshop, measure_act, measure_collect, rehearse
 from mission_gym.plan.env_costs import measure_env, time_steps, weigh_processes
 from mission_gym.plan.facts import Choice, EnvFacts, Facts, Layout, Trial, UpdateCost
 from mission_gym.plan.memory import check_memory, read_own_machine
-from mission_gym.plan.model import model_collect_s
-from mission_gym.plan.planner import choose, shortlist
+from mission_gym.plan.planner import choose, model_collect_s, shortlist
 from mission_gym.plan.ways import Way, device_exists
 from mission_gym.plan.wishes import (
     DEFAULT_ENVS,
@@ -36,7 +35,6 @@ from mission_gym.plan.wishes import (
     make_wishes,
     size_paths,
 )
-from mission_gym.plan.workshop import Workshop
 from mission_gym.procs import read_machine
 from mission_gym.procs.versions import versions
 
@@ -163,7 +161,8 @@ class Tuner:
         for way in self._ways[1:]:
             if self._left_s() > _REHEARSAL_SHARE * self._budget_s:
                 facts = replace(facts, updates=(*facts.updates, self._time_update(*way)))
-        for layout in shortlist(facts, self._count_trials())[2:]:
+        num_trials = 2 if self._budget_s < 5 else 4 if self._budget_s < 15 else 8
+        for layout in shortlist(facts, num_trials)[2:]:
             facts = self._try(facts, layout)
         choice = choose(facts)
         tried = -1
@@ -197,9 +196,6 @@ class Tuner:
         config = self._workshop.settle(self._base.with_values(values | {"compute.threads": threads}, "plan"))
         seconds = _measure_update_s(self._workshop, config)
         return UpdateCost(way.device, way.kernel, threads, seconds, way.precision)
-
-    def _count_trials(self) -> int:
-        return 2 if self._budget_s < 5 else 4 if self._budget_s < 15 else 8
 
     def _try(self, facts: Facts, layout: Layout) -> Facts:
         """Collect for real in this layout, if there is time; one that fails is left out."""
@@ -245,14 +241,10 @@ class Tuner:
             rate = rehearse(self._workshop, config, seconds)
         gain = rate / choice.steps_per_s
         scaling = [each | {"steps_per_s": each["steps_per_s"] * gain} for each in choice.scaling]
-        return {
+        return asdict(choice) | {
             "values": values,
             "layout": choice.layout.document(),
-            "update": asdict(choice.update),
             "steps_per_s": rate,
-            "memory_bytes": choice.memory_bytes,
-            "reasons": list(choice.reasons),
-            "changes": list(choice.changes),
             "scaling": scaling,
             "measured": {
                 "env": asdict(facts.env),

@@ -10,11 +10,10 @@ import psutil
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config, Settled
+from mission_gym.plan.costs import Workshop
 from mission_gym.plan.facts import Layout, UpdateCost, Wishes
 from mission_gym.plan.memory import count_bytes, layout_of
-from mission_gym.plan.overlap import choose_overlap
-from mission_gym.plan.ways import Way, list_possible
-from mission_gym.plan.workshop import Workshop
+from mission_gym.plan.ways import Way, choose_overlap, list_possible
 from mission_gym.procs import MachineFacts
 
 DEFAULT_ENVS = 8

@@ -142,7 +142,7 @@ def load_network(path: str) -> Callable[[PolicySpec], Any]:
         made = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            f"network {path!r} can't be imported: {error}; give module:callable [--network]"
+            f"network {path!r} can't be imported: {describe(error)}; give module:callable [--network]"
         ) from error
     return cast(Callable[[PolicySpec], Any], made)
 
@@ -173,7 +173,7 @@ def _own_widths(trunk: OwnTrunk, spec: PolicySpec, num_flat: int) -> tuple[int, 
                 raise ValueError(f"it returned shape {tuple(features.shape)} for a batch of 2")
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
-            f"network {spec.network!r} fails on a batch of 2 observations: {error};"
+            f"network {spec.network!r} fails on a batch of 2 observations: {describe(error)};"
             " it must return features [N, D] or a pair of them [--network]"
         ) from error
     return int(out[0].shape[1]), int(out[1].shape[1])

@@ -24,9 +24,9 @@ from mission_gym.data import EnvSpec, Weights
 from mission_gym.errors import ConfigError
 from mission_gym.learner.contract import Algorithm, Learner
 from mission_gym.plan.memory import check_memory
-from mission_gym.plan.overlap import choose_overlap
 from mission_gym.plan.ways import (
     Way,
+    choose_overlap,
     choose_threads,
     choose_way,
     device_exists,
@@ -229,7 +229,7 @@ def make_collector(config: Settled, environment: Environment, seed_of: SeedOf) -
 
 @dataclass(frozen=True)
 class Assembly:
-    """`plan.workshop.Workshop`: builds for one environment and one algorithm."""
+    """`plan.costs.Workshop`: builds for one environment and one algorithm."""
 
     environment: Environment
     algorithm: Algorithm

@@ -159,7 +159,7 @@ def _prepare(
     notes = [*notes, *timed.notes]
     if num_failed:
         session.counters["env_failures"] += num_failed
-        notes.append(f"{num_failed} episodes failed while the statistics were primed; they are counted")
+        notes.append(f"episodes that failed while the statistics were primed: {num_failed}; they are counted")
     fps = tuning["steps_per_s"] if tuning else predict_fps(config, collect_s, update_s)
     if config.compute.device == "cpu":
         notes = [*notes, *judge_preset(preset, config.run.timesteps - start, fps, usable_cores())]

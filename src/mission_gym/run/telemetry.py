@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import reduce
 from operator import or_
 from typing import Any, Self
@@ -106,30 +106,22 @@ class Telemetry:
         if self._facts is not None:
             made = self._learner.gradient_steps - self._first_gradient_steps
             verdict = judge(phases, use, replace(self._facts, gradient_steps=made))
-        return {"time/machine": use, "time/verdict": verdict and verdict.document()}
+        return {"time/machine": use, "time/verdict": verdict and asdict(verdict)}
 
 
 def make_facts(config: Settled, spec: EnvSpec, learner: Learner) -> VerdictFacts:
     """What the verdict must know of a run beside its times."""
-    algo, vector, compute, evaluation = config.algorithm, config.vector, config.compute, config.evaluation
     weights = {name: array for name, array in learner.weights().arrays.items() if name.endswith("weight")}
     num_parameters = sum(array.size for array in weights.values())
-    algorithm, backend = algorithm_of(config), load_backend(vector.vector)
+    algorithm, backend, compute = algorithm_of(config), load_backend(config.vector.vector), config.compute
     rows = _MATMUL_ROWS[compute.device]
     is_mlp = algorithm.layout(config, spec).is_mlp
     return VerdictFacts(
+        config=config,
         backend=backend,
-        num_workers=vector.num_workers,
-        n_envs=vector.n_envs,
-        n_steps_per_env=algo.n_steps_per_env,
         cores=usable_cores(),
-        device=compute.device,
-        batch_size=algo.batch_size,
         n_epochs=algorithm.num_epochs(config),
         num_parameters=num_parameters,
-        eval_freq=evaluation.eval_freq,
-        eval_episodes=evaluation.eval_episodes,
-        checkpoint_freq=config.checkpoints.checkpoint_freq,
         env_cpu_is_known=backend.cpu_is_known and (backend.runs_here or compute.acting == "numpy"),
         flops_per_sample=algorithm.flops_per_parameter(config) * num_parameters if is_mlp else None,
         matmul_flops_per_s=2.0 * rows**3 / time_product(compute.device, rows),

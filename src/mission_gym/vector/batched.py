@@ -17,8 +17,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
+from mission_gym.env.contract import check_outcome, read_metrics
 from mission_gym.env.factory import VectorEnv
-from mission_gym.env.outcomes import check_outcome, read_metrics
 from mission_gym.env.resume import SlotState, copy_plain, has_state, read_generator, restore_generator
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError, describe
 from mission_gym.vector.base import SeedOf, Vector
