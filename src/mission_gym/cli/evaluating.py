@@ -102,7 +102,7 @@ class ReproFlags:
 
 def _replay(args: Sequence[str]) -> int:
     """`mission-gym check --repro FILE`; 3 if the failure came back."""
-    flags = parse(ReproFlags, args, "check", "ReplayResult the failure of an environment.")
+    flags = parse(ReproFlags, args, "check", "Replay the failure of an environment.")
     from mission_gym.check.repro import replay_bundle
 
     with messages_to_stderr():

@@ -17,7 +17,6 @@ from typing import NamedTuple
 from mission_gym import __version__
 from mission_gym.errors import MissionGymError, TrustError, nearest
 from mission_gym.screen.streams import inert, patient_streams, say
-from mission_gym.store.trusted import with_leave
 
 
 class _Command(NamedTuple):
@@ -80,8 +79,12 @@ def _run(args: list[str]) -> int:
         return _say("the current folder was removed; change to one that is there", 2)
     try:
         module = importlib.import_module(f"mission_gym.cli.{command.module}")
-        function = getattr(module, command.function or name)
-        code: int | None = with_leave(lambda: function(args[1:]), partial(_ask, trusting="--trust" in args))
+        run = partial(getattr(module, command.function or name), args[1:])
+        if name != "doctor":  # which looks at NumPy before it is loaded, and runs no code that is named
+            from mission_gym.store.trusted import with_leave
+
+            run = partial(with_leave, run, partial(_ask, trusting="--trust" in args))
+        code: int | None = run()
     except SystemExit as stop:  # tyro's: help was printed, or a flag lacks its value
         return stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt:
