@@ -27,6 +27,15 @@ def test_a_phase_gives_seconds_and_a_span() -> None:
     assert clock.take() == Phases()
 
 
+def test_a_phase_under_way_is_counted_in_two_parts() -> None:
+    times = ticking(1.0, 3.0, 7.0)
+    clock = PhaseClock("main", now=lambda: next(times))
+    with clock.phase("record"):
+        clock.split()
+        assert clock.take().seconds == {("main", "record"): 2.0}
+    assert clock.take().seconds == {("main", "record"): 4.0}
+
+
 def test_a_phase_that_raises_is_counted() -> None:
     times = ticking(0.0, 2.0)
     clock = PhaseClock("main", now=lambda: next(times))

@@ -21,8 +21,6 @@ ROLES = {
     "main": ("record", "evaluate", "save"),
 }
 _NUM_SPANS = 256  # kept between two calls of `take`; the oldest go first
-
-
 _latest_s = _set_back_s = 0.0
 
 
@@ -38,11 +36,12 @@ def steady_s() -> float:
 class PhaseClock:
     """Adds wall seconds to named phases of one role, and keeps when they began and ended."""
 
-    __slots__ = ("_now", "_seconds", "_spans", "role")
+    __slots__ = ("_now", "_running", "_seconds", "_spans", "role")
 
     def __init__(self, role: str = "main", now: Callable[[], float] = time.perf_counter) -> None:
         self.role = role
         self._now = now
+        self._running: tuple[str, float] | None = None  # the phase under way, and since when it counts
         self._seconds: dict[tuple[str, str], float] = {}
         self._spans: deque[Span] = deque(maxlen=_NUM_SPANS)
 
@@ -54,13 +53,21 @@ class PhaseClock:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time the block under `name`, also when it raises."""
-        start = self._now()
+        self._running = name, self._now()
         try:
             yield
         finally:
+            self.split()
+            self._running = None
+
+    def split(self) -> None:
+        """Count the phase under way up to now; the rest of it comes later. For the clock's own thread."""
+        if self._running is not None:
+            name, start = self._running
             end = self._now()
             self.add(name, end - start)
             self._spans.append(Span(self.role, name, start, end))
+            self._running = name, end
 
     def take(self) -> Phases:
         """What was counted since the last call; starts anew."""

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mission_gym.bench.faults.forge import edit_values
 from mission_gym.cli.main import main
 from mission_gym.store import trusted
+from mission_gym.store.rundir import RunDir
 
 TOUCH = "import pathlib; pathlib.Path({canary!r}).touch()\n"
 ENVS = """
@@ -49,13 +51,8 @@ def stranger(trained, tmp_path, monkeypatch):
     return run
 
 
-def edit(run, **env):
-    """Change the run's config, and set its state back so that it can be resumed."""
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    config["env"] |= {key: value for key, value in env.items() if key in config["env"]}
-    config["policy"] |= {key: value for key, value in env.items() if key in config["policy"]}
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
-    return run
+def edit(run, section="env", **values):
+    edit_values(RunDir(run), section, **values)
 
 
 def all_commands(run):
@@ -128,7 +125,10 @@ def test_functions_of_wrappers_and_networks_need_leave(stranger, capfd, field):
         "import gymnasium as gym\nfrom torch import nn\n\n\ndef part(given):\n"
         "    return nn.Linear(4, 8) if not isinstance(given, gym.Env) else given\n"
     )
-    edit(stranger, **{field: ["own_parts:part"] if field == "wrap" else "own_parts:part"})
+    if field == "wrap":
+        edit(stranger, wrap=["own_parts:part"])
+    else:
+        edit(stranger, "policy", network="own_parts:part")
     assert main(["eval", str(stranger), "--episodes", "1"]) == 2
     assert "own_parts:part in" in capfd.readouterr().err
     if field == "wrap":

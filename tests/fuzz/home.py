@@ -7,16 +7,14 @@ or code that a file named and that was run are faults.
 from __future__ import annotations
 
 import faulthandler
-import hashlib
 import io
-import json
 import os
 import resource
 import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from damage import Edit, Literal, Put, apply
 from readers import PLANNED, READERS, Kind, resolve_planned
 
 import mission_gym as mg
+from mission_gym.bench.faults.forge import sign
 from mission_gym.check.repro import write_bundle
 from mission_gym.cli.main import main
 from mission_gym.env.factory import EnvRequest
@@ -145,7 +144,7 @@ class Home:
             for module in (tuner, tune):
                 patch.setattr(module, "make_plan_key", lambda *args: "plan")
                 if not measuring:
-                    patch.setattr(module, "tune_environment", _refuse_to_measure)
+                    patch.setattr(module, "Tuner", _refuse_to_measure)
             os.chdir(self.here)
             try:
                 yield
@@ -164,7 +163,8 @@ class Home:
         path = self.damaged / kind.path
         path.write_bytes(apply(path.read_bytes(), kind.form, damage))
         if kind.signed:
-            _sign(path)
+            with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):  # beyond that
+                sign(path)
         with self.standing_in(self.damaged), quiet(), watchdog(f"{name} of {kind.path}"):
             try:
                 READERS[name](self.damaged)
@@ -224,23 +224,6 @@ def watchdog(what: str) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
         signal.signal(signal.SIGALRM, before)
-
-
-def _sign(path: Path) -> None:
-    """Give a checkpoint the checksums of what is in it now, as a stranger could."""
-    meta = path.parent / "meta.json"
-    try:
-        head = json.loads(meta.read_bytes())
-        head["files"] |= {
-            name: hashlib.sha256((path.parent / name).read_bytes()).hexdigest()
-            for name in head["files"]
-            if path.name == name
-        }
-        head.pop("sha256", None)
-        digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode()).hexdigest()
-        meta.write_text(json.dumps(head | {"sha256": digest}))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # damaged beyond that
-        return
 
 
 def _refuse_to_measure(*args: Any, **kwargs: Any) -> Any:

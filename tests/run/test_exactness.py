@@ -11,7 +11,7 @@ import pytest
 from mission_gym.errors import RunStateError
 from mission_gym.run.branch import branch_run
 from mission_gym.run.config import resolve
-from mission_gym.run.open import evaluate_run, open_run
+from mission_gym.run.open import open_run
 from mission_gym.run.resume import resume_run
 from mission_gym.run.start import start_run
 from mission_gym.store import checkpoints
@@ -99,7 +99,7 @@ def test_an_evaluation_and_a_branch_take_the_config_of_the_checkpoint(run: RunDi
     opened = open_run(RunRef(run, None))
     assert opened.config.policy.activation == "tanh"
     said = "config.yaml says policy.activation=relu; checkpoint 64 was made with tanh, which is used"
-    assert evaluate_run(opened, 1)[1][0] == said
+    assert opened.notes == (said,)
     heard: list[dict[str, Any]] = []
     with branch_run(RunRef(run, None), {"timesteps": 96}, heard.append) as session:
         assert session.config.policy.activation == "tanh"

@@ -72,6 +72,7 @@ class Telemetry:
 
     def take_row(self) -> dict[str, float]:
         """Phases and the machine's use since the last row."""
+        self.clock.split()  # a row is taken while it is recorded
         # What a stop cut short is still in the clocks.
         clocks = (self.clock, self._collector.clock, self._learner.clock)
         phases = reduce(or_, (clock.take() for clock in clocks), self._row)

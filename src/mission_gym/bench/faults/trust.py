@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from mission_gym.bench.faults.forge import edit_values
 from mission_gym.bench.faults.lab import Fault, Lab, must
 from mission_gym.store.rundir import RunDir
 
@@ -43,36 +44,30 @@ def make_trust_faults() -> list[Fault]:
     return faults
 
 
-def _edit(run: RunDir, section: str, **values: object) -> None:
-    config = yaml.safe_load(run.config_yaml.read_text())
-    config[section] |= values
-    run.config_yaml.write_text(yaml.safe_dump(config))
-
-
 def _set_folder(run: RunDir, folder: Path) -> None:
     lineage = json.loads(run.lineage_json.read_text())
     run.lineage_json.write_text(json.dumps(lineage | {"folder": str(folder)}))
 
 
 def _plant_standard(lab: Lab, run: RunDir, canary: Path) -> None:
-    _edit(run, "env", env_id="subprocess:getoutput", env_kwargs={"cmd": f"touch {canary}"})
+    edit_values(run, "env", env_id="subprocess:getoutput", env_kwargs={"cmd": f"touch {canary}"})
 
 
 def _plant_system(lab: Lab, run: RunDir, canary: Path) -> None:
-    _edit(run, "env", env_id="os:system", env_kwargs={"command": f"touch {canary}"})
+    edit_values(run, "env", env_id="os:system", env_kwargs={"command": f"touch {canary}"})
 
 
 def _plant_inside(lab: Lab, run: RunDir, canary: Path) -> None:
     (run.path / "evil_inside.py").write_text(_CODE.format(canary=str(canary)))
     _set_folder(run, run.path)
-    _edit(run, "env", env_id="evil_inside:make")
+    edit_values(run, "env", env_id="evil_inside:make")
 
 
 def _plant_env(lab: Lab, run: RunDir, canary: Path) -> None:
     run.env.mkdir(exist_ok=True)
     (run.env / "evil_env.py").write_text(_CODE.format(canary=str(canary)))
     _set_folder(run, run.env)
-    _edit(run, "env", env_id="evil_env:make")
+    edit_values(run, "env", env_id="evil_env:make")
 
 
 def _plant_folder(lab: Lab, run: RunDir, canary: Path) -> None:
@@ -80,18 +75,18 @@ def _plant_folder(lab: Lab, run: RunDir, canary: Path) -> None:
     folder.mkdir()
     (folder / "evil_folder.py").write_text(_CODE.format(canary=str(canary)))
     _set_folder(run, folder)
-    _edit(run, "env", env_id="evil_folder:make")
+    edit_values(run, "env", env_id="evil_folder:make")
 
 
 def _plant_wrapper(lab: Lab, run: RunDir, canary: Path) -> None:
-    _edit(run, "env", wrap=["subprocess:getoutput"])
-    _edit(run, "env", env_kwargs={"cmd": f"touch {canary}"})
+    edit_values(run, "env", wrap=["subprocess:getoutput"])
+    edit_values(run, "env", env_kwargs={"cmd": f"touch {canary}"})
 
 
 def _plant_network(lab: Lab, run: RunDir, canary: Path) -> None:
     (run.path / "evil_network.py").write_text(_CODE.format(canary=str(canary)))
     _set_folder(run, run.path)
-    _edit(run, "policy", network="evil_network:make")
+    edit_values(run, "policy", network="evil_network:make")
 
 
 def _plant_yaml(lab: Lab, run: RunDir, canary: Path) -> None:
