@@ -18,7 +18,8 @@ from mission_gym.missions.placement.rules import load_mission
 from mission_gym.plan import cache
 from mission_gym.run import tune
 from mission_gym.run.config import resolve
-from mission_gym.run.resume import resume_run, start_run
+from mission_gym.run.resume import resume_run
+from mission_gym.run.start import start_run
 from mission_gym.store import trusted
 from mission_gym.store.rundir import RunDir
 
