@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.errors import EnvContractError, RunStateError, UsageError, WorkerDied, WorkerError, describe
 from mission_gym.procs import BoundedLog, Child, Link, dump_object
+from mission_gym.store.checked import Count, Record, check
 from mission_gym.store.files import read_json, write_json
 from mission_gym.store.lineage import read_lineage
 from mission_gym.store.rundir import RunDir
@@ -33,6 +35,16 @@ def write_bundle(run: RunDir, error: WorkerError, request: EnvRequest) -> Path |
     name = {"env_id": request.env_id, "env_kwargs": request.kwargs, "wrap": list(request.wrap)}
     write_json(path, {**name, **facts, "error": str(error)})
     return path
+
+
+class _Bundle(Record):
+    """What is read of a bundle."""
+
+    env_id: str
+    env_kwargs: dict[str, Any]
+    wrap: list[str]
+    seed: Count
+    actions: list[Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +114,8 @@ def _place(step: int) -> str:
 
 
 def _read_bundle(path: Path) -> dict[str, Any]:
-    bundle: dict[str, Any] = read_json(path)
-    missing = {"env_id", "env_kwargs", "wrap", "seed", "actions"} - set(bundle)
+    bundle = read_json(path)
+    missing = set(_Bundle.model_fields) - set(bundle if isinstance(bundle, dict) else ())
     if missing:
         raise RunStateError(f"{path} is not a repro bundle: it lacks {', '.join(sorted(missing))} [--repro]")
-    return bundle
+    return check(path, bundle, TypeAdapter(_Bundle)).model_dump()

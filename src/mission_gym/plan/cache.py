@@ -25,12 +25,13 @@ def make_key(content: dict[str, Any]) -> str:
 
 
 def read_plan(key: str) -> dict[str, Any] | None:
-    """The plan that was kept, None without one that can be read."""
+    """The plan that was kept, None without one that can be read, or where it is not as it was written."""
     try:
         entry = read_json(find_cache() / f"{key}.json")
     except RunStateError:
         return None
-    return entry if isinstance(entry, dict) and "steps_per_s" in entry else None
+    is_whole = isinstance(entry, dict) and entry.pop("key", None) == make_key(entry)
+    return entry if is_whole else None
 
 
 def write_plan(key: str, entry: dict[str, Any]) -> bool:
@@ -39,7 +40,7 @@ def write_plan(key: str, entry: dict[str, Any]) -> bool:
     try:
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, entry, durable=False)
+        write_json(path, entry | {"key": make_key(entry)}, durable=False)
     except DiskError:
         return False
     return True

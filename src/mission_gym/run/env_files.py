@@ -7,13 +7,18 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from mission_gym.config.schema import Config
 from mission_gym.env.factory import EnvRequest, find_snapshot_kwargs, make_factory
 from mission_gym.errors import RunStateError, UsageError
 from mission_gym.run.environment import Environment, EnvSource, open_environment, permit_names
-from mission_gym.store.files import disk_errors, read_json, write_json
+from mission_gym.store.checked import read_checked
+from mission_gym.store.files import disk_errors, write_json
 from mission_gym.store.lineage import read_lineage
 from mission_gym.store.rundir import RunDir
+
+_NAMES = TypeAdapter(dict[str, str])  # by keyword: the file or folder in env/
 
 
 def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) -> Environment:
@@ -38,9 +43,9 @@ def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) 
 
 def read_files(run: RunDir) -> dict[str, str]:
     """The keywords that name files, each with the run's own copy; RunStateError for one outside the run."""
-    if not (run.env_files_json).exists():
+    if not run.env_files_json.exists():
         return {}
-    files = {key: run.env / name for key, name in read_json(run.env_files_json).items()}
+    files = {key: run.env / name for key, name in read_checked(run.env_files_json, _NAMES).items()}
     for key, path in files.items():
         if not path.resolve().is_relative_to(run.path.resolve()):
             raise RunStateError(f"{run.env_files_json}: {key} names {path}, which is not in the run; mend it")

@@ -14,6 +14,7 @@ from torch import nn
 from mission_gym.backends import load_backend, load_default, load_rivals
 from mission_gym.backends.record import Backend, Source
 from mission_gym.config.schema import Config, Settled
+from mission_gym.config.sizes import choose_batch_size
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import EnvRequest, Factory, make_factory, names_trusted
 from mission_gym.names import judge
@@ -155,7 +156,7 @@ def count_waiting_groups(num_envs: int) -> int:
 def choose_acting_rows(num_envs: int, num_groups: int) -> int:
     """Rows of a group: so many groups at least, equal ones where that loses little."""
     share = num_envs // num_groups
-    fitting = max(rows for rows in range(1, share + 1) if num_envs % rows == 0)
+    fitting = choose_batch_size(num_envs, share)
     return fitting if 2 * fitting >= share else share
 
 

@@ -17,7 +17,7 @@ from mission_gym.run.environment import EnvSource
 from mission_gym.run.exactness import config_hash, judge_exactness
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
-from mission_gym.run.snapshot import learned_steps
+from mission_gym.run.snapshot import learned_steps, ours
 from mission_gym.store.checkpoints import Checkpoint, load_last_good
 from mission_gym.store.files import write_atomic
 from mission_gym.store.lineage import read_lineage, write_lineage
@@ -38,13 +38,15 @@ def resume_run(
                 f" `mission-gym branch {run.name} --device cpu`"
             )
         checkpoint, notes = load_last_good(run.checkpoints)
-        resolved, more = _extend(run, stored, checkpoint, timesteps)
+        with ours(checkpoint):
+            resolved, more = _extend(run, stored, checkpoint, timesteps)
         environment = open_run_environment(run, resolved.config, source)
         remedy = f"go on with `mission-gym branch {run.name} --kernel torch`"
         resolved, _, changed = drop_false_twin(resolved, environment.spec, remedy)
         learner = make_learner(resolved.settled, environment.spec)
         with closing(Session(run, resolved, environment, learner, listener)) as session:
-            restored = session.restore(checkpoint)
+            with ours(checkpoint):
+                restored = session.restore(checkpoint)
             exact = judge_exactness(
                 run, checkpoint, stored.config, restored=restored.exact, other_kernel=bool(changed)
             )

@@ -7,7 +7,8 @@ in hand where some were begun. Random streams are functions of the counters, so 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from mission_gym.data import Array, Block, Episode
 from mission_gym.env.resume import SlotState, pack_states, unpack_states
+from mission_gym.errors import RunStateError, describe
 from mission_gym.learner.blocks import strip
 from mission_gym.learner.contract import Learner
 from mission_gym.pipeline.loop import newest
@@ -106,6 +108,17 @@ def _boundaries(vec: Vector) -> list[SlotState]:
     return [
         SlotState("boundary", number, None, 0, 0.0, (), reason=reason) for number in vec.episode_numbers()
     ]
+
+
+@contextmanager
+def ours(checkpoint: Checkpoint) -> Iterator[None]:
+    """RunStateError for a checkpoint that has its checksums, and not the content that they are for."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise RunStateError(
+            f"{checkpoint.path} was not written by a run like this ({describe(error)}); give another one"
+        ) from error
 
 
 def restore_snapshot(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +52,25 @@ def _raw(array: Array) -> memoryview | bytes:
 
 def parse_arrays(data: bytes) -> dict[str, Array]:
     """The arrays of a file's content; ValueError if it is not safetensors."""
-    from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    try:
+    with _value_errors():
         return load(data)
-    except SafetensorError as error:
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of a file that may be large; ValueError if it is not safetensors."""
+    from safetensors.numpy import load_file
+
+    with _value_errors():
+        return load_file(path)
+
+
+@contextmanager
+def _value_errors() -> Iterator[None]:
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (SafetensorError, KeyError) as error:  # KeyError: a type of numbers that NumPy lacks
         raise ValueError(str(error)) from error

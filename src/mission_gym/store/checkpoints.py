@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from mission_gym.data import Array
 from mission_gym.errors import RunStateError
-from mission_gym.store.arrays import parse_arrays, write_arrays
+from mission_gym.store.arrays import parse_arrays, read_arrays, write_arrays
 from mission_gym.store.checked import Count, Record, check
 from mission_gym.store.files import (
     TEMPORARY,
@@ -204,10 +204,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 def load_replay(checkpoint: Checkpoint) -> dict[str, Array] | None:
     """The replay of a checkpoint, verified; None if it was saved without one."""
-    from safetensors.numpy import load_file
-
     expected = _read_head(checkpoint.path / _META)["files"].get(_REPLAY)
-    return None if expected is None else load_file(_verify(checkpoint.path / _REPLAY, expected))
+    return None if expected is None else read_arrays(_verify(checkpoint.path / _REPLAY, expected))
 
 
 def load_last_good(folder: Path) -> tuple[Checkpoint, list[str]]:
