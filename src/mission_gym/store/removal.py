@@ -43,7 +43,7 @@ def find_own(run: RunDir) -> list[Path]:
     """The files of a run that we wrote; what is reached through a link is not ours."""
     root = Path(os.path.realpath(run.path))
     found: list[Path] = []
-    with suppress(RunStateError, AttributeError):  # without the list, what lies in env/ stays
+    with suppress(RunStateError, AttributeError, TypeError):  # without the list, what lies in env/ stays
         for name in read_json(run.env_files_json).values():
             if name == Path(name).name:
                 copy = root / "env" / name
