@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -120,10 +121,13 @@ def explain_misfit(machine: MachineFacts, env: EnvFacts, wishes: Wishes) -> str:
         f"the run needs {need / 1e9:.1f} GB and {free / 1e9:.1f} GB are free{shared} (blocks of"
         f" {ruled.n_envs} envs x {ruled.n_steps_per_env} steps, {ruled.num_workers} x {ruled.backend.name})"
     )
-    for n_envs in range(ruled.n_envs - 1, 0, -1):
-        workers = min(ruled.num_workers, n_envs)
-        if fits(machine, env, wishes, Layout(ruled.backend, workers, n_envs, ruled.n_steps_per_env)):
-            return f"{text}; use n_envs={n_envs} or fewer steps per env [--n-envs, --n-steps-per-env]"
+
+    def overflows(n_envs: int) -> bool:
+        layout = Layout(ruled.backend, min(ruled.num_workers, n_envs), n_envs, ruled.n_steps_per_env)
+        return not fits(machine, env, wishes, layout)
+
+    if n_envs := bisect_left(range(1, ruled.n_envs), True, key=overflows):  # so many fit
+        return f"{text}; use n_envs={n_envs} or fewer steps per env [--n-envs, --n-steps-per-env]"
     for steps in (ruled.n_steps_per_env >> shift for shift in range(1, 20)):
         if steps and fits(machine, env, wishes, Layout(ruled.backend, 1, 1, steps)):
             return f"{text}; use n_envs=1 with n_steps_per_env={steps} [--n-envs, --n-steps-per-env]"

@@ -280,7 +280,7 @@ def _verify(path: Path, expected: str | None) -> Path:
 def _parse(path: Path, data: bytes, parser: Callable[[bytes], _T]) -> _T:
     try:
         return parser(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunStateError(
             f"{path} is not what its name says ({error}); a pickle is never loaded; nothing was run"
         ) from error
