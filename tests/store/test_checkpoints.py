@@ -104,6 +104,16 @@ def test_recover_removes_a_superseded_one_with_successor(folder):
     recover(folder / "missing")
 
 
+def test_recover_removes_the_head_that_a_kill_left_half_written(folder):
+    path = save(folder, 5, 1.0)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (path / f".tmp-meta.json-{dead.pid}").write_text("{")
+    assert load_last_good(folder)[0].step == 5
+    recover(folder)
+    assert not list(path.glob(".tmp-*"))
+
+
 def test_recover_leaves_the_files_of_others(folder):
     save(folder, 5, 1.0)
     theirs = [

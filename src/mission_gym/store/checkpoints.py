@@ -27,6 +27,7 @@ from mission_gym.store.files import (
     disk_errors,
     plain,
     read_json,
+    remove_leftovers,
     sync_folder,
     write_atomic,
     write_synced,
@@ -144,6 +145,8 @@ def recover(folder: Path) -> None:
         for temporary in folder.glob(f"{TEMPORARY}*step_*"):
             if _LEFT.fullmatch(temporary.name):
                 _remove(temporary)
+        for committed in folder.glob("step_*"):  # whose head was being written anew
+            remove_leftovers(committed, (_META,))
 
 
 def delete_checkpoint(path: Path) -> None:
