@@ -84,6 +84,15 @@ def settled(**flags: Any) -> Resolved:
     return settle(resolved, open_environment(resolved.config, {}).spec)[0]
 
 
+@pytest.mark.parametrize(("arch", "num_ways"), [("64,64", 1), ("64,256", 2)])
+def test_narrow_networks_are_not_measured_in_bf16_on_a_cpu(
+    arch: str, num_ways: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "find_devices", lambda: {"cpu": True})
+    config = resolve("CartPole-v1", SMALL | {"network_arch": arch}).config
+    assert len(choosing.list_possible(config, ALGORITHM, True, 1)) == num_ways
+
+
 def test_a_machine_with_a_bf16_cpu_measures_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,8 @@ _GAIN = 1.1
 # PPO's compiled kernel, measured on two cores, gain by the second: 64,64 at batch 64 1.2, at 512 1.6; 128,128
 # at 64 1.35; 512,512 at 2048 1.9. torch's threads meet at every product.
 _WORK_FOR_THREADS, _WORK_FOR_TORCH_THREADS = 2_500_000, 25_000_000
+# Of a layer, on a CPU: narrower products are bound by their calls, and the first in bf16 takes a second.
+_BF16_WIDTH = 256
 _CPUINFO = Path("/proc/cpuinfo")
 _CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # of x86 and ARM
 
@@ -71,6 +73,8 @@ def find_devices() -> dict[str, bool]:
 def list_possible(config: Config, algorithm: Algorithm, is_mlp: bool, threads: int) -> list[Way]:
     """The ways to learn that the algorithm has for what the config leaves open."""
     devices = {name: has_bf16 and algorithm.has_bf16 for name, has_bf16 in find_devices().items()}
+    if is_mlp and max(config.policy.network_arch) < _BF16_WIDTH:
+        devices["cpu"] = False
     return list_ways(config.compute, is_mlp and algorithm.has_twin(config, threads), devices)
 
 
