@@ -104,6 +104,16 @@ def test_recover_removes_a_superseded_one_with_successor(folder):
     recover(folder / "missing")
 
 
+def test_a_file_that_is_a_link_to_nowhere_is_told(folder):
+    save(folder, 4, 1.0)
+    path = save(folder, 5, 1.0)
+    (path / "policy.safetensors").unlink()
+    (path / "policy.safetensors").symlink_to("nowhere")
+    checkpoint, notes = load_last_good(folder)
+    assert checkpoint.step == 4
+    assert "checkpoint 5 is not usable" in notes[0]
+
+
 def test_recover_removes_the_head_that_a_kill_left_half_written(folder):
     path = save(folder, 5, 1.0)
     dead = subprocess.Popen([sys.executable, "-c", ""])

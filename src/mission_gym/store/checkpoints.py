@@ -236,7 +236,7 @@ def _digest(head: dict[str, Any]) -> str:
 
 def _describe(step: int, path: Path) -> CheckpointInfo | None:
     try:
-        size_bytes = sum(entry.stat().st_size for entry in path.iterdir())
+        size_bytes = sum(entry.lstat().st_size for entry in path.iterdir())
     except FileNotFoundError:  # the run that writes it has just deleted it
         return None
     try:

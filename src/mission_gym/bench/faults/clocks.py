@@ -7,12 +7,12 @@ import math
 from functools import partial
 from pathlib import Path
 
-from mission_gym.bench.faults.lab import SERIAL, WORKERS, Fault, Lab, Skipped, must, must_be_tidy, must_equal
+from mission_gym.bench.faults.lab import SERIAL, Fault, Lab, Skipped, must, must_be_tidy, must_equal
 from mission_gym.store.rundir import RunDir
 
 _HOLDS = "the run ends with the same bits; every time is finite and not below nothing"
 _LIBRARIES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
-_LONG = ("--timesteps", "20000", "--checkpoint-freq", "1000", "--n-epochs", "2")
+_LONG = ("--timesteps", "8000", "--checkpoint-freq", "1000", "--n-epochs", "2")
 _FASTEST = 1e7  # steps/s that nothing makes
 
 
@@ -20,11 +20,9 @@ def make_clock_faults() -> list[Fault]:
     """An hour either way, at work and between."""
     faults = []
     for way, shift in {"back": "-3600", "forward": "+3600"}.items():
-        for name, flags in {"serial": SERIAL, "workers": WORKERS}.items():
-            inject = partial(_jump, shift=shift, flags=flags)
-            quick = way == "back" and name == "serial"
-            faults.append(Fault("clock", f"set {way} an hour, {name}", _HOLDS, inject, quick=quick))
-        between = partial(_jump_between, shift=shift)
+        # In one process: libfaketime moves the ends of sleeps, too, and those that wait for workers fail.
+        jump, between = partial(_jump, shift=shift), partial(_jump_between, shift=shift)
+        faults.append(Fault("clock", f"set {way} an hour", _HOLDS, jump, quick=way == "back"))
         faults.append(Fault("clock", f"set {way} an hour before a resume", _HOLDS, between))
     return faults
 
@@ -47,13 +45,13 @@ def fake_clock(shift: Path) -> dict[str, str]:
     }
 
 
-def _jump(lab: Lab, shift: str, flags: tuple[str, ...]) -> None:
+def _jump(lab: Lab, shift: str) -> None:
     clock = lab.folder / "clock"
     clock.write_text("+0\n")
     straight = lab.inner("straight")
-    straight.run(*straight.train("CartPole-v1", *flags, *_LONG)).expect(0)
-    command = lab.spawn(*lab.train("CartPole-v1", *flags, *_LONG), env=fake_clock(clock))
-    run = lab.wait_for_step(command, 4000)
+    straight.run(*straight.train("CartPole-v1", *SERIAL, *_LONG)).expect(0)
+    command = lab.spawn(*lab.train("CartPole-v1", *SERIAL, *_LONG), env=fake_clock(clock))
+    run = lab.wait_for_step(command, 2000)
     clock.write_text(f"{shift}\n")
     command.wait().expect(0)
     must_be_tidy(run)
@@ -68,7 +66,7 @@ def _jump_between(lab: Lab, shift: str) -> None:
     straight = lab.inner("straight")
     straight.run(*straight.train("CartPole-v1", *SERIAL, *_LONG)).expect(0)
     command = lab.start(*lab.train("CartPole-v1", *SERIAL, *_LONG))
-    run = lab.wait_for_step(command, 4000)
+    run = lab.wait_for_step(command, 2000)
     command.kill()
     lab.spawn("resume", str(run.path), env=fake_clock(clock)).wait().expect(0)
     must_equal(run, straight.only_run())

@@ -217,11 +217,11 @@ def _closed(lab: Lab, numbers: tuple[int, ...]) -> None:
 
 def _hang_up(lab: Lab) -> None:
     """The process leads a session whose terminal goes away, as when a window is closed."""
-    straight = lab.inner("straight")
-    straight.run(*straight.train("CartPole-v1", *_LONG)).expect(0)
+    straight, long = lab.inner("straight"), (*SERIAL, "--timesteps", "80000", "--checkpoint-freq", "8000")
+    straight.run(*straight.train("CartPole-v1", *long)).expect(0)
     terminal, inside = pty.openpty()
     take = partial(fcntl.ioctl, 0, termios.TIOCSCTTY, 0)
-    words = lab.train("CartPole-v1", *_LONG)
+    words = lab.train("CartPole-v1", *long)
     command = lab.spawn(*words, preexec_fn=take, stdin=inside, stdout=inside, stderr=inside)
     os.close(inside)
     os.set_blocking(terminal, False)
