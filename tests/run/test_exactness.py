@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mission_gym.errors import RunStateError
+from mission_gym.errors import ConfigError, RunStateError
 from mission_gym.run.branch import branch_run
 from mission_gym.run.config import resolve
 from mission_gym.run.open import open_run
@@ -106,3 +106,10 @@ def test_an_evaluation_and_a_branch_take_the_config_of_the_checkpoint(run: RunDi
         assert session.config.run.timesteps == 96
     plan = next(event for event in heard if event["event"] == "plan")
     assert said in plan["time/plan"]["notes"]
+
+
+def test_a_config_that_leaves_values_open_is_told(run: RunDir) -> None:
+    for content in ("", "null"):
+        run.config_yaml.write_text(content)
+        with pytest.raises(ConfigError, match=r"leaves .* open, which the config of a run never does"):
+            open_run(RunRef(run, None))

@@ -306,12 +306,16 @@ class Settled(Config):
 
 
 def settle_types(config: Config) -> Settled:
-    """The same values in the types that know no `auto`; an assertion if one is left."""
+    """The same values in the types that know no `auto`; ConfigError if a damaged file leaves one."""
     values: dict[str, Any] = {}
     for name, field in Settled.model_fields.items():
         section = getattr(config, name)
         kind: Any = section.SETTLED if name == "algorithm" else field.annotation
         left = [key for key, value in section if value == "auto"]
-        assert not left, f"{name} still leaves {', '.join(left)} open"
+        if left:
+            raise ConfigError(
+                f"{name} leaves {', '.join(left)} open, which the config of a run never does; restore its"
+                " config.yaml from a copy, or start anew"
+            )
         values[name] = kind.model_construct(**dict(section))
     return Settled.model_construct(**values)
