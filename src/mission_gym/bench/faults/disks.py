@@ -9,6 +9,7 @@ import os
 import pty
 import resource
 import shutil
+import signal
 import subprocess
 import termios
 from collections.abc import Callable
@@ -220,7 +221,11 @@ def _hang_up(lab: Lab) -> None:
     straight, long = lab.inner("straight"), (*SERIAL, "--timesteps", "80000", "--checkpoint-freq", "8000")
     straight.run(*straight.train("CartPole-v1", *long)).expect(0)
     terminal, inside = pty.openpty()
-    take = partial(fcntl.ioctl, 0, termios.TIOCSCTTY, 0)
+
+    def take() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it may be ignored here, as under nohup
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
     words = lab.train("CartPole-v1", *long)
     command = lab.spawn(*words, preexec_fn=take, stdin=inside, stdout=inside, stderr=inside)
     os.close(inside)
