@@ -112,6 +112,10 @@ def child_main(target: str) -> None:
         pass
     except Exception:  # noqa: BLE001  border: worker main
         end_broken()
+    except BaseException as error:  # noqa: BLE001  nobody interrupts a worker but its environment
+        sys.stderr.write(f"the environment raised {describe(error)}\n")
+        sys.stderr.flush()
+        os._exit(1)
     sys.stdout.flush()
     os._exit(0)  # threads of environments must not hold the process
 
