@@ -6,8 +6,10 @@ import pytest
 from PIL import Image
 
 import mission_gym as mg
+import toys
 from mission_gym.cli.main import main
-from mission_gym.films.film import place_beside, play_frames, write_films
+from mission_gym.errors import EnvContractError
+from mission_gym.films.film import place_beside, play_frames, take_picture, write_films
 from mission_gym.run.open import open_run
 from mission_gym.store.resolve import find_run
 
@@ -94,3 +96,12 @@ def test_a_film_that_breaks_leaves_nothing(tmp_path):
     with pytest.raises(RuntimeError, match="broke"):
         write_films([tmp_path / "a.gif", tmp_path / "a.mp4"], frames(), 10.0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_that_the_environment_can_not_give_is_told() -> None:
+    class Broken(toys.Identity):
+        def render(self) -> None:
+            raise RuntimeError("no screen")
+
+    with pytest.raises(EnvContractError, match=r"render\(\) raised RuntimeError: no screen"):
+        take_picture(Broken())

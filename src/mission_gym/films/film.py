@@ -19,9 +19,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from mission_gym.data import Array
-from mission_gym.env.factory import make_factory
+from mission_gym.env.factory import Env, make_factory
 from mission_gym.env.slot import EnvSlot, action_rows
-from mission_gym.errors import UsageError
+from mission_gym.errors import EnvContractError, UsageError, describe
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.run.open import OpenRun
 from mission_gym.store.files import TEMPORARY, disk_errors
@@ -52,6 +52,14 @@ def read_fps(opened: OpenRun) -> float:
     return float(fps)
 
 
+def take_picture(env: Env) -> Array:
+    """What the environment shows, [H, W, 3]; EnvContractError if it can't."""
+    try:
+        return np.asarray(env.render())
+    except Exception as error:  # border: the user's environment
+        raise EnvContractError(f"render() raised {describe(error)}; there is no picture") from error
+
+
 def play_frames(opened: OpenRun, seed: int, *, explore: bool = False) -> Iterator[Array]:
     """Play one episode; a picture before the first step and after each, the last one for a while."""
     spec = opened.environment.spec
@@ -63,7 +71,7 @@ def play_frames(opened: OpenRun, seed: int, *, explore: bool = False) -> Iterato
         slot.reset(0)
         state = opened.policy.initial_state(1)
         while True:
-            frame = np.asarray(env.render())
+            frame = take_picture(env)
             yield frame
             if slot.ended:
                 break
