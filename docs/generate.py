@@ -47,8 +47,15 @@ def _make_blocks() -> dict[str, str]:
             [*read_metrics(), *(metric for algo in ALGORITHMS for metric in load_algorithm(algo).metrics)]
         ),
         **{f"{algo}-metrics": _render_metrics(_metrics_of(algo)) for algo in schema().algorithms},
-        "faults": _render_faults(json.loads((ROOT / "docs" / "faults.json").read_text("utf-8"))),
+        "faults": _render_faults(_read_rows("faults")),
+        "defaults": _render_defaults(_read_rows("defaults")),
     }
+
+
+def _read_rows(name: str) -> list[dict[str, Any]]:
+    """What a benchmark kept for the documentation."""
+    rows: list[dict[str, Any]] = json.loads((ROOT / "docs" / f"{name}.json").read_text("utf-8"))
+    return rows
 
 
 def _render_faults(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -66,6 +73,45 @@ def _render_faults(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _render_defaults(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What `bench defaults` kept: scores with their intervals, verdicts, and the time to SB3's score."""
+    sides = {"ours": "Mission Gym", "sb3": "SB3's defaults", "cleanrl": "CleanRL's values"}
+    table = []
+    for row in rows:
+        time = row["s_to_score"].get("sb3", {})
+        scores = (_show_scores(row["scores"].get(side, []), row["interval"].get(side, [])) for side in sides)
+        verdicts = (row["verdict"].get(peer, "") for peer in row["peers"])
+        seconds = (_show_number(time.get(key)) if time else "" for key in ("ours", "peer", "ratio"))
+        table.append((row["case"], _show_number(row["random"]), *scores, *verdicts, *seconds))
+    head = ("environment", "random", *sides.values(), "against SB3", "against CleanRL")
+    lines = [_table((*head, "s to SB3's score", "SB3", "ratio"), table), ""]
+    for peer, name in (("sb3", "SB3's defaults"), ("cleanrl", "CleanRL's values")):
+        verdicts = [row["verdict"][peer] for row in rows if peer in row["verdict"]]
+        counts = ", ".join(f"{verdicts.count(word)} {word}" for word in ("better", "within", "worse"))
+        lines.append(f"Beside {name}, {len(verdicts)} measured: {counts}.")
+    names = ("cores", "python", "torch", "numpy", "gymnasium", "stable_baselines3", "box2d", "mujoco")
+    for whose, key in (("Ours", "machine"), ("Peers", "peers_machine")):
+        machine = rows[0][key]
+        told = ", ".join(f"{name} {machine[name]}" for name in names if name in machine)
+        lines.append(f"{whose}: {machine['cpu']}, {told}.")
+    return "\n".join(lines)
+
+
+def _show_scores(scores: Sequence[float], interval: Sequence[float]) -> str:
+    """The mean over seeds with its interval."""
+    if not scores:
+        return ""
+    shown = "one seed" if len(scores) == 1 else " to ".join(map(_show_number, interval))
+    return f"{_show_number(sum(scores) / len(scores))} ({shown})"
+
+
+def _show_number(number: float | None) -> str:
+    """Three digits, or whole thousands with commas; "never" for what was not reached."""
+    if number is None:
+        return "never"
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+
+
 def _metrics_of(algo: str) -> list[Metric]:
     """The numbers of training that this algorithm gives."""
     shared = [metric for metric in read_metrics() if metric.name.startswith("train/")]
@@ -79,7 +125,10 @@ def _render_shipped(name: str, shipped: Mapping[str, Mapping[str, Any]]) -> dict
         for algo in schema().algorithms
     }
     return {
-        f"{name}-{algo}": _render_values({key: row for key, row in named.items() if row})
+        f"{name}-{algo}": _render_values(
+            {key: row for key, row in named.items() if row},
+            {key: row["origin"] for key, row in shipped.items() if "origin" in row},
+        )
         for algo, named in rows.items()
     }
 
@@ -108,14 +157,21 @@ def _show_default(field: FieldInfo) -> str:
     return "empty" if field.default in ("", (), {}) else _code(show_value(field.default))
 
 
-def _render_values(named: Mapping[str, Mapping[str, Any]]) -> str:
-    """A row per name, a column per field that any of them sets."""
+def _render_values(named: Mapping[str, Mapping[str, Any]], origins: Mapping[str, str]) -> str:
+    """A row per name, a column per field that any of them sets. origins: of rows not measured here."""
     fields = list(dict.fromkeys(field for values in named.values() for field in values))
     rows = [
-        (_code(name), *(_code(show_value(values[field])) if field in values else "" for field in fields))
+        (
+            _name_row(name, origins),
+            *(_code(show_value(values[field])) if field in values else "" for field in fields),
+        )
         for name, values in named.items()
     ]
     return _table(("", *fields), rows)
+
+
+def _name_row(name: str, origins: Mapping[str, str]) -> str:
+    return _code(name) + (f" ({origins[name]})" if name in origins else "")
 
 
 def _render_metrics(metrics: Iterable[Metric]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mission_gym.streams import episode_seed, generator, suite_seeds
+from mission_gym.streams import Streams, episode_seed, generator, suite_seeds
 
 counts = st.integers(0, 10**9)
 
@@ -24,8 +24,20 @@ def test_every_episode_has_its_own_seed() -> None:
 def test_a_longer_suite_begins_with_the_shorter_one() -> None:
     assert suite_seeds("report", 100)[:20] == suite_seeds("report", 20)
     assert not set(suite_seeds("report", 256)) & set(suite_seeds("select", 256))
+    chosen, further = suite_seeds("select", 2048)[:1024], suite_seeds("select", 2048)[1024:]
+    assert not set(chosen) & set(further)  # what confirms the best is not what chose it
+    assert len(set(chosen + further)) == 2048
 
 
 def test_a_generator_is_a_function_of_its_place() -> None:
     assert generator(1, "act", 0, 7).random() == generator(1, "act", 0, 7).random()
     assert generator(1, "act", 0, 7).random() != generator(1, "act", 0, 8).random()
+
+
+def test_streams_begin_anew_wherever_the_last_one_ended() -> None:
+    streams = Streams()
+    first = streams.begin(1, "replay", 7).random(5)
+    streams.begin(1, "replay", 8).integers(9, size=3)  # half of a word is left over
+    assert streams.begin(1, "replay", 7).random(5).tolist() == first.tolist()
+    assert Streams().begin(1, "replay", 7).random(5).tolist() == first.tolist()
+    assert streams.begin(1, "replay", 8).random() != first[0]

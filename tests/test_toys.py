@@ -7,10 +7,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from mission_gym.env.factory import EnvRequest, make_factory
-from toys import Binary, Constant, DictMask, Faulty, Identity, Pointer, Stateful
+from toys import Binary, Blindfold, Constant, DictMask, Faulty, Identity, Pointer, Stateful
 
 
-@pytest.mark.parametrize("toy", [Binary, Constant, Identity, Pointer, Stateful, Faulty])
+@pytest.mark.parametrize("toy", [Binary, Blindfold, Constant, Identity, Pointer, Stateful, Faulty])
 def test_gymnasiums_checker_is_content(toy):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

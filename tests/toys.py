@@ -107,12 +107,34 @@ class Pointer(Toy):
         return self.advance(reward)
 
 
-class Constant(Toy):
-    """Pays 1 for ever, shows nothing new, truncates every 10 steps: worth 1 / (1 - gamma) everywhere."""
+class Far(Toy):
+    """Reward 1 for saying on which side of 5,000,000 a number is, 0.05 away at most; 20 steps.
 
-    length = 10
+    As a float32 it is 5,000,000.
+    """
 
     def __init__(self) -> None:
+        self.observation_space = spaces.Box(0.0, 1e7, (1,), np.float64)
+        self.action_space = spaces.Discrete(2)
+        self.gap = 0.0
+
+    def begin(self) -> None:
+        self.gap = float(self.np_random.uniform(-0.05, 0.05))
+
+    def observe(self) -> Array:
+        return np.array([5e6 + self.gap])
+
+    def step(self, action: Any) -> Step:
+        reward = float(action == (self.gap > 0))
+        self.begin()
+        return self.advance(reward)
+
+
+class Constant(Toy):
+    """Pays for ever, shows nothing new, truncates every 10 steps: worth pay / (1 - gamma) everywhere."""
+
+    def __init__(self, pay: float = 1.0, length: int = 10) -> None:
+        self.pay, self.length = pay, length
         self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
         self.action_space = spaces.Discrete(2)
 
@@ -120,7 +142,7 @@ class Constant(Toy):
         return np.ones(1, np.float32)
 
     def step(self, action: Any) -> Step:
-        return self.advance(1.0)
+        return self.advance(self.pay)
 
 
 class DictMask(Toy):
@@ -181,6 +203,34 @@ class DictMask(Toy):
         return obs, reward, terminated, truncated, info
 
 
+class Blindfold(Toy):
+    """Open one of four boxes: 1 for the one with the prize, and 2 or -2 by luck whichever it is; 20 steps.
+
+    Both are told under `hidden`. Who sees them gets 20 and knows what every step pays; who does not gets 5.
+    """
+
+    def __init__(self) -> None:
+        hidden = {"prize": spaces.Discrete(4), "luck": spaces.Box(-2.0, 2.0, (1,), np.float32)}
+        self.observation_space = spaces.Dict(
+            {"hidden": spaces.Dict(hidden), "noise": spaces.Box(-1.0, 1.0, (2,), np.float32)}
+        )
+        self.action_space = spaces.Discrete(4)
+        self.prize, self.luck = 0, 2.0
+
+    def begin(self) -> None:
+        self.prize = int(self.np_random.integers(4))
+        self.luck = float(self.np_random.choice([-2.0, 2.0]))
+
+    def observe(self) -> dict[str, Any]:
+        noise = self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32)
+        return {"hidden": {"prize": self.prize, "luck": np.array([self.luck], np.float32)}, "noise": noise}
+
+    def step(self, action: Any) -> Step:
+        reward = float(action == self.prize) + self.luck
+        self.begin()
+        return self.advance(reward)
+
+
 class Corridor(Toy):
     """Walk to the right end of `n` places, which pays 1; walls can't be walked into, and that is masked."""
 
@@ -207,12 +257,15 @@ class Corridor(Toy):
 
 
 class Glimpses(Toy):
-    """A dot that walks over a picture, three frames of it along the first axis; pays for its own column."""
+    """A dot that walks over a picture, the last frames of it along the first axis; pays for its own column.
+
+    stack: 0 for the picture alone, which a wrapper may stack.
+    """
 
     def __init__(self, stack: int = 3) -> None:
-        self.observation_space = spaces.Box(0, 255, (stack, 12, 12), np.uint8)
+        self.observation_space = spaces.Box(0, 255, (stack, 12, 12) if stack else (12, 12), np.uint8)
         self.action_space = spaces.Discrete(2)
-        self.frames, self.place = np.zeros((stack, 12, 12), np.uint8), 0
+        self.frames, self.place, self.stack = np.zeros((stack or 1, 12, 12), np.uint8), 0, stack
 
     def begin(self) -> None:
         self.place = int(self.np_random.integers(12))
@@ -224,7 +277,7 @@ class Glimpses(Toy):
         return frame
 
     def observe(self) -> Array:
-        return self.frames.copy()
+        return self.frames.copy() if self.stack else self.frames[-1].copy()
 
     def step(self, action: Any) -> Step:
         reward = float(int(action) == self.place // 6)

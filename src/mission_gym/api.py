@@ -138,6 +138,7 @@ def _resolve(env: EnvLike, flags: dict[str, Any]) -> tuple[Resolved, EnvSource]:
         sets=[sets] if isinstance(sets, str) else list(sets),
         config_file=None if config_file is None else Path(config_file),
         preset=preset,
+        from_python=True,
     )
     if trust:
         permit_names(resolved.config, lambda path: True)

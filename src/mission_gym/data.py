@@ -44,6 +44,13 @@ class LeafSpec:
     def size_bytes(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
+    @property
+    def num_features(self) -> int:
+        """Columns that it takes in a row of flat features; an image takes none."""
+        if self.kind == "image":
+            return 0
+        return sum(self.nvec) if self.kind == "categories" else int(np.prod(self.shape, dtype=np.int64))
+
 
 @dataclass(frozen=True, slots=True)
 class ActionSpec:
@@ -112,7 +119,9 @@ class EnvSpec:
     main_outcome: str | None = None  # metadata["main_outcome"]: what counts as a win
     max_episode_steps: int | None = None
     trusted: bool = False  # may run in the learner's process
+    frame_stack: int = 1  # frames along the first axis of its observations, where a known wrapper stacks them
     bare: bool = False  # `make_vec`: any space, and nothing is read from the infos
+    same_bounds: bool = True  # of the observations of all environments of a vector, beside their layout
 
     @property
     def mask_size(self) -> int:

@@ -26,6 +26,14 @@ class UsageError(MissionGymError):
     exit_code = 2
 
 
+class WrongValue(UsageError, ValueError):
+    """A value that can't be taken, where code written for Gymnasium or SB3 expects a ValueError."""
+
+
+class WrongType(UsageError, TypeError):
+    """A value of a type that can't be taken, where such code expects a TypeError."""
+
+
 class TrustError(UsageError):
     """A run or a config file names code that the user has not allowed; `line` is what to remember."""
 
@@ -45,8 +53,9 @@ class ConfigError(UsageError):
         super().__init__("\n".join(self.problems))
 
 
-class EnvContractError(UsageError):
-    """The environment breaks Gymnasium's contract, or uses what we do not support."""
+class EnvContractError(UsageError, RuntimeError):
+    """The environment breaks Gymnasium's contract, or uses what we do not support. A RuntimeError, as
+    Gymnasium's own vectors raise for environments that are not alike."""
 
 
 class RunStateError(MissionGymError):

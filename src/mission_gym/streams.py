@@ -18,6 +18,7 @@ _RANGES: dict[Stream, tuple[int, int]] = {
     "select": (1 << 30, 1 << 29),
     "report": ((1 << 30) + (1 << 29), 1 << 29),
 }
+_WORD = (1 << 64) - 1
 
 
 def _digest(*parts: int | str) -> int:
@@ -44,3 +45,22 @@ def generator(*parts: int | str) -> np.random.Generator:
 def torch_seed(*parts: int | str) -> int:
     """A seed for torch's own generator at a named place."""
     return _digest(*parts) % (1 << 63)
+
+
+class Streams:
+    """Named streams for a place that needs a short one often: one generator, put to the beginning of each.
+
+    A tenth of the time of `generator`, whose numbers are others. What `begin` gave before goes on no more.
+    """
+
+    def __init__(self) -> None:
+        self._bits = np.random.Philox(0)
+        self._generator = np.random.Generator(self._bits)
+        self._state = self._bits.state
+
+    def begin(self, *parts: int | str) -> np.random.Generator:
+        """The generator at the beginning of a stream."""
+        drawn = _digest(*parts)
+        self._state["state"]["key"][:] = drawn & _WORD, drawn >> 64
+        self._bits.state = self._state
+        return self._generator

@@ -40,6 +40,13 @@ def make_batches(*, masked: bool = False, weighted: bool = False, scale: float =
     )
 
 
+def cut_batches(batches: Batches, rows: slice) -> Batches:
+    """Some rows of plain ones."""
+    ends = [Encoded(each.flat[rows], ()) for each in (batches.inputs, batches.next_inputs)]
+    columns = (batches.action[rows], batches.reward[rows], batches.discount[rows])
+    return Batches(ends[0], *columns, ends[1], None, None)
+
+
 def make_pair(spec: PolicySpec) -> tuple[TorchQKernel, CompiledQKernel]:
     """Two kernels whose target differs from their online network."""
     reference = TorchQKernel(spec, seed=3)
@@ -130,14 +137,19 @@ def test_noise_is_fresh_in_every_step_and_learned() -> None:
     assert np.abs(kernel.parameters()["q.0.weight_sigma"] - before["q.0.weight_sigma"]).max() > 1e-3
 
 
-def test_a_gradient_that_is_not_finite_makes_no_step() -> None:
-    for kernel in make_pair(make_spec()):
+def test_a_gradient_that_is_not_finite_makes_no_step_and_the_next_ones_do() -> None:
+    """The second of three minibatches is poisoned: both kernels end as if it had not been there."""
+    settings = QSettings(SIZE, 1e-2, 1.0, True, False, 1.0)
+    for kernel, clean in zip(make_pair(make_spec()), make_pair(make_spec()), strict=True):
         batches = make_batches()
         batches.reward[SIZE] = np.inf
-        stats = kernel.learn(batches, QSettings(SIZE, 1e-2, 1.0, True, False, 1.0), noise_of)
-        assert len(stats.table) == 2
-        assert not np.isfinite(stats.table[1, 3])
-        assert all(np.isfinite(array).all() for array in (kernel.parameters() | kernel.optimizer()).values())
+        stats = kernel.learn(batches, settings, noise_of)
+        assert np.isfinite(stats.table[:, 3]).tolist() == [True, False, True]
+        for rows in (slice(0, SIZE), slice(2 * SIZE, None)):
+            clean.learn(cut_batches(batches, rows), settings, noise_of)
+        expected = clean.parameters() | clean.optimizer()
+        for name, array in (kernel.parameters() | kernel.optimizer()).items():
+            np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
 def test_checkpoints_know_no_kernel() -> None:

@@ -34,8 +34,10 @@ def make_learner(
     spec = PolicySpec((LEAF,), CHOICE, (16, 16), "relu", q=QSpec())
     kernel = CompiledQKernel(spec, 3, TorchQKernel(spec, seed=1).parameters())
     layout = ReplayLayout((LEAF,), mask_size, num_envs, capacity, n_step, 0.9)
+    normalize_returns = changes.pop("normalize_returns", False)
     section = SettledDqn(**(VALUES | changes))
-    return DqnLearner(kernel, spec, section, layout, total_steps=TOTAL, seed=5)
+    scaled = {"normalize_returns": normalize_returns}
+    return DqnLearner(kernel, spec, section, layout, total_steps=TOTAL, seed=5, **scaled)
 
 
 def make_filled(num_steps: int, num_envs: int, number: int, first: np.ndarray | None = None) -> Block:
@@ -166,14 +168,47 @@ def test_what_is_not_finite_is_refused_before_it_is_stored(poison: float) -> Non
     assert learner.replay.total == 0
 
 
-def test_an_exploding_gradient_is_named_and_the_weights_stay_finite() -> None:
-    learner = make_learner(2, loss="mse", learning_starts=0, replay_ratio=1.0)
-    block = make_filled(4, 2, 0)
+def explode(learner: DqnLearner, num_steps: int) -> Block:
+    """A block whose squared errors are beyond float32."""
+    block = make_filled(num_steps, 2, 0)
     block.reward[:] = 3e38
-    with pytest.raises(NotFiniteError, match=r"gradient norm is .* in update 0 .* Lower learning_rate"):
-        learner.update(block)
-    assert all(np.isfinite(array).all() for array in learner.weights().arrays.values())
-    assert learner.gradient_steps == 0
+    return block
+
+
+def test_gradient_steps_that_are_not_finite_are_skipped_and_counted() -> None:
+    learner = make_learner(2, loss="mse", learning_starts=0, replay_ratio=1.0, prioritized=True)
+    before = learner.kernel.parameters()
+    stats = learner.update(explode(learner, 4))
+    assert stats is not None
+    assert stats.gradient_steps == learner.gradient_steps == 0
+    assert stats.metrics["train/skipped_steps"] == 8
+    assert "train/loss" not in stats.metrics
+    for name, array in learner.kernel.parameters().items():
+        np.testing.assert_array_equal(array, before[name])
+    assert learner.priorities is not None
+    assert np.isfinite(learner.priorities.values).all()
+    other = make_learner(2, loss="mse", learning_starts=0, replay_ratio=1.0, prioritized=True)
+    other.load_arrays(learner.arrays())
+    other.load_extras(learner.extras())
+    for each in (learner, other):  # the count goes on over updates and checkpoints
+        with pytest.raises(
+            NotFiniteError, match=r"gradient norm is .* in update 1 .* in the 9 gradient steps"
+        ):
+            each.update(explode(each, 4))
+        assert all(np.isfinite(array).all() for array in each.weights().arrays.values())
+
+
+def test_a_few_gradient_steps_that_are_not_finite_do_not_end_a_run() -> None:
+    """One poisoned transition among many: what is drawn without it is learned from."""
+    learner = make_learner(2, loss="mse", learning_starts=0, replay_ratio=1.0, batch_size=2)
+    block = make_filled(32, 2, 0)
+    block.reward[3, 1] = 3e38
+    stats = learner.update(block)
+    assert stats is not None
+    skipped = stats.metrics["train/skipped_steps"]
+    assert 0 < skipped < 10
+    assert learner.gradient_steps == 64 - skipped
+    assert np.isfinite([stats.metrics[f"train/{name}"] for name in ("loss", "q_mean", "td_error")]).all()
 
 
 def test_values_of_a_known_chain_are_learned_through_truncation() -> None:
@@ -189,3 +224,108 @@ def test_values_of_a_known_chain_are_learned_through_truncation() -> None:
         stats = learner.update(block)
     assert stats is not None
     assert stats.metrics["train/q_mean"] == pytest.approx(10.0, rel=0.1)
+
+
+def known_chain(learner: DqnLearner, pay: float, num_blocks: int) -> float:
+    """`pay` a step for ever, on two observations; returns the mean value that was learned."""
+    for number in range(num_blocks):
+        block = make_filled(4, 2, number)
+        block.obs[0][:] = 1.0
+        block.reward[:] = pay * np.random.default_rng(number).uniform(0.5, 1.5, block.reward.shape)
+        block.terminated[:] = False
+        stats = learner.update(block)
+    assert stats is not None
+    return stats.metrics["train/q_mean"]
+
+
+@pytest.mark.parametrize("pay", [1e-3, 1.0, 1e4])
+def test_values_are_learned_on_the_scale_of_returns(pay: float) -> None:
+    """Worth 10 times the pay at gamma 0.9, in 640 gradient steps, whatever it pays."""
+    settings = {"learning_starts": 0, "replay_ratio": 1.0, "target_update_interval": 8, "learning_rate": 3e-3}
+    learner = make_learner(2, normalize_returns=True, **settings)
+    assert known_chain(learner, pay, 80) == pytest.approx(10 * pay, rel=0.2)
+
+
+def test_a_raw_learner_can_not() -> None:
+    settings = {"learning_starts": 0, "replay_ratio": 1.0, "target_update_interval": 8, "learning_rate": 3e-3}
+    assert known_chain(make_learner(2, **settings), 1e4, 80) < 1e4
+
+
+def values_of(learner: DqnLearner, which: str) -> np.ndarray:
+    """The action values of some observations in units of reward, by plain matrix products."""
+    arrays = getattr(learner.kernel, which)()
+    x = np.random.default_rng(0).normal(size=(7, 3))
+    for name in ("body.0", "q.0"):
+        x = np.maximum(x @ arrays[f"{name}.weight"].T + arrays[f"{name}.bias"], 0)
+    unit = 1.0 if learner.scale is None else learner.scale.unit
+    values: np.ndarray = unit * (x @ arrays["q.2.weight"].T + arrays["q.2.bias"])
+    return values
+
+
+def test_values_stay_where_the_unit_moves() -> None:
+    learner = make_learner(2, normalize_returns=True, learning_starts=0, replay_ratio=1.0)
+    feed(learner, 6, 4)
+    assert learner.scale is not None
+    before, unit = [values_of(learner, which) for which in ("parameters", "target")], learner.scale.unit
+    learner.learning_starts = 10**6  # nothing is learned from the next one
+    moments = learner.kernel.optimizer()
+    block = make_filled(4, 2, 99)
+    block.reward[:] = 1e3
+    learner.update(block)
+    assert learner.scale.unit > 10 * unit
+    for values, which in zip(before, ("parameters", "target"), strict=True):
+        np.testing.assert_allclose(values_of(learner, which), values, rtol=1e-4)
+    factor, after = unit / learner.scale.unit, learner.kernel.optimizer()
+    for name, power in (
+        ("mean.q.2.bias", 1),
+        ("square.q.2.bias", 2),
+        ("mean.q.0.bias", 2),
+        ("square.q.0.bias", 4),
+    ):
+        np.testing.assert_allclose(after[name], moments[name] * factor**power, rtol=1e-4, err_msg=name)
+
+
+def test_the_unit_is_the_deviation_of_discounted_sums_and_stays_while_that_is_near() -> None:
+    learner = make_learner(1, normalize_returns=True)
+    assert learner.scale is not None
+    block = make_filled(5, 1, 0)
+    block.reward[:, 0], block.terminated[:, 0] = [4.0, 0.0, 8.0, 2.0, 1.0], [False, False, True, False, False]
+    block.valid[3] = False
+    learner.update(block)  # gamma 0.9: 4, 3.6, 11.24, then a step that is not valid, 1
+    assert learner.scale.unit == pytest.approx(np.std([4.0, 3.6, 11.24, 1.0]))
+    assert learner.scale.sums.tolist() == [1.0]
+    unit = learner.scale.unit
+    more = make_filled(5, 1, 1)
+    more.reward[:, 0], more.terminated[:] = [4.0, 1.0, 9.0, 2.0, 1.0], True
+    learner.update(more)
+    assert learner.scale.unit == unit != learner.scale.deviation
+    learner.lose_episode(0)
+    assert learner.scale.sums.tolist() == [0.0]
+
+
+def test_a_scale_comes_back_and_runs_of_before_go_on_without() -> None:
+    learner = make_learner(2, normalize_returns=True)
+    feed(learner, 6, 4)
+    assert learner.scale is not None
+    other = make_learner(2, normalize_returns=True)
+    other.load_arrays(learner.arrays())
+    other.load_extras({name: array.copy() for name, array in learner.extras().items()})
+    assert feed(other, 2, 4, 6) == feed(learner, 2, 4, 6)
+    for name, array in learner.arrays().items():
+        np.testing.assert_array_equal(array, other.arrays()[name], err_msg=name)
+    old = make_learner(2)
+    feed(old, 6, 4)
+    resumed = make_learner(2, normalize_returns=True)
+    resumed.load_arrays({name: array for name, array in old.arrays().items() if name != "skipped"})
+    assert resumed.scale is None
+
+
+@pytest.mark.parametrize(("parent", "child"), [(True, True), (True, False), (False, True)])
+def test_a_branch_keeps_values_in_units_of_reward(parent: bool, child: bool) -> None:
+    """With another number of environments, with and without a scale on either side."""
+    one, other = make_learner(2, normalize_returns=parent), make_learner(3, normalize_returns=child)
+    feed(one, 6, 4)
+    other.adopt(one.arrays())
+    np.testing.assert_allclose(values_of(other, "parameters"), values_of(one, "parameters"), rtol=1e-4)
+    assert (other.scale is not None) == child
+    feed(other, 2, 4)

@@ -29,7 +29,7 @@ SETTINGS = StepSettings(1e-2, 0.1, 0.02, 0.5, 0.5, True)
 
 def make_pair(spec: PolicySpec) -> tuple[TorchKernel, CompiledKernel]:
     reference = TorchKernel(spec, seed=3)
-    return reference, CompiledKernel(spec, F, reference.parameters())
+    return reference, CompiledKernel(spec, reference.parameters())
 
 
 def make_samples(
@@ -147,7 +147,7 @@ def test_threads_learn_what_one_learns(name: str) -> None:
     orders = [rng.permutation(N).reshape(-1, 16) for _ in range(3)]
     moments = []
     for threads in (1, 3, 3):
-        kernel = CompiledKernel(spec, F, reference.parameters(), threads)
+        kernel = CompiledKernel(spec, reference.parameters(), threads)
         evaluated = kernel.evaluate(samples.inputs, samples.action, samples.mask)
         kernel.load_samples(samples)
         stats = [kernel.epoch(order, SETTINGS, lambda: False) for order in orders]

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from mission_gym.algorithms.ppo import learner as ppo
-from mission_gym.algorithms.ppo.learner import PpoLearner
-from mission_gym.algorithms.ppo.section import SettledPpo
+from mission_gym.algorithms.ppo.compiled_kernel import CompiledKernel
+from mission_gym.algorithms.ppo.kernel import Kernel
+from mission_gym.algorithms.ppo.learner import MOST_SKIPPED, PpoLearner
+from mission_gym.algorithms.ppo.loss import Minibatch, compute_losses
+from mission_gym.algorithms.ppo.section import SettledPpo, StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
-from mission_gym.data import ActionSpec, Array, Block, EnvSpec, Final, LeafSpec
-from mission_gym.errors import NotFiniteError
+from mission_gym.data import ActionSpec, Array, Block, EnvSpec, Final, LeafSpec, UpdateStats
+from mission_gym.errors import NotFiniteError, RunStateError
+from mission_gym.learner.advantages import ValueScale
 from mission_gym.learner.schedule import Schedule
 from mission_gym.policy import NumpyPolicy, PolicySpec
 from mission_gym.policy.sampling import draw_noise
@@ -29,18 +35,17 @@ IMAGE = LeafSpec("eye", (12, 12), "uint8", "image")
 T, S = 16, 8
 
 
-def make_learner(spec: PolicySpec, **changes: object) -> PpoLearner:
+def make_learner(spec: PolicySpec, kernel: Kernel | None = None, **changes: object) -> PpoLearner:
     values = {
         "batch_size": 32, "n_epochs": 2, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4,
         "clip_range": 0.2, "ent_coef": 0.01, "ent_coef_final": 0.0, "vf_coef": 0.5, "max_grad_norm": 0.5,
     }  # fmt: skip
     normalize_returns = changes.pop("normalize_returns", True)
     return PpoLearner(
-        TorchKernel(spec, seed=1),
+        kernel or TorchKernel(spec, seed=1),
         spec,
         SettledPpo(**(values | changes)),
         total_steps=1000,
-        num_envs=S,
         seed=5,
         normalize_returns=normalize_returns,
     )
@@ -189,6 +194,121 @@ def test_invalid_transitions_have_no_weight() -> None:
         np.testing.assert_allclose(array, outcomes[1][name], atol=1e-6)
 
 
+class TestScaleOfValues:
+    """`normalize_returns`: raw rewards, and a critic on the scale of its targets."""
+
+    spec = PolicySpec((VECTOR,), ACTIONS["box"], (16,))
+
+    def learn(self, learner: PpoLearner, blocks: list[Block]) -> dict[str, float]:
+        for number, block in enumerate(blocks):
+            block.version[:] = number
+            stats = learner.update(block)
+            assert stats is not None
+        return stats.metrics
+
+    @pytest.mark.parametrize("factor", [2.0**-20, 2.0**20])
+    def test_the_unit_of_the_reward_changes_no_bit_of_what_is_learned(self, factor: float) -> None:
+        """Powers of two, which scale without rounding."""
+        learners = [make_learner(self.spec) for _ in range(2)]
+        metrics = []
+        for learner, unit in zip(learners, (1.0, factor), strict=True):
+            blocks = [make_filled_block(self.spec, learner) for _ in range(3)]
+            for block in blocks:
+                block.reward *= unit
+            metrics.append(self.learn(learner, blocks))
+        one, other = (learner.kernel.parameters() for learner in learners)
+        for name, array in one.items():
+            np.testing.assert_array_equal(array, other[name], err_msg=name)
+        for name in ("train/value_mean", "train/value_scale", "train/value_offset"):
+            assert metrics[1][name] == factor * metrics[0][name] != 0.0
+        for name in ("train/value_loss", "train/explained_variance", "train/approx_kl"):
+            assert metrics[0][name] == metrics[1][name]
+
+    def test_without_a_reward_values_are_zero_and_the_first_one_does_not_explode(self) -> None:
+        learner = make_learner(self.spec)
+        blocks = [make_filled_block(self.spec, learner) for _ in range(30)]
+        for block in blocks:
+            block.reward[:] = 0.0
+        silent = self.learn(learner, blocks[:-1])
+        assert (
+            silent["train/value_mean"] == silent["train/value_scale"] == silent["train/value_offset"] == 0.0
+        )
+        blocks[-1].reward[7, 3] = 1000.0
+        _, samples, _ = learner._samples(blocks[-1])
+        # The targets are part of the deviation that they are divided by: a tenth of it at least.
+        assert float(np.square(samples.returns).mean()) < 10.0
+        assert learner.value_scale is not None
+        assert learner.value_scale.deviation > 1.0
+
+    def test_300_and_1000_stay_apart(self) -> None:
+        learner = make_learner(self.spec)
+        block = make_filled_block(self.spec, learner)
+        block.reward[:] = 0.0
+        block.terminated[:] = block.truncated[:] = False
+        block.finals = []
+        block.terminated[8, :2] = True
+        block.reward[8, 0], block.reward[8, 1] = 300.0, 1000.0
+        _, samples, _ = learner._samples(block)
+        prizes = samples.advantage.reshape(T, S)[8, :2]
+        assert prizes[1] == pytest.approx(prizes[0] * 10 / 3, rel=1e-5)
+
+    @pytest.mark.parametrize("kind", ["torch", "compiled"])
+    def test_values_move_with_the_mean_of_their_targets_and_keep_their_differences(self, kind: str) -> None:
+        kernel = (
+            None if kind == "torch" else CompiledKernel(self.spec, TorchKernel(self.spec, 1).parameters())
+        )
+        learner = make_learner(self.spec, kernel=kernel)
+        blocks = [make_filled_block(self.spec, learner) for _ in range(2)]
+        blocks[1].reward[:] = 50.0 * blocks[1].reward + 20.0
+        self.learn(learner, blocks[:1])
+        scale = learner.value_scale
+        assert scale is not None
+        level = scale.mean
+        _, _, before = learner._samples(blocks[1])
+        inputs = learner.encoder.encode(
+            tuple(leaf[:-1].reshape((-1, *leaf.shape[2:])) for leaf in blocks[1].obs)
+        )
+        _, after = learner.kernel.evaluate(inputs, blocks[1].action.reshape(T * S, -1), None)
+        assert scale.mean > level + 5.0
+        moved = before + scale.mean - level
+        np.testing.assert_allclose(scale.expand(after), moved, atol=1e-5 * scale.deviation)
+
+    def test_a_branch_keeps_its_parents_values_with_a_scale_or_without(self) -> None:
+        parent = make_learner(self.spec)
+        blocks = [make_filled_block(self.spec, parent) for _ in range(3)]
+        for block in blocks:
+            block.reward[:] = 20.0 * block.reward + 5.0
+        self.learn(parent, blocks)
+        block, arrays, says = blocks[0], parent.arrays(), {}
+        scale = ValueScale()
+        scale.load(arrays)
+        _, _, values = parent._samples(block)
+        older = {name: array for name, array in arrays.items() if name != "value_scale"}
+        older |= {"return_scale.moments": np.array([99.0, 3.0, 25.0]), "return_scale.sums": np.zeros(S)}
+        for name, given, on in (("same", arrays, True), ("off", arrays, False), ("older", older, True)):
+            child = make_learner(self.spec, normalize_returns=on)
+            child.adopt(given)
+            child_arrays = child.arrays()
+            _, _, says[name] = child._samples(block)
+            if name == "off":
+                again = make_learner(self.spec)
+                again.adopt(child_arrays)
+                _, _, says["on again"] = again._samples(block)
+        for name in ("same", "off", "on again"):
+            np.testing.assert_allclose(says[name], values, rtol=1e-4, atol=1e-3, err_msg=name)
+        np.testing.assert_allclose(says["older"], 5.0 * scale.shrink(values), rtol=1e-4, atol=1e-4)
+
+    def test_a_checkpoint_of_scaled_rewards_is_for_branches(self) -> None:
+        learner = make_learner(self.spec)
+        arrays = {name: array for name, array in learner.arrays().items() if name != "value_scale"}
+        older = arrays | {
+            "return_scale.moments": np.array([99.0, 3.0, 25.0]),
+            "return_scale.sums": np.zeros(S),
+        }
+        with pytest.raises(RunStateError, match=r"`mission-gym branch` takes it over"):
+            learner.load_arrays(older)
+
+
 @pytest.mark.parametrize(
     ("field", "match"),
     [
@@ -207,16 +327,125 @@ def test_nan_in_a_block_is_named_before_learning(field: str, match: str) -> None
     np.testing.assert_array_equal(before["policy/actor.0.weight"], learner.arrays()["policy/actor.0.weight"])
 
 
-def test_an_exploding_update_is_undone_and_named() -> None:
+class TestSkippedUpdates:
+    """A gradient that is not finite: the block is skipped, and several in a row end the run."""
+
     spec = PolicySpec((VECTOR,), ACTIONS["discrete"], (16,), normalize_obs=False)
-    learner = make_learner(spec, normalize_returns=False, normalize_advantage=False)
+
+    def make(self) -> tuple[PpoLearner, Block, Block]:
+        """A learner, a block that explodes and one that does not."""
+        learner = make_learner(self.spec, normalize_returns=False, normalize_advantage=False)
+        bad, good = (make_filled_block(self.spec, learner) for _ in range(2))
+        bad.reward[:] = 3e38
+        return learner, bad, good
+
+    def update(self, learner: PpoLearner, block: Block) -> UpdateStats:
+        block.version[:] = learner.version
+        with np.errstate(over="ignore"):
+            stats = learner.update(block)
+        assert stats is not None
+        return stats
+
+    def test_the_state_is_put_back_and_the_block_counted(self) -> None:
+        learner, bad, good = self.make()
+        self.update(learner, good)
+        before = learner.arrays()
+        stats = self.update(learner, bad)
+        assert stats.gradient_steps == 0
+        assert stats.metrics["train/skipped_updates"] == 1.0
+        after = learner.arrays()
+        for name in before.keys() - {"counters", "skipped"}:
+            np.testing.assert_array_equal(before[name], after[name], err_msg=name)
+        assert after["counters"].tolist() == [2, 2 * T * S, 8, 0, 8]
+        behind = learner.behind()
+        assert behind is not None
+        assert behind.version == 1
+        learner.undo()  # with overlap, where the block behind it is not whole
+        for name, array in learner.arrays().items():
+            np.testing.assert_array_equal(before[name], array, err_msg=name)
+
+    def test_several_in_a_row_end_the_run(self) -> None:
+        learner, bad, good = self.make()
+        for _ in range(2):
+            for _ in range(MOST_SKIPPED - 1):
+                self.update(learner, bad)
+            stats = self.update(learner, good)  # begins a new row
+        assert stats.metrics["train/skipped_updates"] == 2 * (MOST_SKIPPED - 1)
+        for _ in range(MOST_SKIPPED - 1):
+            self.update(learner, bad)
+        before = learner.arrays()
+        match = rf"gradient norm is .* in update 14 \(not finite: .*\), after {MOST_SKIPPED - 1} skipped"
+        with pytest.raises(NotFiniteError, match=match):
+            self.update(learner, bad)
+        for name, array in before.items():
+            np.testing.assert_array_equal(array, learner.arrays()[name])
+
+    def test_a_resume_goes_on_counting(self) -> None:
+        learner, bad, good = self.make()
+        twin, *_ = self.make()
+        for _ in range(3):
+            self.update(learner, bad)
+        twin.load_arrays(learner.arrays())
+        for each in (learner, twin):
+            self.update(each, bad)
+            self.update(each, good)
+        for name, array in learner.arrays().items():
+            np.testing.assert_array_equal(array, twin.arrays()[name], err_msg=name)
+        assert (twin.skipped, twin.skipped_in_row) == (4, 0)
+        older = {name: array for name, array in twin.arrays().items() if name != "skipped"}
+        twin.load_arrays(older)
+        assert twin.skipped == 0
+
+
+@pytest.mark.parametrize("kind", ["torch", "compiled"])
+def test_a_ratio_beyond_what_exp_can_give_is_learned_from(kind: str) -> None:
+    """Actions 60 deviations from the mean: a gradient step towards them makes log-ratios of hundreds."""
+    spec = PolicySpec((VECTOR,), ACTIONS["box"], (16,), log_std_init=-3.0)
+    kernel = None if kind == "torch" else CompiledKernel(spec, TorchKernel(spec, 1).parameters())
+    learner = make_learner(spec, kernel, learning_rate=0.1, n_epochs=3)
     block = make_filled_block(spec, learner)
-    block.reward[:] = 3e38
-    before = learner.arrays()
-    with pytest.raises(NotFiniteError, match=r"gradient norm is .* in update 0"):
-        learner.update(block)
-    for name, array in before.items():
-        np.testing.assert_array_equal(array, learner.arrays()[name])
+    block.action += 3.0
+    stats = learner.update(block)
+    assert stats is not None
+    assert stats.metrics["train/skipped_updates"] == 0.0
+    assert stats.metrics["train/approx_kl"] > 1e3
+    assert all(np.isfinite(array).all() for array in learner.kernel.parameters().values())
+
+
+def test_a_limited_ratio_still_has_a_gradient() -> None:
+    """A bad action that became e^100 times as likely comes down; a good one is clipped as ever."""
+    log_prob = torch.tensor([100.0, 100.0, 1.0], requires_grad=True)
+    zeros = torch.zeros(3)
+    batch = Minibatch(
+        log_prob=log_prob, entropy=zeros, value=zeros, old_log_prob=zeros, old_value=zeros, returns=zeros,
+        advantage=torch.tensor([-1.0, 1.0, -1.0]), weight=torch.full((3,), 1 / 3),
+    )  # fmt: skip
+    losses = compute_losses(batch, StepSettings(1e-3, 0.2, 0.0, 0.5, 0.5, True))
+    losses.total.backward()
+    assert log_prob.grad is not None
+    expected = np.array([np.exp(20.0), 0.0, np.exp(1.0)]) / 3
+    np.testing.assert_allclose(log_prob.grad.numpy(), expected, rtol=1e-5)
+    assert losses.ratio_error.item() == pytest.approx(np.exp(20.0) - 1, rel=1e-5)
+
+
+def restless_network(spec: PolicySpec) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 8))
+
+
+def batch_network(spec: PolicySpec) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 8))
+
+
+@pytest.mark.parametrize("network", ["restless_network", "batch_network"])
+def test_the_first_ratio_is_one_with_layers_that_learn_otherwise_than_they_act(network: str) -> None:
+    spec = PolicySpec((VECTOR,), ACTIONS["box"], (), network=f"{__name__}:{network}")
+    learner = make_learner(spec)
+    for number in range(2):
+        block = make_filled_block(spec, learner)
+        block.version[:] = number
+        stats = learner.update(block)
+        assert stats is not None
+        assert stats.metrics["train/first_ratio_error"] < 1e-5
 
 
 def test_target_kl_ends_the_update_after_an_epoch_and_reports_the_steps_made() -> None:

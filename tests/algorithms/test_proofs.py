@@ -119,8 +119,11 @@ def test_the_proof_sees_an_edit(
     assert "the compiled kernel is left out" in notes[0]
 
 
-def test_the_proof_sees_another_floor_under_the_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ppo_loss, "ADVANTAGE_FLOOR", 1e-3)
+@pytest.mark.parametrize(("name", "value"), [("ADVANTAGE_FLOOR", 1e-3), ("LOG_RATIO_LIMIT", 25.0)])
+def test_the_proof_sees_another_floor_under_deviations_or_limit_of_ratios(
+    name: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ppo_loss, name, value)
     resolved, _ = finish(resolve("CartPole-v1", PPO))
     _, notes = settle(resolved, open_environment(resolved.config, {}).spec)
     assert "the compiled kernel is left out" in notes[0]
@@ -138,6 +141,22 @@ def test_a_small_deviation_is_no_disagreement(
     policy = PolicySpec(leaves, action, arch, activation, log_std_init=log_std)
     settings = StepSettings(3e-4, 0.2, 0.0, 0.5, 0.5, True)
     assert ppo_build.prove_twin(policy, settings, 1, 0) == ""
+
+
+@pytest.mark.parametrize("arch", [(8,), (16, 8), (8, 16, 8)])
+@pytest.mark.parametrize("hidden", [("state",), ("pose", "gear"), ("state", "gear")])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_critic_that_sees_more_proves_itself(
+    arch: tuple[int, ...], hidden: tuple[str, ...], threads: int
+) -> None:
+    leaves = (
+        LeafSpec("state", (7,), "float32", "vector"),
+        LeafSpec("pose", (3,), "float32", "vector"),
+        LeafSpec("gear", (), "int64", "categories", nvec=(3,), start=(1,)),
+    )
+    action = ActionSpec("box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))
+    policy = PolicySpec(leaves, action, arch, critic_leaves=hidden)
+    assert ppo_build.prove_twin(policy, StepSettings(3e-4, 0.2, 0.01, 0.5, 0.5, True), threads, 0) == ""
 
 
 @pytest.mark.parametrize("limit", [10.0, 50.0])

@@ -7,9 +7,13 @@ from mission_gym.bench.vector import FULL, SHORT, Case, VectorGrid, measure_vect
 
 
 def test_every_contestant_runs() -> None:
-    case = Case(10, num_envs=2, jitter=True, reset_steps=1)
-    grid = VectorGrid(cases=(case,), seconds=0.02, waiting_envs=2, starts=1)
-    stepping, collecting, first_ready, *waiting, memory, start = measure_vector(grid)
+    case, waits = Case(10, num_envs=2, jitter=True, reset_steps=1), Case(0, num_envs=4, wait_ms=20)
+    grid = VectorGrid(cases=(case, waits), seconds=0.02, waiting_envs=2, starts=1)
+    stepping, collecting, first_ready, beside, *waiting, memory, start = measure_vector(grid)
+    assert beside["limit"] == 4 / 0.02
+    assert list(beside["own"]) == ["serial", "workers", "threads"]
+    for row in (stepping, beside):
+        assert row["ratio_to_own"] == row["ours"] / max(row["own"].values())
     assert start["unit"] == "s"
     assert start["ours"] > 0
     assert list(start["peers"]) == ["gymnasium async"]
@@ -26,6 +30,7 @@ def test_every_contestant_runs() -> None:
 def test_the_grids_hold_what_the_docs_promise() -> None:
     assert {case.step_us for case in SHORT} == {case.step_us for case in FULL} == {0, 10, 100, 1000}
     assert any(case.slow for case in SHORT)
+    assert {case.step_us > 0 for case in SHORT if case.wait_ms} == {True, False}
     assert any(case.image for case in SHORT)
     slow = Case(100, num_envs=3, slow=True).factories(1.0)
     assert [factory()._spins for factory in slow] == [2000, 100, 100]

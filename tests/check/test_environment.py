@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 
 import gymnasium as gym
 import numpy as np
@@ -251,9 +252,66 @@ class ReusedArray(Walk):
         return self.buffer
 
 
+class Survivor(Walk):
+    """Nothing is random that should not be, but the wind of an episode blows on in the next."""
+
+    wind = 0.0
+
+    def step(self, action):
+        self.wind += 0.01
+        self.place = self.place + self.wind
+        return super().step(action)
+
+
+class EndsAtWill(Walk):
+    """Later seeds end when they like: what was recorded can't be played again."""
+
+    def begin(self):
+        super().begin()
+        self.is_odd = bool(self.np_random_seed >= 3)
+
+    def step(self, action):
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, self.is_odd and random.random() < 0.3, truncated, info
+
+
+class Alone(Walk):
+    """As emulators that allow one instance in a process."""
+
+    num_open = 0
+
+    def __init__(self):
+        super().__init__()
+        if Alone.num_open:
+            raise RuntimeError("Cannot create multiple emulator instances per process")
+        Alone.num_open += 1
+
+    def close(self):
+        Alone.num_open = 0
+
+
+class SlowImport(Walk):
+    """Takes longer to build for the first time than a check may last."""
+
+    is_loaded = False
+
+    def __init__(self):
+        super().__init__()
+        if not SlowImport.is_loaded:
+            time.sleep(0.6)
+        SlowImport.is_loaded = True
+
+
+class SlowStep(Walk):
+    def step(self, action):
+        time.sleep(0.05)
+        return super().step(action)
+
+
 def check(name, **options):
     module = "" if ":" in name or "-v" in name else f"{__name__}:"
     kwargs = options.pop("kwargs", {})
+    options.setdefault("budget_s", 300.0)  # a busy machine must not change what is found
     return check_environment(EnvRequest(module + name, kwargs), **options)
 
 
@@ -286,6 +344,10 @@ FAULTS = [
     ("Outside", "warning", "observation", r"outside Box.* at seed 0, step 0: index \[0\] is .*, allowed -1"),
     ("OutsideCategory", "error", "observation", r"outside Discrete\(3\) at seed 0, step 0: it is 3"),
     ("DimImage", "warning", "observation", "the observation is an image but no pixel is above 1"),
+    ("Survivor", "warning", "seeding", "in an instance that had played: the observation after step 1 diff"),
+    ("Survivor", "info", "skipped", "dead actions: an instance that has played before plays otherwise"),
+    ("Survivor", "ok", "backends", "alone and side by side"),
+    ("Alone", "warning", "backends", "a second instance .* raised RuntimeError: Cannot create multiple"),
     ("NarrowRange", "info", "observation", "entries 0, 1 used less than 1 % of the range"),
     ("DeadChannel", "warning", "channels", "entries 0, 3 of observation 'pose' never changed in 200 steps"),
     ("NumpyGlobal", "error", "seeding", "the first observation differs; .* the global numpy.random$"),
@@ -354,6 +416,49 @@ def test_what_breaks_while_playing_is_an_error_and_the_rest_is_still_checked(fai
     if name in ("contract", "finite"):
         assert found(findings, "info", "speed")
         assert found(findings, "ok", "backends")
+
+
+@pytest.mark.parametrize("env", ["Survivor", "EndsAtWill", "Alone"])
+def test_what_only_the_check_does_is_no_error_of_the_environment(env):
+    findings = check(env)
+    assert not has_errors(findings)
+    assert not [finding for finding in findings if "global" in finding.what]
+
+
+def test_one_environment_for_each_worker_is_named():
+    assert "as many --num-workers as --n-envs" in the_one(check("Alone"), "warning", "backends").fix
+
+
+class JustOutside(Outside):
+    def observe(self):
+        return np.array([1.0 + 2e-7, -1.0], np.float32) * (1 if self.steps % 2 else 0.5)
+
+
+def test_rounding_is_not_outside():
+    assert not found(check("JustOutside"), "warning", "observation")
+
+
+def test_the_advice_for_images_keeps_them_images():
+    assert "float" not in the_one(check("DimImage"), "warning", "observation").fix
+
+
+def test_the_clock_starts_when_the_environment_is_there():
+    findings = check("SlowImport", budget_s=0.5, num_episodes=2)
+    assert found(findings, "ok", "contract")
+
+
+def test_a_few_steps_prove_nothing():
+    findings = check("SlowStep", budget_s=0.1)
+    assert not found(findings, "ok", "contract")
+    assert not found(findings, "ok", "seeding")
+    assert re.search(r"contract: only \d steps were made", the_one(findings, "info", "skipped").what)
+
+
+def test_the_reason_for_leaving_out_is_the_true_one():
+    text = the_one(check("TrueNoise"), "info", "skipped").what
+    assert "dead actions: episodes can't be repeated" in text
+    text = the_one(check("SlowStep", budget_s=0.1), "info", "skipped").what
+    assert "can't be repeated" not in text
 
 
 def test_unknown_environment():

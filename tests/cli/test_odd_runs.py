@@ -114,7 +114,12 @@ def test_a_damaged_evaluation_does_not_count(runs, content, capsys):
     spoil(path, content)
     assert [result["step"] for result in read_evals(good)] == [64]
     assert call(runs, "runs", "show", "good", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["best_step"] == 64
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["best_step"] == 64
+    assert shown.err.count("an evaluation does not count") == 1
+    assert path.name in shown.err
+    assert call(runs, "runs", "compare", "good", "bad") == 0
+    assert capsys.readouterr().err.count("an evaluation does not count") == 1
 
 
 ROWS = [

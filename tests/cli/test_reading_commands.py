@@ -101,6 +101,28 @@ def test_compare_shows_what_differs(read, text):
     assert re.search(r"ppo.gamma +0.99 +0.9", text("runs", "compare", "parent", "child"))
 
 
+def test_compare_shows_fields_that_a_run_does_not_have_as_missing(capsys, tmp_path):
+    for algo in ("ppo", "dqn"):
+        args = [
+            "train",
+            "CartPole-v1",
+            "--algo",
+            algo,
+            "--timesteps",
+            "64",
+            "--n-envs",
+            "2",
+            "--run-name",
+            algo,
+        ]
+        assert main([*args, "--eval-freq", "0", "--no-tensorboard", "--runs-dir", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(["runs", "compare", "ppo", "dqn", "--runs-dir", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"ppo.n_epochs +\d+ +n/a\b", shown)
+    assert re.search(r"dqn.replay_size +n/a +\d+", shown)
+
+
 def test_lineage_goes_both_ways(read, text):
     up, down = read("runs", "lineage", "child"), read("runs", "lineage", "parent")
     assert [(item["name"][:6], item["step"], item["exists"]) for item in up["ancestors"]] == [
@@ -165,6 +187,20 @@ def test_a_finished_run_is_resumed_only_with_more_steps(family, tmp_path, capsys
     assert find_run("parent", tmp_path / "runs").run.read_status()["step"] == 256
 
 
+def test_an_evaluation_that_can_not_be_read_is_named_by_those_who_choose(family, tmp_path, capsys):
+    folder = shutil.copytree(family, tmp_path / "runs")
+    (damaged,) = folder.glob("parent-*/eval/step_000000000128-select.json")
+    damaged.write_text("{")
+    for args in (["eval", "parent", "--episodes", "1"], ["resume", "parent", "--timesteps", "256"]):
+        capsys.readouterr()
+        assert main([*args, "--runs-dir", str(folder)]) == 0
+        told = capsys.readouterr().err
+        assert told.count("an evaluation does not count") == 1
+        assert damaged.name in told
+    assert main(["eval", "parent@last", "--episodes", "1", "--runs-dir", str(folder)]) == 0
+    assert "does not count" not in capsys.readouterr().err
+
+
 def test_a_run_whose_status_was_lost_is_resumed(family, tmp_path):
     shutil.copytree(family, tmp_path / "runs")
     run = find_run("parent", tmp_path / "runs").run
@@ -220,3 +256,19 @@ def test_doctor_tells_the_machine(tmp_path, capsys):
     assert document["machine"]["usable_cores"] >= 1
     assert document["torch"]["devices"][0]["name"] == "cpu"
     assert {"level", "name", "what", "why", "fix"} == set(document["findings"][0])
+
+
+def test_wrappers_lists_the_short_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["wrappers", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {"frame-stack", "grey", "resize", "atari", "time-limit", "last-action", "drop", "weigh"} <= {
+        row["name"] for row in rows
+    }
+    assert set(rows[0]) == {"name", "usage", "text", "wrapper"}
+    assert main(["wrappers"]) == 0
+    assert "weigh:1,0.5" in capsys.readouterr().out
+
+
+def test_a_flag_that_is_gone_names_what_replaced_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "CartPole-v1", "--algo", "dqn", "--frame-stack", "4"]) == 2
+    assert "'--frame-stack' (it is gone; use --wrap frame-stack:4)" in capsys.readouterr().err

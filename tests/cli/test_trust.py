@@ -135,6 +135,26 @@ def test_functions_of_wrappers_and_networks_need_leave(stranger, capfd, field):
         assert main(["eval", str(stranger), "--episodes", "1", "--trust"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("wrapper", "said"),
+    [
+        ("os:system('touch canary')", "names the standard library's 'os'"),
+        ("subprocess:getoutput('touch canary')", "it is never run"),
+        ("own_loud:touch('canary')", "own_loud:touch in"),
+        ("own_loud:Own(__import__('os').system('touch canary'))", "is not a literal"),
+    ],
+)
+def test_arguments_do_not_change_who_is_trusted(stranger, capfd, wrapper, said):
+    Path("own_loud.py").write_text(
+        "import gymnasium as gym\nfrom pathlib import Path\n\n\ndef touch(env, name='canary'):\n"
+        "    Path(name).touch()\n    return env\n\n\nclass Own(gym.Wrapper):\n    pass\n"
+    )
+    edit(stranger, wrap=[wrapper])
+    assert main(["eval", str(stranger), "--episodes", "1"]) == 2
+    assert said in capfd.readouterr().err
+    assert not Path("canary").exists()
+
+
 def test_ones_own_classes_and_what_was_typed_need_no_ceremony(stranger, capfd):
     Path("own_envs_typed.py").write_text(ENVS)
     edit(stranger, wrap=["own_envs_typed:Own"])

@@ -33,7 +33,7 @@ def test_tune_plans_dqn_from_its_profile(tmp_path, monkeypatch, capsys):
     asked = ["tune", ENV_ID, "--algo", "dqn", "--prioritized", "--budget", f"{patience(3):.0f}s"]
     assert main([*asked, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["n_envs"] * document["n_steps_per_env"] == 4  # of the profile: 1 environment, 4 steps
+    assert document["n_envs"] * document["n_steps_per_env"] == 32  # of the profile: 8 environments, 4 steps
     assert document["predicted_steps_per_s"] > 0
     assert any("of update for each step" in reason for reason in document["reasons"])
 

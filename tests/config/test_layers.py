@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mission_gym.config.layers import format_config, read_presets
-from mission_gym.config.profiles import with_profile
+from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError
 from mission_gym.run.config import read_config, resolve, schema
@@ -33,7 +32,7 @@ def test_the_stronger_source_wins(tmp_path: Path) -> None:
     assert (config.algorithm.gamma, sources["ppo.gamma"]) == (0.3, f"config {file}")
     assert (config.algorithm.batch_size, sources["ppo.batch_size"]) == (2048, "preset fast")
     assert (config.algorithm.gae_lambda, sources["ppo.gae_lambda"]) == (0.8, "settings CartPole-v1")
-    assert (config.algorithm.vf_coef, sources["ppo.vf_coef"]) == (0.5, "default")
+    assert (config.algorithm.max_grad_norm, sources["ppo.max_grad_norm"]) == (0.5, "default")
     explicit = {path for path in sources if resolved.explicit(path)}
     assert explicit == {"env.env_id", "vector.n_envs", "ppo.n_steps_per_env", "ppo.gamma", "ppo.n_epochs"}
 
@@ -247,6 +246,48 @@ def test_shipped_settings_fix_sizes_and_normalisation(env_id: str, rollout: int)
         assert resolved.sources[path] == f"settings {env_id}"
 
 
+UNMEASURED = "RL Zoo's value, unmeasured"
+
+
+@pytest.mark.parametrize(
+    ("env_id", "source"),
+    [
+        ("ALE/Pong-v5", f"settings ALE/* ({UNMEASURED})"),
+        ("ale_py:ALE/Pong-v5", f"settings ALE/* ({UNMEASURED})"),
+        ("MiniGrid-DoorKey-5x5-v0", f"settings MiniGrid-* ({UNMEASURED})"),
+        ("minigrid:MiniGrid-FourRooms-v0", f"settings MiniGrid-FourRooms-* ({UNMEASURED})"),
+        ("gymnasium.envs.classic_control:CartPole-v1", "settings CartPole-v1"),
+        ("gymnasium_robotics:FetchReach-v4", "default"),
+        ("ALE", "default"),
+        ("my_module:make_MiniGrid", "default"),
+    ],
+)
+def test_settings_are_found_by_pattern_and_behind_a_module(env_id: str, source: str) -> None:
+    resolved = resolve(env_id, {})
+    assert resolved.sources["ppo.n_epochs"] == source
+    assert resolved.sources["ppo.max_grad_norm"] == "default"
+    finish(resolved.with_values({"vector.n_envs": 8}, "plan"))
+
+
+def test_an_exact_id_beats_patterns_and_the_longest_pattern_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {name: {"n_epochs": number} for number, name in enumerate(NAMES, start=1)}
+    monkeypatch.setattr("mission_gym.config.layers.read_settings", lambda: rows)
+    for env_id, key in {
+        "Hopper-v5": "Hopper-v5",
+        "gymnasium:Hopper-v5": "Hopper-v5",
+        "own:Hopper-v5": "own:Hopper-v5",  # as it was written comes first
+        "Hopper-v4": "Hopper-*",
+        "Hop-v0": "H*",
+        "Walker2d-v5": None,
+    }.items():
+        resolved = resolve(env_id, {})
+        assert resolved.sources["ppo.n_epochs"] == (f"settings {key}" if key else "default")
+        assert not key or resolved.config.value("ppo.n_epochs") == rows[key]["n_epochs"]
+
+
+NAMES = ("H*", "Hopper-v5", "Hopper-*", "own:Hopper-v5", "Hopper-v5x*")
+
+
 def test_a_name_means_the_field_of_the_chosen_algorithm(tmp_path: Path) -> None:
     flags = {"gamma": 0.9, "n_steps": 2}
     ppo = resolve("Env-v0", flags).config
@@ -289,23 +330,30 @@ def test_presets_and_settings_have_rows_for_an_algorithm() -> None:
         resolve("Env-v0", {"algo": "dqn"}, preset="fast")
 
 
-@pytest.mark.parametrize(
-    ("algo", "device", "sizes"),
-    [
-        ("ppo", "cpu", (1, 64, (128, 128))),
-        ("ppo", "cuda", (8, 256, (256, 256))),
-        ("dqn", "cpu", (1, 32, (128, 128))),
-        ("dqn", "mps", (8, 128, (256, 256, 256))),
-    ],
-)
-def test_a_device_profile_fills_what_nothing_else_chose(algo: str, device: str, sizes: Any) -> None:
-    resolved = with_profile(resolve("Env-v0", {"algo": algo}), device)
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda"])
+def test_an_algorithm_s_profile_fills_what_nothing_else_chose_on_every_device(device: str) -> None:
+    resolved = choose_profile(resolve("Env-v0", {"algo": "dqn", "device": device}))
     config = resolved.config
-    assert (config.vector.n_envs, config.algorithm.batch_size, config.policy.network_arch) == sizes
-    assert resolved.sources["vector.n_envs"].startswith(
-        "profile cpu: " if device == "cpu" else "profile gpu: "
-    )
-    given = with_profile(
-        resolve("Env-v0", {"algo": algo, "n_envs": 3}, sets=[f"{algo}.batch_size=7"]), device
-    )
-    assert (given.config.vector.n_envs, given.config.algorithm.batch_size) == (3, 7)
+    sizes = (config.vector.n_envs, config.policy.network_arch, config.policy.activation)
+    assert sizes == (8, (128, 128), "relu")
+    assert resolved.sources["vector.n_envs"] == "profile of dqn: measured, see its page"
+    given = choose_profile(resolve("Env-v0", {"algo": "dqn", "n_envs": 3}, sets=["policy.activation=elu"]))
+    assert (given.config.vector.n_envs, given.config.policy.activation) == (3, "elu")
+    assert given.config.policy.network_arch == (128, 128)
+    plain = resolve("Env-v0", {"algo": "ppo"})
+    assert choose_profile(plain).config == plain.config
+
+
+def test_arguments_of_python_are_told_as_such() -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve("CartPole-v1", {"backend": "threads", "num_envs": 4, "n_env": 4}, from_python=True)
+    assert caught.value.problems == [
+        "'backend' is not a known field (did you mean 'vector'?); correct the name [argument backend]",
+        "'num_envs' is not a known field (did you mean 'n_envs'?); correct the name [argument num_envs]",
+        "'n_env' is not a known field (did you mean 'n_envs'?); correct the name [argument n_env]",
+    ]
+    resolved = resolve("CartPole-v1", {"n_envs": 4, "tensorboard": False}, from_python=True)
+    assert resolved.sources["vector.n_envs"] == "argument n_envs"
+    assert resolved.sources["run.tensorboard"] == "argument tensorboard"
+    assert resolved.explicit("vector.n_envs")
+    assert resolved.typed("env.env_id")

@@ -17,12 +17,25 @@ from mission_gym.run.config import resolve
 def test_autos_become_numbers() -> None:
     resolved, notes = finish(resolve("Env-v0", {"timesteps": "10M", "n_envs": 16, "n_steps": 625}))
     config = resolved.config
-    assert config.algorithm.batch_size == 2500
+    assert config.algorithm.batch_size == 250
     assert config.evaluation.eval_freq == 200_000
     assert config.checkpoints.checkpoint_freq == 500_000
     assert config.run.log_interval == 1
     assert resolved.sources["ppo.batch_size"] == "auto"
     assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("n_envs", "n_steps", "batch"),
+    [(1, 48, 48), (1, 256, 64), (8, 128, 64), (16, 128, 64), (32, 128, 128), (64, 512, 1024), (1, 997, 997)],
+)
+def test_auto_batch_is_64_and_a_thirty_second_of_larger_rollouts(
+    n_envs: int, n_steps: int, batch: int
+) -> None:
+    flags = {"timesteps": "1M", "n_envs": n_envs, "n_steps_per_env": n_steps}
+    for device in ("cpu", "auto"):
+        config = finish(resolve("Env-v0", flags | {"device": device}))[0].config
+        assert config.algorithm.batch_size == batch
 
 
 def test_short_runs_keep_their_minimums() -> None:
@@ -89,8 +102,8 @@ def test_a_batch_of_a_preset_is_adapted_aloud() -> None:
 def test_a_resolved_batch_of_a_run_is_adapted_when_its_config_is_changed(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(format_config(finish(resolve("Env-v0", {}))[0]))
-    resolved, notes = finish(resolve(None, {"n_envs": 3}, config_file=file))
-    assert resolved.config.algorithm.batch_size == 192
+    resolved, notes = finish(resolve(None, {"n_envs": 3, "n_steps_per_env": 50}, config_file=file))
+    assert resolved.config.algorithm.batch_size == 75
     assert len(notes) == 2
 
 

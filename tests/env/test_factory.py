@@ -111,10 +111,34 @@ def test_a_missing_extra_is_named():
 
 
 def test_bad_wrapper(own_module):
-    with pytest.raises(UsageError, match="wrapper 'CartPole-v1' is not a callable"):
+    with pytest.raises(UsageError, match="wrapper 'CartPole-v1' is unknown; give module:callable"):
         build("CartPole-v1", wrap=("CartPole-v1",))
-    with pytest.raises(EnvContractError, match="building 'own_envs:nothing' raised TypeError"):
+    with pytest.raises(UsageError, match=r"wrapper 'own_envs:nothing': too many .*; it takes \(\)"):
         build("CartPole-v1", wrap=("own_envs:nothing",))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "said"),
+    [
+        (
+            "ALE/Pong-v5",
+            "it is of the package ale-py: run: pip install ale-py, and name it ale_py:ALE/Pong-v5",
+        ),
+        ("MiniGrid-Empty-5x5-v0", "of the package minigrid: .*name it minigrid:MiniGrid-Empty-5x5-v0"),
+        ("BabyAI-GoToRedBall-v0", "name it minigrid:BabyAI-GoToRedBall-v0"),
+        ("PandaReach-v3", "of the package panda-gym: .*name it panda_gym:PandaReach-v3"),
+    ],
+)
+def test_an_id_of_a_known_package_says_where_it_lives(env_id, said, monkeypatch):
+    monkeypatch.setattr("mission_gym.env.known_ids.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=f"unknown environment '{env_id}'; .*{said}"):
+        build(env_id)
+
+
+def test_an_id_of_an_installed_package_is_only_named(monkeypatch):
+    monkeypatch.setattr("mission_gym.env.known_ids.importlib.util.find_spec", lambda name: object())
+    with pytest.raises(UsageError, match="of the package minigrid: name it minigrid:MiniGrid-X-v0"):
+        build("MiniGrid-X-v0")
 
 
 def test_a_callable_that_raises():

@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from mission_gym.cli.main import main
 from mission_gym.env.factory import EnvRequest
-from mission_gym.errors import UsageError
+from mission_gym.errors import EnvContractError, UsageError
 from mission_gym.films.by_hand import play_by_hand
 from mission_gym.missions.capture.env import CaptureEnv
 from mission_gym.missions.capture.keyboard import Keyboard
@@ -73,6 +73,46 @@ def test_digits_act_r_resets_and_escape_quits():
     play_by_hand(EnvRequest(f"{__name__}:Typist"), 7, said.append)
     assert Typist.seen == [7, 2, 8]
     assert said == ["episode 0 (seed 7): won, return 2.5"]
+
+
+class Broken(Typist):
+    """Raises where it is told to, or gives no picture."""
+
+    def __init__(self, place, render_mode=None):
+        super().__init__(render_mode)
+        self.place = place
+
+    def reset(self, *, seed=None, options=None):
+        press("2")
+        self.fail("reset()")
+        return 0, {}
+
+    def step(self, action):
+        self.fail("step()")
+        return 0, 0.0, False, False, {}
+
+    def render(self):
+        self.fail("render()")
+        return None if self.place == "picture" else np.zeros((20, 300, 3), np.uint8)
+
+    def fail(self, place):
+        if place == self.place:
+            raise RuntimeError("no screen")
+
+
+@pytest.mark.usefixtures("_window")
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("reset()", r"^reset\(\) raised RuntimeError: no screen$"),
+        ("step()", r"^step\(\) raised RuntimeError: no screen$"),
+        ("render()", r"^render\(\) raised RuntimeError: no screen$"),
+        ("picture", r"^render\(\) gave object of shape \(\); .* it must give a picture, uint8 \[H, W, 3\]$"),
+    ],
+)
+def test_an_environment_that_fails_by_hand_is_told(place, message):
+    with pytest.raises(EnvContractError, match=message):
+        play_by_hand(EnvRequest(f"{__name__}:Broken", {"place": place}), 7, print)
 
 
 @pytest.mark.usefixtures("_window")

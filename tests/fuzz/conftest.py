@@ -5,7 +5,7 @@ from home import Home
 
 
 def pytest_addoption(parser):
-    text = "how long to damage each kind of file; without it a fixed number of times"
+    text = "how long to compute on damages of each kind of file; without it a fixed number of times"
     parser.addoption("--fuzz-minutes", type=float, metavar="MINUTES", help=text)
 
 

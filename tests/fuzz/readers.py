@@ -145,6 +145,7 @@ KINDS = (
     Kind("config file", "given.yaml", "yaml", ("train",), num_examples=10),
     Kind("metrics", f"{PARENT}/metrics.jsonl", "lines", ("timeline", "show", "resume")),
     Kind("evaluation", f"{PARENT}/eval/step_000000000128-select.json", "json", (*LISTS, *OPENS)),
+    Kind("confirmation", f"{PARENT}/eval/step_000000000128-confirm.json", "json", (*LISTS, *OPENS)),
     Kind("pins", f"{PARENT}/pins.json", "json", ("clean", "remove", "lineage", "show")),
     Kind("plan", f"{PARENT}/plan.json", "json", ("show", "resume")),
     Kind("environment files", f"{PARENT}/env-files.json", "json", OPENS),

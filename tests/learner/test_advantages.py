@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mission_gym.learner.advantages import ReturnScale, compute_gae, compute_importance
+from mission_gym.learner.advantages import ValueScale, compute_gae, compute_importance
 
 
 def column(*values: float) -> np.ndarray:
@@ -58,33 +61,53 @@ def test_an_importance_of_one_changes_no_bit_of_the_traces() -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_return_scale_carries_sums_over_blocks_and_resets_at_ends() -> None:
-    scale = ReturnScale(2, gamma=0.5)
-    ids, valid = np.array([0, 1]), np.ones((2, 2), bool)
-    ended = np.array([[False, True], [False, False]])
-    scale.scale(np.array([[1.0, 1.0], [1.0, 1.0]]), ended, valid, ids)
-    np.testing.assert_allclose(scale.sums, [1.5, 1.0])
-    scale.scale(np.ones((2, 2)), np.zeros((2, 2), bool), valid, ids)
-    seen = np.array([1.0, 1.0, 1.5, 1.0, 1.75, 1.5, 1.875, 1.75])
-    assert np.isclose(scale.var, seen.var())
-    assert np.isclose(scale.mean, seen.mean())
-    scaled = scale.scale(np.array([[2.0, 2.0]]), np.zeros((1, 2), bool), np.ones((1, 2), bool), ids)
-    np.testing.assert_allclose(scaled, 2.0 / np.sqrt(scale.var + 1e-8))
+def test_the_scale_of_values_by_hand() -> None:
+    scale = ValueScale()
+    assert scale.expand(np.array([7.0], np.float32)).tolist() == [0.0]  # nothing is known yet
+    assert scale.merge(np.array([1.0, 3.0])) == (1.0, 0.0)  # no value is kept where all were 0
+    assert (scale.mean, scale.deviation) == (2.0, 1.0)
+    # The weights of both blocks are 0.9 and 1, of 1.9: mean (0.9 2 + 12) / 1.9, and the mean of squares.
+    mean = (0.9 * 2.0 + 12.0) / 1.9
+    var = (0.9 * 5.0 + 145.0) / 1.9 - mean**2
+    factor, shift = scale.merge(np.array([11.0, 13.0]))
+    np.testing.assert_allclose([scale.mean, scale.var], [mean, var])
+    np.testing.assert_allclose([factor, shift], [1.0 / np.sqrt(var), 0.0])
+    output = np.array([0.5, -1.0])  # the level moved with the mean, the difference stayed
+    np.testing.assert_allclose(scale.expand(factor * output + shift), mean + 1.0 * output)
+    np.testing.assert_allclose(scale.shrink(scale.expand(output)), output)
 
 
-def test_return_scale_takes_two_segments_of_one_environment_in_order() -> None:
-    scale = ReturnScale(2, gamma=0.5)
-    ids, valid = np.array([0, 1, 0]), np.ones((2, 3), bool)
-    ended = np.array([[False, False, True], [False, False, False]])
-    scale.scale(np.array([[1.0, 2.0, 4.0], [1.0, 2.0, 4.0]]), ended, valid, ids)
-    np.testing.assert_allclose(scale.sums, [4.0, 3.0])
-    seen = np.array([1.0, 2.0, 4.75, 1.5, 3.0, 4.0])  # 4.75 = 1.5 / 2 + 4: the first segment goes on
-    assert np.isclose(scale.mean, seen.mean())
-    assert np.isclose(scale.var, seen.var())
+def test_the_level_of_a_critic_that_was_fitted_without_a_scale_stays() -> None:
+    scale, output = ValueScale(mean=0.0, var=4.0), np.array([30.0, 31.0])
+    before = scale.expand(output)
+    factor, shift = scale.merge(np.array([50.0, 70.0]))
+    assert (scale.mean, scale.deviation) == (60.0, 10.0)
+    np.testing.assert_allclose(scale.expand(factor * output + shift), before)
 
 
-def test_return_scale_leaves_invalid_rows_out() -> None:
-    scale = ReturnScale(1, gamma=0.9)
-    valid = np.array([[True], [False], [True]])
-    scale.scale(column(1, 0, 1), np.zeros((3, 1), bool), valid, np.array([0]))
-    assert scale.count == 2
+def test_targets_that_are_nearly_equal_are_not_blown_up() -> None:
+    scale = ValueScale()
+    scale.merge(np.array([160.99, 161.01]))
+    assert scale.deviation == pytest.approx(0.161)
+
+
+def test_a_block_without_valid_targets_moves_nothing() -> None:
+    scale = ValueScale()
+    scale.merge(np.array([1.0, 3.0]))
+    assert scale.merge(np.empty(0)) == (1.0, 0.0)
+    assert (scale.mean, scale.deviation) == (2.0, 1.0)
+
+
+@pytest.mark.parametrize("tiny", [3e-304, 1e-160, 1e-31])
+def test_targets_whose_squares_vanish_are_zeros(tiny: float) -> None:
+    scale = ValueScale()
+    assert scale.merge(np.array([0.0, tiny])) == (1.0, 0.0)
+    assert (scale.deviation, scale.unit) == (0.0, 1.0)
+
+
+@given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9), min_size=1, max_size=30))
+def test_targets_keep_a_bounded_square_whatever_came_before(blocks: list[list[float]]) -> None:
+    scale = ValueScale()
+    for block in blocks:
+        scale.merge(np.array(block))
+        assert np.square(scale.shrink(np.array(block))).mean() <= 10.0 * (1 + 1e-6)

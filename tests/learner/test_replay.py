@@ -90,7 +90,8 @@ def test_every_transition_equals_a_plain_walk(n_step: int, failures: bool, num_s
     streams = [Stream(seed) for seed in range(1, num_envs + 1)]
     drawable: set[int] = set()
     for _ in range(60 // num_steps):
-        lost, ripe = replay.store(fill_block(streams, num_steps, masked=True, failures=failures))
+        stored = replay.store(fill_block(streams, num_steps, masked=True, failures=failures))
+        lost, ripe = replay.slots_in(stored.lost), replay.slots_in(stored.ripe, valid=True)
         low, high = replay.window
         assert high == replay.total - n_step + 1
         assert low == max(0, replay.total - 8)
@@ -132,7 +133,7 @@ def test_three_steps_by_hand() -> None:
     keep_final(block, 2, 1, (np.array([77, 1], np.float32),), None)
     block.filled[:] = 5
     replay = Replay(ReplayLayout((VECTOR,), 0, 2, 100, n_step=3, gamma=0.5))
-    _, ripe = replay.store(block)
+    ripe = replay.slots_in(replay.store(block).ripe)
     assert ripe.tolist() == [0, 1, 2, 3, 4, 5]  # rows 0 to 2 of 5: the others have not made their three steps
     got = replay.gather(np.arange(6))
     #                     t=0: 1+1 | 1+1+1, t=1: 2 | 2+2, t=2: 4+4+4 | 4

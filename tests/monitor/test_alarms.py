@@ -4,7 +4,14 @@ import json
 
 import pytest
 
-from mission_gym.monitor.alarms import NUM_EVALUATIONS, NUM_ROWS, Watch, judge_evaluations, judge_shares
+from mission_gym.monitor.alarms import (
+    NUM_EVALUATIONS,
+    NUM_ROWS,
+    SKIPPED,
+    Watch,
+    judge_evaluations,
+    judge_shares,
+)
 
 
 def shares(*columns):
@@ -62,6 +69,14 @@ def see(watch, count, first=0):
 
 def test_each_alarm_is_said_once():
     assert len(see(Watch("won"), 20)) == 2
+
+
+def test_skipped_updates_are_said_once():
+    watch = Watch(None)
+    rows = [{SKIPPED: 0.0}, {}, {SKIPPED: 2.0}, {SKIPPED: 3.0}]
+    (alarm,) = [alarm for step, row in enumerate(rows) for alarm in watch.see_row(step, row)]
+    assert alarm.message.startswith("2 updates were skipped so far, as their gradient was not finite")
+    assert not alarm.is_timed
 
 
 def test_without_a_main_outcome_only_the_terms_are_watched():

@@ -157,6 +157,17 @@ def test_low_cpu_time_among_many_processes_is_not_waiting() -> None:
     assert verdict(WAITS, MACHINE | {"machine/load": 4.0}).bound == "environment waiting"
 
 
+def test_others_that_took_the_machine_are_told_of() -> None:
+    crowded = MACHINE | {"machine/cpu": 1.0, "machine/own_cores": 1.5}
+    for times in (ENV, UPDATE):
+        found = verdict(times, crowded)
+        assert found.evidence.endswith("processes beside this run and its workers took 2.5 of 4 cores")
+        assert found.advice[0].startswith("end those processes")
+        assert found.bound == verdict(times).bound
+    assert "beside" not in verdict(ENV, MACHINE | {"machine/cpu": 1.0, "machine/own_cores": 3.5}).evidence
+    assert "beside" not in verdict(ENV, {"machine/cpu": 1.0}).evidence
+
+
 def test_full_memory_comes_first() -> None:
     found = verdict(ENV, {"machine/memory_use_max": 0.97, "machine/memory_bytes_max": 12e9})
     assert found.bound == "memory"

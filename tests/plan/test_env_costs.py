@@ -1,12 +1,15 @@
 """Real environments timed in real children."""
 
 import pytest
+from gymnasium import spaces
 
 from mission_gym.env.factory import EnvRequest, make_factory
+from mission_gym.env.pace import time_steps
 from mission_gym.env.probe import probe
 from mission_gym.errors import EnvContractError, EnvFailure, WorkerDied
-from mission_gym.plan.env_costs import measure_env, time_steps
+from mission_gym.plan.env_costs import measure_env
 from mission_gym.plan.facts import EnvFacts
+from toys import Toy
 
 TOYS = "toys:"
 
@@ -53,3 +56,28 @@ def test_an_environment_that_dies_is_named() -> None:
         WorkerDied, match=r"CartPole-v1: the process that timed the environment ended with code 7"
     ):
         measure_env(lambda: __import__("os")._exit(7), spec, 1, 0.02)
+
+
+class Alone(Toy):
+    """As emulators that allow one instance in a process."""
+
+    observation_space, action_space = spaces.Discrete(2), spaces.Discrete(2)
+    num_built = 0
+
+    def __init__(self) -> None:
+        Alone.num_built += 1
+        if Alone.num_built > 1:
+            raise RuntimeError("one per process")
+
+    def observe(self) -> int:
+        return 0
+
+    def step(self, action: object) -> object:
+        return self.advance(0.0)
+
+
+def test_what_can_not_be_built_twice_is_known() -> None:
+    factory = make_factory(Alone)
+    spec = probe(factory, "alone")
+    assert measure_env(factory, spec, 1, 0.02).one_per_process
+    assert not measure(f"{TOYS}Identity").one_per_process

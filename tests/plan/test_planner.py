@@ -194,3 +194,17 @@ def test_the_slower_phase_counts_where_both_run_at_once() -> None:
     assert predict_rate(given, OURS.layout, card) == pytest.approx(1000.0)
     collect_s = predict_collect_s(given, OURS.layout)
     assert predict_rate(given, OURS.layout, NUMPY) == pytest.approx(1 / (collect_s + NUMPY.step_s))
+
+
+@pytest.mark.parametrize("open_envs", [True, False])
+def test_what_can_not_be_built_twice_gets_a_worker_for_each(open_envs: bool) -> None:
+    alone = EnvFacts(1e-3, one_per_process=True)
+    wishes = replace(OURS, backends=(SERIAL, WORKERS, THREADS), open_envs=open_envs)
+    given = facts(machine(4), alone, wishes)
+    assert all(each.num_workers == each.n_envs for each in list_layouts(given))
+    plan = choose(given)
+    assert plan.layout.num_workers == plan.layout.n_envs
+    assert any("one for each worker" in reason for reason in plan.reasons)
+    assert all(point["num_workers"] == point["n_envs"] for point in plan.scaling)
+    fixed = replace(wishes, layout=Layout(WORKERS, 2, 8, 128), open_workers=False, open_envs=False)
+    assert list_layouts(replace(given, wishes=fixed))[0] == fixed.layout  # asked for: it is told there

@@ -146,12 +146,12 @@ def test_ways_to_learn_begin_with_the_fixed_rules_own() -> None:
 def test_dqn_is_planned_from_its_profile_and_with_its_replay() -> None:
     flags = {"algo": "dqn", "device": "cpu"}
     resolved, ruled, workshop = opened(flags)
-    assert resolved.sources["vector.n_envs"].startswith("profile cpu")
+    assert resolved.sources["vector.n_envs"].startswith("profile of dqn")
     wishes = make_wishes(workshop, resolved, ruled)
     assert (wishes.open_envs, wishes.open_steps, wishes.layout) == (
         True,
         True,
-        Layout(load_backend("serial"), 1, 1, 4),
+        Layout(load_backend("serial"), 1, 8, 4),
     )
     assert (wishes.min_steps, wishes.batch_size) == (1, None)
     resolved, ruled, workshop = opened(flags | {"replay_size": 3_000_000, "n_envs": 2})
@@ -174,7 +174,7 @@ def test_a_kept_plan_of_dqn_is_applied(tmp_path: Path) -> None:
     resolved = read_config(first_update(flags, tmp_path).config_yaml)
     assert (resolved.config.vector.n_envs, resolved.config.algorithm.n_steps_per_env) == (2, 2)
     assert resolved.sources["vector.n_envs"] == resolved.sources["dqn.n_steps_per_env"] == "plan"
-    assert resolved.sources["dqn.batch_size"].startswith("profile cpu")  # a plan does not choose it
+    assert resolved.sources["policy.activation"].startswith("profile of dqn")  # a plan does not choose it
 
 
 def find_at_once(flags: dict[str, Any]) -> set[tuple[str, str, int]]:
@@ -314,7 +314,7 @@ def test_a_look_that_fails_refuses_nothing(kind: type[Identity], measured: bool)
     config = resolve("<toy>", {"vector": "workers"}).config
     environment = open_environment(config, {}, kind, look_s=0.01)
     assert environment.spec.action.nvec == (4,)
-    assert (environment.step_s is not None) == measured
+    assert (environment.pace is not None) == measured
 
 
 def test_auto_is_for_new_runs(tmp_path: Path) -> None:

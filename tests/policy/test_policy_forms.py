@@ -67,6 +67,61 @@ def test_numpy_form_acts_like_the_torch_form(name: str, activation: str) -> None
         np.testing.assert_allclose(ours.log_prob, theirs.log_prob, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "int64", "int32"])
+def test_the_mean_is_subtracted_in_the_leafs_own_type(dtype: str) -> None:
+    """5,000,000 +- 0.05, or 5,000,000,000 +- 50 as integers: one number as float32."""
+    leaves = (LeafSpec("far", (1,), dtype, "vector"), *LEAVES)
+    spec = PolicySpec(leaves, ACTIONS["discrete"], (16,))
+    offset, spread = {"float64": (5e6, 0.05), "int64": (5e9, 50.0), "int32": (2e9, 50.0)}[dtype]
+    encoder, rng = Encoder(leaves, normalize=True), np.random.default_rng(0)
+    assert encoder.normalizer is not None
+
+    def observe(num: int) -> tuple[np.ndarray, ...]:
+        far = offset + spread * rng.uniform(-1.0, 1.0, (num, 1))
+        return (far.astype(dtype), *sample_obs(num))
+
+    for _ in range(3):
+        encoder.normalizer.merge(encoder.flatten(observe(1000)))
+    assert np.sqrt(encoder.normalizer.var[0]) == pytest.approx(spread / np.sqrt(3), rel=0.05)
+    obs = observe(64)
+    encoded = encoder.encode(obs)
+    assert encoded.flat.dtype == np.float32
+    expected = (obs[0][:, 0].astype(np.float64) - offset) / (spread / np.sqrt(3))
+    np.testing.assert_allclose(encoded.flat[:, 0], expected, atol=0.1)
+    # What stands beside it is what it is without it.
+    plain = Encoder(LEAVES, normalize=True)
+    assert plain.normalizer is not None
+    plain.normalizer.load(
+        {name: array if array.ndim == 0 else array[1:] for name, array in encoder.normalizer.arrays().items()}
+    )
+    np.testing.assert_allclose(encoded.flat[:, 1:], plain.encode(obs[1:]).flat, atol=1e-6)
+    model = ActorCritic(spec, seed=7)
+    weights = Weights(3, model_arrays(model) | encoder.normalizer.arrays())
+    acted = []
+    for policy in (NumpyPolicy(spec), TorchPolicy(spec)):
+        policy.load(weights)
+        acted.append(policy.act(obs, None, None))
+    np.testing.assert_array_equal(acted[0].action, acted[1].action)
+
+
+def test_an_entry_that_never_moved_counts_as_it_is_when_it_first_does() -> None:
+    leaves = (LeafSpec("", (3,), "float32", "vector"),)
+    encoder = Encoder(leaves, normalize=True)
+    assert encoder.normalizer is not None
+    rows = np.random.default_rng(0).normal(2.0, 3.0, (100, 3)).astype(np.float32)
+    rows[:, 1], rows[:, 2] = 0.0, 0.1  # a flag, and a number whose mean rounds
+    encoder.normalizer.merge(encoder.flatten((rows,)))
+    flat = encoder.encode((np.array([[2.0, 1.0, 1.1]], np.float32),)).flat[0]
+    np.testing.assert_allclose(flat[1:], [1.0, 1.0], rtol=1e-6)
+    deviation = np.sqrt(encoder.normalizer.var[0] + 1e-8)
+    assert flat[0] == pytest.approx((2.0 - encoder.normalizer.mean[0]) / deviation, rel=1e-5)
+    # From then on it has a deviation.
+    rows[:50, 1] = 1.0
+    encoder.normalizer.merge(encoder.flatten((rows,)))
+    flat = encoder.encode((np.array([[2.0, 1.0, 0.1]], np.float32),)).flat[0]
+    assert flat[1] == pytest.approx(0.75 / np.sqrt(0.25 * 0.75), rel=1e-5)
+
+
 def test_masked_actions_are_never_drawn_and_frequencies_follow_the_softmax() -> None:
     sampler = Sampler(ActionSpec("categories", (2,), "int64", nvec=(3, 2), start=(0, 0)))
     num = 20_000

@@ -40,6 +40,7 @@ SHOWN = RUN | {
     "parent": "older-20260101-110000",
     "parent_step": 4096,
     "best_step": None,
+    "best_confirmed": None,
     "verdict": {"bound": "memory", "evidence": "97 % of [it]", "advice": ["--n-envs 4: half", "b"]},
     "checkpoints": [],
     "evals": [RESULT | {"step": 4096, "suite": "select"}],

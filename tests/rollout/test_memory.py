@@ -22,6 +22,7 @@ from mission_gym.rollout.collector import BlockCollector, Collector
 from mission_gym.rollout.playing import play, seed_of_suite
 from mission_gym.rollout.remote import SERVICE, RemoteCollector
 from mission_gym.rollout.worker import CollectSetup, carve_shared
+from mission_gym.run.config import resolve
 from mission_gym.run.evaluation import policy_actor
 from mission_gym.run.open import LoadedPolicy
 from mission_gym.run.snapshot import restore_snapshot, take_snapshot
@@ -96,7 +97,7 @@ def test_memory_goes_through_a_checkpoint(how: str, spec: EnvSpec) -> None:
     """Stopped before the second block and inside the third, each time gone on with in other processes."""
     learner: Any = SimpleNamespace(
         step=0, arrays=dict, load_arrays=lambda arrays: None, behind=lambda: None, extras=dict,
-        has_extras=False, lose_episode=lambda env_id: None,
+        has_extras=False,
     )  # fmt: skip
     begun = dict.fromkeys(range(S), 0)
     stored: Checkpoint | None = None
@@ -140,7 +141,12 @@ def test_played_episodes_carry_it(spec: EnvSpec) -> None:
 
 
 def test_predict_takes_it_and_gives_it_back(spec: EnvSpec) -> None:
-    opened: Any = SimpleNamespace(environment=SimpleNamespace(spec=spec), step=0, policy=CountingPolicy())
+    opened: Any = SimpleNamespace(
+        environment=SimpleNamespace(spec=spec),
+        step=0,
+        policy=CountingPolicy(),
+        config=resolve("Env-v0", {}).config,
+    )
     policy = LoadedPolicy(opened)
     action, state = policy.predict(np.zeros(1, np.float32))
     assert action == 0

@@ -12,8 +12,12 @@ import torch
 
 import mission_gym as mg
 from mission_gym.cli.main import main
+from mission_gym.env.factory import make_factory
 from mission_gym.errors import DeviceMemoryError, RunStateError
+from mission_gym.films import film
+from mission_gym.run.open import open_run
 from mission_gym.run.resume import resume_run
+from mission_gym.store.resolve import find_run
 from mission_gym.store.rundir import RunDir
 from pretended import pretend
 
@@ -120,6 +124,19 @@ def test_a_step_that_cannot_be_captured_is_made_without(tmp_path: Path) -> None:
     assert note.endswith("and take longer: CUDA error: operation not permitted when stream is capturing")
 
 
+def test_a_resume_tells_of_steps_that_cannot_be_captured(tmp_path: Path) -> None:
+    with pretend("cuda"):
+        run = train(tmp_path)
+    heard: list[dict[str, Any]] = []
+    with (
+        pretend("cuda", fails_to_capture=True),
+        resume_run(RunDir(run.path), heard.append, timesteps=128) as session,
+    ):
+        assert len(list(session.updates())) == 2
+    (warning,) = [event["message"] for event in heard if event["event"] == "warning"]
+    assert warning.startswith("gradient steps are not captured as a graph, and take longer: CUDA error")
+
+
 TRIES = "try --batch-size 8, --network-arch 4, --n-envs 2, --device cpu, in a new run or a branch"
 
 
@@ -145,9 +162,29 @@ def test_memory_that_ends_in_training_ends_the_run_with_its_cause(tmp_path: Path
     assert (status["state"], status["cause"].endswith(TRIES)) == ("failed", True)
 
 
+ACTING_TRIES = r"cuda is out of memory.*; try fewer observations at once, .* acts on the CPU$"
+
+
 def test_memory_that_ends_in_an_evaluation_is_one_message(left_run: mg.Run) -> None:
-    with (
-        pretend("cuda", largest_bytes=1 << 16),
-        pytest.raises(DeviceMemoryError, match="cuda is out of memory"),
-    ):
+    with pretend("cuda", largest_bytes=1 << 16), pytest.raises(DeviceMemoryError, match=ACTING_TRIES):
         left_run.evaluate(2)
+
+
+def test_memory_that_ends_in_a_prediction_is_one_message(left_run: mg.Run) -> None:
+    with pretend("cuda") as device:
+        policy = mg.load(left_run.path)
+        device.largest_bytes = 16
+        with pytest.raises(DeviceMemoryError, match=ACTING_TRIES):
+            policy.predict(policy.observation_space.sample())
+
+
+def test_memory_that_ends_in_a_film_is_one_message(left_run: mg.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(film, "take_picture", lambda env: np.zeros((2, 2, 3), np.uint8))
+    monkeypatch.setattr(film, "make_factory", lambda request, render_mode: make_factory(request))
+    with pretend("cuda") as device:
+        opened = open_run(find_run(str(left_run.path), left_run.path.parent))
+        frames = film.play_frames(opened, seed=1)
+        next(frames)
+        device.largest_bytes = 16
+        with pytest.raises(DeviceMemoryError, match=ACTING_TRIES):
+            next(frames)

@@ -192,24 +192,58 @@ def test_known_optimum_is_found(toy: str, flags: dict[str, Any], tmp_path: Path)
     assert all(row["rollout/env_failures"] == 0 for row in run.metrics() if row["event"] == "progress")
 
 
-def test_images_are_learned_from_stacked_frames(tmp_path: Path) -> None:
-    """The replay holds each frame once; the network sees the stacks that the environment gave."""
-    with start(tmp_path, "toys:Glimpses", frame_stack=3, n_envs=2, dueling=True) as session:
+STACKS = ["frame-stack:3", "gymnasium.wrappers:FrameStackObservation(stack_size=3)"]
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_images_are_learned_from_stacked_frames(
+    stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replay holds each frame once; the network sees the stacks that the environment gave, and learns
+    what it learns from a replay that holds them whole."""
+    flags = {"env_kwargs": {"stack": 0}, "n_envs": 2, "dueling": True, "replay_size": 64}
+    with start(tmp_path, "toys:Glimpses", wrap=[stack, "time-limit:15"], **flags) as session:
         assert session.config.compute.kernel == session.config.compute.acting == "torch"
         assert session.learner.replay.obs[0].shape[2:] == (12, 12)
         run = drain(session)
     assert run.read_status()["gradient_steps"] == 80
+    monkeypatch.setattr("mission_gym.env.probe.count_frames", lambda env: 1)
+    with start(tmp_path, "toys:Glimpses", wrap=[stack, "time-limit:15"], **flags) as session:
+        assert session.learner.replay.obs[0].shape[2:] == (3, 12, 12)
+        whole = drain(session)
+    for name, array in last_policy(run).items():
+        np.testing.assert_array_equal(array, last_policy(whole)[name])
+
+
+def last_policy(run: RunDir) -> dict[str, np.ndarray]:
+    return load_checkpoint(list_checkpoints(run.checkpoints)[-1].path).policy
+
+
+def test_a_run_of_stacked_frames_comes_back(tmp_path: Path) -> None:
+    flags = {"env_kwargs": {"stack": 0}, "n_envs": 2, "wrap": ["frame-stack:3"]}
+    with start(tmp_path, "toys:Glimpses", **flags) as session:
+        whole = drain(session)
+    with start(tmp_path, "toys:Glimpses", **flags) as session:
+        stop_at_poll(session, 60)
+        run = drain(session)
+    assert run.read_status()["state"] == "stopped"
+    said: list[dict[str, Any]] = []
+    with resume_run(run, said.append) as session:
+        assert session.config.env.wrap == ("frame-stack:3",)
+        drain(session)
+    assert "the resume is exact" in next(event["notes"] for event in said if event["event"] == "resume")
+    for name, array in last_policy(whole).items():
+        np.testing.assert_array_equal(array, last_policy(run)[name])
 
 
 NOISY = {"exploration": "noisy", "exploration_fraction": None}
 REFUSED = [
     ({"n_epochs": 3}, r"n_epochs=3 is not used: it is a field of ppo, and the run is of dqn \[flag --n-ep"),
-    ({"normalize_returns": True}, "normalize_returns=True is not used: dqn learns from raw rewards"),
     ({"exploration": "noisy"}, "exploration_fraction=0.5 is not used: --exploration noisy has no epsilon"),
     ({"noisy_sigma": 0.3}, "noisy_sigma=0.3 is not used: there are no noisy layers"),
     ({"prioritized_alpha": 0.5}, "prioritized_alpha=0.5 is not used: transitions are drawn uniformly"),
     ({"tau": 0.1}, "target_update_interval=40 is not used: with tau below 1 the target moves"),
-    ({"frame_stack": 4}, "frame_stack=4 needs images whose first axis is 4 frames, and the images are none"),
+    ({"frame_stack": 4}, "'frame_stack' is not a known field"),
     ({"replay_size": 20}, r"replay_size=20 is too small: it must hold .*; use replay_size=32 or more"),
     ({"exploration_initial_eps": 0.01}, "exploration_final_eps=0.04 is above exploration_initial_eps=0.01"),
     (
@@ -240,17 +274,17 @@ def test_ppo_refuses_the_fields_of_dqn() -> None:
         resolve("CartPole-v1", {"replay_ratio": 0.5})
 
 
-def test_an_unknown_environment_gets_the_device_profile(tmp_path: Path) -> None:
+def test_an_unknown_environment_gets_the_profile(tmp_path: Path) -> None:
     flags = {"algo": "dqn", "runs_dir": str(tmp_path), "batch_size": 16, "tensorboard": False, "tune": False}
     with start_run(resolve("toys:Identity", flags), silent) as session:
         config, sources = session.config, resolved_sources(session)
     assert (config.vector.n_envs, config.algorithm.replay_size, config.policy.network_arch) == (
-        1,
-        10_000,
+        8,
+        100_000,
         (128, 128),
     )
     assert config.algorithm.batch_size == 16
-    assert sources["dqn.replay_size"] == "profile cpu: small networks and batches suit a processor"
+    assert sources["policy.network_arch"] == "profile of dqn: measured, see its page"
     assert sources["dqn.batch_size"] == "flag --batch-size"
 
 

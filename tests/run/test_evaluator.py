@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -10,6 +14,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from mission_gym.errors import EnvFailure
 from mission_gym.rollout.playing import Actor
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import Environment, open_environment
@@ -18,9 +23,11 @@ from mission_gym.streams import suite_seeds
 
 
 class Carrying(gym.Env[Any, Any]):
-    """Pays less with every reset since it was built; raises on one seed of the suite."""
+    """Pays less with every reset since it was built; raises on one seed of the suite. Its process is killed
+    in the first step over all processes with `once`, a path, or in each with `always`."""
 
-    def __init__(self, fails: bool = False) -> None:
+    def __init__(self, fails: bool = False, once: str = "", always: bool = False) -> None:
+        self._once, self._always = once, always
         self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
         self.action_space = spaces.Discrete(2)
         self._resets = 0
@@ -34,6 +41,12 @@ class Carrying(gym.Env[Any, Any]):
         return np.zeros(1, np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self._always:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._once:
+            with suppress(FileExistsError):
+                Path(self._once).touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
         if self._bad:
             raise RuntimeError("this seed always fails")
         return np.zeros(1, np.float32), 1.0 / self._resets, True, False, {}
@@ -62,3 +75,18 @@ def test_a_seed_that_always_fails_costs_that_episode_each_time(vector: str) -> N
     with Evaluator(open_toy(vector, fails=True), "select", 4) as evaluator:
         results = [evaluator.play(Actor(act)) for _ in range(8)]  # more than there are restarts
     assert [result.episodes for result in results if result] == [3] * 8
+
+
+@pytest.mark.parametrize("vector", ["workers", "threads"])
+def test_a_kill_of_the_only_process_that_plays_costs_no_evaluation(vector: str, tmp_path: Path) -> None:
+    with Evaluator(open_toy(vector, once=str(tmp_path / "once")), "select", 4) as evaluator:
+        result = evaluator.play_all(Actor(act))
+    assert (result.episodes, result.return_mean) == (4, 1.0)
+
+
+def test_episodes_that_all_fail_again_are_told() -> None:
+    with (
+        Evaluator(open_toy("workers", always=True), "select", 2) as evaluator,
+        pytest.raises(EnvFailure, match=r"^all 2 episodes of an evaluation failed, 2 times; .* \[<toy>\]$"),
+    ):
+        evaluator.play_all(Actor(act))

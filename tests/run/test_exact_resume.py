@@ -146,6 +146,23 @@ def test_a_mission_comes_back_by_its_own_state(mission: str, vector: str, tmp_pa
     assert_equal_runs(*runs)
 
 
+@pytest.mark.parametrize(
+    ("env", "keys"), [("toys:Blindfold", "hidden"), ("toys:DictMask", "camera,body.pose")]
+)
+def test_a_critic_that_sees_more_comes_back(env: str, keys: str, tmp_path: Path) -> None:
+    runs = []
+    for poll in (10**9, 75):
+        with start(tmp_path, env, critic_keys=keys) as session:
+            stop_at_poll(session, poll)
+            runs.append(drain(session))
+    assert runs[1].read_status()["state"] == "stopped"
+    said: list[dict[str, Any]] = []
+    with resume_run(runs[1], said.append) as session:
+        drain(session)
+    assert "the resume is exact" in next(event["notes"] for event in said if event["event"] == "resume")
+    assert_equal_runs(*runs)
+
+
 def test_interrupted_at_every_poll_of_the_first_two_updates(
     tmp_path: Path, straight: Callable[[str], RunDir]
 ) -> None:

@@ -24,7 +24,7 @@ from mission_gym.errors import (
 from mission_gym.run.config import resolve
 from mission_gym.run.resume import resume_run
 from mission_gym.run.start import start_run
-from mission_gym.store.checkpoints import load_last_good
+from mission_gym.store.checkpoints import list_checkpoints, load_last_good
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
 from toys import Identity
@@ -176,6 +176,22 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", None])
+def test_pins_that_are_damaged_in_training_are_told_once(content: bytes | None, tmp_path: Path) -> None:
+    said: list[dict[str, Any]] = []
+    with start_run(resolve("CartPole-v1", SMALL | {"runs_dir": str(tmp_path)}), said.append) as session:
+        for progress in session.updates():
+            if progress.update == 2:
+                pins = session.run.pins_json
+                pins.mkdir() if content is None else pins.write_bytes(content)
+    warnings = [event["message"] for event in said if event["event"] == "warning"]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("old checkpoints are kept: ")
+    assert "pins.json" in warnings[0]
+    assert session.run.read_status()["state"] == "done"
+    assert [info.step for info in list_checkpoints(session.run.checkpoints)] == [*range(0, 321, 64)]
 
 
 @pytest.mark.parametrize("freed", [True, False])

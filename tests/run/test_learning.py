@@ -28,6 +28,13 @@ def test_known_optimum_is_found(toy: str, timesteps: int, least: float, tmp_path
     assert run.evaluate(episodes=20)["return_mean"] >= least
 
 
+@pytest.mark.parametrize("vector", ["serial", "workers"])
+def test_a_small_change_of_a_large_number_is_seen(vector: str, tmp_path: Path) -> None:
+    """From the environment to the network, through shared memory too: see policy/encoding.py."""
+    run = train(tmp_path, "toys:Far", timesteps=6_000, vector=vector, **TOY)
+    assert run.evaluate(episodes=20)["return_mean"] >= 17.0
+
+
 @pytest.mark.slow
 def test_nested_observations_images_masks_and_outcomes_together(tmp_path: Path) -> None:
     run = train(tmp_path, "toys:DictMask", timesteps=6_000, threads=1, **TOY)
@@ -36,16 +43,36 @@ def test_nested_observations_images_masks_and_outcomes_together(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_truncation_is_not_death(tmp_path: Path) -> None:
+@pytest.mark.parametrize("normalize_returns", [False, True])
+def test_truncation_is_not_death(normalize_returns: bool, tmp_path: Path) -> None:
     """1 a step for ever is worth 1 / (1 - 0.99) = 100; a truncation taken for death gives under 10."""
     run = train(
         tmp_path,
         "toys:Constant",
         timesteps=50_000,
-        **TOY | {"gamma": 0.99, "learning_rate": 5e-3, "normalize_returns": False, "network_arch": "64"},
+        **TOY
+        | {
+            "gamma": 0.99,
+            "learning_rate": 5e-3,
+            "normalize_returns": normalize_returns,
+            "network_arch": "64",
+        },
     )
     last = [row for row in run.metrics() if row["event"] == "progress"][-1]
     assert last["train/value_mean"] == pytest.approx(100, rel=0.05)
+
+
+def test_values_of_a_task_without_an_end_are_reached_in_some_tens_of_rollouts(tmp_path: Path) -> None:
+    """With the default learning rate: 1.61 a step is worth 161, and a rollout's targets come nearer by a
+    sixth of the gap (1 - 0.01 / (1 - 0.99 0.95)), so that 30 rollouts leave 0.4 % of it."""
+    run = train(
+        tmp_path,
+        "toys:Constant",
+        timesteps=40 * 512,
+        **TOY | {"env_kwargs": {"pay": 1.61, "length": 1000}, "gamma": 0.99, "learning_rate": 3e-4},
+    )
+    last = [row for row in run.metrics() if row["event"] == "progress"][-1]
+    assert last["train/value_mean"] == pytest.approx(161, rel=0.05)
 
 
 @pytest.mark.slow

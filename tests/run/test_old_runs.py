@@ -24,6 +24,7 @@ FIXTURES = Path(__file__).parent.parent / "fixtures"
 RUNS: dict[str, tuple[int, int, Any]] = {
     "ppo-stopped": (768, 2048, np.zeros(4, np.float32)),
     "dqn-stopped": (1344, 2048, np.zeros(4, np.float32)),
+    "ppo-scaled-rewards": (768, 2048, np.zeros(4, np.float32)),
     "ppo-workers-done": (512, 512, np.zeros(3, np.float32)),
 }
 
@@ -73,6 +74,15 @@ def test_an_old_run_branches(name: str, runs_dir: Path) -> None:
 def test_an_old_run_that_was_stopped_is_resumed_to_its_end(name: str, runs_dir: Path) -> None:
     assert main(["resume", name, "--runs-dir", str(runs_dir)]) == 0
     assert last_step(name, runs_dir) == RUNS[name][1]
+
+
+def test_a_run_that_learned_from_scaled_rewards_goes_on_as_a_branch_alone(
+    runs_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "ppo-scaled-rewards"
+    assert main(["resume", name, "--runs-dir", str(runs_dir)]) != 0
+    assert "`mission-gym branch` takes it over with its values" in capsys.readouterr().err
+    assert last_step(name, runs_dir) == 768
 
 
 def test_an_old_run_that_is_done_is_resumed_with_a_new_total(

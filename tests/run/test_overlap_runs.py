@@ -236,7 +236,7 @@ def test_checkpoints_and_evaluations_share_the_steps_of_a_run_without_overlap(
         ({"vector": "threads"}, "on", "environments wait"),
         ({"vector": "threads", "blocks": "first_ready"}, "off", "go on beside updates already"),
         ({"vector": "workers", "device": "cuda"}, "on", "while the learner uses cuda"),
-        ({"vector": "threads", "n_epochs": 300}, "off", "1200 gradient steps of 0.0003 without a target_kl"),
+        ({"vector": "threads", "n_epochs": 300}, "off", "4800 gradient steps of 0.0003 without a target_kl"),
         ({"vector": "threads", "n_epochs": 300, "target_kl": 0.03}, "on", "environments wait"),
         (DQN | {"vector": "workers", "num_workers": 3, "acting": "numpy"}, "on", "leave a core"),
         (DQN | {"vector": "workers", "num_workers": 4, "acting": "numpy"}, "off", "share the CPU"),

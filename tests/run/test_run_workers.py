@@ -95,6 +95,24 @@ def test_a_crash_costs_an_episode_and_is_counted(tmp_path: Path) -> None:
     assert [row["rollout/env_failures"] for row in rows(run) if row["event"] == "progress"][-1] == 2
 
 
+@pytest.mark.parametrize(
+    ("death", "restarts"),
+    [(0, 0), (1, 1), (5, 0)],
+    ids=["as it is looked at", "as training starts", "as an evaluation starts"],
+)
+def test_a_kill_while_environments_are_built_ends_no_run(death: int, restarts: int, tmp_path: Path) -> None:
+    """One is built to be looked at, four to train, and as many as there are episodes to evaluate."""
+    births = tmp_path / "births"
+    births.mkdir()
+    flags = hazard_flags(tmp_path / "runs", births=str(births), deaths=f"[{death}]")
+    flags |= {"eval_freq": 128, "eval_episodes": 2}
+    with start_run(resolve("hazards:Hazard", flags), silent) as session:
+        run = drain(session)
+    status = run.read_status()
+    assert (status["state"], status["worker_restarts"], status["env_failures"]) == ("done", restarts, 0)
+    assert len([row for row in rows(run) if row["event"] == "eval"]) == 3
+
+
 @pytest.mark.parametrize(("kind", "error"), [("segfault", WorkerDied), ("raise", EnvFailure)])
 def test_a_failure_beyond_recovery_leaves_a_bundle_that_replays(
     kind: str, error: type[Exception], tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -27,7 +27,7 @@ from mission_gym.vector.serial import SerialVec
 T, S = 12, 3
 LEARNER: Any = SimpleNamespace(
     step=64, arrays=dict, load_arrays=lambda arrays: None, behind=lambda: None, extras=dict,
-    has_extras=False, lose_episode=lambda env_id: None,
+    has_extras=False,
 )  # fmt: skip
 
 

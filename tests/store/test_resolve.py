@@ -5,7 +5,7 @@ import pytest
 
 from mission_gym.errors import RunStateError
 from mission_gym.store.checkpoints import save_checkpoint
-from mission_gym.store.evals import best_step, read_evals, write_eval
+from mission_gym.store.evals import best_step, rank_best, read_evals, write_eval
 from mission_gym.store.resolve import RunRef, checkpoint_for, find_run, list_runs
 from mission_gym.store.rundir import RunDir
 
@@ -162,3 +162,22 @@ def test_evaluations_come_back_and_the_best_is_chosen_on_its_suite(runs):
     ]
     assert best_step(run) == 300
     assert best_step(run, among={100, 1000}) == 100
+
+
+def test_a_confirmation_decides_among_its_candidates_until_others_come(runs):
+    run = runs[0]
+    for step, score in ((100, 3.0), (200, 2.0), (300, 1.0)):
+        write_eval(run, step, "select", {"score": score})
+    candidates = [{"step": 100, "score": 0.5}, {"step": 200, "score": 0.75}, {"step": 250, "score": None}]
+    path = write_eval(run, 300, "confirm", {"best": 200, "episodes": 8, "candidates": candidates})
+    assert [(each["step"], each["confirmed"]) for each in rank_best(run)] == [(200, 8), (100, 8)]
+    assert best_step(run, among={100, 300}) == 100
+    assert best_step(run, among={300}) == 300  # none of them is left
+    write_eval(run, 400, "select", {"score": 0.6})
+    assert [each["step"] for each in rank_best(run)] == [200, 400, 100]
+    write_eval(run, 400, "confirm", {"episodes": 9, "candidates": [{"step": 400, "score": 0.1}]})
+    assert best_step(run) == 400  # the newest one decides
+    write_eval(run, 400, "confirm", {"episodes": 9})
+    assert best_step(run) == 200
+    path.write_text('{"step": 300, "suite": "confirm", "candidates": [{"score": 1}]}')
+    assert best_step(run) == 100  # a damaged one does not count

@@ -8,6 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +30,26 @@ class MuteError(ValueError):
     __repr__ = __str__
 
 
+class OwnError(Exception):
+    """An exception of the user's."""
+
+
 class Hazard(gym.Env[Any, Any]):
     """Episodes of 20 steps that show (steps, 0). At step `at` of an episode it does what `kind` says; with
-    `once`, a path, only the first time over all processes."""
+    `once`, a path, only the first time over all processes. `births`, a folder, counts how often one was
+    built, over all processes: the process is killed while it builds those of `deaths`."""
 
-    def __init__(self, kind: str = "", at: int = 3, once: str = "", note: str = "") -> None:
+    def __init__(
+        self,
+        kind: str = "",
+        at: int = 3,
+        once: str = "",
+        note: str = "",
+        births: str = "",
+        deaths: Sequence[int] = (),
+    ) -> None:
+        if births and count_birth(Path(births)) in deaths:
+            os.kill(os.getpid(), signal.SIGKILL)
         self.kind, self.at, self.once, self.note = kind, at, once, note
         self.observation_space = spaces.Box(-1.0, 1000.0, (2,), np.float32)
         self.action_space = spaces.Discrete(2)
@@ -39,6 +57,10 @@ class Hazard(gym.Env[Any, Any]):
         self.leak: list[bytes] = []
         if kind == "constructor":
             raise RuntimeError("no licence for the simulator")
+        if kind == "own constructor":
+            raise OwnError("no licence for the simulator")
+        if kind == "exit constructor":
+            os._exit(7)
         if kind == "mute constructor":
             raise MuteError
         if kind == "grandchild":  # nothing ties it to this process
@@ -119,6 +141,15 @@ class Hazard(gym.Env[Any, Any]):
             hang_here()
         if self.kind == "close exits":
             os._exit(7)
+
+
+def count_birth(births: Path) -> int:
+    """How many there were before this one."""
+    for number in count():
+        with suppress(FileExistsError):
+            (births / str(number)).touch(exist_ok=False)
+            return number
+    raise AssertionError("numbers do not end")
 
 
 def hang_here() -> None:

@@ -214,6 +214,69 @@ def test_a_constructor_error_shows_the_original() -> None:
         WorkersVec(factory, SPEC, 2, seed_of, num_workers=2)
 
 
+def test_a_worker_that_is_killed_while_it_builds_costs_a_restart(tmp_path: Path) -> None:
+    hazard = {"births": str(tmp_path), "deaths": [0, 1]}
+    with make({2: hazard}) as vec:
+        assert vec.statistics()["worker_restarts"] == 2
+        assert play(vec, 4)[-1].obs[0][:, 0].tolist() == [4, 4, 4, 4]
+        assert vec.statistics()["worker_restarts"] == 2
+
+
+def test_a_replacement_that_is_killed_while_it_builds_costs_one_more(tmp_path: Path) -> None:
+    hazard = {"kind": "kill", "once": str(tmp_path / "once"), "births": str(tmp_path), "deaths": [1]}
+    with make({2: hazard}) as vec:
+        batches = play(vec, 6)
+        assert [batch.valid.all() for batch in batches] == [True, True, False, True, True, True]
+        assert vec.statistics()["worker_restarts"] == 2
+
+
+@pytest.mark.parametrize("max_restarts", [0, 2])
+def test_a_worker_that_is_killed_whenever_it_builds_is_given_up(max_restarts: int, tmp_path: Path) -> None:
+    hazard = {"births": str(tmp_path), "deaths": range(99)}
+    rule = (
+        rf"^environments 2 to 3: the worker process was killed by SIGKILL while building its environments\n"
+        rf"environment 2 failed {max_restarts + 1} times .*the limit is {max_restarts} restarts"
+    )
+    with pytest.raises(WorkerDied, match=rule):
+        make({2: hazard}, max_restarts=max_restarts)
+    assert len(list(tmp_path.iterdir())) == max_restarts + 1
+
+
+def test_a_constructor_that_ends_its_process_is_refused_at_once() -> None:
+    words = r"^environments 2 to 3: the worker process ended with code 7 while building its environments; its"
+    with pytest.raises(WorkerDied, match=words):
+        make({2: {"kind": "exit constructor"}})
+
+
+def test_who_looks_and_is_killed_is_followed_by_another(tmp_path: Path) -> None:
+    factory = partial(Hazard, births=str(tmp_path), deaths=[0, 1])
+    with pytest.raises(
+        WorkerDied, match=r"looked at the environment was killed by SIGKILL(.|\n)*the limit is 1"
+    ):
+        probe_in_worker(factory, "hazard", max_restarts=1)
+    assert probe_in_worker(factory, "hazard")[0] == SPEC
+
+
+def test_an_exception_class_of_the_users_is_not_loaded_in_this_process(tmp_path: Path) -> None:
+    """Else the module of an environment that runs in workers would be imported beside the learner."""
+    (tmp_path / "simulator.py").write_text(
+        "class Broken(Exception): ...\ndef build():\n    raise Broken('no licence')\n"
+    )
+
+    def build() -> Any:
+        import simulator
+
+        return simulator.build()
+
+    sys.path.append(str(tmp_path))
+    try:
+        with pytest.raises(WorkerError, match=r"^Broken: no licence$"):
+            WorkersVec(build, SPEC, 2, seed_of, num_workers=1)
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert "simulator" not in sys.modules
+
+
 @pytest.mark.parametrize("kind", ["shape", "space"])
 def test_a_wrong_shape_is_refused_and_touches_no_neighbour(kind: str) -> None:
     with make({1: {"kind": kind}}) as vec:
@@ -280,9 +343,9 @@ def test_texts_that_can_not_be_read_are_met_everywhere() -> None:
 @pytest.mark.parametrize("kind", ["close hangs", "close exits"])
 def test_a_close_that_never_returns_hides_no_spec(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "_CLOSE_S", patience(0.3))
-    spec, step_s = probe_in_worker(partial(Hazard, kind=kind), "hazard", 0.05)
+    spec, pace = probe_in_worker(partial(Hazard, kind=kind), "hazard", 0.05)
     assert spec == SPEC
-    assert step_s is not None
+    assert pace is not None
 
 
 def test_a_close_that_never_returns_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

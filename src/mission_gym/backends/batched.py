@@ -8,6 +8,7 @@ from typing import Any
 from mission_gym.backends.record import Backend, Source
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import VectorEnv, make_vector_factory
+from mission_gym.env.pace import Pace
 from mission_gym.env.probe import probe_vector
 from mission_gym.errors import UsageError
 from mission_gym.vector.base import SeedOf, Vector
@@ -24,7 +25,7 @@ def find_factory(source: Source) -> Callable[[int], VectorEnv]:
     return make_vector_factory(source.request)
 
 
-def _look(source: Source, measure_s: float = 0.0, *, bare: bool = False) -> tuple[EnvSpec, float | None]:
+def _look(source: Source, measure_s: float = 0.0, *, bare: bool = False) -> tuple[EnvSpec, Pace | None]:
     return probe_vector(find_factory(source), source.env_id), None
 
 

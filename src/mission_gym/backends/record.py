@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from mission_gym.procs import BoundedLog, Spares
 from mission_gym.vector.restarts import Limits
 
 if TYPE_CHECKING:  # what loads NumPy or Gymnasium is imported where it is used: workers start before
     from mission_gym.data import Block, EnvSpec
     from mission_gym.env.factory import EnvRequest, Factory
+    from mission_gym.env.pace import Pace
+    from mission_gym.procs import BoundedLog
     from mission_gym.rollout.collector import BlockCollector, Collector
     from mission_gym.vector.base import SeedOf, Vector
 
@@ -34,12 +35,12 @@ class Source:
 
 
 class Look(Protocol):
-    """Builds, resets and closes a throw-away environment: its EnvSpec, and the mean seconds of a step, timed
-    for about `measure_s`, where the backend can do so without harm. bare: as `make_vec` takes it."""
+    """Builds, resets and closes a throw-away environment: its EnvSpec, and the pace of its steps, timed for
+    about `measure_s`, where the backend can do so without harm. bare: as `make_vec` takes it."""
 
     def __call__(
         self, source: Source, measure_s: float = 0.0, *, bare: bool = False
-    ) -> tuple[EnvSpec, float | None]: ...
+    ) -> tuple[EnvSpec, Pace | None]: ...
 
 
 class MakeVector(Protocol):
@@ -105,7 +106,8 @@ class Backend:
     own_vector_form: it takes the environment's own vector form, whose rows can't be stepped, seeded, limited
     or restarted alone: an evaluation needs a row for each episode.
     cpu_is_known: environments compute in the threads that step them, so that their CPU time can be told.
-    start_early: starts so many of its processes while the environment is looked at; `spares` of its vector.
+    service: what its processes run, where they can start while the environment is looked at; they are the
+    `spares` of its vector.
     """
 
     name: str
@@ -119,7 +121,7 @@ class Backend:
     own_vector_form: bool = False
     cpu_is_known: bool = True
     make_collector: MakeCollector = collect_here
-    start_early: Callable[[int], Spares] | None = None
+    service: str | None = None
 
     @property
     def runs_here(self) -> bool:

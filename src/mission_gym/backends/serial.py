@@ -6,12 +6,13 @@ from typing import Any
 
 from mission_gym.backends.record import Backend, Source
 from mission_gym.data import EnvSpec
+from mission_gym.env.pace import Pace
 from mission_gym.env.probe import probe
 from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.serial import SerialVec
 
 
-def _look(source: Source, measure_s: float = 0.0, *, bare: bool = False) -> tuple[EnvSpec, float | None]:
+def _look(source: Source, measure_s: float = 0.0, *, bare: bool = False) -> tuple[EnvSpec, Pace | None]:
     return probe(source.first, source.env_id, bare), None
 
 

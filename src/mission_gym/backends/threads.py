@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from mission_gym.backends.record import Backend
-from mission_gym.backends.workers import collect_in_workers, look_in_child, make_workers, start_early
+from mission_gym.backends.workers import collect_in_workers, look_in_child, make_workers
+from mission_gym.vector import SERVICE
 
 BACKEND = Backend(
     "threads",
@@ -17,5 +18,5 @@ BACKEND = Backend(
     for_waiting=True,
     acts_itself=True,
     make_collector=collect_in_workers,
-    start_early=start_early,
+    service=SERVICE,
 )

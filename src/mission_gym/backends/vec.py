@@ -6,23 +6,30 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from mission_gym.backends import BACKENDS, load_backend
 from mission_gym.backends.record import Backend, Source
 from mission_gym.backends.workers import look_in_child
-from mission_gym.errors import UsageError, nearest
-from mission_gym.procs import usable_cores
+from mission_gym.errors import WrongValue, nearest
+from mission_gym.procs import hold_template
+from mission_gym.vector import SERVICE
 from mission_gym.vector.restarts import Limits
 
 if TYPE_CHECKING:  # what loads NumPy or Gymnasium is imported where it is used: workers start before
     from gymnasium.vector import AutoresetMode
 
     from mission_gym.env.factory import Factory, VectorEnv
+    from mission_gym.env.pace import Pace
+    from mission_gym.vector.adapter import ObservationMode
 
-_PROBE_S = 0.5  # random steps of a throw-away instance, in a child
-# Below this a message to a worker costs more than the step (two cores, 8 to 32 environments).
-_CHEAP_STEP_S = 40e-6
+_PROBE_S = 0.2  # random steps of a throw-away instance, in a child
+# What a vector step costs beside the environments' own steps (two cores): `bench vector` shows it.
+_MESSAGE_S, _WORKER_S = 120e-6, 70e-6  # to send and to receive, and to wake each process
+_THREAD_S = 40e-6  # to wake a thread of a row that waits, and to take its turn
+_MOST_WORKERS = 64  # a process each
+_CLEARLY = 0.85  # what other processes must promise of this one's time, which is sure
 
 
 def make_vec(
@@ -32,6 +39,7 @@ def make_vec(
     backend: str = "auto",
     env_kwargs: dict[str, Any] | None = None,
     autoreset_mode: str | AutoresetMode | None = None,
+    observation_mode: ObservationMode = "same",
     timeout_s: float = 60.0,
     max_restarts: int = 5,
     num_workers: int | None = None,
@@ -41,26 +49,30 @@ def make_vec(
     num_envs: by default the length of the list, else 1. backend: `serial` in this process, `workers` in
     several others, `threads` in one other, `batched` for the environment's own vector form; `auto` measures a
     throw-away instance in a child. autoreset_mode: a name, Gymnasium's enum or its value; None means
-    next-step, as in Gymnasium, or what a vector form declares. timeout_s: of a step, before its worker is
-    replaced. max_restarts: of an environment without a finished episode in between; an episode that a failure
-    broke off shows as truncated. num_workers: one per usable core by default.
+    next-step, as in Gymnasium, or what a vector form declares. observation_mode: Gymnasium's `same` or
+    `different` bounds of the observations, or a pair of the batched and the single space. timeout_s: of a
+    step, before its worker is replaced. max_restarts: of an environment without a finished episode in
+    between; an episode that a failure broke off shows as truncated. num_workers: one per usable core by
+    default; `auto` takes more of them for environments that wait and compute.
     """
     if backend not in ("auto", *BACKENDS):
         known = ("auto", *BACKENDS)
-        raise UsageError(
+        raise WrongValue(
             f"unknown backend {backend!r}{nearest(backend, known)}; use one of {', '.join(known)} [backend]"
         )
     count = _count_envs(env, num_envs)
     record = None if backend == "auto" else load_backend(backend)
-    with ExitStack() as undo:
+    with hold_template(SERVICE if record is None else record.service), ExitStack() as undo:
+        from mission_gym.procs import Spares, usable_cores
+
         early: dict[str, Any] = {}
-        if record is not None and record.start_early is not None:
+        if record is not None and record.service is not None:
             num_processes = min(count, record.count_processes(num_workers or usable_cores()))
-            early["spares"] = record.start_early(num_processes)
+            early["spares"] = Spares(record.service, num_processes)
             undo.callback(early["spares"].close)
         from gymnasium.vector import AutoresetMode
 
-        from mission_gym.vector.adapter import GymVector
+        from mission_gym.vector.adapter import GymVector, check_observation_mode
 
         mode = None if autoreset_mode is None else _find_mode(autoreset_mode)
         source = replace(
@@ -69,14 +81,17 @@ def make_vec(
             limits=Limits(timeout_s, max_restarts),
         )
         if record is None:
-            spec, step_s = look_in_child(source, _PROBE_S, bare=True)
-            record = _choose(count, step_s)
+            spec, pace = look_in_child(source, _PROBE_S, bare=True)
+            record, processes = choose_for_pace(pace, count, num_workers)
+            source = replace(source, num_workers=processes)
         elif record.own_vector_form:
             return _make_own_form(source, count, mode)
         else:
             spec, _ = record.look(source, bare=True)
+        check_observation_mode(observation_mode, spec)
+        spec = replace(spec, same_bounds=observation_mode == "same")
         make = partial(record.make_vector, source, num_envs=count, **early)
-        made = GymVector(make, spec, count, mode or AutoresetMode.NEXT_STEP)
+        made = GymVector(make, spec, count, mode or AutoresetMode.NEXT_STEP, observation_mode)
         undo.pop_all()
         return made
 
@@ -84,13 +99,13 @@ def make_vec(
 def _count_envs(env: str | Factory | Sequence[Factory], num_envs: int | None) -> int:
     if not isinstance(env, str) and not callable(env):
         if num_envs not in (None, len(env)):
-            raise UsageError(
+            raise WrongValue(
                 f"num_envs={num_envs} for a list of {len(env)} callables; leave it out [num_envs]"
             )
         num_envs = len(env)
     count = 1 if num_envs is None else num_envs
     if count < 1:
-        raise UsageError(f"num_envs={count}; at least one environment is needed [num_envs]")
+        raise WrongValue(f"num_envs={count}; at least one environment is needed [num_envs]")
     return count
 
 
@@ -105,10 +120,35 @@ def _make_source(env: str | Factory | Sequence[Factory], num_envs: int, kwargs: 
     return Source(name, [make_factory(partial(item, **kwargs) if kwargs else item) for item in given])
 
 
-def _choose(num_envs: int, step_s: float | None) -> Backend:
-    """Workers for all but cheap steps, single environments and single cores."""
-    cheap = step_s is not None and step_s < _CHEAP_STEP_S
-    return load_backend("serial" if cheap or num_envs == 1 or usable_cores() == 1 else "workers")
+def choose_for_pace(
+    pace: Pace | None, num_envs: int, num_workers: int | None = None
+) -> tuple[Backend, int | None]:
+    """The backend whose vector steps should take the least time, and its processes.
+
+    num_workers: as asked for. Environments that wait are threads of one process while it can compute for all
+    of them, else workers, more of them than cores.
+    """
+    from mission_gym.procs import usable_cores
+
+    if pace is None or num_envs == 1:  # a step failed: it must not fail here
+        return load_backend("serial" if pace is not None else "workers"), num_workers
+    cores, cpu_s = usable_cores(), pace.step_s * pace.cpu_share
+    crews = {num_workers or min(num_envs, cores)}
+    if num_workers is None and pace.waits:
+        busy = ceil(cores / max(pace.cpu_share, 1e-3))  # so many keep every core at work
+        crews |= {min(num_envs, size, _MOST_WORKERS) for size in (busy, num_envs)}
+
+    def cost(crew: int) -> float:
+        own_s = max(pace.step_s * ceil(num_envs / crew), cpu_s * num_envs / min(cores, crew))
+        return _MESSAGE_S + _WORKER_S * crew + own_s
+
+    crew = min(crews, key=cost)
+    costs = {"serial": pace.step_s * num_envs, "workers": cost(crew)}
+    if pace.waits:
+        message_s = _MESSAGE_S + _WORKER_S + _THREAD_S * num_envs
+        costs["threads"] = message_s + max(pace.step_s, cpu_s * num_envs)
+    best = min(costs, key=lambda name: costs[name])
+    return load_backend(best if costs[best] < _CLEARLY * costs["serial"] else "serial"), crew
 
 
 def _make_own_form(source: Source, num_envs: int, mode: AutoresetMode | None) -> VectorEnv:
@@ -118,7 +158,7 @@ def _make_own_form(source: Source, num_envs: int, mode: AutoresetMode | None) ->
     declared = made.metadata.get("autoreset_mode")
     if mode is not None and mode != declared:
         made.close()
-        raise UsageError(
+        raise WrongValue(
             f"autoreset_mode={mode.name.lower()} but {source.env_id!r} declares "
             f"{getattr(declared, 'name', declared)}; give the declared one, or none [autoreset_mode]"
         )
@@ -133,7 +173,7 @@ def _find_mode(mode: str | AutoresetMode) -> AutoresetMode:
     names = {each.name.lower(): each for each in AutoresetMode}
     known = names | {each.value: each for each in AutoresetMode}
     if mode not in known:
-        raise UsageError(
+        raise WrongValue(
             f"unknown autoreset_mode {mode!r}{nearest(mode, names)}; "
             f"use one of {', '.join(names)} [autoreset_mode]"
         )

@@ -13,31 +13,31 @@ from mission_gym.backends.record import (
     collect_here,
     make_blocks,
 )
-from mission_gym.procs import Spares
 from mission_gym.vector import SERVICE
+
+_TRUSTED_S = 0.05  # their steps are short, and hold up this process
 
 if TYPE_CHECKING:  # what loads NumPy or Gymnasium is imported where it is used: workers start before
     from mission_gym.data import EnvSpec
+    from mission_gym.env.pace import Pace
     from mission_gym.vector.base import SeedOf, Vector
 
 
 def look_in_child(
     source: Source, measure_s: float = 0.0, *, bare: bool = False
-) -> tuple[EnvSpec, float | None]:
+) -> tuple[EnvSpec, Pace | None]:
     """Look at the environment in a process of its own: one that crashes or hangs harms nobody. A trusted one
-    is looked at here, unless its steps are timed: to start a process takes longer than all the rest."""
+    is looked at here: to start a process takes longer than all the rest."""
     from mission_gym.env.factory import names_trusted
+    from mission_gym.env.pace import time_steps
     from mission_gym.env.probe import probe
     from mission_gym.vector import probing
 
-    if not measure_s and source.request is not None and names_trusted(source.request):
-        return probe(source.first, source.env_id, bare), None
-    return probing.probe_in_worker(source.first, source.env_id, measure_s, bare=bare)
-
-
-def start_early(count: int) -> Spares:
-    """Start worker processes; the memory and the setup come later."""
-    return Spares(SERVICE, count)
+    if source.request is not None and names_trusted(source.request):
+        spec = probe(source.first, source.env_id, bare)
+        return spec, time_steps(source.first, spec, min(measure_s, _TRUSTED_S)) if measure_s else None
+    restarts = source.limits.max_restarts
+    return probing.probe_in_worker(source.first, source.env_id, measure_s, bare=bare, max_restarts=restarts)
 
 
 def make_workers(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **options: Any) -> Vector:
@@ -83,5 +83,5 @@ BACKEND = Backend(
     processes=None,
     acts_itself=True,
     make_collector=collect_in_workers,
-    start_early=start_early,
+    service=SERVICE,
 )

@@ -15,20 +15,26 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from mission_gym.bench.sides import Evaluation, Job, Result
 from mission_gym.errors import WorkerError
+from mission_gym.procs import usable_cores
+from mission_gym.procs.machine import read_cpu_name
+from mission_gym.procs.versions import versions
 from mission_gym.store.files import read_json
 
 Row = dict[str, Any]
 OURS = "ours"
 PEERS = {"sb3": "stable_baselines3"}  # side and extra -> the package that it needs
+_WORLDS = ("box2d", "box2d-py", "mujoco")  # distributions that environments are made of
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _LOG_TAIL = 2000  # characters of a failed child's output
 
@@ -38,10 +44,22 @@ def find_sides() -> list[str]:
     return [OURS, *(peer for peer, package in PEERS.items() if importlib.util.find_spec(package))]
 
 
-def run_jobs(jobs: Sequence[Job], *, at_once: int) -> list[tuple[Job, Result]]:
-    """Start the jobs in their order, `at_once` side by side; WorkerError if one fails."""
+def describe_machine() -> dict[str, str]:
+    """Processor, cores and the versions that speed and learning depend on."""
+    theirs = {PEERS[side]: version(PEERS[side]) for side in find_sides() if side in PEERS}
+    for name in _WORLDS:
+        with suppress(PackageNotFoundError):
+            theirs[name] = version(name)
+    return {"cpu": read_cpu_name(), "cores": str(usable_cores())} | versions() | theirs
+
+
+def run_jobs(
+    jobs: Sequence[Job], *, at_once: int, keep: Callable[[Job, Result], None] = lambda job, result: None
+) -> list[tuple[Job, Result]]:
+    """Start the jobs in their order, `at_once` side by side; WorkerError if one fails. keep: called with each
+    result as it arrives, never twice at once."""
     with TemporaryDirectory(prefix="mission-gym-bench-") as folder:
-        children = _Children(Path(folder), len(jobs))
+        children = _Children(Path(folder), len(jobs), keep)
         with ThreadPoolExecutor(at_once) as pool:
             futures = [pool.submit(children.run, number, job) for number, job in enumerate(jobs, 1)]
             try:
@@ -63,8 +81,9 @@ def group_by_side(results: Iterable[tuple[Job, Result]]) -> dict[str, list[Resul
 class _Children:
     """The processes under way."""
 
-    def __init__(self, folder: Path, num_jobs: int) -> None:
+    def __init__(self, folder: Path, num_jobs: int, keep: Callable[[Job, Result], None]) -> None:
         self._folder = folder
+        self._keep = keep
         self._num_jobs = num_jobs
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[str]] = set()
@@ -91,7 +110,10 @@ class _Children:
         print(f"[{number}/{self._num_jobs}] {job}: {wall_s:.1f} s", file=sys.stderr)
         stored = read_json(folder / "result.json")
         evals = [Evaluation(*item) for item in stored["evals"]]
-        return Result(**(stored | {"evals": evals, "wall_s": wall_s}))
+        result = Result(**(stored | {"evals": evals, "wall_s": wall_s}))
+        with self._lock:
+            self._keep(job, result)
+        return result
 
     def _start(self, folder: Path, log: Any) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "mission_gym.bench.contestant", str(folder)]

@@ -20,6 +20,7 @@ from mission_gym.store.files import write_json
 def main(folder: Path) -> None:
     """Train the side that the job names."""
     job = Job(**json.loads(sys.stdin.readline()))
+    os.chdir(folder)  # some simulators leave logs where they run
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
 

@@ -27,8 +27,9 @@ _CHECKPOINT_FREQ, _STEPS_PER_ROW = 50_000, 1000
 _COMMON: dict[str, Any] = {
     "algo": "dqn", "activation": "relu", "gamma": 0.99, "learning_rate": 1e-3, "learning_rate_final": None,
     "replay_size": 50_000, "target_update_interval": 256, "exploration_fraction": 0.1,
-    "exploration_final_eps": 0.05, "n_step": 1, "double": False, "normalize_obs": False, "eval_freq": 0,
-    "device": "cpu", "threads": 1, "checkpoint_freq": _CHECKPOINT_FREQ,
+    "exploration_final_eps": 0.05, "n_step": 1, "double": False, "normalize_obs": False,
+    "normalize_returns": False, "eval_freq": 0, "device": "cpu", "threads": 1,
+    "checkpoint_freq": _CHECKPOINT_FREQ,
 }  # fmt: skip
 
 

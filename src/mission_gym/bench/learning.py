@@ -22,6 +22,11 @@ class LearningCase:
     timesteps: int
     threshold: float
 
+    @property
+    def evaluations(self) -> dict[str, int]:
+        """All sides evaluate at the same steps; ours would wait where episodes are long."""
+        return {"eval_freq": max(20_000, self.timesteps // 50)}
+
 
 # The longest first: two at a time, the short ones fill the end.
 SHORT_CASES = (
@@ -48,7 +53,7 @@ def measure_learning(grid: LearningGrid) -> list[Row]:
         Job(
             side,
             case.env_id,
-            {"timesteps": case.timesteps, "seed": seed, "device": "cpu", "threads": 1},
+            {"timesteps": case.timesteps, "seed": seed, "device": "cpu", "threads": 1} | case.evaluations,
             grid.report_episodes,
         )
         for case in grid.cases

@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 
 from mission_gym.bench.accounting import measure_accounting
 from mission_gym.bench.capture import CaptureGrid, measure_capture
-from mission_gym.bench.contest import PEERS, Row, find_sides
+from mission_gym.bench.contest import Row, describe_machine
+from mission_gym.bench.defaults.cases import CASES
+from mission_gym.bench.defaults.main import DefaultsGrid, measure_defaults
 from mission_gym.bench.dqn import LEARNING, DqnGrid, measure_dqn
 from mission_gym.bench.learning import ALL_CASES, LearningGrid, measure_learning
 from mission_gym.bench.overlap import OverlapGrid, measure_overlap
@@ -22,9 +23,6 @@ from mission_gym.bench.ppo import PpoGrid, measure_ppo
 from mission_gym.bench.tune import TuneGrid, measure_tune
 from mission_gym.bench.vector import FULL, VectorGrid, measure_vector
 from mission_gym.errors import UsageError, nearest
-from mission_gym.procs import usable_cores
-from mission_gym.procs.machine import read_cpu_name
-from mission_gym.procs.versions import versions
 from mission_gym.store.files import disk_errors, write_json
 
 _FOLDER = Path("bench-results")
@@ -40,6 +38,10 @@ def _dqn(full: bool) -> list[Row]:
 
 def _learning(full: bool) -> list[Row]:
     return measure_learning(LearningGrid(ALL_CASES, seeds=(1, 2, 3, 4, 5)) if full else LearningGrid())
+
+
+def _defaults(full: bool) -> list[Row]:
+    return measure_defaults(DefaultsGrid(CASES, seeds=(1, 2, 3, 4, 5)) if full else DefaultsGrid())
 
 
 def _vector(full: bool) -> list[Row]:
@@ -80,6 +82,7 @@ CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "ppo": _ppo,
     "dqn": _dqn,
     "learning": _learning,
+    "defaults": _defaults,
     "vector": _vector,
     "soak": _soak,
     "faults": _faults,
@@ -100,14 +103,8 @@ def run_bench(name: str, *, full: bool) -> list[Row]:
     path = _FOLDER / f"{name}-{datetime.now():%Y%m%d-%H%M%S}.json"
     with disk_errors(path):  # before the minutes that would be lost
         _FOLDER.mkdir(exist_ok=True)
-    machine = _describe_machine()
+    machine = describe_machine()
     rows = [row | {"machine": machine} for row in CONTESTS[name](full)]
     write_json(path, rows)
     print(f"kept in {path}", file=sys.stderr)
     return rows
-
-
-def _describe_machine() -> dict[str, str]:
-    """Processor, cores and the versions that speed depends on."""
-    peers = {PEERS[side]: version(PEERS[side]) for side in find_sides() if side in PEERS}
-    return {"cpu": read_cpu_name(), "cores": str(usable_cores())} | versions() | peers

@@ -21,8 +21,9 @@ def train(job: Job, folder: Path) -> Result:
     resolved = resolve(job.env_id, job.flags | ours)
 
     def listen(event: dict[str, Any]) -> None:
-        if event["event"] == "eval":
+        if event["event"] in ("eval", "confirm"):
             watch.skip(event["time/seconds"])
+        if event["event"] == "eval":
             evals.append(Evaluation(event["step"], watch.read_s(), event["return_mean"]))
 
     with start_run(resolved, listen) as session:

@@ -25,10 +25,12 @@ from mission_gym.bench.sides import Evaluation, Job, Result, Stopwatch
 from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config
 from mission_gym.data import Array, Leaves
+from mission_gym.plan.evaluations import is_near_end
 from mission_gym.rollout.playing import Actor
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.evaluation import EvalResult, Suite, evaluate
+from mission_gym.run.saving import passed_multiple
 
 Form = type[DummyVecEnv | SubprocVecEnv]
 _ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}
@@ -47,7 +49,7 @@ def train(job: Job, folder: Path) -> Result:
         watcher.evaluate()
     episodes = [episode["r"] for episode in model.ep_info_buffer or ()]
     return Result(
-        gradient_steps=_count_gradient_steps(model),
+        gradient_steps=count_gradient_steps(model),
         warm_steps=model.num_timesteps - config.rollout_size,
         warm_s=warm_s,
         return_mean=float(np.mean(episodes)) if episodes else None,
@@ -129,7 +131,7 @@ def _schedule(start: float, end: float | None) -> float | Callable[[float], floa
     return start if end is None else lambda left: end + (start - end) * left
 
 
-def _count_gradient_steps(model: BaseAlgorithm) -> int:
+def count_gradient_steps(model: BaseAlgorithm) -> int:
     """Adam's own counter: SB3 counts epochs only."""
     return int(max((state["step"] for state in model.policy.optimizer.state.values()), default=0))
 
@@ -143,7 +145,7 @@ class _Watcher(BaseCallback):
         self.first_s = 0.0
         self.evals: list[Evaluation] = []
         self.last_eval = 0
-        self._rollout = config.rollout_size
+        self._rollout, self._total = config.rollout_size, config.run.timesteps
         self._freq, self._episodes = int(config.evaluation.eval_freq), config.evaluation.eval_episodes
         self._environment = open_environment(config, dict(config.env.env_kwargs))
         self._best: tuple[float, dict[str, Any], Any] | None = None
@@ -156,7 +158,8 @@ class _Watcher(BaseCallback):
         step = self.num_timesteps
         if step == self._rollout:
             self.first_s = self.watch.read_s()
-        if self._freq and step // self._freq > self.last_eval // self._freq:
+        is_due = passed_multiple(step, self.last_eval, self._freq)
+        if is_due and not is_near_end(self._total - step, self._freq):
             self.evaluate()
 
     def _on_step(self) -> bool:
@@ -187,12 +190,17 @@ class _Watcher(BaseCallback):
         return self.training_env.obs_rms if isinstance(self.training_env, VecNormalize) else None
 
     def _play(self, suite: Suite, episodes: int) -> EvalResult:
-        def act(obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves) -> tuple[Array, Leaves]:
-            (leaf,) = obs
-            if isinstance(self.training_env, VecNormalize):
-                leaf = np.asarray(self.training_env.normalize_obs(leaf))
-            return self.model.predict(leaf, deterministic=True)[0], state
+        return evaluate(self._environment, make_actor(self.model), suite, episodes)
 
-        result = evaluate(self._environment, Actor(act), suite, episodes)
-        assert result is not None  # nobody asks it to stop
-        return result
+
+def make_actor(model: BaseAlgorithm) -> Actor:
+    """A model as our evaluator plays it: greedy, with the statistics of its environments."""
+    env = model.get_env()
+
+    def act(obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves) -> tuple[Array, Leaves]:
+        (leaf,) = obs
+        if isinstance(env, VecNormalize):
+            leaf = np.asarray(env.normalize_obs(leaf))
+        return model.predict(leaf, deterministic=True)[0], state
+
+    return Actor(act)

@@ -6,6 +6,7 @@ The same Job goes to every side: each resolves the same flags to the same config
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -53,13 +54,14 @@ class Result:
 
 
 class Stopwatch:
-    """Seconds of a training loop, without those that are skipped."""
+    """Seconds of a training loop by a clock, without those that are skipped."""
 
-    def __init__(self) -> None:
-        self._begun = time.perf_counter()
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._begun = clock()
 
     def skip(self, seconds: float) -> None:
         self._begun += seconds
 
     def read_s(self) -> float:
-        return time.perf_counter() - self._begun
+        return self._clock() - self._begun

@@ -1,9 +1,10 @@
 """`bench vector`: steps per second of vectors over environments of known cost, peers in the same run.
 
-Stepping compares `make_vec(backend="auto")` with Gymnasium's and SB3's vectors. Collecting compares our
-workers, which act for themselves with a 64,64 policy, with the same peers under the same policy here. The
-limit is one plain loop per core, all at once. Every number is a median of three, the contestants in turn;
-the share of the limit is the median of the shares in each turn.
+Stepping compares `make_vec(backend="auto")` with Gymnasium's and SB3's vectors, and with each of our backends
+asked for by name. Collecting compares our workers, which act for themselves with a 64,64 policy, with the
+same peers under the same policy here. The limit is one plain loop per core, all at once; of environments that
+wait, what their waiting leaves. Every number is a median of three, the contestants in turn; the share of the
+limit is the median of the shares in each turn.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -30,6 +30,7 @@ from mission_gym.bench.contest import Row
 from mission_gym.bench.startup import measure_start
 from mission_gym.data import EnvSpec, Weights
 from mission_gym.env.probe import probe
+from mission_gym.plan.env_costs import weigh_processes
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.procs import usable_cores
@@ -53,6 +54,7 @@ class Case:
     reset_steps: int = 0
     slow: bool = False  # the first environment is 20 times slower
     image: bool = False
+    wait_ms: int = 0  # beside what it burns
 
     def __str__(self) -> str:
         extras = [
@@ -60,12 +62,14 @@ class Case:
             f"reset = {self.reset_steps} steps" if self.reset_steps else "",
             "one 20 times slower" if self.slow else "",
             "84x84x4" if self.image else "",
+            f"waits {self.wait_ms} ms" if self.wait_ms else "",
         ]
         return ", ".join([f"{self.step_us} us", f"{self.num_envs} envs", *filter(None, extras)])
 
     def factories(self, spins_per_us: float) -> list[Callable[[], Burn]]:
         spins = int(self.step_us * spins_per_us)
         shared: dict[str, Any] = {"jitter": self.jitter, "reset_steps": self.reset_steps, "image": self.image}
+        shared["wait_s"] = self.wait_ms / 1000
         rest = [partial(Burn, spins, **shared)] * (self.num_envs - 1)
         return [partial(Burn, spins * (20 if self.slow else 1), **shared), *rest]
 
@@ -77,6 +81,8 @@ SHORT = (
     Case(100, slow=True),
     Case(100, num_envs=8),
     Case(100, image=True),
+    Case(0, num_envs=64, wait_ms=20),
+    Case(1000, wait_ms=5),
 )
 _KINDS: tuple[dict[str, Any], ...] = ({}, {"jitter": True}, {"reset_steps": 50}, {"slow": True})
 FULL = tuple(
@@ -85,7 +91,7 @@ FULL = tuple(
     for num_envs in (8, 32, 128)
     for image in (False, True)
     for kind in _KINDS
-)
+) + tuple(Case(step_us, n, wait_ms=ms) for step_us in (0, 1000) for n in (8, 32, 128) for ms in (5, 20))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +118,7 @@ def measure_vector(grid: VectorGrid) -> list[Row]:
 def _measure_case(case: Case, spins_per_us: float, seconds: float) -> list[Row]:
     factories = case.factories(spins_per_us)
     spec = probe(factories[-1], "burn")
-    weights = _make_weights(spec) if not case.image else None
+    weights = _make_weights(spec) if not case.image and not case.wait_ms else None
     rates: dict[str, list[float]] = {}
     with ExitStack() as stack:
         contestants: dict[str, Measure] = {}
@@ -124,9 +130,12 @@ def _measure_case(case: Case, spins_per_us: float, seconds: float) -> list[Row]:
                 contestants[f"{name} with policy"] = partial(
                     _act_and_step, step, spec, weights, case.num_envs
                 )
-        ours: Any = stack.enter_context(_closing(make_vec(factories, autoreset_mode="same_step")))
-        ours.reset(seed=0)
-        contestants["stepping"] = partial(_step, ours.step, case.num_envs)
+        own = ("serial", "workers", *(("threads",) if case.wait_ms else ()))
+        for name, backend in (("stepping", "auto"), *((f"our {each}", each) for each in own)):
+            ours: Any = make_vec(factories, backend=backend, autoreset_mode="same_step")
+            stack.enter_context(_closing(ours))
+            ours.reset(seed=0)
+            contestants[name] = partial(_step, ours.step, case.num_envs)
         contestants["limit"] = partial(_measure_limit, case, spins_per_us)
         if weights is not None:
             for name, first_ready in (("collecting", False), ("collecting first ready", True)):
@@ -136,7 +145,9 @@ def _measure_case(case: Case, spins_per_us: float, seconds: float) -> list[Row]:
         for _ in range(_REPEATS):
             for name, measure in contestants.items():
                 rates.setdefault(name, []).append(measure(seconds))
-    rows = [_row("stepping", case, rates, set(_peers(1)))]
+    rows = [_row("stepping", case, rates, set(_peers(case.num_envs)))]
+    named = {each: statistics.median(rates[f"our {each}"]) for each in own}
+    rows[0] |= {"own": named, "ratio_to_own": rows[0]["ours"] / max(named.values())}
     if weights is not None:
         peers = {name for name in rates if name.endswith("with policy")}
         rows += [_row(name, case, rates, peers) for name in ("collecting", "collecting first ready")]
@@ -234,6 +245,9 @@ def _collecting(
 def _measure_limit(case: Case, spins_per_us: float, seconds: float) -> float:
     """One plain loop per core, all at once; with one slow environment, what its share of the cores leaves."""
     cores = usable_cores()
+    if case.wait_ms:
+        step_s = case.step_us / 1e6
+        return min(case.num_envs / (step_s + case.wait_ms / 1e3), cores / step_s if step_s else float("inf"))
     spins = int(case.step_us * spins_per_us)
     kwargs = {"spins": spins, "jitter": case.jitter, "reset_steps": case.reset_steps, "image": case.image}
     with ProcessPoolExecutor(cores, multiprocessing.get_context("fork")) as pool:
@@ -326,19 +340,8 @@ def _measure_memory() -> Row:
     with _closing(make_vec("CartPole-v1", 8, backend="workers", num_workers=2)) as vec:
         vec.reset(seed=0)
         _step(vec.step, 8, 0.2)
-        sizes = [_read_pss_mb(pid) for pid in vec.inner.pids()]
-    known = [size for size in sizes if size is not None]
+        size = weigh_processes(vec.inner.pids())
     return {
-        "case": "memory of a CartPole worker", "ours": max(known) if known else None, "peers": {},
-        "ratio": None, "unit": "MB PSS",
+        "case": "memory of a CartPole worker, keeper included", "ours": size and size / 1e6,
+        "peers": {}, "ratio": None, "unit": "MB PSS",
     }  # fmt: skip
-
-
-def _read_pss_mb(pid: int) -> float | None:
-    path = Path(f"/proc/{pid}/smaps_rollup")
-    if not path.exists():  # only Linux tells
-        return None
-    for line in path.read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) / 1024
-    return None

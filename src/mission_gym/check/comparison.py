@@ -59,7 +59,8 @@ def find_equal_actions(
     if not tried:
         return equal, f"dead actions: more than {_MAX_VALUES} values"
     if most < _MIN_SITUATIONS:
-        return equal, f"dead actions: {most} situations were tried, {_MIN_SITUATIONS} are needed"
+        late = ", for time" if out_of_time() else ""
+        return equal, f"dead actions: {most} situations were tried, {_MIN_SITUATIONS} are needed{late}"
     return equal, ""
 
 
@@ -135,6 +136,8 @@ def _try(
     slot.reset(0, trace.seed)
     for stored in trace.actions[:at]:
         slot.step(to_action(stored, spec))
+        if slot.ended:  # not the episode that was recorded: this situation can't be had again
+            return None
     if slot.mask is not None and not slot.mask[mask_parts(spec.action)[part] + int(value)]:
         return None
     stored = trace.actions[at].copy()

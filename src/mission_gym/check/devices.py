@@ -139,44 +139,52 @@ def computes_exactly(device: str) -> bool:
 
 
 @contextmanager
-def device_memory(config: Settled) -> Iterator[None]:
-    """Within, a device without memory is a DeviceMemoryError that says what to try."""
+def device_memory(config: Settled, *, acting: bool = False) -> Iterator[None]:
+    """Within, a device without memory is a DeviceMemoryError that says what to try. acting: with a policy
+    that was trained, whose sizes are what they are."""
     try:
         yield
     except RuntimeError as error:
-        told = explain_memory(error, config)
+        told = explain_memory(error, config, acting=acting)
         if told is not error:
             raise told from error
         raise
 
 
-def explain_memory(error: BaseException, config: Settled) -> BaseException:
+def explain_memory(error: BaseException, config: Settled, *, acting: bool = False) -> BaseException:
     """The error itself, or a DeviceMemoryError in its place."""
     from mission_gym.errors import DeviceMemoryError
 
     # CUDA and MPS raise different ones, in equal words.
     if not isinstance(error, RuntimeError) or "out of memory" not in str(error):
         return error
-    return DeviceMemoryError(_say_what_to_try(str(error), config))
+    tries = _ACTING_TRIES if acting else _list_tries(config)
+    return DeviceMemoryError(f"{_say_what_lacks(str(error), config.compute.device)}; try {tries}")
 
 
-def _say_what_to_try(error: str, config: Settled) -> str:
-    device, arch = config.compute.device, config.policy.network_arch
+def _say_what_lacks(error: str, device: str) -> str:
     wanted = re.search(r"[Tt]ried to allocate ([0-9.]+ \w+)", error)
     free = free_device_bytes(device)
     facts = [f"{wanted[1]} were wanted"] if wanted else []
     facts += [] if free is None else [f"{free / (1 << 20):.2f} MiB are free"]
-    batch, envs = config.algorithm.batch_size, config.vector.n_envs
+    return f"{device} is out of memory{': ' if facts else ''}{' and '.join(facts)}"
+
+
+_ACTING_TRIES = (
+    "fewer observations at once, ending what else uses it, or hiding it (CUDA_VISIBLE_DEVICES=), so that the "
+    "policy acts on the CPU"
+)
+
+
+def _list_tries(config: Settled) -> str:
+    batch, envs, arch = config.algorithm.batch_size, config.vector.n_envs, config.policy.network_arch
     # Half of each; a divisor of the minibatch still divides the rollout.
     smaller = next((size for size in range(batch // 2, 0, -1) if batch % size == 0), None)
     tries = [f"--batch-size {smaller}"] if smaller else []
     if config.policy.network is None and max(arch) > 1:
         tries.append(f"--network-arch {','.join(str(max(1, width // 2)) for width in arch)}")
     tries += [f"--n-envs {envs // 2}"] if envs > 1 else []
-    return (
-        f"{device} is out of memory{': ' if facts else ''}{' and '.join(facts)}; try"
-        f" {', '.join([*tries, '--device cpu'])}, in a new run or a branch"
-    )
+    return f"{', '.join([*tries, '--device cpu'])}, in a new run or a branch"
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import random
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -22,9 +23,18 @@ from gymnasium.utils.env_checker import check_env
 
 from mission_gym.check import judges
 from mission_gym.check.comparison import compare_with_batched, compare_with_serial, find_equal_actions
-from mission_gym.check.findings import Finding, has_errors, sort_findings
-from mission_gym.check.judges import MAX_STEPS, Skipped, describe_failure
-from mission_gym.check.traces import Clock, Difference, Survey, Trace, find_difference, record, replay
+from mission_gym.check.findings import Finding, has_errors, sort_findings, tell
+from mission_gym.check.judges import FEW_STEPS, MAX_STEPS, Skipped, describe_failure
+from mission_gym.check.traces import (
+    Clock,
+    Difference,
+    Moment,
+    Survey,
+    Trace,
+    find_difference,
+    record,
+    replay,
+)
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory
 from mission_gym.env.probe import probe
@@ -52,7 +62,8 @@ class _Exam:
     spec: EnvSpec
     survey: Survey
     registered: GymSpec | None  # as the environment has it
-    repeatable: bool = False  # found by the seeding check
+    doubt: str = "whether episodes can be repeated was not tried, for time"  # "" where they can
+    carries_over: bool = False  # what an instance has played changes what it plays next
     skipped: list[str] = field(default_factory=list)
 
 
@@ -70,11 +81,6 @@ def check_environment(
 
 
 def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float) -> list[Finding]:
-    begin = perf_counter()
-
-    def out_of_time(share: float = 1.0) -> bool:
-        return perf_counter() > begin + share * budget_s
-
     factory = make_factory(request)
     try:
         env = factory()
@@ -84,18 +90,27 @@ def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float)
     seeds = range(seed, seed + num_episodes)
     try:
         spec = probe(lambda: env, request.env_id)
+        begin = perf_counter()  # imports and the first reset may take longer than all the rest
+
+        def out_of_time(share: float = 1.0) -> bool:
+            return perf_counter() > begin + share * budget_s
+
         survey = record(factory, spec, seeds, MAX_STEPS, partial(out_of_time, _RECORDING))
     except Exception as error:  # noqa: BLE001  border: the user's environment
         failure = describe_failure("start", error, "repair this first, then check again")
         others = _run_check("gymnasium", _ask_gymnasium(factory), _AGREES, [])
-        left_out = Finding("info", "skipped", "left out: all checks that play, until it can be started")
-        return [failure, *(finding for finding in others if finding.what not in failure.what), left_out]
+        more = [finding for finding in others if finding.what not in failure.what]
+        return [failure, *more, tell("skipped", "until_started")]
     exam = _Exam(request, factory, spec, survey, registered)
     if len(survey.traces) < num_episodes and not survey.failures:
         exam.skipped.append(f"{num_episodes - len(survey.traces)} of {num_episodes} episodes, for time")
     findings: list[Finding] = []
     for name, judge, ok in _JUDGES:
-        findings += _run_check(name, judge(spec, survey), ok, exam.skipped)
+        given = _run_check(name, judge(spec, survey), ok, exam.skipped)
+        if survey.num_steps < FEW_STEPS and given == [Finding("ok", name, ok)]:  # that proves nothing
+            exam.skipped.append(f"{name}: only {survey.num_steps} steps were made")
+        else:
+            findings += given
     for name, check, ok, share in _CHECKS:
         if out_of_time(share):
             exam.skipped.append(f"{name}, for time")
@@ -110,7 +125,7 @@ def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float)
     else:
         findings += _run_check("gymnasium", _ask_gymnasium(factory), _AGREES, exam.skipped)
     if exam.skipped:
-        findings.append(Finding("info", "skipped", f"left out: {'; '.join(exam.skipped)}"))
+        findings.append(tell("skipped", "some", skipped="; ".join(exam.skipped)))
     return findings
 
 
@@ -130,18 +145,25 @@ def _run_check(name: str, check: Iterator[Finding], ok: str, skipped: list[str])
 def _check_seeding(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
     traces = exam.survey.traces
     if not traces:
-        raise Skipped("seeding: no episode could be played")
+        exam.doubt = "no episode could be played"
+        raise Skipped(f"seeding: {exam.doubt}")
     env = exam.factory()
     try:
         # The first trace twice: an instance that has played must begin as a new one does.
-        for tried, trace in enumerate((traces[0], *traces[:3])):
-            if tried and out_of_time():
+        tried, compared = (traces[0], *traces[:3]), 0
+        for trace in tried:
+            if compared and out_of_time():
                 break
-            difference = find_difference(trace.moments, replay(env, exam.spec, trace, out_of_time))
+            played = list(replay(env, exam.spec, trace, out_of_time))
+            difference = find_difference(trace.moments, played)
             if difference:
-                yield _judge_randomness(exam, env, trace, difference, out_of_time)
+                env.close()  # some allow one instance at a time
+                yield _judge_difference(exam, trace, difference, out_of_time)
                 return
-        exam.repeatable = True
+            compared += len(played) - 1
+        if compared < min(FEW_STEPS, sum(len(trace.actions) for trace in tried)):
+            raise Skipped(f"seeding: only {compared} steps were compared, for time")
+        exam.doubt = ""
         starts = {trace.moments[0].obs for trace in traces}
         if len(traces) >= 2 and len(starts) == 1:
             yield _judge_equal_starts(exam, env, out_of_time)
@@ -149,31 +171,45 @@ def _check_seeding(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
         env.close()
 
 
-def _judge_randomness(
-    exam: _Exam, env: Env, trace: Trace, difference: Difference, out_of_time: Clock
-) -> Finding:
+def _judge_difference(exam: _Exam, trace: Trace, difference: Difference, out_of_time: Clock) -> Finding:
+    """Tell a seed that does not decide the episode from an instance in which something survives reset()."""
+    registered, step = exam.registered, difference.step
     what = f"seed {trace.seed} and the same actions gave two different episodes: {difference.what} differs"
-    if exam.registered is not None and exam.registered.nondeterministic:
-        return Finding("info", "seeding", f"{what}; it is registered as nondeterministic")
-    fix = "call super().reset(seed=seed) in reset() and draw every random number from self.np_random"
-    source = "" if out_of_time() else _find_global_source(exam, env, trace, difference.step)
-    if source:
-        what += f"; it draws from the global {source}"
-        fix = f"{fix}, not from {source}"
-    why = "evaluations can't be repeated, crashed episodes can't be replayed and resume is not exact"
-    return Finding("error", "seeding", what, why, fix)
+    if registered is not None and registered.nondeterministic:
+        exam.doubt = "it is registered as nondeterministic"
+        return tell("seeding", "declared", what=what)
+    if not find_difference(_replay_anew(exam, trace, step), _replay_anew(exam, trace, step)):
+        exam.carries_over, exam.doubt = True, "an instance that has played before plays otherwise"
+        return tell("seeding", "survives", seed=trace.seed, what=difference.what)
+    exam.doubt = "episodes can't be repeated"
+    source = "" if out_of_time() else _find_global_source(exam, trace, step)
+    if not source:
+        return tell("seeding", "differs", what=what, instead="")
+    what += f"; it draws from the global {source}"
+    return tell("seeding", "differs", what=what, instead=f", not from {source}")
 
 
-def _find_global_source(exam: _Exam, env: Env, trace: Trace, step: int) -> str:
-    """Name the global generator that decides the episode up to a step, if one of them does."""
+def _replay_anew(exam: _Exam, trace: Trace, step: int) -> list[Moment]:
+    """A trace up to a step, in a new instance."""
+    env = exam.factory()
+    try:
+        return list(islice(replay(env, exam.spec, trace), step + 1))
+    finally:
+        env.close()
+
+
+def _find_global_source(exam: _Exam, trace: Trace, step: int) -> str:
+    """Name the global generator that decides the episode up to a step, if one of them does: new instances,
+    which differ from each other, agree once it is seeded."""
     states = random.getstate(), np.random.get_state()
     reseed: dict[str, Callable[[int], None]] = {"random": random.seed, "numpy.random": np.random.seed}
     try:
         for name, set_seed in reseed.items():
-            set_seed(0)
-            first = list(islice(replay(env, exam.spec, trace), step + 1))
-            set_seed(0)
-            if not find_difference(first, replay(env, exam.spec, trace)):
+            played = []
+            for _ in range(2):
+                set_seed(0)
+                played.append(_replay_anew(exam, trace, step))
+            if not find_difference(*played):
                 return name
     finally:
         random.setstate(states[0])
@@ -183,46 +219,34 @@ def _find_global_source(exam: _Exam, env: Env, trace: Trace, step: int) -> str:
 
 def _judge_equal_starts(exam: _Exam, env: Env, out_of_time: Clock) -> Finding:
     first, second = exam.survey.traces[:2]
-    same_start = "all seeds gave the same first observation"
-    if exam.spec.mask_source or find_difference(
+    differ = exam.spec.mask_source or find_difference(
         first.moments, replay(env, exam.spec, first, out_of_time, second.seed)
-    ):
-        return Finding("info", "seeding", f"{same_start}; fine if that is how the task begins")
-    what = f"{same_start} and, for the same actions, the same episode"
-    why = "the agent can learn one episode by heart, and an evaluation plays it again and again"
-    fix = "use self.np_random for what should vary; fine if the task is a fixed puzzle"
-    return Finding("warning", "seeding", what, why, fix)
+    )
+    return tell("seeding", "equal_starts" if differ else "equal_episodes")
 
 
 def _check_actions(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
-    if not exam.repeatable:
-        raise Skipped("dead actions: episodes can't be repeated")
+    if exam.doubt:
+        raise Skipped(f"dead actions: {exam.doubt}")
     if exam.survey.failures:
         raise Skipped("dead actions, until the errors are repaired")
     equal, left_out = find_equal_actions(exam.factory, exam.spec, exam.survey.traces, out_of_time)
-    for text in equal:
-        why = "an action without an effect of its own makes exploring slower, and is often a forgotten branch"
-        fix = "look at how step() reads the action; fine if the effect shows only in rare situations"
-        yield Finding("warning", "actions", text, why, fix)
+    yield from (tell("actions", "equal", text=text) for text in equal)
     if left_out:
         raise Skipped(left_out)
 
 
 def _check_backends(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
-    if not exam.repeatable:
-        raise Skipped("equal traces on every backend: episodes can't be repeated")
-    traces = exam.survey.traces
+    refusal = _try_two(exam.factory)
+    if refusal:
+        yield tell("backends", "alone", refusal=refusal)
+        return
+    if exam.doubt and not exam.carries_over:
+        raise Skipped(f"equal traces on every backend: {exam.doubt}")
+    # Only the first was recorded in a new instance.
+    traces = exam.survey.traces[:1] if exam.carries_over else exam.survey.traces
     difference = compare_with_serial(exam.factory, exam.spec, traces, out_of_time)
-    if difference:
-        what = f"two environments played side by side differ from the same ones alone: {difference}"
-        why = (
-            "they share something (a module variable, a class attribute, a global generator), so one "
-            "disturbs the other in every vector"
-        )
-        fix = "keep all state in self, made in __init__ or reset()"
-        yield Finding("error", "backends", what, why, fix)
-    else:
-        yield Finding("ok", "backends", "alone and side by side it plays the same episodes")
+    yield tell("backends", "shared" if difference else "fine", difference=difference)
     form = exam.registered and exam.registered.vector_entry_point
     if form is not None and not exam.request.wrap:
         level, text = compare_with_batched(exam.request, exam.spec, traces, out_of_time)
@@ -230,6 +254,21 @@ def _check_backends(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
             why = "`--vector batched` would train on this other form"
             fix = "make both forms equal, or train with another vector" if level == "warning" else ""
             yield Finding(level, "backends", text, why, fix)
+
+
+def _try_two(factory: Factory) -> str:
+    """What a second instance raises beside a first one, or an empty string."""
+    with ExitStack() as opened:
+        first = factory()
+        opened.callback(first.close)
+        first.reset(seed=0)
+        try:
+            second = factory()
+            opened.callback(second.close)
+            second.reset(seed=0)
+        except Exception as error:  # noqa: BLE001  border: the user's environment
+            return describe(error.__cause__ or error)
+    return ""
 
 
 def _ask_gymnasium(factory: Factory) -> Iterator[Finding]:
@@ -246,8 +285,7 @@ def _ask_gymnasium(factory: Factory) -> Iterator[Finding]:
     complaints += [text.removeprefix("WARN: ") for text in texts if text.startswith("WARN: ")]
     for text in dict.fromkeys(complaints):
         if not any(noise in text for noise in _NOISE):
-            why = "it may train here, but tools that keep to Gymnasium's rules will complain or refuse"
-            yield Finding("warning", "gymnasium", text, why, "see gymnasium.utils.env_checker.check_env")
+            yield tell("gymnasium", "complains", text=text)
 
 
 _JUDGES: tuple[tuple[str, Callable[[EnvSpec, Survey], Iterator[Finding]], str], ...] = (

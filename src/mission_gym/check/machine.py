@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mission_gym.check.devices import DeviceFacts, TorchFacts, read_torch
-from mission_gym.check.findings import Finding, sort_findings
+from mission_gym.check.findings import Finding, sort_findings, tell
 from mission_gym.check.packages import PACKAGES, judge_package
 from mission_gym.check.trials import DEADLINE_S, run_trial
 from mission_gym.procs.machine import MachineFacts, read_machine
@@ -65,32 +65,26 @@ def diagnose(machine: MachineFacts, torch: TorchFacts) -> list[Finding]:
 
 
 def _judge_cores(machine: MachineFacts) -> Iterator[Finding]:
-    usable, logical = machine.usable_cores, machine.logical_cores
     why = ""
     if machine.cpu_quota is not None and machine.cpu_quota < machine.allowed_cores:
         why = f"the container's quota grants {machine.cpu_quota:g} cores"
-    elif machine.allowed_cores < logical:
+    elif machine.allowed_cores < machine.logical_cores:
         why = f"this process may run on {machine.allowed_cores} of them (affinity)"
-    fix = "start the container with --cpus N, or the process with taskset" if why else ""
-    if usable == 1:
-        what = f"1 of {logical} cores is usable ({machine.cpu})"
-        why = why or "collecting and learning take turns on it"
-        fix = fix or "use a machine with more cores, if there is one"
-        yield Finding("warning", "cores", what, why, fix)
+    fix = "start the container with --cpus N, or the process with taskset"
+    if machine.usable_cores > 1:
+        yield tell("cores", "some" if why else "all", m=machine, why=why, fix=fix)
     elif why:
-        yield Finding("info", "cores", f"{usable} of {logical} cores are usable ({machine.cpu})", why, fix)
+        yield tell("cores", "one", m=machine, why=why, fix=fix)
     else:
-        yield Finding("ok", "cores", f"{usable} cores are usable ({machine.cpu})")
-    physical = machine.physical_cores
-    if physical is not None and physical < machine.allowed_cores:
-        what = f"{machine.allowed_cores} logical cores are {physical} physical ones"
-        why = "two threads of one core share its units: the second gives a quarter or less; tune measures it"
-        yield Finding("info", "hyperthreads", what, why)
+        why, fix = (
+            "collecting and learning take turns on it",
+            "use a machine with more cores, if there is one",
+        )
+        yield tell("cores", "one", m=machine, why=why, fix=fix)
+    if machine.physical_cores is not None and machine.physical_cores < machine.allowed_cores:
+        yield tell("hyperthreads", "shared", m=machine)
     if machine.efficiency_cores:
-        fast = machine.allowed_cores - machine.efficiency_cores
-        what = f"{fast} fast cores and {machine.efficiency_cores} efficiency cores"
-        why = "a rollout waits for its slowest worker; the plan counts the slow cores for what they give"
-        yield Finding("info", "hybrid", what, why)
+        yield tell("hybrid", "slow", m=machine, fast=machine.allowed_cores - machine.efficiency_cores)
 
 
 def _judge_memory(machine: MachineFacts) -> Iterator[Finding]:
@@ -100,55 +94,38 @@ def _judge_memory(machine: MachineFacts) -> Iterator[Finding]:
     inside = f", within the container's limit of {limit / _GB:.1f} GB" if limit is not None else ""
     what = f"{free / _GB:.1f} of {machine.memory_bytes / _GB:.1f} GB are free{inside}"
     fix = "close other programs" if limit is None else "start the container with --memory 8g"
-    if free < 0.7e9:
-        yield Finding("error", "memory", what, "torch and one worker alone need 0.7 GB", fix)
-    elif free < 2e9:
-        yield Finding("warning", "memory", what, "a run with several workers may not fit", fix)
-    else:
-        yield Finding("ok", "memory", what)
+    yield tell("memory", _rank(free, 0.7e9, none="none"), what=what, fix=fix)
     shm = machine.dev_shm_free_bytes
     if shm is not None and shm < 256 << 20:
-        what = f"{shm / 1e6:.0f} MB are free in /dev/shm"
-        why = "Mission Gym does not use it, but libraries inside environments may"
-        fix = "start the container with --shm-size=1g"
-        yield Finding("info", "shared memory", what, why, fix)
+        yield tell("shared memory", "libraries", mb=shm / 1e6)
     if machine.shared_free_bytes < 256 << 20:
-        what = f"{machine.shared_free_bytes / 1e6:.0f} MB can be shared between processes"
-        why = "the rollouts of workers lie there"
-        fix = "free memory, or set TMPDIR to a folder with room"
-        yield Finding("error", "shared memory", what, why, fix)
+        yield tell("shared memory", "ours", mb=machine.shared_free_bytes / 1e6)
 
 
 def _judge_disk(machine: MachineFacts) -> Iterator[Finding]:
-    what = f"{machine.disk_free_bytes / _GB:.1f} GB are free for {machine.runs_dir}"
-    if not machine.disk_writable:
-        what = f"{machine.runs_dir} can't be written"
-        why = "every run keeps its checkpoints there"
-        fix = "name another folder with --runs-dir"
-        yield Finding("error", "disk", what, why, fix)
-    elif machine.disk_free_bytes < 0.2e9:
-        yield Finding("error", "disk", what, "a run could not keep its checkpoints", "mission-gym runs clean")
-    elif machine.disk_free_bytes < 2e9:
-        yield Finding("warning", "disk", what, "a run may keep 2 GB of checkpoints", "mission-gym runs clean")
-    else:
-        yield Finding("ok", "disk", what)
+    free = machine.disk_free_bytes
+    case = _rank(free, 0.2e9, none="full") if machine.disk_writable else "closed"
+    yield tell("disk", case, m=machine, gb=free / _GB)
+
+
+def _rank(free: float, needed: float, *, none: str) -> str:
+    """The case of so many bytes."""
+    return none if free < needed else "little" if free < 2e9 else "enough"
 
 
 def _judge_torch(machine: MachineFacts, torch: TorchFacts) -> Iterator[Finding]:
     if torch.version is None:  # said with the packages
         return
     if torch.error:
-        what = f"the devices of torch {torch.version} can't be used: {torch.error}"
-        why = "a training would end the same way"
         fix = (
             "update the driver, or hide the card: export CUDA_VISIBLE_DEVICES=-1"
             if machine.nvidia_gpus
             else "pip install --force-reinstall torch"
         )
-        yield Finding("error", "devices", what, why, fix)
+        yield tell("devices", "broken", torch=torch, fix=fix)
         return
     build = f"CUDA {torch.cuda_build}" if torch.cuda_build else "no CUDA"
-    yield Finding("ok", "build", f"torch {torch.version} ({build}), Python {machine.python}")
+    yield tell("build", "fine", torch=torch, build=build, m=machine)
     cards = [device for device in torch.devices if device.name.startswith("cuda")]
     if machine.nvidia_gpus and not cards:
         yield _explain_missing_card(machine, torch)
@@ -159,50 +136,27 @@ def _judge_torch(machine: MachineFacts, torch: TorchFacts) -> Iterator[Finding]:
 def _explain_missing_card(machine: MachineFacts, torch: TorchFacts) -> Finding:
     """Why torch does not see the NVIDIA card that is there."""
     card, driver = machine.nvidia_gpus[0], machine.nvidia_driver or "unknown"
+    install = f"{_INSTALL}/{_wheel_for(driver)}"
     if torch.cuda_build is None:
-        what = f"{card} is there, and this torch is built without CUDA"
-        why = "the card is not used; large networks and images would train faster on it"
-        fix = f"{_INSTALL}/{_wheel_for(driver)}"
-        return Finding("warning", "gpu", what, why, fix)
+        return tell("gpu", "no_cuda", card=card, install=install)
     major = int(torch.cuda_build.split(".")[0])
     need = next((branch for release, branch in _DRIVERS if major >= release), 0)
-    if 0 < _driver_branch(driver) < need:
-        what = f"the driver {driver} of {card} is too old for CUDA {torch.cuda_build}, which needs {need}"
-        why = "torch does not see the card"
-        fix = f"{_INSTALL}/{_wheel_for(driver)}"
-        return Finding("error", "gpu", what, why, fix)
-    what = f"torch sees no device, though {card} with driver {driver} is there"
-    why = (
-        "the driver was updated without a restart, the container was started without the card, or"
-        " CUDA_VISIBLE_DEVICES hides it"
-    )
-    fix = "restart the machine, or start the container with --gpus all"
-    return Finding("error", "gpu", what, why, fix)
+    case = "old_driver" if 0 < _driver_branch(driver) < need else "unseen"
+    return tell("gpu", case, card=card, driver=driver, torch=torch, need=need, install=install)
 
 
 def _judge_device(device: DeviceFacts, torch: TorchFacts, driver: str) -> Finding:
     title = f"{device.name} {device.title}".strip()
     if device.capability is not None and not _has_code_for(device.capability, torch.architectures):
-        major, minor = device.capability
-        what = (
-            f"this torch holds no code for {title} (sm_{major}{minor}); it was built for"
-            f" {', '.join(torch.architectures)}"
-        )
-        why = "every kernel ends with `no kernel image is available`"
-        fix = f"{_INSTALL}/{_wheel_for(driver, device.capability)}"
-        return Finding("error", "gpu", what, why, fix)
+        capability, built = "".join(map(str, device.capability)), ", ".join(torch.architectures)
+        install = f"{_INSTALL}/{_wheel_for(driver, device.capability)}"
+        return tell("gpu", "no_code", title=title, capability=capability, built=built, install=install)
     if device.error:
-        what = f"a kernel on {title} failed: {device.error}"
-        why = "training on it would fail the same way"
         fix = "pip install --force-reinstall torch" if device.name == "cpu" else "train with --device cpu"
-        return Finding("error", "device", what, why, fix)
+        return tell("device", "broken", title=title, error=device.error, fix=fix)
     assert device.matmul_s is not None
     memory = f", {device.memory_bytes / _GB:.0f} GB" if device.memory_bytes else ""
-    what = (
-        f"{title}{memory}: a 1024 x 1024 product takes {1e3 * device.matmul_s:.2f} ms"
-        f" ({device.gflops:,.0f} GFLOP/s)"
-    )
-    return Finding("ok", "device", what)
+    return tell("device", "fine", title=title, memory=memory, ms=1e3 * device.matmul_s, gflops=device.gflops)
 
 
 def _has_code_for(capability: tuple[int, int], architectures: tuple[str, ...]) -> bool:
@@ -242,31 +196,19 @@ def _judge_threads(machine: MachineFacts) -> Iterator[Finding]:
     counts = {name: text for name, text in given.items() if name.endswith("THREADS")}
     for name, text in counts.items():
         if not _COUNTS.fullmatch(text):
-            yield Finding(
-                "warning", "threads", f"{name}={text} is not a number", "libraries ignore it", f"unset {name}"
-            )
+            yield tell("threads", "no_number", name=name, text=text)
         elif int(text.split(",")[0]) > machine.usable_cores:
-            what = f"{name}={text} with {machine.usable_cores} usable cores"
-            why = "threads beyond the cores wait for each other"
-            yield Finding("warning", "threads", what, why, f"unset {name}")
+            yield tell("threads", "too_many", name=name, text=text, m=machine)
     if len(set(counts.values())) > 1:
         shown = ", ".join(f"{name}={text}" for name, text in counts.items())
-        what = f"{shown} contradict each other"
-        why = "which one counts depends on the library that is loaded first"
-        fix = f"unset {' '.join(counts)}"
-        yield Finding("warning", "threads", what, why, fix)
+        yield tell("threads", "contradict", shown=shown, names=" ".join(counts))
     for name in given.keys() - counts.keys():
         if given[name].lower() not in ("false", "none", "disabled", ""):
-            what = f"{name}={given[name]} binds threads to cores"
-            why = "workers inherit it and may all be bound to the same cores"
-            yield Finding("warning", "threads", what, why, f"unset {name}")
+            yield tell("threads", "bound", name=name, text=given[name])
 
 
 def _judge_surroundings(machine: MachineFacts) -> Iterator[Finding]:
     if machine.notebook:
-        why = "an environment that is defined in a cell is sent to workers by value; a module is safer"
-        yield Finding("info", "notebook", "this is a notebook", why)
+        yield tell("notebook", "here")
     if not machine.display:
-        why = "films and training need none; play opens a window, and needs one"
-        fix = "film with mission-gym record"
-        yield Finding("info", "display", "there is no display", why, fix)
+        yield tell("display", "none")

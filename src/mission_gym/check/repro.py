@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from mission_gym.env.factory import EnvRequest, make_factory
+from mission_gym.env.wrapping import name_code
 from mission_gym.errors import EnvContractError, RunStateError, UsageError, WorkerDied, WorkerError, describe
 from mission_gym.procs import BoundedLog, Child, Link, dump_object
 from mission_gym.store.checked import Count, Record, check
@@ -60,7 +61,7 @@ def replay_bundle(path: Path) -> ReplayResult:
     bundle = _read_bundle(path)
     run = RunDir(path.resolve().parent)
     folder = read_lineage(run).folder if run.lineage_json.exists() else ""
-    bundle["calls"] = permit((bundle["env_id"], *bundle["wrap"]), run=run.path, folder=folder)
+    bundle["calls"] = permit((bundle["env_id"], *name_code(bundle["wrap"])), run=run.path, folder=folder)
     where = f"{bundle['env_id']}, seed {bundle['seed']}"
     if bundle["actions"] is None:
         text = f"{where}: the episode was too long to keep its actions; it can't be replayed"

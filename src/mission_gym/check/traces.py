@@ -25,6 +25,7 @@ from mission_gym.policy.sampling import draw_random
 from mission_gym.streams import generator
 
 Clock = Callable[[], bool]  # whether the time is up
+_ROUNDING = 1e-6  # of a number's size
 _MAX_FAILURES = 3  # then recording stops: more of the same says nothing new
 
 
@@ -204,9 +205,17 @@ def _look(survey: Survey, slot: EnvSlot, spec: EnvSpec, leaf_spaces: tuple[Any, 
             if not survey.not_finite:
                 index = np.argwhere(wrong)[0].tolist()
                 survey.not_finite = f"{name} holds {leaf[wrong][0]} at index {index}, {where}"
-        elif not space.contains(leaf) and not survey.outside:
+        elif not survey.outside and not space.contains(leaf) and not _is_rounding(leaf, space):
             survey.outside = f"{name} is outside {space} {where}: {_show_outside(leaf, space)}"
             survey.outside_hurts = leaf_spec.kind in ("categories", "binary")
+
+
+def _is_rounding(leaf: Array, space: Any) -> bool:
+    """Whether real numbers leave their bounds by no more than rounding."""
+    if leaf.dtype.kind != "f" or leaf.shape != space.shape:
+        return False
+    slack = _ROUNDING * np.maximum(1.0, np.abs(leaf))
+    return bool(np.all((leaf >= space.low - slack) & (leaf <= space.high + slack)))
 
 
 def _show_outside(leaf: Array, space: Any) -> str:

@@ -121,10 +121,12 @@ def check(args: Sequence[str]) -> int:
     from mission_gym.check.environment import check_environment
     from mission_gym.check.findings import has_errors
     from mission_gym.env.factory import EnvRequest
+    from mission_gym.env.wrapping import name_code
     from mission_gym.store.trusted import permit
 
     with messages_to_stderr():
-        calls = permit((env.env_id, *env.wrap), typed=(env.env_id, *env.wrap))
+        names = (env.env_id, *name_code(env.wrap))
+        calls = permit(names, typed=names)
         findings = check_environment(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap, calls))
     show([asdict(finding) for finding in findings], as_json=flags.json, view=view_findings)
     return 2 if has_errors(findings) else 0

@@ -97,7 +97,9 @@ class EnvFlags:
         tuple[str, ...],
         said("Arguments of the environment, with YAML scalars.", "key=value ..."),
     ] = ()
-    wrap: Annotated[tuple[str, ...], said("Wrappers, the innermost first.", "module:callable ...")] = ()
+    wrap: Annotated[
+        tuple[str, ...], said("Wrappers, the innermost first; see `wrappers`.", "module:callable(...) ...")
+    ] = ()
 
     def config(self) -> Config:
         """The config of a run of this environment that asks for nothing else."""
@@ -120,7 +122,12 @@ def parse(kind: type[T], args: Sequence[str], command: str, text: str) -> T:
         wrong = [arg.partition("=")[0] for arg in unknown if arg.startswith("-")]
         if not wrong:
             raise UsageError(f"{unknown[0]!r} is one argument too many; see `mission-gym {command} --help`")
-        hints = ", ".join(f"{flag!r}{nearest(flag, known)}" for flag in wrong)
+        gone = {
+            f"--{name.replace('_', '-')}": f" (it is gone; use {instead})"
+            for section in schema().algorithms.values()
+            for name, instead in section.RETIRED.items()
+        }
+        hints = ", ".join(f"{flag!r}{gone.get(flag) or nearest(flag, known)}" for flag in wrong)
         raise UsageError(f"unknown flag {hints}; `mission-gym {command} --help` lists them")
     return parsed
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "check": _Command("evaluating", "the environment doctor: what is wrong, why, and the fix"),
     "doctor": _Command("doctor", "examine this machine: what is wrong, why, and the one fix"),
     "tune": _Command("tune", "measure an environment here: the plan, why, and the scaling table"),
+    "wrappers": _Command("wrappers", "the wrappers that have a short name"),
     "record": _Command("recording", "film the episodes that a run's policy plays"),
     "play": _Command("playing", "play an environment by hand, in a window"),
     "runs": _Command("runs", "list, show, compare, lineage, timeline, clean"),

@@ -93,14 +93,14 @@ def _list(args: Sequence[str]) -> None:
 
 def _show(args: Sequence[str]) -> None:
     flags = parse(OneRun, args, "runs show", "Tell everything about a run.")
-    show(describe_run_fully(flags.find(flags.run).run), as_json=flags.json, view=view_run)
+    show(describe_run_fully(flags.find(flags.run).run, say), as_json=flags.json, view=view_run)
 
 
 def _compare(args: Sequence[str]) -> None:
     flags = parse(SeveralRuns, args, "runs compare", "Compare results and configs of runs.")
     if len(flags.runs) < 2:
         raise UsageError(f"{len(flags.runs)} runs are given; a comparison needs two or more [RUN ...]")
-    document = compare_runs([flags.find(text).run for text in flags.runs])
+    document = compare_runs([flags.find(text).run for text in flags.runs], say)
     show(document, as_json=flags.json, view=view_comparison)
 
 

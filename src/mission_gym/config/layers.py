@@ -1,6 +1,6 @@
 """Layers: where each value comes from, and which source wins.
 
-flag > --set > --config > preset > shipped settings of the environment > plan > device profile > default; plan
+flag > --set > --config > preset > shipped settings of the environment > plan > profile > default; plan
 and profile come in through `Resolved.with_values`. Every value keeps the text of its source, and all problems
 are told at once. Flags, presets and settings name a field alone: it is that of the chosen algorithm.
 """
@@ -22,7 +22,9 @@ from mission_gym.config.plain import Stored, read_file, read_yaml, to_plain
 from mission_gym.config.schema import DEFAULT_ENV_ID, Config, Settled, settle_types
 from mission_gym.errors import ConfigError, nearest
 
-_EXPLICIT = ("flag ", "--set ", "config ")
+_HERE = ("flag ", "argument ", "--set ")
+_EXPLICIT = (*_HERE, "config ")
+_OTHER_NAMES = {"backend": "vector", "num_envs": "n_envs"}  # what other functions call a field
 _VIA = " via config "
 
 
@@ -43,13 +45,13 @@ class Resolved:
         return settle_types(self.config)
 
     def explicit(self, path: str) -> bool:
-        """Tell whether the user gave this value (flag, --set or --config)."""
+        """Tell whether the user gave this value (flag or argument, --set or --config)."""
         return self.sources[path].startswith(_EXPLICIT)
 
     def typed(self, path: str) -> bool:
-        """Tell whether the user gave this value here and now (flag or --set), not through a file."""
+        """Tell whether the user gave this value here and now (flag, argument, --set), not through a file."""
         source = self.sources[path]
-        return source.startswith(("flag ", "--set ")) and _VIA not in source
+        return source.startswith(_HERE) and _VIA not in source
 
     def entries(self) -> _Layer:
         """Return every value with its source, as one layer."""
@@ -75,14 +77,29 @@ def read_presets() -> dict[str, dict[str, Any]]:
 
 @cache
 def read_settings() -> dict[str, dict[str, Any]]:
-    """Return the shipped settings by environment id, in the form of `read_presets`."""
+    """Return the shipped settings by environment id or pattern (`ALE/*`), in the form of `read_presets`."""
     return _read_shipped("settings.yaml")
+
+
+def find_settings(env_id: str) -> str | None:
+    """The key of an environment's settings: its id, with or without the module before it, else the longest
+    pattern that it fits."""
+    rows, name = read_settings(), env_id.rpartition(":")[2]
+    exact = [key for key in (env_id, name) if key in rows]
+    patterns = sorted((key for key in rows if key.endswith("*") and name.startswith(key[:-1])), key=len)
+    return next(iter([*exact, *reversed(patterns)]), None)
+
+
+def name_settings(key: str) -> str:
+    """The settings as a source: their key, and where they come from if they were not measured here."""
+    origin = read_settings()[key].get("origin")
+    return f"settings {key}" + (f" ({origin})" if origin else "")
 
 
 def values_for(row: Mapping[str, Any], algo: str, schema: Schema) -> dict[str, Any] | None:
     """Return what a preset or settings say for an algorithm; None if that is nothing."""
     own = row if algo == next(iter(schema.algorithms)) else row.get(algo)
-    no_values = (*schema.algorithms, "cores")
+    no_values = (*schema.algorithms, "cores", "origin")
     return None if own is None else {name: value for name, value in own.items() if name not in no_values}
 
 
@@ -100,11 +117,12 @@ def resolve(
     config_file: Path | None = None,
     preset: str | None = None,
     base: Resolved | None = None,
+    from_python: bool = False,
 ) -> Resolved:
     """Lay flags (by field name), `section.field=value` texts, a file and a preset over settings and defaults.
 
-    `base`, the config of a parent run, stands in for settings and defaults. Raises one ConfigError with
-    every problem.
+    `base`, the config of a parent run, stands in for settings and defaults. from_python: flags are arguments
+    of a function, and told as such. Raises one ConfigError with every problem.
     """
     problems: list[str] = []
     later: list[str] = []  # problems below the flags
@@ -114,8 +132,9 @@ def resolve(
     ]
     algo = _choose_algo(schema, flags, _overlay(below), base)
     names = schema.paths_of_names(algo)
-    given = [] if env_id is None else [("env_id", env_id, "flag ENV")]
-    given += [(name, value, _flag_text(name, value)) for name, value in flags.items()]
+    given = [] if env_id is None else [("env_id", env_id, "argument env" if from_python else "flag ENV")]
+    text = _argument_text if from_python else _flag_text
+    given += [(name, value, text(name, value)) for name, value in flags.items()]
     layers = [_place(given, names, problems), *below]
     problems += later
     layers.append(_place_preset(schema, preset, algo, problems) if preset else {})
@@ -129,9 +148,10 @@ def resolve(
     else:
         chosen = entries.get("env.env_id")
         name = str(chosen.value) if chosen else DEFAULT_ENV_ID
-        values = values_for(read_settings().get(name, {}), algo, schema) or {}
-        shipped = [(key, value, f"settings {name}") for key, value in values.items()]
-        entries = _overlay([entries, _place(shipped, names, problems)])
+        if found := find_settings(name):
+            values, source = values_for(read_settings()[found], algo, schema) or {}, name_settings(found)
+            shipped = [(key, value, source) for key, value in values.items()]
+            entries = _overlay([entries, _place(shipped, names, problems)])
     return _build(schema, entries, problems)
 
 
@@ -162,6 +182,10 @@ def _flag_text(name: str, value: Any) -> str:
     return f"flag --{'no-' if value is False else ''}{name.replace('_', '-')}"
 
 
+def _argument_text(name: str, value: Any) -> str:
+    return f"argument {name}"
+
+
 def _origin(source: str) -> str:
     """The source that a value had before it came through a run's config.yaml."""
     return source.split(_VIA)[0]
@@ -181,9 +205,9 @@ def _place(items: Iterable[tuple[str, Any, str]], paths: Mapping[str, str], prob
     for name, value, source in items:
         path = paths.get(name)
         if path is None:
-            problems.append(
-                f"{name!r} is not a known field{nearest(name, paths)}; correct the name [{source}]"
-            )
+            meant = _OTHER_NAMES.get(name, "")
+            hint = f" (did you mean {meant!r}?)" if meant in paths else nearest(name, paths)
+            problems.append(f"{name!r} is not a known field{hint}; correct the name [{source}]")
         elif path in layer:
             problems.append(f"{path} is given twice; keep one [{layer[path].source}; {source}]")
         else:
@@ -247,6 +271,8 @@ def _place_file(schema: Schema, path: Path, problems: list[str], section: str = 
         elif isinstance(fields, dict):
             for name, value in fields.items():
                 key = f"{part}.{name}"
+                if part in schema.algorithms and name in schema.algorithms[part].RETIRED:
+                    continue
                 origin = sources.get(schema.path_of_key.get(key))
                 items.append((key, value, f"{_origin(str(origin))}{_VIA}{path}" if origin else where))
         elif fields is not None:

@@ -1,28 +1,20 @@
-"""Device profiles: the rows `gpu` and `cpu` of the presets, for values that nothing else chose."""
+"""An algorithm's profile: what its runs begin from where nothing else chose a value, on every device."""
 
 from __future__ import annotations
 
-from mission_gym.config.layers import Resolved, read_presets, values_for
-
-_REASONS = {"gpu": "wide batches keep a device busy", "cpu": "small networks and batches suit a processor"}
+from mission_gym.config.layers import Resolved
 
 
 def choose_profile(resolved: Resolved) -> Resolved:
-    """The profile of the learner's device, for algorithms that begin from it."""
-    if not resolved.config.algorithm.BEGINS_FROM_PROFILE:
-        return resolved
-    device = resolved.config.compute.device
-    return with_profile(resolved, "cpu" if device == "auto" else device)
+    """Fill the values that are still defaults from the algorithm's profile.
 
-
-def with_profile(resolved: Resolved, device: str) -> Resolved:
-    """Fill the values that are still defaults from the device's row for the chosen algorithm."""
-    name = "cpu" if device == "cpu" else "gpu"
+    Sections that algorithms share have one default each, and not every algorithm learns best with it. What is
+    learned does not depend on the device: its rows of the presets are for those who ask for them.
+    """
     algo = resolved.config.run.algo
-    values = values_for(read_presets()[name], algo, resolved.schema) or {}
-    sections = (f"{algo}.", "vector.", "policy.")
-    paths = {path.split(".")[1]: path for path in resolved.sources if path.startswith(sections)}
     chosen = {
-        paths[field]: value for field, value in values.items() if resolved.sources[paths[field]] == "default"
+        path: value
+        for path, value in resolved.config.algorithm.PROFILE.items()
+        if resolved.sources[path] == "default"
     }
-    return resolved.with_values(chosen, f"profile {name}: {_REASONS[name]}")
+    return resolved.with_values(chosen, f"profile of {algo}: measured, see its page") if chosen else resolved

@@ -14,6 +14,7 @@ from mission_gym.config.schema import Config
 from mission_gym.errors import ConfigError
 
 _MAX_METRIC_ROWS = 1000
+_LEAST_EVAL_FREQ = 20_000
 
 
 def finish(resolved: Resolved, start: int = 0) -> tuple[Resolved, list[str]]:
@@ -81,7 +82,7 @@ def _fill_intervals(resolved: Resolved) -> Resolved:
     config = resolved.config
     timesteps, rollout = config.run.timesteps, config.rollout_size
     intervals = {
-        "evaluation.eval_freq": max(20_000, timesteps // 50),
+        "evaluation.eval_freq": max(_LEAST_EVAL_FREQ, timesteps // 50),  # raised by `plan/evaluations.py`
         "checkpoints.checkpoint_freq": max(20_000, timesteps // 20, rollout),
         "run.log_interval": -(-timesteps // (rollout * _MAX_METRIC_ROWS)),
     }

@@ -20,15 +20,16 @@ from mission_gym.config.types import (
     Duration,
     FromOneOrAuto,
     Importable,
-    Importables,
     Kwargs,
     LayerSizes,
+    Names,
     Number,
     OneOf,
     RunName,
     Section,
     Whole,
     WholeOrAuto,
+    Wrappers,
     value_error,
 )
 from mission_gym.errors import ConfigError
@@ -84,7 +85,11 @@ class EnvSection(Section):
         DEFAULT_ENV_ID, min_length=1, description="Gymnasium id, module:Id or module:callable."
     )
     env_kwargs: Kwargs = Field({}, description="Arguments of the environment, key=value with YAML scalars.")
-    wrap: Importables = Field((), description="Wrappers as module:callable, the innermost first.")
+    wrap: Wrappers = Field(
+        (),
+        description="Wrappers, the innermost first: module:callable, module:callable(size=4), or a short name"
+        " such as frame-stack:4 (mission-gym wrappers lists them).",
+    )
 
 
 class VectorSection(Section):
@@ -120,9 +125,15 @@ class PolicySection(Section):
     network: Annotated[Importable | None, NONE] = Field(
         None, description="Your own network, as module:callable."
     )
+    critic_keys: Names = Field(
+        (),
+        description="Keys of a Dict observation that the critic alone sees, as a.b if nested.",
+    )
     normalize_obs: bool = Field(True, description="Scale vector observations by their running statistics.")
-    normalize_returns: bool = Field(True, description="Scale rewards by the deviation of discounted returns.")
-    log_std_init: Number = Field(0.0, description="First log-deviation of continuous actions.")
+    normalize_returns: bool = Field(
+        True, description="Learn values in units of the running deviation of their targets; rewards stay raw."
+    )
+    log_std_init: Number = Field(-1.0, description="First log-deviation of continuous actions.")
 
 
 class ComputeSection(Section):
@@ -162,7 +173,9 @@ class EvaluationSection(Section):
     """How often and how long the policy is evaluated."""
 
     eval_freq: WholeOrAuto = Field(
-        "auto", description="Steps between evaluations; 0 never. auto: 20000, at least timesteps/50."
+        "auto",
+        description="Steps between evaluations; 0 never. auto: 20000, at least timesteps/50, and so rare that"
+        " evaluations take about a tenth of the time.",
     )
     eval_episodes: Whole = Field(20, ge=1, description="Episodes of an evaluation.")
 
@@ -174,7 +187,11 @@ class CheckpointSection(Section):
         "auto", description="Steps between checkpoints. auto: 20000, at least timesteps/20."
     )
     keep_last: Whole = Field(3, ge=1, description="Newest checkpoints that are kept.")
-    keep_best: Whole = Field(2, ge=0, description="Best evaluated checkpoints that are kept.")
+    keep_best: Whole = Field(
+        2,
+        ge=0,
+        description="Best evaluated checkpoints that are kept; three until the run ends, to be played again.",
+    )
     checkpoint_budget_mb: Whole = Field(2000, ge=1, description="Disk space of all checkpoints, in MB.")
 
 
@@ -216,7 +233,8 @@ class AlgorithmSection(Section):
     COSTS: ClassVar[frozenset[str]] = frozenset()  # what the cost of a step of training depends on
     EFFECTS: ClassVar[Mapping[str, str]] = {}  # by path: what a change means for what was learned
     UNUSED: ClassVar[tuple[Unused, ...]] = ()  # explicit values that a run may not use
-    BEGINS_FROM_PROFILE: ClassVar[bool] = False  # whether the device's profile stands in for defaults
+    PROFILE: ClassVar[Mapping[str, Any]] = {}  # by path: what stands in for defaults of shared sections
+    RETIRED: ClassVar[Mapping[str, str]] = {}  # fields of earlier versions' files: what to use now
     SETTLED: ClassVar[type[SettledAlgorithm]]  # the same section without `auto`
 
     @classmethod

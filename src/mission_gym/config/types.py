@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from mission_gym.config.calls import check_wrapper, split_wrappers
 from mission_gym.config.plain import read_yaml, to_plain
 from mission_gym.config.sizes import parse_count, parse_duration_s
 from mission_gym.errors import ConfigError
@@ -69,6 +70,12 @@ def _items(value: Any) -> Any:
     return [value] if isinstance(value, int) else value
 
 
+def _names(value: Any) -> Any:
+    """Names between commas, spaces or both, as flags and files give them."""
+    items = value if isinstance(value, list | tuple) else [value]
+    return [part.strip() for item in items for part in str(item).split(",") if part.strip()]
+
+
 def _importable(text: str) -> str:
     if not re.fullmatch(r"[\w.]+:[\w.]+", text):
         raise ValueError(f"{text!r} does not name a callable; write it like my_module:my_function")
@@ -105,8 +112,10 @@ Number = Annotated[float, BeforeValidator(_number)]
 Duration = Annotated[float, BeforeValidator(value_error(parse_duration_s))]
 LayerSizes = Annotated[tuple[Annotated[Whole, Field(ge=1)], ...], BeforeValidator(_items)]
 Kwargs = Annotated[dict[str, Any], BeforeValidator(value_error(_env_kwargs))]
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Importable = Annotated[str, AfterValidator(_importable)]
-Importables = Annotated[tuple[Importable, ...], BeforeValidator(_items)]
+Wrapper = Annotated[str, AfterValidator(value_error(check_wrapper))]
+Wrappers = Annotated[tuple[Wrapper, ...], BeforeValidator(split_wrappers)]
 RunName = Annotated[str, AfterValidator(_run_name)]
 
 

@@ -18,6 +18,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
+from mission_gym.env.known_ids import name_home
+from mission_gym.env.wrapping import check_arguments, name_code, read_wrapper
 from mission_gym.errors import EnvContractError, MissionGymError, UsageError, describe, nearest
 from mission_gym.names import judge, make_importable
 
@@ -36,7 +38,7 @@ class EnvRequest:
 
     env_id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
-    wrap: tuple[str, ...] = ()  # `module:callable`, innermost first
+    wrap: tuple[str, ...] = ()  # texts of wrappers (`wrapping`), innermost first
     calls: tuple[str, ...] | None = None  # that may be more than classes (`store/trusted.py`); None: all
 
 
@@ -67,7 +69,8 @@ def names_trusted(request: EnvRequest) -> bool:
         entry = gym.registry[name].entry_point
         name = entry if isinstance(entry, str) else ""
     module = name.partition(":")[0] + "."
-    return module.startswith(_TRUSTED) and all(wrap.startswith(_TRUSTED_WRAPPERS) for wrap in request.wrap)
+    wrappers = name_code(request.wrap)
+    return module.startswith(_TRUSTED) and all(wrap.startswith(_TRUSTED_WRAPPERS) for wrap in wrappers)
 
 
 def find_snapshot_kwargs(request: EnvRequest) -> dict[str, Any]:
@@ -103,11 +106,13 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
     target = _find(request.env_id, request.calls)
     make = target if callable(target) else partial(gym.make, target)
     env = _build(request.env_id, partial(make, **kwargs))
-    for name in request.wrap:
-        wrapper = _find(name, request.calls)
+    for text in request.wrap:
+        call = read_wrapper(text)
+        wrapper = _find(call.name, request.calls)
         if not callable(wrapper):
-            raise UsageError(f"wrapper {name!r} is not a callable; give module:callable [--wrap]")
-        env = _build(name, partial(wrapper, env))
+            raise UsageError(f"wrapper {text!r} is not a callable; give module:callable [--wrap]")
+        check_arguments(text, wrapper, call)
+        env = _build(text, partial(wrapper, env, *call.args, **call.kwargs), "; a wrapper gives one [--wrap]")
     return env
 
 
@@ -142,11 +147,10 @@ def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
     return made
 
 
-def _build(name: str, build: Callable[[], Any]) -> Env:
+def _build(name: str, build: Callable[[], Any], hint: str = "") -> Env:
     made = _guard(name, build)
     if isinstance(made, gym.Env):
         return made
-    hint = ""
     if isinstance(made, gym.vector.VectorEnv):
         hint = "; it is vectorised itself: use --vector batched"
     raise EnvContractError(f"{name!r} gave a {type(made).__name__}, no gymnasium.Env{hint}")
@@ -199,10 +203,9 @@ def _guard(name: str, build: Callable[[], Any]) -> Any:
     except MissionGymError:
         raise
     except gym.error.UnregisteredEnv as error:
-        raise UsageError(
-            f"unknown environment {name!r}{nearest(name, gym.registry)}; give a registered id, module:Id or "
-            f"module:callable ({error})"
-        ) from error
+        remedy = name_home(name) or "give a registered id, module:Id or module:callable"
+        hint = "" if name_home(name) else nearest(name, gym.registry)
+        raise UsageError(f"unknown environment {name!r}{hint}; {remedy} ({error})") from error
     except gym.error.DependencyNotInstalled as error:
         extra = re.search(r"gymnasium\[[\w-]+\]", str(error))
         remedy = f'; run: pip install "{extra.group()}"' if extra else ""

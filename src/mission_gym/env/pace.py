@@ -1,8 +1,12 @@
-"""How fast an environment steps: legal random actions in a slot, timed. The one way to measure that."""
+"""How fast an environment steps, and whether it computes or waits: legal random actions in a slot, timed.
+
+The one way to measure that, for `train`, `tune` and `make_vec`.
+"""
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from itertools import pairwise
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
@@ -10,9 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec
+from mission_gym.env.factory import Factory
 from mission_gym.env.slot import EnvSlot, action_rows
 
 _FEWEST_STEPS, _MOST_STEPS = 4, 20_000
+WAITING_SHARE = 0.5  # of a step's wall time that is CPU time; below it, the environment waits
 
 
 class Pace(NamedTuple):
@@ -23,6 +29,21 @@ class Pace(NamedTuple):
     spread: float  # standard deviation of a step over its mean, resets left out
     cpu_share: float
 
+    @property
+    def waits(self) -> bool:
+        return self.cpu_share < WAITING_SHARE
+
+
+def time_steps(factory: Factory, spec: EnvSpec, seconds: float) -> Pace:
+    """Play in a throw-away environment in this process for about `seconds`."""
+    slot = EnvSlot(factory, spec, 0, lambda episode: episode)
+    try:
+        slot.reset(0)
+        return measure_pace(slot, spec, seconds)
+    finally:
+        with suppress(Exception):  # border: a throw-away environment that can't close harms nothing
+            slot.env.close()
+
 
 def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
     """Play in a slot that was reset for about `seconds`."""
@@ -31,7 +52,8 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
     walls: list[float] = []
     cpus: list[float] = []
     reset_s = 0.0
-    queued, cpu, begun = _queued_s(), time.process_time(), time.perf_counter()
+    # The clock is looked at first and last: time in the queue between two looks is then inside the whole.
+    begun, queued, cpu = time.perf_counter(), read_queued_s(), time.process_time()
     while len(walls) < _MOST_STEPS and (time.perf_counter() - begun < seconds or len(walls) < _FEWEST_STEPS):
         if slot.ended:
             start = time.perf_counter()
@@ -42,10 +64,11 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
         slot.step(action)
         cpus.append(time.thread_time() - cpu_start)
         walls.append(time.perf_counter() - start)
+    cpu_s, queued_s = time.process_time() - cpu, read_queued_s() - queued
     wall_s = time.perf_counter() - begun
     # On a busy machine a step also waits for a core: that is not the environment's waiting.
-    own_s = max(wall_s - (_queued_s() - queued), 1e-9)
-    cpu_share = min(1.0, (time.process_time() - cpu) / own_s)
+    own_s = max(wall_s - queued_s, cpu_s, 1e-9)
+    cpu_share = cpu_s / own_s
     steady = walls if cpu_share < 0.5 else cpus
     return Pace(
         num_steps=len(walls),
@@ -65,10 +88,10 @@ def _draw_action(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Any:
     return spec.action.to_env(stored)[0]
 
 
-def _queued_s() -> float:
-    """Seconds that this process was ready and had no core, 0 where the system does not tell."""
+def read_queued_s(pid: int | str = "self") -> float:
+    """Seconds that a process was ready and had no core, 0 where the system does not tell."""
     try:
-        with open("/proc/self/schedstat") as file:
+        with open(f"/proc/{pid}/schedstat") as file:
             return int(file.read().split()[1]) * 1e-9
     except (OSError, IndexError):
         return 0.0

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from mission_gym.data import ActionSpec, EnvSpec
 from mission_gym.env.factory import Env, Factory, VectorEnv, is_trusted
 from mission_gym.env.spaces import Space, action_spec, any_action_spec, any_leaf_specs, leaf_specs
+from mission_gym.env.wrappers import count_frames
 from mission_gym.errors import EnvContractError, describe
 
 MASK_KEY = "action_mask"
@@ -114,6 +115,7 @@ def _read_spec(
         main_outcome=main_outcome,
         max_episode_steps=env.spec.max_episode_steps if env.spec is not None else None,
         trusted=trusted,
+        frame_stack=count_frames(env) if isinstance(env, gym.Env) else 1,
     )
 
 

@@ -28,6 +28,7 @@ from mission_gym.env.resume import (
     restore_generator,
     restore_wrappers,
 )
+from mission_gym.env.spaces import any_leaf_specs
 from mission_gym.errors import EnvContractError, EnvFailure, MissionGymError, UsageError, describe
 
 MAX_REPLAY_STEPS = 200_000
@@ -73,7 +74,10 @@ class EnvSlot:
         self._step = self.env.step
         self._mask_method = self.env.get_wrapper_attr(MASK_METHOD) if spec.mask_source == "method" else None
         spaces = (self.env.observation_space, self.env.action_space)
-        if spaces != (spec.observation_space, spec.action_space):
+        alike = spaces == (spec.observation_space, spec.action_space)
+        if not alike and not spec.same_bounds:
+            alike = (any_leaf_specs(spaces[0]), spaces[1]) == (spec.leaves, spec.action_space)
+        if not alike:
             self.env.close()
             raise EnvContractError(
                 f"environment {self.env_id} has spaces {spaces[0]} and {spaces[1]}, expected "

@@ -28,7 +28,7 @@ _MAX_CATEGORIES = 1 << 16  # one-hot: more would be as good as unbounded
 
 def leaf_specs(space: Space, skip_key: str | None = None) -> tuple[LeafSpec, ...]:
     """Return the leaves of an observation space; a top-level `skip_key` (a mask) is not a leaf."""
-    leaves = tuple(_leaf_spec(leaf, ".".join(map(str, path))) for path, leaf in _walk(space, skip_key))
+    leaves = tuple(_leaf_spec(leaf, _name(path)) for path, leaf in _walk(space, skip_key))
     if not leaves:
         raise EnvContractError(f"observation space {space} is empty; there is nothing to observe")
     return leaves
@@ -53,7 +53,7 @@ def action_spec(space: Space) -> ActionSpec:
 
 def any_leaf_specs(space: Space) -> tuple[LeafSpec, ...]:
     """Return the leaves of any space, for `make_vec`: arrays of numbers, and objects for the rest."""
-    return tuple(_any_leaf_spec(leaf, ".".join(map(str, path))) for path, leaf in _walk(space))
+    return tuple(_any_leaf_spec(leaf, _name(path)) for path, leaf in _walk(space))
 
 
 def any_action_spec(space: Space) -> ActionSpec:
@@ -64,9 +64,12 @@ def any_action_spec(space: Space) -> ActionSpec:
     return ActionSpec("object", (), "object")
 
 
-def make_flattener(space: Space, skip_key: str | None = None) -> Callable[[Any], tuple[Any, ...]]:
-    """Compile a function from an observation to its leaves, in `leaf_specs` order and not yet checked."""
-    paths = [path for path, _ in _walk(space, skip_key)]
+def make_flattener(
+    space: Space, skip_key: str | None = None, missing: tuple[str, ...] = ()
+) -> Callable[[Any], tuple[Any, ...]]:
+    """Compile a function from an observation to its leaves, in `leaf_specs` order and not yet checked; those
+    named in `missing` are left out, and the observation may lack them."""
+    paths = [path for path, _ in _walk(space, skip_key) if _name(path) not in missing]
     if paths == [()]:
         return lambda obs: (obs,)
     if len(paths) > 1 and all(len(path) == 1 for path in paths):
@@ -104,6 +107,11 @@ def _walk(space: Space, skip_key: str | None = None) -> list[tuple[Path, Space]]
     else:
         return [((), space)]
     return [((key, *path), leaf) for key, part in parts for path, leaf in _walk(part)]
+
+
+def _name(path: Path) -> str:
+    """How a leaf is called."""
+    return ".".join(map(str, path))
 
 
 def _leaf_spec(space: Space, name: str) -> LeafSpec:

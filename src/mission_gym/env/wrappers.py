@@ -1,6 +1,6 @@
-"""The wrappers people use, for `--wrap mission_gym.env.wrappers:FrameStack`; each works without arguments.
+"""The wrappers people use, for `--wrap frame-stack:4`; `wrapping` has their short names.
 
-Images are [H, W] or [H, W, C] of uint8. For other numbers, wrap in a function of your own.
+Images are [H, W] or [H, W, C] of uint8. `count_frames` tells a replay which observations are stacks.
 """
 
 from __future__ import annotations
@@ -10,14 +10,21 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import (
+    FrameStackObservation,
+    OrderEnforcing,
+    PassiveEnvChecker,
+    RecordEpisodeStatistics,
+)
 from gymnasium.wrappers import TimeLimit as GymTimeLimit
 
 from mission_gym.data import Array
 from mission_gym.env.factory import Env
-from mission_gym.errors import EnvContractError, UsageError
+from mission_gym.errors import EnvContractError, UsageError, nearest
 
 _GREY = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R 601
 _RING = 64  # stacks that share one buffer
+_MOST_NOOPS = 30
 
 
 class FrameSkip(gym.Wrapper[Any, Any, Any, Any]):
@@ -46,10 +53,10 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: Env, num: int = 4) -> None:
         super().__init__(env)
         space = _box_of(env, "FrameStack")
-        self._num, self._frame = num, space
-        self._image = len(space.shape) == 3
-        axis = -1 if self._image else 0
-        join = np.concatenate if self._image else np.stack
+        self.num, self._frame = num, space
+        self.is_image = len(space.shape) == 3
+        axis = -1 if self.is_image else 0
+        join = np.concatenate if self.is_image else np.stack
         low, high = join([space.low] * num, axis), join([space.high] * num, axis)
         self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
         self._buffer = self._make_buffer()
@@ -57,26 +64,26 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         obs, info = self.env.reset(seed=seed, options=options)
-        self._buffer, self._end = self._make_buffer(), self._num
-        self._buffer[: self._num] = obs
+        self._buffer, self._end = self._make_buffer(), self.num
+        self._buffer[: self.num] = obs
         return self._show(), info
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
         if self._end == len(self._buffer):
             old, self._buffer = self._buffer, self._make_buffer()
-            self._buffer[: self._num - 1] = old[self._end - self._num + 1 :]
-            self._end = self._num - 1
+            self._buffer[: self.num - 1] = old[self._end - self.num + 1 :]
+            self._end = self.num - 1
         self._buffer[self._end] = obs
         self._end += 1
         return self._show(), reward, terminated, truncated, info
 
     def _make_buffer(self) -> Array:
-        return np.empty((self._num + _RING, *self._frame.shape), self._frame.dtype)
+        return np.empty((self.num + _RING, *self._frame.shape), self._frame.dtype)
 
     def _show(self) -> Array:
-        frames = self._buffer[self._end - self._num : self._end]
-        return np.concatenate(list(frames), -1) if self._image else frames
+        frames = self._buffer[self._end - self.num : self._end]
+        return np.concatenate(list(frames), -1) if self.is_image else frames
 
 
 class Grey(gym.ObservationWrapper[Any, Any, Any]):
@@ -97,10 +104,11 @@ class Grey(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class Resize(gym.ObservationWrapper[Any, Any, Any]):
-    """Scales images to `height` x `width` by area."""
+    """Scales images to `height` x `width` by area; without a width they become square."""
 
-    def __init__(self, env: Env, height: int = 84, width: int = 84) -> None:
+    def __init__(self, env: Env, height: int = 84, width: int | None = None) -> None:
         super().__init__(env)
+        width = height if width is None else width
         try:
             from PIL import Image
         except ImportError as error:
@@ -121,6 +129,127 @@ class Resize(gym.ObservationWrapper[Any, Any, Any]):
         return np.asarray(image.resize(self._size, self._image.Resampling.BOX))
 
 
+class Atari(gym.Wrapper[Any, Any, Any, Any]):
+    """DeepMind's view of an Atari game: up to 30 no-ops at the start, 4 frames a step, the last two merged,
+    grey, 84 x 84. An environment that skips frames itself (`frameskip`) is left to do so."""
+
+    def __init__(self, env: Env) -> None:
+        skips = getattr(env.unwrapped, "_frameskip", 1) != 1
+        super().__init__(Resize(Grey(_Frames(env, 1 if skips else 4))))
+
+
+class _Frames(gym.Wrapper[Any, Any, Any, Any]):
+    """Repeats every action and shows the brighter of the last two frames, since sprites flicker."""
+
+    def __init__(self, env: Env, skip: int) -> None:
+        super().__init__(env)
+        _box_of(env, "Atari")
+        self._skip, self._rng = skip, np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, info = self.env.reset(seed=seed, options=options)
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        for _ in range(int(self._rng.integers(_MOST_NOOPS + 1))):
+            obs, _, terminated, truncated, info = self.env.step(0)
+            if terminated or truncated:
+                obs, info = self.env.reset(options=options)
+        return obs, info
+
+    def step(self, action: Any) -> Any:
+        total, frames = 0.0, list[Any]()
+        for _ in range(self._skip):
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            frames = [*frames[-1:], obs]
+            if terminated or truncated:
+                break
+        return np.maximum(frames[0], frames[-1]), total, terminated, truncated, info
+
+
+class LastAction(gym.Wrapper[Any, Any, Any, Any]):
+    """Shows the last action as `last_action` beside the observation, which is called `obs` if it was not a
+    Dict: one-hot for choices, as it is for numbers, zeros where an episode begins."""
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        shown, space = env.observation_space, env.action_space
+        parts = dict(shown.spaces) if isinstance(shown, spaces.Dict) else {"obs": shown}
+        if "last_action" in parts:
+            raise EnvContractError("the observation has a key 'last_action' already [--wrap last-action]")
+        self._is_dict, self._edges = isinstance(shown, spaces.Dict), np.zeros(0, np.int64)
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec)
+            self._edges = np.cumsum([0, *sizes[:-1]]) - np.ravel(space.start)
+            parts["last_action"] = spaces.MultiBinary(int(sizes.sum()))
+        elif isinstance(space, spaces.MultiBinary):
+            parts["last_action"] = spaces.MultiBinary(space.shape)
+        elif isinstance(space, spaces.Box):
+            # What policies give is clipped to the bounds, and 0 may lie outside of them.
+            low, high = np.minimum(space.low, 0), np.maximum(space.high, 0)
+            parts["last_action"] = spaces.Box(low, high, dtype=space.dtype.type)
+        else:
+            raise EnvContractError(
+                f"the action space {space} can't be shown; use Discrete, Box or the like [--wrap last-action]"
+            )
+        self._last = parts["last_action"]
+        self.observation_space = spaces.Dict(parts)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._show(obs, np.zeros(self._last.shape or (), self._last.dtype)), info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        last = np.array(action, self._last.dtype)
+        if len(self._edges):
+            last = np.zeros(self._last.shape or (), self._last.dtype)
+            last[np.ravel(action) + self._edges] = 1
+        return self._show(obs, last), reward, terminated, truncated, info
+
+    def _show(self, obs: Any, last: Array) -> dict[str, Any]:
+        return {**(obs if self._is_dict else {"obs": obs}), "last_action": last}
+
+
+class Drop(gym.ObservationWrapper[Any, Any, Any]):
+    """Leaves keys of a Dict observation out."""
+
+    def __init__(self, env: Env, *keys: str) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        parts = space.spaces if isinstance(space, spaces.Dict) else {}
+        for key in keys:
+            if key not in parts:
+                has = f"has {', '.join(parts)}" if parts else f"is not a Dict but {space}"
+                raise UsageError(
+                    f"drop: there is no key {key!r}{nearest(key, parts)}; the observation {has} [--wrap]"
+                )
+        self._kept = [key for key in parts if key not in keys]
+        if not self._kept:
+            raise UsageError(f"drop: {', '.join(keys)} is the whole observation; leave some of it [--wrap]")
+        self.observation_space = spaces.Dict({key: parts[key] for key in self._kept})
+
+    def observation(self, observation: Any) -> dict[str, Any]:
+        return {key: observation[key] for key in self._kept}
+
+
+class Weigh(gym.RewardWrapper[Any, Any]):
+    """Makes one number of a vector reward: its parts times the weights, summed."""
+
+    def __init__(self, env: Env, *weights: float) -> None:
+        super().__init__(env)
+        self._weights = np.array(weights, np.float64)
+
+    def reward(self, reward: Any) -> float:
+        parts = np.asarray(reward, np.float64)
+        if parts.shape != self._weights.shape:
+            raise EnvContractError(
+                f"weigh has {len(self._weights)} weights and the reward has shape {parts.shape}; give one for"
+                " each of its parts [--wrap]"
+            )
+        return float(parts @ self._weights)
+
+
 class ClipReward(gym.RewardWrapper[Any, Any]):
     """Clips rewards to -bound..bound."""
 
@@ -137,6 +266,23 @@ class TimeLimit(GymTimeLimit[Any, Any]):
 
     def __init__(self, env: Env, max_episode_steps: int = 1000) -> None:
         super().__init__(env, max_episode_steps)
+
+
+# Observations go through them as they are.
+_GYM_CLEAR = (GymTimeLimit, OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics)
+_CLEAR = (*_GYM_CLEAR, TimeLimit, ClipReward, Weigh)
+
+
+def count_frames(env: Env) -> int:
+    """How many frames every observation stacks along its first axis, the first one repeated where an episode
+    begins: a replay may then store each frame once. 1 if no wrapper says so."""
+    while isinstance(env, gym.Wrapper) and type(env) in _CLEAR:
+        env = env.env
+    if type(env) is FrameStack and not env.is_image:
+        return env.num
+    if type(env) is FrameStackObservation and env.padding_type == "reset":
+        return int(env.stack_size)
+    return 1
 
 
 def _box_of(env: Env, name: str) -> spaces.Box:

@@ -18,6 +18,7 @@ from gymnasium import spaces
 from mission_gym.data import Array
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.errors import UsageError
+from mission_gym.films.film import take_picture, telling
 
 _BAR_PX = 30
 _INK, _PAPER = (228, 234, 242), (16, 21, 30)
@@ -122,7 +123,8 @@ def _play(env: Any, keys: Keys, seed: int, say: Callable[[str], None], title: st
     window: Any = None
     episode = 0
     while True:
-        _, info = env.reset(seed=seed + episode)
+        with telling("reset()"):
+            _, info = env.reset(seed=seed + episode)
         keys.reset()
         total, verdict = 0.0, ""
         began = False
@@ -142,12 +144,13 @@ def _play(env: Any, keys: Keys, seed: int, say: Callable[[str], None], title: st
                         keys.press(key)
             action = None if verdict or began else keys.take_action(info.get("action_mask"))
             if action is not None:
-                _, reward, terminated, truncated, info = env.step(action)
-                total += float(reward)
+                with telling("step()"):
+                    _, reward, terminated, truncated, info = env.step(action)
+                    total += float(reward)
                 if terminated or truncated:
                     verdict = f"{info.get('outcome') or 'over'}, return {total:.4g}"
                     say(f"episode {episode} (seed {seed + episode}): {verdict}")
-            frame = np.asarray(env.render())
+            frame = take_picture(env)
             if window is None:
                 window = pygame.display.set_mode((frame.shape[1], frame.shape[0] + _BAR_PX))
             shown = f"{verdict}  |  " if verdict else ""

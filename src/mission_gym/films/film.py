@@ -9,7 +9,7 @@ import math
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import imageio_ffmpeg
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from mission_gym.check.devices import device_memory
 from mission_gym.data import Array
 from mission_gym.env.factory import Env, make_factory
 from mission_gym.env.slot import EnvSlot, action_rows
@@ -54,10 +55,23 @@ def read_fps(opened: OpenRun) -> float:
 
 def take_picture(env: Env) -> Array:
     """What the environment shows, [H, W, 3]; EnvContractError if it can't."""
+    with telling("render()"):
+        picture = np.asarray(env.render())
+    if picture.ndim != 3 or picture.shape[2] != 3 or not np.issubdtype(picture.dtype, np.number):
+        raise EnvContractError(
+            f"render() gave {picture.dtype} of shape {picture.shape}; with render_mode='rgb_array' it must "
+            "give a picture, uint8 [H, W, 3]"
+        )
+    return picture
+
+
+@contextmanager
+def telling(call: str) -> Iterator[None]:
+    """Within, what the environment raises is told in one sentence."""
     try:
-        return np.asarray(env.render())
+        yield
     except Exception as error:  # border: the user's environment
-        raise EnvContractError(f"render() raised {describe(error)}; there is no picture") from error
+        raise EnvContractError(f"{call} raised {describe(error)}") from error
 
 
 def play_frames(opened: OpenRun, seed: int, *, explore: bool = False) -> Iterator[Array]:
@@ -78,7 +92,8 @@ def play_frames(opened: OpenRun, seed: int, *, explore: bool = False) -> Iterato
             noise = draw_noise(spec.action, rng, 1, 1)[0] if explore else None
             leaves = tuple(np.asarray(leaf)[None] for leaf in slot.obs)
             mask = None if slot.mask is None else slot.mask[None]
-            stored, _, state = opened.policy.act(leaves, mask, noise, state)
+            with device_memory(opened.config, acting=True):
+                stored, _, state = opened.policy.act(leaves, mask, noise, state)
             slot.step(action_rows(spec, spec.action.to_env(stored))[0])
         fps = env.metadata.get("render_fps") or _DEFAULT_FPS
     yield from repeat(frame, round(_LAST_S * fps))

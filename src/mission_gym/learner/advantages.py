@@ -1,12 +1,16 @@
-"""Importance, generalised advantage estimation and the return scale: one equation each, no network."""
+"""Importance, generalised advantage estimation and the scale of values: one equation each, no network."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
 from mission_gym.data import Array
 
-_CLIP = 10.0
+_DECAY = 0.9  # of a block's weight in the scale of values, with each block that follows
+_FLOOR = 1e-3  # under the deviation of value targets, as a share of their mean
+_TINY = 1e-30  # a deviation below it counts as 0: its square leaves the range of float32
 
 
 def compute_importance(log_prob: Array, behaviour: Array, lag: Array) -> Array | None:
@@ -49,60 +53,59 @@ def compute_gae(
     return advantage.astype(np.float32), (gain + value).astype(np.float32)
 
 
-def _split_repeats(env_ids: Array) -> list[Array]:
-    """Rows of a block in passes, in each of which no environment occurs twice: its first ones, its second."""
-    order = np.argsort(env_ids, kind="stable")
-    ordered = env_ids[order]
-    rank = np.empty(len(order), np.int64)  # how often the environment occurs before
-    rank[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
-    return [np.flatnonzero(rank == turn) for turn in range(int(rank.max()) + 1)]
+class ValueScale:
+    """The running mean and deviation of value targets: a critic's output v is read as V = mean + deviation v,
+    and fitted to (G - mean) / deviation, so that no reward is too large or too small for it.
 
-
-class ReturnScale:
-    """Divides rewards by the standard deviation of discounted sums per environment; no mean is taken.
-
-    The sums are carried across blocks and start anew where an episode ends. Logged returns stay raw.
+    An exponential moving average over blocks, debiased as Adam's moments are, so that the first block makes
+    the whole of it. As long as every target was 0 the deviation is 0, and all values are.
     """
 
-    def __init__(self, num_envs: int, gamma: float) -> None:
-        self.gamma = gamma
-        self.sums = np.zeros(num_envs)
-        self.count, self.mean, self.var = 0.0, 0.0, 1.0
+    def __init__(self, mean: float = 0.0, var: float = 0.0) -> None:
+        """Those of a critic that was fitted without us; the first block replaces them."""
+        self.weight, self.mean, self.var = 0.0, mean, var
 
-    def scale(self, reward: Array, ended: Array, valid: Array, env_ids: Array) -> Array:
-        """Take the block's rewards [T, S] into the statistics and return them scaled.
+    @property
+    def deviation(self) -> float:
+        """With a floor: targets that differ by less than a small share of their mean are equal ones."""
+        deviation = max(math.sqrt(self.var), _FLOOR * abs(self.mean))
+        return deviation if deviation > _TINY else 0.0
 
-        Several segments of one environment follow one another in time, in the order of the block.
+    @property
+    def unit(self) -> float:
+        """What differences of values are divided by; any number will do where all of them are 0."""
+        return self.deviation or 1.0
+
+    def expand(self, output: Array) -> Array:
+        """Values in the reward's units, float64, of what the critic gives."""
+        return self.mean + self.deviation * output.astype(np.float64)
+
+    def shrink(self, value: Array) -> Array:
+        """What a critic should give for these values, or targets, of the reward's units."""
+        return (value - self.mean) / self.unit
+
+    def merge(self, targets: Array) -> tuple[float, float]:
+        """Take in the targets [N] of a block, before they are learned from: so their mean square after
+        `shrink` is 1 / (1 - decay) at most, whatever came before.
+
+        Returns factor and shift for a critic's output, by which the differences of its values stay, while
+        their level moves with the mean: gradient steps alone would be long in coming to a far one.
         """
-        seen = np.empty(reward.shape)
-        for rows in _split_repeats(env_ids):
-            sums = self.sums[env_ids[rows]]
-            running = reward[:, rows]
-            for now, over in zip(running, ended[:, rows], strict=True):
-                now += sums * self.gamma
-                sums = np.where(over, 0.0, now)
-            seen[:, rows] = running
-            self.sums[env_ids[rows]] = sums
-        self._merge(seen[valid])
-        scaled: Array = np.clip(reward / np.sqrt(self.var + 1e-8), -_CLIP, _CLIP)
-        return scaled
-
-    def _merge(self, seen: Array) -> None:
-        count, total = len(seen), self.count + len(seen)
-        if not count:
-            return
-        delta = float(seen.mean()) - self.mean
-        old = self.var * self.count if self.count else 0.0
-        self.var = (old + float(seen.var()) * count + delta**2 * self.count * count / total) / total
-        self.mean += delta * count / total
-        self.count = total
+        mean, deviation, is_ours = self.mean, self.deviation, self.weight > 0.0
+        if len(targets):
+            self.weight = 1.0 - _DECAY * (1.0 - self.weight)
+            share = (1.0 - _DECAY) / self.weight
+            delta = float(targets.mean(dtype=np.float64)) - self.mean
+            spread = float(targets.var(dtype=np.float64))
+            self.var = (1.0 - share) * (self.var + share * delta**2) + share * spread
+            self.mean += share * delta
+        if not deviation or not self.deviation:  # the critic said nothing yet
+            return 1.0, 0.0
+        # The level of a critic that was fitted without us is its own: it stays.
+        return deviation / self.deviation, 0.0 if is_ours else (mean - self.mean) / self.deviation
 
     def arrays(self) -> dict[str, Array]:
-        return {
-            "return_scale.sums": self.sums.copy(),
-            "return_scale.moments": np.array([self.count, self.mean, self.var]),
-        }
+        return {"value_scale": np.array([self.weight, self.mean, self.var])}
 
     def load(self, arrays: dict[str, Array]) -> None:
-        self.sums = np.array(arrays["return_scale.sums"])
-        self.count, self.mean, self.var = (float(x) for x in arrays["return_scale.moments"])
+        self.weight, self.mean, self.var = (float(x) for x in arrays["value_scale"])

@@ -38,12 +38,12 @@ class Learner(ABC):
         self.version = 0  # updates made
         self.step = 0  # transitions learned from
         self.gradient_steps = 0
-        self.encoder = Encoder(spec.leaves, spec.normalize_obs)
+        self.encoder = Encoder(spec.leaves, spec.normalize_obs, spec.critic_leaves)
 
-    @property
-    def notes(self) -> list[str]:
-        """What it could not do as planned on its device, in sentences."""
-        return self.kernel.notes
+    def take_notes(self) -> list[str]:
+        """What it could not do as planned on its device, in sentences, since this was last asked."""
+        notes, self.kernel.notes = self.kernel.notes, []
+        return notes
 
     def prime(self, obs: Leaves) -> None:
         """Start the observation statistics from the leaves [N, ...] of one short block."""
@@ -93,9 +93,6 @@ class Learner(ABC):
     def adopt(self, arrays: dict[str, Array]) -> None:
         """As `load_arrays`, of a parent run whose environments and their number are not ours."""
         self.load_arrays(arrays)
-
-    def lose_episode(self, env_id: int) -> None:  # noqa: B027  most keep nothing of running episodes
-        """The running episode of an environment could not be brought back: its next step begins another."""
 
     def extras(self) -> dict[str, Array]:
         """What is too large for every checkpoint, and is saved with the last one alone; views."""

@@ -7,7 +7,7 @@ from the start for ever: an id is row * B + column, so that it tells whether its
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,10 +64,20 @@ class Sampled(NamedTuple):
     next_mask: Array | None  # bool [N, M]
 
 
+class Stored(NamedTuple):
+    """Numbers of rows that a block changed; `Replay.slots_in` has their slots."""
+
+    lost: range  # no longer drawn: overwritten, or without their frames
+    ripe: range  # drawn from now on
+
+
 class Replay:
     """`store` blocks in order, then `draw` ids and `gather` their transitions."""
 
     def __init__(self, layout: ReplayLayout) -> None:
+        from mission_gym.learner import ring  # numba, only where it is used
+
+        self._loops = ring
         self.layout = layout
         self.num_rows, self.num_envs = layout.num_rows, layout.num_envs
         shape = (self.num_rows, self.num_envs)
@@ -98,44 +108,49 @@ class Replay:
         low, high = self.window
         return high > low and self.num_valid > (self.layout.n_step - 1) * self.num_envs
 
-    def store(self, block: Block) -> tuple[Array, Array]:
-        """Append a full block; returns the slots that lost their transitions and the slots, valid ones alone,
-        that may be drawn from now on, both int64 and flat."""
+    def store(self, block: Block) -> Stored:
+        """Append a full block."""
         if self.total == 0:
             self._begin(block)
         else:
             self._cut_broken(block)
-        before = self.window[1]
-        num_steps = block.num_steps
-        slots = (self.total + np.arange(num_steps + 1)) % self.num_rows
+        before, num_steps = self.window[1], block.num_steps
         # Rows whose frames are overwritten can no longer be drawn either.
-        lost = (self.total + np.arange(1, num_steps + self.layout.frame_stack)) % self.num_rows
-        rows, fresh = slots[:-1], slots[1:]
-        self.finals.free(int((self.final[fresh] >= 0).sum()))
-        self.num_valid += int(block.valid.sum()) - int(self.valid[fresh].sum())
-        self.final[fresh] = -1
-        self.valid[fresh] = False
-        self._store_obs(block, slots)
-        self.action[rows] = block.action[..., 0]
-        self.reward[rows] = block.reward
-        self.terminated[rows], self.truncated[rows] = block.terminated, block.truncated
-        self.valid[rows] = block.valid
+        lost = range(self.total + 1, self.total + num_steps + self.layout.frame_stack)
+        freed, more = self._loops.store_rows(
+            self.action, self.reward, self.terminated, self.truncated, self.valid, self.final, self.total,
+            block.action, block.reward, block.terminated, block.truncated, block.valid,
+        )  # fmt: skip
+        self.finals.free(freed)
+        self.num_valid += more
+        self._store_obs(block)
         for t, column, obs, mask in block.finals:
             if block.valid[t, column]:
-                self.final[rows[t], column] = self.finals.add(obs, mask)
+                place = (self.total + t) % self.num_rows
+                self.final[place, column] = self.finals.add(obs, mask)
         self.total += num_steps
-        ripe = np.arange(max(before, self.first), max(self.window[1], self.first)) % self.num_rows
-        return self._flat(lost), self._flat(ripe)[self.valid[ripe].ravel()]
+        return Stored(lost, range(max(before, self.first), max(self.window[1], self.first)))
+
+    def slots_in(self, rows: range, *, valid: bool = False) -> Array:
+        """Flat slots of rows, int64; `valid`: of valid transitions alone."""
+        places = np.arange(rows.start, rows.stop) % self.num_rows
+        slots = self._flat(places)
+        return slots[self.valid[places].ravel()] if valid else slots
+
+    def _ring(self, first: int, num: int) -> Any:
+        """An index of `num` rows from row number `first` on: a slice where the ring does not end in them."""
+        place = first % self.num_rows
+        if place + num <= self.num_rows:
+            return slice(place, place + num)
+        return (place + np.arange(num)) % self.num_rows
 
     def draw(self, rng: np.random.Generator, num: int) -> Array:
         """Ids of `num` transitions, each valid one of the window equally likely."""
         low, high = self.window
-        count = (high - low) * self.num_envs
-        ids = rng.integers(count, size=num)
-        ids += low * self.num_envs
-        valid = self.valid.reshape(-1)
-        while len(bad := np.flatnonzero(~valid[self.slots_of(ids)])):
-            ids[bad] = rng.integers(count, size=len(bad)) + low * self.num_envs
+        first, count, valid = low * self.num_envs, (high - low) * self.num_envs, self.valid.reshape(-1)
+        ids, made = np.empty(num, np.int64), 0
+        while made < num:
+            made += self._loops.draw_ids(rng.random(num - made), valid, first, count, ids[made:])
         return ids
 
     def slots_of(self, ids: Array) -> Array:
@@ -155,18 +170,20 @@ class Replay:
 
     def gather(self, ids: Array) -> Sampled:
         """The transitions of ids, with n-step returns that end where the episode or the valid data ends."""
-        width, size = self.num_envs, self.num_rows * self.num_envs
-        start = self.slots_of(ids)
-        if self.layout.n_step == 1:
-            reward = self.reward.reshape(-1).take(start)
-            discount = np.float32(self.layout.gamma) * ~self.terminated.reshape(-1).take(start)
-            behind, final = (start + width) % size, self.final.reshape(-1).take(start)
-        else:
-            reward, discount, behind, final = self._sum_steps(start)
+        start, num = self.slots_of(ids), len(ids)
+        reward, discount = np.empty(num, np.float32), np.empty(num, np.float32)
+        behind, final = np.empty(num, np.int64), np.empty(num, np.int64)
+        num_finals = self._loops.sum_steps(
+            self.reward.reshape(-1), self.terminated.reshape(-1), self.truncated.reshape(-1),
+            self.valid.reshape(-1), self.final.reshape(-1), self.num_envs, self.layout.n_step,
+            self.layout.gamma, start, reward, discount, behind, final,
+        )  # fmt: skip
         next_obs = self._take_obs(behind)
-        next_mask = None if self.mask is None else self.mask.reshape(size, -1).take(behind, axis=0)
-        places = np.flatnonzero(final >= 0)
-        if len(places):
+        next_mask = None
+        if self.mask is not None:
+            next_mask = self.mask.reshape(-1, self.layout.mask_size).take(behind, axis=0)
+        if num_finals:
+            places = np.flatnonzero(final >= 0)
             last_obs, last_mask = self.finals.take(final[places])
             for leaf, last in zip(next_obs, last_obs, strict=True):
                 leaf[places] = last
@@ -174,24 +191,6 @@ class Replay:
                 next_mask[places] = last_mask
         action = self.action.reshape(-1).take(start).astype(np.int64)
         return Sampled(self._take_obs(start), action, reward, discount, next_obs, next_mask)
-
-    def _sum_steps(self, start: Array) -> tuple[Array, Array, Array, Array]:
-        """R = sum gamma^j r_j over at most n steps; discount, slot and side-table place of what follows."""
-        width, size = self.num_envs, self.num_rows * self.num_envs
-        reward, discount = np.zeros(len(start)), np.ones(len(start))
-        final, place = np.full(len(start), -1, np.int64), start.copy()
-        live = np.arange(len(start))
-        for _ in range(self.layout.n_step):
-            # A transition that is not valid is not entered: the value of its observation takes over.
-            live = live[self.valid.reshape(-1)[place[live]]]
-            at = place[live]
-            reward[live] += discount[live] * self.reward.reshape(-1)[at]
-            over = self.terminated.reshape(-1)[at]
-            discount[live] *= np.where(over, 0.0, self.layout.gamma)
-            final[live] = self.final.reshape(-1)[at]
-            place[live] = (at + width) % size
-            live = live[~(over | self.truncated.reshape(-1)[at])]
-        return reward.astype(np.float32), discount.astype(np.float32), place, final
 
     def _flat(self, rows: Array) -> Array:
         return (rows[:, None] * self.num_envs + np.arange(self.num_envs)).ravel()
@@ -209,6 +208,8 @@ class Replay:
         """Where the block does not begin with what the last one ended with, the environment was started anew
         in between, or its first transition is lost: the episode is truncated there."""
         head, last = self.total % self.num_rows, (self.total - 1) % self.num_rows
+        if self.layout.frame_stack == 1 and self._shows(head, block):
+            return
         shown = self._take_obs(self._flat(np.array([head])))
         same = np.ones(self.num_envs, bool)
         for ours, given in zip(shown, block.obs, strict=True):
@@ -222,13 +223,22 @@ class Replay:
             self.truncated[last, column] = True
             self.final[last, column] = self.finals.add(tuple(leaf[column] for leaf in shown), mask)
 
-    def _store_obs(self, block: Block, slots: Array) -> None:
+    def _shows(self, place: int, block: Block) -> bool:
+        """Whether a row, in every column, shows what the block begins with."""
+        for ours, given in zip(self.obs, block.obs, strict=True):
+            if not (ours[place] == given[0]).all():
+                return False
+        return self.mask is None or bool((self.mask[place] == block.mask[0]).all())  # type: ignore[index]
+
+    def _store_obs(self, block: Block) -> None:
+        slots = self._ring(self.total, block.num_steps + 1)
         if self.mask is not None:
             self.mask[slots] = block.mask
         if self.layout.frame_stack == 1:
             for stored, given in zip(self.obs, block.obs, strict=True):
                 stored[slots] = given
             return
+        slots = (self.total + np.arange(block.num_steps + 1)) % self.num_rows
         ended = block.terminated | block.truncated | ~block.valid
         for t in range(block.num_steps):
             self.age[slots[t + 1]] = np.where(ended[t], 0, self.age[slots[t]] + 1)
@@ -240,8 +250,8 @@ class Replay:
             if not np.array_equal(ours, given.reshape(ours.shape)):
                 raise EnvContractError(
                     f"observation {leaf.name or 'array'} is not a stack of the last {self.layout.frame_stack}"
-                    " frames along its first axis, the first repeated at the start of an episode; give"
-                    " frame_stack=1, or wrap with gymnasium's FrameStackObservation [--frame-stack]"
+                    " frames along its first axis, the first repeated at the start of an episode, though its"
+                    " wrapper says so; put whatever changes observations inside the stack [--wrap]"
                 )
 
     def _take_obs(self, slots: Array) -> Leaves:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]
 SHARE = "reward_share/"
+SKIPPED = "train/skipped_updates"
 TOO_LARGE = 0.95  # of the reward, for one term
 NUM_ROWS = 5  # rows in a row with it
 NUM_EVALUATIONS = 4  # over which the return may not rise alone
@@ -62,7 +63,8 @@ class Watch:
         """Take in a row of metrics; the alarms that are due."""
         shares = {key.removeprefix(SHARE): value for key, value in row.items() if key.startswith(SHARE)}
         self._rows = [*self._rows, shares][-NUM_ROWS:]
-        alarms = _new({"share": judge_shares(self._rows)}, self._said)
+        found = {"share": judge_shares(self._rows), "skipped": judge_skipped(row)}
+        alarms = _new(found, self._said)
         if self._stretches is not None:
             timed = _new(self._stretches.see_row(step, row), self._said_timed)
             alarms += [alarm._replace(is_timed=True) for alarm in timed]
@@ -96,6 +98,18 @@ def judge_shares(rows: Sequence[Row]) -> str | None:
                 "teach nothing: lower its weight or raise theirs"
             )
     return None
+
+
+def judge_skipped(row: Row) -> str | None:
+    """Updates that were not made, since their gradient was not finite."""
+    count = row.get(SKIPPED, 0.0)
+    if not count:
+        return None
+    return (
+        f"{count:.0f} updates were skipped so far, as their gradient was not finite; the weights stayed as"
+        " they were: lower learning_rate, or set normalize_obs and normalize_returns; several in a row end"
+        " the run"
+    )
 
 
 def judge_evaluations(results: Sequence[Row], outcome: str) -> str | None:

@@ -23,6 +23,7 @@ WAITING_SHARE = 0.5  # CPU time of the environments, over what they would get of
 FULL_MEMORY = 0.95
 LOW_GPU = 0.5
 OVERLAPS = 0.05
+OTHERS = 0.25  # of the cores, taken by processes that are not this run's
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def judge(phases: Mapping[str, float], machine: Mapping[str, float], facts: Verd
     largest = max(parts, key=lambda name: parts[name])
     share = f"{100 * parts[largest] / seconds['wall']:.0f} % of the time"
     case = _Case(share, seconds, machine, facts)
-    return _explain_gpu(_JUDGES[largest](case), case)
+    return _tell_others(_explain_gpu(_JUDGES[largest](case), case), case)
 
 
 class _Case(NamedTuple):
@@ -239,6 +240,17 @@ def _explain_gpu(verdict: Verdict, case: _Case) -> Verdict:
         " starting a gradient step takes longer than computing it"
     )
     return replace(verdict, evidence=told, advice=[*verdict.advice, advice])
+
+
+def _tell_others(verdict: Verdict, case: _Case) -> Verdict:
+    """Say that others took the machine: no setting of this run gives back what they have."""
+    cores, own = case.facts.cores, case.machine.get("machine/own_cores")
+    busy = case.machine.get("machine/cpu")
+    if own is None or busy is None or busy * cores - own < OTHERS * cores:
+        return verdict
+    told = f"processes beside this run and its workers took {busy * cores - own:.2g} of {cores} cores"
+    advice = "end those processes, or wait for them, unless environments started them: this run gets the rest"
+    return replace(verdict, evidence=f"{verdict.evidence}; {told}", advice=[advice, *verdict.advice])
 
 
 def _env_cpu_share(seconds: Mapping[str, float], facts: VerdictFacts) -> float | None:

@@ -62,6 +62,7 @@ class Collecting(NamedTuple):
     step_s: float  # of collecting a transition, the median of the times that it was played
     obs: Leaves  # each [N, ...]; a learner's statistics are primed with it
     num_failed: int  # episodes that failed in it
+    episode_steps: float  # mean length of its episodes; as if one had ended with it where none did
 
 
 def measure_collect(
@@ -74,7 +75,7 @@ def measure_collect(
     could not learn from.
     """
     collector.policy.load(weights)
-    block, taken, num_failed = collector.make_short(num_steps), list[float](), 0
+    block, taken, num_failed, num_ended = collector.make_short(num_steps), list[float](), 0, 0
     begun = time.perf_counter()
     while not taken or (
         time.perf_counter() - begun < _PATIENCE_S and (len(taken) < num_blocks or sum(taken) < seconds)
@@ -84,11 +85,13 @@ def measure_collect(
         taken.append(_time(lambda: collector.fill(block, -1, _never)))
         check_finite(block, None)
         num_failed = max(num_failed, sum(episode.failed for episode in block.episodes))
+        num_ended = len(block.episodes)
     obs = tuple(leaf.reshape((-1, *leaf.shape[2:])) for leaf in block.obs)
     clear_block(block)
     collector.start()
     collector.clock.take()  # no part of a run's phases
-    return Collecting(median(taken[1:] or taken) / (block.num_steps * block.num_rows), obs, num_failed)
+    played = block.num_steps * block.num_rows
+    return Collecting(median(taken[1:] or taken) / played, obs, num_failed, played / max(num_ended, 1))
 
 
 def predict_fps(config: Settled, collect_s: float, update_s: float) -> float:

@@ -10,6 +10,7 @@ import pickle
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import takewhile
 from statistics import fmean
 
 import psutil
@@ -37,8 +38,9 @@ def measure_env(
         for _ in range(min(cores, _MOST_CHILDREN)):
             children.append(Child(_SERVICE, setup, on_output=BoundedLog(None)))
         weights = _ask(children, timeout_s, spec.env_id)
-        memory = round(fmean(weight for weight, _ in weights))
-        worker = weigh_processes([child.pid for child in children]) or round(fmean(own for _, own in weights))
+        memory = round(fmean(weight for weight, *_ in weights))
+        own = round(fmean(size for _, size, _ in weights))
+        worker = weigh_processes([child.pid for child in children]) or own
         alone = Pace(*_ask(children[:1], timeout_s, spec.env_id, seconds)[0])
         together = _ask(children, timeout_s, spec.env_id, seconds) if len(children) > 1 else [alone]
     finally:
@@ -52,18 +54,8 @@ def measure_env(
         slowdown=max(1.0, crowded_s / alone.step_s),
         memory_bytes=memory,
         worker_bytes=max(0, worker - _WEIGHED * memory),
+        one_per_process=not all(is_built_twice for *_, is_built_twice in weights),
     )
-
-
-def time_steps(factory: Factory, spec: EnvSpec, seconds: float) -> Pace:
-    """Play legal random actions in this process for about `seconds`."""
-    slot = EnvSlot(factory, spec, 0, _seed)
-    try:
-        slot.reset(0)
-        return measure_pace(slot, spec, seconds)
-    finally:
-        with suppress(Exception):  # border: a throw-away environment that can't close harms nothing
-            slot.env.close()
 
 
 def serve_timing(link: Link, setup: bytes) -> None:
@@ -73,11 +65,12 @@ def serve_timing(link: Link, setup: bytes) -> None:
         slots = [EnvSlot(factory, spec, 0, _seed)]
         slots[0].reset(0)
         before = _resident_bytes()
-        with suppress(Exception):  # border: one that can't be built twice is taken as weightless
+        with suppress(Exception):  # border: one that can't be built twice has a process of its own
             for _ in range(_WEIGHED - 1):
                 slots.append(EnvSlot(factory, spec, len(slots), _seed))
                 slots[-1].reset(0)
-        link.send(("ok", (max(0, _resident_bytes() - before) / (_WEIGHED - 1), _resident_bytes())))
+        weight = max(0, _resident_bytes() - before) / (_WEIGHED - 1)
+        link.send(("ok", (weight, _resident_bytes(), len(slots) == _WEIGHED)))
         while True:
             seconds = link.recv()
             link.send(("ok", tuple(measure_pace(slots[0], spec, seconds))))
@@ -113,9 +106,13 @@ def _ask(
 
 
 def weigh_processes(pids: Sequence[int]) -> int | None:
-    """Mean bytes of processes, with their part of what they share; None of none, or where nobody tells."""
+    """Mean bytes of child processes and what stands above each of them, with their parts of what they share;
+    None of none, or where nobody tells."""
+    own = psutil.Process()
     try:
-        return round(fmean(psutil.Process(pid).memory_full_info().pss for pid in pids)) if pids else None
+        chains = [[psutil.Process(pid), *psutil.Process(pid).parents()] for pid in pids]
+        found = {process for chain in chains for process in takewhile(own.__ne__, chain)}
+        return round(sum(each.memory_full_info().pss for each in found) / len(pids)) if pids else None
     except (psutil.Error, AttributeError):
         return None
 

@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any
 
 from mission_gym.backends.record import Backend
+from mission_gym.env.pace import WAITING_SHARE
 from mission_gym.procs import MachineFacts
 
 
@@ -21,10 +22,11 @@ class EnvFacts:
     slowdown: float = 1.0  # of a step when every core steps
     memory_bytes: int = 1 << 17  # of one more environment in a process
     worker_bytes: int = 45 << 20  # of a worker process, without environments
+    one_per_process: bool = False  # a second one in the same process can't be built
 
     @property
     def waits(self) -> bool:
-        return self.cpu_share < 0.5
+        return self.cpu_share < WAITING_SHARE
 
 
 @dataclass(frozen=True, slots=True)

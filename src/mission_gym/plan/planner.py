@@ -97,7 +97,7 @@ def list_layouts(facts: Facts) -> list[Layout]:
     wishes = facts.wishes
     sizes = _list_sizes(facts) if wishes.open_envs else [wishes.layout.n_envs]
     spread = [layout for n_envs in sizes for layout in _spread(facts, n_envs)]
-    return list(dict.fromkeys([wishes.layout, *spread]))
+    return _leave_possible(facts, list(dict.fromkeys([wishes.layout, *spread])))
 
 
 def _list_fitting(facts: Facts) -> list[Layout]:
@@ -126,12 +126,21 @@ def _spread(facts: Facts, n_envs: int) -> list[Layout]:
         if backend == ruled.backend and backend.chooses_workers and not wishes.open_workers:
             workers = [min(ruled.num_workers, n_envs)]
         layouts += [Layout(backend, number, n_envs, steps) for number in workers]
-    return layouts
+    return _leave_possible(facts, layouts)
+
+
+def _leave_possible(facts: Facts, layouts: list[Layout]) -> list[Layout]:
+    """Without those that put several into a process where only one can be built; all, if that leaves none."""
+    if not facts.env.one_per_process:
+        return layouts
+    return [each for each in layouts if each.num_workers == each.n_envs] or layouts
 
 
 def _list_workers(facts: Facts, n_envs: int) -> list[int]:
     """Numbers of workers worth a thought: powers of two, all fast cores, all cores, more if it waits."""
     cores, env = facts.machine.usable_cores, facts.env
+    if env.one_per_process:
+        return [n_envs]
     most = cores if not env.waits else max(cores, min(4 * cores, int(cores / max(env.cpu_share, 0.05))))
     most = min(most, n_envs)
     wanted = {count_fast(facts.machine), cores, most, *(1 << power for power in range(most.bit_length()))}
@@ -143,6 +152,8 @@ def _explain(facts: Facts, chosen: Layout, update: UpdateCost, rates: dict[Layou
     env, rate = facts.env, rates[chosen]
     kind = f"of which it waits {100 * (1 - env.cpu_share):.0f} %" if env.waits else "on the processor"
     reasons = [f"a step takes {show_time(env.step_s)} {kind}; {facts.machine.usable_cores} cores are usable"]
+    if env.one_per_process:
+        reasons.append("a second environment in the same process can't be built: one for each worker")
     same_size = sorted((each for each in rates if each.n_envs == chosen.n_envs), key=rates.__getitem__)
     backend = chosen.backend
     where = backend.name_workers(chosen.num_workers) or backend.name

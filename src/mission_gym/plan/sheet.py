@@ -21,6 +21,7 @@ def make_plan(
     predicted_fps: float,
     notes: list[str],
     start: int,
+    evaluations: Fact,
     reasons: Sequence[str] = (),
 ) -> Plan:
     """Put the plan of the steps behind `start` together; `plan.json` and the terminal show these facts.
@@ -29,11 +30,9 @@ def make_plan(
     """
     rollout, total = config.rollout_size, config.run.timesteps - start
     eval_freq, save_freq = config.evaluation.eval_freq, config.checkpoints.checkpoint_freq
-    num_evals = 0 if eval_freq == 0 else max(1, -(-total // eval_freq))
     compute = config.compute
     network = config.policy.network or ",".join(map(str, config.policy.network_arch))
     shape = "your own" if config.policy.network else config.policy.activation
-    episodes, every = config.evaluation.eval_episodes, f"every {eval_freq:,} steps"
     holds, lasts = algorithm.holds, _duration(total / predicted_fps)
     source = "as tuned" if reasons else "measured just now"
     facts = [
@@ -45,7 +44,7 @@ def make_plan(
         Fact("network", network, f"{shape}, acting with {compute.acting}"),
         Fact("learner", compute.device, explain_way(config, spec)),
         explain_overlap(config, backend, algorithm),
-        Fact("evaluations", f"{num_evals}", f"{episodes} episodes {every}" if eval_freq else ""),
+        evaluations,
         Fact("checkpoints", f"every {save_freq:,} steps", "and after every evaluation" if eval_freq else ""),
         Fact("memory", f"{memory_bytes / 1e9:.2f} GB", f"torch, {holds}, network, workers, environments"),
         Fact("expected", f"{predicted_fps:,.0f} steps/s", f"about {lasts} of training, {source}"),

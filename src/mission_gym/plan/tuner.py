@@ -17,10 +17,11 @@ from mission_gym.check.devices import device_memory
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec
+from mission_gym.env.pace import time_steps
 from mission_gym.errors import ConfigError, MissionGymError
 from mission_gym.plan.cache import make_key, read_plan, write_plan
 from mission_gym.plan.costs import NUM_BLOCKS, Workshop, measure_act, measure_collect, rehearse
-from mission_gym.plan.env_costs import measure_env, time_steps, weigh_processes
+from mission_gym.plan.env_costs import measure_env, weigh_processes
 from mission_gym.plan.facts import Choice, EnvFacts, Facts, Layout, Trial, UpdateCost
 from mission_gym.plan.memory import check_memory, read_own_machine
 from mission_gym.plan.planner import choose, model_collect_s, shortlist
@@ -112,7 +113,7 @@ def make_plan_key(resolved: Resolved, spec: EnvSpec) -> str:
         include={
             "env": True,
             "vector": {"vector", "blocks", "n_envs", "num_workers"},
-            "policy": {"network_arch", "activation", "network", "normalize_obs"},
+            "policy": {"network_arch", "activation", "network", "critic_keys", "normalize_obs"},
             "compute": True,
             "run": {"algo"},
         },
@@ -268,7 +269,7 @@ def _guess_rate(workshop: Workshop, resolved: Resolved) -> float | None:
     if not may_plan(resolved.config):
         return None
     environment = workshop.environment
-    step_s: float = environment.step_s or 0.0
+    step_s = environment.pace.step_s if environment.pace else 0.0
     if environment.backend.runs_here and not environment.backend.own_vector_form:
         with suppress(MissionGymError):  # the run itself tells what fails
             step_s = time_steps(environment.factory, environment.spec, LOOK_S).step_s

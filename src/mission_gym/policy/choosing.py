@@ -21,7 +21,7 @@ def choose(values: Array, mask: Array | None, noise: Array | None, epsilon: floa
     action = legal.argmax(axis=1)
     if noise is not None and epsilon > 0.0:
         drawn = noise[:, 0]
-        rows = np.flatnonzero(drawn < epsilon)
+        rows = (drawn < epsilon).nonzero()[0]
         if len(rows):
             # Given that it is below epsilon, drawn / epsilon is uniform in [0, 1) again.
             share = drawn[rows].astype(np.float64) / epsilon

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +33,7 @@ class PolicySpec:
     normalize_obs: bool = True
     log_std_init: float = 0.0
     q: QSpec | None = None  # action values instead of actor and critic
+    critic_leaves: tuple[str, ...] = ()  # names of those that the critic alone sees
     state_shapes: tuple[tuple[int, ...], ...] = ()  # of one row's memory, float32; empty without memory
 
     def initial_state(self, num_rows: int) -> Leaves:
@@ -51,7 +52,19 @@ class PolicySpec:
             normalize_obs=section.normalize_obs,
             log_std_init=section.log_std_init,
             q=q,
+            critic_leaves=name_leaves(section.critic_keys, spec.leaves) if q is None else (),
         )
+
+    @property
+    def seen(self) -> PolicySpec:
+        """The same for the leaves that the actor sees."""
+        leaves = tuple(leaf for leaf in self.leaves if leaf.name not in self.critic_leaves)
+        return replace(self, leaves=leaves, critic_leaves=())
+
+    @property
+    def num_flat(self) -> int:
+        """Flat features of an observation."""
+        return sum(leaf.num_features for leaf in self.leaves)
 
     @property
     def has_images(self) -> bool:
@@ -61,3 +74,9 @@ class PolicySpec:
     def is_mlp(self) -> bool:
         """Whether the NumPy form exists: no images and no network of the user's own."""
         return self.network is None and not self.has_images
+
+
+def name_leaves(keys: tuple[str, ...], leaves: tuple[LeafSpec, ...]) -> tuple[str, ...]:
+    """The names of the leaves that keys of an observation mean. A key is the path of a leaf, or of a part and
+    then means all of it."""
+    return tuple(leaf.name for leaf in leaves if any(f"{leaf.name}.".startswith(f"{key}.") for key in keys))

@@ -6,10 +6,26 @@ parent's import path, and its output in a bounded log. When a child ends, or its
 `kill -9` too, a keeper ends everything that the child started.
 """
 
-from mission_gym.procs.children import BoundedLog, Child, Spares, dump_object, wait_for_replies
-from mission_gym.procs.inside import Link, child_main, describe_error, end_broken
-from mission_gym.procs.machine import MachineFacts, free_memory_bytes, read_machine, usable_cores
-from mission_gym.procs.memory import Carver, Region
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mission_gym.procs.children import BoundedLog, Child, Spares, dump_object, wait_for_replies
+    from mission_gym.procs.inside import Link, child_main, describe_error, end_broken
+    from mission_gym.procs.machine import MachineFacts, free_memory_bytes, read_machine, usable_cores
+    from mission_gym.procs.memory import Carver, Region
+    from mission_gym.procs.start import hold_template
+
+# Loaded when first used: the first processes start before the rest of this room is there.
+_HOMES = {
+    "children": ("BoundedLog", "Child", "Spares", "dump_object", "wait_for_replies"),
+    "inside": ("Link", "child_main", "describe_error", "end_broken"),
+    "machine": ("MachineFacts", "free_memory_bytes", "read_machine", "usable_cores"),
+    "memory": ("Carver", "Region"),
+    "start": ("hold_template",),
+}
 
 __all__ = [
     "BoundedLog",
@@ -24,7 +40,15 @@ __all__ = [
     "dump_object",
     "end_broken",
     "free_memory_bytes",
+    "hold_template",
     "read_machine",
     "usable_cores",
     "wait_for_replies",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"mission_gym.procs.{home}"), name)
+    raise AttributeError(f"module 'mission_gym.procs' has no attribute {name!r}")

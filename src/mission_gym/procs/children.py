@@ -15,14 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mission_gym.errors import UsageError, WorkerDied, WorkerError, WorkerTimeout, describe
-from mission_gym.procs import keeper
 from mission_gym.procs.inside import HEADER, STACK_SIGNAL
 from mission_gym.procs.memory import Region
 from mission_gym.procs.pipes import Pipes, make_pipes, wait_for_pipes
+from mission_gym.procs.start import start_process
 
-_ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
-)
 _TAIL_BYTES = 16_384
 _LOOK_S = 0.25  # how soon the end of a child shows whose pipe is held open
 _END_S = 5.0  # for a keeper to end all that its worker started
@@ -37,19 +34,8 @@ class Child:
         self, target: str, setup: Any, *, regions: Sequence[Region] = (), on_output: Callable[[bytes], None]
     ) -> None:
         self._regions = regions
-        path = [entry or os.getcwd() for entry in sys.path]
-        kept = f"exec(open({keeper.__file__!r}).read()); keep({os.getpid()})" if _HAS_KEEPER else ""
-        run = f"from mission_gym.procs import child_main; child_main({target!r})"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}\n{kept}\n{run}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            env=os.environ | _ONE_THREAD,
-            start_new_session=True,
-            pass_fds=[int(region.handle) for region in regions if isinstance(region.handle, int)],
-        )
+        handles = [region.handle for region in regions if isinstance(region.handle, int)]
+        self._process = start_process(target, handles)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self.pid = self._process.pid  # until the child tells its own, which its keeper precedes
@@ -125,6 +111,10 @@ class Child:
         with contextlib.suppress(ValueError):
             return f"was killed by {signal.Signals(-code).name}"
         return f"was killed by signal {-code}"
+
+    def was_killed(self) -> bool:
+        """Whether a signal ended the process; one that runs was not."""
+        return (self._process.poll() or 0) < 0
 
     def read_stack(self) -> str:
         """Ask a hung child for the Python stacks of its threads, and return them."""
@@ -226,7 +216,16 @@ def _end_tree(pid: int) -> None:
 
 
 def dump_object(target: Any) -> bytes:
-    """A callable of the user's, or what holds one, for a child: by import path, else by value."""
+    """A callable of the user's, or what holds one, for a child: by import path, else by value.
+
+    Plain pickle does for what has a path; but it takes `__main__` for a module like any other, and does not
+    know what the user told cloudpickle to send by value.
+    """
+    if "cloudpickle" not in sys.modules:  # to load it takes 10 ms
+        with contextlib.suppress(Exception):  # border: the user's objects
+            plain = pickle.dumps(target, pickle.HIGHEST_PROTOCOL)
+            if b"__main__" not in plain:
+                return plain
     import cloudpickle  # type: ignore[import-untyped]
 
     try:

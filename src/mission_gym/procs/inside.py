@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import importlib
+import io
 import os
 import pickle
 import select
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
@@ -22,6 +24,7 @@ from mission_gym.procs.memory import Region
 
 HEADER = struct.Struct("<I")  # of a frame: its length
 _GRACE_S = 0.5  # an orderly end comes first
+_EVERYWHERE = {"mission_gym", "gymnasium", "numpy", *sys.stdlib_module_names}
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
 
 
@@ -92,8 +95,11 @@ class Link:
         return b"".join(parts)
 
 
-def child_main(target: str) -> None:
-    """What a child runs: its pipes go out of the environment's reach, then `module:callable(link, setup)`."""
+def child_main(target: str, fds: Sequence[int] = ()) -> NoReturn:
+    """What a child runs: its pipes go out of the environment's reach, then `module:callable(link, setup)`.
+
+    fds: of shared memory, where they are not those of the parent.
+    """
     read_fd, write_fd = os.dup(0), os.dup(1)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -106,7 +112,8 @@ def child_main(target: str) -> None:
         module, _, name = target.partition(":")
         run = getattr(importlib.import_module(module), name)
         setup, regions = link.recv()
-        link.regions = [Region(size, handle) for size, handle in regions]
+        handles = fds or [handle for _, handle in regions]
+        link.regions = [Region(size, handle) for (size, _), handle in zip(regions, handles, strict=True)]
         run(link, setup)
     except EOFError:
         pass
@@ -128,10 +135,20 @@ def end_broken() -> NoReturn:
 
 
 def describe_error(error: BaseException) -> tuple[BaseException, str]:
-    """An error in a form that crosses processes, with its traceback as text."""
+    """An error in a form that crosses processes, with its traceback as text. One that needs code of the
+    user's to be read again becomes a WorkerError of the same words: that code has no place over there."""
     text = "".join(traceback.format_exception(error.__cause__ or error))
     try:
-        str(pickle.loads(pickle.dumps(error)))
+        str(_Plain(io.BytesIO(pickle.dumps(error))).load())
     except Exception:  # noqa: BLE001  border: the user's exception classes
         return WorkerError(describe(error)), text
     return error, text
+
+
+class _Plain(pickle.Unpickler):
+    """Reads what the other process can read without loading code that it does not have."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] not in _EVERYWHERE:
+            raise pickle.UnpicklingError(f"{module} is not loaded everywhere")
+        return super().find_class(module, name)

@@ -9,10 +9,10 @@ It runs as text in a bare interpreter, so that it is small: the standard library
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
+import struct
 import sys
 import time
 from contextlib import suppress
@@ -21,15 +21,22 @@ from typing import NoReturn
 _GRACE_S = 0.5  # an orderly end is the worker's own
 _LOOK_S = 0.25  # how soon the end of the parent shows where the system does not tell it
 _DEATH_SIGNAL, _SUBREAPER = 1, 36  # of Linux's prctl
+TOLD = struct.Struct("<i")  # what a keeper tells at its leash
 
 
-def keep(parent: int) -> None:
-    """Fork: the worker returns from here, its keeper never does. parent: the process that started us."""
+def keep(parent: int, leash: int = -1) -> None:
+    """Fork: the worker returns from here, its keeper never does.
+
+    parent: the process for which the worker works. leash: a socket to it, where somebody else has forked us:
+    the keeper tells there which process it is, and in the end the worker's code.
+    """
     keeper = os.getpid()
     _prctl(_SUBREAPER, 1)
     worker = os.fork()
     if worker:
-        _watch(worker, parent)
+        _watch(worker, parent, leash)
+    if leash >= 0:
+        os.close(leash)
     os.setsid()
     _prctl(_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != keeper:
@@ -38,10 +45,19 @@ def keep(parent: int) -> None:
 
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
+        import ctypes  # the parent reads this module, too, and has no use for it
+
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _watch(worker: int, parent: int) -> NoReturn:
+def find_ends(parent: int) -> tuple[list[int], float | None]:
+    """What can be read when a process has ended, and how often to look where the system does not tell."""
+    with suppress(AttributeError, OSError):
+        return [os.pidfd_open(parent)], None
+    return [], _LOOK_S
+
+
+def _watch(worker: int, parent: int, leash: int) -> NoReturn:
     with open(os.devnull, "r+b", buffering=0) as nothing:
         for fd in (0, 1, 2):  # the pipes are the worker's
             os.dup2(nothing.fileno(), fd)
@@ -53,21 +69,34 @@ def _watch(worker: int, parent: int) -> NoReturn:
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    ends = [woken]
-    look_s: float | None = _LOOK_S
-    with suppress(AttributeError, OSError):
-        ends.append(os.pidfd_open(parent))
-        look_s = None
-    while (status := _reap(worker)) is None and not asked and os.getppid() == parent:
-        select.select(ends, [], [], look_s)
+    ends, look_s = find_ends(parent)
+    if leash >= 0:
+        ends.append(leash)
+        _tell(leash, os.getpid())
+    is_gone = False
+    while (status := _reap(worker)) is None and not asked and not is_gone:
+        ready, _, _ = select.select([woken, *ends], [], [], look_s)
         with suppress(BlockingIOError):
             os.read(woken, 1024)
+        with suppress(OSError):  # the parent died, and had not read all that we told
+            if leash in ready and os.read(leash, 1):
+                asked.append(signal.SIGTERM)
+        is_gone = any(end in ready for end in ends) or (leash < 0 and os.getppid() != parent)
     end = time.monotonic() + _GRACE_S
     while status is None and not asked and time.monotonic() < end:
         time.sleep(0.02)
         status = _reap(worker)
     _end_all(worker)
-    _end_like(-signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status))
+    code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
+    if leash < 0:
+        _end_like(code)
+    _tell(leash, code)
+    os._exit(0)
+
+
+def _tell(leash: int, number: int) -> None:
+    with suppress(OSError):  # the parent is gone
+        os.write(leash, TOLD.pack(number))
 
 
 def _reap(worker: int) -> int | None:

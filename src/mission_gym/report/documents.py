@@ -13,8 +13,9 @@ from typing import Any
 
 from mission_gym.config.plain import Stored, read_stored
 from mission_gym.errors import MissionGymError, RunStateError
+from mission_gym.report.formats import MISSING
 from mission_gym.store.checkpoints import list_checkpoints
-from mission_gym.store.evals import SELECT, best_step, read_evals
+from mission_gym.store.evals import rank_best, read_evals
 from mission_gym.store.lineage import Lineage, read_lineage
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
@@ -39,9 +40,10 @@ def leaving_out(run: RunDir, tell: Tell) -> Iterator[None]:
         tell(f"{run.name} is left out: {error}")
 
 
-def describe_run_fully(run: RunDir) -> dict[str, Any]:
-    """The document of `runs show`."""
+def describe_run_fully(run: RunDir, tell: Tell) -> dict[str, Any]:
+    """The document of `runs show`. tell: of evaluations that can't be read."""
     status, config, lineage = run.read_status(), _config_of(run), lineage_of(run)
+    best = best_evaluation(run) or {}
     keys = (
         "cause",
         "total",
@@ -60,32 +62,43 @@ def describe_run_fully(run: RunDir) -> dict[str, Any]:
         "notes": config["run.notes"].value if "run.notes" in config else None,
         "parent": lineage.parent if lineage else None,
         "parent_step": lineage.parent_step if lineage else None,
-        "best_step": best_step(run),
+        "best_step": best.get("step"),
+        "best_confirmed": best.get("confirmed"),
         "verdict": status.get("verdict"),
         "checkpoints": [info.step for info in list_checkpoints(run.checkpoints)],
-        "evals": [{key: result.get(key) for key in _EVAL_KEYS} for result in read_evals(run)],
+        "evals": [{key: result.get(key) for key in _EVAL_KEYS} for result in _list_results(run, tell)],
     }
 
 
-def best_evaluation(run: RunDir) -> dict[str, Any] | None:
-    """The evaluation on the selection suite that ranks first, None without any."""
-    step = best_step(run)
-    found = [result for result in read_evals(run) if result["suite"] == SELECT and result["step"] == step]
-    return found[0] if found else None
+def best_evaluation(run: RunDir, tell: Tell = lambda text: None) -> dict[str, Any] | None:
+    """The result that ranks first, with all episodes that count for it; None without any. tell: see
+    `read_evals`."""
+    ranked = rank_best(run, tell=tell)
+    return ranked[0] if ranked else None
 
 
-def compare_runs(runs: list[RunDir]) -> dict[str, Any]:
-    """The document of `runs compare`: results side by side, and the fields in which the configs differ."""
+def _list_results(run: RunDir, tell: Tell) -> Iterator[dict[str, Any]]:
+    """Evaluations in order; those of a confirmation one by one, over all their episodes."""
+    for result in read_evals(run, tell):
+        if result.get("candidates") is None:
+            yield result
+        else:
+            yield from (each | {"suite": result["suite"]} for each in result["candidates"])
+
+
+def compare_runs(runs: list[RunDir], tell: Tell) -> dict[str, Any]:
+    """The document of `runs compare`: results side by side, and the fields in which the configs differ; one
+    that a run does not have is `n/a`. tell: of evaluations that can't be read."""
     rows = []
     for run in runs:
-        best = best_evaluation(run) or {}
+        best = best_evaluation(run, tell) or {}
         keys = ("step", "return_mean", "return_low", "return_high")
         rows.append(describe_run(run) | {"best": {key: best.get(key) for key in keys}})
     configs = [_config_of(run) for run in runs]
     paths = dict.fromkeys(path for config in configs for path in config)
     differences = {}
     for path in paths:
-        values = [config[path].value if path in config else None for config in configs]
+        values = [config[path].value if path in config else MISSING for config in configs]
         if any(value != values[0] for value in values):
             differences[path] = values
     return {"runs": rows, "differences": differences}

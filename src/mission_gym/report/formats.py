@@ -44,7 +44,8 @@ def show_duration(seconds: float | None) -> str:
 def show_value(value: Any) -> str:
     """A value of a config as its flag takes it."""
     if isinstance(value, list | tuple):
-        return ",".join(str(item) for item in value)
+        items = [str(item) for item in value]
+        return (" " if any("," in item for item in items) else ",").join(items)
     if isinstance(value, dict):
         return " ".join(f"{key}={item}" for key, item in value.items())
     return "none" if value is None else str(value)

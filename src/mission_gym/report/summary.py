@@ -11,7 +11,14 @@ from rich.text import Text
 
 from mission_gym.report.documents import best_evaluation
 from mission_gym.report.formats import MISSING, run_argument, show_count, show_duration, show_path, show_rate
-from mission_gym.report.tables import list_verdict, make_pairs, show_failures, show_interval, show_outcome
+from mission_gym.report.tables import (
+    list_verdict,
+    make_pairs,
+    show_confirmed,
+    show_failures,
+    show_interval,
+    show_outcome,
+)
 from mission_gym.report.timing import list_machine
 from mission_gym.store.rundir import RunDir
 
@@ -88,7 +95,8 @@ def _show_best(run: RunDir) -> str:
     outcomes = "".join(
         f", {name} {show_outcome(rate)}" for name, rate in (best.get("outcomes") or {}).items()
     )
-    return f"return {show_interval(best, 'return')}{outcomes} at step {show_count(best['step'])}"
+    confirmed = show_confirmed(best.get("confirmed"))
+    return f"return {show_interval(best, 'return')}{outcomes} at step {show_count(best['step'])}{confirmed}"
 
 
 def _show_shares(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:

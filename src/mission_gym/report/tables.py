@@ -44,6 +44,11 @@ def view_plan(plan: Document) -> RenderableType:
     return make_pairs([(fact["name"], fact["value"], fact["reason"]) for fact in plan["facts"]])
 
 
+def view_wrappers(rows: Sequence[Document]) -> RenderableType:
+    """`wrappers`."""
+    return make_pairs([(row["usage"], row["text"], row["wrapper"]) for row in rows])
+
+
 def view_runs(rows: Sequence[Document]) -> RenderableType:
     """`runs list`."""
     numbers = ("step", "steps/s", "return")
@@ -65,6 +70,11 @@ def show_failures(status: Document) -> str:
     return f"{lost} of environments; {restarts} workers replaced"
 
 
+def show_confirmed(episodes: int | None) -> str:
+    """On how many more episodes the best was confirmed, as the end of a sentence."""
+    return f", confirmed on {show_count(episodes)} more episodes" if episodes else ""
+
+
 def view_run(document: Document) -> RenderableType:
     """`runs show`."""
     state = document["state"] or MISSING
@@ -82,7 +92,7 @@ def view_run(document: Document) -> RenderableType:
         ("rate", f"{show_count(document['fps'])} steps/s, evaluations and checkpoints included"),
         ("training", _show_prediction(document["train_fps"], document["predicted_fps"])),
         ("return", f"{show_number(document['return_mean'])} over the last 100 episodes of training"),
-        ("best", f"step {show_count(document['best_step'])}"),
+        ("best", f"step {show_count(document['best_step'])}{show_confirmed(document['best_confirmed'])}"),
         ("checkpoints", ", ".join(show_count(step) for step in document["checkpoints"]) or "none"),
     ]
     if document["parent"]:
@@ -202,10 +212,11 @@ def view_findings(findings: Sequence[Document]) -> RenderableType:
 
 
 def view_bench(rows: Sequence[Document]) -> RenderableType:
-    """`bench`: ours beside the best peer; below it every further key, and the machine once."""
+    """`bench`: ours beside the best peer; below it every further key, and the machines once."""
     table = make_table("case", "ours", "unit", "peer", "ratio", numbers=("ours", "peer", "ratio"))
     details: list[RenderableType] = []
-    hidden = ("case", "ours", "ratio", "unit", "machine")
+    machines = ("machine", "peers_machine")
+    hidden = ("case", "ours", "ratio", "unit", *machines)
     for row in rows:
         # The ratio says which way is better.
         peers = [number for number in row["peers"].values() if number is not None]
@@ -218,9 +229,10 @@ def view_bench(rows: Sequence[Document]) -> RenderableType:
         if more:
             text = "; ".join(f"{key.replace('_', ' ')} {_show_deep(value)}" for key, value in more.items())
             details.append(Text(f"{row['case']}: {text}", style="dim"))
-    machine = next((row["machine"] for row in rows if "machine" in row), None)
-    if machine:
-        details.append(Text(f"machine: {_show_deep(machine)}", style="dim"))
+    for key in machines:
+        machine = next((row[key] for row in rows if key in row), None)
+        if machine:
+            details.append(Text(f"{key.replace('_', ' ')}: {_show_deep(machine)}", style="dim"))
     return Group(table, Text(), *details)
 
 

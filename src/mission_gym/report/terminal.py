@@ -16,7 +16,7 @@ from rich.text import Text
 from mission_gym.errors import RunStateError
 from mission_gym.report.formats import show_count, show_duration, show_number, show_path, show_rate
 from mission_gym.report.summary import list_next_commands, view_summary
-from mission_gym.report.tables import show_interval, show_outcome, view_plan
+from mission_gym.report.tables import show_confirmed, show_interval, show_outcome, view_plan
 from mission_gym.report.timing import add_phases
 from mission_gym.store.rundir import RunDir
 
@@ -53,6 +53,8 @@ class RunView:
                 return [_view_warning(message) for message in event.get("time/alarms", ())]
             case "eval":
                 return [Text(self._eval_text(event))]
+            case "confirm":
+                return [Text(_confirm_text(event))]
             case "note":
                 return [Text(event["message"], style="dim")]
             case "warning":
@@ -134,6 +136,13 @@ class RunView:
             f"evaluation at step {show_count(event['step'])}: return {show_interval(event, 'return')}"
             f"{outcomes}, length {show_number(event['length_mean'])}, {event['episodes']} episodes"
         )
+
+
+def _confirm_text(event: Event) -> str:
+    """The best checkpoint, and the one that led before it was played again."""
+    step, first = event["best"], event["candidates"][0]["step"]
+    before = f"; step {show_count(first)} led before" if first != step else ""
+    return f"best: step {show_count(step)}{show_confirmed(event['episodes'])}{before}"
 
 
 def _view_notes(notes: list[str]) -> list[Text]:

@@ -174,8 +174,8 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     return limit
 
 
-def make_policy(config: Settled, spec: EnvSpec) -> ActingPolicy:
-    """The acting form that the config names; without weights yet."""
+def make_policy(config: Settled, spec: EnvSpec, *, acting: bool = False) -> ActingPolicy:
+    """The acting form that the config names; without weights yet. acting: see `device_memory`."""
     layout = algorithm_of(config).layout(config, spec)
     if config.compute.acting == "numpy" and layout.is_mlp:
         return make_numpy_policy(layout)
@@ -183,14 +183,17 @@ def make_policy(config: Settled, spec: EnvSpec) -> ActingPolicy:
     from mission_gym.policy.torch_form import TorchPolicy
 
     _set_up_torch(config)
-    with device_memory(config):
+    with device_memory(config, acting=acting):
         return (TorchPolicy if layout.q is None else TorchQPolicy)(layout, config.compute.device)
 
 
-def make_loaded_policy(config: Settled, spec: EnvSpec, weights: Weights) -> ActingPolicy:
+def make_loaded_policy(
+    config: Settled, spec: EnvSpec, weights: Weights, *, acting: bool = False
+) -> ActingPolicy:
     """The acting form with these weights."""
-    policy = make_policy(config, spec)
-    policy.load(weights)
+    policy = make_policy(config, spec, acting=acting)
+    with device_memory(config, acting=acting):
+        policy.load(weights)
     return policy
 
 

@@ -38,7 +38,7 @@ _EFFECTS = {
     "env.env_id": "the policy meets another environment; its values are wrong at first",
     "env.env_kwargs": "the policy meets a changed environment; its values are wrong at first",
     "env.wrap": "the policy meets a changed environment; its values are wrong at first",
-    "policy.normalize_returns": "values were learned on another scale and move first",
+    "policy.normalize_returns": "values stay as they are; their errors weigh by another scale",
     "policy.log_std_init": "not used: the deviation comes from the checkpoint",
     "run.timesteps": "schedules now fall over this total",
     "run.seed": "random streams change from here on",
@@ -72,6 +72,13 @@ def branch_run(
     if wanted.config.value("vector.n_envs") == "auto":
         raise UsageError(
             "n_envs=auto is for new runs; a branch keeps its parent's or gets a number [--n-envs]"
+        )
+    keys = [set(each.config.policy.critic_keys) for each in (parent, wanted)]
+    if keys[0] != keys[1]:
+        before, after = (", ".join(sorted(each)) or "none" for each in keys)
+        raise UsageError(
+            f"critic_keys: {before} -> {after}: the actor of run {ref.run.name} was made for what it saw, and"
+            f" can't see more or less; start a new run [{wanted.sources['policy.critic_keys']}]"
         )
     if wanted.config.run.timesteps <= step:
         raise UsageError(

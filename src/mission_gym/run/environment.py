@@ -17,6 +17,8 @@ from mission_gym.config.schema import Config, Settled
 from mission_gym.config.sizes import choose_batch_size
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import EnvRequest, Factory, make_factory, names_trusted
+from mission_gym.env.pace import Pace
+from mission_gym.env.wrapping import name_code
 from mission_gym.names import judge
 from mission_gym.policy.torch_form import load_network
 from mission_gym.procs import BoundedLog, usable_cores
@@ -46,7 +48,7 @@ class Environment:
     num_workers: int = 1
     limits: Limits = field(default_factory=Limits)
     log: BoundedLog = field(default_factory=lambda: BoundedLog(None))  # what environments print
-    step_s: float | None = None  # of a first look, where it was taken
+    pace: Pace | None = None  # of a first look, where it was taken
     rivals: tuple[Backend, ...] = ()  # that a plan may choose instead
 
     @property
@@ -85,7 +87,7 @@ def permit_names(
     named: dict[str, tuple[str, ...]] = {}
     for path in _NAMES:
         value = config.value(path) or ()
-        named[path] = (value,) if isinstance(value, str) else value
+        named[path] = (value,) if isinstance(value, str) else name_code(value)
     mine = {name for path, names in named.items() if typed(path) for name in names}
     calls = permit([name for names in named.values() for name in names], typed=mine, run=run, folder=folder)
     network = config.policy.network
@@ -108,11 +110,11 @@ def open_environment(
     backend = load_backend(choose_backend(config))
     rivals = load_rivals() if config.vector.vector == "auto" else ()
     factory = make_factory(request if source is None else lambda: source(**kwargs))
-    asked = Source(config.env.env_id, factory, request if source is None else None)
-    spec, step_s = backend.look(asked, look_s)
     limits = Limits(timeout_s=config.vector.env_timeout, max_restarts=config.vector.max_restarts)
+    asked = Source(config.env.env_id, factory, request if source is None else None, limits=limits)
+    spec, pace = backend.look(asked, look_s)
     num_workers = choose_num_workers(config, backend)
-    return Environment(spec, request, factory, backend, num_workers, limits, step_s=step_s, rivals=rivals)
+    return Environment(spec, request, factory, backend, num_workers, limits, pace=pace, rivals=rivals)
 
 
 def place(environment: Environment, config: Settled) -> Environment:

@@ -6,12 +6,13 @@ share no seed with each other or with training, and do not depend on the run's s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
+from mission_gym.errors import EnvFailure
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.rollout.playing import Actor, count_playing, play, seed_of_suite
 from mission_gym.run.environment import Environment
@@ -19,6 +20,7 @@ from mission_gym.run.intervals import compute_bootstrap, compute_wilson
 from mission_gym.streams import suite_seeds
 from mission_gym.vector.base import Vector
 
+_ATTEMPTS = 2
 Suite = Literal["select", "report"]
 
 
@@ -34,6 +36,8 @@ class EvalResult:
     outcomes: dict[str, dict[str, float]]  # name -> rate, low, high
     mode: str  # greedy or sampled
     main_outcome: str | None
+    num_steps: int  # of all its episodes
+    returns: tuple[float, ...]
 
     @property
     def score(self) -> float:
@@ -50,7 +54,8 @@ class EvalResult:
 
     def document(self) -> dict[str, Any]:
         """The result with the keys of `eval --json`."""
-        return {name: value for name, value in asdict(self).items() if name != "main_outcome"}
+        own = ("main_outcome", "num_steps", "returns")
+        return {name: value for name, value in asdict(self).items() if name not in own}
 
 
 def policy_actor(policy: ActingPolicy, spec: EnvSpec) -> Actor:
@@ -66,32 +71,47 @@ def policy_actor(policy: ActingPolicy, spec: EnvSpec) -> Actor:
 class Evaluator(AbstractContextManager["Evaluator"]):
     """Plays a suite, as often as asked, in one vector that is made when first needed and kept: to start
     workers takes longer than many an evaluation. Its environments are built anew for each play, so that
-    nothing is carried over from one to the next. A context manager."""
+    nothing is carried over from one to the next. A context manager. first: seeds of the suite that are left
+    out."""
 
-    def __init__(self, environment: Environment, suite: Suite, num_episodes: int) -> None:
+    def __init__(self, environment: Environment, suite: Suite, num_episodes: int, *, first: int = 0) -> None:
         self._environment = environment.limited()
         self._num_episodes = num_episodes
-        self._seeds = suite_seeds(suite, num_episodes)
+        self._seeds = suite_seeds(suite, first + num_episodes)[first:]
         self._vec: Vector | None = None
 
     def play(
         self, actor: Actor, *, explore: bool = False, stop: Callable[[], bool] = lambda: False
     ) -> EvalResult | None:
-        """Play every seed of the suite; None if a stop was asked for."""
-        environment, num_episodes = self._environment, self._num_episodes
-        if environment.backend.own_vector_form:
+        """Play every seed of the suite; None if a stop was asked for. Episodes that fail are left out; where
+        all did, as when the one process that plays them is killed, they are played once more."""
+        spec = self._environment.spec
+        for _ in range(_ATTEMPTS):
+            try:
+                episodes = play(self._prepare(), actor, spec, self._num_episodes, explore=explore, stop=stop)
+            except BaseException:  # what failed half-way can't be used again
+                self.close()
+                raise
+            if episodes is None:
+                return None
+            if episodes:
+                return summarise(episodes, spec, explore)
+        raise EnvFailure(
+            f"all {self._num_episodes} episodes of an evaluation failed, {_ATTEMPTS} times; "
+            f"`mission-gym check` may find the cause [{spec.env_id}]"
+        )
+
+    def _prepare(self) -> Vector:
+        """The vector, with environments that were just built."""
+        environment, own_form = self._environment, self._environment.backend.own_vector_form
+        if own_form:
             self.close()  # its rows can't be built anew
-        try:
-            if self._vec is None:
-                num_envs = count_playing(num_episodes, own_vector_form=environment.backend.own_vector_form)
-                self._vec = environment.make_vector(num_envs, seed_of_suite(self._seeds, num_envs))
-            else:
-                self._vec.rebuild()
-            episodes = play(self._vec, actor, environment.spec, num_episodes, explore=explore, stop=stop)
-        except BaseException:  # what failed half-way can't be used again
-            self.close()
-            raise
-        return None if episodes is None else summarise(episodes, environment.spec, explore)
+        if self._vec is None:
+            num_envs = count_playing(self._num_episodes, own_vector_form=own_form)
+            self._vec = environment.make_vector(num_envs, seed_of_suite(self._seeds, num_envs))
+        else:
+            self._vec.rebuild()
+        return self._vec
 
     def play_all(self, actor: Actor, *, explore: bool = False) -> EvalResult:
         """Play every seed of the suite to the end."""
@@ -119,17 +139,41 @@ def evaluate(
 
 def summarise(episodes: list[Episode], spec: EnvSpec, explore: bool) -> EvalResult:
     """The statistics of played episodes."""
-    returns = compute_bootstrap([episode.ret for episode in episodes])
     seen = [episode.outcome for episode in episodes if episode.outcome is not None]
-    names = dict.fromkeys([*spec.outcomes, *seen])
-    rates = {name: compute_wilson(seen.count(name), len(episodes)) for name in names}
+    return _make_result(
+        [episode.ret for episode in episodes],
+        sum(episode.length for episode in episodes),
+        {name: seen.count(name) for name in dict.fromkeys([*spec.outcomes, *seen])},
+        "sampled" if explore else "greedy",
+        spec.main_outcome,
+    )
+
+
+def combine(first: Mapping[str, Any], more: EvalResult) -> EvalResult:
+    """The statistics of an evaluation that was kept, with its returns, and of one on other seeds."""
+    counts: dict[str, int] = {}
+    for outcomes, episodes in ((first["outcomes"], first["episodes"]), (more.outcomes, more.episodes)):
+        for name, rate in outcomes.items():
+            counts[name] = counts.get(name, 0) + round((rate["rate"] or 0.0) * episodes)
+    num_steps = round(first["length_mean"] * first["episodes"]) + more.num_steps
+    return _make_result([*first["returns"], *more.returns], num_steps, counts, more.mode, more.main_outcome)
+
+
+def _make_result(
+    returns: Sequence[float], num_steps: int, counts: Mapping[str, int], mode: str, main_outcome: str | None
+) -> EvalResult:
+    """counts: episodes by outcome."""
+    mean, low, high = compute_bootstrap(returns)
+    rates = {name: compute_wilson(count, len(returns)) for name, count in counts.items()}
     return EvalResult(
-        episodes=len(episodes),
-        return_mean=returns.mean,
-        return_low=returns.low,
-        return_high=returns.high,
-        length_mean=sum(episode.length for episode in episodes) / len(episodes),
+        episodes=len(returns),
+        return_mean=mean,
+        return_low=low,
+        return_high=high,
+        length_mean=num_steps / len(returns),
         outcomes={name: {"rate": r.mean, "low": r.low, "high": r.high} for name, r in rates.items()},
-        mode="sampled" if explore else "greedy",
-        main_outcome=spec.main_outcome,
+        mode=mode,
+        main_outcome=main_outcome,
+        num_steps=num_steps,
+        returns=tuple(returns),
     )

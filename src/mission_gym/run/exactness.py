@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any
 
 from mission_gym.check.devices import computes_exactly, name_card
-from mission_gym.config.layers import Resolved
+from mission_gym.config.layers import Resolved, format_config
 from mission_gym.config.schema import Config
 from mission_gym.errors import RunStateError
 from mission_gym.procs.versions import compare_versions
 from mission_gym.run.config import read_config
 from mission_gym.store.checkpoints import Checkpoint
-from mission_gym.store.files import read_json
-from mission_gym.store.lineage import read_lineage
+from mission_gym.store.files import read_json, write_atomic
+from mission_gym.store.lineage import read_lineage, write_lineage
 from mission_gym.store.rundir import RunDir
 
 _UNSEEN = {"run": {"run_name", "runs_dir", "notes", "tensorboard"}, "compute": {"tune"}}
@@ -32,6 +33,12 @@ def config_hash(config: Config) -> str:
         for name, section in config.sections().items()
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def write_config(run: RunDir, resolved: Resolved) -> None:
+    """Write the config.yaml of a run, and its hash into the lineage, which is there already."""
+    write_atomic(run.config_yaml, format_config(resolved))
+    write_lineage(run, replace(read_lineage(run), config_hash=config_hash(resolved.config)))
 
 
 def store_config(config: Config) -> dict[str, Any]:

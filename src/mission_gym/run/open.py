@@ -21,7 +21,7 @@ from mission_gym.run.environment import Environment, EnvSource
 from mission_gym.run.evaluation import EvalResult, Evaluator, Suite, policy_actor
 from mission_gym.run.exactness import read_own_config
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
-from mission_gym.store.evals import write_eval
+from mission_gym.store.evals import read_evals, write_eval
 from mission_gym.store.resolve import RunRef, checkpoint_for
 from mission_gym.store.rundir import RunDir
 from mission_gym.streams import generator
@@ -44,12 +44,15 @@ class OpenRun:
 def open_run(ref: RunRef, source: EnvSource = None) -> OpenRun:
     """Open the checkpoint that is meant, from the run's snapshot alone."""
     checkpoint: Checkpoint = load_checkpoint(checkpoint_for(ref).path)
+    damaged: list[str] = []
+    if ref.step in (None, "best"):  # which one is the best depends on them
+        read_evals(ref.run, damaged.append)
     resolved, told = read_own_config(ref.run, checkpoint)
     config, moved = _find_device(resolved.settled)
     environment = open_run_environment(ref.run, config, source)
     weights = Weights(int(checkpoint.meta.get("update", 0)), checkpoint.policy)
-    policy = make_loaded_policy(config, environment.spec, weights)
-    return OpenRun(ref.run, checkpoint.step, config, environment, policy, (*told, *moved))
+    policy = make_loaded_policy(config, environment.spec, weights, acting=True)
+    return OpenRun(ref.run, checkpoint.step, config, environment, policy, (*damaged, *told, *moved))
 
 
 def _find_device(config: Settled) -> tuple[Settled, tuple[str, ...]]:
@@ -72,7 +75,7 @@ def evaluate_run(
     with (
         Evaluator(opened.environment, suite, num_episodes) as evaluator,
         one_blas_thread(),
-        device_memory(opened.config),
+        device_memory(opened.config, acting=True),
     ):
         main, other = (evaluator.play_all(actor, explore=mode) for mode in (explore, not explore))
     document = {"run": opened.run.name, "step": opened.step} | main.document()
@@ -112,8 +115,12 @@ class LoadedPolicy:
         self.step = opened.step
         self.observation_space = self.spec.observation_space
         self.action_space = self.spec.action_space
-        self._policy = opened.policy
-        self._flatten = make_flattener(self.spec.observation_space, self.spec.mask_key)
+        self._policy, self._config = opened.policy, opened.config
+        # What the critic alone saw is not asked for: who acts may not have it.
+        hidden = algorithm_of(opened.config).layout(opened.config, self.spec).critic_leaves
+        self._flatten = make_flattener(self.spec.observation_space, self.spec.mask_key, hidden)
+        self._hidden = [leaf.name in hidden for leaf in self.spec.leaves]
+        self._leaves = [leaf for leaf in self.spec.leaves if leaf.name not in hidden]
         self._rng = generator("predict")
 
     def predict(
@@ -130,15 +137,13 @@ class LoadedPolicy:
         without memory gives the state back as it was.
         """
         leaves = tuple(np.asarray(leaf) for leaf in self._flatten(observation))
-        single = leaves[0].ndim == len(self.spec.leaves[0].shape)
+        single = leaves[0].ndim == len(self._leaves[0].shape)
         if single:
             leaves = tuple(leaf[None] for leaf in leaves)
         self._check(leaves)
         mask = self._mask(observation, action_masks, len(leaves[0]))
         noise = None if deterministic else draw_noise(self.spec.action, self._rng, 1, len(leaves[0]))[0]
-        cast = tuple(
-            leaf.astype(spec.dtype, copy=False) for leaf, spec in zip(leaves, self.spec.leaves, strict=True)
-        )
+        cast = self._place(leaves)
         initial = self._policy.initial_state(len(leaves[0]))
         memory = initial if state is None or not initial else state
         if episode_start is not None:
@@ -147,17 +152,26 @@ class LoadedPolicy:
                 np.where(begun.reshape(-1, *[1] * (mine.ndim - 1)), first, mine)
                 for mine, first in zip(memory, initial, strict=True)
             )
-        out = self._policy.act(cast, mask, noise, memory)
+        with device_memory(self._config, acting=True):
+            out = self._policy.act(cast, mask, noise, memory)
         action = self.spec.action.to_env(out.action)
         return (action[0] if single else action), out.state or state
 
     def _check(self, leaves: Leaves) -> None:
-        for leaf, spec in zip(leaves, self.spec.leaves, strict=True):
+        for leaf, spec in zip(leaves, self._leaves, strict=True):
             if leaf.shape[1:] != spec.shape:
                 raise UsageError(
                     f"observation {spec.name or 'array'} has shape {leaf.shape[1:]} per row;"
                     f" the policy was trained on {spec.shape}"
                 )
+
+    def _place(self, leaves: Leaves) -> Leaves:
+        """The leaves in their places and dtypes, with nothing where the critic alone saw something."""
+        given, nothing = iter(leaves), np.empty((len(leaves[0]), 0))
+        return tuple(
+            nothing if hidden else next(given).astype(spec.dtype, copy=False)
+            for spec, hidden in zip(self.spec.leaves, self._hidden, strict=True)
+        )
 
     def _mask(self, observation: Any, given: Any, num: int) -> Array | None:
         if not self.spec.mask_source:

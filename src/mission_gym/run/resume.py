@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 
-from mission_gym.config.layers import Resolved, format_config
+from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import finish
 from mission_gym.errors import RunStateError
 from mission_gym.plan.ways import device_exists
@@ -14,13 +13,12 @@ from mission_gym.run.assemble import drop_false_twin, make_learner, one_blas_thr
 from mission_gym.run.config import read_config
 from mission_gym.run.env_files import open_run_environment
 from mission_gym.run.environment import EnvSource
-from mission_gym.run.exactness import config_hash, judge_exactness
+from mission_gym.run.exactness import judge_exactness, write_config
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.snapshot import learned_steps, ours
 from mission_gym.store.checkpoints import Checkpoint, load_last_good
-from mission_gym.store.files import write_atomic
-from mission_gym.store.lineage import read_lineage, write_lineage
+from mission_gym.store.evals import read_evals
 from mission_gym.store.rundir import RunDir
 
 
@@ -38,6 +36,7 @@ def resume_run(
                 f" `mission-gym branch {run.name} --device cpu`"
             )
         checkpoint, notes = load_last_good(run.checkpoints)
+        read_evals(run, notes.append)
         with ours(checkpoint):
             resolved, more = _extend(run, stored, checkpoint, timesteps)
         environment = open_run_environment(run, resolved.config, source)
@@ -51,8 +50,7 @@ def resume_run(
                 run, checkpoint, stored.config, restored=restored.exact, other_kernel=bool(changed)
             )
             if timesteps is not None or changed:
-                write_atomic(run.config_yaml, format_config(resolved))
-                write_lineage(run, replace(read_lineage(run), config_hash=config_hash(resolved.config)))
+                write_config(run, resolved)
             session.recorder.emit(
                 "resume", run=str(run.path), name=run.name, step=checkpoint.step,
                 total=resolved.config.run.timesteps, main_outcome=session.spec.main_outcome,

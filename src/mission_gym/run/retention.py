@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 from mission_gym.config.schema import CheckpointSection
 from mission_gym.errors import RunStateError, UsageError
+from mission_gym.plan.evaluations import NUM_CONFIRMED
 from mission_gym.run.config import read_config
 from mission_gym.store.checkpoints import CheckpointInfo, delete_checkpoint, list_checkpoints
+from mission_gym.store.evals import best_step
 from mission_gym.store.lineage import read_pins
 from mission_gym.store.removal import check_ours, find_own, remove_run
 from mission_gym.store.resolve import RunRef, find_name
@@ -37,15 +39,21 @@ class Doomed(NamedTuple):
         return self._asdict() | own
 
 
-def find_doomed_checkpoints(run: RunDir, settings: CheckpointSection) -> list[CheckpointInfo]:
-    """The checkpoints that retention drops under these settings."""
+def find_doomed_checkpoints(
+    run: RunDir, settings: CheckpointSection, *, best: int | None, finished: bool
+) -> list[CheckpointInfo]:
+    """The checkpoints that retention drops under these settings; never `best`, unless no best is kept. Before
+    the run is finished those that will be played again are kept too."""
     infos = {info.step: info for info in list_checkpoints(run.checkpoints)}
+    keep_best = settings.keep_best
+    if keep_best and not finished:
+        keep_best = max(keep_best, NUM_CONFIRMED)
     steps = plan_retention(
         list(infos.values()),
         keep_last=settings.keep_last,
-        keep_best=settings.keep_best,
+        keep_best=keep_best,
         budget_bytes=settings.checkpoint_budget_mb * 1_000_000,
-        pinned=read_pins(run).keys(),
+        pinned={*read_pins(run), *([best] if keep_best and best is not None else [])},
     )
     return [infos[step] for step in steps]
 
@@ -58,10 +66,11 @@ def plan_cleaning(runs: Sequence[RunDir]) -> list[Doomed]:
             check_ours(run)
         except RunStateError:
             continue
-        is_at_work = run.read_status().get("state") in ("starting", "running")
+        state = run.read_status().get("state")
+        is_at_work = state in ("starting", "running")
         if run.config_yaml.exists() and not is_at_work and not run.checkpoints.is_symlink():
             section = read_config(run.config_yaml, "checkpoints").config.checkpoints
-            infos = find_doomed_checkpoints(run, section)
+            infos = find_doomed_checkpoints(run, section, best=best_step(run), finished=state == "done")
             doomed += [Doomed(run, info.path, info.step, info.size_bytes) for info in infos]
     return doomed
 

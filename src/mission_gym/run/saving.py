@@ -45,7 +45,9 @@ class Saver:
         self._run, self._config, self._recorder, self._counters = run, config, recorder, counters
         self._learner, self._collector, self._blocks = learner, collector, blocks
         self._stored = {"config": store_config(config)}
+        self._kept_because = ""  # what was said when old checkpoints could not be thinned out
         self.saved_at = steady_s()
+        self.best: int | None = None  # a step that retention keeps
 
     @property
     def is_saved(self) -> bool:
@@ -102,12 +104,22 @@ class Saver:
             score = next((info.meta.get("score") for info in infos if info.step == learner.step), None)
             self.save(score, torn=self._collector.torn)
 
-    def _retain(self) -> None:
+    def finish(self) -> None:
+        """Drop what was kept for the confirmation of the best."""
         try:
-            for info in find_doomed_checkpoints(self._run, self._config.checkpoints):
-                delete_checkpoint(info.path)
-        except RunStateError as error:  # pins that can't be read: rather keep too much
+            self._retain(finished=True)
+        except DiskError as error:
             self._recorder.warn(f"old checkpoints are kept: {error}")
+
+    def _retain(self, *, finished: bool = False) -> None:
+        settings = self._config.checkpoints
+        try:
+            for info in find_doomed_checkpoints(self._run, settings, best=self.best, finished=finished):
+                delete_checkpoint(info.path)
+        except (RunStateError, DiskError) as error:  # rather keep too much; the new one is saved
+            if str(error) != self._kept_because:
+                self._recorder.warn(f"old checkpoints are kept: {error}")
+            self._kept_because = str(error)
 
 
 def passed_multiple(step: int, last: int, every: int) -> bool:

@@ -17,13 +17,15 @@ from mission_gym.clock import steady_s
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import parse_stop_when
 from mission_gym.data import Progress
-from mission_gym.errors import DiskError, MissionGymError, RunGoneError, describe
+from mission_gym.errors import DiskError, MissionGymError, RunGoneError, WorkerError, describe
 from mission_gym.learner.contract import Learner
 from mission_gym.pipeline import loop, overlap
 from mission_gym.pipeline.loop import StopFlag, newest
+from mission_gym.plan.evaluations import is_affordable, is_bounded, is_near_end
 from mission_gym.procs import BoundedLog
 from mission_gym.run.assemble import make_collector, make_loaded_policy
-from mission_gym.run.environment import Environment, training_seeds
+from mission_gym.run.confirmation import confirm_best
+from mission_gym.run.environment import EVALUATION_STEPS, Environment, training_seeds
 from mission_gym.run.evaluation import Evaluator, policy_actor
 from mission_gym.run.rate import Rate
 from mission_gym.run.recorder import Listener, Recorder
@@ -32,7 +34,7 @@ from mission_gym.run.signals import stop_on_signals
 from mission_gym.run.snapshot import Restored, count_steps, restore_snapshot
 from mission_gym.run.telemetry import Telemetry
 from mission_gym.store.checkpoints import Checkpoint, list_checkpoints
-from mission_gym.store.evals import find_best, write_eval
+from mission_gym.store.evals import CONFIRM, SELECT, find_best, write_eval
 from mission_gym.store.rundir import RunDir
 
 _STATUS_S = 1.0  # seconds between heartbeats in status.json
@@ -51,7 +53,7 @@ class Session:
         listener: Listener,
     ) -> None:
         self.run = run
-        self.config = config = resolved.settled
+        config = resolved.settled
         self.environment = replace(environment, log=BoundedLog(run.path / "env-output.txt"))
         self.stop = StopFlag()
         self.spec = environment.spec
@@ -59,17 +61,26 @@ class Session:
         self.recorder = Recorder(run, config, self.spec, listener, self.rate)
         self.learner = learner
         self.counters: dict[str, Any] = {"last_eval": 0, "last_save": -1, "episode_offset": 0}
-        self.counters |= {"goal": None, "env_failures": 0}
+        self.counters |= {"goal": None, "env_failures": 0, "began_at": 0, "eval_steps": 0}
         seeds = training_seeds(config.run.seed, self.counters)
         _, self.collector, self.blocks = make_collector(config, self.environment, seeds)
         self._evaluator = Evaluator(self.environment, "select", config.evaluation.eval_episodes)
-        self.saver = Saver(run, config, learner, self.collector, self.blocks, self.recorder, self.counters)
-        self.telemetry = Telemetry(config, self.spec, self.collector, self.learner)
+        self.adopt(resolved)
         self._status_at = self._tick_at = steady_s()
         self._phase = "training"
-        self._best: tuple[float, int | None] = find_best(run) or (-math.inf, None)  # score and step
+        self._best: tuple[float, int | None]  # score and step
+        self._lead(find_best(run) or (-math.inf, None))
         self.has_begun = False
         self._deadline = float("inf")  # of steady_s
+
+    def adopt(self, resolved: Resolved) -> None:
+        """Take a config that differs in when evaluations are made; before the first step."""
+        self.config = config = resolved.settled
+        self._may_wait = is_bounded(resolved)
+        self.saver = Saver(
+            self.run, config, self.learner, self.collector, self.blocks, self.recorder, self.counters
+        )
+        self.telemetry = Telemetry(config, self.spec, self.collector, self.learner)
 
     @property
     def _worker_restarts(self) -> int:
@@ -91,7 +102,7 @@ class Session:
 
     def begin_at(self, step: int, *, episode_offset: int) -> None:
         """Begin with a learner that has made `step` steps elsewhere, on episodes from the offset on."""
-        self.counters |= {"episode_offset": episode_offset, "last_eval": step}
+        self.counters |= {"episode_offset": episode_offset, "last_eval": step, "began_at": step}
         self.rate.begin_at(step)
         self.collector.start()
 
@@ -150,9 +161,12 @@ class Session:
 
     def _finish(self) -> None:
         """The loop is over without an error: by a signal, by the deadline, by the goal or by the budget."""
-        is_evaluated = not self.config.evaluation.eval_freq or self.counters["last_eval"] == self.step
-        if not self.stop() and not is_evaluated:
+        freq, last = self.config.evaluation.eval_freq, self.counters["last_eval"]
+        is_new = last > self.counters["began_at"] and 2 * (self.step - last) < freq
+        if freq and not is_new and not self.stop():  # one that is new need not be made again for max_time
             self._evaluate(last=True)
+        if freq and not self.stop() and (self.saver.is_saved or self._save()):
+            self._confirm()
         if self.stop():
             self._save_and_end("stopped", f"{self.stop.reason}")
         elif self.counters["goal"]:
@@ -165,6 +179,8 @@ class Session:
     def _save_and_end(self, state: str, cause: str) -> None:
         if not self.saver.is_saved and not self._save():
             raise DiskError(f"the last checkpoint could not be written to {self.run.path}")
+        if state == "done":
+            self.saver.finish()
         self._end(state, cause)
 
     def _end(self, state: str, cause: str, *, is_there: bool = True) -> None:
@@ -226,6 +242,8 @@ class Session:
                 "train/gradient_steps": progress.gradient_steps,
             }
             self.recorder.add_row(progress.step, metrics)
+        for text in self.learner.take_notes():  # a resume measures nothing, so that this is where it shows
+            self.recorder.warn(text)
         self._add_timeline(progress.update)
         self._tick("training")
 
@@ -249,10 +267,28 @@ class Session:
         """Make the evaluation and the checkpoint that are due; what a stop left undone is made on resume."""
         if newest(self.blocks).num_filled or self.stop():
             return
-        if passed_multiple(self.learner.step, self.counters["last_eval"], self.config.evaluation.eval_freq):
+        if self._is_evaluation_due():
             self._evaluate()
         if self.saver.is_due():
             self._save()
+
+    def _is_evaluation_due(self) -> bool:
+        """Whether one is due between updates: the last step has one, and none comes shortly before it. Where
+        eval_freq was left open it waits until the steps that were trained pay for it."""
+        settings, step, total = self.config.evaluation, self.learner.step, self.config.run.timesteps
+        last, began_at = self.counters["last_eval"], self.counters["began_at"]
+        if step >= total:
+            return bool(settings.eval_freq) and last != step
+        if not passed_multiple(step, last, settings.eval_freq) or is_near_end(
+            total - step, settings.eval_freq
+        ):
+            return False
+        limit = self.spec.max_episode_steps or EVALUATION_STEPS
+        length = self.recorder.rolling().get("rollout/ep_len_mean", limit)
+        return not self._may_wait or is_affordable(
+            self.spec, played=self.counters["eval_steps"], cost=settings.eval_episodes * length,
+            trained=step - began_at, total=total - began_at,
+        )  # fmt: skip
 
     def _evaluate(self, *, last: bool = False) -> None:
         """Play the selection suite, keep the result, and save a checkpoint with its score."""
@@ -268,14 +304,16 @@ class Session:
         if result is None:
             return
         self.counters["last_eval"] = self.step
+        self.counters["eval_steps"] += result.num_steps
         document = result.document()
         self.recorder.add_evaluation(
             self.step, document, {"score": result.score, "time/seconds": round(seconds, 3)}
         )
         failure = None
         try:
-            write_eval(self.run, self.step, "select", document | {"score": result.score})
-            self._best = max(self._best, (result.score, self.step))
+            kept = document | {"score": result.score, "returns": list(result.returns)}
+            write_eval(self.run, self.step, SELECT, kept)
+            self._lead(max(self._best, (result.score, self.step)))
         except DiskError as error:
             failure = error
         self.recorder.report("evaluation", "the evaluation was not kept", failure)
@@ -285,6 +323,27 @@ class Session:
             if low is not None and rule.reached(low):
                 self.counters["goal"] = f"{self.config.run.stop_when} (lower bound {low:.3g})"
         self._save(result.score)
+
+    def _confirm(self) -> None:
+        """Play the best checkpoints on more seeds; until that is done and kept, the best stays as it is."""
+        self._tick("evaluating")
+        self._evaluator.close()
+        played, start = self.counters["eval_steps"], steady_s()
+        try:
+            with self.telemetry.clock.phase("evaluate"):
+                document = confirm_best(self.run, self.config, self.environment, played, self.stop)
+            if document is None:
+                return
+            write_eval(self.run, self.step, CONFIRM, document)
+        except (DiskError, WorkerError) as error:
+            self.recorder.warn(f"the best checkpoint is not confirmed: {error}")
+            return
+        seconds = {"time/seconds": round(steady_s() - start, 3)}
+        self.recorder.emit("confirm", step=self.step, **document, **seconds)
+        self._lead(find_best(self.run) or self._best)
+
+    def _lead(self, best: tuple[float, int | None]) -> None:
+        self._best, self.saver.best = best, best[1]
 
     def _save(self, score: float | None = None) -> bool:
         with self.telemetry.clock.phase("save"):

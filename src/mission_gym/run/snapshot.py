@@ -145,8 +145,7 @@ def restore_snapshot(
     cut = [env_id for env_id, way in enumerate(ways) if way.startswith("boundary")]
     collector.forget(cut)
     for env_id in cut:
-        if not _cut_newest(held, env_id):
-            learner.lose_episode(env_id)
+        _cut_newest(held, env_id)
     told = [f"{count} of {len(ways)} environments came back by {way}" for way, count in Counter(ways).items()]
     told += [lost] if lost else []
     # Before columns had counts of their own, the rows were told that all of them had lost.
@@ -156,14 +155,13 @@ def restore_snapshot(
     return Restored(told, exact=not (cut or lost or num_lost))
 
 
-def _cut_newest(blocks: Sequence[Block], env_id: int) -> bool:
-    """End the episode of an environment where its newest segment ends; False if no block has one."""
+def _cut_newest(blocks: Sequence[Block], env_id: int) -> None:
+    """End the episode of an environment where its newest segment ends, if a block has one."""
     for block in reversed(blocks):
         columns = np.flatnonzero((block.env_ids == env_id) & (block.filled > 0))
         if len(columns):
             cut_row(block, int(block.filled[columns[-1]]), int(columns[-1]))
-            return True
-    return False
+            return
 
 
 def learned_steps(checkpoint: Checkpoint) -> int:

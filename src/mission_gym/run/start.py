@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mission_gym.check.devices import device_memory, name_card
-from mission_gym.config.layers import Resolved, format_config
+from mission_gym.config.layers import Resolved
 from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config, parse_stop_when
@@ -19,6 +19,7 @@ from mission_gym.errors import ConfigError, WorkerError
 from mission_gym.learner.contract import Learner
 from mission_gym.plan.cache import note_rate
 from mission_gym.plan.costs import NUM_BLOCKS, measure_collect, predict_fps, prime_steps
+from mission_gym.plan.evaluations import describe_evaluations, fit_freq
 from mission_gym.plan.facts import EnvFacts
 from mission_gym.plan.memory import check_memory
 from mission_gym.plan.sheet import judge_preset, make_plan
@@ -43,10 +44,10 @@ from mission_gym.run.environment import (
     permit_names,
     place,
 )
-from mission_gym.run.exactness import config_hash
+from mission_gym.run.exactness import write_config
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
-from mission_gym.store.files import write_atomic, write_json
+from mission_gym.store.files import write_json
 from mission_gym.store.lineage import Lineage, write_lineage
 from mission_gym.store.rundir import RunDir, slug
 
@@ -113,18 +114,13 @@ def begin(
         try:
             stack.enter_context(run.lock())
             environment = own_files(run, files, config, environment, source)
-            write_atomic(run.config_yaml, format_config(resolved))
-            write_lineage(
-                run,
-                replace(
-                    parentage or Lineage("", ""),
-                    config_hash=config_hash(config),
-                    env_signature=environment.spec.signature,
-                    folder=os.getcwd(),
-                ),
+            origin = replace(
+                parentage or Lineage("", ""), env_signature=environment.spec.signature, folder=os.getcwd()
             )
+            write_lineage(run, origin)
+            write_config(run, resolved)
             session = stack.enter_context(closing(Session(run, resolved, environment, learner, listener)))
-            _prepare(session, resolved.preset, memory, notes, start, tuning)
+            _prepare(session, resolved, memory, notes, start, tuning)
             yield session
         except BaseException as error:
             if session is not None and session.has_begun:
@@ -139,32 +135,45 @@ def begin(
 
 def _prepare(
     session: Session,
-    preset: str | None,
+    resolved: Resolved,
     memory: int,
     notes: list[str],
     start: int,
     tuning: dict[str, Any] | None,
 ) -> None:
-    """Prime the statistics, measure, and emit the plan; `tuning` is what a tuned run was planned from."""
+    """Prime the statistics, measure, settle how often to evaluate, and emit the plan; `tuning` is what a
+    tuned run was planned from."""
     config, spec, learner = session.config, session.spec, session.learner
     algorithm = algorithm_of(config)
     # What an own network keeps beside its arrays can't be put back: another one is timed.
     timed = make_learner(config, spec) if config.policy.network else learner
     with device_memory(config):
         update_s = algorithm.measure_update_s(timed, config, spec)
-        collect_s, obs, num_failed = measure_collect(
+        collect_s, obs, num_failed, episode_steps = measure_collect(
             session.collector, learner.weights(), prime_steps(config), NUM_BLOCKS
         )
     learner.prime(obs)
-    notes = [*notes, *timed.notes]
+    episode_steps = min(episode_steps, spec.max_episode_steps or EVALUATION_STEPS)
+    fitted = fit_freq(resolved, spec, episode_steps)
+    if fitted is not resolved:
+        session.adopt(fitted)
+        write_config(session.run, fitted)
+        config = session.config
+    notes = [*notes, *timed.take_notes()]
     if num_failed:
         session.counters["env_failures"] += num_failed
         notes.append(f"episodes that failed while the statistics were primed: {num_failed}; they are counted")
     fps = tuning["steps_per_s"] if tuning else predict_fps(config, collect_s, update_s)
+    total = config.run.timesteps - start
     if config.compute.device == "cpu":
-        notes = [*notes, *judge_preset(preset, config.run.timesteps - start, fps, usable_cores())]
+        notes = [*notes, *judge_preset(resolved.preset, total, fps, usable_cores())]
+    evaluations = describe_evaluations(
+        fitted, spec, total, episode_steps=episode_steps, collect_s=collect_s, train_s=total / fps
+    )
     reasons = tuning["reasons"] if tuning else []
-    plan = make_plan(config, session.environment.backend, spec, algorithm, memory, fps, notes, start, reasons)
+    plan = make_plan(
+        config, session.environment.backend, spec, algorithm, memory, fps, notes, start, evaluations, reasons
+    )
     document = asdict(plan) | {
         "versions": versions(name_card(config.compute.device)),
         "signature": spec.signature,

@@ -1,9 +1,12 @@
-"""Evaluations of a run: one JSON file per step and suite, and the step they call the best."""
+"""Evaluations of a run: one JSON file per step and suite, and the step they call the best.
+
+A confirmation is one file too: the best checkpoints, played again when the run had come to that step.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from mission_gym.store.files import TEMPORARY, disk_errors, write_json, write_sy
 from mission_gym.store.rundir import RunDir
 
 SELECT = "select"  # the suite that chooses models
+CONFIRM = "confirm"  # its candidates were chosen by that and played again
 
 
 class _Rate(Record):
@@ -24,11 +28,10 @@ class _Rate(Record):
     high: float | None
 
 
-class _Eval(Record):
-    """What is read of an evaluation by name."""
+class _Result(Record):
+    """What is read of one checkpoint's result by name."""
 
     step: Count
-    suite: str
     score: float | None = None
     episodes: Count | None = None
     return_mean: float | None = None
@@ -36,6 +39,14 @@ class _Eval(Record):
     return_high: float | None = None
     length_mean: float | None = None
     outcomes: dict[Str, _Rate] | None = None
+
+
+class _Eval(_Result):
+    """What is read of an evaluation, and of a confirmation."""
+
+    suite: str
+    returns: list[float | None] | None = None
+    candidates: list[_Result] | None = None
 
 
 _EVAL = TypeAdapter(_Eval)
@@ -61,27 +72,46 @@ def write_eval(run: RunDir, step: int, suite: str, result: dict[str, Any]) -> Pa
     return path
 
 
-def read_evals(run: RunDir) -> list[dict[str, Any]]:
-    """All evaluations that can be read, by step and suite, each with its `step` and `suite`."""
+def read_evals(run: RunDir, tell: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:
+    """All evaluations that can be read, by step and suite, each with its `step` and `suite`.
+
+    tell: of those that can't be read.
+    """
     found = []
     for path in sorted(run.eval.glob("step_*.json")):
         try:
             found.append(read_checked(path, _EVAL).model_dump(exclude_unset=True))
-        except RunStateError:  # a damaged evaluation does not count; it must not cost the run
-            continue
+        except RunStateError as error:  # it must not cost the run
+            tell(f"an evaluation does not count: {error}")
     return found
 
 
+def rank_best(
+    run: RunDir, among: Container[int] | None = None, tell: Callable[[str], None] = lambda text: None
+) -> list[dict[str, Any]]:
+    """Results with a `score`, the highest first, ties to the later: those on the selection suite, or behind a
+    confirmation its candidates, which say on how many more episodes they were `confirmed`, and what came
+    after it. among: steps that count. tell: see `read_evals`."""
+
+    def rank(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        known = (each for each in results if among is None or each["step"] in among)
+        scored = [each for each in known if each.get("score") is not None]
+        return sorted(scored, key=lambda each: (each["score"], each["step"]), reverse=True)
+
+    results = read_evals(run, tell)
+    selected = [result for result in results if result["suite"] == SELECT]
+    for confirmation in [result for result in reversed(results) if result["suite"] == CONFIRM]:
+        added = {"confirmed": confirmation.get("episodes")}
+        confirmed = [each | added for each in confirmation.get("candidates") or ()]
+        if rank(confirmed):
+            return rank([*confirmed, *(each for each in selected if each["step"] > confirmation["step"])])
+    return rank(selected)
+
+
 def find_best(run: RunDir, among: Container[int] | None = None) -> tuple[float, int] | None:
-    """The highest `score` on the selection suite and its step, ties to the later; None without any."""
-    ranked = [
-        (result["score"], result["step"])
-        for result in read_evals(run)
-        if result["suite"] == SELECT
-        and result.get("score") is not None
-        and (among is None or result["step"] in among)
-    ]
-    return max(ranked, default=None)
+    """The highest score and its step; None without any."""
+    ranked = rank_best(run, among)
+    return (ranked[0]["score"], ranked[0]["step"]) if ranked else None
 
 
 def best_step(run: RunDir, among: Container[int] | None = None) -> int | None:

@@ -13,13 +13,38 @@ from typing import Any, Self
 
 import numpy as np
 from gymnasium import Wrapper
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 
 from mission_gym.data import Array, EnvSpec, StepBatch
 from mission_gym.env.factory import Env
 from mission_gym.env.resume import REPLAY_BUDGET_S, SlotState
-from mission_gym.errors import UsageError
+from mission_gym.errors import UsageError, WrongType, WrongValue
 
 SeedOf = Callable[[int, int], int | None]  # environment, episode -> seed
+Options = dict[str, Any] | list[dict[str, Any] | None] | None  # of a reset: for all, or one for each row
+
+
+class VectorClosed(UsageError, ClosedEnvironmentError):
+    """A call to a vector that was closed. This and the next three are also Gymnasium's own errors, by which
+    code that was written for its vectors knows them."""
+
+
+class ResetFirst(UsageError, ResetNeeded):
+    """Steps before a first reset, or after a failure."""
+
+
+class StepsUnderWay(UsageError, AlreadyPendingCallError):
+    """A call between sending steps and receiving them."""
+
+    def __init__(self, text: str) -> None:
+        AlreadyPendingCallError.__init__(self, text, "step")
+
+
+class NothingSent(UsageError, NoAsyncCallError):
+    """Steps are to be received, and none was sent."""
+
+    def __init__(self, text: str) -> None:
+        NoAsyncCallError.__init__(self, text, "step")
 
 
 class Vector(ABC):
@@ -43,7 +68,7 @@ class Vector(ABC):
         self,
         env_ids: Sequence[int] | None = None,
         seeds: Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        options: Options = None,
     ) -> StepBatch:
         """Begin episode 0 of all environments, or the next episode of those named.
 
@@ -51,9 +76,9 @@ class Vector(ABC):
         """
         self._check_open()
         if self._sent:
-            raise UsageError("reset() between send() and recv(); receive the steps under way first")
+            raise StepsUnderWay("reset() between send() and recv(); receive the steps under way first")
         if env_ids is not None and not self._ready:
-            raise UsageError("reset() of single environments before a first reset() of all; reset all first")
+            raise ResetFirst("reset() of single environments before a first reset() of all; reset all first")
         self._ready = False
         batch = self._reset(None if env_ids is None else list(env_ids), seeds, options)
         self._ready = True
@@ -63,21 +88,22 @@ class Vector(ABC):
         """Give actions [B, *shape] in the environment's units to all environments, or to those named."""
         if self._closed or not self._ready:  # one look where all is well: this is called for every step
             self._check_open()
-            raise UsageError("send() before reset(), or after a failure; reset or restore the vector first")
+            raise ResetFirst("send() before reset(), or after a failure; reset or restore the vector first")
         ids = self._all if env_ids is None else list(env_ids)
         if self._sent and self._is_under_way(ids):
-            raise UsageError("send() twice without recv(); receive the steps under way first")
+            raise StepsUnderWay("send() twice without recv(); receive the steps under way first")
         shape = actions.shape if type(actions) is np.ndarray else np.shape(actions)
         if shape != (len(ids), *self.spec.action.shape):
             expected = (len(ids), *self.spec.action.shape)
-            raise UsageError(f"actions have shape {shape}, expected {expected}: one row for each environment")
+            refusal = WrongValue if shape else WrongType  # a single number is not a batch at all
+            raise refusal(f"actions have shape {shape}, expected {expected}: one row for each environment")
         self._send(actions, ids)
 
     def recv(self) -> StepBatch:
         """Return the steps that were sent."""
         if self._closed or not self._sent:
             self._check_open()
-            raise UsageError("recv() without send(); send actions first")
+            raise NothingSent("recv() without send(); send actions first")
         self._ready = False  # until every row is done; an error leaves it so
         batch = self._recv()
         self._ready = True
@@ -153,7 +179,7 @@ class Vector(ABC):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise UsageError("the vector is closed; make a new one")
+            raise VectorClosed("the vector is closed; make a new one")
 
     def _is_under_way(self, ids: list[int]) -> bool:
         """Whether steps of these rows were sent and not received, where something was sent."""
@@ -161,7 +187,7 @@ class Vector(ABC):
 
     @abstractmethod
     def _reset(
-        self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: dict[str, Any] | None
+        self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: Options
     ) -> StepBatch: ...
 
     @abstractmethod
@@ -192,7 +218,12 @@ class Vector(ABC):
 
 
 class RowVector(Vector):
-    """A vector of single environments, each of which can be reached."""
+    """A vector of single environments, each of which can be reached between steps."""
+
+    def is_ready(self, timeout_s: float) -> bool:
+        """Whether all that was sent can be received at once, after waiting for so long at most. True where
+        the steps are only made then."""
+        return True
 
     @abstractmethod
     def visit(self, function: Callable[..., Any], ids: list[int], each: Sequence[Any]) -> list[Any]:
@@ -208,16 +239,22 @@ class RowVector(Vector):
     ) -> list[Any]:
         """Call a method, or read an attribute, of every environment or of those named."""
         ids = self._all if env_ids is None else list(env_ids)
-        return self.visit(_call, ids, [(name, args, kwargs or {})] * len(ids))
+        return self._visit(_call, ids, [(name, args, kwargs or {})] * len(ids))
 
     def set_attr(self, name: str, values: Sequence[Any], env_ids: Sequence[int] | None = None) -> None:
         """Set an attribute of every environment or of those named, one value each."""
         ids = self._all if env_ids is None else list(env_ids)
-        self.visit(_set_attr, ids, [(name, value) for value in values])
+        self._visit(_set_attr, ids, [(name, value) for value in values])
 
     def layers(self) -> list[list[str]]:
         """Return the names of the classes of each environment, the outermost wrapper first."""
-        return self.visit(_layers, self._all, [()] * self.num_envs)
+        return self._visit(_layers, self._all, [()] * self.num_envs)
+
+    def _visit(self, function: Callable[..., Any], ids: list[int], each: Sequence[Any]) -> list[Any]:
+        self._check_open()
+        if self._sent:
+            raise StepsUnderWay("the environments are being stepped; receive the steps under way first")
+        return self.visit(function, ids, each)
 
 
 def _call(env: Env, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

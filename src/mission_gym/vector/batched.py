@@ -21,7 +21,7 @@ from mission_gym.env.contract import check_outcome, read_metrics
 from mission_gym.env.factory import VectorEnv
 from mission_gym.env.resume import SlotState, copy_plain, has_state, read_generator, restore_generator
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError, describe
-from mission_gym.vector.base import SeedOf, Vector
+from mission_gym.vector.base import Options, SeedOf, Vector
 from mission_gym.vector.batch_reader import BatchReader
 from mission_gym.vector.rows import Rows, make_rows
 
@@ -48,7 +48,7 @@ class BatchedVec(Vector):
         self._resetting: Array  # rows whose next step is only a reset
 
     def _reset(
-        self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: dict[str, Any] | None
+        self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: Options
     ) -> StepBatch:
         if env_ids is not None or seeds is not None or options is not None:
             raise UsageError("a batched environment resets all its rows at once, with seeds of its own")

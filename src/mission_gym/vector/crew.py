@@ -175,22 +175,33 @@ class Crew:
         return Child(self._target, self._setups[worker], regions=[self._region], on_output=self._log)
 
     def _build(self, workers: Iterable[int]) -> None:
-        """Wait until these workers have built their environments."""
+        """Wait until these workers have built their environments.
+
+        One that is killed meanwhile, by whomever, costs a restart as at any other time. What its environments
+        do themselves, raising or ending the process, they would do again.
+        """
         end = time.monotonic() + FIRST_TIMEOUT_S
         for worker in workers:
-            child = self._children[worker]
             try:
-                replies = child.wait(end - time.monotonic())
-            except WorkerDied as error:
-                raise WorkerDied(
-                    f"{self._name(worker)}: the worker process {child.describe_end()} while building its "
-                    f"environments; its last words:\n{child.tail()}"
-                ) from error
-            if not replies:
-                raise WorkerTimeout(
-                    f"{self._name(worker)}: building took over {FIRST_TIMEOUT_S:.0f} s\n{child.read_stack()}"
-                )
-            open_reply(replies[0])
+                self._wait_built(worker, end)
+            except WorkerDied as failure:
+                child = self._children[worker]
+                if not child.was_killed():
+                    raise WorkerDied(f"{failure}; its last words:\n{child.tail()}") from failure
+                self._restart(worker, failure)
+
+    def _wait_built(self, worker: int, end: float) -> None:
+        child = self._children[worker]
+        try:
+            replies = child.wait(end - time.monotonic())
+        except WorkerDied as error:
+            what = f"the worker process {child.describe_end()} while building its environments"
+            raise WorkerDied(f"{self._name(worker)}: {what}") from error
+        if not replies:
+            raise WorkerTimeout(
+                f"{self._name(worker)}: building took over {FIRST_TIMEOUT_S:.0f} s\n{child.read_stack()}"
+            )
+        open_reply(replies[0])
 
     def _name(self, worker: int) -> str:
         ids = self.env_ids[worker]
@@ -247,29 +258,34 @@ class Crew:
         """What these environments began last."""
         return self._board.beat(ids[int(self._board.beats[ids, 0].argmax())])
 
-    def _replace(self, worker: int, cause: WorkerError, beat: Beat | None = None) -> Lost:
+    def _replace(self, worker: int, cause: WorkerError, at: Beat | None = None) -> Lost:
         """End a worker and start another with new episodes; raises when its restarts are used up.
 
-        beat: what it was at, where that is known better than by the newest.
+        at: what it was at, where that is known better than by the newest beat.
         """
-        ids = self.env_ids[worker]
-        beat = beat or self._newest(ids)
+        beat = at or self._newest(self.env_ids[worker])
         failure = self._explain(worker, cause, beat)
+        self._restart(worker, failure, beat)
+        return Lost(failure)
+
+    def _restart(self, worker: int, failure: WorkerError, beat: Beat | None = None) -> None:
+        """Start workers instead of this one until one has built its environments and begun their episodes."""
+        ids = self.env_ids[worker]
         while True:
-            blamed = beat.env_id if beat.beats else ids[0]
+            blamed = beat.env_id if beat is not None and beat.beats else ids[0]
             self._children[worker].end()
             tail = self._children[worker].tail()
-            details = f"its last words:\n{tail}" if tail and isinstance(cause, WorkerDied) else ""
+            details = f"its last words:\n{tail}" if tail and isinstance(failure, WorkerDied) else ""
             self.budget.spend(blamed, failure, details)
             self.num_restarts += 1
             self._board.beats[ids] = 0
             self._heard[ids] = 0
             self._children[worker] = self._start(worker)
             try:
-                self._build([worker])
+                self._wait_built(worker, time.monotonic() + FIRST_TIMEOUT_S)
                 if self.begin_message is not None:
                     self._begin(worker)
-                return Lost(failure)
+                return
             except WorkerError as again:
                 failure = again
             except Exception as again:  # noqa: BLE001  border: it could not be built this time

@@ -17,6 +17,7 @@ import mission_gym as mg
 from mission_gym.data import Array, StepBatch
 from mission_gym.env.factory import Factory
 from mission_gym.env.spaces import make_unflattener
+from mission_gym.vector.adapter import pack_objects, take_final
 
 Indices = int | Iterable[int] | None
 
@@ -42,31 +43,37 @@ class SB3VecEnv(VecEnv):
         self._gym_vector = gym_vector
         space = gym_vector.single_observation_space
         self._unflatten = make_unflattener(space)
+        self._takes_objects = self._vec.spec.action.kind == "object"
         super().__init__(gym_vector.num_envs, space, gym_vector.single_action_space)
 
     def reset(self) -> Any:
         seeds = list(self._seeds)
-        batch = self._vec.reset(seeds=seeds, options=self._options[0] or None)
+        batch = self._vec.reset(seeds=seeds, options=[each or None for each in self._options])
         self.reset_infos = [batch.infos.get(row, {}) for row in range(self.num_envs)]
         self._reset_seeds()
         self._reset_options()
         return self._show(batch)
 
     def step_async(self, actions: Array) -> None:
-        self._vec.send(np.asarray(actions))
+        self._vec.send(pack_objects(actions, self.num_envs) if self._takes_objects else np.asarray(actions))
 
     def step_wait(self) -> Any:
         batch = self._vec.recv()
         infos: list[dict[str, Any]] = [dict(batch.infos.get(row, {})) for row in range(self.num_envs)]
         for place, row in enumerate(batch.ended.tolist()):
             self.reset_infos[row] = infos[row]
-            leaves = tuple(leaf[place].copy() for leaf in batch.final_obs)
             infos[row] = dict(batch.final_infos.get(row, {}))
+            leaves = take_final(batch, self._vec.spec.leaves, place)
             infos[row]["terminal_observation"] = self._unflatten(leaves)
         done = batch.terminated | batch.truncated
         for row in range(self.num_envs):
             infos[row]["TimeLimit.truncated"] = bool(batch.truncated[row] and not batch.terminated[row])
         return self._show(batch), batch.reward.astype(np.float32), done, infos
+
+    @property
+    def envs(self) -> list[Any]:
+        """The environments themselves, where they run in this process (`backend="serial"`)."""
+        return list(self._gym_vector.envs)
 
     def close(self) -> None:
         self._gym_vector.close()
@@ -92,7 +99,7 @@ class SB3VecEnv(VecEnv):
         return list(self._vec.call("render"))
 
     def _ids(self, indices: Indices) -> list[int]:
-        return list(self._get_indices(indices))
+        return [range(self.num_envs)[index] for index in self._get_indices(indices)]  # -1 is the last
 
     def _show(self, batch: StepBatch) -> Any:
         return self._unflatten(tuple(leaf.copy() for leaf in batch.obs))

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
-from mission_gym.env.factory import Factory
+from mission_gym.env.factory import Env, Factory
 from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot, action_rows
-from mission_gym.errors import EnvFailure, MissionGymError, describe
-from mission_gym.vector.base import RowVector, SeedOf
+from mission_gym.errors import EnvFailure, MissionGymError, WrongValue, describe
+from mission_gym.vector.base import Options, RowVector, SeedOf
 from mission_gym.vector.restarts import RestartBudget
 from mission_gym.vector.rows import Rows, make_rows, write_row
 
@@ -35,7 +35,8 @@ class SerialVec(RowVector):
     """A vector of environments in process.
 
     factory: one for all, or one for each environment. infos: whether batches carry the info dicts.
-    autoreset: off leaves an ended row at its last observation until it is reset by name.
+    autoreset: off leaves an ended row at its last observation until it is reset by name, or, with
+    `late_reset`, until its next step, which resets it instead (Gymnasium's next-step).
     max_restarts: of an environment that raises, without a finished episode in between.
     rows, first_id: the arrays to write to and the id of the first environment, for a part of a vector.
     watch: told of every step before it is made.
@@ -49,6 +50,7 @@ class SerialVec(RowVector):
         seed_of: SeedOf,
         infos: bool = False,
         autoreset: bool = True,
+        late_reset: bool = False,
         max_restarts: int = 0,
         rows: Rows | None = None,
         first_id: int = 0,
@@ -58,6 +60,7 @@ class SerialVec(RowVector):
         factories = [factory] * num_envs if callable(factory) else list(factory)
         self._infos = infos
         self._autoreset = autoreset
+        self._late_reset = late_reset
         self._slots: list[EnvSlot] = []
         self._all_ids = np.arange(first_id, first_id + num_envs)
         self._restarts = RestartBudget(max_restarts)
@@ -67,9 +70,26 @@ class SerialVec(RowVector):
         try:
             for env_id, make in enumerate(factories, first_id):
                 self._slots.append(EnvSlot(make, spec, env_id, self._bind(env_id)))
+            self._refuse_shared()
         except BaseException:
             self.close()
             raise
+
+    def _refuse_shared(self) -> None:
+        """Rows that share an instance would step one another's episode."""
+        first: dict[int, int] = {}
+        for slot in self._slots:
+            other = first.setdefault(id(slot.env.unwrapped), slot.env_id)
+            if other != slot.env_id:
+                raise WrongValue(
+                    f"environments {other} and {slot.env_id} are one and the same instance; each needs its "
+                    "own: let the callable build a new one every time it is called"
+                )
+
+    @property
+    def envs(self) -> list[Env]:
+        """The environments themselves."""
+        return [slot.env for slot in self._slots]
 
     def use(self, rows: Rows) -> None:
         """Write to these arrays from now on."""
@@ -94,7 +114,7 @@ class SerialVec(RowVector):
         return [function(self._slots[row].env, *args) for row, args in zip(ids, each, strict=True)]
 
     def _reset(
-        self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: dict[str, Any] | None
+        self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: Options
     ) -> StepBatch:
         ids = self._all if env_ids is None else env_ids
         numbers = [0 if env_ids is None else self._slots[env_id].episode + 1 for env_id in ids]
@@ -105,16 +125,24 @@ class SerialVec(RowVector):
         numbers: Sequence[int],
         env_ids: list[int] | None = None,
         seeds: Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        options: Options = None,
     ) -> StepBatch:
         """Begin episodes by their numbers."""
         ids = self._all if env_ids is None else env_ids
         self._sent, self._ready = None, False
-        for row, (env_id, number) in enumerate(zip(ids, numbers, strict=True)):
-            own = {} if seeds is None else {"seed": seeds[row]}
-            self._begin(self._slots[env_id], number, options=options, **own)
+        how: list[dict[str, Any]] = [
+            {"episode": number, "options": options[row] if isinstance(options, list) else options}
+            for row, number in enumerate(numbers)
+        ]
+        for row, seed in enumerate(seeds or ()):
+            how[row]["seed"] = seed
+        self._begin_rows(ids, how)
         self._ready = True
         return self._show(ids)
+
+    def _begin_rows(self, ids: list[int], how: Sequence[dict[str, Any]]) -> None:
+        for env_id, each in zip(ids, how, strict=True):
+            self._begin(self._slots[env_id], **each)
 
     def _send(self, actions: Array, ids: list[int]) -> None:
         self._sent = (action_rows(self.spec, actions), ids)
@@ -129,7 +157,14 @@ class SerialVec(RowVector):
             rows.valid.fill(True)
         self._has_flags = True  # until it is known that no row has ended
         ended: dict[int, Ended] = {}
+        late_reset = self._late_reset
         for row, slot in enumerate(slots):
+            if late_reset and slot.ended:
+                self._begin(slot, slot.episode + 1)
+                rewards[row] = 0.0
+                if views is None:
+                    write_row(slot, row, rows.obs, rows.mask)
+                continue
             if watch is not None:
                 watch(slot, actions[row])
             try:

@@ -29,10 +29,10 @@ _LOOK_EVERY, _BUSY = 64, 0.8  # steps; the share of a core from which on one is 
 
 
 class _Job:
-    """One step of some rows, which their threads make side by side."""
+    """One step of some rows, or their resets, which their threads make side by side. work: of a row."""
 
-    def __init__(self, ids: list[int], actions: Sequence[Any], rows: Rows) -> None:
-        self.ids, self.actions, self.rows = ids, actions, rows
+    def __init__(self, ids: list[int], work: Callable[[EnvSlot, int], Ended | None]) -> None:
+        self.ids, self.work = ids, work
         self.ended: dict[int, Ended] = {}
         self.failure: BaseException | None = None
         self.done = threading.Lock()
@@ -128,20 +128,9 @@ class ThreadedVec(SerialVec):
         self._core.join()
         rows.terminated[: len(ids)] = rows.truncated[: len(ids)] = False
         rows.valid[: len(ids)] = True
-        job = _Job(ids, actions, rows)
-        for row, place in enumerate(ids):
-            self._jobs[place] = (job, row)
-        first = self._gates[ids[0]]
-        self._wait_for_turn()
-        # Each thread wakes the next: all woken at once would only queue for the interpreter.
-        first.release()
-        begun = time.monotonic()
-        job.done.acquire()
-        took = time.monotonic() - begun
+        job = _Job(ids, lambda slot, row: self._step_row(slot, row, actions[row], rows))
+        took = self._make(job)
         self._step_s = min(took, 1.1 * (self._step_s or took))
-        self._core.look()
-        if job.failure is not None:
-            raise job.failure
         if self._views is not None:
             np.concatenate(
                 [self._slots[place].obs[0] for place in ids],
@@ -149,6 +138,26 @@ class ThreadedVec(SerialVec):
                 casting="unsafe",
             )
         return self._finish(ids, rows, dict(sorted(job.ended.items())))
+
+    def _make(self, job: _Job) -> float:
+        """Let the threads of a job's rows make it; returns the seconds that it took."""
+        for row, place in enumerate(job.ids):
+            self._jobs[place] = (job, row)
+        first = self._gates[job.ids[0]]
+        self._wait_for_turn()
+        # Each thread wakes the next: all woken at once would only queue for the interpreter.
+        first.release()
+        begun = time.monotonic()
+        job.done.acquire()
+        took = time.monotonic() - begun
+        self._core.look()
+        if job.failure is not None:
+            raise job.failure
+        return took
+
+    def _begin_rows(self, ids: list[int], how: Sequence[dict[str, Any]]) -> None:
+        if ids:
+            self._make(_Job(ids, lambda slot, row: self._begin(slot, **how[row])))
 
     def _wait_for_turn(self) -> None:
         """One job is set going after the other, spread over the time that a step takes. Jobs whose rows are
@@ -188,7 +197,7 @@ class ThreadedVec(SerialVec):
             else:
                 self._turn.release()
             try:
-                over = self._step_row(slot, row, job.actions[row], job.rows)
+                over = job.work(slot, row)
                 if over is not None:
                     job.ended[row] = over
             except BaseException as error:  # noqa: BLE001  border: a thread; told to whoever waits
@@ -208,6 +217,12 @@ class ThreadedVec(SerialVec):
             super()._revive(slot, failure, episode, **how)
 
     def _step_row(self, slot: EnvSlot, row: int, action: Any, rows: Rows) -> Ended | None:
+        if self._late_reset and slot.ended:
+            self._begin(slot, slot.episode + 1)
+            rows.reward[row] = 0.0
+            if self._views is None:
+                write_row(slot, row, rows.obs, rows.mask)
+            return None
         if self._watch is not None:
             self._watch(slot, action)
         over = None

@@ -197,7 +197,7 @@ def serve(link: Link, setup: bytes, make: Callable[[Link, WorkerSetup], Service]
 
 
 def serve_probe(link: Link, setup: bytes) -> None:
-    """Look at one throw-away environment: its EnvSpec, then, where asked for, the mean seconds of a step.
+    """Look at one throw-away environment: its EnvSpec, then, where asked for, the pace of its steps.
 
     All is told before it is closed: a close() that hangs, or ends the process, then harms nobody.
     """
@@ -209,19 +209,19 @@ def serve_probe(link: Link, setup: bytes) -> None:
             spec = look_at(env, env_id, bare)
             link.send(("ok", spec))
             if seconds:
-                link.send(("ok", _measure_step_s(env, spec, seconds)))
+                link.send(("ok", _measure_pace(env, spec, seconds)))
         except Exception as error:  # noqa: BLE001  border: worker main
             link.send(("error", *describe_error(error)))
 
 
-def _measure_step_s(env: Env, spec: EnvSpec, seconds: float) -> float | None:
+def _measure_pace(env: Env, spec: EnvSpec, seconds: float) -> Any:
     """Random steps for about `seconds`; None if the environment failed."""
     from mission_gym.env.pace import measure_pace
 
     slot = EnvSlot(lambda: env, spec, 0, lambda episode: episode)
     try:
         slot.reset(0)
-        return measure_pace(slot, spec, seconds).step_s
+        return measure_pace(slot, spec, seconds)
     except Exception:  # noqa: BLE001  border: what fails here fails again where it is told
         return None
 

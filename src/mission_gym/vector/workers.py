@@ -6,6 +6,7 @@ actions. A worker that dies is replaced: its rows lose one transition and begin 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,11 +15,11 @@ import numpy as np
 from mission_gym.data import Array, EnvSpec, Episode, StepBatch
 from mission_gym.env.factory import Factory
 from mission_gym.env.resume import SlotState
-from mission_gym.procs import BoundedLog, Carver, Region, Spares, dump_object, usable_cores
+from mission_gym.procs import BoundedLog, Carver, Region, Spares, describe_error, dump_object, usable_cores
 from mission_gym.vector import SERVICE
-from mission_gym.vector.base import RowVector, SeedOf
+from mission_gym.vector.base import Options, RowVector, SeedOf
 from mission_gym.vector.board import carve_board
-from mission_gym.vector.crew import Crew, Lost
+from mission_gym.vector.crew import Crew, Lost, open_reply
 from mission_gym.vector.restarts import Limits, RestartBudget
 from mission_gym.vector.rows import split_parts, split_rows
 from mission_gym.vector.worker import WorkerSetup
@@ -43,6 +44,7 @@ class WorkersVec(RowVector):
         seed_of: SeedOf,
         infos: bool = False,
         autoreset: bool = True,
+        late_reset: bool = False,
         *,
         num_workers: int | None = None,
         threads: bool = False,
@@ -61,7 +63,7 @@ class WorkersVec(RowVector):
         self.env_ids = split_rows(num_envs, 1 if threads else num_workers or usable_cores(), unit)
         self.threads = threads
         self.parts = [split_parts(len(ids), unit, threads=threads) for ids in self.env_ids]
-        self._autoreset = autoreset
+        self._autoreset = autoreset or late_reset
         self._first_ready = first_ready
         self._num_steps = 0
         self._numbers = [0] * num_envs  # of the running episodes
@@ -69,7 +71,8 @@ class WorkersVec(RowVector):
         self._sent: dict[int, list[int] | None] = {}  # worker -> rows sent, None for all of its own
         self._arrived: dict[int, Any] = {}  # replies that were not handed over yet
         self._objects = [i for i, leaf in enumerate(spec.leaves) if leaf.kind == "object"]
-        options = {"infos": infos, "autoreset": autoreset, "max_restarts": limits.max_restarts}
+        resets = {"autoreset": autoreset, "late_reset": late_reset}
+        options = {"infos": infos, "max_restarts": limits.max_restarts, **resets}
         setups = [
             WorkerSetup(
                 spec, factories[ids[0] : ids[-1] + 1], ids[0], ids[-1] + 1, num_envs,
@@ -96,7 +99,7 @@ class WorkersVec(RowVector):
             raise
 
     def _reset(
-        self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: dict[str, Any] | None
+        self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: Options
     ) -> StepBatch:
         ids = self._all if env_ids is None else env_ids
         position = {env_id: row for row, env_id in enumerate(ids)}
@@ -104,8 +107,10 @@ class WorkersVec(RowVector):
         parts = self._split(ids)
         each = []
         for worker, rows in parts.items():
-            mine = None if seeds is None else [seeds[position[row + self.env_ids[worker][0]]] for row in rows]
-            each.append((None if env_ids is None else rows, mine, options, packed))
+            places = [position[row + self.env_ids[worker][0]] for row in rows]
+            mine = None if seeds is None else [seeds[place] for place in places]
+            given = [options[place] for place in places] if isinstance(options, list) else options
+            each.append((None if env_ids is None else rows, mine, given, packed))
         for env_id in ids:
             self._numbers[env_id] = 0 if env_ids is None else self._numbers[env_id] + 1
         self._watch_over_episodes()
@@ -162,6 +167,15 @@ class WorkersVec(RowVector):
         self._arrived = {}
         return self._gather(replies)
 
+    def is_ready(self, timeout_s: float) -> bool:
+        end = time.monotonic() + timeout_s
+        while waiting := [worker for worker in self._sent if worker not in self._arrived]:
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                return False
+            self._arrived.update(self.crew.wait(waiting, left_s))
+        return True
+
     def poll(self, timeout_s: float) -> bool:
         """Whether there are replies to what was sent, after waiting for so long at most."""
         self._arrived = self._arrived or dict(self.crew.wait(self._sent, timeout_s))
@@ -205,15 +219,17 @@ class WorkersVec(RowVector):
         args_of = dict(zip(ids, each, strict=True))
         parts = self._split(ids)
         asked = [
-            (rows, [args_of[row + self.env_ids[worker][0]] for row in rows]) for worker, rows in parts.items()
+            (rows, [(function, *args_of[row + self.env_ids[worker][0]]) for row in rows])
+            for worker, rows in parts.items()
         ]
-        replies = self.crew.ask(parts, "visit", function, each=asked)
+        # An error comes as a value: raised by one reply, it would leave those of other workers behind.
+        replies = self.crew.ask(parts, "visit", _attempt, each=asked)
         found = {
             row + self.env_ids[worker][0]: item
             for (worker, rows), reply in zip(parts.items(), replies, strict=True)
             for row, item in zip(rows, reply, strict=True)
         }
-        return [found[env_id] for env_id in ids]
+        return [open_reply(found[env_id]) for env_id in ids]
 
     def pids(self) -> list[int]:
         return self.crew.pids()
@@ -288,6 +304,14 @@ class WorkersVec(RowVector):
                 batch.final_mask = np.concatenate([masks[at] for _, at in finals])
         batch.episodes, batch.final_infos = episodes, final_infos
         return batch
+
+
+def _attempt(env: Any, function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
+    """In a worker: what a function gives for one environment, or what it raises, as a reply."""
+    try:
+        return "ok", function(env, *args)
+    except Exception as error:  # noqa: BLE001  border: what the caller named
+        return "error", *describe_error(error)
 
 
 def lost_episode(env_id: int, number: int) -> Episode:

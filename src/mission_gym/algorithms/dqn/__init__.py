@@ -1,6 +1,7 @@
 """DQN: `section` (its values), `loss` (the equations to read and edit), `learner` (what an update does),
-`kernel` (the contract of what touches the networks), `torch_kernel` and its twin `compiled_kernel`, `facts`
-(for the plan), `build` (learner and proof). The replay is in the room that algorithms share."""
+`kernel` (the contract of what touches the networks), `torch_kernel` and its twin `compiled_kernel` (with
+`compiled_steps`, `passes`, `network`), `facts` (for the plan), `build` (learner and proof). The replay is in
+the room that algorithms share."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ ALGORITHM = Algorithm(
     layout=facts.layout,
     refuse=facts.refuse,
     has_twin=facts.has_twin,
+    compiled="mission_gym.algorithms.dqn.compiled_kernel",
     held_bytes=facts.held_bytes,
     explain_held=facts.explain_held,
     trace_decay=lambda config: 0.0,  # minibatches come from the replay, and no trace is cut

@@ -34,7 +34,13 @@ def make_learner(config: Settled, spec: EnvSpec) -> DqnLearner:
         kernel = TorchQKernel(policy, drawn, config.compute.device)
     replay = replay_layout(config, spec)
     return DqnLearner(
-        kernel, policy, own_section(config), replay, total_steps=config.run.timesteps, seed=seed
+        kernel,
+        policy,
+        own_section(config),
+        replay,
+        total_steps=config.run.timesteps,
+        seed=seed,
+        normalize_returns=config.policy.normalize_returns,
     )
 
 

@@ -43,14 +43,6 @@ def refuse(resolved: Resolved, spec: EnvSpec) -> list[str]:
             "kernel=compiled is not possible: it has no noisy layers; use torch or auto"
             f" [{sources['compute.kernel']}]"
         )
-    frames = dqn.frame_stack
-    images = [leaf for leaf in spec.leaves if leaf.kind == "image"]
-    if frames > 1 and not (images and all(leaf.shape[0] == frames for leaf in images)):
-        shapes = ", ".join(str(list(leaf.shape)) for leaf in images) or "none"
-        problems.append(
-            f"frame_stack={frames} needs images whose first axis is {frames} frames, and the images"
-            f" are {shapes} [{sources['dqn.frame_stack']}]"
-        )
     return problems
 
 
@@ -69,7 +61,7 @@ def replay_layout(config: Config, spec: EnvSpec) -> ReplayLayout:
         capacity=dqn.replay_size,
         n_step=dqn.n_step,
         gamma=dqn.gamma,
-        frame_stack=dqn.frame_stack,
+        frame_stack=spec.frame_stack,
         episode_steps=spec.max_episode_steps or ReplayLayout._field_defaults["episode_steps"],
     )
 
@@ -104,6 +96,7 @@ def describe(config: Settled, spec: EnvSpec) -> list[Fact]:
     drawn = f"prioritised, alpha {dqn.prioritized_alpha:g}" if dqn.prioritized else "drawn uniformly"
     kept = "saved with the last checkpoint" if dqn.save_replay else "not saved"
     names = [name for name in ("double", "dueling") if getattr(dqn, name)]
+    scaled = ["in units of the returns' deviation"] if config.policy.normalize_returns else []
     target = f"copied every {dqn.target_update_interval:,} steps" if dqn.tau == 1 else f"moved by {dqn.tau:g}"
     if dqn.exploration == "noisy":
         exploration = Fact("exploration", "noisy", "noise in the last two layers")
@@ -119,7 +112,7 @@ def describe(config: Settled, spec: EnvSpec) -> list[Fact]:
             f" from step {dqn.learning_starts:,} on",
         ),
         Fact("replay", f"{dqn.replay_size:,}", f"{size:.1f} MB, {drawn}, {kept}"),
-        Fact("targets", f"{dqn.n_step}-step", ", ".join([*names, f"target network {target}"])),
+        Fact("targets", f"{dqn.n_step}-step", ", ".join([*names, f"target network {target}", *scaled])),
         exploration,
     ]
 

@@ -61,6 +61,7 @@ class QStats(NamedTuple):
 
     table: Array  # float64 [steps, NUM_STATS]
     errors: Array  # float32 [N]: Q(o, a) - target
+    num_skipped: int = 0  # steps that were not finite, and so were not made
 
 
 def make_evidence(stats: QStats, gradient: dict[str, Array]) -> Evidence:
@@ -74,7 +75,8 @@ class QKernel(NetworkKernel, Protocol):
     """See the module."""
 
     def learn(self, batches: Batches, settings: QSettings, noise_of: NoiseOf) -> QStats:
-        """One gradient step per `batch_size` rows; ends, without a step, at a gradient that is not finite."""
+        """One gradient step per `batch_size` rows; one that is not finite is not made, its norm in the table
+        tells."""
 
     def differentiate(self, batches: Batches, settings: QSettings) -> Evidence:
         """Loss, statistics and gradient of one minibatch, without noise; no step is made."""

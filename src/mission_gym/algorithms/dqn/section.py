@@ -28,15 +28,11 @@ def _draws_uniformly(facts: RunFacts) -> bool:
     return not _of(facts).prioritized
 
 
-def _always(facts: RunFacts) -> bool:
-    return True
-
-
 class DqnSection(AlgorithmSection):
     """The hyperparameters of DQN."""
 
     n_steps_per_env: Whole = Field(4, ge=1, description="Steps of each environment between updates.")
-    batch_size: Whole = Field(32, ge=1, description="Transitions of a gradient step.")
+    batch_size: Whole = Field(64, ge=1, description="Transitions of a gradient step.")
     replay_ratio: Number = Field(0.25, gt=0, description="Gradient steps per transition, for any n_envs.")
     replay_size: Whole = Field(
         100_000, ge=1, description="Transitions that the replay holds, over all environments."
@@ -47,7 +43,7 @@ class DqnSection(AlgorithmSection):
         None, ge=0, description="Learning rate at the last step, reached linearly. none: constant."
     )
     gamma: Number = Field(0.99, ge=0, le=1, description="Discount of a reward one step later.")
-    n_step: Whole = Field(1, ge=1, description="Rewards that are summed before a value takes over.")
+    n_step: Whole = Field(3, ge=1, description="Rewards that are summed before a value takes over.")
     max_grad_norm: Number = Field(10.0, gt=0, description="Norm to which gradients are clipped.")
     loss: Literal["huber", "mse"] = Field("huber", description="Linear beyond an error of 1, or squared.")
     double: bool = Field(True, description="The online network chooses the action that the target values.")
@@ -71,26 +67,24 @@ class DqnSection(AlgorithmSection):
     prioritized_beta: Number = Field(
         0.4, ge=0, le=1, description="First exponent of the weights that correct for it; 1 at the last step."
     )
-    frame_stack: Whole = Field(
-        1, ge=1, description="Frames along the first axis of an image; the replay stores each once."
-    )
     save_replay: bool = Field(True, description="Save the replay with the last checkpoint, for exact resume.")
 
     COSTS: ClassVar = frozenset(
         {
             "n_steps_per_env", "batch_size", "replay_ratio", "replay_size", "prioritized", "n_step", "double",
-            "dueling", "exploration", "frame_stack",
+            "dueling", "exploration",
         }
     )  # fmt: skip
     EFFECTS: ClassVar = {"gamma": "values were learned under another discount and move first"}
-    BEGINS_FROM_PROFILE: ClassVar = True
+    PROFILE: ClassVar = {"vector.n_envs": 8, "policy.network_arch": (128, 128), "policy.activation": "relu"}
+    RETIRED: ClassVar = {"frame_stack": "--wrap frame-stack:4"}
     UNUSED: ClassVar = (
         Unused(
             "vector.blocks",
             lambda facts: facts.config.vector.blocks == "first_ready",
             "the replay takes every environment's steps in their order; remove it",
         ),
-        Unused("policy.normalize_returns", _always, "dqn learns from raw rewards; remove it"),
+        Unused("policy.critic_keys", lambda facts: True, "dqn has no critic; remove it, or use ppo"),
         Unused("dqn.exploration_initial_eps", _is_noisy, _NOISY),
         Unused("dqn.exploration_final_eps", _is_noisy, _NOISY),
         Unused("dqn.exploration_fraction", _is_noisy, _NOISY),

@@ -42,6 +42,7 @@ class TorchQKernel(TorchNetwork):
     def learn(self, batches: Batches, settings: QSettings, noise_of: NoiseOf) -> QStats:
         minibatches = self._load(batches, settings.batch_size)
         table: list[list[float]] = []
+        num_skipped = 0
         errors: list[Tensor] = []
         for place, minibatch in enumerate(minibatches):
             if self.online.noisy:
@@ -52,10 +53,11 @@ class TorchQKernel(TorchNetwork):
             norm = self.adam.clip(settings.max_grad_norm)
             table.append(_row(losses, norm))
             errors.append(losses.error)
-            if not math.isfinite(table[-1][GRAD_NORM]):
-                break
-            self._step(settings)
-        return QStats(np.array(table), torch.cat(errors).cpu().numpy())
+            if math.isfinite(table[-1][GRAD_NORM]):
+                self._step(settings)
+            else:
+                num_skipped += 1
+        return QStats(np.array(table), torch.cat(errors).cpu().numpy(), num_skipped)
 
     def differentiate(self, batches: Batches, settings: QSettings) -> Evidence:
         (minibatch,) = self._load(batches, len(batches.action))

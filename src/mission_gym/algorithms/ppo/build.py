@@ -11,12 +11,12 @@ from mission_gym.algorithms.ppo.compiled_kernel import CompiledKernel
 from mission_gym.algorithms.ppo.facts import layout
 from mission_gym.algorithms.ppo.kernel import Kernel, Samples
 from mission_gym.algorithms.ppo.learner import PpoLearner
-from mission_gym.algorithms.ppo.section import PpoSection, StepSettings, own_section
+from mission_gym.algorithms.ppo.section import LOG_RATIO_LIMIT, PpoSection, StepSettings, own_section
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.config.schema import Config, Settled
 from mission_gym.data import Array, EnvSpec
 from mission_gym.learner.proof import find_disagreement
-from mission_gym.policy import Encoded, Encoder, PolicySpec
+from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.policy.sampling import draw_random
 from mission_gym.policy.torch_form import ActorCritic, model_arrays
 from mission_gym.streams import generator, torch_seed
@@ -30,8 +30,7 @@ def make_learner(config: Settled, spec: EnvSpec) -> PpoLearner:
     drawn, section = torch_seed(seed, "init"), own_section(config)
     kernel: Kernel
     if compute.kernel == "compiled":
-        num_flat = Encoder(policy.leaves, normalize=False).num_flat
-        kernel = CompiledKernel(policy, num_flat, model_arrays(ActorCritic(policy, drawn)), compute.threads)
+        kernel = CompiledKernel(policy, model_arrays(ActorCritic(policy, drawn)), compute.threads)
     else:
         kernel = TorchKernel(
             policy, drawn, compute.device, precision=compute.precision, batch_size=section.batch_size
@@ -41,7 +40,6 @@ def make_learner(config: Settled, spec: EnvSpec) -> PpoLearner:
         policy,
         section,
         total_steps=config.run.timesteps,
-        num_envs=config.vector.n_envs,
         seed=seed,
         normalize_returns=config.policy.normalize_returns,
     )
@@ -59,11 +57,11 @@ def prove(config: Config, spec: EnvSpec, threads: int) -> str:
 def prove_twin(policy: PolicySpec, settings: StepSettings, threads: int, mask_size: int) -> str:
     """Both start from equal weights and get minibatches that carry every field: with the run's settings, and
     with every term of the loss at full weight."""
-    rng, num_flat = generator("proof"), Encoder(policy.leaves, normalize=False).num_flat
+    rng, num_flat = generator("proof"), policy.num_flat
     reference = TorchKernel(policy, seed=None)
     arrays = {name: _draw(name, array, policy, rng) for name, array in reference.parameters().items()}
     reference.load_parameters(arrays)
-    twin = CompiledKernel(policy, num_flat, arrays, threads)
+    twin = CompiledKernel(policy, arrays, threads)
     for case in _CASES:
         samples = _make_samples(case, policy, num_flat, mask_size, reference, rng)
         for numbers in (settings, settings._replace(ent_coef=1.0, vf_coef=1.0)):
@@ -81,7 +79,12 @@ class _Case(NamedTuple):
     tails: float  # how far some advantages and targets go, in deviations
 
 
-_CASES = (_Case(1.1, 3.0, 1.0), _Case(5.0, 3.0, 30.0), _Case(1.1, 1e-6, 1.0))
+_CASES = (
+    _Case(1.1, 3.0, 1.0),
+    _Case(5.0, 3.0, 30.0),
+    _Case(1.1, 1e-6, 1.0),
+    _Case(5.0 * LOG_RATIO_LIMIT, 3.0, 1.0),  # beyond the limit, and beyond what exp can give
+)
 
 
 def _draw(name: str, array: Array, policy: PolicySpec, rng: np.random.Generator) -> Array:

@@ -32,13 +32,15 @@ _NO_MASK = np.empty((0, 0), np.bool_)
 class CompiledKernel(CompiledNetwork):
     """See `kernel.Kernel`. Begins with the arrays it is given: the same draw as the torch form's."""
 
-    def __init__(self, spec: PolicySpec, num_flat: int, initial: dict[str, Array], threads: int = 1) -> None:
-        net, first, second = (Net(spec, num_flat) for _ in range(3))
+    def __init__(self, spec: PolicySpec, initial: dict[str, Array], threads: int = 1) -> None:
+        net, first, second = (Net(spec) for _ in range(3))
         self.flat, self.first, self.second = net.flat, first.flat, second.flat
         self.grads = np.zeros((threads, len(self.flat)), np.float32)
         super().__init__(net, first, second, initial)
-        self._spec, self._num_flat, self._threads = spec, num_flat, threads
-        self._shape = make_shape(spec, num_flat)
+        views, last = net.named(), f"critic.{2 * len(spec.network_arch)}"
+        self._critic_head = views[f"{last}.weight"], views[f"{last}.bias"]
+        self._spec, self._threads = spec, threads
+        self._shape = make_shape(spec)
         self._team = Team(threads - 1, "replica")
         self._scratches: dict[tuple[int, int, int], Scratch] = {}  # by thread and sizes: few, as they repeat
         self._minibatches = 1  # of a call
@@ -46,7 +48,7 @@ class CompiledKernel(CompiledNetwork):
     def _scratch(self, rank: int, num_rows: int, mask_size: int) -> Scratch:
         key = (rank, num_rows, mask_size)
         if key not in self._scratches:
-            self._scratches[key] = make_scratch(self._spec, self._num_flat, num_rows, mask_size)
+            self._scratches[key] = make_scratch(self._spec, num_rows, mask_size)
         return self._scratches[key]
 
     def evaluate(self, inputs: Encoded, action: Array, mask: Array | None) -> tuple[Array, Array]:
@@ -63,6 +65,11 @@ class CompiledKernel(CompiledNetwork):
 
         self._team.run([partial(work, rank) for rank in range(self._threads)])
         return log_prob, values
+
+    def rescale_values(self, factor: float, shift: float) -> None:
+        weight, bias = self._critic_head
+        weight *= np.float32(factor)
+        bias[:] = factor * bias.astype(np.float64) + shift
 
     def load_samples(self, samples: Samples) -> None:
         ones = np.ones(len(samples.log_prob), np.float32)
@@ -118,7 +125,7 @@ class CompiledKernel(CompiledNetwork):
         for array, kept in zip((self.flat, self.first, self.second), before, strict=True):
             array[:] = kept
         self.num_steps = num_steps
-        gradient = Net(self._spec, self._num_flat, self.grads[0])
+        gradient = Net(self._spec, self.grads[0])
         return make_evidence(table[0], settings, copy_views(gradient))
 
 
@@ -127,7 +134,7 @@ def compile_kernels() -> None:
     takes about 15 s, then a quarter of a second."""
     action = ActionSpec("categories", (), "int64", nvec=(2,), start=(0,))
     spec = PolicySpec((LeafSpec("", (1,), "float32", "vector"),), action, (1,))
-    kernel = CompiledKernel(spec, 1, Net(spec, 1).named())
+    kernel = CompiledKernel(spec, Net(spec).named())
     inputs, actions, zeros = (
         Encoded(np.zeros((2, 1), np.float32), ()),
         np.zeros((2, 1)),

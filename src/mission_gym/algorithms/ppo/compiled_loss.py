@@ -9,11 +9,13 @@ import math
 
 import numpy as np
 
+from mission_gym.algorithms.ppo.section import LOG_RATIO_LIMIT
 from mission_gym.compiled import kernel
 from mission_gym.data import Array
 from mission_gym.learner.loops import Real
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_LIMIT = np.float32(LOG_RATIO_LIMIT)
 
 
 @kernel
@@ -29,6 +31,8 @@ def clip_surrogate(
     worst = _ZERO
     for i in range(len(slope)):
         log_ratio = log_prob[i] - old_log_prob[i]
+        if log_ratio > _LIMIT:  # not `min`, which need not keep NaN
+            log_ratio = _LIMIT
         ratio = np.float32(math.exp(log_ratio))
         error = ratio - _ONE
         weighted = weight[i] * advantage[i]

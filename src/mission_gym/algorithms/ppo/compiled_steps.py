@@ -56,7 +56,7 @@ def _learn(
     """The gradient of the rows in `work`; policy loss, value loss, entropy, KL and clip fraction as sums
     with the rows' weights, and the largest |ratio - 1|, into `stats`."""
     batch, num_stored = work.batch, work.batch.action.shape[1]
-    forward(shape, flat, batch.flat, work.hidden, work.params, work.values)
+    forward(shape, flat, work.seen, batch.flat, work.hidden, work.params, work.values)
     log_std = flat[len(flat) - num_stored :]  # of a box alone
     _judge(shape, log_std, batch.action, batch.mask, work)
     clip_range = np.float32(settings.clip_range)
@@ -76,7 +76,7 @@ def _learn(
     for i in range(len(work.entropy)):
         entropy += batch.weight[i] * work.entropy[i]
     value_loss = fit_values(work.values, batch.returns, batch.weight, settings.vf_coef, work.d_values)
-    backward(shape, flat, grad, batch.flat, work)
+    backward(shape, flat, grad, work.seen, batch.flat, work)
     stats[POLICY_LOSS], stats[VALUE_LOSS], stats[ENTROPY] = loss, value_loss, entropy
     stats[APPROX_KL], stats[CLIP_FRACTION], stats[RATIO_ERROR] = kl, clipped, worst
 
@@ -102,6 +102,9 @@ def _gather(
         i = ids[first + row]
         for j in range(rows.flat.shape[1]):
             rows.flat[row, j] = samples.flat[i, j]
+        if work.seen.shape[1] < rows.flat.shape[1]:
+            for j in range(work.seen.shape[1]):
+                work.seen[row, j] = samples.flat[i, j]
         for j in range(rows.action.shape[1]):
             rows.action[row, j] = samples.action[i, j]
         for j in range(rows.mask.shape[1]):
@@ -209,7 +212,13 @@ def evaluate(
     values: Array,
 ) -> None:
     """Log-probabilities of the first len(action) rows of x, and values of all."""
-    forward(shape, flat, x, work.hidden, work.params, values)
+    seen = x
+    if shape.num_seen < x.shape[1]:
+        seen = work.seen
+        for i in range(len(x)):
+            for j in range(shape.num_seen):
+                seen[i, j] = x[i, j]
+    forward(shape, flat, seen, x, work.hidden, work.params, values)
     log_std = flat[len(flat) - action.shape[1] :]
     _judge(shape, log_std, action, mask, work)
     for i in range(len(action)):

@@ -11,9 +11,11 @@ from mission_gym.algorithms.ppo.section import PpoSection, SettledPpo, own_secti
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec, Fact
+from mission_gym.errors import nearest
 from mission_gym.learner.contract import Learner
 from mission_gym.learner.noise import make_noise_block
 from mission_gym.policy import PolicySpec
+from mission_gym.policy.layout import name_leaves
 
 # Learning rate times gradient steps: how far an update can move a weight. Measured without a target_kl:
 # a KL of 0.01 per update at 0.19 (CartPole-v1), 0.023 and at times over 0.03 at 0.64 (Pendulum-v1).
@@ -25,6 +27,35 @@ _LONG_S = 0.5  # an update that takes so long is timed once
 def layout(config: Config, spec: EnvSpec) -> PolicySpec:
     """Actor and critic."""
     return PolicySpec.of(config.policy, spec)
+
+
+def refuse(resolved: Resolved, spec: EnvSpec) -> list[str]:
+    """Keys that the critic can't have for itself."""
+    keys, source = resolved.config.policy.critic_keys, resolved.sources["policy.critic_keys"]
+    names = [leaf.name for leaf in spec.leaves]
+    if keys and names == [""]:
+        return [
+            f"critic_keys={','.join(keys)} needs a Dict observation, whose keys they are, and {spec.env_id}"
+            f" observes one {type(spec.observation_space).__name__}; remove it [{source}]"
+        ]
+    problems = []
+    for key in keys:
+        if key == spec.mask_key:
+            problems.append(
+                f"critic_keys: {key!r} is the action mask, which is no input of either network; remove it"
+                f" [{source}]"
+            )
+        elif not name_leaves((key,), spec.leaves):
+            problems.append(
+                f"critic_keys: the observation has no key {key!r}{nearest(key, names)}; it has"
+                f" {', '.join(names)} [{source}]"
+            )
+    if not problems and len(name_leaves(keys, spec.leaves)) == len(names):
+        problems.append(
+            f"critic_keys={','.join(keys)} names the whole observation, so that the actor would see nothing;"
+            f" leave it at least one of {', '.join(names)} [{source}]"
+        )
+    return problems
 
 
 def has_twin(config: Config, threads: int) -> bool:
@@ -59,7 +90,10 @@ def describe(config: Settled, spec: EnvSpec) -> list[Fact]:
     minibatches = config.rollout_size // section.batch_size
     steps = f"{minibatches * section.n_epochs} gradient steps per update"
     reason = f"{minibatches} minibatches x {section.n_epochs} epochs = {steps}"
-    return [Fact("batch", f"{section.batch_size}", reason)]
+    facts = [Fact("batch", f"{section.batch_size}", reason)]
+    if hidden := layout(config, spec).critic_leaves:
+        facts.append(Fact("critic", f"also sees {', '.join(hidden)}", "which the actor does not"))
+    return facts
 
 
 def num_epochs(config: Settled) -> int:

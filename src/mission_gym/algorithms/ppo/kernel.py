@@ -54,6 +54,9 @@ class Kernel(NetworkKernel, Protocol):
     def evaluate(self, inputs: Encoded, action: Array, mask: Array | None) -> tuple[Array, Array]:
         """Log-probabilities of the first len(action) rows and values of all rows, float32."""
 
+    def rescale_values(self, factor: float, shift: float) -> None:
+        """Let the critic give factor v + shift where it gave v, by its last layer."""
+
     def load_samples(self, samples: Samples) -> None:
         """Take the transitions of this update, once."""
 

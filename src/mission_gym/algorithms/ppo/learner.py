@@ -1,8 +1,9 @@
 """PPO, in the order of its equations: values, advantages, clipped surrogate, early stop.
 
-A block comes in with raw observations and rewards. Statistics (normaliser, return scale) are frozen
-while it is learned from and merged afterwards. The state before the update is kept until it is over:
-a stop request or a non-finite number puts it back. A block of an older policy is weighed by importance.
+A block comes in with raw observations and rewards. The normaliser is frozen while it is learned from, and
+takes it in afterwards; the scale of values takes in its targets before. The state before the update is kept
+until it is over: a stop request puts it back, and so does a gradient that is not finite; then the block is
+skipped. A block of an older policy is weighed by importance.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ from mission_gym.algorithms.ppo.kernel import (
 )
 from mission_gym.algorithms.ppo.section import SettledPpo, StepSettings
 from mission_gym.data import Array, Block, UpdateStats, Weights
-from mission_gym.errors import NotFiniteError
-from mission_gym.learner.advantages import ReturnScale, compute_gae, compute_importance
+from mission_gym.errors import NotFiniteError, RunStateError
+from mission_gym.learner.advantages import ValueScale, compute_gae, compute_importance
 from mission_gym.learner.blocks import check_finite, strip
 from mission_gym.learner.contract import Learner
 from mission_gym.learner.minibatches import draw_rows, draw_segments
 from mission_gym.policy import PolicySpec
 from mission_gym.streams import generator
 
+MOST_SKIPPED = 5  # updates in a row whose gradient was not finite: the last of them ends the run
 _RECENT = 256  # updates whose gradient steps are remembered; an older segment counts as far as that
 
 
@@ -52,7 +54,6 @@ class PpoLearner(Learner):
         section: SettledPpo,
         *,
         total_steps: int,
-        num_envs: int,
         seed: int,
         normalize_returns: bool,
     ) -> None:
@@ -61,9 +62,10 @@ class PpoLearner(Learner):
         self.section = section
         self._total_steps = total_steps
         self.recent: list[int] = []  # gradient steps of the last updates, the newest first
+        self.skipped = self.skipped_in_row = 0  # updates whose gradient was not finite
         self._before: dict[str, Array] | None = None  # the last update
         self._has_memory = bool(spec.state_shapes)
-        self.return_scale = ReturnScale(num_envs, section.gamma) if normalize_returns else None
+        self.value_scale = ValueScale() if normalize_returns else None
 
     def weights(self) -> Weights:
         return Weights(self.version, self.policy())
@@ -73,7 +75,6 @@ class PpoLearner(Learner):
         start = time.perf_counter()
         check_finite(block, self.version)
         self._before = self.arrays()
-        num_steps, num_rows = block.reward.shape
         flat_raw, samples, values = self._samples(block)
         self.kernel.load_samples(samples)
         self.clock.add("values", time.perf_counter() - start)
@@ -85,20 +86,46 @@ class PpoLearner(Learner):
             if table is None:
                 self.undo()
                 return None
-            if not np.isfinite(table[:, GRAD_NORM]).all():
-                self.undo()
-                raise NotFiniteError(_name_cause(samples, values, table, self.version))
             tables.append(table)
+            if not np.isfinite(table[:, GRAD_NORM]).all():
+                return self._skip(block, tables, settings, samples, values)
             kl, target_kl = table.mean(axis=0)[APPROX_KL], self.section.target_kl
             if target_kl is not None and kl > 1.5 * target_kl:
                 break
 
         if self.encoder.normalizer is not None:
             self.encoder.normalizer.merge(flat_raw[block.valid.ravel()])
-        gradient_steps = sum(map(len, tables))
+        self.skipped_in_row = 0
+        return self._count(block, sum(map(len, tables)), tables, settings, samples, values)
+
+    def _skip(
+        self, block: Block, tables: list[Array], settings: StepSettings, samples: Samples, values: Array
+    ) -> UpdateStats:
+        """Go on without this block, as if it had not been learned from; NotFiniteError if that is common."""
+        before = self._before
+        self.undo()
+        if self.skipped_in_row + 1 >= MOST_SKIPPED:
+            cause = _name_cause(samples, values, tables[-1], self.version, self.skipped_in_row)
+            raise NotFiniteError(cause)
+        self._before = before
+        self.skipped_in_row += 1
+        self.skipped += 1
+        with np.errstate(all="ignore"):  # means of what is not finite
+            return self._count(block, 0, tables, settings, samples, values)
+
+    def _count(
+        self,
+        block: Block,
+        gradient_steps: int,
+        tables: list[Array],
+        settings: StepSettings,
+        samples: Samples,
+        values: Array,
+    ) -> UpdateStats:
+        """The block is done with: count it, and tell of it."""
         lag_metrics = self._lag_metrics(block, samples)
         self.version += 1
-        self.step += num_steps * num_rows
+        self.step += block.num_steps * block.num_rows
         self.gradient_steps += gradient_steps
         self.recent = [gradient_steps, *self.recent][:_RECENT]
         return UpdateStats(gradient_steps, _metrics(tables, settings, samples, values, self) | lag_metrics)
@@ -139,7 +166,9 @@ class PpoLearner(Learner):
         mask = None if block.mask is None else block.mask[:-1].reshape(num, -1)
         log_prob, value = self.kernel.evaluate(inputs, action, mask)
 
-        values = value[: num + num_rows].reshape(num_steps + 1, num_rows).astype(np.float64)
+        scale = self.value_scale
+        value = value.astype(np.float64) if scale is None else scale.expand(value)
+        values = value[: num + num_rows].reshape(num_steps + 1, num_rows)
         ended = block.terminated | block.truncated
         next_value = values[1:].copy()
         for final, final_value in zip(block.finals, value[num + num_rows :], strict=True):
@@ -147,22 +176,25 @@ class PpoLearner(Learner):
         next_value[block.terminated] = 0.0  # terminated wins if both flags are set
 
         reward = block.reward.astype(np.float64)
-        if self.return_scale is not None:
-            reward = self.return_scale.scale(reward, ended, block.valid, block.env_ids)
         importance = compute_importance(
             log_prob.reshape(num_steps, num_rows), block.log_prob, self.version - block.version
         )
         advantage, returns = compute_gae(
             reward, values[:-1], next_value, ended, self.section.gamma, self.section.gae_lambda, importance
         )
+        value = value[:num]
+        if scale is not None:
+            self.kernel.rescale_values(*scale.merge(returns[block.valid]))
+            value, returns = scale.shrink(value), scale.shrink(returns)
+            advantage = advantage / scale.unit
         samples = Samples(
             inputs=inputs,
             mask=mask,
             action=action,
             log_prob=log_prob,
-            advantage=advantage.ravel(),
-            returns=returns.ravel(),
-            value=value[:num],
+            advantage=advantage.astype(np.float32).ravel(),
+            returns=returns.astype(np.float32).ravel(),
+            value=value.astype(np.float32),
             weight=None if block.valid.all() else block.valid.ravel().astype(np.float32),
             importance=None if importance is None else importance.ravel(),
         )
@@ -180,31 +212,48 @@ class PpoLearner(Learner):
             "train/importance_mean": importance,
         }
 
-    def lose_episode(self, env_id: int) -> None:
-        if self.return_scale is not None:
-            self.return_scale.sums[env_id] = 0.0
-
     def adopt(self, arrays: dict[str, Array]) -> None:
-        fresh = {} if self.return_scale is None else self.return_scale.arrays()
-        self.load_arrays(fresh | arrays)
-        if self.return_scale is not None:
-            self.return_scale.sums = fresh["return_scale.sums"]
+        """The critic goes on to say the values that it said in the parent, whichever scale either has."""
+        theirs = _read_scale(arrays)
+        ours = theirs or ValueScale(var=1.0)  # a critic without a scale gives values themselves
+        self.load_arrays(arrays | ours.arrays())
+        if self.value_scale is None and theirs is not None:
+            self.kernel.rescale_values(theirs.deviation, theirs.mean)
 
     def arrays(self) -> dict[str, Array]:
         arrays = super().arrays()
-        if self.return_scale is not None:
-            arrays |= self.return_scale.arrays()
+        if self.value_scale is not None:
+            arrays |= self.value_scale.arrays()
+        arrays["skipped"] = np.array([self.skipped, self.skipped_in_row], np.int64)
         return arrays | {"counters": np.array([*arrays["counters"], *self.recent], np.int64)}
 
     def load_arrays(self, arrays: dict[str, Array]) -> None:
         super().load_arrays(arrays)
         self._before = None
-        if self.return_scale is not None:
-            self.return_scale.load(arrays)
+        if self.value_scale is not None:
+            if "value_scale" not in arrays:
+                raise RunStateError(
+                    "the checkpoint is of a version that divided rewards by the deviation of returns, so its"
+                    " run can't go on as it was; `mission-gym branch` takes it over with its values [resume]"
+                )
+            self.value_scale.load(arrays)
         self.recent = [int(steps) for steps in arrays["counters"][3:]]
+        # Runs of before it was counted have skipped nothing.
+        self.skipped, self.skipped_in_row = (int(count) for count in arrays.get("skipped", (0, 0)))
 
 
-def _name_cause(samples: Samples, values: Array, table: Array, update: int) -> str:
+def _read_scale(arrays: dict[str, Array]) -> ValueScale | None:
+    """How the values of a critic are read, by the arrays of its learner; None where they are its outputs."""
+    if "value_scale" in arrays:
+        scale = ValueScale()
+        scale.load(arrays)
+        return scale
+    if "return_scale.moments" in arrays:  # of versions that divided rewards by the deviation of returns
+        return ValueScale(var=float(arrays["return_scale.moments"][2]) + 1e-8)
+    return None
+
+
+def _name_cause(samples: Samples, values: Array, table: Array, update: int, skipped: int) -> str:
     tensors = {
         "network input": samples.inputs.flat,
         "value": values,
@@ -216,8 +265,8 @@ def _name_cause(samples: Samples, values: Array, table: Array, update: int) -> s
     named += [name for name, column in columns.items() if not np.isfinite(table[:, column]).all()]
     norm, cause = table[:, GRAD_NORM].max(), (named or ["gradient"])[0]
     return (
-        f"gradient norm is {norm} in update {update} (not finite: {cause});"
-        " the weights are as before this update. Lower learning_rate, or set normalize_obs and"
+        f"gradient norm is {norm} in update {update} (not finite: {cause}), after {skipped} skipped for the"
+        " same; the weights are as before them. Lower learning_rate, or set normalize_obs and"
         " normalize_returns, then resume or branch"
     )
 
@@ -226,9 +275,9 @@ def _metrics(
     tables: list[Array], settings: StepSettings, samples: Samples, values: Array, learner: PpoLearner
 ) -> dict[str, float]:
     weight = np.ones(len(values)) if samples.weight is None else samples.weight
-    returns = samples.returns[weight > 0]
+    returns, predicted = samples.returns[weight > 0], samples.value[weight > 0].astype(np.float64)
     spread = float(returns.var())
-    explained = 1.0 - float((returns - values[weight > 0]).var()) / spread if spread > 0 else float("nan")
+    explained = 1.0 - float((returns - predicted).var()) / spread if spread > 0 else float("nan")
 
     means = [table.mean(axis=0) for table in tables]
     policy_loss, value_loss, entropy, clip_fraction = (
@@ -251,7 +300,11 @@ def _metrics(
         "train/first_kl": float(tables[0][0, APPROX_KL]),
         "train/first_ratio_error": float(tables[0][0, RATIO_ERROR]),
         "train/value_mean": float(values[weight > 0].mean()),
+        "train/skipped_updates": float(learner.skipped),
     }
+    if learner.value_scale is not None:
+        metrics["train/value_scale"] = learner.value_scale.deviation
+        metrics["train/value_offset"] = learner.value_scale.mean
     log_std = learner.kernel.parameters().get("log_std")
     if log_std is not None:
         metrics["train/std"] = float(np.exp(log_std).mean())

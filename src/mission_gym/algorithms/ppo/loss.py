@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mission_gym.algorithms.ppo.section import ADVANTAGE_FLOOR, StepSettings
+from mission_gym.algorithms.ppo.section import ADVANTAGE_FLOOR, LOG_RATIO_LIMIT, StepSettings
 
 
 class Minibatch(NamedTuple):
@@ -53,6 +53,8 @@ def compute_losses(batch: Minibatch, settings: StepSettings) -> Losses:
 
     # L_policy = -E[min(r A, clip(r, 1 - c, 1 + c) A)],  r = pi / pi_old
     log_ratio = batch.log_prob - batch.old_log_prob
+    # A limit on how large r gets, not on its gradient: a bad action's probability must still come down.
+    log_ratio = log_ratio - (log_ratio - LOG_RATIO_LIMIT).clamp_min(0.0).detach()
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
     surrogate = torch.minimum(ratio * batch.advantage, clipped * batch.advantage)

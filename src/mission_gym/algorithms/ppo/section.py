@@ -13,7 +13,10 @@ from mission_gym.config.sizes import nearest_divisors, pick_batch_size
 from mission_gym.config.types import NONE, FromOneOrAuto, Number, Whole
 from mission_gym.learner.schedule import schedule_of
 
+_BATCH, _BATCH_SHARE = 64, 1 / 32  # of `auto`: the larger of the two, for every device
 ADVANTAGE_FLOOR = 1e-5  # under the deviation of advantages: equal ones carry no signal to amplify
+
+LOG_RATIO_LIMIT = 20.0  # of a probability ratio: exp, and the square of a gradient, stay far from overflow
 
 
 class StepSettings(NamedTuple):
@@ -35,7 +38,9 @@ class PpoSection(AlgorithmSection):
 
     n_steps_per_env: Whole = Field(128, ge=1, description="Steps of each environment in a rollout.")
     batch_size: FromOneOrAuto = Field(
-        "auto", description="Rows of a minibatch; divides the rollout. auto: about a quarter of it."
+        "auto",
+        description="Rows of a minibatch; divides the rollout. auto: about 64, or a thirty-second of a"
+        " rollout of more than 2048.",
     )
     n_epochs: Whole = Field(10, ge=1, description="Passes over each rollout.")
     learning_rate: Number = Field(3e-4, gt=0, description="Step size of Adam.")
@@ -54,7 +59,7 @@ class PpoSection(AlgorithmSection):
     ent_coef_final: Annotated[Number | None, NONE] = Field(
         None, ge=0, description="Entropy weight at the last step, reached linearly. none: constant."
     )
-    vf_coef: Number = Field(0.5, ge=0, description="Weight of the value loss.")
+    vf_coef: Number = Field(0.25, ge=0, description="Weight of the value loss.")
     max_grad_norm: Number = Field(0.5, gt=0, description="Norm to which gradients are clipped.")
     target_kl: Annotated[Number | None, NONE] = Field(
         None, gt=0, description="KL divergence that ends an update after the running epoch. none: no limit."
@@ -79,7 +84,8 @@ class PpoSection(AlgorithmSection):
         config, path = resolved.config, f"{resolved.config.run.algo}.batch_size"
         batch, rollout, source = config.algorithm.batch_size, config.rollout_size, resolved.sources[path]
         if batch == "auto":
-            return resolved.with_values({path: pick_batch_size(rollout)}, "auto")
+            share = max(_BATCH / rollout, _BATCH_SHARE)
+            return resolved.with_values({path: pick_batch_size(rollout, share)}, "auto")
         if rollout % batch == 0:
             return resolved
         problem = f"batch_size={batch} does not divide the rollout of {rollout_text(config)}"

@@ -87,6 +87,12 @@ class TorchKernel(TorchNetwork):
                     )
             return log_probs.cpu().numpy(), values.cpu().numpy()
 
+    def rescale_values(self, factor: float, shift: float) -> None:
+        head = cast(torch.nn.Linear, self.model.critic[-1])
+        with torch.no_grad():
+            head.weight.mul_(factor)
+            head.bias.mul_(factor).add_(shift)
+
     def sample(self, inputs: Encoded, noise: Array) -> Array:
         """Continuous actions [N, K] as the policy draws them from noise [N, K]."""
         self._load_inputs(inputs)

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from functools import partial
 from pathlib import Path
 
-from mission_gym.bench.faults.lab import SERIAL, Fault, Lab, Skipped, must, must_be_tidy, must_equal
+from mission_gym.bench.faults.lab import (
+    SERIAL,
+    WORKERS,
+    Fault,
+    Lab,
+    Skipped,
+    must,
+    must_be_tidy,
+    must_equal,
+)
+from mission_gym.bench.faults.shift import fake_wall_clock, set_shift
 from mission_gym.store.rundir import RunDir
 
 _HOLDS = "the run ends with the same bits; every time is finite and not below nothing"
@@ -24,6 +35,8 @@ def make_clock_faults() -> list[Fault]:
         jump, between = partial(_jump, shift=shift), partial(_jump_between, shift=shift)
         faults.append(Fault("clock", f"set {way} an hour", _HOLDS, jump, quick=way == "back"))
         faults.append(Fault("clock", f"set {way} an hour before a resume", _HOLDS, between))
+        beside = partial(_jump_beside, shift=shift)
+        faults.append(Fault("clock", f"set {way} an hour, workers", _HOLDS, beside))
     return faults
 
 
@@ -54,6 +67,25 @@ def _jump(lab: Lab, shift: str) -> None:
     run = lab.wait_for_step(command, 2000)
     clock.write_text(f"{shift}\n")
     command.wait().expect(0)
+    must_be_tidy(run)
+    must_equal(run, straight.only_run())
+    must_tell_sane_times(run)
+    lab.must_leave_nothing()
+
+
+def _jump_beside(lab: Lab, shift: str) -> None:
+    """Workers, too, by a clock of Python's alone."""
+    clock = lab.folder / "clock"
+    set_shift(clock, 0.0)
+    straight = lab.inner("straight")
+    straight.run(*straight.train("CartPole-v1", *WORKERS, *_LONG)).expect(0)
+    words = lab.train("CartPole-v1", *WORKERS, *_LONG)
+    command = lab.spawn(*words, env=fake_wall_clock(lab.folder / "site", clock))
+    run = lab.wait_for_step(command, 2000)
+    set_shift(clock, float(shift))
+    command.wait().expect(0)
+    now = time.time() + float(shift)
+    must(abs(run.read_status()["heartbeat"] - now) < 1800, "the clock was not set")
     must_be_tidy(run)
     must_equal(run, straight.only_run())
     must_tell_sane_times(run)

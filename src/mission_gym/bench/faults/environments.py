@@ -10,7 +10,6 @@ from pathlib import Path
 import psutil
 
 from mission_gym.bench.faults.lab import (
-    LIMIT_S,
     SERIAL,
     WORKERS,
     Fault,
@@ -21,11 +20,11 @@ from mission_gym.bench.faults.lab import (
     read_end,
 )
 from mission_gym.store.rundir import RunDir
-from mission_gym.vector.crew import FIRST_TIMEOUT_S
 
 _HAZARD = "mission_gym.bench.faults.hazard:Hazard"
 # A limit that is meant to strike, on a machine that may be busy.
 _STRIKES = ("--env-timeout", "4s")
+_FIRST_S = 60.0  # for building and the first reset, instead of 300
 _BACKENDS = {
     "workers": (*WORKERS, *_STRIKES),
     "threads": ("--vector", "threads", *_STRIKES),
@@ -68,11 +67,19 @@ def make_environment_faults() -> list[Fault]:
                 holds = _REFUSED if place == "constructor" else _TOLD if kind in _WRONG else _CONTAINED
                 if backend == "serial" and kind in ("KeyboardInterrupt", "SystemExit"):
                     holds = _TOLD
-                inject = partial(_train, backend=backend, place=place, kind=kind, holds=holds)
+                once = place in ("step", "reset")
+                inject = partial(_train, backend=backend, place=place, kind=kind, holds=holds, once=once)
                 is_quick = kind in _QUICK.get((backend, place), ())
                 faults.append(
                     Fault("environments", f"{kind} in {place}, {backend}", holds, inject, quick=is_quick)
                 )
+        if backend != "serial":
+            inject = partial(
+                _train, backend=backend, place="constructor", kind="kill -9", holds=_CONTAINED, once=True
+            )
+            faults.append(
+                Fault("environments", f"kill -9 once in constructor, {backend}", _CONTAINED, inject)
+            )
     for kind in (*_RAISED, "hang", "exit", "segfault", "kill -9", "shape", "nothing"):
         inject = partial(_film, kind=kind)
         faults.append(Fault("environments", f"{kind} in render", _FILMED, inject))
@@ -85,11 +92,11 @@ def _kwargs(lab: Lab, kind: str, place: str, after: int, *, once: bool) -> tuple
     return ("--env-kwargs", *values, *marks)
 
 
-def _train(lab: Lab, backend: str, place: str, kind: str, holds: str) -> None:
-    once = place in ("step", "reset")
+def _train(lab: Lab, backend: str, place: str, kind: str, holds: str, *, once: bool) -> None:
     words = lab.train(_HAZARD, *_BACKENDS[backend], *_kwargs(lab, kind, place, _CALM[place], once=once))
-    limit_s = LIMIT_S + (FIRST_TIMEOUT_S if place in ("reset", "constructor") else 0.0)
-    ended = lab.start(*words).wait(limit_s)
+    strikes_first = place in ("reset", "constructor") and kind in ("hang", "stop")
+    first_s = _FIRST_S if strikes_first else None
+    ended = lab.start(*words, first_timeout_s=first_s).wait(first_s or 0.0)
     if holds == _REFUSED:
         ended.expect(2, 3)
         runs = [path.name for path in lab.runs_dir.iterdir()]

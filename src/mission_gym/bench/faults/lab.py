@@ -24,10 +24,11 @@ import psutil
 
 from mission_gym.bench.faults.launcher import Launcher
 from mission_gym.data import Array
+from mission_gym.procs import usable_cores
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
 from mission_gym.store.rundir import RunDir
 
-LIMIT_S = 180.0  # after which a command counts as hung; the machine may be busy
+_LIMIT_S = 180.0  # after which a command counts as hung, where each core has one thing to do
 MARK = "MISSION_GYM_FAULT"  # in the environment of every process of a fault
 SMALL = {
     "--n-envs": "2", "--n-steps": "16", "--batch-size": "16", "--timesteps": "320",
@@ -62,6 +63,11 @@ class Fault:
     tried: int = 1  # a chain of kills counts each of them
 
 
+def measure_limit_s() -> float:
+    """After so many seconds something counts as hung: the busier the machine, the more."""
+    return _LIMIT_S * max(1.0, os.getloadavg()[0] / usable_cores())
+
+
 def must(condition: bool, what: str) -> None:
     """Raise NotHeld with what happened unless the condition is true."""
     if not condition:
@@ -94,8 +100,9 @@ class Command:
     err: Path
     wait_code: Callable[[float], int | None]
 
-    def wait(self, timeout_s: float = LIMIT_S) -> Ended:
-        """Wait for its end; one that does not end is killed, and that is NotHeld."""
+    def wait(self, more_s: float = 0.0) -> Ended:
+        """Wait for its end; one that does not end, more_s later than others, is killed: NotHeld."""
+        timeout_s = measure_limit_s() + more_s
         code = self.wait_code(timeout_s)
         if code is None:
             self.kill()
@@ -106,7 +113,7 @@ class Command:
         """SIGKILL, and its exit code."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        return self.wait_code(LIMIT_S)
+        return self.wait_code(measure_limit_s())
 
     @property
     def running(self) -> bool:
@@ -166,12 +173,12 @@ class Lab:
             "COLUMNS": "200",
         }
 
-    def start(self, *args: str, here: Path | None = None) -> Command:
-        """Start a command."""
+    def start(self, *args: str, here: Path | None = None, first_timeout_s: float | None = None) -> Command:
+        """Start a command. first_timeout_s: instead of the product's own, for what is built and reset."""
         out, err = self._outputs()
         launcher = self._launcher
         assert launcher is not None, "this lab only spawns"
-        pid = launcher.start(args, here or self.here, out, err, self.env)
+        pid = launcher.start(args, here or self.here, out, err, self.env, first_timeout_s)
         return Command(args, pid, out, err, lambda timeout_s: launcher.wait(pid, timeout_s))
 
     def run(self, *args: str, here: Path | None = None) -> Ended:
@@ -231,14 +238,16 @@ class Lab:
         shutil.copytree(self.copy_run_source(), target)
         return RunDir(target)
 
-    def wait_until(self, condition: Callable[[], Any], what: str, command: Command | None = None) -> bool:
+    def wait_until(
+        self, condition: Callable[[], Any], what: str, command: Command | None = None, look_s: float = 0.002
+    ) -> bool:
         """Wait for a condition; False if the command ended first, NotHeld if neither comes."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + measure_limit_s()
         while not condition():
             if command is not None and not command.running:
                 return bool(condition())
             must(time.monotonic() < deadline, f"waited in vain: {what}")
-            time.sleep(0.002)
+            time.sleep(look_s)
         return True
 
     def wait_for_step(

@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mission_gym.vector import crew
+
 # What commands load, libraries of theirs included.
 _LOADED = (
     "numba",
@@ -49,14 +51,23 @@ class Launcher:
         self._path = path
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self, args: Sequence[str], folder: Path, out: Path, err: Path, env: Mapping[str, str]) -> int:
-        """Start `mission-gym ARGS` in a folder; returns its pid."""
+    def start(
+        self,
+        args: Sequence[str],
+        folder: Path,
+        out: Path,
+        err: Path,
+        env: Mapping[str, str],
+        first_timeout_s: float | None = None,
+    ) -> int:
+        """Start `mission-gym ARGS` in a folder; returns its pid. first_timeout_s: see `Lab.start`."""
         order = {
             "args": list(args),
             "folder": str(folder),
             "out": str(out),
             "err": str(err),
             "env": dict(env),
+            "first_timeout_s": first_timeout_s,
         }
         return int(self._ask(order))
 
@@ -138,6 +149,8 @@ def _become(order: dict[str, Any]) -> None:
     os.environ.update(order["env"])
     tempfile.tempdir = None  # TMPDIR was just set
     sys.argv = ["mission-gym", *order["args"]]
+    if order["first_timeout_s"] is not None:
+        crew.FIRST_TIMEOUT_S = order["first_timeout_s"]
 
 
 if __name__ == "__main__":

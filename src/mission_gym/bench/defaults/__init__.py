@@ -1,0 +1,1 @@
+"""`bench defaults`: what an environment without shipped settings gets, beside what peers give it."""

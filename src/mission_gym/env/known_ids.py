@@ -1,0 +1,50 @@
+"""Ids of third-party environments: which package they are of, for those that ask for one that is not here."""
+
+from __future__ import annotations
+
+import importlib.util
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+
+class _Home(NamedTuple):
+    patterns: tuple[str, ...]
+    module: str  # that registers the ids
+    package: str
+
+
+_HOMES = (
+    _Home(("ALE/*",), "ale_py", "ale-py"),
+    _Home(("MiniGrid-*", "BabyAI-*"), "minigrid", "minigrid"),
+    _Home(("Panda*-v*",), "panda_gym", "panda-gym"),
+    _Home(
+        ("Fetch*-v*", "Hand*-v*", "PointMaze_*", "AntMaze_*", "AdroitHand*", "FrankaKitchen*"),
+        "gymnasium_robotics",
+        "gymnasium-robotics",
+    ),
+    _Home(
+        ("highway-*", "merge-*", "roundabout-*", "parking-*", "intersection-*", "racetrack-*", "exit-v*"),
+        "highway_env",
+        "highway-env",
+    ),
+    _Home(("Meta-World/*",), "metaworld", "metaworld"),
+    _Home(("MinAtar/*",), "minatar.gym", "minatar"),
+    _Home(("Vizdoom*",), "vizdoom.gymnasium_wrapper", "vizdoom"),
+    _Home(("miniwob/*",), "miniwob", "miniwob"),
+    _Home(("popgym-*",), "popgym", "popgym"),
+    _Home(("mo-*", "deep-sea-treasure-*"), "mo_gymnasium", "mo-gymnasium"),
+    _Home(("gym_pusht/*",), "gym_pusht", "gym-pusht"),
+    _Home(("FlappyBird-*",), "flappy_bird_gymnasium", "flappy-bird-gymnasium"),
+    _Home(("forex-v*", "stocks-v*"), "gym_anytrading", "gym-anytrading"),
+    _Home(("Safety*-v*",), "safety_gymnasium", "safety-gymnasium"),
+)
+
+
+def name_home(env_id: str) -> str:
+    """How to get and name an environment that another package registers; empty if none is known."""
+    for patterns, module, package in _HOMES:
+        if any(fnmatchcase(env_id, pattern) for pattern in patterns):
+            top = module.partition(".")[0]
+            get = "" if importlib.util.find_spec(top) else f"run: pip install {package}, and "
+            return f"it is of the package {package}: {get}name it {module}:{env_id}"
+    return ""

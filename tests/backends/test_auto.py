@@ -1,0 +1,114 @@
+"""What `backend="auto"` chooses by the pace of a step."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import gymnasium as gym
+import pytest
+from gymnasium import spaces
+
+from mission_gym.backends.record import Source
+from mission_gym.backends.vec import choose_for_pace, make_vec
+from mission_gym.backends.workers import look_in_child
+from mission_gym.env.pace import Pace
+
+
+class Waiting(gym.Env):
+    """Waits in every step; `seconds` may be longer than anybody looks."""
+
+    observation_space, action_space = spaces.Discrete(2), spaces.Discrete(2)
+    seconds = 0.02
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        time.sleep(self.seconds)
+        return 0, 0.0, False, False, {}
+
+
+class VerySlow(Waiting):
+    seconds = 30.0
+
+
+class Raising(Waiting):
+    def step(self, action):
+        raise ValueError("a broken step")
+
+
+class Dying(Waiting):
+    def step(self, action):
+        os._exit(3)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "cpu_share", "num_envs", "expected"),
+    [
+        (10e-6, 1.0, 8, "serial"),
+        (10e-6, 1.0, 32, "serial"),  # a message costs more than is gained
+        (100e-6, 1.0, 8, "workers"),
+        (1e-3, 1.0, 32, "workers"),
+        (1e-3, 1.0, 1, "serial"),
+        (20e-3, 0.01, 64, "threads"),
+        (20e-3, 0.01, 8, "threads"),
+        (6e-3, 0.3, 64, "workers"),  # one process could not compute for all of them
+    ],
+)
+def test_the_least_time_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, step_s: float, cpu_share: float, num_envs: int, expected: str
+) -> None:
+    monkeypatch.setattr("mission_gym.procs.machine.usable_cores", lambda: 2)
+    assert choose_for_pace(Pace(100, step_s, 0.1, cpu_share), num_envs)[0].name == expected
+
+
+def test_more_workers_than_cores_for_what_waits_and_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mission_gym.procs.machine.usable_cores", lambda: 2)
+    mixed = Pace(100, 6e-3, 0.1, 0.25)
+    assert choose_for_pace(mixed, 64)[1] == 8
+    assert choose_for_pace(Pace(100, 6e-3, 0.1, 1 / 6), 32)[1] == 32  # 12 would make one wait for two others
+    assert choose_for_pace(mixed, 64, num_workers=3)[1] == 3
+    assert choose_for_pace(Pace(100, 6e-3, 0.1, 1.0), 64)[1] == 2
+
+
+def test_one_core_has_no_use_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mission_gym.procs.machine.usable_cores", lambda: 1)
+    assert choose_for_pace(Pace(100, 1e-3, 0.1, 1.0), 32)[0].runs_here
+    assert choose_for_pace(Pace(100, 1e-3, 0.1, 0.01), 32)[0].for_waiting
+
+
+def test_a_step_that_failed_does_not_run_here() -> None:
+    assert not choose_for_pace(None, 1)[0].runs_here
+
+
+def test_environments_that_wait_become_threads() -> None:
+    vec = make_vec(Waiting, 4)
+    assert vec.inner.threads
+    vec.close()
+
+
+def look(env: type[Waiting]) -> Pace | None:
+    return look_in_child(Source(env.__name__, env), 0.05, bare=True)[1]
+
+
+def test_the_look_tells_waiting_from_computing() -> None:
+    pace = look(Waiting)
+    assert pace is not None
+    assert pace.waits
+    assert pace.step_s >= 0.02
+
+
+def test_a_step_longer_than_the_look_is_known_to_wait() -> None:
+    begun = time.monotonic()
+    pace = look(VerySlow)
+    assert pace is not None
+    assert pace.waits
+    assert pace.num_steps == 0
+    assert time.monotonic() - begun < VerySlow.seconds
+
+
+@pytest.mark.parametrize("env", [Raising, Dying])
+def test_a_step_that_fails_has_no_pace(env: type[Waiting]) -> None:
+    assert look(env) is None

@@ -1,0 +1,239 @@
+"""`bench defaults` at tiny sizes: its clock, its rows, and what is kept of peers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from mission_gym.bench import main as bench_main
+from mission_gym.bench.defaults import cleanrl, exam, ours, sb3, trials
+from mission_gym.bench.defaults.cases import CASES, Case
+from mission_gym.bench.defaults.main import SHORT_CASES, DefaultsGrid, make_defaults_row, measure_defaults
+from mission_gym.bench.defaults.trials import PEERS, Trial, measure_peers, read_trials
+from mission_gym.bench.sides import Evaluation, Job
+from mission_gym.errors import UsageError
+from mission_gym.report.tables import view_bench
+from mission_gym.rollout.playing import Actor
+from mission_gym.run.evaluation import Evaluator
+
+_BY_NAME = {case.name: case for case in CASES}
+_CASE = Case("LargeRewards", 1000, 0.0, "91,000")
+_TINY = replace(_BY_NAME["LargeRewards"], timesteps=1024)
+
+
+def _trial(side, seed, score, curve=(), steps=1000, train_s=10.0):
+    return Trial("LargeRewards", side, seed, score, steps, 5, train_s, 20.0, [list(each) for each in curve])
+
+
+def _trials(side, *scores):
+    return [_trial(side, seed, score) for seed, score in enumerate(scores, 1)]
+
+
+@pytest.mark.parametrize(
+    ("side", "name", "gradient_steps"),
+    [
+        (ours, "LargeRewards", None),
+        (sb3, "LargeRewards", 320),  # 2,048 / 64 * 10
+        (cleanrl, "LargeRewards", 4 * 16),  # rollouts of 512, four minibatches, four epochs
+        (ours, "pendulum", None),
+        (sb3, "pendulum", 320),
+        (cleanrl, "pendulum", 320),
+    ],
+)
+def test_every_side_trains_and_is_examined(side, name, gradient_steps, tmp_path, monkeypatch):
+    monkeypatch.setattr(exam, "_NUM_EXAMS", 2)
+    monkeypatch.setattr(exam, "_EXAM_EPISODES", 2)
+    result = side.train(Job("", _BY_NAME[name].env_id, {"timesteps": 2048, "seed": 1}, 2), tmp_path)
+    assert result.warm_steps == result.evals[-1].step == 2048
+    assert gradient_steps in (None, result.gradient_steps)
+    low, high = {"LargeRewards": (-100_000, 100_000), "pendulum": (-2000, 0)}[name]
+    assert all(low <= score <= high for score in (result.report_return, result.evals[-1].return_mean))
+
+
+def test_ours_trains_with_defaults_alone(tmp_path):
+    """The values that decide what is learned come from no flag and no settings."""
+    ours.train(Job("", _TINY.env_id, {"timesteps": 1024, "seed": 1}, 1), tmp_path)
+    (run,) = tmp_path.iterdir()
+    sources = (run / "config.yaml").read_text().partition("sources:")[2]
+    told = {line.split(": ")[0].strip() for line in sources.splitlines() if "flag " in line}
+    assert told == {
+        "env.env_id", "vector.vector", "compute.device", "compute.threads", "compute.tune", "run.seed",
+        "evaluation.eval_freq", "run.timesteps", "run.runs_dir", "run.tensorboard",
+    }  # fmt: skip
+    assert "settings" not in sources
+
+
+def test_exams_do_not_count_as_training(monkeypatch):
+    clock = [0.0]
+    played = []
+
+    def play(self, actor, *, explore=False):
+        clock[0] += 100.0
+        played.append(clock[0])
+        return real(self, actor)
+
+    real = Evaluator.play_all
+    monkeypatch.setattr(exam.time, "process_time", lambda: clock[0])
+    monkeypatch.setattr(Evaluator, "play_all", play)
+    monkeypatch.setattr(exam, "_NUM_EXAMS", 2)
+    monkeypatch.setattr(exam, "_EXAM_EPISODES", 1)
+    actor = Actor(lambda obs, mask, noise, state: (((obs[0][:, 0] - 5e6) * 30 + 1.5).astype(int), state))
+    with exam.Examiner(Job("", _BY_NAME["FarOffset"].env_id, {"timesteps": 20, "seed": 1}, 1)) as examiner:
+        clock[0] += 50.0
+        examiner.begin()
+        for step in (5, 10, 15, 20):
+            clock[0] += 1.0
+            examiner.look(step, lambda: actor)
+        result = examiner.finish(25, actor, 7)
+    assert result.evals == [Evaluation(10, 2.0, 50), Evaluation(20, 4.0, 50), Evaluation(25, 4.0, 50)]
+    assert (result.warm_s, result.warm_steps, result.report_return) == (4.0, 25, 50)
+    assert len(played) == 4  # three points, one report
+
+
+@pytest.mark.parametrize(
+    ("scores", "verdict"),
+    [((31.0, 35.0), "better"), ((30.0, 35.0), "within"), ((5.0, 12.0), "within"), ((5.0, 9.0), "worse")],
+)
+def test_verdicts_go_by_the_intervals_over_seeds(scores, verdict):
+    row = make_defaults_row(
+        _CASE, {"ours": _trials("ours", *scores), "sb3": _trials("sb3", 10.0, 20.0, 30.0), "cleanrl": []}
+    )
+    assert row["verdict"] == {"sb3": verdict}
+    assert row["interval"]["sb3"] == [10.0, 30.0]  # of three seeds all of them
+    assert row["peers"] == {"sb3": 20.0, "cleanrl": None}
+    assert row["ratio"] == pytest.approx(sum(scores) / 2 / 20.0)
+    assert row["note"] == "cleanrl was not measured"
+
+
+def test_one_seed_gives_no_verdict():
+    row = make_defaults_row(
+        _CASE,
+        {"ours": _trials("ours", 1.0), "sb3": _trials("sb3", 2.0, 3.0), "cleanrl": _trials("cleanrl", 9.0)},
+    )
+    assert row["verdict"] == {}
+    assert row["ratio"] == pytest.approx(1 / 9)
+
+
+def test_the_ratio_is_of_what_was_gained_over_random_play():
+    case = replace(_CASE, random=-200.0)
+    row = make_defaults_row(
+        case,
+        {
+            side: _trials(side, score)
+            for side, score in (("ours", -100.0), ("sb3", -160.0), ("cleanrl", -180.0))
+        },
+    )
+    assert row["ratio"] == pytest.approx(2.5)
+    nothing = make_defaults_row(
+        case,
+        {
+            side: _trials(side, score)
+            for side, score in (("ours", -100.0), ("sb3", -200.0), ("cleanrl", -210.0))
+        },
+    )
+    assert nothing["ratio"] is None
+    assert nothing["s_to_score"] == {}
+
+
+def test_time_to_a_peers_score_is_the_median_over_seeds_at_the_best_rate():
+    peer = [
+        _trial("sb3", 1, 100.0, [(500, 50.0), (1000, 100.0)], train_s=10.0),
+        _trial("sb3", 2, 90.0, [(500, 90.0), (1000, 80.0)], train_s=20.0),
+        _trial("sb3", 3, 80.0, [(500, 10.0), (1000, 20.0)], train_s=40.0),
+    ]
+    mine = [
+        _trial("ours", 1, 95.0, [(250, 95.0), (1000, 10.0)], train_s=1.0),
+        _trial("ours", 2, 95.0, [(250, 80.0), (750, 90.0)], train_s=2.0),
+        _trial("ours", 3, 85.0, [(250, 80.0), (1000, 89.0)], train_s=2.0),
+    ]
+    row = make_defaults_row(_CASE, {"ours": mine, "sb3": peer, "cleanrl": []})
+    assert row["steps_per_s"] == {"ours": 1000.0, "sb3": 100.0}
+    # Of the peer 1000, 500 and, since its exams never get there, all of 1000 steps.
+    assert row["s_to_score"] == {"sb3": {"score": 90.0, "ours": 0.75, "peer": 10.0, "ratio": 10.0 / 0.75}}
+    slow = make_defaults_row(_CASE, {"ours": mine[2:], "sb3": peer, "cleanrl": []})
+    assert slow["s_to_score"]["sb3"] == {"score": 90.0, "ours": None, "peer": 10.0, "ratio": None}
+
+
+def test_a_case_whose_package_is_missing_is_left_out_with_a_note(monkeypatch):
+    monkeypatch.setattr(Case, "is_there", property(lambda self: not self.extra))
+    (row,) = measure_defaults(DefaultsGrid((_BY_NAME["hopper"],), (1,)))
+    assert row["ours"] is None
+    assert row["ratio"] is None
+    assert row["verdict"] == {}
+    assert "left out: pip install mission-gym[mujoco]" in row["note"]
+
+
+def test_ours_is_trained_beside_what_is_kept(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    grid = DefaultsGrid((_TINY,), (1, 2), report_episodes=2)
+    monkeypatch.setitem(bench_main.CONTESTS, "defaults", lambda full: measure_defaults(grid))
+    (row,) = bench_main.run_bench("defaults", full=False)
+    assert row["case"] == "LargeRewards, 1,024 steps"
+    assert len(row["scores"]["ours"]) == 2
+    assert row["steps_per_s"]["ours"] > 0
+    assert {"cpu", "torch", "stable_baselines3"} <= row["peers_machine"].keys()
+    console = Console(width=1000, record=True, file=StringIO())
+    console.print(view_bench([row, row]))
+    shown = console.export_text()
+    assert shown.count("peers machine: cpu") == 1
+    assert "; known 91,000; " in shown
+
+
+def test_peers_are_measured_where_the_file_has_nothing_and_kept_as_they_arrive(monkeypatch, tmp_path):
+    path = tmp_path / "peers.json"
+    made = []
+
+    def run_jobs(jobs, *, at_once, keep):
+        made.extend((job.side, job.flags["seed"]) for job in jobs)
+        for number, job in enumerate(jobs):
+            keep(job, trials.Result(3, 2048, 1.23456789, None, [Evaluation(2048, 1.0, 1 / 3)], 12345.678))
+            assert len(read_trials(path)[1]) == number + 1
+        return []
+
+    monkeypatch.setattr(trials, "run_jobs", run_jobs)
+    measure_peers(path, [_TINY])
+    assert made == [(f"defaults.{peer}", seed) for peer in PEERS for seed in (1, 2, 3)]
+    machine, kept = read_trials(path)
+    assert machine == trials.describe_machine()
+    assert kept[0] == Trial("LargeRewards", "sb3", 1, 12346.0, 2048, 3, 1.2346, 0.0, [[2048, 0.33333]])
+    made.clear()
+    measure_peers(path, [_TINY])
+    assert made == []
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps(stored | {"machine": machine | {"torch": "1.0", "mission-gym": "0.0"}}))
+    with pytest.raises(
+        UsageError, match=r"was measured elsewhere \(torch differ\); .* give the name of a new"
+    ):
+        measure_peers(path, [_TINY])
+
+
+def test_without_sb3_peers_are_not_begun(monkeypatch, tmp_path):
+    monkeypatch.setattr(trials, "find_sides", lambda: ["ours"])
+    with pytest.raises(UsageError, match=r"trained by SB3, which is not installed; pip install mission-gym"):
+        measure_peers(tmp_path / "peers.json", [_TINY])
+
+
+def test_an_unknown_case_is_refused_with_the_nearest():
+    with pytest.raises(UsageError, match=r"no case is called 'cartpole' \(did you mean 'cart_pole'\?\)"):
+        trials.find_cases(["cartpole"])
+    assert trials.find_cases([]) == list(CASES)
+    assert trials.find_cases(["hopper"]) == [_BY_NAME["hopper"]]
+
+
+def test_what_is_kept_of_peers_is_whole():
+    _, kept = read_trials()
+    assert len({(each.case, each.side, each.seed) for each in kept}) == len(kept) > 0
+    for each in kept:
+        steps = [step for step, _ in each.curve]
+        assert each.side in PEERS
+        assert steps == sorted(steps)
+        assert steps[-1] == each.steps >= _BY_NAME[each.case].timesteps
+        assert each.steps / each.train_s > 100
+
+
+def test_the_short_form_needs_no_mujoco():
+    assert not [case.name for case in SHORT_CASES if case.extra == "mujoco"]

@@ -1,0 +1,64 @@
+"""What the soak is made of: a clock that jumps, and troubles that wait for the run."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mission_gym.bench.faults.shift import fake_wall_clock, set_shift
+
+if os.name == "nt":
+    pytest.skip("signals and small disks", allow_module_level=True)
+
+from mission_gym.bench.soak import _Pulse
+
+CODE = """
+import sys, time
+from datetime import datetime
+for line in sys.stdin:
+    print(time.time(), time.time_ns() / 1e9, datetime.now().timestamp(), time.monotonic(), flush=True)
+"""
+
+
+def test_the_clock_of_a_process_is_shifted_while_it_runs(tmp_path):
+    file = tmp_path / "seconds"
+    set_shift(file, 0.0)
+    env = os.environ | fake_wall_clock(tmp_path / "site", file)
+    with subprocess.Popen(
+        [sys.executable, "-c", CODE], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        for shift in (0.0, -86_400.0, 3_600.0):
+            set_shift(file, shift)
+            before, steady = time.time(), time.monotonic()
+            process.stdin.write("\n")
+            process.stdin.flush()
+            *walls, monotonic = map(float, process.stdout.readline().split())
+            after = time.time()
+            assert all(before + shift - 0.01 <= wall <= after + shift + 0.01 for wall in walls)
+            assert steady <= monotonic <= time.monotonic()
+        process.stdin.close()
+
+
+def test_a_trouble_waits_until_the_run_has_come_on_unless_it_is_hasty():
+    hasty = 0
+    for seed in range(200):
+        pulse = _Pulse(random.Random(seed), 0.0, 100)
+        if pulse.is_due(99):
+            hasty += 1
+        else:
+            assert not pulse.is_due(99)
+            assert pulse.is_due(100)
+    assert 20 < hasty < 80
+
+
+def test_a_run_that_goes_on_from_an_earlier_step_is_not_waited_for_twice():
+    pulse = next(
+        pulse for seed in range(99) if not (pulse := _Pulse(random.Random(seed), 0.0, 100)).is_due(50)
+    )
+    assert pulse.is_due(1000)
+    pulse._is_hasty = False
+    assert not pulse.is_due(400)
+    assert pulse.is_due(500)

@@ -1,0 +1,240 @@
+"""The best checkpoint is played again on more seeds when a run ends, and only then called the best."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mission_gym as mg
+from mission_gym.data import EnvSpec, Episode
+from mission_gym.env.factory import EnvRequest, make_factory
+from mission_gym.env.probe import probe
+from mission_gym.errors import EnvFailure
+from mission_gym.report.documents import describe_run_fully
+from mission_gym.report.terminal import RunView
+from mission_gym.run.config import resolve
+from mission_gym.run.confirmation import confirm_best, find_candidates
+from mission_gym.run.evaluation import EvalResult, combine, summarise
+from mission_gym.run.intervals import compute_bootstrap, compute_wilson
+from mission_gym.run.resume import resume_run
+from mission_gym.run.retention import find_doomed_checkpoints, plan_cleaning
+from mission_gym.run.session import Session
+from mission_gym.run.start import start_run
+from mission_gym.store.checkpoints import list_checkpoints
+from mission_gym.store.evals import best_step, read_evals, write_eval
+from mission_gym.store.files import plain
+from mission_gym.store.resolve import RunRef, checkpoint_for
+from mission_gym.store.rundir import RunDir
+
+# Ten evaluations of two episodes of 20 steps: 400 steps, of which 160 pay for two more of three checkpoints.
+FLAGS = {
+    "n_envs": 4, "n_steps_per_env": 16, "batch_size": 64, "n_epochs": 1, "timesteps": 1280, "eval_freq": 128,
+    "eval_episodes": 2, "network_arch": "8", "tensorboard": False, "vector": "serial", "tune": False,
+    "learning_rate": 0.01, "checkpoint_freq": 100_000, "keep_last": 1, "seed": 2,
+}  # fmt: skip
+
+
+@contextmanager
+def start(folder: Path, said: list[dict[str, Any]] | None = None, **flags: Any) -> Iterator[Session]:
+    resolved = resolve("toys:Identity", FLAGS | {"runs_dir": str(folder)} | flags)
+    with start_run(resolved, ([] if said is None else said).append) as session:
+        yield session
+
+
+def drain(session: Session) -> RunDir:
+    for _ in session.updates():
+        pass
+    return session.run
+
+
+def confirmations(run: RunDir) -> list[dict[str, Any]]:
+    return [result for result in read_evals(run) if result["suite"] == "confirm"]
+
+
+def saved(run: RunDir) -> list[int]:
+    return [info.step for info in list_checkpoints(run.checkpoints)]
+
+
+def test_the_three_best_are_played_again(tmp_path: Path) -> None:
+    said: list[dict[str, Any]] = []
+    with start(tmp_path, said) as session:
+        run = drain(session)
+    (confirmation,) = confirmations(run)
+    assert (confirmation["step"], confirmation["episodes"]) == (1280, 2)
+    selected = {result["step"]: result for result in read_evals(run) if result["suite"] == "select"}
+    ranked = sorted(selected, key=lambda step: (selected[step]["score"], step), reverse=True)
+    candidates = confirmation["candidates"]
+    assert [each["step"] for each in candidates] == ranked[:3]
+    assert {each["episodes"] for each in candidates} == {4}
+    scores = {each["step"]: each["score"] for each in candidates}
+    best = max(scores, key=lambda step: (scores[step], step))
+    assert confirmation["best"] == best == best_step(run) == run.read_status()["best_step"]
+    assert checkpoint_for(RunRef(run, "best")).step == checkpoint_for(RunRef(run, None)).step == best
+    assert mg.load(run.path).step == best
+    document = describe_run_fully(run, pytest.fail)
+    assert (document["best_step"], document["best_confirmed"]) == (best, 2)
+    assert [row["step"] for row in document["evals"] if row["suite"] == "confirm"] == ranked[:3]
+    event = next(event for event in said if event["event"] == "confirm")
+    assert plain(event["candidates"]) == candidates
+    shown = str(RunView().see(event)[0])
+    assert shown.startswith(f"best: step {best:,}, confirmed on 2 more episodes")
+
+
+def test_a_lucky_evaluation_does_not_last(tmp_path: Path) -> None:
+    with start(tmp_path) as session:
+        run = drain(session)
+    bad = min(saved(run)[1:], key=lambda step: json.loads(path_of(run, step).read_text())["score"])
+    top = max(result["score"] for result in read_evals(run) if result["suite"] == "select") + 0.5
+    luck = {"score": top, "returns": [top, top], "return_mean": top}
+    write_eval(run, bad, "select", json.loads(path_of(run, bad).read_text()) | luck)
+    (run.eval / "step_000000001280-confirm.json").unlink()
+    assert best_step(run) == bad
+    document = confirm_best(run, session.config, session.environment, 400, lambda: False)
+    assert document is not None
+    assert document["candidates"][0]["step"] == bad
+    assert document["best"] != bad
+    write_eval(run, 1280, "confirm", document)
+    assert best_step(run) == document["best"]
+
+
+def path_of(run: RunDir, step: int) -> Path:
+    return run.eval / f"step_{step:012d}-select.json"
+
+
+def test_equal_runs_confirm_alike_and_a_stop_leaves_the_ordinary_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start(tmp_path / "straight") as session:
+        straight = drain(session)
+
+    def stop_first(run: Any, config: Any, environment: Any, played: int, stop: Any) -> Any:
+        session.stop.reason = "SIGTERM"
+        return confirm_best(run, config, environment, played, stop)
+
+    with start(tmp_path / "cut") as session, monkeypatch.context() as patch:
+        patch.setattr("mission_gym.run.session.confirm_best", stop_first)
+        cut = drain(session)
+    assert cut.read_status()["state"] == "stopped"
+    assert confirmations(cut) == []
+    ordinary = max(read_evals(cut), key=lambda result: (result["score"], result["step"]))
+    assert best_step(cut) == ordinary["step"]
+    with resume_run(cut, [].append) as session:
+        drain(session)
+    assert cut.read_status()["state"] == "done"
+    assert confirmations(cut) == confirmations(straight)
+    assert saved(cut) == saved(straight)
+
+
+def test_an_extended_run_confirms_again_at_its_end(tmp_path: Path) -> None:
+    with start(tmp_path) as session:
+        run = drain(session)
+    before = best_step(run)
+    write_eval(run, 1281, "select", {"score": 99.0})
+    assert best_step(run) == 1281  # what came after a confirmation counts
+    (run.eval / "step_000000001281-select.json").unlink()
+    assert best_step(run) == before
+    with resume_run(run, [].append, timesteps=2560) as session:
+        drain(session)
+    first, second = confirmations(run)
+    assert (first["step"], second["step"]) == (1280, 2560)
+    assert best_step(run) == second["best"] == run.read_status()["best_step"]
+
+
+def test_the_confirmed_best_outlives_retention(tmp_path: Path) -> None:
+    with start(tmp_path, keep_best=10) as session:
+        run = drain(session)
+    settings = session.config.checkpoints.model_copy(update={"keep_best": 1})
+
+    def list_doomed(*, best: int | None = None, finished: bool = True) -> set[int]:
+        return {info.step for info in find_doomed_checkpoints(run, settings, best=best, finished=finished)}
+
+    (confirmation,) = confirmations(run)
+    first, *others = [each["step"] for each in confirmation["candidates"]]
+    # Those in the middle of a power of two are kept for their score alone; three of them until the end.
+    spare = {step for step in others if step in (384, 640, 768, 896, 1152)}
+    assert spare
+    assert list_doomed() >= spare
+    assert not list_doomed(finished=False) & {first, *others}
+    assert list_doomed() - list_doomed(best=min(spare)) == {min(spare)}
+    settings = session.config.checkpoints.model_copy(update={"keep_best": 0})
+    assert min(spare) in list_doomed(best=min(spare))
+    settings = session.config.checkpoints.model_copy(update={"keep_best": 1})
+    # Whatever ranks by the checkpoints' own scores: the best is the confirmed one.
+    third = max(spare)
+    scored = [each | {"score": float(each["step"] == third)} for each in confirmation["candidates"]]
+    write_eval(run, 1280, "confirm", confirmation | {"candidates": scored})
+    run.config_yaml.write_text(run.config_yaml.read_text().replace("keep_best: 10", "keep_best: 1"))
+    assert best_step(run) == third
+    assert {item.step for item in plan_cleaning([run])} == list_doomed(best=third)
+    assert third not in list_doomed(best=third)
+
+
+def test_what_can_not_be_played_again_is_told_and_the_run_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: Any) -> None:
+        raise EnvFailure("all 2 episodes failed")
+
+    monkeypatch.setattr("mission_gym.run.session.confirm_best", fail)
+    said: list[dict[str, Any]] = []
+    with start(tmp_path, said) as session:
+        run = drain(session)
+    assert run.read_status()["state"] == "done"
+    told = [event["message"] for event in said if event["event"] == "warning"]
+    assert "the best checkpoint is not confirmed: all 2 episodes failed" in told
+
+
+def test_a_damaged_checkpoint_is_left_out(tmp_path: Path) -> None:
+    with start(tmp_path) as session:
+        run = drain(session)
+    (run.eval / "step_000000001280-confirm.json").unlink()
+    ranked = [info.step for info, _ in find_candidates(run)]
+    assert len(ranked) == 3
+    (run.checkpoints / f"step_{ranked[0]:012d}" / "policy.safetensors").write_bytes(b"")
+    document = confirm_best(run, session.config, session.environment, 400, lambda: False)
+    assert document is not None
+    assert [each["step"] for each in document["candidates"]] == ranked[1:]
+    assert document["best"] in ranked[1:]
+
+
+def test_nothing_is_played_for_one_checkpoint_or_for_evaluations_without_returns(tmp_path: Path) -> None:
+    with start(tmp_path, timesteps=128) as session:
+        assert confirmations(drain(session)) == []
+    with start(tmp_path) as session:
+        run = drain(session)
+    for result in read_evals(run):
+        if result["suite"] == "select":
+            write_eval(run, result["step"], "select", {**result, "returns": None})
+    assert confirm_best(run, session.config, session.environment, 400, lambda: False) is None
+
+
+def look(main: str | None) -> EnvSpec:
+    spec = probe(make_factory(EnvRequest("CartPole-v1")), "CartPole-v1")
+    fields = {name: getattr(spec, name) for name in EnvSpec.__dataclass_fields__}
+    return EnvSpec(**fields | {"main_outcome": main, "outcomes": (main,) if main else ()})
+
+
+def result_of(returns: list[float], wins: int, main: str | None) -> EvalResult:
+    outcomes = ["won"] * wins + [None] * (len(returns) - wins)  # type: ignore[list-item]
+    episodes = [
+        Episode(number, 0, number, ret, 10 + number, outcome if main else None, True, {})
+        for number, (ret, outcome) in enumerate(zip(returns, outcomes, strict=True))
+    ]
+    return summarise(episodes, look(main), explore=False)
+
+
+@pytest.mark.parametrize("main", [None, "won"])
+def test_two_evaluations_add_up_to_one_of_all_their_episodes(main: str | None) -> None:
+    first, more = result_of([1.0, 2.0, 3.0], 2, main), result_of([4.0, 5.0], 1, main)
+    kept = first.document() | {"returns": list(first.returns)}
+    both = combine(plain(kept), more)
+    assert (both.episodes, both.num_steps, both.mode) == (5, 33 + 21, "greedy")
+    assert both.length_mean == pytest.approx(54 / 5)
+    mean, low, high = compute_bootstrap([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert (both.return_mean, both.return_low, both.return_high) == (mean, low, high)
+    assert both.score == (low if main is None else compute_wilson(3, 5).low)
