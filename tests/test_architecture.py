@@ -14,7 +14,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "mission_gym"
 # From the bottom up; a room may import its own level's rooms only where named.
 LEVELS = [
-    {"errors", "data", "clock", "streams", "compiled", "team", "names"},
+    {"errors", "actions", "data", "clock", "streams", "compiled", "team", "names"},
     {"config", "store", "procs"},
     {"missions", "env"},
     {"vector", "policy"},
@@ -36,6 +36,7 @@ LEVELS = [
 LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
 SIDEWAYS = {
     ("data", "errors"),
+    ("data", "actions"),
     ("names", "errors"),
     ("clock", "data"),
     ("team", "compiled"),

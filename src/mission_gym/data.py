@@ -10,17 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from mission_gym.actions import MAX_CATEGORIES as MAX_CATEGORIES
+from mission_gym.actions import ActionKind as ActionKind
+from mission_gym.actions import ActionSpec as ActionSpec
+
 Array = npt.NDArray[Any]
 Leaves = tuple[Array, ...]
 LeafKind = Literal["vector", "image", "categories", "binary", "object"]
-ActionKind = Literal["categories", "binary", "box", "object"]
-_WIDEST = 1e6  # a Box bound beyond this counts as infinite
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,57 +53,8 @@ class LeafSpec:
         return sum(self.nvec) if self.kind == "categories" else int(np.prod(self.shape, dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class ActionSpec:
-    """How the policy's numbers become an action of the environment.
-
-    categories: Discrete (nvec of one entry, shape ()) and MultiDiscrete; the policy stores int64 [B, K].
-    binary: MultiBinary; int64 [B, K] of zeros and ones.
-    box: Box; float32 [B, K] in policy units, -1..1 for finite bounds, unclipped; the environment's own
-    units where a bound is infinite.
-    object: anything else, as it is; only in `make_vec`.
-    """
-
-    kind: ActionKind
-    shape: tuple[int, ...]  # of one action of the environment
-    dtype: str
-    nvec: tuple[int, ...] = ()
-    start: tuple[int, ...] = ()
-    low: tuple[float, ...] = ()  # flat, box only
-    high: tuple[float, ...] = ()
-
-    @property
-    def num_stored(self) -> int:
-        """K: numbers the policy stores per action."""
-        return len(self.nvec) if self.kind == "categories" else int(np.prod(self.shape, dtype=np.int64))
-
-    @property
-    def num_params(self) -> int:
-        """Outputs of the actor network: logits, or means."""
-        return sum(self.nvec) if self.kind == "categories" else self.num_stored
-
-    def to_env(self, stored: Array) -> Array:
-        """Turn stored actions [B, K] into the environment's own [B, *shape]."""
-        if self.kind == "box":
-            middle, half, low, high = _scale_of(self.low, self.high, self.dtype)
-            scaled = (middle + stored * half).astype(self.dtype)
-            # Clipped in the space's own type, so that rounding can't leave the bounds.
-            stored = np.minimum(np.maximum(scaled, low), high)
-        elif any(self.start):
-            stored = stored + np.asarray(self.start, stored.dtype)
-        return stored.astype(self.dtype).reshape(len(stored), *self.shape)
-
-
-@lru_cache(maxsize=16)
-def _scale_of(low: tuple[float, ...], high: tuple[float, ...], dtype: str) -> tuple[Array, ...]:
-    """Middle and half width of finite bounds, and the bounds in the space's own type."""
-    lows, highs = np.asarray(low), np.asarray(high)
-    # Bounds like the largest float mean "unbounded": scaling to them would only give huge actions.
-    bounded = np.maximum(np.abs(lows), np.abs(highs)) < _WIDEST
-    with np.errstate(invalid="ignore"):  # inf - inf on the side that is not taken
-        middle = np.where(bounded, (lows + highs) * 0.5, 0.0)
-        half = np.where(bounded, (highs - lows) * 0.5, 1.0)
-    return middle, half, lows.astype(dtype), highs.astype(dtype)
+# What a signature holds of every action, empty or not: runs of old versions have theirs.
+_SIGNED = ("kind", "shape", "dtype", "nvec", "start", "low", "high")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +67,9 @@ class EnvSpec:
     observation_space: Any  # gymnasium.Space, for adapters
     action_space: Any
     mask_source: str = ""  # "" none, "info", "method", or "obs:KEY" (that key is then not a leaf)
+    mask_nvec: tuple[
+        int, ...
+    ] = ()  # of the environment's own masks, where the action's categories are joined
     outcomes: tuple[str, ...] = ()  # declared by the environment in metadata["outcomes"]
     main_outcome: str | None = None  # metadata["main_outcome"]: what counts as a win
     max_episode_steps: int | None = None
@@ -136,7 +91,8 @@ class EnvSpec:
     @property
     def signature(self) -> str:
         """A hash of what a policy must fit: leaves, action and mask layout."""
-        shape = [[asdict(leaf) for leaf in self.leaves], asdict(self.action), self.mask_source]
+        action = {name: value for name, value in asdict(self.action).items() if value or name in _SIGNED}
+        shape = [[asdict(leaf) for leaf in self.leaves], action, self.mask_source]
         return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -14,6 +12,7 @@ from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.data import ActionSpec, LeafSpec
 from mission_gym.learner.loops import activate_tanh
 from mission_gym.policy import Encoded, PolicySpec
+from mission_gym.policy.sampling import draw_random
 
 ACTIONS = {
     "discrete": ActionSpec("categories", (), "int64", nvec=(4,), start=(0,)),
@@ -22,6 +21,10 @@ ACTIONS = {
     "multi_binary": ActionSpec("binary", (3,), "int8"),
     "box": ActionSpec("box", (2,), "float32", low=(-2.0, -1.0), high=(2.0, 1.0)),
 }
+ACTIONS["discrete_hybrid"] = ActionSpec.of_parts(
+    tuple(ACTIONS[name] for name in ("box", "discrete", "multi_binary", "multi_discrete"))
+)
+ACTIONS["bits_and_box"] = ActionSpec.of_parts((ACTIONS["box"], ACTIONS["multi_binary"]))
 MASKED = [(name, masked) for name in ACTIONS for masked in (False, True) if not masked or "discrete" in name]
 F, N = 5, 64
 SETTINGS = StepSettings(1e-2, 0.1, 0.02, 0.5, 0.5, True)
@@ -46,15 +49,9 @@ def make_samples(
     if masked:
         mask = rng.random((N, sum(action_spec.nvec))) < 0.5
         mask[:, np.cumsum((0, *action_spec.nvec[:-1]))] = True
-    if action_spec.kind == "categories":
-        starts = np.cumsum((0, *action_spec.nvec))
-        legal = np.ones((N, starts[-1]), bool) if mask is None else mask
-        parts = [legal[:, a:b] * rng.random((N, b - a)) for a, b in itertools.pairwise(starts)]
-        action = np.stack([part.argmax(axis=1) for part in parts], axis=1)
-    elif action_spec.kind == "binary":
-        action = rng.integers(0, 2, (N, 3))
-    else:
-        action = rng.normal(size=(N, 2)).astype(np.float32)
+    action = draw_random(action_spec, mask, rng, N)
+    if num_reals := action_spec.num_reals:
+        action[:, -num_reals:] = rng.normal(size=(N, num_reals))
     inputs = Encoded(rng.normal(size=(N, F)).astype(np.float32), ())
     log_prob, _ = reference.evaluate(inputs, action, mask)
     return Samples(

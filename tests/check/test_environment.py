@@ -302,6 +302,28 @@ class SlowImport(Walk):
         SlowImport.is_loaded = True
 
 
+class Twins(Toy):
+    """Of two numbers, with a mask over pairs, the second alone counts; one pair is never legal."""
+
+    def __init__(self):
+        self.observation_space = gym.spaces.Box(-100.0, 100.0, (1,), np.float32)
+        self.action_space = gym.spaces.MultiDiscrete([2, 2], start=[0, 7])
+        self.place = 0.0
+
+    def begin(self):
+        self.place = float(self.np_random.normal())
+
+    def observe(self):
+        return np.array([self.place], np.float32)
+
+    def info(self):
+        return {"action_mask": np.array([[1, 1], [1, 0]])}
+
+    def step(self, action):
+        self.place += float(action[1] - 7) - 0.5
+        return self.advance(1.0)
+
+
 class SlowStep(Walk):
     def step(self, action):
         time.sleep(0.05)
@@ -324,7 +346,10 @@ def the_one(findings, level, name):
     return finding
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Walk", f"{TOYS}:DictMask"])
+@pytest.mark.parametrize(
+    "env_id",
+    ["CartPole-v1", "Pendulum-v1", "Walk", f"{TOYS}:DictMask", "action_toys:Throw", "action_toys:Couples"],
+)
 def test_a_sound_environment_has_no_errors_and_no_warnings(env_id):
     findings = check(env_id)
     assert not [finding for finding in findings if finding.level in ("error", "warning")]
@@ -539,3 +564,13 @@ def test_a_registered_vector_form_is_compared(single, level, text):
     finally:
         del gym.registry["CheckWalk-v0"]
     assert text in the_one(findings, level, "backends").what
+
+
+def test_a_part_of_an_action_without_an_effect_is_named():
+    told = [finding.what for finding in found(check("action_toys:Guarded"), "warning", "actions")]
+    assert any("entry 0 of 'force' had no effect in all" in what for what in told)
+
+
+def test_equal_combinations_of_joint_masks_are_named():
+    finding = the_one(check("Twins"), "warning", "actions")
+    assert "actions (0, 7), (1, 7) had the same effect" in finding.what

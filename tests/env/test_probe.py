@@ -75,7 +75,7 @@ class NoInfo(Binary):
             lambda: MaskInObs(3),
             r"action mask \(obs:action_mask\) has shape \(3,\), expected \(4,\); a mask is flat",
         ),
-        (MaskForBox, r"action mask \(info\) for a box action space; masks are for Discrete"),
+        (MaskForBox, r"action mask \(info\) is for a box action space; masks are for Discrete"),
         (WrongMain, r'metadata\["main_outcome"\]=\'wins\' is not one of'),
         (WrongOutcomes, r'metadata\["outcomes"\] must be a list of names'),
         (Toy, "must have an observation_space and an action_space"),

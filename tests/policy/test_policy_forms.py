@@ -19,6 +19,11 @@ ACTIONS = {
     "multi_binary": ActionSpec("binary", (3,), "int8"),
     "box": ActionSpec("box", (2,), "float32", low=(-2.0, -np.inf), high=(2.0, np.inf)),
 }
+ACTIONS["hybrid"] = ActionSpec.of_parts(
+    tuple(ACTIONS[name] for name in ("box", "discrete", "multi_binary", "multi_discrete"))
+)
+ACTIONS["hybrid_joint"] = ACTIONS["hybrid"].joined()
+ACTIONS["bits_and_box"] = ActionSpec.of_parts((ACTIONS["box"], ACTIONS["multi_binary"]))
 LEAVES = (
     LeafSpec("pose", (3,), "float32", "vector"),
     LeafSpec("gear", (), "int64", "categories", nvec=(3,), start=(1,)),
@@ -36,7 +41,7 @@ def sample_obs(num: int, seed: int = 0) -> tuple[np.ndarray, ...]:
 
 
 def sample_mask(action: ActionSpec, num: int) -> np.ndarray | None:
-    if action.kind != "categories":
+    if not action.nvec:
         return None
     mask = np.random.default_rng(1).random((num, sum(action.nvec))) < 0.6
     starts = np.cumsum((0, *action.nvec[:-1]))

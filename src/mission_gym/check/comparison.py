@@ -7,6 +7,7 @@ vector form. All of it needs an environment whose seed decides the episode.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Literal
 
 import numpy as np
@@ -122,11 +123,32 @@ def _first_difference(rows: Sequence[Trace], played: list[list[Moment]]) -> str:
 
 
 def _values(action: ActionSpec) -> dict[int, list[float]]:
-    """The stored values to try, by part: all categories, both bits, three points of a Box dimension."""
-    if action.kind == "categories":
-        return {part: list(range(size)) for part, size in enumerate(action.nvec)}
-    points: list[float] = [0, 1] if action.kind == "binary" else [-1.0, 0.0, 1.0]
-    return dict.fromkeys(range(action.num_stored), points)
+    """The stored values to try, by number: all categories, both bits, three points of a Box dimension."""
+    values: list[list[float]] = [list(range(size)) for size in action.nvec]
+    values += [[0.0, 1.0]] * action.num_bits + [[-1.0, 0.0, 1.0]] * action.num_reals
+    return dict(enumerate(values))
+
+
+def _owner(action: ActionSpec, number: int) -> tuple[ActionSpec, int]:
+    """The part of an action that a stored number belongs to, and its place there."""
+    if action.kind != "composite" or (action.joint and not number):
+        return action, number
+    number += max(len(action.joint) - 1, 0)
+    for kind in ("categories", "binary", "box"):
+        for part in action.parts:
+            if part.kind == kind:
+                if number < part.num_stored:
+                    return part, number
+                number -= part.num_stored
+    raise AssertionError("every number has a part")
+
+
+def _show_category(part: ActionSpec, place: int, value: int) -> str:
+    """A category as the environment counts it; one that stands for several, as all of them."""
+    if not part.joint:
+        return str(value + part.start[place])
+    digits = np.unravel_index(value, part.joint)
+    return str(tuple(int(digit) + start for digit, start in zip_longest(digits, part.start, fillvalue=0)))
 
 
 def _try(
@@ -138,7 +160,8 @@ def _try(
         slot.step(to_action(stored, spec))
         if slot.ended:  # not the episode that was recorded: this situation can't be had again
             return None
-    if slot.mask is not None and not slot.mask[mask_parts(spec.action)[part] + int(value)]:
+    is_choice = part < len(spec.action.nvec)
+    if slot.mask is not None and is_choice and not slot.mask[mask_parts(spec.action)[part] + int(value)]:
         return None
     stored = trace.actions[at].copy()
     stored[part] = value
@@ -167,8 +190,13 @@ def _describe_equal(action: ActionSpec, part: int, values: list[float], effects:
         else:
             groups.append([value])
     where = f" in all {num_common} situations tried"
-    if action.kind != "categories":
-        return [f"entry {part} of the action had no effect{where}"] if len(groups) == 1 else []
-    of_part = f" of part {part}" if len(action.nvec) > 1 else ""
-    named = [[str(int(value) + action.start[part]) for value in group] for group in groups if len(group) > 1]
+    owner, place = _owner(action, part)
+    of_name = f" of {owner.name!r}" if owner.name else ""
+    if owner.kind in ("binary", "box"):
+        of_name = of_name or " of the action"
+        return [f"entry {place}{of_name} had no effect{where}"] if len(groups) == 1 else []
+    of_part = f" of part {place}{of_name}" if len(owner.nvec) > 1 else of_name
+    named = [
+        [_show_category(owner, place, int(value)) for value in group] for group in groups if len(group) > 1
+    ]
     return [f"actions {', '.join(names)}{of_part} had the same effect{where}" for names in named]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
+from mission_gym.env.actions import make_action_form
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.wrapping import name_code
 from mission_gym.errors import EnvContractError, RunStateError, UsageError, WorkerDied, WorkerError, describe
@@ -97,10 +98,13 @@ def serve_replay(link: Link, setup: bytes) -> None:
     try:
         env = make_factory(request)()
         env.reset(seed=bundle["seed"])
-        discrete = env.action_space.shape == ()
+        discrete, form = env.action_space.shape == (), make_action_form(env.action_space)
         for step, action in enumerate(bundle["actions"]):
             link.send(("step", step))
-            env.step(action if discrete else np.asarray(action, env.action_space.dtype))
+            if form is not None:
+                env.step(form(np.asarray(action)))
+            else:
+                env.step(action if discrete else np.asarray(action, env.action_space.dtype))
     except Exception as error:  # noqa: BLE001  border: worker main
         if isinstance(error, UsageError) and not isinstance(error, EnvContractError):
             link.send(("refused", error))

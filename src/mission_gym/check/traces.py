@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
+from mission_gym.env.actions import make_action_form
 from mission_gym.env.factory import Env, Factory
 from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.env.spaces import make_flattener
@@ -141,10 +142,12 @@ def replay(
     It ends with the episode, with the actions, or when out of time. seed: another one than the trace's.
     """
     flatten = make_flattener(spec.observation_space, spec.mask_key)
+    form = make_action_form(spec.action_space)
     obs, _ = env.reset(seed=trace.seed if seed is None else seed)
     yield Moment(digest(flatten(obs), spec))
     for stored in trace.actions:
-        obs, reward, terminated, truncated, _ = env.step(to_action(stored, spec))
+        action = to_action(stored, spec)
+        obs, reward, terminated, truncated, _ = env.step(action if form is None else form(action))
         shown = digest(flatten(obs), spec)
         yield Moment(shown, repr(float(reward)), bool(terminated), bool(truncated))
         if terminated or truncated or out_of_time():
@@ -185,7 +188,7 @@ def draw_stored(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Array
 
 
 def to_action(stored: Array, spec: EnvSpec) -> Any:
-    """A stored action [K] as the environment takes it."""
+    """A stored action [K] as a slot takes it."""
     return action_rows(spec, spec.action.to_env(stored[None]))[0]
 
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Leaves
+from mission_gym.env.masks import MaskLayout
 from mission_gym.env.spaces import make_flattener, mask_parts
 from mission_gym.errors import EnvContractError, describe, nearest
 
@@ -27,6 +28,9 @@ class Contract:
         self._mask_key = spec.mask_key
         self._flatten = make_flattener(spec.observation_space, spec.mask_key)
         self._mask_parts = mask_parts(spec.action)
+        self._layout = MaskLayout(spec)
+        # Nearly all masks are flat already.
+        self._lay_out: Callable[[Any], Array] = self._layout if self._layout.is_needed else np.asarray
         self._mask_size = spec.mask_size
 
     def read_obs(self, obs: Any) -> Leaves:
@@ -78,11 +82,11 @@ class Contract:
         size = self._mask_size
         if ended and raw is None:
             return np.ones(size, np.bool_)
-        mask = np.asarray(raw)
+        mask = self._lay_out(raw)
         if mask.shape != (size,) or mask.dtype.kind not in "biu":
             self.refuse(
-                f"the action mask ({self._spec.mask_source}) is {show_short(raw)}, expected a flat array of "
-                f"{size} zeros and ones at every step"
+                f"the action mask ({self._spec.mask_source}) is {show_short(raw)}, expected "
+                f"{self._layout.expected} at every step"
             )
         mask = mask.astype(np.bool_)
         if not np.logical_or.reduceat(mask, self._mask_parts).all():
@@ -107,6 +111,8 @@ class Contract:
         if isinstance(reward, (float, int, np.floating)):
             return float(reward)
         value = np.asarray(reward)
+        if value.ndim == 1 and value.size > 1 and value.dtype.kind in "biuf":
+            self.refuse(f"the reward is {show_short(reward)}, {explain_vector_reward(value.size)}")
         if value.size != 1 or value.dtype.kind not in "biuf":
             self.refuse(f"the reward is {show_short(reward)}, expected one number")
         return float(value.item())
@@ -123,6 +129,14 @@ class Contract:
     def refuse(self, what: str) -> NoReturn:
         """Raise with the place in front."""
         raise EnvContractError(f"{self._where()}: {what} [{self._spec.env_id}]")
+
+
+def explain_vector_reward(count: int) -> str:
+    """What to do about a reward of several numbers."""
+    return (
+        f"{count} numbers, and one is learned from; weigh them, for example with "
+        f"--wrap weigh:{','.join(['1'] * count)}"
+    )
 
 
 def show_short(value: Any) -> str:

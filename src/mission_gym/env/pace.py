@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mission_gym.data import Array, EnvSpec
+from mission_gym.data import EnvSpec
+from mission_gym.env.actions import make_action_row
 from mission_gym.env.factory import Factory
 from mission_gym.env.slot import EnvSlot, action_rows
 
@@ -80,11 +81,14 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
 def _draw_action(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Any:
     if slot.mask is None:
         action = spec.action_space.sample()
-        return action if spec.action.kind == "object" else action_rows(spec, np.array([action]))[0]
+        if spec.action.kind == "object":
+            return action
+        return action_rows(spec, make_action_row(spec.action_space)(action)[None])[0]
     scores = np.where(slot.mask, rng.random(len(slot.mask)), -1.0)
     edges = pairwise(np.cumsum((0, *spec.action.nvec)))
-    stored: Array = np.array([[scores[first:last].argmax() for first, last in edges]])
-    return spec.action.to_env(stored)[0]
+    categories = [scores[first:last].argmax() for first, last in edges]
+    others = rng.integers(0, 2, spec.action.num_stored - len(categories)).tolist()
+    return spec.action.to_env(np.array([categories + others]))[0]
 
 
 def read_queued_s(pid: int | str = "self") -> float:

@@ -1,7 +1,7 @@
 """Builds a throw-away environment and reads its EnvSpec: spaces, mask, outcomes, step limit, trust.
 
 A mask comes from `info["action_mask"]` on reset, else from an observation key "action_mask", else from a
-method `action_masks()`. Its layout is flat: Discrete [n], MultiDiscrete [sum(nvec)].
+method `action_masks()`. Its forms are in `masks`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from mission_gym.data import ActionSpec, EnvSpec
+from mission_gym.data import EnvSpec
 from mission_gym.env.factory import Env, Factory, VectorEnv, is_trusted
+from mission_gym.env.masks import fit_masks
 from mission_gym.env.spaces import Space, action_spec, any_action_spec, any_leaf_specs, leaf_specs
 from mission_gym.env.wrappers import count_frames
 from mission_gym.errors import EnvContractError, describe
@@ -96,13 +97,13 @@ def _read_spec(
     action = action_spec(action_space)
     source, sample = "", None
     if MASK_KEY in info:
-        source, sample = "info", np.asarray(info[MASK_KEY])
+        source, sample = "info", info[MASK_KEY]
     elif isinstance(observation_space, spaces.Dict) and MASK_KEY in observation_space.spaces:
-        source, sample = f"obs:{MASK_KEY}", np.zeros((*batch, *(observation_space[MASK_KEY].shape or ())))
+        source, sample = f"obs:{MASK_KEY}", _blank(observation_space[MASK_KEY], batch)
     elif isinstance(env, gym.Env) and env.has_wrapper_attr(MASK_METHOD):
-        source, sample = "method", np.asarray(env.get_wrapper_attr(MASK_METHOD)())
-    if sample is not None:
-        _check_mask_layout(env_id, source, sample.shape, action, batch)
+        source, sample = "method", env.get_wrapper_attr(MASK_METHOD)()
+    if source:
+        action = fit_masks(action, action_space, sample, batch, f"{env_id}: its action mask ({source})")
     outcomes, main_outcome = _read_outcomes(env_id, env.metadata)
     return EnvSpec(
         env_id=env_id,
@@ -119,20 +120,13 @@ def _read_spec(
     )
 
 
-def _check_mask_layout(
-    env_id: str, source: str, shape: tuple[int, ...], action: ActionSpec, batch: tuple[int, ...]
-) -> None:
-    if action.kind != "categories":
-        raise EnvContractError(
-            f"{env_id}: it gives an action mask ({source}) for a {action.kind} action space; masks are for "
-            "Discrete and MultiDiscrete; remove the mask"
-        )
-    expected = (*batch, sum(action.nvec))
-    if shape != expected:
-        raise EnvContractError(
-            f"{env_id}: its action mask ({source}) has shape {shape}, expected {expected}; a mask is flat: "
-            "[n] for Discrete, [sum(nvec)] for MultiDiscrete"
-        )
+def _blank(space: Space, batch: tuple[int, ...]) -> Any:
+    """A mask of zeros in the form of its space."""
+    if isinstance(space, spaces.Dict):
+        return {key: _blank(part, batch) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_blank(part, batch) for part in space.spaces)
+    return np.zeros((*batch, *(space.shape or ())))
 
 
 def _read_outcomes(env_id: str, metadata: dict[str, Any]) -> tuple[tuple[str, ...], str | None]:

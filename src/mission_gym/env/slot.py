@@ -16,6 +16,7 @@ from gymnasium.spaces import Box
 from numpy import ndarray  # a lookup in NumPy is a tenth of what a cheap step may cost
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
+from mission_gym.env.actions import make_action_form
 from mission_gym.env.contract import Contract, check_outcome, read_metrics, show_short
 from mission_gym.env.factory import Factory
 from mission_gym.env.probe import MASK_METHOD
@@ -61,6 +62,7 @@ class EnvSlot:
         self._keeps_actions = not spec.bare
         self._actions: list[Any] | None = None
         self._is_scalar = spec.action.shape == ()
+        self._form = None if spec.bare else make_action_form(spec.action_space)
         self._contract = Contract(spec, self._where)
         one_array = isinstance(spec.observation_space, Box) and not spec.mask_source
         plain: tuple[Any, tuple[int, ...]] = self._contract.expected[0] if one_array else (None, ())
@@ -71,7 +73,7 @@ class EnvSlot:
     def _build(self) -> None:
         spec = self._spec
         self.env = self._factory()
-        self._step = self.env.step
+        self._step = self.env.step if self._form is None else _step_in_form(self.env.step, self._form)
         self._mask_method = self.env.get_wrapper_attr(MASK_METHOD) if spec.mask_source == "method" else None
         spaces = (self.env.observation_space, self.env.action_space)
         alike = spaces == (spec.observation_space, spec.action_space)
@@ -135,6 +137,7 @@ class EnvSlot:
             result = self._step(action)
         except Exception as error:  # border: the user's step
             shown = action.item() if isinstance(action, np.generic) else action
+            shown = shown if self._form is None else self._form(shown)
             what = f"step() raised {describe(error)}; the action was {show_short(shown)}"
             raise self._failure(what) from error
         if start:
@@ -289,8 +292,14 @@ class EnvSlot:
         return failure
 
 
+def _step_in_form(step: Callable[[Any], Any], form: Callable[[Array], Any]) -> Callable[[Any], Any]:
+    """A step for rows, of an environment whose actions are a Dict or Tuple."""
+    return lambda row: step(form(row))
+
+
 def action_rows(spec: EnvSpec, actions: Array) -> list[Any]:
     """Split a batch [B, *shape] in the environment's units into one action each: a NumPy number (as Gymnasium
-    and SB3 give it: `Discrete.contains` is slow for an int), or an array of its own."""
+    and SB3 give it: `Discrete.contains` is slow for an int), or an array of its own, which of a Dict or Tuple
+    is its row."""
     copy = None if spec.action.shape == () else True
     return list(np.array(actions, spec.action.dtype, copy=copy))

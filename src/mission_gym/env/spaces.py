@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from mission_gym.data import ActionKind, ActionSpec, Array, LeafKind, LeafSpec
+from mission_gym.data import MAX_CATEGORIES, ActionKind, ActionSpec, Array, LeafKind, LeafSpec
 from mission_gym.errors import EnvContractError
 
 Space = gym.Space[Any]
@@ -23,7 +23,7 @@ Path = tuple[Any, ...]
 
 _NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _MIN_IMAGE_SIDE = 8
-_MAX_CATEGORIES = 1 << 16  # one-hot: more would be as good as unbounded
+_EXACT = 1 << 53  # an integer of a Dict or Tuple action travels as float64
 
 
 def leaf_specs(space: Space, skip_key: str | None = None) -> tuple[LeafSpec, ...]:
@@ -35,19 +35,41 @@ def leaf_specs(space: Space, skip_key: str | None = None) -> tuple[LeafSpec, ...
 
 
 def action_spec(space: Space) -> ActionSpec:
-    """Return the layout of an action space: Discrete, MultiDiscrete, MultiBinary or Box."""
-    _refuse_empty(space, "action")
+    """Return the layout of an action space: Discrete, MultiDiscrete, MultiBinary, Box, Dict or Tuple."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return _action_part(space, "")
+    parts = tuple(_action_part(leaf, _name(path)) for path, leaf in _walk(space))
+    if not parts:
+        raise EnvContractError(f"action space {space} is empty; there is nothing to choose")
+    return ActionSpec.of_parts(parts)
+
+
+def _action_part(space: Space, name: str) -> ActionSpec:
+    """The layout of a space that is an array of numbers; name: its path in a Dict or Tuple."""
+    where = f"action {name!r}" if name else "action"
+    _refuse_empty(space, where)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        nvec, start = _categories(space, "action")
-        return ActionSpec("categories", space.shape or (), str(space.dtype), nvec, start)
+        nvec, start = _categories(space, where)
+        if name and max(map(abs, start)) >= _EXACT:
+            raise EnvContractError(
+                f"{where} space {space} starts at {max(start, key=abs)}; in a Dict or Tuple a category is a "
+                f"number below {_EXACT}; start at 0"
+            )
+        return ActionSpec("categories", space.shape or (), str(space.dtype), nvec, start, name=name)
     if isinstance(space, spaces.MultiBinary):
-        return ActionSpec("binary", space.shape, str(space.dtype))
+        return ActionSpec("binary", space.shape, str(space.dtype), name=name)
     if isinstance(space, spaces.Box):
         low, high = (tuple(float(x) for x in bound.ravel()) for bound in (space.low, space.high))
-        return ActionSpec("box", space.shape, str(space.dtype), low=low, high=high)
+        return ActionSpec("box", space.shape, str(space.dtype), low=low, high=high, name=name)
+    remedy = "map a space of these kinds to it with a wrapper (gymnasium.ActionWrapper)"
+    if name:
+        remedy = (
+            "let a wrapper (gymnasium.ActionWrapper) fill this part in, or choose it from a list by "
+            "Discrete; some environments have a keyword for it, as MiniWoB++ has action_space_config"
+        )
     raise EnvContractError(
-        f"action space {type(space).__name__} is not supported; use Discrete, MultiDiscrete, MultiBinary or "
-        "Box (flatten Dict and Tuple actions with a wrapper)"
+        f"{where} space {type(space).__name__} is not supported; a policy chooses Discrete, MultiDiscrete, "
+        f"MultiBinary and Box, alone or in a Dict or Tuple; {remedy}"
     )
 
 
@@ -82,6 +104,11 @@ def make_unflattener(space: Space) -> Callable[[tuple[Any, ...]], Any]:
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return itemgetter(0)
     return lambda leaves: _rebuild(space, iter(leaves))
+
+
+def part_paths(space: Space) -> list[Path]:
+    """Where the parts of a Dict or Tuple lie, in the order of the space."""
+    return [path for path, _ in _walk(space)]
 
 
 def mask_parts(action: ActionSpec) -> Array:
@@ -157,9 +184,9 @@ def _categories(
     sizes = space.n if isinstance(space, spaces.Discrete) else space.nvec
     nvec = tuple(int(n) for n in np.ravel(sizes))
     start = tuple(int(n) for n in np.ravel(space.start))
-    if max(nvec) > _MAX_CATEGORIES:
+    if max(nvec) > MAX_CATEGORIES:
         raise EnvContractError(
-            f"{where} space {space} has {max(nvec)} categories; at most {_MAX_CATEGORIES} are supported, "
+            f"{where} space {space} has {max(nvec)} categories; at most {MAX_CATEGORIES} are supported, "
             "since each becomes an input or an output of the network; use Box or split it into parts"
         )
     return nvec, start

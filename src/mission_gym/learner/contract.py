@@ -137,6 +137,7 @@ class Algorithm:
     has_bf16: bool = False  # whether the torch kernel learns in that precision, too
 
     # What it means for the user.
+    acts: Callable[[EnvSpec], EnvSpec] = lambda spec: spec  # the environment with actions as it chooses them
     refuse: Callable[[Resolved, EnvSpec], list[str]] = lambda resolved, spec: []  # what it can't do here
     sampled_play_is_worse: bool = False  # by design: exploring is not part of what was learned
     notes_on_branch: Callable[[Settled], list[str]] = lambda config: []

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mission_gym.data import ActionSpec
-from mission_gym.policy.sampling import FILLER, HALF_LOG_2PI, part_columns
+from mission_gym.data import ActionKind, ActionSpec
+from mission_gym.policy.sampling import FILLER, HALF_LOG_2PI, part_columns, split_groups
 
 
 class Distribution:
@@ -15,19 +15,33 @@ class Distribution:
 
     def __init__(self, action: ActionSpec, device: torch.device) -> None:
         self.action = action
-        columns = part_columns(action.nvec) if action.kind == "categories" else None
+        columns = part_columns(action.nvec)
         self.columns = None if columns is None else torch.from_numpy(columns).to(device)
 
     def __call__(
         self, params: Tensor, log_std: Tensor | None, action: Tensor, illegal: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """params [N, P], action [N, K], illegal bool [N, M] -> log-probability [N], entropy [N]."""
-        if self.action.kind == "box":
+        if self.action.kind != "composite":
+            return self._judge(self.action.kind, params, log_std, action, illegal)
+        # Parts are independent given the observation, so log-probabilities and entropies add.
+        judged = [
+            self._judge(kind, params[:, wide], log_std, action[:, narrow], illegal)
+            for kind, wide, narrow in split_groups(self.action)
+        ]
+        log_probs, entropies = zip(*judged, strict=True)
+        return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0])
+
+    def _judge(
+        self, kind: ActionKind, params: Tensor, log_std: Tensor | None, action: Tensor, illegal: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The same for numbers that are drawn alike."""
+        if kind == "box":
             assert log_std is not None
             z = (action - params) * torch.exp(-log_std)
             log_prob = (-0.5 * z.square() - log_std - HALF_LOG_2PI).sum(-1)
             return log_prob, (log_std + 0.5 + HALF_LOG_2PI).sum().expand(len(params))
-        if self.action.kind == "binary":
+        if kind == "binary":
             log_prob = -F.binary_cross_entropy_with_logits(params, action.float(), reduction="none").sum(-1)
             entropy = F.softplus(params) - params * torch.sigmoid(params)
             return log_prob, entropy.sum(-1)
@@ -42,6 +56,6 @@ class Distribution:
 
     def _parts(self, flat: Tensor) -> Tensor:
         if self.columns is None:
-            return flat.view(len(flat), len(self.action.nvec), self.action.nvec[0])
+            return flat.reshape(len(flat), len(self.action.nvec), self.action.nvec[0])
         padded = F.pad(flat, (0, 1), value=FILLER)  # column -1 is the padding
         return padded[:, self.columns]

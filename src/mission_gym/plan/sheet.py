@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mission_gym.backends.record import Backend
 from mission_gym.config.layers import read_presets
 from mission_gym.config.schema import Settled
-from mission_gym.data import EnvSpec, Fact, Plan
+from mission_gym.data import ActionSpec, EnvSpec, Fact, Plan
 from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.ways import explain_overlap, explain_way
 
@@ -81,10 +81,17 @@ def _describe_rollout(config: Settled) -> str:
 def describe_spaces(spec: EnvSpec) -> str:
     """The observation and action of an environment in a few words."""
     leaves = ", ".join(f"{leaf.kind}{list(leaf.shape)}" for leaf in spec.leaves)
-    action = spec.action
-    shape = list(action.nvec) if action.kind == "categories" else list(action.shape)
     masked = ", masked" if spec.mask_source else ""
-    return f"observes {leaves}; acts {action.kind}{shape}{masked}"
+    return f"observes {leaves}; acts {_describe_action(spec.action)}{masked}"
+
+
+def _describe_action(action: ActionSpec) -> str:
+    if action.kind == "composite":
+        parts = ", ".join(f"{part.name} {_describe_action(part)}" for part in action.parts)
+        return f"{parts}, categories joined" if action.joint else parts
+    shape = list(action.nvec) if action.kind == "categories" else list(action.shape)
+    joined = f" (all of {' x '.join(map(str, action.joint))})" if action.joint else ""
+    return f"{action.kind}{shape}{joined}"
 
 
 def _duration(seconds: float) -> str:

@@ -52,8 +52,8 @@ class NumpyPolicy(EncodingPolicy):
         shapes = self._encoder.shapes()
         for i, (num_in, num_out) in enumerate(pairwise(widths)):
             shapes |= layer_shapes(f"actor.{2 * i}", num_in, num_out)
-        if self.spec.action.kind == "box":
-            shapes["log_std"] = ((self.spec.action.num_stored,), "float32")
+        if self.spec.action.num_reals:
+            shapes["log_std"] = ((self.spec.action.num_reals,), "float32")
         return shapes
 
     def load(self, weights: Weights) -> None:

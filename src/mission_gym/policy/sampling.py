@@ -7,26 +7,53 @@ the same numbers. Masked entries are filled with the dtype's finite minimum and 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from mission_gym.data import ActionSpec, ActOut, Array
+from mission_gym.data import ActionKind, ActionSpec, ActOut, Array
 
 FILLER = float(np.finfo(np.float32).min)
 HALF_LOG_2PI = 0.9189385332046727
 
 
 def draw_noise(action: ActionSpec, rng: np.random.Generator, num_steps: int, num_rows: int) -> Array:
-    """Noise [T, B, K] for one block: normal for box actions, uniform in [0, 1) otherwise."""
-    shape = (num_steps, num_rows, action.num_stored)
-    if action.kind == "box":
-        return rng.standard_normal(shape, np.float32)
-    return rng.random(shape, np.float32)
+    """Noise [T, B, K] for one block: normal for real numbers, uniform in [0, 1) for categories and bits."""
+    shape, num_reals = (num_steps, num_rows), action.num_reals
+    parts = [
+        draw((*shape, count), np.float32)
+        for draw, count in ((rng.random, action.num_stored - num_reals), (rng.standard_normal, num_reals))
+        if count
+    ]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+
+
+class Group(NamedTuple):
+    """Numbers of an action that are drawn alike: their columns of the outputs and of what is stored."""
+
+    kind: ActionKind
+    params: slice
+    stored: slice
+
+
+def split_groups(action: ActionSpec) -> list[Group]:
+    """The categories, bits and real numbers of an action, those that it has."""
+    groups, wide, narrow = [], 0, 0
+    sizes: tuple[tuple[ActionKind, int, int], ...] = (
+        ("categories", sum(action.nvec), len(action.nvec)),
+        ("binary", action.num_bits, action.num_bits),
+        ("box", action.num_reals, action.num_reals),
+    )
+    for kind, num_params, num_stored in sizes:
+        if num_stored:
+            groups.append(Group(kind, slice(wide, wide + num_params), slice(narrow, narrow + num_stored)))
+        wide, narrow = wide + num_params, narrow + num_stored
+    return groups
 
 
 def part_columns(nvec: tuple[int, ...]) -> Array | None:
     """Columns [K, W] that lay flat logits out as equal parts, -1 for padding; None if they are equal."""
-    if len(set(nvec)) == 1:
+    if len(set(nvec)) <= 1:
         return None
     columns = np.full((len(nvec), max(nvec)), -1, np.int64)
     start = 0
@@ -49,16 +76,30 @@ class Sampler:
 
     def __init__(self, action: ActionSpec) -> None:
         self.action = action
-        self._columns = part_columns(action.nvec) if action.kind == "categories" else None
+        self._columns = part_columns(action.nvec)
+        self._groups = split_groups(action)
 
     def __call__(
         self, params: Array, log_std: Array | None, mask: Array | None, noise: Array | None
     ) -> ActOut:
-        """params [B, P], log_std [K] for box, mask bool [B, M], noise [B, K]."""
-        if self.action.kind == "box":
+        """params [B, P], log_std of the real numbers, mask bool [B, M], noise [B, K]."""
+        if self.action.kind != "composite":
+            return self._draw(self.action.kind, params, log_std, mask, noise)
+        drawn = [
+            self._draw(kind, params[:, wide], log_std, mask, None if noise is None else noise[:, narrow])
+            for kind, wide, narrow in self._groups
+        ]
+        # Parts are independent given the observation, so log-probabilities add.
+        actions = np.concatenate([out.action for out in drawn], axis=1, dtype=np.float32)
+        return ActOut(actions, np.sum([out.log_prob for out in drawn], axis=0))
+
+    def _draw(
+        self, kind: str, params: Array, log_std: Array | None, mask: Array | None, noise: Array | None
+    ) -> ActOut:
+        if kind == "box":
             assert log_std is not None
             return _gaussian(params, log_std, noise)
-        if self.action.kind == "binary":
+        if kind == "binary":
             return _bernoulli(params, noise)
         return self._categorical(params, mask, noise)
 
@@ -105,14 +146,17 @@ def _gaussian(mean: Array, log_std: Array, noise: Array | None) -> ActOut:
 
 def draw_random(action: ActionSpec, mask: Array | None, rng: np.random.Generator, num_rows: int) -> Array:
     """Stored actions [B, K], uniform over the legal ones; standard normal where a Box bound is infinite."""
-    if action.kind == "binary":
-        return rng.integers(0, 2, (num_rows, action.num_stored))
-    if action.kind == "box":
+    drawn = []
+    if action.nvec:
+        scores = rng.random((num_rows, sum(action.nvec)))
+        drawn.append(best_of_parts(scores if mask is None else np.where(mask, scores, -1.0), action))
+    if action.num_bits:
+        drawn.append(rng.integers(0, 2, (num_rows, action.num_bits)))
+    if action.num_reals:
         finite = np.isfinite(action.low) & np.isfinite(action.high)
-        uniform = rng.uniform(-1.0, 1.0, (num_rows, action.num_stored))
-        return np.where(finite, uniform, rng.standard_normal(uniform.shape)).astype(np.float32)
-    scores = rng.random((num_rows, sum(action.nvec)))
-    return best_of_parts(scores if mask is None else np.where(mask, scores, -1.0), action)
+        uniform = rng.uniform(-1.0, 1.0, (num_rows, action.num_reals))
+        drawn.append(np.where(finite, uniform, rng.standard_normal(uniform.shape)))
+    return np.concatenate(drawn, axis=1).astype(action.stored_dtype, copy=False)
 
 
 def best_of_parts(scores: Array, action: ActionSpec) -> Array:

@@ -237,8 +237,8 @@ class ActorCritic(nn.Module):
         self.actor = _mlp((widths[0], *hidden), activation, (spec.action.num_params, 0.01), generator)
         self.critic = _mlp((widths[1], *hidden), activation, (1, 1.0), generator)
         self.log_std = (
-            nn.Parameter(torch.full((spec.action.num_stored,), spec.log_std_init))
-            if spec.action.kind == "box"
+            nn.Parameter(torch.full((spec.action.num_reals,), spec.log_std_init))
+            if spec.action.num_reals
             else None
         )
 

@@ -24,12 +24,11 @@ def make_block(
 
     Fill counts, versions and environments are never shared: they tell what a process knows of the columns.
     """
-    stored = np.float32 if spec.action.kind == "box" else np.int64
     shape = (num_steps, num_rows)
     return Block(
         obs=tuple(allocate((num_steps + 1, num_rows, *leaf.shape), leaf.dtype) for leaf in spec.leaves),
         mask=allocate((num_steps + 1, num_rows, spec.mask_size), np.bool_) if spec.mask_size else None,
-        action=allocate((*shape, spec.action.num_stored), stored),
+        action=allocate((*shape, spec.action.num_stored), spec.action.stored_dtype),
         log_prob=allocate(shape, np.float32),
         reward=allocate(shape, np.float32),
         terminated=allocate(shape, np.bool_),

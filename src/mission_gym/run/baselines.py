@@ -8,6 +8,7 @@ Those of a batched environment take (observations [N, ...], masks [N, M]) and gi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
@@ -16,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Leaves
+from mission_gym.env.actions import make_action_row
 from mission_gym.env.factory import make_vector_factory
 from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError, describe, nearest
@@ -73,12 +75,15 @@ def _noop_actor(spec: EnvSpec) -> Actor:
 
     def choose(obs: Leaves, mask: Array | None) -> Array:
         num_rows = len(obs[0])
-        if action.kind == "box":
-            zero = np.clip(0.0, action.low, action.high).astype(action.dtype).reshape(action.shape)
-            return np.repeat(zero[None], num_rows, axis=0)
-        if mask is None:
-            return action.to_env(np.zeros((num_rows, action.num_stored), np.int64))
-        return action.to_env(best_of_parts(mask, action))
+        stored = np.zeros((num_rows, action.num_stored), action.stored_dtype)
+        if mask is not None:
+            stored[:, : len(action.nvec)] = best_of_parts(mask, action)
+        rows, end = action.to_env(stored).reshape(num_rows, -1), 0
+        for part in action.parts or (action,):  # of a Box zero is in its own units
+            start, end = end, end + math.prod(part.shape)
+            if part.kind == "box":
+                rows[:, start:end] = np.clip(0.0, part.low, part.high)
+        return rows.reshape(num_rows, *action.shape)
 
     return _memoryless(choose)
 
@@ -111,9 +116,11 @@ def _find_scripted(environment: Environment) -> dict[str, Scripted]:
 
 
 def _batched_actor(policy: Scripted, name: str, spec: EnvSpec) -> Actor:
+    to_row = make_action_row(spec.action_space)
+
     def choose(obs: Leaves, mask: Array | None) -> Array:
         try:
-            return np.asarray(policy(obs[0] if len(obs) == 1 else obs, mask))
+            return to_row(policy(obs[0] if len(obs) == 1 else obs, mask))
         except Exception as error:  # border: the environment's scripted policy
             raise EnvFailure(f"baseline {name!r} raised {describe(error)} [{spec.env_id}]") from error
 
@@ -123,7 +130,7 @@ def _batched_actor(policy: Scripted, name: str, spec: EnvSpec) -> Actor:
 def _play_scripted(environment: Environment, name: str, num_episodes: int) -> EvalResult:
     """One environment plays one episode per seed."""
     spec = environment.spec
-    seeds = suite_seeds("report", num_episodes)
+    seeds, to_row = suite_seeds("report", num_episodes), make_action_row(spec.action_space)
     env = _Remember(environment.factory())
     policy: Scripted = env.unwrapped.baselines[name]  # type: ignore[attr-defined]  # may be a method of this one
     slot = EnvSlot(lambda: env, spec, 0, seeds.__getitem__)
@@ -135,7 +142,7 @@ def _play_scripted(environment: Environment, name: str, num_episodes: int) -> Ev
             while not slot.ended:
                 try:
                     chosen = policy(env.obs, slot.info)
-                    action = action_rows(spec, np.asarray(chosen).reshape(1, *spec.action.shape))[0]
+                    action = action_rows(spec, to_row(chosen).reshape(1, *spec.action.shape))[0]
                 except Exception as error:  # border: the environment's scripted policy
                     raise EnvFailure(
                         f"baseline {name!r} raised {describe(error)} at seed {slot.seed}, "

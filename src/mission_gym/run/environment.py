@@ -11,6 +11,7 @@ from typing import Any
 from gymnasium.wrappers import TimeLimit
 from torch import nn
 
+from mission_gym.algorithms import load_algorithm
 from mission_gym.backends import load_backend, load_default, load_rivals
 from mission_gym.backends.record import Backend, Source
 from mission_gym.config.schema import Config, Settled
@@ -113,6 +114,7 @@ def open_environment(
     limits = Limits(timeout_s=config.vector.env_timeout, max_restarts=config.vector.max_restarts)
     asked = Source(config.env.env_id, factory, request if source is None else None, limits=limits)
     spec, pace = backend.look(asked, look_s)
+    spec = load_algorithm(config.run.algo).acts(spec)
     num_workers = choose_num_workers(config, backend)
     return Environment(spec, request, factory, backend, num_workers, limits, pace=pace, rivals=rivals)
 

@@ -10,6 +10,8 @@ import numpy as np
 from mission_gym.check.devices import device_memory
 from mission_gym.config.schema import Settled
 from mission_gym.data import Array, EnvSpec, Leaves, Weights
+from mission_gym.env.actions import make_action_form
+from mission_gym.env.masks import MaskLayout
 from mission_gym.env.spaces import make_flattener
 from mission_gym.errors import UsageError
 from mission_gym.plan.ways import device_exists
@@ -121,6 +123,8 @@ class LoadedPolicy:
         self._flatten = make_flattener(self.spec.observation_space, self.spec.mask_key, hidden)
         self._hidden = [leaf.name in hidden for leaf in self.spec.leaves]
         self._leaves = [leaf for leaf in self.spec.leaves if leaf.name not in hidden]
+        self._lay_out = MaskLayout(self.spec)
+        self._form = make_action_form(self.spec.action_space)
         self._rng = generator("predict")
 
     def predict(
@@ -141,7 +145,7 @@ class LoadedPolicy:
         if single:
             leaves = tuple(leaf[None] for leaf in leaves)
         self._check(leaves)
-        mask = self._mask(observation, action_masks, len(leaves[0]))
+        mask = self._mask(observation, action_masks, () if single else (len(leaves[0]),))
         noise = None if deterministic else draw_noise(self.spec.action, self._rng, 1, len(leaves[0]))[0]
         cast = self._place(leaves)
         initial = self._policy.initial_state(len(leaves[0]))
@@ -154,8 +158,10 @@ class LoadedPolicy:
             )
         with device_memory(self._config, acting=True):
             out = self._policy.act(cast, mask, noise, memory)
-        action = self.spec.action.to_env(out.action)
-        return (action[0] if single else action), out.state or state
+        action: Any = self.spec.action.to_env(out.action)
+        if single:
+            action = action[0]
+        return (action if self._form is None else self._form(action)), out.state or state
 
     def _check(self, leaves: Leaves) -> None:
         for leaf, spec in zip(leaves, self._leaves, strict=True):
@@ -173,11 +179,13 @@ class LoadedPolicy:
             for spec, hidden in zip(self.spec.leaves, self._hidden, strict=True)
         )
 
-    def _mask(self, observation: Any, given: Any, num: int) -> Array | None:
+    def _mask(self, observation: Any, given: Any, batch: tuple[int, ...]) -> Array | None:
+        """The masks [B, M]; batch: () for a single observation, else (B,)."""
         if not self.spec.mask_source:
             return None
         if given is None and self.spec.mask_key is not None:
             given = observation[self.spec.mask_key]
         if given is None:
             raise UsageError("this policy was trained with action masks; pass action_masks= to predict")
-        return np.asarray(given, bool).reshape(num, self.spec.mask_size)
+        mask = self._lay_out(given, batch).astype(bool)
+        return mask.reshape(*(batch or (1,)), self.spec.mask_size)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Leaves
+from mission_gym.env.contract import explain_vector_reward
+from mission_gym.env.masks import MaskLayout
 from mission_gym.env.probe import MASK_KEY
 from mission_gym.env.spaces import make_flattener, mask_parts
 from mission_gym.errors import EnvContractError
@@ -21,6 +23,7 @@ class BatchReader:
         self._mask_in_obs = spec.mask_key is not None
         self._flatten = make_flattener(spec.observation_space, spec.mask_key)
         self._mask_parts = mask_parts(spec.action)
+        self._lay_out = MaskLayout(spec)
 
     def leaves(self, obs: Any) -> Leaves:
         """The observations of all rows, each leaf [B, *leaf.shape]."""
@@ -46,11 +49,11 @@ class BatchReader:
             return None
         shape = (self.num_envs, self.spec.mask_size)
         raw = obs[MASK_KEY] if self._mask_in_obs else infos.get(MASK_KEY)
-        mask = np.zeros(shape, np.bool_) if raw is None else np.asarray(raw)
+        mask = np.zeros(shape, np.bool_) if raw is None else self._lay_out(raw, (self.num_envs,))
         if mask.shape != shape or mask.dtype.kind not in "biu":
             raise EnvContractError(
                 f"the action masks of the batch have shape {mask.shape} and dtype {mask.dtype}, "
-                f"expected {shape} of zeros and ones [{self.spec.env_id}]"
+                f"expected {self._lay_out.expected} for each of {self.num_envs} rows [{self.spec.env_id}]"
             )
         legal: Array = np.logical_or.reduceat(mask, self._mask_parts, axis=1).all(axis=1)  # type: ignore[assignment]
         wrong = np.flatnonzero(~legal & ~lenient)
@@ -64,6 +67,10 @@ class BatchReader:
     def column(self, name: str, values: Any, dtype: type[np.generic]) -> Array:
         """One number or flag for each row [B]."""
         column = np.asarray(values)
+        if name == "reward" and column.ndim == 2 and column.shape[1] > 1:
+            raise EnvContractError(
+                f"the reward of each row is {explain_vector_reward(column.shape[1])} [{self.spec.env_id}]"
+            )
         if column.shape != (self.num_envs,) or column.dtype.kind not in "biuf":
             raise EnvContractError(
                 f"{name} of the batch has shape {column.shape} and dtype {column.dtype}, expected "
@@ -90,14 +97,16 @@ class BatchReader:
             rows = [final[row] for row in ended]
             parts = zip(*(self._flatten(row) for row in rows), strict=True)
             leaves = self._check_leaves(tuple(np.stack(part) for part in parts), len(ended))
-            mask_rows = np.stack([row[MASK_KEY] for row in rows]) if self._mask_in_obs else None
+            mask_rows = (
+                np.stack([self._lay_out(row[MASK_KEY]) for row in rows]) if self._mask_in_obs else None
+            )
         else:
             leaves = tuple(leaf[ended] for leaf in self.leaves(final))
-            mask_rows = np.asarray(final[MASK_KEY])[ended] if self._mask_in_obs else None
+            mask_rows = self._lay_out(final[MASK_KEY], (self.num_envs,))[ended] if self._mask_in_obs else None
         if not self.spec.mask_source:
             return leaves, None
         if mask_rows is None:
             given = last.get(MASK_KEY)
             shape = (len(ended), self.spec.mask_size)
-            mask_rows = np.ones(shape) if given is None else np.asarray(given)[ended]
+            mask_rows = np.ones(shape) if given is None else self._lay_out(given, (self.num_envs,))[ended]
         return leaves, mask_rows.astype(np.bool_)

@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
+from mission_gym.env.actions import make_action_form
 from mission_gym.env.contract import check_outcome, read_metrics
 from mission_gym.env.factory import VectorEnv
 from mission_gym.env.resume import SlotState, copy_plain, has_state, read_generator, restore_generator
@@ -37,6 +38,7 @@ class BatchedVec(Vector):
         self._reader = BatchReader(spec, self.num_envs)
         self._blank = make_rows(spec, self.num_envs)
         self._blank.valid[:] = True
+        self._form = make_action_form(spec.action_space)
         self._takes_lists = True  # of seeds, until it refuses one
         self._mode = _read_mode(vector_env, spec)
         self._num_steps = 0
@@ -57,7 +59,8 @@ class BatchedVec(Vector):
     def _send(self, actions: Array, ids: list[int]) -> None:
         if ids != self._all:
             raise UsageError("a batched environment steps all its rows at once; send without env_ids")
-        self._sent = (np.array(actions, self.spec.action.dtype),)
+        rows = np.array(actions, self.spec.action.dtype)
+        self._sent = (rows if self._form is None else self._form(rows),)
 
     def _recv(self) -> StepBatch:
         (actions,), self._sent = self._sent, None

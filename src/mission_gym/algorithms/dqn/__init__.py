@@ -13,6 +13,7 @@ ALGORITHM = Algorithm(
     name="dqn",
     section=DqnSection,
     layout=facts.layout,
+    acts=facts.acts,
     refuse=facts.refuse,
     has_twin=facts.has_twin,
     compiled="mission_gym.algorithms.dqn.compiled_kernel",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import replace
 
 from mission_gym.algorithms.dqn.section import DqnSection, own_section
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config, Settled
-from mission_gym.data import EnvSpec, Fact
+from mission_gym.data import MAX_CATEGORIES, ActionSpec, EnvSpec, Fact
 from mission_gym.learner.contract import Learner
 from mission_gym.learner.noise import make_noise_block
 from mission_gym.learner.replay import ReplayLayout
@@ -30,13 +32,37 @@ def layout(config: Config, spec: EnvSpec) -> PolicySpec:
     return PolicySpec.of(config.policy, spec, QSpec(dqn.dueling, sigma))
 
 
+def acts(spec: EnvSpec) -> EnvSpec:
+    """Several choices and bits become one choice among all their combinations, where these are not too many:
+    a value for each is what DQN learns. Masks of each part, too, are then masks over combinations."""
+    action = spec.action
+    if _is_one_choice(action) or action.num_reals or _count_combinations(action) > MAX_CATEGORIES:
+        return spec
+    mask_nvec = action.nvec if spec.mask_source else ()
+    return replace(spec, action=action.joined(with_bits=True), mask_nvec=mask_nvec)
+
+
+def _is_one_choice(action: ActionSpec) -> bool:
+    return action.kind == "categories" and len(action.nvec) == 1
+
+
+def _count_combinations(action: ActionSpec) -> int:
+    return math.prod(action.nvec) << action.num_bits
+
+
 def refuse(resolved: Resolved, spec: EnvSpec) -> list[str]:
     config, sources, problems = resolved.config, resolved.sources, []
-    dqn = _section(config)
-    if spec.action.kind != "categories" or len(spec.action.nvec) != 1:
+    dqn, action = _section(config), spec.action
+    if not _is_one_choice(action):
+        cause = f"{spec.env_id} acts with {type(spec.action_space).__name__}"
+        if not action.num_reals:
+            cause += f" of {_count_combinations(action)} combinations, over the {MAX_CATEGORIES} it can have"
+        elif action.parts:
+            names = ", ".join(part.name for part in action.parts if part.kind == "box")
+            cause += f", which has real numbers ({names})"
         problems.append(
-            f"algo=dqn needs one choice among actions (Discrete), and {spec.env_id} acts with"
-            f" {type(spec.action_space).__name__}; use ppo [{sources['run.algo']}]"
+            f"algo=dqn needs one choice among actions (Discrete, or what can be counted out: MultiDiscrete,"
+            f" MultiBinary, a Dict or Tuple of them), and {cause}; use ppo [{sources['run.algo']}]"
         )
     if config.compute.kernel == "compiled" and dqn.exploration == "noisy":
         problems.append(

@@ -13,12 +13,12 @@ import numpy as np
 
 from mission_gym.algorithms.ppo.compiled_loss import clip_surrogate, fit_values
 from mission_gym.algorithms.ppo.heads import (
-    backward_binary,
-    backward_box,
+    backward_bits,
     backward_categories,
-    forward_binary,
-    forward_box,
+    backward_reals,
+    forward_bits,
     forward_categories,
+    forward_reals,
 )
 from mission_gym.algorithms.ppo.kernel import (
     ADAM_EPSILON,
@@ -30,7 +30,7 @@ from mission_gym.algorithms.ppo.kernel import (
     RATIO_ERROR,
     VALUE_LOSS,
 )
-from mission_gym.algorithms.ppo.network import BINARY, CATEGORIES, Batch, Scratch, Shape
+from mission_gym.algorithms.ppo.network import Batch, Scratch, Shape
 from mission_gym.algorithms.ppo.passes import backward, forward
 from mission_gym.algorithms.ppo.section import ADVANTAGE_FLOOR, StepSettings
 from mission_gym.compiled import atomic_add, atomic_read, kernel, matrix_entry, matrix_kernel, yield_core
@@ -41,12 +41,24 @@ from mission_gym.learner.loops import step_adam
 @matrix_kernel
 def _judge(shape: Shape, log_std: Array, action: Array, mask: Array, work: Scratch) -> None:
     """The log-probabilities of actions, from the actor's outputs."""
-    if shape.kind == CATEGORIES:
-        forward_categories(work.params, mask, shape.edges, action, work.p, work.log_p, work.log_prob)
-    elif shape.kind == BINARY:
-        forward_binary(work.params, action, work.p, work.log_p, work.log_prob)
-    else:
-        forward_box(work.params, log_std, action, work.p, work.log_prob)
+    edges, bits, reals = shape.edges, shape.edges[-1], shape.num_params - shape.num_reals
+    params, p, log_p, log_prob = work.params, work.p, work.log_p, work.log_prob
+    forward_categories(params, mask, edges, action, p, log_p, log_prob)
+    if bits < reals:
+        forward_bits(params, bits, reals, action, len(edges) - 1, p, log_p, log_prob)
+    if shape.num_reals:
+        forward_reals(params, reals, log_std, action, action.shape[1] - shape.num_reals, p, log_prob)
+
+
+@matrix_kernel
+def _judge_back(shape: Shape, log_std: Array, d_log_std: Array, action: Array, work: Scratch) -> None:
+    """The slope of the loss by the actor's outputs and by log_std, and the entropies."""
+    edges, bits, reals = shape.edges, shape.edges[-1], shape.num_params - shape.num_reals
+    backward_categories(edges, action, work)
+    if bits < reals:
+        backward_bits(bits, reals, action, len(edges) - 1, work)
+    if shape.num_reals:
+        backward_reals(reals, log_std, d_log_std, work)
 
 
 @matrix_kernel
@@ -55,9 +67,9 @@ def _learn(
 ) -> None:
     """The gradient of the rows in `work`; policy loss, value loss, entropy, KL and clip fraction as sums
     with the rows' weights, and the largest |ratio - 1|, into `stats`."""
-    batch, num_stored = work.batch, work.batch.action.shape[1]
+    batch = work.batch
     forward(shape, flat, work.seen, batch.flat, work.hidden, work.params, work.values)
-    log_std = flat[len(flat) - num_stored :]  # of a box alone
+    log_std = flat[len(flat) - shape.num_reals :]
     _judge(shape, log_std, batch.action, batch.mask, work)
     clip_range = np.float32(settings.clip_range)
     loss, kl, clipped, worst = clip_surrogate(
@@ -65,13 +77,7 @@ def _learn(
     )
     for i in range(len(work.bonus)):
         work.bonus[i] = batch.weight[i] * np.float32(settings.ent_coef)
-    if shape.kind == CATEGORIES:
-        backward_categories(shape.edges, batch.action, work)
-    elif shape.kind == BINARY:
-        backward_binary(batch.action, work)
-    else:
-        d_log_std = grad[len(grad) - num_stored :]
-        backward_box(work.p, log_std, work.slope, work.bonus, work.d_params, d_log_std, work.entropy)
+    _judge_back(shape, log_std, grad[len(grad) - shape.num_reals :], batch.action, work)
     entropy = 0.0
     for i in range(len(work.entropy)):
         entropy += batch.weight[i] * work.entropy[i]
@@ -219,7 +225,7 @@ def evaluate(
             for j in range(shape.num_seen):
                 seen[i, j] = x[i, j]
     forward(shape, flat, seen, x, work.hidden, work.params, values)
-    log_std = flat[len(flat) - action.shape[1] :]
+    log_std = flat[len(flat) - shape.num_reals :]
     _judge(shape, log_std, action, mask, work)
     for i in range(len(action)):
         log_prob[i] = work.log_prob[i]

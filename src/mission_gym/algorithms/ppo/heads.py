@@ -1,8 +1,10 @@
 """Action distributions with hand-written gradients, compiled, for the analytic kernel.
 
-`forward` writes the log-probability of stored actions [B, K]; `backward` turns d loss / d log pi [B] into
-d loss / d actor outputs [B, P], with an entropy bonus [B] added, and writes the entropy [B]. Actions are
-float32 for every kind, so that one compiled pass serves all.
+`forward` gives the log-probability of stored actions [B, K]; `backward` turns d loss / d log pi [B] into
+d loss / d actor outputs [B, P], with an entropy bonus [B] added, and gives the entropy [B]. An action may
+have categories, bits and real numbers, in this order. They are independent: the categories write
+log-probability and entropy, 0 where there are none, and the others add theirs. Actions are float32 for every
+kind, so that one compiled pass serves all.
 """
 
 from __future__ import annotations
@@ -65,53 +67,58 @@ def backward_categories(edges: Array, action: Array, work: Scratch) -> None:
 
 
 @kernel
-def forward_binary(params: Array, action: Array, p: Array, log_p: Array, log_prob: Array) -> None:
-    """Independent bits; p is their probability and log_p that of 0."""
+def forward_bits(
+    params: Array, first: int, last: int, action: Array, k: int, p: Array, log_p: Array, log_prob: Array
+) -> None:
+    """Independent bits, columns first to last of the outputs and from k on of the actions; p is their
+    probability and log_p that of 0."""
     for i in range(len(action)):
         chosen = 0.0
-        for j in range(action.shape[1]):
+        for j in range(first, last):
             z = float(params[i, j])
             p[i, j] = 1.0 / (1.0 + math.exp(-z))
             softplus = max(z, 0.0) + math.log1p(math.exp(-abs(z)))
             log_p[i, j] = -softplus
-            chosen += action[i, j] * z - softplus
-        log_prob[i] = chosen
+            chosen += action[i, k + j - first] * z - softplus
+        log_prob[i] += chosen
 
 
 @kernel
-def backward_binary(action: Array, work: Scratch) -> None:
+def backward_bits(first: int, last: int, action: Array, k: int, work: Scratch) -> None:
     slope, bonus = work.slope, work.bonus
     for i in range(len(action)):
         whole = 0.0
-        for j in range(action.shape[1]):
+        for j in range(first, last):
             z, q = work.params[i, j], work.p[i, j]
-            work.d_params[i, j] = slope[i] * (action[i, j] - q) + bonus[i] * z * q * (_ONE - q)
+            work.d_params[i, j] = slope[i] * (action[i, k + j - first] - q) + bonus[i] * z * q * (_ONE - q)
             whole -= work.log_p[i, j] + z * q
-        work.entropy[i] = whole
+        work.entropy[i] += whole
 
 
 @kernel
-def forward_box(params: Array, log_std: Array, action: Array, z: Array, log_prob: Array) -> None:
-    """A mean for each dimension, and a log-deviation that does not depend on the state."""
+def forward_reals(
+    params: Array, first: int, log_std: Array, action: Array, k: int, z: Array, log_prob: Array
+) -> None:
+    """A mean for each number, columns from `first` on of the outputs and from k on of the actions, and a
+    log-deviation that does not depend on the state."""
     for i in range(len(action)):
         chosen = 0.0
-        for j in range(action.shape[1]):
-            z[i, j] = (action[i, j] - params[i, j]) * math.exp(-log_std[j])
-            chosen -= 0.5 * z[i, j] * z[i, j] + log_std[j] + HALF_LOG_2PI
-        log_prob[i] = chosen
+        for j in range(len(log_std)):
+            z[i, first + j] = (action[i, k + j] - params[i, first + j]) * math.exp(-log_std[j])
+            chosen -= 0.5 * z[i, first + j] * z[i, first + j] + log_std[j] + HALF_LOG_2PI
+        log_prob[i] += chosen
 
 
 @kernel
-def backward_box(
-    z: Array, log_std: Array, slope: Array, bonus: Array, d_params: Array, d_log_std: Array, entropy: Array
-) -> None:
+def backward_reals(first: int, log_std: Array, d_log_std: Array, work: Scratch) -> None:
+    z, slope, bonus = work.p, work.slope, work.bonus
     whole = 0.0
     for j in range(len(log_std)):
         whole += log_std[j] + 0.5 + HALF_LOG_2PI
         inverse, total = np.float32(math.exp(-log_std[j])), 0.0
         for i in range(len(slope)):
-            d_params[i, j] = slope[i] * z[i, j] * inverse
-            total += slope[i] * (z[i, j] * z[i, j] - _ONE) - bonus[i]
+            work.d_params[i, first + j] = slope[i] * z[i, first + j] * inverse
+            total += slope[i] * (z[i, first + j] * z[i, first + j] - _ONE) - bonus[i]
         d_log_std[j] = total
     for i in range(len(slope)):
-        entropy[i] = whole
+        work.entropy[i] += whole

@@ -17,9 +17,6 @@ from mission_gym.learner.loops import ACTIVATIONS
 from mission_gym.learner.network import split_flat
 from mission_gym.policy import PolicySpec
 
-KINDS = ("categories", "binary", "box")  # of actions
-CATEGORIES, BINARY, BOX = range(3)
-
 # Of what is compiled, with the loops.
 _SOURCES = ("compiled_steps", "passes", "heads", "compiled_loss", "network")
 _FILES = [Path(__file__).with_name(f"{name}.py") for name in _SOURCES]
@@ -50,7 +47,7 @@ def _shape_arrays(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
         inputs, layer = dict.fromkeys(inputs, width), layer + 2
     for name, num_out in (("actor", spec.action.num_params), ("critic", 1)):
         shapes |= {f"{name}.{layer}.weight": (inputs[name], num_out), f"{name}.{layer}.bias": (num_out,)}
-    return shapes | ({"log_std": (spec.action.num_stored,)} if spec.action.kind == "box" else {})
+    return shapes | ({"log_std": (spec.action.num_reals,)} if spec.action.num_reals else {})
 
 
 class Shape(NamedTuple):
@@ -59,8 +56,8 @@ class Shape(NamedTuple):
     sizes: Array  # int64: inputs of the critic, then the width of each hidden layer
     num_seen: int  # inputs of the actor, the first of the critic's
     edges: Array  # int64: columns of the parts of categorical logits
-    num_params: int  # outputs of the actor
-    kind: int
+    num_params: int  # outputs of the actor: these logits, those of bits, then means of real numbers
+    num_reals: int
     activation: int
     sources: Array  # empty; its type tells numba's cache which code it was compiled from
 
@@ -71,7 +68,7 @@ def make_shape(spec: PolicySpec) -> Shape:
         num_seen=spec.seen.num_flat,
         edges=np.cumsum([0, *spec.action.nvec]).astype(np.int64),
         num_params=spec.action.num_params,
-        kind=KINDS.index(spec.action.kind),
+        num_reals=spec.action.num_reals,
         activation=list(ACTIVATIONS).index(spec.activation),
         sources=np.empty(0, _MARK),
     )

@@ -94,10 +94,11 @@ class TorchKernel(TorchNetwork):
             head.bias.mul_(factor).add_(shift)
 
     def sample(self, inputs: Encoded, noise: Array) -> Array:
-        """Continuous actions [N, K] as the policy draws them from noise [N, K]."""
+        """The real numbers of actions, as the policy draws them from noise [N, num_reals]."""
         self._load_inputs(inputs)
         with torch.inference_mode():
-            mean = self.model((self._inputs[0], ()), torch.float32)[0].cpu().numpy()
+            params = self.model((self._inputs[0], ()), torch.float32)[0].cpu().numpy()
+        mean = params[:, params.shape[1] - noise.shape[1] :]
         return np.asarray(mean + np.exp(self.parameters()["log_std"]) * noise, np.float32)
 
     def load_samples(self, samples: Samples) -> None:

@@ -1,0 +1,80 @@
+"""Dict and Tuple actions: rows of numbers and the space's own form are the same action."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
+
+from mission_gym.env.actions import make_action_form, make_action_row
+from mission_gym.env.spaces import action_spec
+from mission_gym.policy.sampling import draw_random
+
+HYBRID = spaces.Dict(
+    {
+        "aim": spaces.Box(-np.array([2.0, np.inf]), np.array([2.0, np.inf]), dtype=np.float64),
+        "hand": spaces.Discrete(3, start=-(2**50)),
+        "rest": spaces.Tuple((spaces.MultiBinary((2, 2)), spaces.MultiDiscrete([[2, 3], [4, 5]]))),
+    }
+)
+
+
+@pytest.mark.parametrize("space", [HYBRID, spaces.Tuple((spaces.Discrete(4), spaces.Dict({"a": HYBRID})))])
+def test_rows_and_actions_are_the_same(space):
+    form, to_row, action = make_action_form(space), make_action_row(space), action_spec(space)
+    space.seed(0)
+    samples = [space.sample() for _ in range(20)]
+    rows = np.stack([to_row(sample) for sample in samples])
+    assert rows.shape == (20, *action.shape)
+    for row, sample in zip(rows, samples, strict=True):
+        again = form(row)
+        assert space.contains(again)
+        assert str(again) == str(sample)
+    batch = form(rows)
+    assert batch_space(space, 20).contains(batch)
+    np.testing.assert_array_equal(to_row(batch), rows)
+
+
+def test_a_number_alone_is_a_number_and_arrays_are_new():
+    row = np.zeros(12)
+    one, other = make_action_form(HYBRID)(row), make_action_form(HYBRID)(row)
+    assert type(one["hand"]) is np.int64
+    one["aim"][:] = 5.0
+    assert (row == 0).all()
+    assert (other["aim"] == 0).all()
+
+
+def test_a_space_that_is_an_array_has_no_other_form():
+    assert make_action_form(spaces.Box(0, 1, (2,))) is None
+    assert make_action_row(spaces.Discrete(3))(2).tolist() == 2
+
+
+def test_what_is_drawn_is_of_the_space_however_the_categories_are_joined():
+    action, rng = action_spec(HYBRID), np.random.default_rng(0)
+    form = make_action_form(HYBRID)
+    assert (action.kind, action.num_stored, action.num_params) == ("composite", 11, 3 + 14 + 4 + 2)
+    for each in (action, action.joined()):
+        stored = draw_random(each, None, rng, 50)
+        assert (stored.dtype, stored.shape) == (np.float32, (50, each.num_stored))
+        assert all(HYBRID.contains(form(row)) for row in each.to_env(stored))
+    assert action.joined().nvec == (3 * 2 * 3 * 4 * 5,)
+
+
+def test_joined_categories_and_bits_count_through_all_combinations():
+    space = spaces.Tuple((spaces.MultiBinary(2), spaces.Discrete(3, start=7)))
+    joined, form = action_spec(space).joined(with_bits=True), make_action_form(space)
+    assert (joined.kind, joined.num_stored, joined.num_params) == ("categories", 1, 12)
+    seen = {str(form(row)) for row in joined.to_env(np.arange(12)[:, None])}
+    assert len(seen) == 12
+    bits, number = form(joined.to_env(np.array([[1 * 4 + 2]]))[0])
+    assert (bits.tolist(), number) == ([1, 0], 8)
+
+
+def test_signatures_of_simple_actions_do_not_know_of_parts():
+    """Runs of old versions hold theirs."""
+    from mission_gym.data import EnvSpec, LeafSpec
+
+    leaf = LeafSpec("", (2,), "float32", "vector")
+    spec = EnvSpec("toy", (leaf,), action_spec(spaces.MultiDiscrete([3, 2])), None, None, "info")
+    assert spec.signature == "e8c0be8334a15b1d"
