@@ -17,9 +17,11 @@ from functools import partial
 from itertools import islice
 from time import perf_counter
 
+import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import PassiveEnvChecker
 
 from mission_gym.check import judges
 from mission_gym.check.comparison import compare_with_batched, compare_with_serial, find_equal_actions
@@ -36,7 +38,7 @@ from mission_gym.check.traces import (
     replay,
 )
 from mission_gym.data import EnvSpec
-from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory
+from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory, make_vector_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import MissionGymError, describe
 
@@ -85,6 +87,8 @@ def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float)
     try:
         env = factory()
     except MissionGymError as error:
+        if _is_vector(request):
+            return [tell("make", "vector", name=request.env_id)]
         return [describe_failure("make", error, "check the name and --env-kwargs, then the constructor")]
     registered = env.spec
     seeds = range(seed, seed + num_episodes)
@@ -127,6 +131,15 @@ def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float)
     if exam.skipped:
         findings.append(tell("skipped", "some", skipped="; ".join(exam.skipped)))
     return findings
+
+
+def _is_vector(request: EnvRequest) -> bool:
+    """Whether a name that gives no single environment gives a vector of them."""
+    try:
+        make_vector_factory(request)(1).close()
+    except MissionGymError:
+        return False
+    return True
 
 
 def _run_check(name: str, check: Iterator[Finding], ok: str, skipped: list[str]) -> list[Finding]:
@@ -271,8 +284,20 @@ def _try_two(factory: Factory) -> str:
     return ""
 
 
+def _without_passive_checker(env: Env) -> Env:
+    """The environment without the checker that `gymnasium.make` puts inside: it would say everything twice,
+    and accuse what an outer wrapper mends."""
+    layer = outermost = gym.Wrapper(env)
+    while isinstance(layer.env, gym.Wrapper):
+        if isinstance(layer.env, PassiveEnvChecker):
+            layer.env = layer.env.env
+        else:
+            layer = layer.env
+    return outermost.env
+
+
 def _ask_gymnasium(factory: Factory) -> Iterator[Finding]:
-    env, complaints = factory(), []
+    env, complaints = _without_passive_checker(factory()), []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

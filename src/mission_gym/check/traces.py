@@ -221,7 +221,9 @@ def _is_rounding(leaf: Array, space: Any) -> bool:
 def _show_outside(leaf: Array, space: Any) -> str:
     if not hasattr(space, "low"):
         return f"it is {leaf.tolist()}"
-    wrong = (leaf < space.low) | (leaf > space.high)
-    index = tuple(np.argwhere(wrong)[0])
+    beyond = np.maximum(
+        np.subtract(space.low, leaf, dtype=np.float64), np.subtract(leaf, space.high, dtype=np.float64)
+    )
+    index = np.unravel_index(np.argmax(beyond), leaf.shape)  # not the first, which may be mere rounding
     place = f"index {[int(i) for i in index]}"
     return f"{place} is {leaf[index]}, allowed {space.low[index]} to {space.high[index]}"

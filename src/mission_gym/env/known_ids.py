@@ -1,9 +1,12 @@
-"""Ids of third-party environments: which package they are of, for those that ask for one that is not here."""
+"""Ids of third-party environments: which package they are of, and who registers them."""
 
 from __future__ import annotations
 
 import importlib.util
+import sys
 from fnmatch import fnmatchcase
+from functools import cache
+from importlib.metadata import entry_points
 from typing import NamedTuple
 
 
@@ -48,3 +51,26 @@ def name_home(env_id: str) -> str:
             get = "" if importlib.util.find_spec(top) else f"run: pip install {package}, and "
             return f"it is of the package {package}: {get}name it {module}:{env_id}"
     return ""
+
+
+@cache
+def register_declared(module_name: str) -> None:
+    """Register, once, ids of a package that its import does not: by `register_envs` of the module, or as the
+    plugin that it declares; Gymnasium loads none since 1.0."""
+    top = module_name.partition(".")[0]
+    plugins = [
+        plugin for plugin in entry_points(group="gymnasium.envs") if plugin.module.partition(".")[0] == top
+    ]
+    own = getattr(sys.modules[module_name], "register_envs", None)
+    for register in dict.fromkeys([own, *(plugin.load() for plugin in plugins)]):
+        if (
+            callable(register) and register.__module__.partition(".")[0] == top
+        ):  # not Gymnasium's own, imported
+            register()
+
+
+def is_of_old_gym(env_id: str) -> bool:
+    """Whether the package gym, Gymnasium's forerunner, is loaded and has this id."""
+    envs = getattr(sys.modules.get("gym"), "envs", None)
+    registry = getattr(envs, "registry", {})
+    return env_id in getattr(registry, "env_specs", registry)  # a dict since gym 0.26
