@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 import acceptance
 from acceptance import Ended, Layer, Package, describe, judge, merge, name_commands, read_packages, tidy
+from mission_gym.env.known_ids import name_home
 
 BAD_IDS = """
 import os, time
@@ -38,6 +40,14 @@ def test_the_list_is_whole() -> None:
     for package in packages:
         assert set(package.family) in (set(), {"ids"}, {"module", "id", "entry"})
         assert all(name in ("--env-kwargs", "--wrap") for name in package.env_flags if name.startswith("--"))
+
+
+def test_an_id_that_works_says_where_it_lives_if_its_module_is_left_out() -> None:
+    rows = json.loads(acceptance.RESULTS.read_text("utf-8"))
+    for row in rows:
+        module, _, env_id = row["env"].partition(":")
+        if row["verdict"].startswith("works") and module != "envpool" and re.search(r"-v\d+$|/", env_id):
+            assert name_home(env_id).endswith(f"name it {row['env']}"), row["env"]
 
 
 def test_commands_have_the_flags_that_are_theirs() -> None:

@@ -242,6 +242,17 @@ class NoMainOutcome(Undeclared):
     metadata = {"outcomes": ["won"]}
 
 
+class LastDigits(Walk):
+    """As a simulator whose threads add up in another order each time."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Box(-100.0, 100.0, (2,), np.float64)
+
+    def observe(self):
+        return self.place * (1 + 1e-12 * random.random())
+
+
 class ReusedArray(Walk):
     buffer = None
 
@@ -353,6 +364,7 @@ FAULTS = [
     ("NumpyGlobal", "error", "seeding", "the first observation differs; .* the global numpy.random$"),
     ("RandomLater", "error", "seeding", "the observation after step 1 differs; .* the global random$"),
     ("TrueNoise", "error", "seeding", "the first observation differs$"),
+    ("LastDigits", "warning", "seeding", "two episodes that differ by rounding: the first observation"),
     ("SharedState", "error", "backends", "side by side differ .*: the observation after step 1, seed 0"),
     ("SameStart", "info", "seeding", "same first observation; fine if"),
     (
@@ -418,7 +430,7 @@ def test_what_breaks_while_playing_is_an_error_and_the_rest_is_still_checked(fai
         assert found(findings, "ok", "backends")
 
 
-@pytest.mark.parametrize("env", ["Survivor", "EndsAtWill", "Alone"])
+@pytest.mark.parametrize("env", ["Survivor", "EndsAtWill", "Alone", "LastDigits"])
 def test_what_only_the_check_does_is_no_error_of_the_environment(env):
     findings = check(env)
     assert not has_errors(findings)

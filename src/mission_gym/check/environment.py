@@ -33,11 +33,13 @@ from mission_gym.check.traces import (
     Moment,
     Survey,
     Trace,
+    differ_by_rounding,
     find_difference,
+    observe_at,
     record,
     replay,
 )
-from mission_gym.data import EnvSpec
+from mission_gym.data import EnvSpec, Leaves
 from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory, make_vector_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import MissionGymError, describe
@@ -195,6 +197,8 @@ def _judge_difference(exam: _Exam, trace: Trace, difference: Difference, out_of_
         exam.carries_over, exam.doubt = True, "an instance that has played before plays otherwise"
         return tell("seeding", "survives", seed=trace.seed, what=difference.what)
     exam.doubt = "episodes can't be repeated"
+    if differ_by_rounding(_observe_anew(exam, trace, step), _observe_anew(exam, trace, step)):
+        return tell("seeding", "rounding", seed=trace.seed, what=difference.what)
     source = "" if out_of_time() else _find_global_source(exam, trace, step)
     if not source:
         return tell("seeding", "differs", what=what, instead="")
@@ -207,6 +211,15 @@ def _replay_anew(exam: _Exam, trace: Trace, step: int) -> list[Moment]:
     env = exam.factory()
     try:
         return list(islice(replay(env, exam.spec, trace), step + 1))
+    finally:
+        env.close()
+
+
+def _observe_anew(exam: _Exam, trace: Trace, step: int) -> Leaves:
+    """What a new instance shows at a step of a trace."""
+    env = exam.factory()
+    try:
+        return observe_at(env, exam.spec, trace, step)
     finally:
         env.close()
 

@@ -40,6 +40,20 @@ _HOMES = (
     _Home(("FlappyBird-*",), "flappy_bird_gymnasium", "flappy-bird-gymnasium"),
     _Home(("forex-v*", "stocks-v*"), "gym_anytrading", "gym-anytrading"),
     _Home(("Safety*-v*",), "safety_gymnasium", "safety-gymnasium"),
+    _Home(("gym_aloha/*",), "gym_aloha", "gym-aloha"),
+    _Home(("gym_xarm/*",), "gym_xarm", "gym-xarm"),
+    _Home(("gym_hil/*",), "gym_hil", "gym-hil"),
+    _Home(("dm_control/*",), "shimmy", '"shimmy[dm-control]"'),
+    _Home(("gymnasium_2048/*",), "gymnasium_2048", "gymnasium-2048"),
+    _Home(("tetris_gymnasium/*",), "tetris_gymnasium.envs", "tetris-gymnasium"),
+    _Home(("PyFlyt/*",), "PyFlyt.gym_envs", "pyflyt"),
+    _Home(("rware-*",), "rware", "rware"),
+    _Home(("Foraging-*",), "lbforaging", "lbforaging"),
+    _Home(("NetHack*-v*",), "nle", "nle"),
+    _Home(("MiniHack-*",), "minihack", "minihack"),
+    _Home(("MiniWorld-*",), "miniworld", "miniworld"),
+    _Home(("*BulletEnv-v*",), "pybullet_envs_gymnasium", "pybullet-envs-gymnasium"),
+    _Home(("Buffalo-*",), "buffalo_gym", "buffalo-gym"),
 )
 
 
