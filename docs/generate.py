@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ def _make_blocks() -> dict[str, str]:
         **{f"{algo}-metrics": _render_metrics(_metrics_of(algo)) for algo in schema().algorithms},
         "faults": _render_faults(_read_rows("faults")),
         "defaults": _render_defaults(_read_rows("defaults")),
+        "acceptance": _render_acceptance(_read_rows("acceptance")),
     }
 
 
@@ -110,6 +112,62 @@ def _show_number(number: float | None) -> str:
     if number is None:
         return "never"
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+
+
+def _render_acceptance(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the acceptance list kept: a row for each package, then what other ids of its family said."""
+    seen = Counter(pair for row in rows for pair in row["versions"].items())
+    usual = {(name, version) for (name, version), count in seen.items() if count > len(rows) / 2}
+    counts = Counter(row["verdict"] for row in rows)
+    ids = sum(row["family"].get("num_tried", 0) for row in rows)
+    odd = sum(len(names) for row in rows for names in row["family"].get("problems", {}).values())
+    table = [
+        (
+            row["package"],
+            ", ".join(" ".join(pair) for pair in row["versions"].items() if pair not in usual),
+            _code(" ".join([row["env"], *row["flags"]])),
+            row["verdict"],
+            _show_family(row["family"]),
+            _escape("; ".join(filter(None, (_say_why(row), row["note"])))),
+            row["date"],
+        )
+        for row in rows
+    ]
+    lines = [f"{len(rows)} packages: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}."]
+    lines.append(f"Of {ids} other ids {ids - odd} were opened and stepped without an error.")
+    lines += [f"Unless said otherwise: {', '.join(sorted(map(' '.join, usual)))}.", ""]
+    head = ("package", "versions", "id and flags", "verdict", "other ids", "why, and notes", "tried on")
+    lines += [_table(head, table), "", "### Other ids that are refused", ""]
+    for row in rows:
+        for problem, names in row["family"].get("problems", {}).items():
+            shown = ", ".join(map(_code, names[:5])) + (
+                f" and {len(names) - 5} more" if len(names) > 5 else ""
+            )
+            lines.append(f"- {row['package']}, {shown}: {_escape(problem)}")
+    return "\n".join(lines)
+
+
+def _show_family(family: Mapping[str, Any]) -> str:
+    if not family:
+        return ""
+    return f"{family['num_tried'] - sum(map(len, family['problems'].values()))} of {family['num_tried']}"
+
+
+def _say_why(row: Mapping[str, Any]) -> str:
+    """Why a package is not simply there: the last command that did not end well."""
+    commands: Mapping[str, Mapping[str, Any]] = row["commands"]
+    if row["verdict"] == "accused":
+        return f"`check`: {'; '.join(commands['check']['errors'])}"
+    bad = [(name, told) for name, told in commands.items() if told["exit"] != 0]
+    if not bad:
+        return ""
+    name, told = bad[-1]
+    return f"`{name}`: {told['message'] or 'not finished in time'}"
+
+
+def _escape(text: str) -> str:
+    """A message as Markdown that shows it as it is."""
+    return re.sub(r"([|<>*_\[\]])", r"\\\1", text)
 
 
 def _metrics_of(algo: str) -> list[Metric]:

@@ -242,6 +242,17 @@ class NoMainOutcome(Undeclared):
     metadata = {"outcomes": ["won"]}
 
 
+class LastDigits(Walk):
+    """As a simulator whose threads add up in another order each time."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Box(-100.0, 100.0, (2,), np.float64)
+
+    def observe(self):
+        return self.place * (1 + 1e-12 * random.random())
+
+
 class ReusedArray(Walk):
     buffer = None
 
@@ -332,9 +343,9 @@ class SlowStep(Walk):
 
 def check(name, **options):
     module = "" if ":" in name or "-v" in name else f"{__name__}:"
-    kwargs = options.pop("kwargs", {})
+    kwargs, wrap = options.pop("kwargs", {}), options.pop("wrap", ())
     options.setdefault("budget_s", 300.0)  # a busy machine must not change what is found
-    return check_environment(EnvRequest(module + name, kwargs), **options)
+    return check_environment(EnvRequest(module + name, kwargs, wrap), **options)
 
 
 def found(findings, level, name):
@@ -366,7 +377,7 @@ FAULTS = [
     ("TextSpace", "error", "start", "observation space Text is not supported"),
     ("BadMaskMethod", "error", "start", r"RuntimeError: no mask yet \(raised in .*test_environment.py, line"),
     ("NanReward", "error", "finite", "the reward is nan at seed 0, step 1"),
-    ("Outside", "warning", "observation", r"outside Box.* at seed 0, step 0: index \[0\] is .*, allowed -1"),
+    ("Outside", "warning", "observation", r"outside Box.* at seed 0, step 0: index \[1\] is .*, allowed -1"),
     ("OutsideCategory", "error", "observation", r"outside Discrete\(3\) at seed 0, step 0: it is 3"),
     ("DimImage", "warning", "observation", "the observation is an image but no pixel is above 1"),
     ("Survivor", "warning", "seeding", "in an instance that had played: the observation after step 1 diff"),
@@ -378,6 +389,7 @@ FAULTS = [
     ("NumpyGlobal", "error", "seeding", "the first observation differs; .* the global numpy.random$"),
     ("RandomLater", "error", "seeding", "the observation after step 1 differs; .* the global random$"),
     ("TrueNoise", "error", "seeding", "the first observation differs$"),
+    ("LastDigits", "warning", "seeding", "two episodes that differ by rounding: the first observation"),
     ("SharedState", "error", "backends", "side by side differ .*: the observation after step 1, seed 0"),
     ("SameStart", "info", "seeding", "same first observation; fine if"),
     (
@@ -443,7 +455,7 @@ def test_what_breaks_while_playing_is_an_error_and_the_rest_is_still_checked(fai
         assert found(findings, "ok", "backends")
 
 
-@pytest.mark.parametrize("env", ["Survivor", "EndsAtWill", "Alone"])
+@pytest.mark.parametrize("env", ["Survivor", "EndsAtWill", "Alone", "LastDigits"])
 def test_what_only_the_check_does_is_no_error_of_the_environment(env):
     findings = check(env)
     assert not has_errors(findings)
@@ -457,6 +469,16 @@ def test_one_environment_for_each_worker_is_named():
 class JustOutside(Outside):
     def observe(self):
         return np.array([1.0 + 2e-7, -1.0], np.float32) * (1 if self.steps % 2 else 0.5)
+
+
+class FarOutside(Outside):
+    def observe(self):
+        return np.array([1.0 + 2e-7, 3.0], np.float32)
+
+
+def test_what_is_shown_is_farthest_outside():
+    what = the_one(check("FarOutside"), "warning", "observation").what
+    assert what.endswith("index [1] is 3.0, allowed -1.0 to 1.0")
 
 
 def test_rounding_is_not_outside():
@@ -484,6 +506,41 @@ def test_the_reason_for_leaving_out_is_the_true_one():
     assert "dead actions: episodes can't be repeated" in text
     text = the_one(check("SlowStep", budget_s=0.1), "info", "skipped").what
     assert "can't be repeated" not in text
+
+
+def make_vector(num_envs):
+    return gym.make_vec("CartPole-v1", num_envs)
+
+
+def test_a_vector_is_not_accused_of_being_one():
+    (finding,) = check("make_vector")
+    assert (finding.level, finding.name) == ("info", "make")
+    assert "is vectorised itself" in finding.what
+    assert "--vector batched" in finding.fix
+
+
+def make_with_arguments(size):
+    return Walk()
+
+
+def test_a_call_that_does_not_fit_is_not_located_in_our_code():
+    (finding,) = check("make_with_arguments")
+    assert finding.what.endswith("missing 1 required positional argument: 'size'")
+
+
+class VectorReward(Walk):
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        return obs, np.array([reward, 0.0]), *rest
+
+
+def test_what_a_wrapper_mends_is_not_accused_and_nothing_is_said_twice(monkeypatch):
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.registry))
+    monkeypatch.setattr(gym, "registry", gym.envs.registration.registry)
+    gym.register("VectorReward-v0", VectorReward)
+    gym.register("Outside-v0", Outside)
+    assert not found(check("VectorReward-v0", wrap=("weigh:1,1",)), "warning", "gymnasium")
+    assert "not within the observation space" in the_one(check("Outside-v0"), "warning", "gymnasium").what
 
 
 def test_unknown_environment():

@@ -4,11 +4,13 @@ import json
 import pickle
 import sys
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
 
 from mission_gym.env.factory import EnvRequest, is_trusted, make_factory, make_vector_factory, names_trusted
+from mission_gym.env.known_ids import register_declared
 from mission_gym.errors import EnvContractError, UsageError
 from toys import Faulty, Identity
 
@@ -39,11 +41,12 @@ gym.register("Own-v0", entry_point=Identity)
 def own_module(tmp_path, monkeypatch):
     (tmp_path / "own_envs.py").write_text(OWN_MODULE)
     (tmp_path / "needs_more.py").write_text("import a_package_that_is_not_there")
+    (tmp_path / "needs_old.py").write_text("raise ModuleNotFoundError(name='pkg_resources')")
     (tmp_path / "breaks.py").write_text("raise ValueError('half written')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
-    for name in ("own_envs", "needs_more", "breaks"):
+    for name in ("own_envs", "needs_more", "needs_old", "breaks"):
         sys.modules.pop(name, None)
     gym.registry.pop("Own-v0", None)
 
@@ -79,8 +82,14 @@ def test_a_request_is_json_and_its_factory_pickles():
         ("CartPole-v9", {}, UsageError, r"did you mean 'CartPole-v[01]'"),
         ("no_such_module:Thing", {}, UsageError, "no module named 'no_such_module'; install it, or start in"),
         ("needs_more:Thing", {}, UsageError, "needs 'a_package_that_is_not_there', which is not installed"),
+        ("needs_old:Thing", {}, UsageError, r'needs \'pkg_resources\', .*; run: pip install "setuptools<81"'),
         ("breaks:Thing", {}, EnvContractError, "importing 'breaks' raised ValueError: half written"),
-        ("own_envs:mak", {}, UsageError, r"registers no environment 'mak' \(did you mean 'make'\?\)"),
+        (
+            "own_envs:mak",
+            {},
+            UsageError,
+            r"registers no environment 'mak' \(did you mean 'make'\?\); name the",
+        ),
         ("own_envs:nothing", {}, EnvContractError, "gave a int, no gymnasium.Env"),
         ("own_envs:make", {}, EnvContractError, "raised TypeError: .*missing 1 required"),
         (
@@ -139,6 +148,39 @@ def test_an_id_of_an_installed_package_is_only_named(monkeypatch):
     monkeypatch.setattr("mission_gym.env.known_ids.importlib.util.find_spec", lambda name: object())
     with pytest.raises(UsageError, match="of the package minigrid: name it minigrid:MiniGrid-X-v0"):
         build("MiniGrid-X-v0")
+
+
+@pytest.mark.parametrize("function", ["register", "register_envs"])
+def test_a_package_whose_import_registers_nothing_is_asked_to(tmp_path, monkeypatch, function):
+    """MinAtar declares a plugin, as Gymnasium loaded until 1.0; BlueSky-Gym has `register_envs` alone."""
+    (tmp_path / "plugged.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium import register_envs\n"
+        f"def {function}():\n"
+        "    gymnasium.register('Plugged-v0', entry_point='toys:Identity', kwargs={'n': 7})\n"
+    )
+    monkeypatch.delitem(sys.modules, "plugged", raising=False)
+    register_declared.cache_clear()
+    (tmp_path / "plugged-1.0.dist-info").mkdir()
+    (tmp_path / "plugged-1.0.dist-info" / "entry_points.txt").write_text(
+        "[gymnasium.envs]\nplugged = plugged:register\nother = not_here:register\n" * (function == "register")
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.registry))
+    monkeypatch.setattr(gym, "registry", gym.envs.registration.registry)
+    assert build("plugged:Plugged-v0").action_space.n == 7
+    with pytest.raises(UsageError, match="registers no environment 'Plugged-v1'"):
+        build("plugged:Plugged-v1")
+
+
+def test_an_id_of_the_old_gym_names_the_bridge(own_module, monkeypatch):
+    old_gym = SimpleNamespace(envs=SimpleNamespace(registry={"Old-v0": object()}))
+    monkeypatch.setitem(sys.modules, "gym", old_gym)
+    bridge = "pip install shimmy, and name it shimmy:GymV26Environment-v0 --env-kwargs env_id=own_envs:Old-v0"
+    with pytest.raises(
+        UsageError, match=f"'Old-v0' is registered with gym, not with Gymnasium; run: {bridge}"
+    ):
+        build("own_envs:Old-v0")
 
 
 def test_a_callable_that_raises():

@@ -17,9 +17,11 @@ from functools import partial
 from itertools import islice
 from time import perf_counter
 
+import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import PassiveEnvChecker
 
 from mission_gym.check import judges
 from mission_gym.check.comparison import compare_with_batched, compare_with_serial, find_equal_actions
@@ -31,12 +33,14 @@ from mission_gym.check.traces import (
     Moment,
     Survey,
     Trace,
+    differ_by_rounding,
     find_difference,
+    observe_at,
     record,
     replay,
 )
-from mission_gym.data import EnvSpec
-from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory
+from mission_gym.data import EnvSpec, Leaves
+from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory, make_vector_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import MissionGymError, describe
 
@@ -85,6 +89,8 @@ def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float)
     try:
         env = factory()
     except MissionGymError as error:
+        if _is_vector(request):
+            return [tell("make", "vector", name=request.env_id)]
         return [describe_failure("make", error, "check the name and --env-kwargs, then the constructor")]
     registered = env.spec
     seeds = range(seed, seed + num_episodes)
@@ -127,6 +133,15 @@ def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float)
     if exam.skipped:
         findings.append(tell("skipped", "some", skipped="; ".join(exam.skipped)))
     return findings
+
+
+def _is_vector(request: EnvRequest) -> bool:
+    """Whether a name that gives no single environment gives a vector of them."""
+    try:
+        make_vector_factory(request)(1).close()
+    except MissionGymError:
+        return False
+    return True
 
 
 def _run_check(name: str, check: Iterator[Finding], ok: str, skipped: list[str]) -> list[Finding]:
@@ -182,6 +197,8 @@ def _judge_difference(exam: _Exam, trace: Trace, difference: Difference, out_of_
         exam.carries_over, exam.doubt = True, "an instance that has played before plays otherwise"
         return tell("seeding", "survives", seed=trace.seed, what=difference.what)
     exam.doubt = "episodes can't be repeated"
+    if differ_by_rounding(_observe_anew(exam, trace, step), _observe_anew(exam, trace, step)):
+        return tell("seeding", "rounding", seed=trace.seed, what=difference.what)
     source = "" if out_of_time() else _find_global_source(exam, trace, step)
     if not source:
         return tell("seeding", "differs", what=what, instead="")
@@ -194,6 +211,15 @@ def _replay_anew(exam: _Exam, trace: Trace, step: int) -> list[Moment]:
     env = exam.factory()
     try:
         return list(islice(replay(env, exam.spec, trace), step + 1))
+    finally:
+        env.close()
+
+
+def _observe_anew(exam: _Exam, trace: Trace, step: int) -> Leaves:
+    """What a new instance shows at a step of a trace."""
+    env = exam.factory()
+    try:
+        return observe_at(env, exam.spec, trace, step)
     finally:
         env.close()
 
@@ -271,8 +297,20 @@ def _try_two(factory: Factory) -> str:
     return ""
 
 
+def _without_passive_checker(env: Env) -> Env:
+    """The environment without the checker that `gymnasium.make` puts inside: it would say everything twice,
+    and accuse what an outer wrapper mends."""
+    layer = outermost = gym.Wrapper(env)
+    while isinstance(layer.env, gym.Wrapper):
+        if isinstance(layer.env, PassiveEnvChecker):
+            layer.env = layer.env.env
+        else:
+            layer = layer.env
+    return outermost.env
+
+
 def _ask_gymnasium(factory: Factory) -> Iterator[Finding]:
-    env, complaints = factory(), []
+    env, complaints = _without_passive_checker(factory()), []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

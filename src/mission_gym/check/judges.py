@@ -8,6 +8,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from mission_gym.check.findings import Finding, tell
 from mission_gym.check.traces import Survey
 from mission_gym.data import EnvSpec, LeafSpec
+from mission_gym.env import factory
 from mission_gym.errors import MissionGymError, describe
 
 MAX_STEPS = 2000  # of one recorded episode
@@ -22,6 +24,9 @@ FEW_STEPS = 10  # below this many nothing is said about what never happened
 _HUGE_REWARD, _TINY_REWARD = 1e3, 1e-4
 _UNBOUNDED = 1e6  # bounds beyond this are a way to say "none"
 _SHOWN = 10  # entries of a list in a message
+_CALLERS = Path(
+    factory.__file__
+).parent  # that an exception ends there says nothing of the environment's code
 
 
 class Skipped(Exception):
@@ -39,7 +44,7 @@ def _locate(error: Exception) -> str:
     what = str(error) if isinstance(error, MissionGymError) else describe(error)
     frames = traceback.extract_tb(cause.__traceback__)
     by_user = not isinstance(cause, MissionGymError | gym.error.Error)
-    if frames and by_user:
+    if frames and by_user and not Path(frames[-1].filename).is_relative_to(_CALLERS):
         what += f" (raised in {frames[-1].filename}, line {frames[-1].lineno})"
     return what
 

@@ -154,6 +154,29 @@ def replay(
             return
 
 
+def observe_at(env: Env, spec: EnvSpec, trace: Trace, step: int) -> Leaves:
+    """What a bare environment shows after so many of a trace's actions, and the reward of the last one."""
+    obs, _ = env.reset(seed=trace.seed)
+    reward: Any = 0.0
+    for stored in trace.actions[:step]:
+        obs, reward, *_ = env.step(to_action(stored, spec))
+    leaves = make_flattener(spec.observation_space, spec.mask_key)(obs)
+    return (*map(np.array, leaves), np.asarray(reward))
+
+
+def differ_by_rounding(mine: Leaves, theirs: Leaves) -> bool:
+    """Whether two observations are equal but for the last digits of real numbers."""
+    pairs = list(zip(mine, theirs, strict=True))
+    if any(one.shape != two.shape for one, two in pairs):
+        return False
+    return all(
+        np.allclose(one, two, _ROUNDING, _ROUNDING, equal_nan=True)
+        if one.dtype.kind == "f"
+        else np.all(one == two)
+        for one, two in pairs
+    )
+
+
 class Difference(NamedTuple):
     """Where two traces part."""
 
@@ -224,7 +247,9 @@ def _is_rounding(leaf: Array, space: Any) -> bool:
 def _show_outside(leaf: Array, space: Any) -> str:
     if not hasattr(space, "low"):
         return f"it is {leaf.tolist()}"
-    wrong = (leaf < space.low) | (leaf > space.high)
-    index = tuple(np.argwhere(wrong)[0])
+    beyond = np.maximum(
+        np.subtract(space.low, leaf, dtype=np.float64), np.subtract(leaf, space.high, dtype=np.float64)
+    )
+    index = np.unravel_index(np.argmax(beyond), leaf.shape)  # not the first, which may be mere rounding
     place = f"index {[int(i) for i in index]}"
     return f"{place} is {leaf[index]}, allowed {space.low[index]} to {space.high[index]}"

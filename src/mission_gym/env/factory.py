@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
-from mission_gym.env.known_ids import name_home
+from mission_gym.env.known_ids import is_of_old_gym, name_home, register_declared
 from mission_gym.env.wrapping import check_arguments, name_code, read_wrapper
 from mission_gym.errors import EnvContractError, MissionGymError, UsageError, describe, nearest
 from mission_gym.names import judge, make_importable
@@ -169,12 +169,21 @@ def _find(name: str, calls: tuple[str, ...] | None) -> Callable[..., Any] | str:
             judge(name, target, (gym.Env, gym.vector.VectorEnv), calls)
         found: Callable[..., Any] = target
         return found
+    if attribute not in gym.registry:
+        _guard(name, partial(register_declared, module_name))
     if attribute in gym.registry:
         return attribute
+    if is_of_old_gym(attribute):
+        raise UsageError(
+            f"{attribute!r} is registered with gym, not with Gymnasium; run: pip install shimmy, and "
+            f"name it shimmy:GymV26Environment-v0 --env-kwargs env_id={name} (GymV21Environment-v0 if its "
+            f"step() gives four values) [{name}]"
+        )
     known = [key for key, value in vars(module).items() if callable(value)] + list(gym.registry)
     raise UsageError(
         f"module {module_name!r} has no callable and registers no environment "
-        f"{attribute!r}{nearest(attribute, known)} [{name}]"
+        f"{attribute!r}{nearest(attribute, known)}; name the module whose import registers it, or one of its "
+        f"callables [{name}]"
     )
 
 
@@ -189,8 +198,9 @@ def _import(module_name: str, name: str) -> ModuleType:
                 f"no module named {missing!r}; install it, or start in the folder that holds it "
                 f"(now {folder}) [{name}]"
             ) from error
+        remedy = '; run: pip install "setuptools<81"' if missing == "pkg_resources" else ""
         raise UsageError(
-            f"module {module_name!r} needs {missing!r}, which is not installed [{name}]"
+            f"module {module_name!r} needs {missing!r}, which is not installed{remedy} [{name}]"
         ) from error
     except Exception as error:  # border: the user's module
         raise EnvContractError(f"importing {module_name!r} raised {describe(error)} [{name}]") from error

@@ -1,9 +1,12 @@
-"""Ids of third-party environments: which package they are of, for those that ask for one that is not here."""
+"""Ids of third-party environments: which package they are of, and who registers them."""
 
 from __future__ import annotations
 
 import importlib.util
+import sys
 from fnmatch import fnmatchcase
+from functools import cache
+from importlib.metadata import entry_points
 from typing import NamedTuple
 
 
@@ -37,6 +40,20 @@ _HOMES = (
     _Home(("FlappyBird-*",), "flappy_bird_gymnasium", "flappy-bird-gymnasium"),
     _Home(("forex-v*", "stocks-v*"), "gym_anytrading", "gym-anytrading"),
     _Home(("Safety*-v*",), "safety_gymnasium", "safety-gymnasium"),
+    _Home(("gym_aloha/*",), "gym_aloha", "gym-aloha"),
+    _Home(("gym_xarm/*",), "gym_xarm", "gym-xarm"),
+    _Home(("gym_hil/*",), "gym_hil", "gym-hil"),
+    _Home(("dm_control/*",), "shimmy", '"shimmy[dm-control]"'),
+    _Home(("gymnasium_2048/*",), "gymnasium_2048", "gymnasium-2048"),
+    _Home(("tetris_gymnasium/*",), "tetris_gymnasium.envs", "tetris-gymnasium"),
+    _Home(("PyFlyt/*",), "PyFlyt.gym_envs", "pyflyt"),
+    _Home(("rware-*",), "rware", "rware"),
+    _Home(("Foraging-*",), "lbforaging", "lbforaging"),
+    _Home(("NetHack*-v*",), "nle", "nle"),
+    _Home(("MiniHack-*",), "minihack", "minihack"),
+    _Home(("MiniWorld-*",), "miniworld", "miniworld"),
+    _Home(("*BulletEnv-v*",), "pybullet_envs_gymnasium", "pybullet-envs-gymnasium"),
+    _Home(("Buffalo-*",), "buffalo_gym", "buffalo-gym"),
 )
 
 
@@ -48,3 +65,26 @@ def name_home(env_id: str) -> str:
             get = "" if importlib.util.find_spec(top) else f"run: pip install {package}, and "
             return f"it is of the package {package}: {get}name it {module}:{env_id}"
     return ""
+
+
+@cache
+def register_declared(module_name: str) -> None:
+    """Register, once, ids of a package that its import does not: by `register_envs` of the module, or as the
+    plugin that it declares; Gymnasium loads none since 1.0."""
+    top = module_name.partition(".")[0]
+    plugins = [
+        plugin for plugin in entry_points(group="gymnasium.envs") if plugin.module.partition(".")[0] == top
+    ]
+    own = getattr(sys.modules[module_name], "register_envs", None)
+    for register in dict.fromkeys([own, *(plugin.load() for plugin in plugins)]):
+        if (
+            callable(register) and register.__module__.partition(".")[0] == top
+        ):  # not Gymnasium's own, imported
+            register()
+
+
+def is_of_old_gym(env_id: str) -> bool:
+    """Whether the package gym, Gymnasium's forerunner, is loaded and has this id."""
+    envs = getattr(sys.modules.get("gym"), "envs", None)
+    registry = getattr(envs, "registry", {})
+    return env_id in getattr(registry, "env_specs", registry)  # a dict since gym 0.26
