@@ -21,16 +21,19 @@ from mission_gym.actions import ActionSpec as ActionSpec
 
 Array = npt.NDArray[Any]
 Leaves = tuple[Array, ...]
-LeafKind = Literal["vector", "image", "categories", "binary", "object"]
+LeafKind = Literal["vector", "image", "categories", "binary", "text", "sequence", "object"]
+TEXT_COLUMNS = 255  # of hashed counts: a column fits in a byte, beside 0 for none
 
 
 @dataclass(frozen=True, slots=True)
 class LeafSpec:
-    """One array of an observation, as the environment gives it.
+    """One array of an observation, as it is stored.
 
-    kind: `vector` real numbers (normalised), `image` pixels (divided by 255), `categories` integers
-    (one-hot of `nvec` after subtracting `start`), `binary` zeros and ones, `object` anything else (only in
-    `make_vec`; its arrays are of dtype object, and it crosses processes pickled).
+    kind: `vector` real numbers (normalised), `image` what convolutions read (bytes divided by 255, zeros and
+    ones, scaled real numbers, or the ids of `nvec` for each channel), `categories` integers (one-hot of
+    `nvec` after subtracting `start`), `binary` zeros and ones, `text` columns of hashed counts, `sequence`
+    elements packed into bytes (`record`), `object` anything else (only in `make_vec`; its arrays are of dtype
+    object, and it crosses processes pickled).
     """
 
     name: str  # path in the observation: "" for a plain one, "camera", "pose.0"
@@ -40,17 +43,62 @@ class LeafSpec:
     nvec: tuple[int, ...] = ()
     start: tuple[int, ...] = ()
     channels_last: bool = False
+    low: tuple[float, ...] = ()  # what becomes 0, flat or one for all, where numbers are scaled by bounds
+    high: tuple[float, ...] = ()  # what becomes 1
+    open_ended: bool = False  # ids of a grid: those beyond `nvec` count as its last
+    shrink: int = 1  # so many pixels of a side are stored as their mean
+    max_elements: int = 0  # of a sequence
+    parts: tuple[LeafSpec, ...] = ()  # of an element of a sequence
 
     @property
     def size_bytes(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
     @property
+    def is_flat(self) -> bool:
+        """Whether it is columns of a row of flat features; other leaves have a network of their own."""
+        return self.kind not in ("image", "sequence")
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether it is stored in another form than the environment gives it."""
+        return self.kind in ("text", "sequence") or self.shrink > 1
+
+    @property
     def num_features(self) -> int:
-        """Columns that it takes in a row of flat features; an image takes none."""
-        if self.kind == "image":
+        """Columns that it takes in a row of flat features."""
+        if not self.is_flat:
             return 0
+        if self.kind == "text":
+            return TEXT_COLUMNS
         return sum(self.nvec) if self.kind == "categories" else int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def num_element_features(self) -> int:
+        """Columns of an element of a sequence; the last one tells that it is there."""
+        return sum(part.num_features for part in self.parts) + 1
+
+    @property
+    def encoded_bytes(self) -> int:
+        """Memory of its network inputs."""
+        if self.kind == "sequence":
+            return 4 * self.max_elements * self.num_element_features
+        return 4 * self.num_features if self.is_flat else self.size_bytes
+
+    @property
+    def record(self) -> np.dtype[Any]:
+        """What the bytes of a sequence are: its true length, and each part of its first elements."""
+        parts = [(f"{i}", part.dtype, (self.max_elements, *part.shape)) for i, part in enumerate(self.parts)]
+        return np.dtype([("length", np.int32), *parts])
+
+    def describe(self) -> dict[str, Any]:
+        """Its fields, those that older versions do not know only where they say something."""
+        fields = asdict(self)
+        return {name: value for name, value in fields.items() if name not in _LATER or value != _LATER[name]}
+
+
+# Fields that came later and their defaults: a leaf that does not use them has the signature it always had.
+_LATER = {"low": (), "high": (), "open_ended": False, "shrink": 1, "max_elements": 0, "parts": ()}
 
 
 # What a signature holds of every action, empty or not: runs of old versions have theirs.
@@ -92,7 +140,7 @@ class EnvSpec:
     def signature(self) -> str:
         """A hash of what a policy must fit: leaves, action and mask layout."""
         action = {name: value for name, value in asdict(self.action).items() if value or name in _SIGNED}
-        shape = [[asdict(leaf) for leaf in self.leaves], action, self.mask_source]
+        shape = [[leaf.describe() for leaf in self.leaves], action, self.mask_source]
         return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -265,3 +313,4 @@ class Progress:
     metrics: dict[str, float]
     episodes: list[Episode]
     phases: Phases
+    num_cut: int | None = None  # sequences of the block that were cut; None if it has none

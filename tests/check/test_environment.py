@@ -43,10 +43,10 @@ class TupleOfFour(Walk):
         return super().step(action)[:4]
 
 
-class TextSpace(Walk):
+class GraphSpace(Walk):
     def __init__(self):
         super().__init__()
-        self.observation_space = spaces.Text(5)
+        self.observation_space = spaces.Graph(spaces.Discrete(2), None)
 
 
 class BadMaskMethod(Walk):
@@ -374,7 +374,7 @@ FAULTS = [
     ("Walk", "info", "speed", r"reset \d+ us \(p99 \d+ us\), step \d+ us .*observation of 8 bytes"),
     ("Walk", "info", "outcome", "declares no outcomes"),
     ("TupleOfFour", "error", "contract", r"step\(\) must return \(observation, reward, terminated"),
-    ("TextSpace", "error", "start", "observation space Text is not supported"),
+    ("GraphSpace", "error", "start", "observation space Graph is not supported"),
     ("BadMaskMethod", "error", "start", r"RuntimeError: no mask yet \(raised in .*test_environment.py, line"),
     ("NanReward", "error", "finite", "the reward is nan at seed 0, step 1"),
     ("Outside", "warning", "observation", r"outside Box.* at seed 0, step 0: index \[1\] is .*, allowed -1"),

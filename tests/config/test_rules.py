@@ -146,7 +146,15 @@ def unused(
 ) -> list[str]:
     backend = load_backend(flags.get("vector", "serial"))
     resolved = resolve("Env-v0", flags)
-    return find_unused(resolved, RunFacts(resolved.config, backend, vectors, box, torch))
+    facts = RunFacts(resolved.config, backend, vectors, box, torch, has_sequences=False)
+    return find_unused(resolved, facts)
+
+
+def test_the_length_of_sequences_needs_a_sequence() -> None:
+    assert unused({"max_sequence": 8}) == [
+        "max_sequence=8 is not used: no part of the observation is a Sequence; remove it"
+        " [flag --max-sequence]"
+    ]
 
 
 def test_first_ready_blocks_need_environments_that_step_on_their_own() -> None:

@@ -38,7 +38,16 @@ def test_leaves_follow_the_order_of_the_space():
         ((8, 8, 1), np.uint8, "image", True),
         ((7, 8, 1), np.uint8, "vector", False),
         ((128,), np.uint8, "vector", False),
-        ((16, 20, 3), np.float32, "vector", False),
+        ((16, 20, 3), np.float32, "image", True),
+        ((3, 16, 20), np.float64, "image", False),
+        ((16, 20), np.float32, "vector", False),
+        ((17, 20, 17), np.float32, "vector", False),
+        ((7, 20, 3), np.float32, "vector", False),
+        ((10, 10, 6), np.bool_, "image", True),
+        ((7, 7, 6), np.bool_, "binary", False),
+        ((10, 10), np.bool_, "binary", False),
+        ((4, 96, 96, 3), np.uint8, "image", True),
+        ((4, 3, 96, 96), np.uint8, "image", False),
     ],
 )
 def test_what_counts_as_an_image(shape, dtype, kind, channels_last):
@@ -73,10 +82,16 @@ def test_actions():
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (spaces.Text(5), "observation space Text is not supported; use Box"),
-        (spaces.Dict({"a": spaces.Sequence(spaces.Discrete(2))}), "observation 'a' space Sequence"),
-        (spaces.Graph(spaces.Discrete(2), None), "space Graph is not supported"),
-        (spaces.OneOf([spaces.Discrete(2)]), "space OneOf is not supported"),
+        (spaces.Graph(spaces.Discrete(2), None), "space Graph is not supported; .* give a Sequence of node"),
+        (spaces.OneOf([spaces.Discrete(2)]), "space OneOf is not supported; .* give a Dict of all its parts"),
+        (
+            spaces.Dict({"a": spaces.Sequence(spaces.Sequence(spaces.Discrete(2)))}),
+            "observation 'a.element' is a Sequence inside a Sequence, which is not supported; give one Seq",
+        ),
+        (
+            spaces.Sequence(spaces.Dict({"b": spaces.Graph(spaces.Discrete(2), None)})),
+            "observation 'element.b' space Graph is not supported",
+        ),
         (spaces.Dict({}), "is empty; there is nothing to observe"),
         (spaces.Tuple(()), "is empty; there is nothing to observe"),
         (spaces.Box(0, 1, (0,)), "is empty; it needs at least one number"),

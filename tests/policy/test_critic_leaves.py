@@ -148,8 +148,8 @@ def test_the_policy_loss_has_no_gradient_towards_it(name: str) -> None:
     encoder, _ = make_weights(spec)
     encoded = encoder.encode(draw(spec))
     flat = torch.from_numpy(encoded.flat).requires_grad_()
-    images = tuple(torch.from_numpy(image.copy()) for image in encoded.images)
-    params, values = ActorCritic(spec, seed=2)((flat, images))
+    shaped = tuple(torch.from_numpy(each.copy()) for each in encoded.shaped)
+    params, values = ActorCritic(spec, seed=2)((flat, shaped))
     if not flat.shape[1]:
         return
     num_seen = spec.seen.num_flat

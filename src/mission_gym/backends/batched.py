@@ -26,7 +26,7 @@ def find_factory(source: Source) -> Callable[[int], VectorEnv]:
 
 
 def _look(source: Source, measure_s: float = 0.0, *, bare: bool = False) -> tuple[EnvSpec, Pace | None]:
-    return probe_vector(find_factory(source), source.env_id), None
+    return probe_vector(find_factory(source), source.env_id, source.max_sequence), None
 
 
 def _make_vector(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **options: Any) -> Vector:

@@ -27,6 +27,7 @@ class Source:
     num_workers: int | None = None  # None: one for each usable core
     limits: Limits = field(default_factory=Limits)
     log: BoundedLog | None = None  # what environments print, where that is not this process's output
+    max_sequence: int = 64  # elements that are kept of a sequence that is observed
 
     @property
     def first(self) -> Factory:

@@ -13,7 +13,7 @@ from mission_gym.vector.serial import SerialVec
 
 
 def _look(source: Source, measure_s: float = 0.0, *, bare: bool = False) -> tuple[EnvSpec, Pace | None]:
-    return probe(source.first, source.env_id, bare), None
+    return probe(source.first, source.env_id, bare, source.max_sequence), None
 
 
 def _make_vector(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **options: Any) -> Vector:

@@ -34,10 +34,16 @@ def look_in_child(
     from mission_gym.vector import probing
 
     if source.request is not None and names_trusted(source.request):
-        spec = probe(source.first, source.env_id, bare)
+        spec = probe(source.first, source.env_id, bare, source.max_sequence)
         return spec, time_steps(source.first, spec, min(measure_s, _TRUSTED_S)) if measure_s else None
-    restarts = source.limits.max_restarts
-    return probing.probe_in_worker(source.first, source.env_id, measure_s, bare=bare, max_restarts=restarts)
+    return probing.probe_in_worker(
+        source.first,
+        source.env_id,
+        measure_s,
+        bare=bare,
+        max_restarts=source.limits.max_restarts,
+        max_sequence=source.max_sequence,
+    )
 
 
 def make_workers(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **options: Any) -> Vector:

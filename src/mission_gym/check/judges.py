@@ -67,7 +67,7 @@ def judge_observation(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:
         outside = tell("observation", "outside", seen=survey.outside)
         yield replace(outside, level="error") if survey.outside_hurts else outside
     for leaf, high in zip(spec.leaves, survey.highs, strict=True):
-        if leaf.kind == "image" and np.max(high) <= 1:
+        if leaf.kind == "image" and leaf.dtype == "uint8" and not leaf.high and np.max(high) <= 1:
             yield tell("observation", "dark", leaf=_name(leaf))
     yield from _judge_ranges(spec, survey)
 
@@ -94,7 +94,8 @@ def judge_channels(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:
         constant = np.asarray(low == high)
         if constant.all():
             dead.append(f"all of {_name(leaf)}")
-        elif constant.any() and len(leaf.shape) < 2:  # the border of a picture or a map may well be still
+        elif constant.any() and len(leaf.shape) < 2 and not leaf.is_converted:
+            # The border of a picture or a map may well be still; so may columns of a text.
             dead.append(f"entries {_indices(constant)} of {_name(leaf)}")
     if dead:
         yield tell("channels", "dead", dead=" and ".join(dead), survey=survey)

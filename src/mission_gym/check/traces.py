@@ -19,8 +19,8 @@ import numpy as np
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.actions import make_action_form
 from mission_gym.env.factory import Env, Factory
+from mission_gym.env.reading import ObsReader
 from mission_gym.env.slot import EnvSlot, action_rows
-from mission_gym.env.spaces import make_flattener
 from mission_gym.errors import MissionGymError
 from mission_gym.policy.sampling import draw_random
 from mission_gym.streams import generator
@@ -84,8 +84,7 @@ def record(
 ) -> Survey:
     """Play one random episode per seed, each of at most `max_steps` steps; at least one step is made."""
     survey = Survey()
-    # Dict and Tuple spaces are indexed like their observations.
-    leaf_spaces = make_flattener(spec.observation_space, spec.mask_key)(spec.observation_space)
+    leaf_spaces = ObsReader(spec).spaces
     slot = EnvSlot(factory, spec, 0, seeds.__getitem__)
     look = partial(_look, survey, slot, spec, leaf_spaces)
 
@@ -141,14 +140,14 @@ def replay(
 
     It ends with the episode, with the actions, or when out of time. seed: another one than the trace's.
     """
-    flatten = make_flattener(spec.observation_space, spec.mask_key)
+    read = ObsReader(spec).read
     form = make_action_form(spec.action_space)
     obs, _ = env.reset(seed=trace.seed if seed is None else seed)
-    yield Moment(digest(flatten(obs), spec))
+    yield Moment(digest(read(obs), spec))
     for stored in trace.actions:
         action = to_action(stored, spec)
         obs, reward, terminated, truncated, _ = env.step(action if form is None else form(action))
-        shown = digest(flatten(obs), spec)
+        shown = digest(read(obs), spec)
         yield Moment(shown, repr(float(reward)), bool(terminated), bool(truncated))
         if terminated or truncated or out_of_time():
             return
@@ -156,12 +155,13 @@ def replay(
 
 def observe_at(env: Env, spec: EnvSpec, trace: Trace, step: int) -> Leaves:
     """What a bare environment shows after so many of a trace's actions, and the reward of the last one."""
+    form = make_action_form(spec.action_space)
     obs, _ = env.reset(seed=trace.seed)
     reward: Any = 0.0
     for stored in trace.actions[:step]:
-        obs, reward, *_ = env.step(to_action(stored, spec))
-    leaves = make_flattener(spec.observation_space, spec.mask_key)(obs)
-    return (*map(np.array, leaves), np.asarray(reward))
+        action = to_action(stored, spec)
+        obs, reward, *_ = env.step(action if form is None else form(action))
+    return (*map(np.array, ObsReader(spec).read(obs)), np.asarray(reward))
 
 
 def differ_by_rounding(mine: Leaves, theirs: Leaves) -> bool:
@@ -231,7 +231,9 @@ def _look(survey: Survey, slot: EnvSlot, spec: EnvSpec, leaf_spaces: tuple[Any, 
             if not survey.not_finite:
                 index = np.argwhere(wrong)[0].tolist()
                 survey.not_finite = f"{name} holds {leaf[wrong][0]} at index {index}, {where}"
-        elif not survey.outside and not space.contains(leaf) and not _is_rounding(leaf, space):
+        elif survey.outside or leaf_spec.is_converted:  # it was judged as it was read
+            continue
+        elif not space.contains(leaf) and not _is_rounding(leaf, space):
             survey.outside = f"{name} is outside {space} {where}: {_show_outside(leaf, space)}"
             survey.outside_hurts = leaf_spec.kind in ("categories", "binary")
 

@@ -110,6 +110,7 @@ class RunFacts(NamedTuple):
     has_vector_leaves: bool
     has_box_actions: bool
     acts_with_torch: bool
+    has_sequences: bool
 
 
 class Unused(NamedTuple):
@@ -169,6 +170,11 @@ _UNUSED = (
         "compute.overlap",
         lambda facts: _first_ready(facts) and facts.config.compute.overlap == "on",
         "segments of --blocks first_ready go on beside updates already; remove one",
+    ),
+    Unused(
+        "env.max_sequence",
+        lambda facts: not facts.has_sequences,
+        "no part of the observation is a Sequence; remove it",
     ),
     Unused("policy.network_arch", _own_network, _OWN_NETWORK),
     Unused("policy.activation", _own_network, _OWN_NETWORK),

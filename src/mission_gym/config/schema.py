@@ -90,6 +90,11 @@ class EnvSection(Section):
         description="Wrappers, the innermost first: module:callable, module:callable(size=4), or a short name"
         " such as frame-stack:4 (mission-gym wrappers lists them).",
     )
+    max_sequence: Whole = Field(
+        64,
+        ge=1,
+        description="Elements that are read of an observed Sequence; longer ones are cut and counted.",
+    )
 
 
 class VectorSection(Section):

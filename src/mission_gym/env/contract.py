@@ -15,7 +15,8 @@ import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Leaves
 from mission_gym.env.masks import MaskLayout
-from mission_gym.env.spaces import make_flattener, mask_parts
+from mission_gym.env.reading import ObsReader
+from mission_gym.env.spaces import mask_parts
 from mission_gym.errors import EnvContractError, describe, nearest
 
 
@@ -26,7 +27,8 @@ class Contract:
         self._spec, self._where = spec, where
         self.expected = [(np.dtype(leaf.dtype), leaf.shape) for leaf in spec.leaves]
         self._mask_key = spec.mask_key
-        self._flatten = make_flattener(spec.observation_space, spec.mask_key)
+        reader = ObsReader(spec)
+        self._read_leaves, self.converts = reader.read, reader.converts
         self._mask_parts = mask_parts(spec.action)
         self._layout = MaskLayout(spec)
         # Nearly all masks are flat already.
@@ -36,8 +38,8 @@ class Contract:
     def read_obs(self, obs: Any) -> Leaves:
         """The leaves of an observation."""
         try:
-            leaves: Leaves = self._flatten(obs)
-        except (KeyError, IndexError, TypeError) as error:
+            leaves: Leaves = self._read_leaves(obs)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
             self.refuse(
                 f"the observation {show_short(obs)} does not fit {self._spec.observation_space} "
                 f"({describe(error)})"

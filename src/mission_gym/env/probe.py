@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -15,33 +17,44 @@ import numpy as np
 from gymnasium import spaces
 
 from mission_gym.data import EnvSpec
+from mission_gym.env.boxes import as_ids, is_picture, may_hold_ids
 from mission_gym.env.factory import Env, Factory, VectorEnv, is_trusted
 from mission_gym.env.masks import fit_masks
-from mission_gym.env.spaces import Space, action_spec, any_action_spec, any_leaf_specs, leaf_specs
+from mission_gym.env.reading import ObsReader
+from mission_gym.env.spaces import (
+    MAX_SEQUENCE,
+    Space,
+    action_spec,
+    any_action_spec,
+    any_leaf_specs,
+    leaf_specs,
+)
 from mission_gym.env.wrappers import count_frames
 from mission_gym.errors import EnvContractError, describe
 
 MASK_KEY = "action_mask"
 MASK_METHOD = "action_masks"
+_NUM_LOOKS = 64  # observations that are looked at for ids; a picture mostly shows itself in the first
 
 
-def probe(factory: Factory, env_id: str, bare: bool = False) -> EnvSpec:
+def probe(factory: Factory, env_id: str, bare: bool = False, max_sequence: int = MAX_SEQUENCE) -> EnvSpec:
     """Build one environment, reset it once, and return what the product needs to know of it.
 
-    bare: for `make_vec`, which takes any space and leaves the infos to its caller.
+    bare: for `make_vec`, which takes any space and leaves the infos to its caller. max_sequence: elements of
+    a sequence that are kept.
     """
     env = factory()
     try:
-        return look_at(env, env_id, bare)
+        return look_at(env, env_id, bare, max_sequence)
     finally:
         with suppress(Exception):  # border: a throw-away environment that can't close harms nothing
             env.close()
 
 
-def look_at(env: Env, env_id: str, bare: bool = False) -> EnvSpec:
+def look_at(env: Env, env_id: str, bare: bool = False, max_sequence: int = MAX_SEQUENCE) -> EnvSpec:
     """As `probe`, for an environment that the caller closes."""
     before = _spaces(env)
-    _, info = _reset(env, env_id)
+    obs, info = _reset(env, env_id)
     if before != _spaces(env):
         raise EnvContractError(
             f"{env_id}: reset() changed the spaces from {before[0]} and {before[1]} to "
@@ -50,17 +63,20 @@ def look_at(env: Env, env_id: str, bare: bool = False) -> EnvSpec:
     if bare:
         leaves, action = any_leaf_specs(before[0]), any_action_spec(before[1])
         return EnvSpec(env_id, leaves, action, *before, trusted=is_trusted(env), bare=True)
-    return _read_spec(env_id, env, *before, info, is_trusted(env))
+    spec = _read_spec(env_id, env, *before, info, is_trusted(env), max_sequence)
+    return _find_ids(env, spec, obs)
 
 
-def probe_vector(factory: Callable[[int], VectorEnv], env_id: str) -> EnvSpec:
+def probe_vector(
+    factory: Callable[[int], VectorEnv], env_id: str, max_sequence: int = MAX_SEQUENCE
+) -> EnvSpec:
     """Do the same for an environment that is vectorised itself, with one row."""
     env = factory(1)
     try:
-        _, info = _reset(env, env_id)
+        obs, info = _reset(env, env_id)
         trusted = type(env.unwrapped).__module__.startswith("mission_gym.missions.")
         single = (env.single_observation_space, env.single_action_space)
-        return _read_spec(env_id, env, *single, info, trusted)
+        return _find_ids(env, _read_spec(env_id, env, *single, info, trusted, max_sequence), obs)
     finally:
         with suppress(Exception):  # border: a throw-away environment that can't close harms nothing
             env.close()
@@ -92,6 +108,7 @@ def _read_spec(
     action_space: Space,
     info: dict[str, Any],
     trusted: bool,
+    max_sequence: int,
 ) -> EnvSpec:
     batch = () if isinstance(env, gym.Env) else (1,)
     action = action_spec(action_space)
@@ -107,7 +124,7 @@ def _read_spec(
     outcomes, main_outcome = _read_outcomes(env_id, env.metadata)
     return EnvSpec(
         env_id=env_id,
-        leaves=leaf_specs(observation_space, MASK_KEY if source.startswith("obs:") else None),
+        leaves=leaf_specs(observation_space, MASK_KEY if source.startswith("obs:") else None, max_sequence),
         action=action,
         observation_space=observation_space,
         action_space=action_space,
@@ -127,6 +144,36 @@ def _blank(space: Space, batch: tuple[int, ...]) -> Any:
     if isinstance(space, spaces.Tuple):
         return tuple(_blank(part, batch) for part in space.spaces)
     return np.zeros((*batch, *(space.shape or ())))
+
+
+def _find_ids(env: Env | VectorEnv, spec: EnvSpec, obs: Any) -> EnvSpec:
+    """Tell grids of ids from small pictures, which have the same space, by the values of the first steps.
+
+    The seed and the actions are fixed, so that an environment that follows its seed gives the same answer
+    each time. An action mask, or a step that raises, leaves it at what was seen by then.
+    """
+    places = [place for place, leaf in enumerate(spec.leaves) if may_hold_ids(leaf)]
+    if not places:
+        return spec
+    reader = ObsReader(spec)
+    read = reader.read if isinstance(env, gym.Env) else reader.read_batch
+    highest = {place: np.zeros(spec.leaves[place].shape, np.uint8) for place in places}
+    action_space = deepcopy(env.action_space)
+    action_space.seed(0)
+    with suppress(Exception):  # border: what fails here fails again where it is told
+        for step in range(1 if spec.mask_source else _NUM_LOOKS):
+            if step:
+                obs, _, terminated, truncated, _ = env.step(action_space.sample())
+                if isinstance(env, gym.Env) and (terminated or truncated):
+                    obs, _ = env.reset()
+            leaves = read(obs)
+            for place in places:
+                shown = np.asarray(leaves[place]).reshape(highest[place].shape)
+                highest[place] = np.maximum(highest[place], shown)
+            if all(is_picture(seen) for seen in highest.values()):
+                return spec
+    found = [as_ids(leaf, highest[i]) if i in highest else leaf for i, leaf in enumerate(spec.leaves)]
+    return replace(spec, leaves=tuple(found))
 
 
 def _read_outcomes(env_id: str, metadata: dict[str, Any]) -> tuple[tuple[str, ...], str | None]:

@@ -65,6 +65,7 @@ class EnvSlot:
         self._form = None if spec.bare else make_action_form(spec.action_space)
         self._contract = Contract(spec, self._where)
         one_array = isinstance(spec.observation_space, Box) and not spec.mask_source
+        one_array = one_array and not self._contract.converts
         plain: tuple[Any, tuple[int, ...]] = self._contract.expected[0] if one_array else (None, ())
         self._plain_dtype, self._plain_shape = plain
         self._has_mask = bool(spec.mask_size)

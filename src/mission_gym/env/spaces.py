@@ -7,6 +7,7 @@ The same flattener works on one observation and on a batch, since a batched Dict
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import reduce
 from operator import getitem, itemgetter
 from typing import Any
@@ -16,19 +17,23 @@ import numpy as np
 from gymnasium import spaces
 
 from mission_gym.data import MAX_CATEGORIES, ActionKind, ActionSpec, Array, LeafKind, LeafSpec
+from mission_gym.env.boxes import box_leaf, with_bounds
+from mission_gym.env.texts import is_text, text_leaf
 from mission_gym.errors import EnvContractError
 
 Space = gym.Space[Any]
 Path = tuple[Any, ...]
 
 _NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-_MIN_IMAGE_SIDE = 8
+MAX_SEQUENCE = 64  # elements of a sequence that are kept, unless told
 _EXACT = 1 << 53  # an integer of a Dict or Tuple action travels as float64
 
 
-def leaf_specs(space: Space, skip_key: str | None = None) -> tuple[LeafSpec, ...]:
+def leaf_specs(
+    space: Space, skip_key: str | None = None, max_sequence: int = MAX_SEQUENCE
+) -> tuple[LeafSpec, ...]:
     """Return the leaves of an observation space; a top-level `skip_key` (a mask) is not a leaf."""
-    leaves = tuple(_leaf_spec(leaf, _name(path)) for path, leaf in _walk(space, skip_key))
+    leaves = tuple(_leaf_spec(leaf, _name(path), max_sequence) for path, leaf in _walk(space, skip_key))
     if not leaves:
         raise EnvContractError(f"observation space {space} is empty; there is nothing to observe")
     return leaves
@@ -141,26 +146,62 @@ def _name(path: Path) -> str:
     return ".".join(map(str, path))
 
 
-def _leaf_spec(space: Space, name: str) -> LeafSpec:
-    where = f"observation {name!r}" if name else "observation"
+def _leaf_spec(space: Space, name: str, max_sequence: int) -> LeafSpec:
+    if isinstance(space, spaces.Sequence):
+        return _sequence_leaf(space, name, max_sequence)
+    if isinstance(space, spaces.Box):
+        _refuse_empty(space, _where(name))
+        return box_leaf(space, name)
+    return _plain_leaf(space, name)
+
+
+def _plain_leaf(space: Space, name: str) -> LeafSpec:
+    """A leaf that is columns of numbers, in an observation or in an element of a sequence."""
+    where = _where(name)
     _refuse_empty(space, where)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         nvec, start = _categories(space, where)
         return LeafSpec(name, space.shape or (), str(space.dtype), "categories", nvec, start)
     if isinstance(space, spaces.MultiBinary):
         return LeafSpec(name, space.shape, str(space.dtype), "binary")
-    if isinstance(space, spaces.Box):
-        if space.dtype.kind == "b":
-            return LeafSpec(name, space.shape, str(space.dtype), "binary")
-        channels_last = len(space.shape) == 3 and space.shape[2] <= space.shape[0]
-        kind: LeafKind = "image" if _is_image(space, channels_last) else "vector"
-        return LeafSpec(
-            name, space.shape, str(space.dtype), kind, channels_last=channels_last and kind == "image"
-        )
+    if is_text(space):
+        return text_leaf(space, name)
+    remedy = _REMEDIES.get(type(space), "convert it with a wrapper (gymnasium.ObservationWrapper)")
     raise EnvContractError(
         f"{where} space {type(space).__name__} is not supported; use Box, Discrete, MultiDiscrete, "
-        "MultiBinary, or a Dict or Tuple of them (convert it with a wrapper)"
+        f"MultiBinary, Text, Sequence, or a Dict or Tuple of them; {remedy} [--wrap]"
     )
+
+
+_REMEDIES: dict[type, str] = {
+    spaces.Graph: "give a Sequence of node features, and one of edges as a Dict of features and the two node"
+    " numbers, by a wrapper (gymnasium.ObservationWrapper)",
+    spaces.OneOf: "give a Dict of all its parts and a Discrete that tells which one counts, by a wrapper"
+    " (gymnasium.ObservationWrapper)",
+}
+
+
+def _sequence_leaf(space: spaces.Sequence, name: str, max_sequence: int) -> LeafSpec:
+    parts = []
+    for path, each in _walk(space.feature_space):
+        inner = ".".join(filter(None, (name, "element", _name(path))))
+        if isinstance(each, spaces.Sequence):
+            raise EnvContractError(
+                f"{_where(inner)} is a Sequence inside a Sequence, which is not supported; give one Sequence"
+                " whose elements name their group, by a wrapper (gymnasium.ObservationWrapper) [--wrap]"
+            )
+        if isinstance(each, spaces.Box):
+            _refuse_empty(each, _where(inner))
+            kind: LeafKind = "binary" if each.dtype.kind == "b" else "vector"
+            parts.append(with_bounds(LeafSpec(inner, each.shape, str(each.dtype), kind), each))
+        else:
+            parts.append(_plain_leaf(each, inner))
+    leaf = LeafSpec(name, (), "uint8", "sequence", max_elements=max_sequence, parts=tuple(parts))
+    return replace(leaf, shape=(leaf.record.itemsize,))
+
+
+def _where(name: str) -> str:
+    return f"observation {name!r}" if name else "observation"
 
 
 def _any_leaf_spec(space: Space, name: str) -> LeafSpec:
@@ -168,13 +209,6 @@ def _any_leaf_spec(space: Space, name: str) -> LeafSpec:
         kind: LeafKind = "vector" if isinstance(space, spaces.Box) else "categories"
         return LeafSpec(name, space.shape or (), str(space.dtype), kind)
     return LeafSpec(name, (), "object", "object")
-
-
-def _is_image(space: spaces.Box, channels_last: bool) -> bool:
-    if space.dtype != np.uint8 or len(space.shape) not in (2, 3):
-        return False
-    sides = space.shape[:2] if channels_last or len(space.shape) == 2 else space.shape[1:]
-    return min(sides) >= _MIN_IMAGE_SIDE
 
 
 def _categories(

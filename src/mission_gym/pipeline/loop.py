@@ -38,7 +38,7 @@ def run(
 
 def make_progress(learner: Learner, block: Block, stats: UpdateStats, phases: Phases) -> Progress:
     """What an update gave; the block it learned from is free again."""
-    episodes = block.episodes
+    episodes, num_cut = block.episodes, learner.encoder.count_cut(tuple(leaf[:-1] for leaf in block.obs))
     clear_block(block)
     return Progress(
         step=learner.step,
@@ -47,6 +47,7 @@ def make_progress(learner: Learner, block: Block, stats: UpdateStats, phases: Ph
         metrics=stats.metrics,
         episodes=episodes,
         phases=phases,
+        num_cut=num_cut,
     )
 
 

@@ -97,7 +97,8 @@ class Wishes:
     open_workers: bool = True
     trace_decay: float = 0.99 * 0.95  # of a step's credit to the steps before it
     step_bytes: int = 64  # of a transition in a block
-    block_copies: int = 2  # raw, and encoded by the learner
+    block_copies: int = 1  # raw ones
+    encoded_bytes: int = 64  # of a transition as network inputs, in all forms that the learner keeps
     eval_envs: int = 0  # environments of evaluations, in a vector of their own that is kept
     base_bytes: int = 400 << 20  # of the process that learns: torch, network, optimizer
 

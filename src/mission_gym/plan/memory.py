@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import psutil
 
 from mission_gym.backends.record import Backend
@@ -17,6 +16,7 @@ from mission_gym.data import EnvSpec
 from mission_gym.errors import ConfigError
 from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.facts import EnvFacts, Layout, Wishes
+from mission_gym.policy.branches import branch_width, count_parameters
 from mission_gym.procs import MachineFacts, read_machine
 from mission_gym.rollout.blocks import block_bytes
 from mission_gym.rollout.playing import count_playing
@@ -42,7 +42,7 @@ def check_memory(
     env = env or EnvFacts(step_s=0.0)
     if not fits(machine, env, wishes, layout):
         raise ConfigError(explain_misfit(machine, env, wishes))
-    on_device = learning + 2 * config.rollout_size * wishes.step_bytes
+    on_device = learning + config.rollout_size * (wishes.step_bytes + wishes.encoded_bytes)
     free = free_device_bytes(config.compute.device)
     if free is not None and on_device > free:
         raise ConfigError(
@@ -71,25 +71,28 @@ def count_bytes(config: Settled, spec: EnvSpec, backend: Backend) -> dict[str, A
     and first-ready segments are made in one of their own.
     """
     block = block_bytes(spec, config.algorithm.n_steps_per_env, config.vector.n_envs)
+    encoded = sum(leaf.encoded_bytes for leaf in spec.leaves)
     has_spare = config.compute.overlap == "on" or config.vector.blocks == "first_ready"
     plays = count_playing(config.evaluation.eval_episodes, own_vector_form=backend.own_vector_form)
     return {
         "step_bytes": -(-block // config.rollout_size),
-        "block_copies": 2 + (config.compute.kernel == "torch") + has_spare,
+        "block_copies": 1 + has_spare,
+        "encoded_bytes": encoded * (1 + (config.compute.kernel == "torch")),
         "eval_envs": plays if config.evaluation.eval_freq else 0,
     }
 
 
 def _num_parameters(config: Settled, spec: EnvSpec) -> int:
-    features = sum(int(np.prod(leaf.shape, dtype=np.int64)) for leaf in spec.leaves if leaf.kind != "image")
-    widths = (features + 512, *config.policy.network_arch, spec.action.num_params)
-    return 2 * sum((a + 1) * b for a, b in pairwise(widths))
+    shaped = [leaf for leaf in spec.leaves if not leaf.is_flat]
+    features = sum(leaf.num_features for leaf in spec.leaves) + sum(map(branch_width, shaped))
+    widths = (features, *config.policy.network_arch, spec.action.num_params)
+    return 2 * sum((a + 1) * b for a, b in pairwise(widths)) + sum(map(count_parameters, shaped))
 
 
 def predict_memory(env: EnvFacts, wishes: Wishes, layout: Layout) -> int:
     """Bytes of all processes: the learner's, copies of the block, workers, environments."""
     processes = layout.backend.count_processes(layout.num_workers)
-    block = wishes.block_copies * layout.rollout * wishes.step_bytes
+    block = layout.rollout * (wishes.block_copies * wishes.step_bytes + wishes.encoded_bytes)
     vectors = 2 if wishes.eval_envs else 1  # workers of training, and of evaluations
     environments = (layout.n_envs + wishes.eval_envs) * env.memory_bytes
     return wishes.base_bytes + block + vectors * processes * env.worker_bytes + environments

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mission_gym.backends.record import Backend
 from mission_gym.config.layers import read_presets
 from mission_gym.config.schema import Settled
-from mission_gym.data import ActionSpec, EnvSpec, Fact, Plan
+from mission_gym.data import ActionSpec, EnvSpec, Fact, LeafSpec, Plan
 from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.ways import explain_overlap, explain_way
 
@@ -80,7 +80,7 @@ def _describe_rollout(config: Settled) -> str:
 
 def describe_spaces(spec: EnvSpec) -> str:
     """The observation and action of an environment in a few words."""
-    leaves = ", ".join(f"{leaf.kind}{list(leaf.shape)}" for leaf in spec.leaves)
+    leaves = ", ".join(map(_describe_leaf, spec.leaves))
     masked = ", masked" if spec.mask_source else ""
     return f"observes {leaves}; acts {_describe_action(spec.action)}{masked}"
 
@@ -92,6 +92,18 @@ def _describe_action(action: ActionSpec) -> str:
     shape = list(action.nvec) if action.kind == "categories" else list(action.shape)
     joined = f" (all of {' x '.join(map(str, action.joint))})" if action.joint else ""
     return f"{action.kind}{shape}{joined}"
+
+
+def _describe_leaf(leaf: LeafSpec) -> str:
+    """What is read of a leaf, and what is not."""
+    if leaf.kind == "text":
+        return f"text (its first {leaf.shape[0] // 2} words or characters)"
+    if leaf.kind == "sequence":
+        return f"sequence (its first {leaf.max_elements} elements of {leaf.num_element_features - 1} columns)"
+    if leaf.open_ended:
+        return f"ids{list(leaf.shape)} of {max(leaf.nvec)} kinds"
+    shape = f"{leaf.kind}{list(leaf.shape)}"
+    return f"{shape}, the mean of each {leaf.shrink} x {leaf.shrink} pixels" if leaf.shrink > 1 else shape
 
 
 def _duration(seconds: float) -> str:

@@ -17,6 +17,7 @@ from mission_gym.config.schema import ComputeSection, Config, Settled
 from mission_gym.data import EnvSpec, Fact
 from mission_gym.errors import DeviceMemoryError
 from mission_gym.learner.contract import Algorithm
+from mission_gym.policy.branches import count_parameters
 from mission_gym.procs import usable_cores
 
 # Another way than the first must be this much faster: times are noisy, and the first is the plainest.
@@ -102,6 +103,9 @@ def choose_threads(config: Config, spec: EnvSpec, algorithm: Algorithm, is_mlp: 
     work = 2 * sum(a * b for a, b in pairwise(widths))
     # Convolutions make about 200 multiply-adds a byte of the picture, and a layer of 512 follows.
     work += sum(200 * leaf.size_bytes + 300_000 for leaf in spec.leaves if leaf.kind == "image")
+    # The layers of a sequence are made for each of its elements.
+    pooled = [leaf for leaf in spec.leaves if leaf.kind == "sequence"]
+    work += sum(leaf.max_elements * count_parameters(leaf) for leaf in pooled)
     shares = is_mlp and algorithm.twin_has_threads and config.compute.kernel != "torch"
     enough = _WORK_FOR_THREADS if shares else _WORK_FOR_TORCH_THREADS
     return usable_cores() if work * int(config.algorithm.batch_size) >= enough else 1

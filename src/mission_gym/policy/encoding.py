@@ -1,7 +1,7 @@
-"""From observation leaves to network inputs: one flat float32 row per observation, images beside it.
+"""From observation leaves to network inputs: one flat float32 row each, pictures and sequences beside it.
 
-Vector leaves are normalised, categories become one-hot, zeros and ones stay; images keep their bytes
-and are divided by 255 inside the network. What the critic alone sees comes last. Raw observations are stored
+Vector leaves are normalised, categories become one-hot, texts counts, zeros and ones stay; pictures keep
+their bytes, which the network divides by 255. What the critic alone sees comes last. Raw ones are stored
 in blocks, in their own type, and the mean is subtracted in it: 5,000,000.01 and 5,000,000.02 are one number
 as float32. The statistics are frozen during a block and its update, and merged afterwards in float64.
 """
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mission_gym.data import Array, LeafSpec, Leaves, Weights
+from mission_gym.data import TEXT_COLUMNS, Array, LeafSpec, Leaves, Weights
 from mission_gym.policy.layout import PolicySpec
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]  # shape and dtype of arrays by name
@@ -22,10 +22,11 @@ _CONSTANT = 1e-12  # a deviation below that share of the mean is rounding: the e
 
 
 class Encoded(NamedTuple):
-    """Network inputs: `flat` float32 [N, F] and one uint8 [N, C, H, W] per image leaf."""
+    """Network inputs: `flat` float32 [N, F], and one array for each leaf that is not flat: of an image
+    [N, C, H, W], bytes, ids or zeros and ones as they are, else float32; of a sequence float32 [N, L, E]."""
 
     flat: Array
-    images: tuple[Array, ...]
+    shaped: tuple[Array, ...]
 
 
 class Normalizer:
@@ -106,9 +107,9 @@ class Encoder:
         places = sorted(range(len(leaves)), key=hidden.__getitem__)
         if for_actor:
             places = [place for place in places if not hidden[place]]
-        self._flat_leaves = [(place, leaves[place]) for place in places if leaves[place].kind != "image"]
-        self._image_leaves = [(place, leaves[place]) for place in places if leaves[place].kind == "image"]
-        self.images = tuple(leaf for _, leaf in self._image_leaves)
+        self._flat_leaves = [(place, leaves[place]) for place in places if leaves[place].is_flat]
+        self._shaped_leaves = [(place, leaves[place]) for place in places if not leaves[place].is_flat]
+        self.shaped = tuple(leaf for _, leaf in self._shaped_leaves)
         self.slices: dict[str, slice] = {}  # columns of each flat leaf
         vector_entries: list[bool] = []
         for _, leaf in self._flat_leaves:
@@ -150,7 +151,17 @@ class Encoder:
         flat = self.flatten(obs)
         if self.normalizer is not None:
             flat = self.normalizer.apply(flat)
-        return Encoded(flat, tuple([_channels_first(leaf, obs[place]) for place, leaf in self._image_leaves]))
+        return Encoded(flat, tuple([_shape_leaf(leaf, obs[place]) for place, leaf in self._shaped_leaves]))
+
+    def count_cut(self, obs: Leaves) -> int | None:
+        """How many sequences in leaves [..., *leaf.shape] had more elements than are kept; None without
+        sequences."""
+        lengths = [
+            (np.ascontiguousarray(obs[place][..., :4]).view(np.int32), leaf)  # the first field of a record
+            for place, leaf in self._shaped_leaves
+            if leaf.kind == "sequence"
+        ]
+        return sum(int((length > leaf.max_elements).sum()) for length, leaf in lengths) if lengths else None
 
 
 class EncodingPolicy:
@@ -173,17 +184,75 @@ class EncodingPolicy:
 
 def _flat_leaf(leaf: LeafSpec, array: Array, dtype: type[np.floating[Any]]) -> Array:
     num = len(array)
+    if leaf.kind == "text":
+        return _count_columns(array)
     if leaf.kind != "categories":
         return array.reshape(num, -1).astype(dtype, copy=False)
     # One-hot of every part: column = start of the part + (value - first category).
     starts = np.concatenate([[0], np.cumsum(leaf.nvec)[:-1]]).astype(np.int64)
-    columns = array.reshape(num, -1).astype(np.int64) - np.asarray(leaf.start, np.int64) + starts
+    values = array.reshape(num, -1).astype(np.int64) - np.asarray(leaf.start, np.int64)
+    if leaf.open_ended:
+        np.clip(values, 0, np.subtract(leaf.nvec, 1), out=values)
     out = np.zeros((num, sum(leaf.nvec)), np.float32)
-    np.put_along_axis(out, columns, 1.0, axis=1)
+    np.put_along_axis(out, values + starts, 1.0, axis=1)
     return out
 
 
+def _count_columns(columns: Array) -> Array:
+    """How often each column is named in a row of a text, float32 [N, TEXT_COLUMNS]; 0 names none."""
+    num = len(columns)
+    places = columns + np.arange(num)[:, None] * (TEXT_COLUMNS + 1)
+    counts = np.bincount(places.ravel(), minlength=num * (TEXT_COLUMNS + 1))
+    return counts.reshape(num, -1)[:, 1:].astype(np.float32)
+
+
+def _shape_leaf(leaf: LeafSpec, array: Array) -> Array:
+    if leaf.kind == "sequence":
+        return _elements(leaf, array)
+    if leaf.nvec:
+        image = _channels_first(leaf, array) - np.reshape(leaf.start, (-1, 1, 1)).astype(array.dtype)
+        ids: Array = np.clip(image, 0, np.reshape(leaf.nvec, (-1, 1, 1)) - 1)
+        return ids.astype(np.uint8)
+    if array.dtype.kind == "f" or leaf.high:
+        array = _scale(leaf, array)
+    return _channels_first(leaf, array)
+
+
+def _elements(leaf: LeafSpec, array: Array) -> Array:
+    """Elements of sequences [N, L, E]: the columns of their parts, and 1 where there is one, else all 0."""
+    num, most = len(array), leaf.max_elements
+    packed = np.ascontiguousarray(array).view(leaf.record)[:, 0]
+    there = np.arange(most) < packed["length"][:, None]
+    out = np.empty((num, most, leaf.num_element_features), np.float32)
+    first = 0
+    for field, part in enumerate(leaf.parts):
+        values = packed[f"{field}"]
+        if part.kind == "vector":
+            values = _scale(part, values)
+        columns = _flat_leaf(part, values.reshape(num * most, *part.shape), np.float32)
+        out[:, :, first : first + part.num_features] = columns.reshape(num, most, -1)
+        first += part.num_features
+    out[:, :, -1] = 1.0
+    out *= there[:, :, None]
+    return out
+
+
+def _scale(leaf: LeafSpec, array: Array) -> Array:
+    """Real numbers that have no running statistics: from 0 to 1 by their bounds; without bounds their
+    logarithm, sgn(x) log(1 + |x|)."""
+    if not leaf.high:
+        numbers: Array = np.sign(array) * np.log1p(np.abs(array))
+        return numbers.astype(np.float32, copy=False)
+    shape = () if len(leaf.high) == 1 else array.shape[-len(leaf.shape) :]
+    low, high = (np.reshape(bound, shape) for bound in (leaf.low, leaf.high))
+    scaled: Array = (array - low) / (high - low)
+    return scaled.astype(np.float32, copy=False)
+
+
 def _channels_first(leaf: LeafSpec, array: Array) -> Array:
+    """[N, C, H, W] of pictures; the frames of a stack are channels."""
     if len(leaf.shape) == 2:
         return array[:, None]
-    return np.moveaxis(array, -1, 1) if leaf.channels_last else array
+    if leaf.channels_last:
+        array = np.moveaxis(array, -1, -3)
+    return array if array.ndim == 4 else array.reshape(len(array), -1, *array.shape[-2:])

@@ -67,13 +67,14 @@ class PolicySpec:
         return sum(leaf.num_features for leaf in self.leaves)
 
     @property
-    def has_images(self) -> bool:
-        return any(leaf.kind == "image" for leaf in self.leaves)
+    def is_flat(self) -> bool:
+        """Whether every leaf is columns of flat features: no picture and no sequence."""
+        return all(leaf.is_flat for leaf in self.leaves)
 
     @property
     def is_mlp(self) -> bool:
-        """Whether the NumPy form exists: no images and no network of the user's own."""
-        return self.network is None and not self.has_images
+        """Whether the NumPy form exists: flat features and no network of the user's own."""
+        return self.network is None and self.is_flat
 
 
 def name_leaves(keys: tuple[str, ...], leaves: tuple[LeafSpec, ...]) -> tuple[str, ...]:

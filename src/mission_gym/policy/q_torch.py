@@ -1,6 +1,6 @@
 """The torch form of a network of action values, and the acting wrapper for those that are not plain MLPs.
 
-The trunk for images and own networks is that of `torch_form`. All but the last hidden layer are shared; the
+Pictures, sequences and own networks are read by `trunks`. All but the last hidden layer are shared; the
 last one and the output are a stream, two of them where it is dueling, noisy where that explores.
 """
 
@@ -17,9 +17,8 @@ from mission_gym.data import ActOut, Array, Leaves, Weights
 from mission_gym.policy.choosing import EPSILON, choose, draw_layer_noise, noise_stream
 from mission_gym.policy.layout import PolicySpec
 from mission_gym.policy.q_numpy import stream_names
-from mission_gym.policy.torch_form import ACTIVATIONS, Inputs, TorchActing, make_linear, make_trunk
-
-_SQRT2 = 2.0**0.5
+from mission_gym.policy.torch_form import ACTIVATIONS, TorchActing
+from mission_gym.policy.trunks import SQRT2, Inputs, make_linear, make_trunk
 
 
 class NoisyLinear(nn.Linear):
@@ -69,7 +68,7 @@ class QNetwork(nn.Module):
             return made
 
         def hidden(num_in: int, num_out: int, noisy: bool) -> list[nn.Module]:
-            made, bound = layer(num_in, num_out, _SQRT2, noisy), num_in**-0.5
+            made, bound = layer(num_in, num_out, SQRT2, noisy), num_in**-0.5
             # Without biases every unit bends at the same point, and values are learned half as fast.
             nn.init.uniform_(made.bias, -bound, bound, generator=generator)
             return [made, activation()]
@@ -90,8 +89,8 @@ class QNetwork(nn.Module):
         self.noisy = [module for module in self.modules() if isinstance(module, NoisyLinear)]
 
     def forward(self, inputs: Inputs) -> Tensor:
-        flat, images = inputs
-        features = flat if self.trunk is None else self.trunk(flat, images)
+        flat, shaped = inputs
+        features = flat if self.trunk is None else self.trunk(flat, shaped)
         x = self.body(features[0] if isinstance(features, tuple) else features)
         advantage = cast(Tensor, self.get_submodule("q")(x))
         if not hasattr(self, "value"):

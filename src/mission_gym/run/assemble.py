@@ -66,6 +66,7 @@ def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
         has_vector_leaves=any(leaf.kind == "vector" for leaf in spec.leaves),
         has_box_actions=spec.action.num_reals > 0,
         acts_with_torch=compute.acting == "torch" or not is_mlp,
+        has_sequences=any(leaf.kind == "sequence" for leaf in spec.leaves),
     )
     problems = find_unused(resolved, facts) + algorithm.refuse(resolved, spec)
     problems += [

@@ -21,7 +21,7 @@ from mission_gym.env.factory import EnvRequest, Factory, make_factory, names_tru
 from mission_gym.env.pace import Pace
 from mission_gym.env.wrapping import name_code
 from mission_gym.names import judge
-from mission_gym.policy.torch_form import load_network
+from mission_gym.policy.trunks import load_network
 from mission_gym.procs import BoundedLog, usable_cores
 from mission_gym.store.trusted import permit
 from mission_gym.streams import episode_seed
@@ -112,7 +112,13 @@ def open_environment(
     rivals = load_rivals() if config.vector.vector == "auto" else ()
     factory = make_factory(request if source is None else lambda: source(**kwargs))
     limits = Limits(timeout_s=config.vector.env_timeout, max_restarts=config.vector.max_restarts)
-    asked = Source(config.env.env_id, factory, request if source is None else None, limits=limits)
+    asked = Source(
+        config.env.env_id,
+        factory,
+        request if source is None else None,
+        limits=limits,
+        max_sequence=config.env.max_sequence,
+    )
     spec, pace = backend.look(asked, look_s)
     spec = load_algorithm(config.run.algo).acts(spec)
     num_workers = choose_num_workers(config, backend)

@@ -12,8 +12,8 @@ from mission_gym.config.schema import Settled
 from mission_gym.data import Array, EnvSpec, Leaves, Weights
 from mission_gym.env.actions import make_action_form
 from mission_gym.env.masks import MaskLayout
-from mission_gym.env.spaces import make_flattener
-from mission_gym.errors import UsageError
+from mission_gym.env.reading import ObsReader
+from mission_gym.errors import UsageError, describe
 from mission_gym.plan.ways import device_exists
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.rollout.collector import ActingPolicy
@@ -120,9 +120,8 @@ class LoadedPolicy:
         self._policy, self._config = opened.policy, opened.config
         # What the critic alone saw is not asked for: who acts may not have it.
         hidden = algorithm_of(opened.config).layout(opened.config, self.spec).critic_leaves
-        self._flatten = make_flattener(self.spec.observation_space, self.spec.mask_key, hidden)
+        self._reader = ObsReader(self.spec, hidden)
         self._hidden = [leaf.name in hidden for leaf in self.spec.leaves]
-        self._leaves = [leaf for leaf in self.spec.leaves if leaf.name not in hidden]
         self._lay_out = MaskLayout(self.spec)
         self._form = make_action_form(self.spec.action_space)
         self._rng = generator("predict")
@@ -140,10 +139,8 @@ class LoadedPolicy:
         state: None where episodes begin. episode_start: bool [B], rows whose episodes begin anew. A policy
         without memory gives the state back as it was.
         """
-        leaves = tuple(np.asarray(leaf) for leaf in self._flatten(observation))
-        single = leaves[0].ndim == len(self._leaves[0].shape)
-        if single:
-            leaves = tuple(leaf[None] for leaf in leaves)
+        single = self._reader.is_single(observation)
+        leaves = self._read(observation, single)
         self._check(leaves)
         mask = self._mask(observation, action_masks, () if single else (len(leaves[0]),))
         noise = None if deterministic else draw_noise(self.spec.action, self._rng, 1, len(leaves[0]))[0]
@@ -163,8 +160,20 @@ class LoadedPolicy:
             action = action[0]
         return (action if self._form is None else self._form(action)), out.state or state
 
+    def _read(self, observation: Any, single: bool) -> Leaves:
+        """The leaves of one observation or of a batch, each [B, ...]."""
+        try:
+            if single:
+                return tuple(np.asarray(leaf)[None] for leaf in self._reader.read(observation))
+            return tuple(np.asarray(leaf) for leaf in self._reader.read_batch(observation))
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"the observation does not fit {self.observation_space} ({describe(error)}); give one, or a"
+                " batch in the form of Gymnasium's vectors"
+            ) from error
+
     def _check(self, leaves: Leaves) -> None:
-        for leaf, spec in zip(leaves, self._leaves, strict=True):
+        for leaf, spec in zip(leaves, self._reader.leaves, strict=True):
             if leaf.shape[1:] != spec.shape:
                 raise UsageError(
                     f"observation {spec.name or 'array'} has shape {leaf.shape[1:]} per row;"

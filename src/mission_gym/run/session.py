@@ -62,6 +62,7 @@ class Session:
         self.learner = learner
         self.counters: dict[str, Any] = {"last_eval": 0, "last_save": -1, "episode_offset": 0}
         self.counters |= {"goal": None, "env_failures": 0, "began_at": 0, "eval_steps": 0}
+        self.counters |= {"cut_sequences": 0}
         seeds = training_seeds(config.run.seed, self.counters)
         _, self.collector, self.blocks = make_collector(config, self.environment, seeds)
         self._evaluator = Evaluator(self.environment, "select", config.evaluation.eval_episodes)
@@ -228,6 +229,7 @@ class Session:
         """Count the update, and write a row where one is due."""
         self.recorder.add_episodes(progress.episodes)
         self.counters["env_failures"] += sum(episode.failed for episode in progress.episodes)
+        self._count_cut(progress.num_cut or 0)
         interval = self.config.run.log_interval
         if progress.update % interval == 0 or progress.step >= self.config.run.timesteps:
             metrics = self.recorder.rolling() | self.collector.metrics() | progress.metrics
@@ -241,11 +243,23 @@ class Session:
                 "rollout/worker_restarts": self._worker_restarts,
                 "train/gradient_steps": progress.gradient_steps,
             }
+            if progress.num_cut is not None:
+                metrics["rollout/cut_sequences"] = self.counters["cut_sequences"]
             self.recorder.add_row(progress.step, metrics)
         for text in self.learner.take_notes():  # a resume measures nothing, so that this is where it shows
             self.recorder.warn(text)
         self._add_timeline(progress.update)
         self._tick("training")
+
+    def _count_cut(self, count: int) -> None:
+        """Count sequences that were cut; the first ones are told."""
+        if count and not self.counters["cut_sequences"]:
+            kept = self.config.env.max_sequence
+            self.recorder.warn(
+                f"{count} observed sequences had more than the {kept} elements that are read, and were cut;"
+                f" rollout/cut_sequences counts them; use more with --max-sequence {2 * kept}"
+            )
+        self.counters["cut_sequences"] += count
 
     def _tick(self, phase: str) -> None:
         """Tell where the run stands: a new phase at once, else ten times a second; on disk once a second."""

@@ -10,7 +10,8 @@ from mission_gym.data import Array, EnvSpec, Leaves
 from mission_gym.env.contract import explain_vector_reward
 from mission_gym.env.masks import MaskLayout
 from mission_gym.env.probe import MASK_KEY
-from mission_gym.env.spaces import make_flattener, mask_parts
+from mission_gym.env.reading import ObsReader
+from mission_gym.env.spaces import mask_parts
 from mission_gym.errors import EnvContractError
 
 
@@ -21,13 +22,13 @@ class BatchReader:
         self.spec = spec
         self.num_envs = num_envs
         self._mask_in_obs = spec.mask_key is not None
-        self._flatten = make_flattener(spec.observation_space, spec.mask_key)
+        self._reader = ObsReader(spec)
         self._mask_parts = mask_parts(spec.action)
         self._lay_out = MaskLayout(spec)
 
     def leaves(self, obs: Any) -> Leaves:
         """The observations of all rows, each leaf [B, *leaf.shape]."""
-        return self._check_leaves(self._flatten(obs), self.num_envs)
+        return self._check_leaves(self._reader.read_batch(obs), self.num_envs)
 
     def _check_leaves(self, leaves: tuple[Any, ...], count: int) -> Leaves:
         """Return leaves [count, *leaf.shape] in the dtypes of the spec."""
@@ -95,7 +96,7 @@ class BatchReader:
             )
         if isinstance(final, np.ndarray) and final.dtype == object:
             rows = [final[row] for row in ended]
-            parts = zip(*(self._flatten(row) for row in rows), strict=True)
+            parts = zip(*(self._reader.read(row) for row in rows), strict=True)
             leaves = self._check_leaves(tuple(np.stack(part) for part in parts), len(ended))
             mask_rows = (
                 np.stack([self._lay_out(row[MASK_KEY]) for row in rows]) if self._mask_in_obs else None

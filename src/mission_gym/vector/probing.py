@@ -8,6 +8,7 @@ import time
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import Factory
 from mission_gym.env.pace import Pace, read_queued_s
+from mission_gym.env.spaces import MAX_SEQUENCE
 from mission_gym.errors import WorkerDied, WorkerTimeout
 from mission_gym.procs import BoundedLog, Child, dump_object
 from mission_gym.vector import crew
@@ -24,12 +25,13 @@ def probe_in_worker(
     measure_s: float = 0.0,
     bare: bool = False,
     max_restarts: int = 0,
+    max_sequence: int = MAX_SEQUENCE,
 ) -> tuple[EnvSpec, Pace | None]:
     """Build, reset and close a throw-away environment in a child: its EnvSpec, and the pace of its steps,
     measured for about `measure_s`; None if a step fails or ends the child. Of steps that take longer than
     that, the pace is as long as was waited, and what the child computed meanwhile. max_restarts: how often
     another child looks when one was killed before it told."""
-    setup, timeout_s = dump_object((factory, env_id, measure_s, bare)), crew.FIRST_TIMEOUT_S
+    setup, timeout_s = dump_object((factory, env_id, measure_s, bare, max_sequence)), crew.FIRST_TIMEOUT_S
     budget = RestartBudget(max_restarts)
     while True:
         child = Child("mission_gym.vector.worker:serve_probe", setup, on_output=BoundedLog(None))

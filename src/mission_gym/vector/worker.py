@@ -203,10 +203,10 @@ def serve_probe(link: Link, setup: bytes) -> None:
     """
     with ExitStack() as last:
         try:
-            factory, env_id, seconds, bare = pickle.loads(setup)
+            factory, env_id, seconds, bare, max_sequence = pickle.loads(setup)
             env = factory()
             last.callback(env.close)
-            spec = look_at(env, env_id, bare)
+            spec = look_at(env, env_id, bare, max_sequence)
             link.send(("ok", spec))
             if seconds:
                 link.send(("ok", _measure_pace(env, spec, seconds)))

@@ -83,7 +83,7 @@ class DqnLearner(Learner):
         self._behind: Weights | None = None  # before the last one
         self._skipped = self._skipped_in_a_row = 0  # gradient steps that were not finite, and so not made
         self._layout = layout
-        rows = _GATHER_PICTURES if spec.has_images else _GATHER_ROWS
+        rows = _GATHER_ROWS if spec.is_flat else _GATHER_PICTURES
         self._steps_at_once = 1 if section.prioritized else max(1, rows // section.batch_size)
         self._begin_replay()
 

@@ -25,7 +25,8 @@ from mission_gym.learner.adam import TorchNetwork
 from mission_gym.learner.proof import Evidence
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.policy.q_torch import QNetwork
-from mission_gym.policy.torch_form import Inputs, load_arrays, model_arrays
+from mission_gym.policy.torch_form import load_arrays, model_arrays
+from mission_gym.policy.trunks import Inputs
 
 _COLUMNS = ("action", "reward", "discount", "next_mask", "weight")  # of transitions and minibatches alike
 _Rows = tuple[Inputs, Inputs, dict[str, Any]]  # a minibatch on the device: inputs of both ends, and columns
@@ -104,7 +105,7 @@ class TorchQKernel(TorchNetwork):
         load_arrays(self.target_net, arrays)
 
     def _inputs(self, inputs: Encoded) -> Inputs:
-        return self._tensor(inputs.flat), tuple(map(self._tensor, inputs.images))
+        return self._tensor(inputs.flat), tuple(map(self._tensor, inputs.shaped))
 
     def _tensor(self, array: Array | None) -> Any:
         return None if array is None else torch.from_numpy(np.ascontiguousarray(array)).to(self.device)

@@ -53,7 +53,7 @@ class TorchKernel(TorchNetwork):
         self._precision = torch.bfloat16 if precision == "bf16" else torch.float32
         self._batch_size = batch_size
         self._flat, self._columns = Resident(self.device), Resident(self.device)
-        self._images = [Resident(self.device) for leaf in spec.leaves if leaf.kind == "image"]
+        self._shaped = [Resident(self.device) for leaf in spec.leaves if not leaf.is_flat]
         self._loaded: Encoded | None = None
         # The values of a gradient step, as tensors that a captured one reads anew.
         self._numbers = torch.zeros(len(StepSettings._fields), device=self.device)
@@ -73,7 +73,7 @@ class TorchKernel(TorchNetwork):
                 start = min(start, num - rows)  # the last pass makes some rows twice, and has the same shape
                 part = slice(start, start + rows)
                 params, value = self.model(
-                    (self._inputs[0][part], tuple(_nchw(image[part]) for image in self._inputs[1])),
+                    (self._inputs[0][part], tuple(_channels_second(each[part]) for each in self._inputs[1])),
                     self._precision,
                 )
                 values[part] = value
@@ -193,8 +193,8 @@ class TorchKernel(TorchNetwork):
     def _backward(self, flat: Tensor, columns: Tensor, index: Tensor) -> Losses:
         """The loss of a minibatch, and its gradient in `adam.grad`."""
         illegal = columns[:, self._places["illegal"]]
-        images = tuple(_nchw(image.index_select(0, index)) for image in self._inputs[1])
-        params, value = self.model((flat, images), self._precision)
+        shaped = tuple(_channels_second(each.index_select(0, index)) for each in self._inputs[1])
+        params, value = self.model((flat, shaped), self._precision)
         log_prob, entropy = self.distribution(
             params,
             self.model.log_std,
@@ -217,11 +217,11 @@ class TorchKernel(TorchNetwork):
 
     def _load_inputs(self, inputs: Encoded) -> None:
         """Bring the inputs to the device; pictures as [N, H, W, C], which convolutions read fastest."""
-        images = [
-            resident.load(np.moveaxis(image, 1, -1))
-            for resident, image in zip(self._images, inputs.images, strict=True)
+        shaped = [
+            resident.load(np.moveaxis(each, 1, -1))
+            for resident, each in zip(self._shaped, inputs.shaped, strict=True)
         ]
-        self._inputs = self._flat.load(inputs.flat), images
+        self._inputs = self._flat.load(inputs.flat), shaped
         self._loaded = inputs
 
 
@@ -231,6 +231,6 @@ def _stack(losses: Losses, norm: Tensor) -> Tensor:
     return torch.stack([*(number.detach() for number in numbers), losses.ratio_error, norm])
 
 
-def _nchw(image: Tensor) -> Tensor:
-    """A view [N, C, H, W] of [N, H, W, C]."""
-    return image.permute(0, 3, 1, 2)
+def _channels_second(stored: Tensor) -> Tensor:
+    """A view [N, C, H, W] of [N, H, W, C]; likewise of sequences."""
+    return stored.movedim(-1, 1)

@@ -1,0 +1,107 @@
+"""Runs whose observations are texts, sequences, ids, planes and pictures: equal on every backend, exact after
+a resume, played by `predict`, learned by both algorithms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_exact_resume import assert_equal_runs, drain, final_state, rows, silent, start, stop_at_poll
+
+import mission_gym as mg
+from mission_gym.errors import ConfigError, UsageError
+from mission_gym.run.resume import resume_run
+from mission_gym.store.rundir import RunDir
+from mission_gym.store.tables import MetricsLog
+from told import Told
+
+SHORT = {
+    "timesteps": 128, "checkpoint_freq": 1000, "eval_freq": 0, "eval_episodes": None, "acting_rows": 2,
+    "device": "cpu", "threads": 1, "overlap": "off",
+}  # fmt: skip
+FEWER = {"list": {"max_sequence": 6}}  # elements that are computed, though none is there
+LEARN = {
+    "seed": 1, "n_envs": 8, "n_steps_per_env": 64, "learning_rate": 2e-3, "gamma": 0.5, "n_epochs": 6,
+    "network_arch": "32", "tensorboard": False, "progress": False, "eval_freq": 0, "vector": "serial",
+    "threads": 1, "timesteps": 4096,
+}  # fmt: skip
+
+
+def run_short(tmp_path: Path, form: str, stop_at: int | None = None, **flags: Any) -> RunDir:
+    wanted = SHORT | FEWER.get(form, {}) | flags
+    with start(tmp_path, "told:Told", env_kwargs={"form": form}, **wanted) as session:
+        if stop_at is not None:
+            stop_at_poll(session, stop_at)
+        return drain(session)
+
+
+@pytest.mark.parametrize("form", ["mission", "list", "wide_grid", "planes", "large"])
+def test_a_resume_is_exact(form: str, tmp_path: Path) -> None:
+    run = run_short(tmp_path, form, stop_at=20)
+    assert run.read_status()["state"] == "stopped"
+    with resume_run(run, silent) as session:
+        drain(session)
+    assert_equal_runs(run, run_short(tmp_path, form))
+
+
+@pytest.mark.parametrize(
+    ("form", "vector"),
+    [("mission", "threads"), ("list", "workers"), ("grid", "workers"), ("large", "workers")],
+)
+def test_backends_are_equal(form: str, vector: str, tmp_path: Path) -> None:
+    serial, other = (run_short(tmp_path, form, vector=each) for each in ("serial", vector))
+    assert final_state(serial) == final_state(other)
+    assert rows(serial) == rows(other)
+
+
+@pytest.mark.parametrize("form", ["words", "list"])
+def test_a_replay_keeps_them(form: str, tmp_path: Path) -> None:
+    own = {"algo": "dqn", "n_epochs": None, "n_steps_per_env": None, "learning_starts": 32, "batch_size": 8}
+    run = run_short(tmp_path, form, stop_at=40, **own)
+    with resume_run(run, silent) as session:
+        drain(session)
+    assert_equal_runs(run, run_short(tmp_path, form, **own))
+
+
+@pytest.mark.parametrize(("form", "least"), [("words", 19.0), ("code", 19.0), ("list", 18.0), ("grid", 19.0)])
+def test_what_is_told_is_read(form: str, least: float, tmp_path: Path) -> None:
+    wanted = LEARN | FEWER.get(form, {})
+    run = mg.train("told:Told", runs_dir=str(tmp_path), env_kwargs={"form": form}, **wanted)
+    assert run.evaluate(episodes=10)["return_mean"] >= least
+    env, policy = Told(form), mg.load(run.path)
+    told = [env.reset(seed=seed)[0] for seed in range(20)]
+    single = [int(policy.predict(obs)[0]) for obs in told]
+    batch = np.stack(told) if form == "grid" else tuple(told)
+    assert policy.predict(batch)[0].tolist() == single
+    if form == "words":
+        with pytest.raises(UsageError, match=r"does not fit Text.*expected a string, got int"):
+            policy.predict((1, 2))
+
+
+def test_sequences_that_are_cut_are_counted_and_told_once(tmp_path: Path) -> None:
+    run = run_short(tmp_path, "list", max_sequence=2)
+    events = list(MetricsLog.read(run.metrics_jsonl))
+    counts = [event["rollout/cut_sequences"] for event in events if event["event"] == "progress"]
+    assert len(counts) == 2
+    assert 0 < counts[0] < counts[1] < 128
+    said = [event["message"] for event in events if event["event"] == "warning"]
+    assert (
+        sum("sequences had more than the 2 elements that are read, and were cut" in text for text in said)
+        == 1
+    )
+    with pytest.raises(ConfigError, match="max_sequence=2 is not used: no part of the observation is a Seq"):
+        run_short(tmp_path, "words", max_sequence=2)
+
+
+@pytest.mark.parametrize("form", ["mission", "list", "large"])
+def test_make_vec_gives_what_the_environment_gives(form: str) -> None:
+    vec = mg.make_vec("told:Told", 2, backend="serial", env_kwargs={"form": form})
+    try:
+        obs, _ = vec.reset(seed=3)
+        first, _ = Told(form).reset(seed=3)
+        shown = obs["mission"][0] if form == "mission" else obs[0]
+        assert str(shown) == str(first["mission"] if form == "mission" else first)
+    finally:
+        vec.close()
