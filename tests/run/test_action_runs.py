@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from test_dqn_runs import start as start_dqn
 from test_exact_resume import assert_equal_runs, drain, final_state, start, stop_at_poll
 
 import mission_gym as mg
@@ -82,6 +83,19 @@ def test_an_interrupted_run_goes_on_exactly(env: str, flags: dict[str, Any], tmp
     notes = next(event["notes"] for event in said if event["event"] == "resume")
     assert "the resume is exact" in notes
     assert any("came back by replay" in note for note in notes)
+    assert_equal_runs(*runs)
+
+
+def test_dqn_goes_on_exactly_among_combinations(tmp_path: Path) -> None:
+    runs = []
+    for poll in (10**9, 60):
+        with start_dqn(tmp_path, "action_toys:Couples") as session:
+            stop_at_poll(session, poll)
+            runs.append(drain(session))
+    said: list[dict[str, Any]] = []
+    with resume_run(runs[1], said.append) as session:
+        drain(session)
+    assert "the resume is exact" in next(event["notes"] for event in said if event["event"] == "resume")
     assert_equal_runs(*runs)
 
 
@@ -159,6 +173,8 @@ def test_a_vector_reward_names_the_wrapper_and_its_weights(tmp_path: Path) -> No
     flags = PPO | {"timesteps": 512, "runs_dir": str(tmp_path)}
     with pytest.raises(EnvContractError, match=r"3 numbers, and one is learned from; .* --wrap weigh:1,1,1"):
         mg.train(Purse, **flags)
+    with pytest.raises(EnvContractError, match=r"weigh has 2 weights and the reward has shape \(3,\)"):
+        mg.train(Purse, wrap=["weigh:1,0.5"], **flags)
     run = mg.train(Purse, wrap=["weigh:1,0,0.5"], **flags)
     assert run.evaluate(episodes=2)["return_mean"] >= 10.0
 
