@@ -13,12 +13,18 @@ from test_dqn_runs import start as start_dqn
 from test_exact_resume import assert_equal_runs, drain, final_state, start, stop_at_poll
 
 import mission_gym as mg
-from action_toys import Couples, Guarded, Levers, Throw
-from mission_gym.errors import ConfigError, EnvContractError
+from action_toys import Brittle, Couples, Guarded, Levers, Throw
+from mission_gym.check.repro import replay_bundle, write_bundle
+from mission_gym.env.factory import EnvRequest
+from mission_gym.env.probe import probe
+from mission_gym.env.slot import EnvSlot
+from mission_gym.errors import ConfigError, EnvContractError, EnvFailure
+from mission_gym.policy.sampling import draw_random
 from mission_gym.run.baselines import run_baselines
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.resume import resume_run
+from mission_gym.store.rundir import RunDir
 
 PPO = {
     "seed": 1, "n_envs": 8, "n_steps_per_env": 64, "learning_rate": 2e-3, "gamma": 0.5, "n_epochs": 6,
@@ -159,6 +165,20 @@ def test_baselines_play_actions_with_parts() -> None:
 
 def test_a_joint_mask_is_never_violated_by_random_play() -> None:
     assert run_baselines(open_toy(Couples), 200, names=["random"])["random"]["length_mean"] == 10.0
+
+
+def test_a_failure_names_the_action_and_its_bundle_replays(tmp_path: Path) -> None:
+    spec, rng = probe(Brittle, "toy"), np.random.default_rng(0)
+    slot = EnvSlot(Brittle, spec, 0, lambda episode: episode)
+    slot.reset(0)
+    drawn = spec.action.to_env(draw_random(spec.action, None, rng, 20))
+    with pytest.raises(EnvFailure, match=r"the action was \{'aim': array\(.*'hand': np.int64") as caught:
+        list(map(slot.step, drawn))
+    bundle = write_bundle(RunDir(tmp_path), caught.value, EnvRequest("action_toys:Brittle"))
+    assert bundle is not None
+    replay = replay_bundle(bundle)
+    assert replay.failed
+    assert str(caught.value).partition("the string broke at ")[2].partition(";")[0] in replay.text
 
 
 class Purse(Levers):
