@@ -166,3 +166,12 @@ class Wide(Toy):
 
     def step(self, action: Any) -> Step:
         return self.advance(0.0)
+
+
+class Brittle(Throw):
+    """Breaks at the first aim that is far out."""
+
+    def step(self, action: Any) -> Step:
+        if np.abs(action["aim"]).max() > 1.9:
+            raise RuntimeError(f"the string broke at {action['aim'].tolist()}")
+        return super().step(action)

@@ -58,7 +58,9 @@ def clip_values(batch: Minibatch, settings: StepSettings) -> Losses:
     return losses._replace(value=value, total=total)
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "mission_gym/Placement-v0"])
+@pytest.mark.parametrize(
+    "env_id", ["CartPole-v1", "Pendulum-v1", "mission_gym/Placement-v0", "action_toys:Throw"]
+)
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ppos_compiled_kernel_proves_itself(env_id: str, activation: str, threads: int) -> None:
@@ -66,7 +68,7 @@ def test_ppos_compiled_kernel_proves_itself(env_id: str, activation: str, thread
     assert prove(env_id, flags) == ""
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "mission_gym/Placement-v0"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "mission_gym/Placement-v0", "action_toys:Couples"])
 @pytest.mark.parametrize("switches", [{}, {"dueling": True, "loss": "mse"}, {"double": False, "tau": 0.1}])
 def test_dqns_compiled_kernel_proves_itself(env_id: str, switches: dict[str, Any]) -> None:
     assert prove(env_id, DQN | switches | {"vector": "auto"}) == ""

@@ -9,15 +9,22 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from test_dqn_runs import start as start_dqn
 from test_exact_resume import assert_equal_runs, drain, final_state, start, stop_at_poll
 
 import mission_gym as mg
-from action_toys import Couples, Guarded, Levers, Throw
-from mission_gym.errors import ConfigError, EnvContractError
+from action_toys import Brittle, Couples, Guarded, Levers, Throw
+from mission_gym.check.repro import replay_bundle, write_bundle
+from mission_gym.env.factory import EnvRequest
+from mission_gym.env.probe import probe
+from mission_gym.env.slot import EnvSlot
+from mission_gym.errors import ConfigError, EnvContractError, EnvFailure
+from mission_gym.policy.sampling import draw_random
 from mission_gym.run.baselines import run_baselines
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.resume import resume_run
+from mission_gym.store.rundir import RunDir
 
 PPO = {
     "seed": 1, "n_envs": 8, "n_steps_per_env": 64, "learning_rate": 2e-3, "gamma": 0.5, "n_epochs": 6,
@@ -85,6 +92,19 @@ def test_an_interrupted_run_goes_on_exactly(env: str, flags: dict[str, Any], tmp
     assert_equal_runs(*runs)
 
 
+def test_dqn_goes_on_exactly_among_combinations(tmp_path: Path) -> None:
+    runs = []
+    for poll in (10**9, 60):
+        with start_dqn(tmp_path, "action_toys:Couples") as session:
+            stop_at_poll(session, poll)
+            runs.append(drain(session))
+    said: list[dict[str, Any]] = []
+    with resume_run(runs[1], said.append) as session:
+        drain(session)
+    assert "the resume is exact" in next(event["notes"] for event in said if event["event"] == "resume")
+    assert_equal_runs(*runs)
+
+
 @pytest.mark.parametrize("env", ["Throw", "Guarded"])
 def test_every_backend_makes_the_same_run(env: str, tmp_path: Path) -> None:
     states, same = [], {"timesteps": 128, "acting_rows": 4, "overlap": "off"}
@@ -147,6 +167,20 @@ def test_a_joint_mask_is_never_violated_by_random_play() -> None:
     assert run_baselines(open_toy(Couples), 200, names=["random"])["random"]["length_mean"] == 10.0
 
 
+def test_a_failure_names_the_action_and_its_bundle_replays(tmp_path: Path) -> None:
+    spec, rng = probe(Brittle, "toy"), np.random.default_rng(0)
+    slot = EnvSlot(Brittle, spec, 0, lambda episode: episode)
+    slot.reset(0)
+    drawn = spec.action.to_env(draw_random(spec.action, None, rng, 20))
+    with pytest.raises(EnvFailure, match=r"the action was \{'aim': array\(.*'hand': np.int64") as caught:
+        list(map(slot.step, drawn))
+    bundle = write_bundle(RunDir(tmp_path), caught.value, EnvRequest("action_toys:Brittle"))
+    assert bundle is not None
+    replay = replay_bundle(bundle)
+    assert replay.failed
+    assert str(caught.value).partition("the string broke at ")[2].partition(";")[0] in replay.text
+
+
 class Purse(Levers):
     """Pays in three currencies."""
 
@@ -159,6 +193,8 @@ def test_a_vector_reward_names_the_wrapper_and_its_weights(tmp_path: Path) -> No
     flags = PPO | {"timesteps": 512, "runs_dir": str(tmp_path)}
     with pytest.raises(EnvContractError, match=r"3 numbers, and one is learned from; .* --wrap weigh:1,1,1"):
         mg.train(Purse, **flags)
+    with pytest.raises(EnvContractError, match=r"weigh has 2 weights and the reward has shape \(3,\)"):
+        mg.train(Purse, wrap=["weigh:1,0.5"], **flags)
     run = mg.train(Purse, wrap=["weigh:1,0,0.5"], **flags)
     assert run.evaluate(episodes=2)["return_mean"] >= 10.0
 

@@ -6,9 +6,11 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from action_toys import Guarded, Throw
 from mission_gym.env.probe import probe
 from mission_gym.env.resume import pack_states, unpack_states
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError
+from mission_gym.policy.sampling import draw_random
 from mission_gym.vector.batched import BatchedVec
 from mission_gym.vector.serial import SerialVec
 from toys import Constant, DictMask, Faulty, Stateful
@@ -35,6 +37,23 @@ class Uneven(DictMask):
         if self.steps == 0:
             self.length = int(self.np_random.integers(3, 9))
         super().begin()
+
+
+@pytest.mark.parametrize("toy", [Throw, Guarded])
+def test_actions_with_parts_equal_the_serial_vector(toy):
+    """As a Dict of batches, with masks that are one, too."""
+    spec, rng = probe(toy, "toy"), np.random.default_rng(0)
+    with SerialVec(toy, spec, 3, first_seed) as serial, make(toy) as batched:
+        one, two = serial.reset(), batched.reset()
+        paid = 0.0
+        for _ in range(19):
+            np.testing.assert_array_equal(one.obs[0], two.obs[0])
+            np.testing.assert_array_equal(one.reward, two.reward)
+            paid += np.abs(one.reward).sum()
+            assert one.mask is None or (one.mask == two.mask).all()
+            actions = spec.action.to_env(draw_random(spec.action, one.mask, rng, 3))
+            one, two = serial.step(actions), batched.step(actions)
+        assert paid > 0
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])

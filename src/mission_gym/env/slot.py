@@ -136,6 +136,8 @@ class EnvSlot:
         start = 0.0 if steps & _UNTIMED else perf_counter()
         try:
             result = self._step(action)
+        except EnvContractError:  # of a wrapper of ours: the next episode would end in it, too
+            raise
         except Exception as error:  # border: the user's step
             shown = action.item() if isinstance(action, np.generic) else action
             shown = shown if self._form is None else self._form(shown)

@@ -52,9 +52,15 @@ def action_spec(space: Space) -> ActionSpec:
 def _action_part(space: Space, name: str) -> ActionSpec:
     """The layout of a space that is an array of numbers; name: its path in a Dict or Tuple."""
     where = f"action {name!r}" if name else "action"
+    remedy = "let a wrapper (gymnasium.ActionWrapper) map a space that fits to it"
+    if name:
+        remedy = (
+            "let a wrapper (gymnasium.ActionWrapper) fill this part in, or choose it from a short list; some "
+            "environments have a keyword for it, as MiniWoB++ has action_space_config=shi17"
+        )
     _refuse_empty(space, where)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        nvec, start = _categories(space, where)
+        nvec, start = _categories(space, where, f"split it into parts, or {remedy}")
         if name and max(map(abs, start)) >= _EXACT:
             raise EnvContractError(
                 f"{where} space {space} starts at {max(start, key=abs)}; in a Dict or Tuple a category is a "
@@ -66,12 +72,6 @@ def _action_part(space: Space, name: str) -> ActionSpec:
     if isinstance(space, spaces.Box):
         low, high = (tuple(float(x) for x in bound.ravel()) for bound in (space.low, space.high))
         return ActionSpec("box", space.shape, str(space.dtype), low=low, high=high, name=name)
-    remedy = "map a space of these kinds to it with a wrapper (gymnasium.ActionWrapper)"
-    if name:
-        remedy = (
-            "let a wrapper (gymnasium.ActionWrapper) fill this part in, or choose it from a list by "
-            "Discrete; some environments have a keyword for it, as MiniWoB++ has action_space_config"
-        )
     raise EnvContractError(
         f"{where} space {type(space).__name__} is not supported; a policy chooses Discrete, MultiDiscrete, "
         f"MultiBinary and Box, alone or in a Dict or Tuple; {remedy}"
@@ -212,7 +212,7 @@ def _any_leaf_spec(space: Space, name: str) -> LeafSpec:
 
 
 def _categories(
-    space: spaces.Discrete | spaces.MultiDiscrete, where: str
+    space: spaces.Discrete | spaces.MultiDiscrete, where: str, remedy: str = "use Box or split it into parts"
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return (nvec, start), flat."""
     sizes = space.n if isinstance(space, spaces.Discrete) else space.nvec
@@ -221,7 +221,7 @@ def _categories(
     if max(nvec) > MAX_CATEGORIES:
         raise EnvContractError(
             f"{where} space {space} has {max(nvec)} categories; at most {MAX_CATEGORIES} are supported, "
-            "since each becomes an input or an output of the network; use Box or split it into parts"
+            f"since each becomes an input or an output of the network; {remedy}"
         )
     return nvec, start
 

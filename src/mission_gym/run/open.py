@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -196,5 +197,9 @@ class LoadedPolicy:
             given = observation[self.spec.mask_key]
         if given is None:
             raise UsageError("this policy was trained with action masks; pass action_masks= to predict")
-        mask = self._lay_out(given, batch).astype(bool)
-        return mask.reshape(*(batch or (1,)), self.spec.mask_size)
+        mask, shape = self._lay_out(given, batch), (*(batch or (1,)), self.spec.mask_size)
+        if mask.size != math.prod(shape):
+            raise UsageError(
+                f"action_masks= is {np.shape(mask)}, expected {self._lay_out.expected} for a row"
+            )
+        return mask.astype(bool).reshape(shape)

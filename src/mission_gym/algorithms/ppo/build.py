@@ -115,9 +115,8 @@ def _make_samples(
         mask = rng.random((_ROWS, mask_size)) < 0.6
         mask[:, np.cumsum((0, *policy.action.nvec[:-1]))] = True  # something is legal in every part
     action = draw_random(policy.action, mask, rng, _ROWS)
-    if (
-        num_reals := policy.action.num_reals
-    ):  # as the policy draws them: far from its mean float32 says little
+    if num_reals := policy.action.num_reals:
+        # As the policy draws them: far from its mean float32 says little.
         noise = rng.standard_normal((_ROWS, num_reals), np.float32)
         action[:, -num_reals:] = reference.sample(inputs, noise)
     log_prob, _ = reference.evaluate(inputs, action, mask)
