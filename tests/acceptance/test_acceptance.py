@@ -30,7 +30,7 @@ def ended(code: int | None = 0, err: str = "", out: str = "") -> Ended:
 
 def row(**codes: int | None) -> dict:
     told = {name: {"exit": code, "traceback": False} for name, code in codes.items()}
-    return {"variables": [], "flags": [], "commands": told}
+    return {"variables": [], "flags": [], "fault": "", "commands": told}
 
 
 def test_the_list_is_whole() -> None:
@@ -82,6 +82,8 @@ def test_flags_and_tracebacks_count() -> None:
     whole = row(check=0, train=0, eval=0, resume=0)
     assert judge(whole | {"flags": ["--wrap", "grey"]}) == "works with flags"
     assert judge(whole | {"variables": ["MUJOCO_GL=egl"]}) == "works with flags"
+    accused = row(check=2, train=0, eval=0, resume=0)
+    assert judge(accused | {"fault": "its reset() ignores the seed"}) == "works"
     whole["commands"]["eval"]["traceback"] = True
     assert judge(whole) == "failed"
 

@@ -83,6 +83,12 @@ def test_a_request_is_json_and_its_factory_pickles():
         ("CartPole-v9", {}, UsageError, r"did you mean 'CartPole-v[01]'"),
         ("no_such_module:Thing", {}, UsageError, "no module named 'no_such_module'; install it, or start in"),
         ("needs_more:Thing", {}, UsageError, "needs 'a_package_that_is_not_there', which is not installed"),
+        (
+            "gymnasium.wrappers.vectr:X",
+            {},
+            UsageError,
+            r"'gymnasium.wrappers' is here and has no module 'vectr' \(did you mean 'vector'\?\)",
+        ),
         ("needs_old:Thing", {}, UsageError, r'needs \'pkg_resources\', .*; run: pip install "setuptools<81"'),
         ("breaks:Thing", {}, EnvContractError, "importing 'breaks' raised ValueError: half written"),
         (

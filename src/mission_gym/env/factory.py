@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
@@ -194,6 +196,12 @@ def _import(module_name: str, name: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or module_name
+        parent, _, child = missing.rpartition(".")
+        if module_name.startswith(missing) and parent in sys.modules:
+            inside = [module.name for module in iter_modules(getattr(sys.modules[parent], "__path__", ()))]
+            raise UsageError(
+                f"package {parent!r} is here and has no module {child!r}{nearest(child, inside)} [{name}]"
+            ) from error
         if module_name == missing or module_name.startswith(f"{missing}."):
             raise UsageError(
                 f"no module named {missing!r}; install it, or start in the folder that holds it "
