@@ -125,7 +125,7 @@ def _render_acceptance(rows: Sequence[Mapping[str, Any]]) -> str:
         (
             row["package"],
             ", ".join(" ".join(pair) for pair in row["versions"].items() if pair not in usual),
-            _code(" ".join([row["env"], *row["flags"]])),
+            _code(" ".join([*row["variables"], row["env"], *row["flags"]])),
             row["verdict"],
             _show_family(row["family"]),
             _escape("; ".join(filter(None, (_say_why(row), row["note"])))),
@@ -156,6 +156,8 @@ def _show_family(family: Mapping[str, Any]) -> str:
 def _say_why(row: Mapping[str, Any]) -> str:
     """Why a package is not simply there: the last command that did not end well."""
     commands: Mapping[str, Mapping[str, Any]] = row["commands"]
+    if row["fault"]:
+        return f"`check` finds an error: {row['fault']}"
     if row["verdict"] == "accused":
         return f"`check`: {'; '.join(commands['check']['errors'])}"
     bad = [(name, told) for name, told in commands.items() if told["exit"] != 0]

@@ -23,6 +23,7 @@ import venv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ class Package:
     timesteps: int = 2000  # of `train`; `resume` goes on to twice as many
     deadline_s: float = 600.0  # of each command
     family: Mapping[str, Any] = field(default_factory=dict)  # `ids`, or `module` and `entry` (family.py)
+    fault: str = ""  # of the package, which `check` is right to call an error
     note: str = ""  # for the page
 
 
@@ -104,7 +106,9 @@ class Layer:
         if not requirements:
             return Ended(0, 0.0, "", "")
         pip = (sys.executable, "-m", "pip", "--python", str(self.python), "install", "--quiet")
-        return run((*pip, "-c", str(ROOT / "constraints.txt"), *requirements), self.folder, INSTALL_S)
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+        asked = (*requirements, *project["dependencies"])  # ours are there, and must not be put back
+        return run((*pip, "-c", str(ROOT / "constraints.txt"), *asked), self.folder, INSTALL_S)
 
     def run(self, args: Sequence[str], folder: str, deadline_s: float) -> Ended:
         """Run its Python in a folder of its own, and keep what was printed in a log beside the layer."""
@@ -141,7 +145,9 @@ def run(
 def try_package(package: Package, layer: Layer) -> Row:
     """All that the page tells of one package."""
     row: Row = {
-        "package": package.name, "env": package.env, "note": package.note, "date": date.today().isoformat(),
+        "package": package.name, "env": package.env, "fault": package.fault, "note": package.note,
+        "date": date.today().isoformat(),
+        "variables": [f"{name}={value}" for name, value in package.variables.items()],
         "flags": [*package.env_flags, *package.train_flags], "versions": {}, "commands": {}, "family": {},
     }  # fmt: skip
     installed = layer.install(package.install)
@@ -174,15 +180,24 @@ def name_commands(package: Package) -> dict[str, Sequence[str]]:
 def describe(ended: Ended, *, findings: bool = False) -> Row:
     """What is kept of a command; findings: its output is those of `check`."""
     lines = [line for line in ended.err.splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith("mission-gym: ")] or lines
+    told = [line for line in lines if line.startswith(("mission-gym: ", "ERROR: Cannot install"))]
+    said = told or lines
     row: Row = {
         "exit": ended.code, "seconds": round(ended.seconds, 1),
-        "message": tidy(said[-1]) if said and ended.code != 0 else "", "traceback": TRACEBACK in ended.err,
+        "message": tidy(said[-1]) if said and ended.code != 0 else "", "traceback": has_traceback(ended.err),
     }  # fmt: skip
     if findings and ended.code in (0, 2) and ended.out.lstrip().startswith("["):
         found = [finding for finding in json.loads(ended.out) if finding["level"] == "error"]
         row["errors"] = [tidy(f"{finding['name']}: {finding['what']}") for finding in found]
     return row
+
+
+def has_traceback(text: str) -> bool:
+    """Whether something was raised that nobody caught; what Python ignores in destructors does not count."""
+    pairs = pairwise(["", *text.splitlines()])
+    return any(
+        line.startswith(TRACEBACK) and not before.startswith("Exception ignored") for before, line in pairs
+    )
 
 
 def tidy(message: str) -> str:
@@ -205,9 +220,9 @@ def judge(row: Row) -> str:
         return "refused"
     if any(code != 0 for name, code in codes.items() if name != "check"):
         return "failed"
-    if codes["check"] != 0:
+    if codes["check"] != 0 and not row["fault"]:
         return "accused"
-    return "works with flags" if row["flags"] else "works"
+    return "works with flags" if row["variables"] or row["flags"] else "works"
 
 
 def try_family(family: Mapping[str, Any], layer: Layer) -> Row:

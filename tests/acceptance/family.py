@@ -40,9 +40,11 @@ def list_ids(family: Mapping[str, Any]) -> list[str]:
 
 
 def name_entry(spec: gym.envs.registration.EnvSpec) -> str:
-    """`module:name` of what builds an environment."""
+    """`module:name` of what builds a single environment; empty for those that are vectors only."""
     entry = spec.entry_point
-    return entry if isinstance(entry, str) else f"{entry.__module__}:{getattr(entry, '__qualname__', '')}"
+    if entry is None or isinstance(entry, str):
+        return entry or ""
+    return f"{entry.__module__}:{getattr(entry, '__qualname__', '')}"
 
 
 def look(text: str) -> str:

@@ -30,7 +30,7 @@ def ended(code: int | None = 0, err: str = "", out: str = "") -> Ended:
 
 def row(**codes: int | None) -> dict:
     told = {name: {"exit": code, "traceback": False} for name, code in codes.items()}
-    return {"flags": [], "commands": told}
+    return {"variables": [], "flags": [], "fault": "", "commands": told}
 
 
 def test_the_list_is_whole() -> None:
@@ -81,6 +81,9 @@ def test_verdicts(codes: dict[str, int | None], verdict: str) -> None:
 def test_flags_and_tracebacks_count() -> None:
     whole = row(check=0, train=0, eval=0, resume=0)
     assert judge(whole | {"flags": ["--wrap", "grey"]}) == "works with flags"
+    assert judge(whole | {"variables": ["MUJOCO_GL=egl"]}) == "works with flags"
+    accused = row(check=2, train=0, eval=0, resume=0)
+    assert judge(accused | {"fault": "its reset() ignores the seed"}) == "works"
     whole["commands"]["eval"]["traceback"] = True
     assert judge(whole) == "failed"
 
@@ -89,6 +92,7 @@ def test_a_command_is_told_by_its_last_message_and_its_findings() -> None:
     told = describe(ended(2, "a line\nmission-gym: no module named 'x' [x:Y]\nlate noise\n"))
     assert told == {"exit": 2, "seconds": 1.0, "message": "no module named 'x' [x:Y]", "traceback": False}
     assert describe(ended(1, f"{acceptance.TRACEBACK}:\n ...\nKeyError: 1"))["traceback"]
+    assert not describe(ended(0, f"Exception ignored in: <x>\n{acceptance.TRACEBACK}:\n ..."))["traceback"]
     assert describe(ended(0, "all is well"))["message"] == ""
     findings = [
         {"level": "error", "name": "make", "what": "it raised"},

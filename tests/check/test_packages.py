@@ -40,6 +40,42 @@ def test_the_table_holds_every_dependency() -> None:
     assert {package.requirement for package in PACKAGES} == set(wanted)
 
 
+OLD_GYMNASIUM = "class vector: VectorEnv = None"
+
+
+def put_old_gymnasium(folder: Path) -> Path:
+    """What a package that pins an old version leaves behind."""
+    (folder / "gymnasium-0.29.1.dist-info").mkdir()
+    (folder / "gymnasium-0.29.1.dist-info" / "METADATA").write_text("Name: gymnasium\nVersion: 0.29.1\n")
+    return put(folder, gymnasium=OLD_GYMNASIUM)
+
+
+def test_a_version_that_was_put_back_is_told_instead_of_a_traceback(tmp_path: Path) -> None:
+    path = f"{put_old_gymnasium(tmp_path)}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    done = subprocess.run(
+        [sys.executable, "-m", "mission_gym", "check", "CartPole-v1"],
+        env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == (
+        "mission-gym: gymnasium 0.29.1 is too old for Mission Gym, maybe since another package asked for it; "
+        'run: pip install "gymnasium>=1.1"\n'
+    )
+
+
+def test_the_doctor_tells_a_version_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    (package,) = (each for each in PACKAGES if each.name == "gymnasium")
+    for version, level in (
+        ("0.29.1", "error"),
+        ("1.0.0a2", "error"),
+        ("1.1", "ok"),
+        ("2.0.0+x1", "ok"),
+        ("", "ok"),
+    ):
+        monkeypatch.setattr("mission_gym.check.packages.read_version", lambda name, version=version: version)
+        assert judge_package(package, Attempt()).level == level, version
+
+
 def test_every_fault_is_told_and_the_rest_is_looked_at(tmp_path: Path) -> None:
     put(tmp_path, numba=RAISES, scipy=HANGS, torch=CRASHES, rich=RAISES, tyro=CRASHES, psutil=RAISES)
     done = run_doctor(tmp_path, "--json", "--deadline", f"{patience(8):.0f}")

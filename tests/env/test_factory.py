@@ -11,6 +11,7 @@ import pytest
 
 from mission_gym.env.factory import EnvRequest, is_trusted, make_factory, make_vector_factory, names_trusted
 from mission_gym.env.known_ids import register_declared
+from mission_gym.env.probe import look_at
 from mission_gym.errors import EnvContractError, UsageError
 from toys import Faulty, Identity
 
@@ -82,6 +83,12 @@ def test_a_request_is_json_and_its_factory_pickles():
         ("CartPole-v9", {}, UsageError, r"did you mean 'CartPole-v[01]'"),
         ("no_such_module:Thing", {}, UsageError, "no module named 'no_such_module'; install it, or start in"),
         ("needs_more:Thing", {}, UsageError, "needs 'a_package_that_is_not_there', which is not installed"),
+        (
+            "gymnasium.wrappers.vectr:X",
+            {},
+            UsageError,
+            r"'gymnasium.wrappers' is here and has no module 'vectr' \(did you mean 'vector'\?\)",
+        ),
         ("needs_old:Thing", {}, UsageError, r'needs \'pkg_resources\', .*; run: pip install "setuptools<81"'),
         ("breaks:Thing", {}, EnvContractError, "importing 'breaks' raised ValueError: half written"),
         (
@@ -181,6 +188,23 @@ def test_an_id_of_the_old_gym_names_the_bridge(own_module, monkeypatch):
         UsageError, match=f"'Old-v0' is registered with gym, not with Gymnasium; run: {bridge}"
     ):
         build("own_envs:Old-v0")
+
+
+def test_a_missing_display_names_what_to_set():
+    class NoSuchDisplayException(Exception):
+        pass
+
+    def open_window():
+        raise NoSuchDisplayException('Cannot connect to "None"')
+
+    with pytest.raises(
+        EnvContractError, match="there is no display: set PYGLET_HEADLESS=true, or --env-kwargs"
+    ):
+        make_factory(open_window)()
+    env = Identity()
+    env.begin = open_window
+    with pytest.raises(EnvContractError, match=r"reset\(\) raised .*set PYGLET_HEADLESS=true"):
+        look_at(env, "toys:Identity")
 
 
 def test_a_callable_that_raises():

@@ -43,7 +43,7 @@ def _locate(error: Exception) -> str:
     cause = error.__cause__ or error
     what = str(error) if isinstance(error, MissionGymError) else describe(error)
     frames = traceback.extract_tb(cause.__traceback__)
-    by_user = not isinstance(cause, MissionGymError | gym.error.Error)
+    by_user = not isinstance(cause, MissionGymError | gym.error.Error | ImportError)
     if frames and by_user and not Path(frames[-1].filename).is_relative_to(_CALLERS):
         what += f" (raised in {frames[-1].filename}, line {frames[-1].lineno})"
     return what

@@ -63,6 +63,10 @@ PACKAGES = (
 def judge_package(package: Package, trial: Attempt) -> Finding:
     """Its version; or the error, and the one command that mends it or the package that it came from."""
     name = package.name
+    if is_too_old(package):
+        return Finding(
+            "error", name, f"{name} {read_version(name)} is too old", package.loss, _install(package)
+        )
     if not trial.error:
         return Finding("ok", name, f"{name} {read_version(name)}".strip())
     missing = _MISSING.match(trial.error)
@@ -72,6 +76,26 @@ def judge_package(package: Package, trial: Attempt) -> Finding:
     other = next((each for each in PACKAGES if each.module == cause != package.module), None)
     fix = _install(package) if other is None else f"mend {other.name} first"
     return Finding("error", name, f"{name} does not work: {trial.error}", package.loss, fix)
+
+
+def is_too_old(package: Package) -> bool:
+    """Whether the version that is installed is below the one that is needed."""
+    minimum = package.requirement.partition(">=")[2]
+    here, needed = (
+        list(map(int, re.findall(r"\d+", text))) for text in (read_version(package.name), minimum)
+    )
+    return bool(here) and here[: len(needed)] < needed
+
+
+def tell_too_old() -> str:
+    """What to do about packages that another one has put back to an old version; empty if none is."""
+    old = [package for package in PACKAGES if is_too_old(package)]
+    if not old:
+        return ""
+    here = ", ".join(f"{package.name} {read_version(package.name)}" for package in old)
+    needed = " ".join(f'"{package.requirement}"' for package in old)
+    why = "too old for Mission Gym, maybe since another package asked for it"
+    return f"{here} is {why}; run: pip install {needed}"
 
 
 def read_version(name: str) -> str:

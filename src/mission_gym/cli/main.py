@@ -96,6 +96,13 @@ def _run(args: list[str]) -> int:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise
         return _say(f"{error.strerror}: this process needs more; raise the limit with `ulimit -n 4096`", 3)
+    except Exception:  # border: our code with versions of other packages that it was not written for
+        from mission_gym.check.packages import tell_too_old
+
+        told = tell_too_old()
+        if not told:
+            raise
+        return _say(told, 2)
     return code or 0
 
 

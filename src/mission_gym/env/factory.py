@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
+from mission_gym.env.displays import describe_drawing
 from mission_gym.env.known_ids import is_of_old_gym, name_home, register_declared
 from mission_gym.env.wrapping import check_arguments, name_code, read_wrapper
-from mission_gym.errors import EnvContractError, MissionGymError, UsageError, describe, nearest
+from mission_gym.errors import EnvContractError, MissionGymError, UsageError, nearest
 from mission_gym.names import judge, make_importable
 
 Env = gym.Env[Any, Any]
@@ -193,6 +196,12 @@ def _import(module_name: str, name: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or module_name
+        parent, _, child = missing.rpartition(".")
+        if module_name.startswith(missing) and parent in sys.modules:
+            inside = [module.name for module in iter_modules(getattr(sys.modules[parent], "__path__", ()))]
+            raise UsageError(
+                f"package {parent!r} is here and has no module {child!r}{nearest(child, inside)} [{name}]"
+            ) from error
         if module_name == missing or module_name.startswith(f"{missing}."):
             raise UsageError(
                 f"no module named {missing!r}; install it, or start in the folder that holds it "
@@ -203,7 +212,8 @@ def _import(module_name: str, name: str) -> ModuleType:
             f"module {module_name!r} needs {missing!r}, which is not installed{remedy} [{name}]"
         ) from error
     except Exception as error:  # border: the user's module
-        raise EnvContractError(f"importing {module_name!r} raised {describe(error)} [{name}]") from error
+        what = describe_drawing(error)
+        raise EnvContractError(f"importing {module_name!r} raised {what} [{name}]") from error
 
 
 def _guard(name: str, build: Callable[[], Any]) -> Any:
@@ -221,4 +231,4 @@ def _guard(name: str, build: Callable[[], Any]) -> Any:
         remedy = f'; run: pip install "{extra.group()}"' if extra else ""
         raise UsageError(f"{name!r} needs a package that is not installed: {error}{remedy}") from error
     except Exception as error:  # border: the user's constructor
-        raise EnvContractError(f"building {name!r} raised {describe(error)}") from error
+        raise EnvContractError(f"building {name!r} raised {describe_drawing(error)}") from error

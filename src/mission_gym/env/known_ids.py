@@ -54,6 +54,12 @@ _HOMES = (
     _Home(("MiniWorld-*",), "miniworld", "miniworld"),
     _Home(("*BulletEnv-v*",), "pybullet_envs_gymnasium", "pybullet-envs-gymnasium"),
     _Home(("Buffalo-*",), "buffalo_gym", "buffalo-gym"),
+    _Home(("Cont-*-v*", "Finite-*-v*"), "gym_electric_motor", "gym-electric-motor"),
+    _Home(
+        ("DescentEnv-v*", "*CREnv-v*", "PlanWaypointEnv-v*", "StaticObstacleEnv-v*", "MergeEnv-v*"),
+        "bluesky_gym",
+        "bluesky-gym",
+    ),
 )
 
 

@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from mission_gym.data import EnvSpec
 from mission_gym.env.boxes import as_ids, is_picture, may_hold_ids
+from mission_gym.env.displays import describe_drawing
 from mission_gym.env.factory import Env, Factory, VectorEnv, is_trusted
 from mission_gym.env.masks import fit_masks
 from mission_gym.env.reading import ObsReader
@@ -30,7 +31,7 @@ from mission_gym.env.spaces import (
     leaf_specs,
 )
 from mission_gym.env.wrappers import count_frames
-from mission_gym.errors import EnvContractError, describe
+from mission_gym.errors import EnvContractError
 
 MASK_KEY = "action_mask"
 MASK_METHOD = "action_masks"
@@ -93,7 +94,7 @@ def _reset(env: Env | VectorEnv, env_id: str) -> tuple[Any, dict[str, Any]]:
     try:
         obs, info = env.reset(seed=0)
     except Exception as error:  # border: the user's reset
-        raise EnvContractError(f"{env_id}: reset() raised {describe(error)}") from error
+        raise EnvContractError(f"{env_id}: reset() raised {describe_drawing(error)}") from error
     if not isinstance(info, dict):
         raise EnvContractError(
             f"{env_id}: reset() must return (observation, dict), got {type(info).__name__}"
