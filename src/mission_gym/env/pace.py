@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec
+from mission_gym.env.agents_slot import make_slot
 from mission_gym.env.factory import Factory
-from mission_gym.env.slot import EnvSlot, action_rows
+from mission_gym.env.slot import EnvSlot
 
 _FEWEST_STEPS, _MOST_STEPS = 4, 20_000
 WAITING_SHARE = 0.5  # of a step's wall time that is CPU time; below it, the environment waits
@@ -36,7 +37,7 @@ class Pace(NamedTuple):
 
 def time_steps(factory: Factory, spec: EnvSpec, seconds: float) -> Pace:
     """Play in a throw-away environment in this process for about `seconds`."""
-    slot = EnvSlot(factory, spec, 0, lambda episode: episode)
+    slot = make_slot(factory, spec, 0, lambda episode: episode)
     try:
         slot.reset(0)
         return measure_pace(slot, spec, seconds)
@@ -79,10 +80,17 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
 
 
 def _draw_action(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Any:
-    if slot.mask is None:
+    if spec.agents:
+        masks = slot.mask if slot.mask is not None else [None] * spec.num_agents
+        return np.stack([_draw_one(mask, spec, rng) for mask in masks])
+    return _draw_one(slot.mask, spec, rng)
+
+
+def _draw_one(mask: Array | None, spec: EnvSpec, rng: np.random.Generator) -> Any:
+    if mask is None:
         action = spec.action_space.sample()
-        return action if spec.action.kind == "object" else action_rows(spec, np.array([action]))[0]
-    scores = np.where(slot.mask, rng.random(len(slot.mask)), -1.0)
+        return action if spec.action.kind == "object" else np.array([action], spec.action.dtype)[0]
+    scores = np.where(mask, rng.random(len(mask)), -1.0)
     edges = pairwise(np.cumsum((0, *spec.action.nvec)))
     stored: Array = np.array([[scores[first:last].argmax() for first, last in edges]])
     return spec.action.to_env(stored)[0]

@@ -19,6 +19,7 @@ from gymnasium.wrappers import (
 from gymnasium.wrappers import TimeLimit as GymTimeLimit
 
 from mission_gym.data import Array
+from mission_gym.env.agents import is_parallel
 from mission_gym.env.factory import Env
 from mission_gym.errors import EnvContractError, UsageError, nearest
 
@@ -266,6 +267,56 @@ class TimeLimit(GymTimeLimit[Any, Any]):
 
     def __init__(self, env: Env, max_episode_steps: int = 1000) -> None:
         super().__init__(env, max_episode_steps)
+
+
+class AgentId:
+    """Shows each agent of a parallel environment its number as `agent_id` beside the observation, which is
+    called `obs` if it was not a Dict: agents that share a policy can then play different parts."""
+
+    def __init__(self, env: Any) -> None:
+        if not is_parallel(env):
+            raise UsageError("agent-id is for parallel environments of several agents; remove it [--wrap]")
+        self.env, self.possible_agents = env, list(env.possible_agents)
+        self.metadata = getattr(env, "metadata", None) or {}
+        self._numbers = {agent: number for number, agent in enumerate(self.possible_agents)}
+
+    @property
+    def agents(self) -> Any:
+        return self.env.agents
+
+    @property
+    def render_mode(self) -> Any:
+        return getattr(self.env, "render_mode", None)
+
+    def observation_space(self, agent: str) -> spaces.Dict:
+        shown = self.env.observation_space(agent)
+        parts = dict(shown.spaces) if isinstance(shown, spaces.Dict) else {"obs": shown}
+        if "agent_id" in parts:
+            raise EnvContractError("the observation has a key 'agent_id' already [--wrap agent-id]")
+        return spaces.Dict({**parts, "agent_id": spaces.Discrete(len(self._numbers))})
+
+    def action_space(self, agent: str) -> Any:
+        return self.env.action_space(agent)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, infos = self.env.reset(seed=seed, options=options)
+        return self._show(obs), infos
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        obs, *rest = self.env.step(actions)
+        return (self._show(obs), *rest)
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _show(self, obs: dict[str, Any]) -> dict[str, Any]:
+        return {
+            agent: {**(each if isinstance(each, dict) else {"obs": each}), "agent_id": self._numbers[agent]}
+            for agent, each in obs.items()
+        }
 
 
 # Observations go through them as they are.
