@@ -34,6 +34,38 @@ def type_of_agent(agent: str) -> str:
     return re.sub(r"_\d+$", "", agent)
 
 
+class ParallelWrapper:
+    """A wrapper of a parallel environment, and one itself."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.possible_agents = list(env.possible_agents)
+        self.metadata = getattr(env, "metadata", None) or {}
+        self.render_mode = getattr(env, "render_mode", None)
+
+    @property
+    def agents(self) -> Any:
+        return self.env.agents
+
+    def observation_space(self, agent: str) -> Any:
+        return self.env.observation_space(agent)
+
+    def action_space(self, agent: str) -> Any:
+        return self.env.action_space(agent)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        return self.env.step(actions)
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+
 class AgentsEnv(gym.Env[Any, Any]):
     """A parallel environment as one of Gymnasium's. Its spaces are those of each agent; `step` takes actions
     [A, ...] in the order of `agents`, and gives five dicts by agent, as `reset` gives two."""

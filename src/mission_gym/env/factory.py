@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
-from mission_gym.env.agents import AgentsEnv, is_parallel, takes_turns
+from mission_gym.env.agents import AgentsEnv, ParallelWrapper, is_parallel, takes_turns
 from mission_gym.env.known_ids import name_home
 from mission_gym.env.old_api import OLD_API, is_old
 from mission_gym.env.wrapping import check_arguments, name_code, read_wrapper
@@ -194,7 +194,7 @@ def _find(name: str, calls: tuple[str, ...] | None) -> Callable[..., Any] | str:
     target = getattr(module, attribute, None)
     if callable(target):
         if calls is not None:
-            judge(name, target, (gym.Env, gym.vector.VectorEnv), calls)
+            judge(name, target, (gym.Env, gym.vector.VectorEnv, ParallelWrapper), calls)
         found: Callable[..., Any] = target
         return found
     if attribute in gym.registry:

@@ -19,7 +19,7 @@ from gymnasium.wrappers import (
 from gymnasium.wrappers import TimeLimit as GymTimeLimit
 
 from mission_gym.data import Array
-from mission_gym.env.agents import is_parallel
+from mission_gym.env.agents import ParallelWrapper, is_parallel
 from mission_gym.env.factory import Env
 from mission_gym.errors import EnvContractError, UsageError, nearest
 
@@ -269,24 +269,15 @@ class TimeLimit(GymTimeLimit[Any, Any]):
         super().__init__(env, max_episode_steps)
 
 
-class AgentId:
+class AgentId(ParallelWrapper):
     """Shows each agent of a parallel environment its number as `agent_id` beside the observation, which is
     called `obs` if it was not a Dict: agents that share a policy can then play different parts."""
 
     def __init__(self, env: Any) -> None:
         if not is_parallel(env):
             raise UsageError("agent-id is for parallel environments of several agents; remove it [--wrap]")
-        self.env, self.possible_agents = env, list(env.possible_agents)
-        self.metadata = getattr(env, "metadata", None) or {}
+        super().__init__(env)
         self._numbers = {agent: number for number, agent in enumerate(self.possible_agents)}
-
-    @property
-    def agents(self) -> Any:
-        return self.env.agents
-
-    @property
-    def render_mode(self) -> Any:
-        return getattr(self.env, "render_mode", None)
 
     def observation_space(self, agent: str) -> spaces.Dict:
         shown = self.env.observation_space(agent)
@@ -295,9 +286,6 @@ class AgentId:
             raise EnvContractError("the observation has a key 'agent_id' already [--wrap agent-id]")
         return spaces.Dict({**parts, "agent_id": spaces.Discrete(len(self._numbers))})
 
-    def action_space(self, agent: str) -> Any:
-        return self.env.action_space(agent)
-
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         obs, infos = self.env.reset(seed=seed, options=options)
         return self._show(obs), infos
@@ -305,12 +293,6 @@ class AgentId:
     def step(self, actions: dict[str, Any]) -> Any:
         obs, *rest = self.env.step(actions)
         return (self._show(obs), *rest)
-
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
 
     def _show(self, obs: dict[str, Any]) -> dict[str, Any]:
         return {
