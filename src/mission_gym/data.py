@@ -1,8 +1,8 @@
 """Every value that crosses a border between rooms, with its shapes.
 
-B = environments in a batch, T = steps of a rollout, S = columns of a block, E = ended rows,
-K = numbers the policy stores per action, M = entries of an action mask. An observation is always a
-tuple of leaf arrays in `EnvSpec.leaves` order; Dict and Tuple exist only in adapters.
+B = rows of a batch (environments, or the agents of each), T = steps of a rollout, S = columns of a block,
+E = ended rows, K = numbers the policy stores per action, M = entries of an action mask. An observation is
+always a tuple of leaf arrays in `EnvSpec.leaves` order; Dict and Tuple exist only in adapters.
 """
 
 from __future__ import annotations
@@ -125,6 +125,17 @@ class EnvSpec:
     frame_stack: int = 1  # frames along the first axis of its observations, where a known wrapper stacks them
     bare: bool = False  # `make_vec`: any space, and nothing is read from the infos
     same_bounds: bool = True  # of the observations of all environments of a vector, beside their layout
+    agents: tuple[str, ...] = ()  # of an environment of several: each has these spaces, and a row of its own
+
+    @property
+    def num_agents(self) -> int:
+        """Rows of one environment."""
+        return len(self.agents) or 1
+
+    @property
+    def step_shape(self) -> tuple[int, ...]:
+        """The actions of one environment's step: [A, ...] where it has agents."""
+        return (len(self.agents), *self.action.shape) if self.agents else self.action.shape
 
     @property
     def mask_size(self) -> int:
@@ -163,11 +174,12 @@ class StepBatch:
     """What a vector gives back. One auto-reset rule: the row that ended already shows the next
     episode's first observation; `final_obs` keeps the last one.
 
-    `valid` is False for reset rows of next-step vector environments and for a transition lost in a
-    failure: weight 0 in every loss and statistic. Arrays may be reused by the next call: copy to keep.
+    `valid` is False for reset rows of next-step vector environments, for a transition lost in a failure and
+    for an agent that is not there: weight 0 in every loss and statistic. The row of an agent that ended shows
+    zeros until its environment begins anew. Arrays may be reused by the next call: copy to keep.
     """
 
-    env_ids: Array  # int64 [B]
+    env_ids: Array  # int64 [B]: environment * num_agents + agent
     obs: Leaves  # each [B, *leaf.shape]
     reward: Array  # float64 [B]
     terminated: Array  # bool [B]
@@ -224,7 +236,7 @@ class Block:
     terminated: Array  # bool [T, S]
     truncated: Array  # bool [T, S]
     valid: Array  # bool [T, S]
-    env_ids: Array  # int64 [S]
+    env_ids: Array  # int64 [S]; the columns of an environment's agents share it
     version: Array  # int64 [S], behaviour policy
     filled: Array  # int64 [S]
     state: Leaves = ()  # the policy's before row 0, each [S, ...]; empty where it has no memory

@@ -91,7 +91,7 @@ def make_blocks(collector: Collector, asked: CollectRequest) -> list[Block]:
     """Blocks in this process's memory."""
     from mission_gym.rollout.blocks import make_block
 
-    sizes = (asked.num_steps, asked.num_envs)
+    sizes = (asked.num_steps, collector.vec.num_rows)
     return [make_block(collector.spec, *sizes, state=collector.memory) for _ in range(asked.num_blocks)]
 
 

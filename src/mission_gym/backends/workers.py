@@ -63,6 +63,7 @@ def collect_in_workers(
     from mission_gym.rollout.worker import CollectSetup, carve_shared
 
     make = partial(backend.make_vector, source, spec, asked.num_envs, seed_of)
+    unit = asked.acting_rows // spec.num_agents  # environments that are acted for together
     vec: Any
     if asked.is_portable:
         setup = CollectSetup(
@@ -70,12 +71,12 @@ def collect_in_workers(
             asked.first_ready,
         )  # fmt: skip
         carve = carve_shared(spec, setup, asked.num_envs)
-        vec = make(unit=asked.acting_rows, service=remote.SERVICE, extra=setup, carve=carve)
+        vec = make(unit=unit, service=remote.SERVICE, extra=setup, carve=carve)
         collector = remote.RemoteCollector(vec, spec, first_ready=asked.first_ready)
         return vec, collector, list(collector.blocks)
-    if not backend.chooses_workers or asked.acting_rows == asked.num_envs:
+    if not backend.chooses_workers or unit == asked.num_envs:
         return collect_here(backend, source, spec, seed_of, asked)
-    vec = make(unit=asked.acting_rows, first_ready=True)
+    vec = make(unit=unit, first_ready=True)
     ready = ReadyCollector(vec, asked.make_policy(), spec, asked.seed, asked.acting_rows)
     return vec, ready, make_blocks(ready, asked)
 

@@ -12,8 +12,18 @@ from typing import Literal
 
 import numpy as np
 
-from mission_gym.check.traces import Clock, Moment, Trace, digest, draw_stored, find_difference, to_action
+from mission_gym.check.traces import (
+    Clock,
+    Moment,
+    Trace,
+    digest,
+    draw_stored,
+    find_difference,
+    moment_of,
+    to_action,
+)
 from mission_gym.data import ActionSpec, EnvSpec, StepBatch
+from mission_gym.env.agents_slot import make_slot
 from mission_gym.env.factory import EnvRequest, Factory, make_vector_factory
 from mission_gym.env.probe import probe_vector
 from mission_gym.env.slot import EnvSlot
@@ -38,7 +48,7 @@ def find_equal_actions(
     tried = {part: values for part, values in _values(action).items() if len(values) <= _MAX_VALUES}
     effects: Effects = {(part, value): {} for part, values in tried.items() for value in values}
     num_tried = 0
-    slot = EnvSlot(factory, spec, 0, lambda episode: None)
+    slot = make_slot(factory, spec, 0, lambda episode: None)
     try:
         for at in _AT:
             for trace in traces:
@@ -74,7 +84,8 @@ def compare_with_serial(factory: Factory, spec: EnvSpec, traces: Sequence[Trace]
         for step in range(max(len(trace.actions) for trace in rows)):
             ids = [row for row, trace in enumerate(rows) if step < len(trace.actions)]
             # A row that ended early differs already; it goes on in its next episode, unseen.
-            vec.send(spec.action.to_env(np.stack([rows[row].actions[step] for row in ids])), ids)
+            stored = np.stack([rows[row].actions[step] for row in ids])
+            vec.send(spec.action.to_env(stored.reshape(-1, spec.action.num_stored)), ids)
             _note(vec.recv(), spec, played)
             if out_of_time():
                 break
@@ -106,12 +117,30 @@ def compare_with_batched(
 
 
 def _note(batch: StepBatch, spec: EnvSpec, played: list[list[Moment]]) -> None:
+    if spec.agents:
+        _note_agents(batch, spec, played)
+        return
     ended = batch.ended.tolist()
     for row, env_id in enumerate(batch.env_ids.tolist()):
         leaves, at = (batch.final_obs, ended.index(row)) if row in ended else (batch.obs, row)
         shown = digest(tuple(leaf[at] for leaf in leaves), spec)
         reward = repr(float(batch.reward[row]))
         played[env_id].append(Moment(shown, reward, bool(batch.terminated[row]), bool(batch.truncated[row])))
+
+
+def _note_agents(batch: StepBatch, spec: EnvSpec, played: list[list[Moment]]) -> None:
+    """As `moment_of`, from the rows of each environment; one that ended shows its next episode already."""
+    over = {episode.env_id: episode for episode in batch.episodes}
+    cuts = spec.num_agents
+    for first in range(0, len(batch.env_ids), cuts):
+        rows, env_id = slice(first, first + cuts), int(batch.env_ids[first]) // cuts
+        episode = over.get(env_id)
+        leaves = tuple(np.zeros_like(leaf[rows]) if episode else leaf[rows] for leaf in batch.obs)
+        columns = (batch.reward, batch.terminated, batch.truncated)
+        is_first = not played[env_id]
+        made = "0.0" if is_first else str([column[rows].tolist() for column in columns])
+        ends = (False, False) if episode is None else (episode.terminated, not episode.terminated)
+        played[env_id].append(Moment(digest(leaves, spec), made, *ends))
 
 
 def _first_difference(rows: Sequence[Trace], played: list[list[Moment]]) -> str:
@@ -161,15 +190,15 @@ def _try(
         if slot.ended:  # not the episode that was recorded: this situation can't be had again
             return None
     is_choice = part < len(spec.action.nvec)
-    if slot.mask is not None and is_choice and not slot.mask[mask_parts(spec.action)[part] + int(value)]:
+    column = mask_parts(spec.action)[part] + int(value) if is_choice else 0
+    if slot.mask is not None and is_choice and not slot.mask[..., column].all():
         return None
     stored = trace.actions[at].copy()
-    stored[part] = value
+    stored[..., part] = value  # of several agents: in every one's
     rng = generator(trace.seed, "tail", at)
     effect: list[Moment] = []
     while True:
-        reward, terminated, truncated = slot.step(to_action(stored, spec))
-        effect.append(Moment(digest(slot.obs, spec), repr(reward), terminated, truncated))
+        effect.append(moment_of(slot, spec, slot.step(to_action(stored, spec))))
         if slot.ended or len(effect) > _TAIL:
             return tuple(effect)
         stored = draw_stored(slot, spec, rng)

@@ -126,6 +126,8 @@ def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float)
         exam.skipped.append("Gymnasium's own checker, until the errors are repaired")
     elif out_of_time():
         exam.skipped.append("Gymnasium's own checker, for time")
+    elif spec.agents:
+        exam.skipped.append("Gymnasium's own checker, which knows one agent")
     elif spec.mask_source:
         exam.skipped.append("Gymnasium's own checker, which does not know action masks")
     else:

@@ -18,6 +18,7 @@ import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.actions import make_action_form
+from mission_gym.env.agents_slot import AgentsSlot, make_slot
 from mission_gym.env.factory import Env, Factory
 from mission_gym.env.reading import ObsReader
 from mission_gym.env.slot import EnvSlot, action_rows
@@ -85,7 +86,7 @@ def record(
     """Play one random episode per seed, each of at most `max_steps` steps; at least one step is made."""
     survey = Survey()
     leaf_spaces = ObsReader(spec).spaces
-    slot = EnvSlot(factory, spec, 0, seeds.__getitem__)
+    slot = make_slot(factory, spec, 0, seeds.__getitem__)
     look = partial(_look, survey, slot, spec, leaf_spaces)
 
     def is_over() -> bool:
@@ -121,11 +122,12 @@ def _record_steps(
         stored = draw_stored(slot, spec, rng)
         action = to_action(stored, spec)
         start = perf_counter()
-        reward, terminated, truncated = slot.step(action)
+        made = slot.step(action)
         survey.step_s.append(perf_counter() - start)
-        survey.rewards.append(reward)
         trace.actions.append(stored)
-        trace.moments.append(Moment(digest(slot.obs, spec), repr(reward), terminated, truncated))
+        trace.moments.append(moment_of(slot, spec, made))
+        terminated, reward = trace.moments[-1].terminated, float(np.sum(made[0]))
+        survey.rewards.append(reward)
         look()
         if not np.isfinite(reward) and not survey.not_finite:
             survey.not_finite = f"the reward is {reward} at seed {slot.seed}, step {slot.steps}"
@@ -140,6 +142,9 @@ def replay(
 
     It ends with the episode, with the actions, or when out of time. seed: another one than the trace's.
     """
+    if spec.agents:
+        yield from _replay_agents(env, spec, trace, out_of_time, seed)
+        return
     read = ObsReader(spec).read
     form = make_action_form(spec.action_space)
     obs, _ = env.reset(seed=trace.seed if seed is None else seed)
@@ -177,6 +182,33 @@ def differ_by_rounding(mine: Leaves, theirs: Leaves) -> bool:
     )
 
 
+def _replay_agents(
+    env: Env, spec: EnvSpec, trace: Trace, out_of_time: Clock, seed: int | None
+) -> Iterator[Moment]:
+    """The same for several agents, whose dicts only a slot lays out."""
+    slot = make_slot(lambda: env, spec, 0, lambda episode: None)
+    slot.reset(0, trace.seed if seed is None else seed)
+    yield Moment(digest(slot.obs, spec))
+    for stored in trace.actions:
+        yield moment_of(slot, spec, slot.step(to_action(stored, spec)))
+        if slot.ended or out_of_time():
+            return
+
+
+def moment_of(slot: EnvSlot, spec: EnvSpec, made: Any) -> Moment:
+    """What a slot shows after a step that gave `made`. Of several agents all rewards and flags are compared;
+    the episode as a whole has ended with the last of them."""
+    if not isinstance(slot, AgentsSlot):
+        reward, terminated, truncated = made
+        return Moment(digest(slot.obs, spec), repr(reward), terminated, truncated)
+    return Moment(
+        digest(slot.obs, spec),
+        str([column.tolist() for column in made]),
+        slot.ended and not slot.is_cut,
+        slot.ended and slot.is_cut,
+    )
+
+
 class Difference(NamedTuple):
     """Where two traces part."""
 
@@ -205,24 +237,42 @@ def digest(leaves: Leaves, spec: EnvSpec) -> bytes:
 
 
 def draw_stored(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Array:
-    """A legal random action [K] for what the slot shows now."""
+    """A legal random action [K] for what the slot shows now, or one of each agent [A, K]."""
+    if spec.agents:
+        return draw_random(spec.action, slot.mask, rng, spec.num_agents)
     stored: Array = draw_random(spec.action, None if slot.mask is None else slot.mask[None], rng, 1)[0]
     return stored
 
 
 def to_action(stored: Array, spec: EnvSpec) -> Any:
-    """A stored action [K] as a slot takes it."""
-    return action_rows(spec, spec.action.to_env(stored[None]))[0]
+    """A stored action, [K] or [A, K], as a slot takes it."""
+    return action_rows(spec, spec.action.to_env(stored if spec.agents else stored[None]))[0]
 
 
 def _look(survey: Survey, slot: EnvSlot, spec: EnvSpec, leaf_spaces: tuple[Any, ...]) -> None:
-    """Add what the slot shows to the statistics."""
-    leaves = [np.array(leaf, leaf_spec.dtype) for leaf, leaf_spec in zip(slot.obs, spec.leaves, strict=True)]
+    """Add what the slot shows, to each agent that is there, to the statistics."""
+    if not isinstance(slot, AgentsSlot):
+        _look_at(survey, slot, spec, leaf_spaces, slot.obs, slot.mask)
+        return
+    for agent in np.flatnonzero(slot.live).tolist():
+        mask = None if slot.mask is None else slot.mask[agent]
+        _look_at(survey, slot, spec, leaf_spaces, tuple(leaf[agent] for leaf in slot.obs), mask)
+
+
+def _look_at(
+    survey: Survey,
+    slot: EnvSlot,
+    spec: EnvSpec,
+    leaf_spaces: tuple[Any, ...],
+    obs: Leaves,
+    mask: Array | None,
+) -> None:
+    leaves = [np.array(leaf, leaf_spec.dtype) for leaf, leaf_spec in zip(obs, spec.leaves, strict=True)]
     survey.lows = [np.fmin(*pair) for pair in zip(survey.lows or leaves, leaves, strict=True)]
     survey.highs = [np.fmax(*pair) for pair in zip(survey.highs or leaves, leaves, strict=True)]
-    if slot.mask is not None and not slot.ended:
-        survey.legal = slot.mask if survey.legal is None else survey.legal | slot.mask
-        survey.always_legal = slot.mask if survey.always_legal is None else survey.always_legal & slot.mask
+    if mask is not None and not slot.ended:
+        survey.legal = mask if survey.legal is None else survey.legal | mask
+        survey.always_legal = mask if survey.always_legal is None else survey.always_legal & mask
     for leaf, leaf_spec, space in zip(leaves, spec.leaves, leaf_spaces, strict=True):
         where = f"at seed {slot.seed}, step {slot.steps}"
         name = f"observation {leaf_spec.name!r}" if leaf_spec.name else "the observation"

@@ -36,7 +36,9 @@ def finish(resolved: Resolved, start: int = 0) -> tuple[Resolved, list[str]]:
 
 def rollout_text(config: Config) -> str:
     """The size of a rollout, and what it is made of."""
-    return f"{config.rollout_size} ({config.num_envs} envs x {config.algorithm.n_steps_per_env} steps)"
+    agents = f" x {config.vector.num_agents} agents" if config.vector.num_agents > 1 else ""
+    steps = config.algorithm.n_steps_per_env
+    return f"{config.rollout_size} ({config.num_envs} envs{agents} x {steps} steps)"
 
 
 def _fit_timesteps(resolved: Resolved, start: int, notes: list[str], problems: list[str]) -> Resolved:
@@ -44,7 +46,10 @@ def _fit_timesteps(resolved: Resolved, start: int, notes: list[str], problems: l
     wanted, rollout = config.run.timesteps, config.rollout_size
     if start == 0 and wanted < rollout:
         num_steps = config.algorithm.n_steps_per_env
-        fewer = {"n_steps_per_env": wanted // (rollout // num_steps), "n_envs": wanted // num_steps}
+        fewer = {
+            "n_steps_per_env": wanted // (rollout // num_steps),
+            "n_envs": wanted // (num_steps * config.vector.num_agents),
+        }
         ways = [f"timesteps={rollout}", *(f"{name}={value}" for name, value in fewer.items() if value)]
         problems.append(
             f"timesteps={wanted} is below one rollout of {rollout_text(config)}; a run needs at least one;"

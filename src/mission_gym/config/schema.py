@@ -111,6 +111,12 @@ class VectorSection(Section):
         description="Environments stepped together; the rollout grows with them. auto: measured, and the"
         " rollout is held.",
     )
+    num_agents: Whole = Field(
+        1,
+        ge=1,
+        description="Agents of each environment, which share the policy; each has a row of the rollout, and"
+        " its steps are counted. Found when the environment is looked at.",
+    )
     num_workers: FromOneOrAuto = Field("auto", description="Worker processes. auto: one per usable core.")
     env_timeout: Duration = Field(
         60.0, gt=0, description="Time a step may take before its worker is replaced; a reset may take 5m."
@@ -278,9 +284,14 @@ class Config(Section):
         return self.vector.n_envs
 
     @property
+    def num_rows(self) -> int:
+        """Rows that are stepped together: environments, or all their agents."""
+        return self.num_envs * self.vector.num_agents
+
+    @property
     def rollout_size(self) -> int:
-        """Steps of one rollout over all environments."""
-        return self.num_envs * self.algorithm.n_steps_per_env
+        """Steps of one rollout over all rows."""
+        return self.num_rows * self.algorithm.n_steps_per_env
 
     def sections(self) -> dict[str, Section]:
         """The sections under the names that files and paths give them."""

@@ -1,8 +1,9 @@
 """From an environment's name to something that builds it.
 
 A name is a Gymnasium id, `module:Id` (the module registers the id), `module:callable` (called with the
-kwargs) or `envpool:Id`. In: EnvRequest or a callable of the user's. Out: a factory without arguments, or for
-environments that are vectorised themselves one that takes their number. The current folder is importable.
+kwargs; what it gives may also be a parallel environment of several agents) or `envpool:Id`. In: EnvRequest or
+a callable of the user's. Out: a factory without arguments, or for environments that are vectorised themselves
+one that takes their number. The current folder is importable.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
+from mission_gym.env.agents import AgentsEnv, ParallelWrapper, is_parallel, takes_turns
 from mission_gym.env.displays import describe_drawing
 from mission_gym.env.known_ids import is_of_old_gym, name_home, register_declared
+from mission_gym.env.old_api import OLD_API, is_old
 from mission_gym.env.wrapping import check_arguments, name_code, read_wrapper
 from mission_gym.errors import EnvContractError, MissionGymError, UsageError, nearest
 from mission_gym.names import judge, make_importable
@@ -52,7 +55,7 @@ def make_factory(request: EnvRequest | Factory, render_mode: str | None = None) 
     build: Callable[..., Any] = request
     if render_mode is not None:
         build = partial(build, render_mode=render_mode)
-    return partial(_build, str(getattr(request, "__qualname__", None) or repr(request)), build)
+    return partial(_build_one, str(getattr(request, "__qualname__", None) or repr(request)), build)
 
 
 def make_vector_factory(request: EnvRequest) -> Callable[[int], VectorEnv]:
@@ -115,8 +118,13 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
         if not callable(wrapper):
             raise UsageError(f"wrapper {text!r} is not a callable; give module:callable [--wrap]")
         check_arguments(text, wrapper, call)
+        if is_parallel(env) and isinstance(wrapper, type) and issubclass(wrapper, gym.Wrapper):
+            raise UsageError(
+                f"wrapper {text!r} is for environments of one agent, and {request.env_id!r} has several; use "
+                "one that takes and gives a parallel environment [--wrap]"
+            )
         env = _build(text, partial(wrapper, env, *call.args, **call.kwargs), "; a wrapper gives one [--wrap]")
-    return env
+    return _unite(request.env_id, env)
 
 
 def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
@@ -150,13 +158,33 @@ def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
     return made
 
 
-def _build(name: str, build: Callable[[], Any], hint: str = "") -> Env:
+def _build(name: str, build: Callable[[], Any], hint: str = "") -> Any:
+    """One environment: Gymnasium's, or a parallel one of several agents."""
     made = _guard(name, build)
-    if isinstance(made, gym.Env):
+    if isinstance(made, gym.Env) or is_parallel(made):
         return made
     if isinstance(made, gym.vector.VectorEnv):
         hint = "; it is vectorised itself: use --vector batched"
+    elif takes_turns(made):
+        hint = (
+            "; its agents take turns (AEC), and only those that act at once can be trained: give its "
+            "parallel_env, or what pettingzoo.utils.conversions.aec_to_parallel makes of it"
+        )
+    elif is_old(made):
+        hint = f"; {OLD_API}"
     raise EnvContractError(f"{name!r} gave a {type(made).__name__}, no gymnasium.Env{hint}")
+
+
+def _unite(name: str, made: Any) -> Env:
+    """The environment itself, or one of Gymnasium's around a parallel one."""
+    if isinstance(made, gym.Env):
+        return made
+    united: Env = _guard(name, partial(AgentsEnv, made, name))
+    return united
+
+
+def _build_one(name: str, build: Callable[[], Any]) -> Env:
+    return _unite(name, _build(name, build))
 
 
 def _find(name: str, calls: tuple[str, ...] | None) -> Callable[..., Any] | str:
@@ -169,7 +197,7 @@ def _find(name: str, calls: tuple[str, ...] | None) -> Callable[..., Any] | str:
     target = getattr(module, attribute, None)
     if callable(target):
         if calls is not None:
-            judge(name, target, (gym.Env, gym.vector.VectorEnv), calls)
+            judge(name, target, (gym.Env, gym.vector.VectorEnv, ParallelWrapper), calls)
         found: Callable[..., Any] = target
         return found
     if attribute not in gym.registry:

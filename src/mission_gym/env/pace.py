@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mission_gym.data import EnvSpec
+from mission_gym.data import Array, EnvSpec
 from mission_gym.env.actions import make_action_row
+from mission_gym.env.agents_slot import make_slot
 from mission_gym.env.factory import Factory
-from mission_gym.env.slot import EnvSlot, action_rows
+from mission_gym.env.slot import EnvSlot
 
 _FEWEST_STEPS, _MOST_STEPS = 4, 20_000
 WAITING_SHARE = 0.5  # of a step's wall time that is CPU time; below it, the environment waits
@@ -36,7 +37,7 @@ class Pace(NamedTuple):
 
 def time_steps(factory: Factory, spec: EnvSpec, seconds: float) -> Pace:
     """Play in a throw-away environment in this process for about `seconds`."""
-    slot = EnvSlot(factory, spec, 0, lambda episode: episode)
+    slot = make_slot(factory, spec, 0, lambda episode: episode)
     try:
         slot.reset(0)
         return measure_pace(slot, spec, seconds)
@@ -79,12 +80,19 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
 
 
 def _draw_action(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Any:
-    if slot.mask is None:
+    if spec.agents:
+        masks = slot.mask if slot.mask is not None else [None] * spec.num_agents
+        return np.stack([_draw_one(mask, spec, rng) for mask in masks])
+    return _draw_one(slot.mask, spec, rng)
+
+
+def _draw_one(mask: Array | None, spec: EnvSpec, rng: np.random.Generator) -> Any:
+    if mask is None:
         action = spec.action_space.sample()
         if spec.action.kind == "object":
             return action
-        return action_rows(spec, make_action_row(spec.action_space)(action)[None])[0]
-    scores = np.where(slot.mask, rng.random(len(slot.mask)), -1.0)
+        return np.array([make_action_row(spec.action_space)(action)], spec.action.dtype)[0]
+    scores = np.where(mask, rng.random(len(mask)), -1.0)
     edges = pairwise(np.cumsum((0, *spec.action.nvec)))
     categories = [scores[first:last].argmax() for first, last in edges]
     others = rng.integers(0, 2, spec.action.num_stored - len(categories)).tolist()

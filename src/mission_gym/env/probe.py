@@ -17,10 +17,13 @@ import numpy as np
 from gymnasium import spaces
 
 from mission_gym.data import EnvSpec
+from mission_gym.env.agents import AgentsEnv
 from mission_gym.env.boxes import as_ids, is_picture, may_hold_ids
+from mission_gym.env.contract import show_short
 from mission_gym.env.displays import describe_drawing
 from mission_gym.env.factory import Env, Factory, VectorEnv, is_trusted
 from mission_gym.env.masks import fit_masks
+from mission_gym.env.old_api import OLD_API, is_old
 from mission_gym.env.reading import ObsReader
 from mission_gym.env.spaces import (
     MAX_SEQUENCE,
@@ -61,6 +64,16 @@ def look_at(env: Env, env_id: str, bare: bool = False, max_sequence: int = MAX_S
             f"{env_id}: reset() changed the spaces from {before[0]} and {before[1]} to "
             f"{env.observation_space} and {env.action_space}; they must stay as built"
         )
+    inner = env.unwrapped
+    if isinstance(inner, AgentsEnv):
+        if bare:
+            raise EnvContractError(
+                f"{env_id} has {len(inner.agents)} agents, and a vector of Gymnasium's has one in each "
+                "environment; train it as it is: mission_gym.train takes it"
+            )
+        shown: dict[str, Any] = next(iter(info.values()), {})  # what one agent tells, all do: they are alike
+        spec = _read_spec(env_id, env, *before, shown, False, max_sequence)
+        return replace(spec, agents=inner.agents)
     if bare:
         leaves, action = any_leaf_specs(before[0]), any_action_spec(before[1])
         return EnvSpec(env_id, leaves, action, *before, trusted=is_trusted(env), bare=True)
@@ -87,14 +100,26 @@ def _spaces(env: Env) -> tuple[Space, Space]:
     found = (getattr(env, "observation_space", None), getattr(env, "action_space", None))
     if found[0] is None or found[1] is None:
         raise EnvContractError(f"{env} must have an observation_space and an action_space once it is built")
+    for space in found:
+        if is_old(space):
+            raise EnvContractError(
+                f"{env} has the space {space} of the old gym package; use gymnasium.spaces"
+            )
     return found[0], found[1]
 
 
 def _reset(env: Env | VectorEnv, env_id: str) -> tuple[Any, dict[str, Any]]:
     try:
-        obs, info = env.reset(seed=0)
+        result = env.reset(seed=0)
     except Exception as error:  # border: the user's reset
-        raise EnvContractError(f"{env_id}: reset() raised {describe_drawing(error)}") from error
+        # Before there were seeds in reset(), there was seed().
+        hint = f"; {OLD_API}" if "unexpected keyword argument 'seed'" in str(error) else ""
+        raise EnvContractError(f"{env_id}: reset() raised {describe_drawing(error)}{hint}") from error
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise EnvContractError(
+            f"{env_id}: reset() must return (observation, info), got {show_short(result)}; {OLD_API}"
+        )
+    obs, info = result
     if not isinstance(info, dict):
         raise EnvContractError(
             f"{env_id}: reset() must return (observation, dict), got {type(info).__name__}"

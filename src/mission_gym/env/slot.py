@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -19,6 +19,7 @@ from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.actions import make_action_form
 from mission_gym.env.contract import Contract, check_outcome, read_metrics, show_short
 from mission_gym.env.factory import Factory
+from mission_gym.env.old_api import OLD_API
 from mission_gym.env.probe import MASK_METHOD
 from mission_gym.env.resume import (
     REPLAY_BUDGET_S,
@@ -33,7 +34,7 @@ from mission_gym.env.spaces import any_leaf_specs
 from mission_gym.errors import EnvContractError, EnvFailure, MissionGymError, UsageError, describe
 
 MAX_REPLAY_STEPS = 200_000
-_UNTIMED = 15  # one step of 16 is timed: looking at the clock costs as much as a cheap step
+UNTIMED = 15  # one step of 16 is timed: looking at the clock costs as much as a cheap step
 _OWN_SEED: Any = object()
 
 
@@ -125,15 +126,13 @@ class EnvSlot:
     def step(self, action: Any) -> tuple[float, bool, bool]:
         """Make one step and return (reward, terminated, truncated)."""
         if self.ended:
-            raise UsageError(
-                f"{self._where()}: the episode is over; reset the environment before stepping it"
-            )
+            self.refuse_step()
         steps = self.steps
         if self._actions is not None:  # a copy: the environment may change its action in place
             self._actions.append(action if self._is_scalar else action.copy())
             if steps == MAX_REPLAY_STEPS:
                 self._actions = None
-        start = 0.0 if steps & _UNTIMED else perf_counter()
+        start = 0.0 if steps & UNTIMED else perf_counter()
         try:
             result = self._step(action)
         except EnvContractError:  # of a wrapper of ours: the next episode would end in it, too
@@ -150,9 +149,10 @@ class EnvSlot:
         try:
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
+            hint = f"; {OLD_API}" if isinstance(result, tuple) and len(result) == 4 else ""
             self._contract.refuse(
                 "step() must return (observation, reward, terminated, truncated, info), got "
-                f"{show_short(result)}"
+                f"{show_short(result)}{hint}"
             )
         if type(reward) is not float:
             reward = self._contract.to_float(reward)
@@ -174,6 +174,10 @@ class EnvSlot:
         if info and "reward_terms" in info and not self._spec.bare:
             self._contract.add_terms(self._terms, info["reward_terms"])
         return reward, terminated, truncated
+
+    def refuse_step(self) -> NoReturn:
+        """Say that the episode is over."""
+        raise UsageError(f"{self._where()}: the episode is over; reset the environment before stepping it")
 
     def finish(self, terminated: bool, failed: bool = False) -> Episode:
         """Return the episode that has just ended, or that a failure broke off."""
@@ -217,9 +221,9 @@ class EnvSlot:
         elif self._actions is None:
             state.reason = f"its actions were not kept (the limit is {MAX_REPLAY_STEPS} steps)"
         else:
-            action = self._spec.action
             state.how = "replay"
-            state.actions = np.array(self._actions, action.dtype).reshape(self.steps, *action.shape)
+            shape = (self.steps, *self._spec.step_shape)
+            state.actions = np.array(self._actions, self._spec.action.dtype).reshape(shape)
         return state
 
     def restore(self, state: SlotState, budget_s: float = REPLAY_BUDGET_S) -> str:
@@ -303,6 +307,8 @@ def _step_in_form(step: Callable[[Any], Any], form: Callable[[Array], Any]) -> C
 def action_rows(spec: EnvSpec, actions: Array) -> list[Any]:
     """Split a batch [B, *shape] in the environment's units into one action each: a NumPy number (as Gymnasium
     and SB3 give it: `Discrete.contains` is slow for an int), or an array of its own, which of a Dict or Tuple
-    is its row."""
+    is its row. Those of an environment's agents stay together."""
+    if spec.agents:
+        return list(np.array(actions, spec.action.dtype).reshape(-1, *spec.step_shape))
     copy = None if spec.action.shape == () else True
     return list(np.array(actions, spec.action.dtype, copy=copy))

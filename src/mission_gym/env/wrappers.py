@@ -19,6 +19,7 @@ from gymnasium.wrappers import (
 from gymnasium.wrappers import TimeLimit as GymTimeLimit
 
 from mission_gym.data import Array
+from mission_gym.env.agents import ParallelWrapper, is_parallel
 from mission_gym.env.factory import Env
 from mission_gym.errors import EnvContractError, UsageError, nearest
 
@@ -266,6 +267,38 @@ class TimeLimit(GymTimeLimit[Any, Any]):
 
     def __init__(self, env: Env, max_episode_steps: int = 1000) -> None:
         super().__init__(env, max_episode_steps)
+
+
+class AgentId(ParallelWrapper):
+    """Shows each agent of a parallel environment its number as `agent_id` beside the observation, which is
+    called `obs` if it was not a Dict: agents that share a policy can then play different parts."""
+
+    def __init__(self, env: Any) -> None:
+        if not is_parallel(env):
+            raise UsageError("agent-id is for parallel environments of several agents; remove it [--wrap]")
+        super().__init__(env)
+        self._numbers = {agent: number for number, agent in enumerate(self.possible_agents)}
+
+    def observation_space(self, agent: str) -> spaces.Dict:
+        shown = self.env.observation_space(agent)
+        parts = dict(shown.spaces) if isinstance(shown, spaces.Dict) else {"obs": shown}
+        if "agent_id" in parts:
+            raise EnvContractError("the observation has a key 'agent_id' already [--wrap agent-id]")
+        return spaces.Dict({**parts, "agent_id": spaces.Discrete(len(self._numbers))})
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, infos = self.env.reset(seed=seed, options=options)
+        return self._show(obs), infos
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        obs, *rest = self.env.step(actions)
+        return (self._show(obs), *rest)
+
+    def _show(self, obs: dict[str, Any]) -> dict[str, Any]:
+        return {
+            agent: {**(each if isinstance(each, dict) else {"obs": each}), "agent_id": self._numbers[agent]}
+            for agent, each in obs.items()
+        }
 
 
 # Observations go through them as they are.

@@ -35,6 +35,7 @@ SHORT = {
     "time-limit": Short("TimeLimit", "time-limit:500", "truncate episodes at 500 steps", least=1, most=1),
     "clip-reward": Short("ClipReward", "clip-reward:1", "clip rewards to -1..1", float, most=1),
     "last-action": Short("LastAction", "last-action", "show the action before beside the observation"),
+    "agent-id": Short("AgentId", "agent-id", "show each of several agents which one it is"),
     "drop": Short("Drop", "drop:mission", "leave keys of a Dict observation out", str, least=1, most=_ANY),
     "weigh": Short("Weigh", "weigh:1,0.5", "sum up a vector reward by weights", float, least=1, most=_ANY),
 }

@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from mission_gym.data import Array
+from mission_gym.env.agents import AgentsEnv
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.errors import UsageError
 from mission_gym.films.film import take_picture, telling
@@ -78,6 +79,11 @@ def play_by_hand(request: EnvRequest, seed: int, say: Callable[[str], None]) -> 
 
     env = make_factory(request, render_mode="rgb_array")()
     with closing(env):
+        if isinstance(env, AgentsEnv):
+            raise UsageError(
+                f"{request.env_id} has {len(env.agents)} agents, and there is one keyboard; `mission-gym"
+                " record RUN` films what a policy plays [play]"
+            )
         keys = _find_keys(env, request.env_id)
         try:
             pygame.display.init()

@@ -20,8 +20,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from mission_gym.check.devices import device_memory
 from mission_gym.data import Array
+from mission_gym.env.agents_slot import make_slot
 from mission_gym.env.factory import Env, make_factory
-from mission_gym.env.slot import EnvSlot, action_rows
+from mission_gym.env.slot import action_rows
 from mission_gym.errors import EnvContractError, UsageError, describe
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.run.open import OpenRun
@@ -81,17 +82,18 @@ def play_frames(opened: OpenRun, seed: int, *, explore: bool = False) -> Iterato
     rng = generator("record", seed)
     frame: Any = None
     with closing(env):
-        slot = EnvSlot(lambda: env, spec, 0, lambda episode: seed)
+        slot = make_slot(lambda: env, spec, 0, lambda episode: seed)
         slot.reset(0)
-        state = opened.policy.initial_state(1)
+        num_rows = spec.num_agents
+        state = opened.policy.initial_state(num_rows)
         while True:
             frame = take_picture(env)
             yield frame
             if slot.ended:
                 break
-            noise = draw_noise(spec.action, rng, 1, 1)[0] if explore else None
-            leaves = tuple(np.asarray(leaf)[None] for leaf in slot.obs)
-            mask = None if slot.mask is None else slot.mask[None]
+            noise = draw_noise(spec.action, rng, 1, num_rows)[0] if explore else None
+            leaves = slot.obs if spec.agents else tuple(np.asarray(leaf)[None] for leaf in slot.obs)
+            mask = None if slot.mask is None else slot.mask.reshape(num_rows, -1)
             with device_memory(opened.config, acting=True):
                 stored, _, state = opened.policy.act(leaves, mask, noise, state)
             slot.step(action_rows(spec, spec.action.to_env(stored))[0])

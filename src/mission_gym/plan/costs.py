@@ -53,7 +53,7 @@ class Workshop(Protocol):
 
 def prime_steps(config: Settled) -> int:
     """Vector steps of the short block before the start: a fixed count, so that equal runs stay equal."""
-    return min(config.algorithm.n_steps_per_env, max(4, -(-_PRIME_STEPS // config.vector.n_envs)))
+    return min(config.algorithm.n_steps_per_env, max(4, -(-_PRIME_STEPS // config.num_rows)))
 
 
 class Collecting(NamedTuple):
@@ -62,7 +62,7 @@ class Collecting(NamedTuple):
     step_s: float  # of collecting a transition, the median of the times that it was played
     obs: Leaves  # each [N, ...]; a learner's statistics are primed with it
     num_failed: int  # episodes that failed in it
-    episode_steps: float  # mean length of its episodes; as if one had ended with it where none did
+    episode_steps: float  # mean of its episodes, of all agents; as if one had ended with it where none did
 
 
 def measure_collect(
@@ -87,6 +87,8 @@ def measure_collect(
         num_failed = max(num_failed, sum(episode.failed for episode in block.episodes))
         num_ended = len(block.episodes)
     obs = tuple(leaf.reshape((-1, *leaf.shape[2:])) for leaf in block.obs)
+    if block.num_rows > collector.vec.num_envs:  # agents: those that are not there show nothing
+        obs = tuple(leaf[:-1][block.valid] for leaf in block.obs)
     clear_block(block)
     collector.start()
     collector.clock.take()  # no part of a run's phases

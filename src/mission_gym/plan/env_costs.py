@@ -16,9 +16,9 @@ from statistics import fmean
 import psutil
 
 from mission_gym.data import EnvSpec
+from mission_gym.env.agents_slot import make_slot
 from mission_gym.env.factory import Factory
 from mission_gym.env.pace import Pace, measure_pace
-from mission_gym.env.slot import EnvSlot
 from mission_gym.errors import WorkerDied, WorkerTimeout
 from mission_gym.plan.facts import EnvFacts
 from mission_gym.procs import BoundedLog, Child, Link, describe_error, dump_object
@@ -62,12 +62,12 @@ def serve_timing(link: Link, setup: bytes) -> None:
     """In a child: build and weigh the environment, then time it as often as asked."""
     try:
         factory, spec = pickle.loads(setup)
-        slots = [EnvSlot(factory, spec, 0, _seed)]
+        slots = [make_slot(factory, spec, 0, _seed)]
         slots[0].reset(0)
         before = _resident_bytes()
         with suppress(Exception):  # border: one that can't be built twice has a process of its own
             for _ in range(_WEIGHED - 1):
-                slots.append(EnvSlot(factory, spec, len(slots), _seed))
+                slots.append(make_slot(factory, spec, len(slots), _seed))
                 slots[-1].reset(0)
         weight = max(0, _resident_bytes() - before) / (_WEIGHED - 1)
         link.send(("ok", (weight, _resident_bytes(), len(slots) == _WEIGHED)))

@@ -61,10 +61,11 @@ class Layout:
     num_workers: int
     n_envs: int
     n_steps_per_env: int
+    num_agents: int = 1  # of each environment; a step of it is one transition of each
 
     @property
     def rollout(self) -> int:
-        return self.n_envs * self.n_steps_per_env
+        return self.n_envs * self.num_agents * self.n_steps_per_env
 
     def __str__(self) -> str:
         workers = self.backend.name_workers(self.num_workers)

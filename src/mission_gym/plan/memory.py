@@ -61,7 +61,8 @@ def read_own_machine() -> MachineFacts:
 def layout_of(config: Settled, backend: Backend) -> Layout:
     """The layout of a settled config."""
     vector = config.vector
-    return Layout(backend, vector.num_workers, vector.n_envs, config.algorithm.n_steps_per_env)
+    steps = config.algorithm.n_steps_per_env
+    return Layout(backend, vector.num_workers, vector.n_envs, steps, vector.num_agents)
 
 
 def count_bytes(config: Settled, spec: EnvSpec, backend: Backend) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def count_bytes(config: Settled, spec: EnvSpec, backend: Backend) -> dict[str, A
     There is the raw block, its encoded form, and the torch kernel's own; overlap collects into a second one,
     and first-ready segments are made in one of their own.
     """
-    block = block_bytes(spec, config.algorithm.n_steps_per_env, config.vector.n_envs)
+    block = block_bytes(spec, config.algorithm.n_steps_per_env, config.num_rows)
     encoded = sum(leaf.encoded_bytes for leaf in spec.leaves)
     has_spare = config.compute.overlap == "on" or config.vector.blocks == "first_ready"
     plays = count_playing(config.evaluation.eval_episodes, own_vector_form=backend.own_vector_form)
@@ -126,12 +127,14 @@ def explain_misfit(machine: MachineFacts, env: EnvFacts, wishes: Wishes) -> str:
     )
 
     def overflows(n_envs: int) -> bool:
-        layout = Layout(ruled.backend, min(ruled.num_workers, n_envs), n_envs, ruled.n_steps_per_env)
+        layout = replace(ruled, num_workers=min(ruled.num_workers, n_envs), n_envs=n_envs)
         return not fits(machine, env, wishes, layout)
 
     if n_envs := bisect_left(range(1, ruled.n_envs), True, key=overflows):  # so many fit
         return f"{text}; use n_envs={n_envs} or fewer steps per env [--n-envs, --n-steps-per-env]"
     for steps in (ruled.n_steps_per_env >> shift for shift in range(1, 20)):
-        if steps and fits(machine, env, wishes, Layout(ruled.backend, 1, 1, steps)):
+        if steps and fits(
+            machine, env, wishes, replace(ruled, num_workers=1, n_envs=1, n_steps_per_env=steps)
+        ):
             return f"{text}; use n_envs=1 with n_steps_per_env={steps} [--n-envs, --n-steps-per-env]"
     return f"{text}; not even one step of one environment fits; free memory or use a smaller network"

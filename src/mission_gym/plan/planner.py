@@ -109,9 +109,9 @@ def _list_sizes(facts: Facts) -> list[int]:
     wishes = facts.wishes
     if not wishes.open_steps:
         sizes = [1 << power for power in range(int(log2(_MOST_ENVS)) + 1)]
-        batch, steps = wishes.batch_size or 1, wishes.layout.n_steps_per_env
+        batch, steps = wishes.batch_size or 1, wishes.layout.n_steps_per_env * wishes.layout.num_agents
         return [number for number in sizes if number * steps % batch == 0]
-    rollout = wishes.layout.rollout
+    rollout = wishes.layout.rollout // wishes.layout.num_agents
     most = min(rollout // wishes.min_steps, _MOST_ENVS)
     return [number for number in range(1, most + 1) if rollout % number == 0]
 
@@ -119,13 +119,14 @@ def _list_sizes(facts: Facts) -> list[int]:
 def _spread(facts: Facts, n_envs: int) -> list[Layout]:
     """The ways to spread this many environments over backends and workers."""
     wishes, ruled = facts.wishes, facts.wishes.layout
-    steps = max(1, ruled.rollout // n_envs) if wishes.open_steps else ruled.n_steps_per_env
+    held = ruled.n_envs * ruled.n_steps_per_env
+    steps = max(1, held // n_envs) if wishes.open_steps else ruled.n_steps_per_env
     layouts = []
     for backend in wishes.backends:
         workers = _list_workers(facts, n_envs) if backend.chooses_workers else [1]
         if backend == ruled.backend and backend.chooses_workers and not wishes.open_workers:
             workers = [min(ruled.num_workers, n_envs)]
-        layouts += [Layout(backend, number, n_envs, steps) for number in workers]
+        layouts += [Layout(backend, number, n_envs, steps, ruled.num_agents) for number in workers]
     return _leave_possible(facts, layouts)
 
 
@@ -230,17 +231,18 @@ def model_collect_s(facts: Facts, layout: Layout) -> float:
     n_envs, num_steps, num_workers = layout.n_envs, layout.n_steps_per_env, layout.num_workers
     cpu_s = env.step_s * env.cpu_share
     wait_s = env.step_s - cpu_s
+    act_s = act.row_s * layout.num_agents  # of one environment
     if layout.backend.for_waiting:
         # A group waits together, the slowest for longest; what needs the processor takes turns.
-        rows, row_s = min(n_envs, _GROUP_ROWS), cpu_s + act.row_s + _THREAD_S
+        rows, row_s = min(n_envs, _GROUP_ROWS), cpu_s + act_s + _THREAD_S
         longest_s = wait_s * (1.0 + env.spread * sqrt(2.0 * log(max(rows, 2))))
         turn_s = max(longest_s + act.call_s + rows * row_s, act.call_s * n_envs / rows + n_envs * row_s)
-        return turn_s / n_envs + _BLOCK_S / layout.rollout
+        return turn_s / (n_envs * layout.num_agents) + _BLOCK_S / layout.rollout
     rows = -(-n_envs // num_workers)
     slower = 1.0 + (env.slowdown - 1.0) * (min(num_workers, cores) - 1) / max(cores - 1, 1)
     if num_workers > count_fast(facts.machine):
         slower /= SLOW_CORE
-    busy_s = slower * (act.call_s + rows * (act.row_s + _SLOT_S + cpu_s))
+    busy_s = slower * (act.call_s + rows * (act_s + _SLOT_S + cpu_s))
     # Beyond the cores, those that compute wait for one.
     turn_s = max(busy_s + rows * wait_s, busy_s * num_workers / cores)
     block_s = num_steps * turn_s

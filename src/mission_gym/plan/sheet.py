@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from mission_gym.backends.record import Backend
 from mission_gym.config.layers import read_presets
 from mission_gym.config.schema import Settled
 from mission_gym.data import ActionSpec, EnvSpec, Fact, LeafSpec, Plan
+from mission_gym.env.agents import type_of_agent
 from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.ways import explain_overlap, explain_way
 
@@ -38,6 +40,7 @@ def make_plan(
     facts = [
         Fact("environment", config.env.env_id, describe_spaces(spec)),
         Fact("environments", f"{config.vector.n_envs}", _describe_backend(config, backend)),
+        *_describe_agents(config, spec),
         Fact("rollout", f"{rollout}", _describe_rollout(config)),
         *algorithm.describe(config, spec),
         Fact("updates", f"{total // rollout}", f"{total:,} steps"),
@@ -74,8 +77,18 @@ def _describe_backend(config: Settled, backend: Backend) -> str:
 def _describe_rollout(config: Settled) -> str:
     n_envs, steps = config.vector.n_envs, config.algorithm.n_steps_per_env
     if config.vector.blocks == "first_ready":
-        return f"the {n_envs} segments of {steps} steps that are finished first"
-    return f"{n_envs} envs x {steps} steps"
+        return f"the {config.num_rows} segments of {steps} steps that are finished first"
+    agents = f" x {config.vector.num_agents} agents" if config.vector.num_agents > 1 else ""
+    return f"{n_envs} envs{agents} x {steps} steps"
+
+
+def _describe_agents(config: Settled, spec: EnvSpec) -> list[Fact]:
+    if not spec.agents:
+        return []
+    kinds = Counter(type_of_agent(agent) for agent in spec.agents)
+    each = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    how = f"{each}; they share the policy, and a step is one agent's"
+    return [Fact("agents", f"{config.num_rows}", f"{spec.num_agents} in each environment: {how}")]
 
 
 def describe_spaces(spec: EnvSpec) -> str:

@@ -203,7 +203,7 @@ class Tuner:
         if len(facts.trials) > 1 and self._left_s() < _REHEARSAL_SHARE * self._budget_s:
             return facts
         self._say(f"trying {layout}")
-        block_s = max(model_collect_s(facts, layout) * layout.n_envs, 1e-9)
+        block_s = max(model_collect_s(facts, layout) * layout.n_envs * layout.num_agents, 1e-9)
         steps = min(max(ceil(_TRIAL_BLOCK_S / block_s), 8), layout.n_steps_per_env)
         config = self._workshop.settle(apply(self._base, layout_values(layout, self._base.config)))
         try:
@@ -273,6 +273,7 @@ def _guess_rate(workshop: Workshop, resolved: Resolved) -> float | None:
     if environment.backend.runs_here and not environment.backend.own_vector_form:
         with suppress(MissionGymError):  # the run itself tells what fails
             step_s = time_steps(environment.factory, environment.spec, LOOK_S).step_s
+    step_s /= float(environment.spec.num_agents)
     if RUN_SHARE * resolved.config.run.timesteps * (step_s + _SLOWEST_UPDATE_S) < RUN_LEAST_S:
         return None
     config = workshop.settle(resolved)

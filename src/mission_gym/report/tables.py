@@ -195,6 +195,13 @@ def view_results(results: Mapping[str, Document]) -> RenderableType:
     for name in outcomes:
         rates = (result["outcomes"].get(name) for result in results.values())
         table.add_row(name, *(show_outcome(rate) if rate else MISSING for rate in rates))
+    for kind in dict.fromkeys(kind for result in results.values() for kind in result.get("agents", {})):
+        types = [result.get("agents", {}).get(kind) for result in results.values()]
+        shown = (show_interval(each, "return") if each else MISSING for each in types)
+        table.add_row(f"return of one {kind}", *shown)
+        for name in dict.fromkeys(name for each in types if each for name in each["outcomes"]):
+            rates = (each["outcomes"].get(name) if each else None for each in types)
+            table.add_row(f"{kind} {name}", *(show_outcome(rate) if rate else MISSING for rate in rates))
     counts = {result["episodes"] for result in results.values()}
     caption = f"{show_count(min(counts))} episodes each, seeds of the report suite, 95 % intervals"
     return Group(table, Text(caption, style="dim"))

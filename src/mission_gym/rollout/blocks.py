@@ -34,7 +34,7 @@ def make_block(
         terminated=allocate(shape, np.bool_),
         truncated=allocate(shape, np.bool_),
         valid=allocate(shape, np.bool_),
-        env_ids=np.arange(num_rows, dtype=np.int64),
+        env_ids=np.arange(num_rows, dtype=np.int64) // spec.num_agents,
         version=np.zeros(num_rows, np.int64),
         filled=np.zeros(num_rows, np.int64),
         state=tuple(allocate((num_rows, *array.shape[1:]), array.dtype) for array in state),
@@ -160,8 +160,12 @@ def sort_finals(block: Block) -> None:
 
 
 def sort_episodes(block: Block) -> None:
-    """Bring the episodes of a block whose columns are the environments into the order in which one segment of
-    all meets them: by row, then by column. Segments report them in any order."""
+    """Bring the episodes of a block of all environments into the order in which one segment of all meets
+    them: by row, then by column. Segments report them in any order. Those of environments of several agents,
+    whose flags do not tell when the last one was gone, are ordered by environment."""
+    if len(np.unique(block.env_ids)) < block.num_rows:
+        block.episodes.sort(key=lambda episode: (episode.env_id, episode.number))
+        return
     queues: dict[int, list[Episode]] = {}
     for episode in sorted(block.episodes, key=lambda episode: (episode.env_id, episode.number)):
         queues.setdefault(episode.env_id, []).append(episode)

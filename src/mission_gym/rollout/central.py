@@ -30,10 +30,14 @@ class ReadyCollector(Collector):
         self, vec: WorkersVec, policy: ActingPolicy, spec: EnvSpec, seed: int, acting_rows: int
     ) -> None:
         super().__init__(vec, policy, spec, seed, acting_rows)
-        self._worker_of = np.repeat(np.arange(len(vec.env_ids)), [len(ids) for ids in vec.env_ids])
+        self._own = [  # columns of each worker
+            slice(ids[0] * vec.per_env, (ids[-1] + 1) * vec.per_env) for ids in vec.env_ids
+        ]
+        sizes = [columns.stop - columns.start for columns in self._own]
+        self._worker_of = np.repeat(np.arange(len(sizes)), sizes)
         self._groups_of = [  # of each worker: numbers of its groups
-            [number for number, (_, rows) in enumerate(self._groups) if rows.start in ids]
-            for ids in vec.env_ids
+            [number for number, (_, rows) in enumerate(self._groups) if self._worker_of[rows.start] == worker]
+            for worker in range(len(sizes))
         ]
         self._under_way = np.zeros(len(vec.env_ids), np.bool_)
 
@@ -87,8 +91,8 @@ class ReadyCollector(Collector):
     def _send(self, block: Block, worker: int, noise: list[Array]) -> bool:
         """Choose the actions of a worker's rows from what the block shows, and let it step; False if its
         segment is full."""
-        ids = self.vec.env_ids[worker]
-        t = int(block.filled[ids[0]])
+        columns = self._own[worker]
+        t = int(block.filled[columns.start])
         if t == block.num_steps:
             return False
         for number in self._groups_of[worker]:
@@ -97,8 +101,8 @@ class ReadyCollector(Collector):
             self._act_group(
                 block, t, rows, obs, None if block.mask is None else block.mask[t, rows], noise[number]
             )
-        actions: Any = self.spec.action.to_env(block.action[t, ids[0] : ids[-1] + 1])
-        self.vec.send(actions, ids)
+        actions: Any = self.spec.action.to_env(block.action[t, columns])
+        self.vec.send(actions, self.vec.env_ids[worker])
         return True
 
     def _write(self, block: Block, batch: StepBatch) -> None:
@@ -126,10 +130,9 @@ class ReadyCollector(Collector):
     def _give_up(self, block: Block) -> None:
         """Empty the segments of workers that do not come to the end of a step."""
         for worker in np.flatnonzero(self._under_way).tolist():
-            ids = self.vec.env_ids[worker]
-            clear_columns(block, slice(ids[0], ids[-1] + 1))
+            clear_columns(block, self._own[worker])
             reason = f"a step took over {STOP_S} s when the run was stopped"
-            self.vec.abandoned |= dict.fromkeys(ids, reason)
+            self.vec.abandoned |= dict.fromkeys(self.vec.env_ids[worker], reason)
 
     def _drain(self) -> None:
         """Drop steps that an earlier stop gave up: their segments were emptied."""

@@ -19,7 +19,15 @@ import numpy as np
 from mission_gym.clock import PhaseClock
 from mission_gym.data import ActOut, Array, Block, EnvSpec, Leaves, StepBatch, Weights
 from mission_gym.policy.sampling import draw_noise
-from mission_gym.rollout.blocks import copy_obs, cut_row, keep_final, keep_state, make_block, sort_finals
+from mission_gym.rollout.blocks import (
+    copy_obs,
+    cut_row,
+    keep_final,
+    keep_state,
+    make_block,
+    sort_episodes,
+    sort_finals,
+)
 from mission_gym.streams import generator
 
 STOP_S = 2.5  # what a stop request may wait for slow steps; the run must be saved within five seconds
@@ -40,7 +48,7 @@ class ActingPolicy(Protocol):
 class SteppingVector(Protocol):
     """What a collector needs of a vector."""
 
-    num_envs: int
+    num_rows: int
 
     def reset(self) -> StepBatch: ...
 
@@ -105,18 +113,18 @@ class Collector(BlockCollector):
         first_row: int = 0,
         memory: Leaves | None = None,
     ) -> None:
-        initial = policy.initial_state(vec.num_envs)
-        super().__init__(policy.initial_state(vec.num_envs) if memory is None else memory, initial)
+        initial = policy.initial_state(vec.num_rows)
+        super().__init__(policy.initial_state(vec.num_rows) if memory is None else memory, initial)
         self.vec = vec
         self.policy = policy
         self.spec = spec
         self.seed = seed
         self._batch: StepBatch | None = None
-        size = acting_rows or vec.num_envs
-        self._columns = np.arange(vec.num_envs)
-        starts = range(0, vec.num_envs, size)
+        size = acting_rows or vec.num_rows
+        self._columns = np.arange(vec.num_rows)
+        starts = range(0, vec.num_rows, size)
         self._groups = [
-            ((first_row + start) // size, slice(start, min(start + size, vec.num_envs))) for start in starts
+            ((first_row + start) // size, slice(start, min(start + size, vec.num_rows))) for start in starts
         ]
 
     def start(self) -> None:
@@ -127,7 +135,7 @@ class Collector(BlockCollector):
         self._batch = batch
 
     def make_short(self, num_steps: int) -> Block:
-        return make_block(self.spec, num_steps, self.vec.num_envs, state=self.memory)
+        return make_block(self.spec, num_steps, self.vec.num_rows, state=self.memory)
 
     def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
         """As every collector's; the block is one segment here."""
@@ -162,6 +170,8 @@ class Collector(BlockCollector):
             copy_obs(block, t + 1, batch)
             filled.fill(t + 1)
         sort_finals(block)
+        if self.spec.agents:
+            sort_episodes(block)
         self._batch = batch
         self.torn = False
         self.clock.add("act", act_s)

@@ -13,6 +13,7 @@ from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.streams import generator
 from mission_gym.vector.base import Vector
+from mission_gym.vector.rows import rows_of
 
 _PARALLEL = 16
 
@@ -58,19 +59,19 @@ def play(
     The vector's seeds come from `seed_of_suite`. Sampled play draws its noise from a fixed stream.
     Episodes that an environment's failure broke off are left out.
     """
-    num_envs = vec.num_envs
+    num_envs, num_rows = vec.num_envs, vec.num_rows
     episodes: dict[int, Episode] = {}
     obs, mask = _own(vec.reset())
-    initial, state = actor.initial_state(num_envs), actor.initial_state(num_envs)
+    initial, state = actor.initial_state(num_rows), actor.initial_state(num_rows)
     rng = generator("play")
     active = list(range(num_envs))
     while active:
         if stop():
             return None
-        noise = draw_noise(spec.action, rng, 1, num_envs)[0] if explore else None
+        noise = draw_noise(spec.action, rng, 1, num_rows)[0] if explore else None
         actions, state = actor.act(obs, mask, noise, state)
         if vec.rows_step_alone:
-            vec.send(actions[active], active)
+            vec.send(actions[rows_of(active, vec.per_env)], active)
         else:
             vec.send(actions)
         batch = vec.recv()

@@ -92,17 +92,20 @@ class RemoteCollector(BlockCollector):
         self._first_ready = first_ready
         self._parts = {
             (worker, index): _Part(
-                worker, index, slice(ids[rows[0]], ids[rows[-1]] + 1), self._shared.blocks[0]
+                worker,
+                index,
+                slice(ids[envs[0]] * vec.per_env, (ids[envs[-1]] + 1) * vec.per_env),
+                self._shared.blocks[0],
             )
             for worker, ids in enumerate(vec.env_ids)
-            for index, rows in enumerate(vec.parts[worker])
+            for index, envs in enumerate(vec.parts[worker])
         }
         self._finished: deque[_Part] = deque()  # parts of first-ready blocks, in the order they came in
         self._written = 0  # the edition of the weights in shared memory
         self._held: dict[int, int] = {}  # that of those that each worker holds
         if first_ready:
             self.blocks = (
-                make_block(spec, self.blocks[0].num_steps, vec.num_envs, state=self._shared.initial),
+                make_block(spec, self.blocks[0].num_steps, vec.num_rows, state=self._shared.initial),
             )
             # Environments are never all between two steps: a checkpoint only notes their episodes' numbers.
             reason = "segments of first-ready blocks were under way"
@@ -116,7 +119,7 @@ class RemoteCollector(BlockCollector):
 
     def make_short(self, num_steps: int) -> Block:
         """The first rows of a block that workers know: empty it before that one is filled."""
-        return part_of(self.blocks[0], num_steps, slice(0, self.vec.num_envs))
+        return part_of(self.blocks[0], num_steps, slice(0, self.vec.num_rows))
 
     def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
         """As every collector's, for one of `blocks`.
@@ -206,7 +209,7 @@ class RemoteCollector(BlockCollector):
             part.segment.filled[:], part.segment.version[:] = 0, self.policy.version
             # Unique for (block, segment): the one before is in this block, or was begun for another one.
             taken = block.env_ids[block.filled == block.num_steps]
-            part.number = number * (block.num_rows + 1) + int((taken == part.columns.start).sum())
+            part.number = number * (block.num_rows + 1) + int((taken == part.segment.env_ids[0]).sum())
         begun = [part for part in free if not part.segment.is_full]
         for part in begun:
             part.weights, part.edition = self.policy.weights, self.policy.edition
@@ -294,7 +297,8 @@ class RemoteCollector(BlockCollector):
                 else:  # what comes next is another episode
                     cut_row(mine, t, column)
             mine.filled[:] = t + part.at_work
-            mine.episodes += [lost_episode(env_id, numbers[env_id] - 1) for env_id in mine.env_ids.tolist()]
+            lost = dict.fromkeys(mine.env_ids.tolist())  # once, however many agents each has
+            mine.episodes += [lost_episode(env_id, numbers[env_id] - 1) for env_id in lost]
             self.forget(part.columns)
             if part.at_work and (mine.is_full or not go_on):
                 self._rest(part)

@@ -65,9 +65,10 @@ def carve_shared(spec: EnvSpec, setup: CollectSetup, num_envs: int) -> Callable[
 
     def carve(allocate: Allocate) -> Shared:
         policy = setup.make_policy()
-        initial = policy.initial_state(num_envs)
+        num_rows = num_envs * spec.num_agents
+        initial = policy.initial_state(num_rows)
         blocks = [
-            make_block(spec, setup.num_steps, num_envs, allocate, initial) for _ in range(setup.num_blocks)
+            make_block(spec, setup.num_steps, num_rows, allocate, initial) for _ in range(setup.num_blocks)
         ]
         weights = {name: allocate(shape, dtype) for name, (shape, dtype) in policy.shapes().items()}
         memory = tuple(allocate(array.shape, array.dtype) for array in initial)
@@ -111,11 +112,15 @@ class CollectService(Service):
         super().__init__(link, setup)
         extra: CollectSetup = setup.extra
         self._shared = carve_shared(setup.spec, extra, setup.num_envs)(self.carver)
-        self._parts = split_parts(setup.last - setup.first, extra.acting_rows, threads=setup.threads)
-        self._columns = [slice(setup.first + rows[0], setup.first + rows[-1] + 1) for rows in self._parts]
+        per_env, count = setup.spec.num_agents, setup.last - setup.first
+        self._parts = split_parts(count, extra.acting_rows // per_env, threads=setup.threads)
+        self._columns = [
+            slice((setup.first + envs[0]) * per_env, (setup.first + envs[-1] + 1) * per_env)
+            for envs in self._parts
+        ]
         self._collectors = [
             Collector(
-                self.vec.part(rows[0], rows[-1] + 1) if isinstance(self.vec, ThreadedVec) else self.vec,
+                self.vec.part(envs[0], envs[-1] + 1) if isinstance(self.vec, ThreadedVec) else self.vec,
                 extra.make_policy(),
                 setup.spec,
                 extra.seed,
@@ -123,7 +128,7 @@ class CollectService(Service):
                 first_row=columns.start,
                 memory=tuple(array[columns] for array in self._shared.memory),
             )
-            for rows, columns in zip(self._parts, self._columns, strict=True)
+            for envs, columns in zip(self._parts, self._columns, strict=True)
         ]
         self._weights: tuple[int, Weights] | None = None  # with their edition
         self._loaded = [0] * len(self._parts)  # editions
@@ -143,8 +148,9 @@ class CollectService(Service):
         There is no reply: notes tell how far the parts are.
         """
         if self.shown is not None:  # after a reset or a restore
-            for collector, rows in zip(self._collectors, self._parts, strict=True):
-                collector.go_on(_rows_of(self.shown, rows))
+            first = self._columns[0].start
+            for collector, columns in zip(self._collectors, self._columns, strict=True):
+                collector.go_on(_cut(self.shown, slice(columns.start - first, columns.stop - first)))
             self.shown = None
         if self._weights is None or self._weights[0] != edition:
             arrays = weights.arrays or {name: array.copy() for name, array in self._shared.weights.items()}
@@ -231,9 +237,8 @@ class CollectService(Service):
             end_broken()
 
 
-def _rows_of(batch: StepBatch, rows: range) -> StepBatch:
+def _cut(batch: StepBatch, cut: slice) -> StepBatch:
     """What some rows of a batch show."""
-    cut = slice(rows[0], rows[-1] + 1)
     mask = None if batch.mask is None else batch.mask[cut]
     return replace(batch, obs=tuple(leaf[cut] for leaf in batch.obs), mask=mask)
 

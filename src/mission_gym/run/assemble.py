@@ -75,6 +75,12 @@ def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
         for name, value in (("acting", compute.acting), ("kernel", compute.kernel))
         if value not in ("auto", "torch") and not is_mlp
     ]
+    rows, agents = compute.acting_rows, config.vector.num_agents
+    if rows != "auto" and rows % agents:
+        problems.append(
+            f"acting_rows={rows} would divide the {agents} agents of an environment, which are acted for"
+            f" together; use a multiple of {agents}, or auto [{sources['compute.acting_rows']}]"
+        )
     if compute.precision == "bf16" and not algorithm.has_bf16:
         problems.append(
             f"precision=bf16 is not possible: {algorithm.name} learns in float32 alone; remove it"
@@ -102,7 +108,8 @@ def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
         "compute.threads": threads,
         "vector.num_workers": choose_num_workers(config, backend),
         "compute.acting": "numpy" if is_mlp else "torch",
-        "compute.acting_rows": choose_acting_rows(config.num_envs, count_groups(config, backend)),
+        "compute.acting_rows": config.vector.num_agents
+        * choose_acting_rows(config.num_envs, count_groups(config, backend)),
     }
     resolved = _fill(resolved, chosen)
     way = ways[0] if len(ways) == 1 else _measure_ways(resolved, ways, spec, backend, algorithm)

@@ -105,6 +105,8 @@ class _Remember(gym.Wrapper[Any, Any, Any, Any]):
 
 def _find_scripted(environment: Environment) -> dict[str, Scripted]:
     batched, spec = environment.backend.own_vector_form, environment.spec
+    if spec.agents:  # theirs would be one for each
+        return {}
     with closing(make_vector_factory(environment.request)(1) if batched else environment.factory()) as env:
         declared = getattr(env.unwrapped, "baselines", {})
     if not isinstance(declared, dict) or not all(callable(policy) for policy in declared.values()):

@@ -22,7 +22,7 @@ from mission_gym.plan.wishes import size_paths
 from mission_gym.run.assemble import algorithm_of, settle
 from mission_gym.run.config import resolve
 from mission_gym.run.env_files import read_files
-from mission_gym.run.environment import EnvSource, open_environment, permit_names
+from mission_gym.run.environment import EnvSource, note_agents, open_environment, permit_names
 from mission_gym.run.exactness import read_own_config
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
@@ -93,6 +93,10 @@ def branch_run(
     calls = permit_names(resolved.config, given.__contains__, run=ref.run.path, folder=folder)
     kwargs = _choose_kwargs(ref, parent, resolved)
     environment = open_environment(resolved.config, kwargs, source, calls=calls)
+    noted = note_agents(resolved, environment.spec)
+    if noted is not resolved:  # another environment than the parent's
+        resolved, notes = finish(note_agents(wanted, environment.spec), step)
+        notes = [*told, *notes]
     resolved, more = settle(resolved, environment.spec)
     notes += more
     parentage = Lineage("", "", ref.run.name, str(ref.run.path), info.step)

@@ -14,13 +14,18 @@ from torch import nn
 from mission_gym.algorithms import load_algorithm
 from mission_gym.backends import load_backend, load_default, load_rivals
 from mission_gym.backends.record import Backend, Source
+from mission_gym.config.layers import Resolved
+from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config, Settled
 from mission_gym.config.sizes import choose_batch_size
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import EnvRequest, Factory, make_factory, names_trusted
 from mission_gym.env.pace import Pace
 from mission_gym.env.wrapping import name_code
+from mission_gym.errors import ConfigError
 from mission_gym.names import judge
+from mission_gym.plan.tuner import may_plan
+from mission_gym.plan.wishes import fix_envs
 from mission_gym.policy.trunks import load_network
 from mission_gym.procs import BoundedLog, usable_cores
 from mission_gym.store.trusted import permit
@@ -123,6 +128,46 @@ def open_environment(
     spec = load_algorithm(config.run.algo).acts(spec)
     num_workers = choose_num_workers(config, backend)
     return Environment(spec, request, factory, backend, num_workers, limits, pace=pace, rivals=rivals)
+
+
+def look_first(
+    resolved: Resolved, source: EnvSource = None, *, look_s: float = 0.0
+) -> tuple[Environment, Resolved]:
+    """Open the environment of a new run, and note its agents in the config. What does not fit together is
+    refused before, unless several agents, which registered ids never have, may make it fit. look_s: as in
+    `open_environment`, where a plan may be made."""
+    first, misfit = fix_envs(resolved), None
+    try:
+        first, _ = finish(first)
+    except ConfigError as error:
+        if source is None and ":" not in first.config.env.env_id:
+            raise
+        misfit = error
+    config = first.config
+    environment = open_environment(
+        config,
+        dict(config.env.env_kwargs),
+        source,
+        look_s=look_s if may_plan(config) else 0.0,
+        calls=permit_names(config, first.typed),
+    )
+    if misfit is not None and not environment.spec.agents:
+        raise misfit
+    return environment, note_agents(resolved, environment.spec)
+
+
+def note_agents(resolved: Resolved, spec: EnvSpec) -> Resolved:
+    """The config with the environment's number of agents; ConfigError if another one was given."""
+    path, found = "vector.num_agents", spec.num_agents
+    given = resolved.config.vector.num_agents
+    if given == found:
+        return resolved
+    if resolved.explicit(path):
+        raise ConfigError(
+            f"num_agents={given} is not what {spec.env_id} has: it has {found}; remove it"
+            f" [{resolved.sources[path]}]"
+        )
+    return resolved.with_values({path: found}, "environment")
 
 
 def place(environment: Environment, config: Settled) -> Environment:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
+from mission_gym.env.agents import AGENTS
 from mission_gym.errors import EnvFailure
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.rollout.playing import Actor, count_playing, play, seed_of_suite
@@ -38,6 +39,7 @@ class EvalResult:
     main_outcome: str | None
     num_steps: int  # of all its episodes
     returns: tuple[float, ...]
+    agents: dict[str, dict[str, Any]] = field(default_factory=dict)  # type -> return_mean, ..., outcomes
 
     @property
     def score(self) -> float:
@@ -53,8 +55,8 @@ class EvalResult:
         return self.outcomes[name]["low"] if name in self.outcomes else None
 
     def document(self) -> dict[str, Any]:
-        """The result with the keys of `eval --json`."""
-        own = ("main_outcome", "num_steps", "returns")
+        """The result with the keys of `eval --json`; `agents` where there are several in an environment."""
+        own = ("main_outcome", "num_steps", "returns", *(() if self.agents else ("agents",)))
         return {name: value for name, value in asdict(self).items() if name not in own}
 
 
@@ -140,13 +142,32 @@ def evaluate(
 def summarise(episodes: list[Episode], spec: EnvSpec, explore: bool) -> EvalResult:
     """The statistics of played episodes."""
     seen = [episode.outcome for episode in episodes if episode.outcome is not None]
-    return _make_result(
+    result = _make_result(
         [episode.ret for episode in episodes],
         sum(episode.length for episode in episodes),
         {name: seen.count(name) for name in dict.fromkeys([*spec.outcomes, *seen])},
         "sampled" if explore else "greedy",
         spec.main_outcome,
     )
+    return replace(result, agents=_summarise_agents(episodes)) if spec.agents else result
+
+
+def _summarise_agents(episodes: list[Episode]) -> dict[str, dict[str, Any]]:
+    """By type of agents: the return of one of them, and the share of each outcome, with intervals over the
+    episodes."""
+    types: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(name for episode in episodes for name in episode.metrics):
+        if not name.startswith(AGENTS):
+            continue
+        kind, what, *outcome = name.removeprefix(AGENTS).split("/", 2)
+        values = [episode.metrics[name] for episode in episodes if name in episode.metrics]
+        mean, low, high = compute_bootstrap(values)
+        told = types.setdefault(kind, {"outcomes": {}})
+        if outcome:
+            told["outcomes"][outcome[0]] = {"rate": mean, "low": low, "high": high}
+        else:
+            told |= {f"{what}_mean": mean, f"{what}_low": low, f"{what}_high": high}
+    return types
 
 
 def combine(first: Mapping[str, Any], more: EvalResult) -> EvalResult:

@@ -14,6 +14,7 @@ from typing import Any
 
 from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec, Episode
+from mission_gym.env.agents import AGENTS
 from mission_gym.errors import DiskError
 from mission_gym.monitor.alarms import Alarm, Watch
 from mission_gym.run.rate import Rate
@@ -191,7 +192,11 @@ def mean_extras(extras: list[dict[str, float]]) -> dict[str, float]:
         means[name] = sum(values) / len(values)
     terms = {name.removeprefix(_TERM): mean for name, mean in means.items() if name.startswith(_TERM)}
     total = sum(abs(mean) for mean in terms.values())
-    metrics = {f"episode/{name}": mean for name, mean in means.items() if not name.startswith(_TERM)}
+    metrics = {
+        name if name.startswith(AGENTS) else f"episode/{name}": mean
+        for name, mean in means.items()
+        if not name.startswith(_TERM)
+    }
     for name, mean in terms.items():
         metrics[f"reward/{name}"] = mean
         metrics[f"reward_share/{name}"] = abs(mean) / total if total else float("nan")

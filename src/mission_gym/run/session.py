@@ -299,8 +299,10 @@ class Session:
             return False
         limit = self.spec.max_episode_steps or EVALUATION_STEPS
         length = self.recorder.rolling().get("rollout/ep_len_mean", limit)
+        agents = self.spec.num_agents  # each makes a step of training, and one of an evaluation
         return not self._may_wait or is_affordable(
-            self.spec, played=self.counters["eval_steps"], cost=settings.eval_episodes * length,
+            self.spec, played=agents * self.counters["eval_steps"],
+            cost=agents * settings.eval_episodes * length,
             trained=step - began_at, total=total - began_at,
         )  # fmt: skip
 

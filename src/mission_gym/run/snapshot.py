@@ -24,6 +24,7 @@ from mission_gym.rollout.blocks import clear_block, cut_row, pack_block, unpack_
 from mission_gym.rollout.collector import BlockCollector
 from mission_gym.store.checkpoints import Checkpoint, load_replay
 from mission_gym.vector.base import Vector
+from mission_gym.vector.rows import rows_of
 
 _MAX_BLOCK_BYTES = 512 << 20  # larger blocks in hand are collected again rather than saved in haste
 _PREFIXES = ("block", "next")  # of the blocks in hand, in their order
@@ -143,9 +144,9 @@ def restore_snapshot(
     for i, array in enumerate(collector.memory):
         array[...] = checkpoint.state[f"memory/{i}"]
     cut = [env_id for env_id, way in enumerate(ways) if way.startswith("boundary")]
-    collector.forget(cut)
+    collector.forget(rows_of(cut, collector.vec.per_env))
     for env_id in cut:
-        _cut_newest(held, env_id)
+        _cut_newest(held, env_id, collector.vec.per_env)
     told = [f"{count} of {len(ways)} environments came back by {way}" for way, count in Counter(ways).items()]
     told += [lost] if lost else []
     # Before columns had counts of their own, the rows were told that all of them had lost.
@@ -155,12 +156,14 @@ def restore_snapshot(
     return Restored(told, exact=not (cut or lost or num_lost))
 
 
-def _cut_newest(blocks: Sequence[Block], env_id: int) -> None:
-    """End the episode of an environment where its newest segment ends, if a block has one."""
+def _cut_newest(blocks: Sequence[Block], env_id: int, per_env: int) -> None:
+    """End the episode of an environment where its newest segments end, one of each agent, if a block has
+    them."""
     for block in reversed(blocks):
         columns = np.flatnonzero((block.env_ids == env_id) & (block.filled > 0))
         if len(columns):
-            cut_row(block, int(block.filled[columns[-1]]), int(columns[-1]))
+            for column in columns[-per_env:].tolist():
+                cut_row(block, int(block.filled[column]), column)
             return
 
 

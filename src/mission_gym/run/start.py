@@ -23,9 +23,8 @@ from mission_gym.plan.evaluations import describe_evaluations, fit_freq
 from mission_gym.plan.facts import EnvFacts
 from mission_gym.plan.memory import check_memory
 from mission_gym.plan.sheet import judge_preset, make_plan
-from mission_gym.plan.tuner import LOOK_S, Tuned, may_plan, tune_run
+from mission_gym.plan.tuner import LOOK_S, Tuned, tune_run
 from mission_gym.plan.ways import find_measured
-from mission_gym.plan.wishes import fix_envs
 from mission_gym.procs import usable_cores
 from mission_gym.procs.versions import versions
 from mission_gym.run.assemble import (
@@ -40,8 +39,7 @@ from mission_gym.run.environment import (
     EVALUATION_STEPS,
     Environment,
     EnvSource,
-    open_environment,
-    permit_names,
+    look_first,
     place,
 )
 from mission_gym.run.exactness import write_config
@@ -56,13 +54,8 @@ from mission_gym.store.rundir import RunDir, slug
 def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) -> Iterator[Session]:
     """A new run, locked and ready to train; the plan was emitted."""
     resolved = choose_profile(resolved)
-    first, _ = finish(fix_envs(resolved))  # refuses before anything is measured
-    look_s = LOOK_S if may_plan(first.config) else 0.0
-    calls = permit_names(first.config, first.typed)
-    environment = open_environment(
-        first.config, dict(first.config.env.env_kwargs), source, look_s=look_s, calls=calls
-    )
-    workshop = Assembly(environment, algorithm_of(first.config))
+    environment, resolved = look_first(resolved, source, look_s=LOOK_S)
+    workshop = Assembly(environment, algorithm_of(resolved.config))
 
     def say(message: str) -> None:
         with suppress(OSError):  # nobody may be there to hear it
@@ -153,7 +146,7 @@ def _prepare(
             session.collector, learner.weights(), prime_steps(config), NUM_BLOCKS
         )
     learner.prime(obs)
-    episode_steps = min(episode_steps, spec.max_episode_steps or EVALUATION_STEPS)
+    episode_steps = min(episode_steps, spec.num_agents * (spec.max_episode_steps or EVALUATION_STEPS))
     fitted = fit_freq(resolved, spec, episode_steps)
     if fitted is not resolved:
         session.adopt(fitted)

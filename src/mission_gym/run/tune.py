@@ -6,12 +6,10 @@ from typing import Any
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.profiles import choose_profile
-from mission_gym.config.rules import finish
 from mission_gym.plan.cache import find_cache, read_plan, write_plan
 from mission_gym.plan.tuner import Say, Tuner, make_plan_key
-from mission_gym.plan.wishes import fix_envs
 from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
-from mission_gym.run.environment import Environment, open_environment, permit_names
+from mission_gym.run.environment import Environment, look_first
 
 _TOTALS = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
 
@@ -19,10 +17,8 @@ _TOTALS = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
 def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = False) -> dict[str, Any]:
     """The document of `tune`: a plan measured with at least this budget, from the cache where it is there."""
     resolved = choose_profile(resolved)
-    first, _ = finish(fix_envs(resolved))
-    calls = permit_names(first.config, first.typed)
-    environment = open_environment(first.config, dict(first.config.env.env_kwargs), calls=calls)
-    workshop = Assembly(environment, algorithm_of(first.config))
+    environment, resolved = look_first(resolved)
+    workshop = Assembly(environment, algorithm_of(resolved.config))
     key = make_plan_key(resolved, environment.spec)
     entry = read_plan(key)
     kept = bool(entry and not retune and not entry.get("missed") and entry.get("budget_s", 0.0) >= budget_s)

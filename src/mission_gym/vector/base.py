@@ -48,13 +48,16 @@ class NothingSent(UsageError, NoAsyncCallError):
 
 
 class Vector(ABC):
-    """Environments that are stepped together. `_sent` is what a send left for the next recv, else empty."""
+    """Environments that are stepped together. They are named by their numbers; actions and batches have a row
+    for each, or for each of its agents. `_sent` is what a send left for the next recv, else empty."""
 
     rows_step_alone = True  # some of the rows can be stepped, reset and restarted without the others
 
     def __init__(self, spec: EnvSpec, num_envs: int, seed_of: SeedOf) -> None:
         self.spec = spec
         self.num_envs = num_envs
+        self.per_env = spec.num_agents
+        self.num_rows = num_envs * self.per_env
         self._seed_of = seed_of
         self._all = list(range(num_envs))  # passed on as it is where all rows are meant
         self._sent: Any = None
@@ -93,10 +96,11 @@ class Vector(ABC):
         if self._sent and self._is_under_way(ids):
             raise StepsUnderWay("send() twice without recv(); receive the steps under way first")
         shape = actions.shape if type(actions) is np.ndarray else np.shape(actions)
-        if shape != (len(ids), *self.spec.action.shape):
-            expected = (len(ids), *self.spec.action.shape)
+        if shape != (len(ids) * self.per_env, *self.spec.action.shape):
+            expected = (len(ids) * self.per_env, *self.spec.action.shape)
             refusal = WrongValue if shape else WrongType  # a single number is not a batch at all
-            raise refusal(f"actions have shape {shape}, expected {expected}: one row for each environment")
+            whose = "agent of each environment" if self.spec.agents else "environment"
+            raise refusal(f"actions have shape {shape}, expected {expected}: one row for each {whose}")
         self._send(actions, ids)
 
     def recv(self) -> StepBatch:

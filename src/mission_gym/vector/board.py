@@ -32,7 +32,7 @@ class Beat(NamedTuple):
 
 @dataclass(slots=True)
 class Board:
-    """Arrays over all environments of a vector."""
+    """Arrays over all environments of a vector; `shape` is that of one's step (`EnvSpec.step_shape`)."""
 
     rows: Rows
     last: Leaves
@@ -54,17 +54,18 @@ class Board:
 
 def carve_board(allocate: Allocate, spec: EnvSpec, num_envs: int) -> Board:
     """Lay the board out; the order of the arrays is the format."""
-    action = spec.action
-    one_action = int(np.prod(action.shape, dtype=np.int64)) * np.dtype(action.dtype).itemsize
+    action, shape = spec.action, spec.step_shape
+    one_action = int(np.prod(shape, dtype=np.int64)) * np.dtype(action.dtype).itemsize
+    rows = make_rows(spec, num_envs, allocate)
     kept = max(1, min(_JOURNAL_STEPS, _JOURNAL_BYTES // (num_envs * max(one_action, 1))))
     for_actions = allocate
     if action.kind == "object":
         kept, for_actions = 0, np.zeros
     return Board(
-        rows=make_rows(spec, num_envs, allocate),
-        last=make_leaves(spec, num_envs, allocate),
-        actions=for_actions((num_envs, *action.shape), action.dtype),
+        rows=rows,
+        last=make_leaves(spec, rows.reward.shape, allocate),
+        actions=for_actions((num_envs, *shape), action.dtype),
         beats=allocate((num_envs, 8), np.int64),
-        journal=for_actions((num_envs, kept, *action.shape), action.dtype),
+        journal=for_actions((num_envs, kept, *shape), action.dtype),
         pause=allocate((1,), np.int64),
     )

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
+from mission_gym.env.agents_slot import AgentsSlot, make_slot
 from mission_gym.env.factory import Env, Factory
 from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot, action_rows
@@ -23,12 +24,14 @@ from mission_gym.vector.rows import Rows, make_rows, write_row
 
 
 class Ended(NamedTuple):
-    """What is kept of an episode while the next one begins."""
+    """What is kept of an episode while the next one begins; of agents that ended (`agents`, by their places)
+    also while theirs goes on without them. Then `obs` and `mask` have a row for each."""
 
-    episode: Episode
+    episode: Episode | None
     obs: Leaves
     mask: Array | None
     info: dict[str, Any]
+    agents: Sequence[int] = ()
 
 
 class SerialVec(RowVector):
@@ -69,7 +72,7 @@ class SerialVec(RowVector):
         self.use(rows or make_rows(spec, num_envs))
         try:
             for env_id, make in enumerate(factories, first_id):
-                self._slots.append(EnvSlot(make, spec, env_id, self._bind(env_id)))
+                self._slots.append(make_slot(make, spec, env_id, self._bind(env_id)))
             self._refuse_shared()
         except BaseException:
             self.close()
@@ -94,13 +97,13 @@ class SerialVec(RowVector):
     def use(self, rows: Rows) -> None:
         """Write to these arrays from now on."""
         self._rows = rows
-        self._rewards: Any = rows.reward.data
+        self._rewards: Any = rows.reward.data if rows.reward.ndim == 1 else rows.reward
         self._has_flags = True
         self._quiet: StepBatch | None = None  # of all rows, when none has ended
         # Between two steps of other code each NumPy function costs ten times what it does in a loop. So the
         # short way, for observations of one array, takes few: the rows are written through views kept here.
         self._views: list[Array] | None = None
-        if len(rows.obs) == 1 and rows.obs[0].ndim > 1 and rows.mask is None:
+        if len(rows.obs) == 1 and rows.obs[0].ndim > 1 and rows.mask is None and not self.spec.agents:
             self._views = list(rows.obs[0])
 
     def seed_with(self, seed_of: SeedOf) -> None:
@@ -157,6 +160,11 @@ class SerialVec(RowVector):
             rows.valid.fill(True)
         self._has_flags = True  # until it is known that no row has ended
         ended: dict[int, Ended] = {}
+        if self.spec.agents:
+            for row, slot in enumerate(slots):
+                if (over := self._step_agents(slot, row, actions[row], rows)) is not None:
+                    ended[row] = over
+            return self._finish(ids, rows, ended)
         late_reset = self._late_reset
         for row, slot in enumerate(slots):
             if late_reset and slot.ended:
@@ -185,6 +193,33 @@ class SerialVec(RowVector):
         self._has_flags = bool(ended)
         return self._finish(ids, rows, ended)
 
+    def _step_agents(self, slot: EnvSlot, row: int, actions: Array, rows: Rows) -> Ended | None:
+        """Step an environment of several agents into its rows."""
+        assert isinstance(slot, AgentsSlot)
+        if self._watch is not None:
+            self._watch(slot, actions)
+        rows.valid[row] = live = slot.live
+        over: Ended | None = None
+        try:
+            rows.reward[row], rows.terminated[row], rows.truncated[row] = slot.step(actions)
+        except EnvFailure as failure:
+            rows.reward[row], rows.valid[row], rows.truncated[row] = 0.0, False, live
+            agents = np.flatnonzero(live).tolist()
+            mask = None if slot.mask is None else slot.mask[agents]
+            last = (tuple(leaf[agents] for leaf in slot.obs), mask, slot.info, agents)
+            episode = slot.finish(False, failed=True)
+            self._revive(slot, failure, slot.episode + 1)
+            over = Ended(episode, *last)
+        else:
+            if slot.over:
+                episode_or_none = slot.finish(not slot.is_cut) if slot.ended else None
+                over = Ended(episode_or_none, slot.last_obs, slot.last_mask, slot.info, slot.over)
+            if slot.ended:
+                self._restarts.forget(slot.env_id)
+                self._begin(slot, slot.episode + 1)
+        write_row(slot, row, rows.obs, rows.mask)
+        return over
+
     def _lose(self, slot: EnvSlot, failure: EnvFailure, rows: Rows, row: int) -> Ended:
         """Mark a transition as lost; the observation shown is still that before the step."""
         rows.valid[row], rows.truncated[row] = False, True
@@ -209,18 +244,35 @@ class SerialVec(RowVector):
                 return self._batch(ids, 0, rows)
             self._quiet = self._quiet or self._batch(ids, 0, rows)
             return self._quiet
-        for place, over in enumerate(ended.values()):
-            for array, leaf in zip(rows.final_obs, over.obs, strict=True):
-                array[place] = leaf
-            if rows.final_mask is not None:
-                rows.final_mask[place] = over.mask
-        self._num_episodes += len(ended)
-        batch = self._batch(ids, len(ended), rows)
-        batch.ended = np.array(list(ended), np.int64)
-        batch.episodes = [over.episode for over in ended.values()]
+        positions = list(ended)
+        if self.spec.agents:
+            positions = [row * self.per_env + agent for row, over in ended.items() for agent in over.agents]
+            self._keep_last(rows, ended)
+        else:
+            for place, over in enumerate(ended.values()):
+                for array, leaf in zip(rows.final_obs, over.obs, strict=True):
+                    array[place] = leaf
+                if rows.final_mask is not None:
+                    rows.final_mask[place] = over.mask
+        batch = self._batch(ids, len(positions), rows)
+        batch.ended = np.array(positions, np.int64)
+        batch.episodes = [over.episode for over in ended.values() if over.episode is not None]
+        self._num_episodes += len(batch.episodes)
         if self._infos and self._autoreset:
             batch.final_infos = {row: over.info for row, over in ended.items()}
         return batch
+
+    @staticmethod
+    def _keep_last(rows: Rows, ended: dict[int, Ended]) -> None:
+        """Write what agents saw last, one after the other."""
+        first = 0
+        for over in ended.values():
+            places = slice(first, first + len(over.agents))
+            for array, leaf in zip(rows.final_obs, over.obs, strict=True):
+                array[places] = leaf
+            if rows.final_mask is not None:
+                rows.final_mask[places] = over.mask
+            first = places.stop
 
     def _begin(self, slot: EnvSlot, episode: int, **how: Any) -> None:
         if self._watch is not None:

@@ -20,7 +20,7 @@ import numpy as np
 from mission_gym.data import Array, StepBatch
 from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.errors import EnvFailure, MissionGymError, UsageError
-from mission_gym.vector.rows import Rows, make_rows, write_row
+from mission_gym.vector.rows import Rows, join_axes, make_rows, write_row
 from mission_gym.vector.serial import Ended, SerialVec
 
 _STACK_BYTES = 1 << 18  # hundreds of threads: their stacks must be small
@@ -134,7 +134,7 @@ class ThreadedVec(SerialVec):
         if self._views is not None:
             np.concatenate(
                 [self._slots[place].obs[0] for place in ids],
-                out=_join(rows.obs[0][: len(ids)]),
+                out=join_axes(rows.obs[0][: len(ids)]),
                 casting="unsafe",
             )
         return self._finish(ids, rows, dict(sorted(job.ended.items())))
@@ -217,6 +217,8 @@ class ThreadedVec(SerialVec):
             super()._revive(slot, failure, episode, **how)
 
     def _step_row(self, slot: EnvSlot, row: int, action: Any, rows: Rows) -> Ended | None:
+        if self.spec.agents:
+            return self._step_agents(slot, row, action, rows)
         if self._late_reset and slot.ended:
             self._begin(slot, slot.episode + 1)
             rows.reward[row] = 0.0
@@ -240,16 +242,12 @@ class ThreadedVec(SerialVec):
         return over
 
 
-def _join(leaf: Array) -> Array:
-    """A leaf [B, ...] with its first two axes as one."""
-    return leaf.reshape(-1, *leaf.shape[2:])
-
-
 class ThreadedPart:
     """Some rows of a ThreadedVec, with what a collector needs."""
 
     def __init__(self, vec: ThreadedVec, first: int, last: int) -> None:
         self.num_envs = last - first
+        self.num_rows = self.num_envs * vec.per_env
         self._vec, self._ids = vec, list(range(first, last))
         self._rows = make_rows(vec.spec, self.num_envs)
 

@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any
 
 from mission_gym.data import Array, EnvSpec, StepBatch
+from mission_gym.env.agents_slot import make_slot
 from mission_gym.env.factory import Env, Factory
 from mission_gym.env.probe import look_at
 from mission_gym.env.resume import SlotState
@@ -21,7 +22,7 @@ from mission_gym.env.slot import EnvSlot
 from mission_gym.errors import MissionGymError
 from mission_gym.procs import Link, describe_error
 from mission_gym.vector.board import RESETTING, carve_board
-from mission_gym.vector.rows import COLUMNS, make_rows
+from mission_gym.vector.rows import COLUMNS, join_axes, make_rows
 from mission_gym.vector.serial import SerialVec
 
 UNANSWERED = object()  # returned by a command whose reply comes later, or not at all
@@ -100,11 +101,11 @@ class Service:
             kept[:] = leaf
         actions = self.board.actions[first : self.setup.last]
         if rows is None:
-            self.vec.send(actions if given is None else given)
+            self.vec.send(self._split(actions) if given is None else given)
             batch = self.vec.recv()
         else:
             with self._aside():
-                self.vec.send(actions[rows] if given is None else given, rows)
+                self.vec.send(self._split(actions[rows]) if given is None else given, rows)
                 batch = self.vec.recv()
             self._scatter(rows)
             for array, leaf in zip(shared.final_obs, batch.final_obs, strict=True):
@@ -116,6 +117,10 @@ class Service:
             return None
         objects = self._show_objects(rows, len(batch.ended))
         return batch.ended.tolist(), batch.episodes, infos, batch.final_infos, objects
+
+    def _split(self, actions: Array) -> Array:
+        """The actions of environments as rows."""
+        return join_axes(actions) if self.setup.spec.agents else actions
 
     def _show_objects(self, rows: list[int] | None, num_ended: int = 0) -> list[tuple[Array, Array]]:
         """What can't be on the board: of each leaf of objects, these rows and the last ones of episodes."""
@@ -218,7 +223,7 @@ def _measure_pace(env: Env, spec: EnvSpec, seconds: float) -> Any:
     """Random steps for about `seconds`; None if the environment failed."""
     from mission_gym.env.pace import measure_pace
 
-    slot = EnvSlot(lambda: env, spec, 0, lambda episode: episode)
+    slot = make_slot(lambda: env, spec, 0, lambda episode: episode)
     try:
         slot.reset(0)
         return measure_pace(slot, spec, seconds)

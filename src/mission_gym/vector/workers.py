@@ -21,7 +21,7 @@ from mission_gym.vector.base import Options, RowVector, SeedOf
 from mission_gym.vector.board import carve_board
 from mission_gym.vector.crew import Crew, Lost
 from mission_gym.vector.restarts import Limits, RestartBudget
-from mission_gym.vector.rows import split_parts, split_rows
+from mission_gym.vector.rows import join_axes, rows_of, split_parts, split_rows
 from mission_gym.vector.worker import WorkerSetup
 
 _WAIT_S = 60.0
@@ -30,8 +30,8 @@ _WAIT_S = 60.0
 class WorkersVec(RowVector):
     """A vector of environments in worker processes.
 
-    threads: one worker that steps its environments side by side, for those that wait. unit: rows that must
-    share a worker. first_ready: `recv` gives the rows of the workers that are ready instead of all that
+    threads: one worker that steps its environments side by side, for those that wait. unit: environments that
+    must share a worker. first_ready: `recv` gives the rows of the workers that are ready instead of all that
     were sent. service, extra, carve: what another room adds to the workers; what `carve` makes of the
     shared memory behind the board is in `shared`. spares: children of the service that were started before.
     """
@@ -148,6 +148,8 @@ class WorkersVec(RowVector):
     def _send(self, actions: Array, ids: list[int]) -> None:
         whole = ids is self._all
         parts = dict.fromkeys(range(len(self.env_ids))) if whole else self._split(ids)
+        if self.spec.agents:
+            actions = actions.reshape(-1, *self.spec.step_shape)
         self.board.actions[slice(None) if whole else ids] = actions
         for leaf in self._objects:
             self.board.last[leaf][ids] = self.board.rows.obs[leaf][ids]
@@ -261,7 +263,9 @@ class WorkersVec(RowVector):
 
     def _gather(self, replies: dict[int, Any]) -> StepBatch:
         """Make one batch of the replies, in the order of the environments."""
-        rows = self.board.rows
+        rows, per_env, last = self.board.rows, self.per_env, self.board.last
+        if self.spec.agents:
+            last = tuple(join_axes(leaf) for leaf in last)
         ids: list[int] = []
         ended: list[int] = []
         finals: list[Any] = []
@@ -278,14 +282,15 @@ class WorkersVec(RowVector):
                 rows.reward[mine] = 0.0
                 rows.valid[mine] = rows.terminated[mine] = False
                 rows.truncated[mine] = True
-                ended += range(base, len(ids))
-                finals.append((self.board.last, np.array(mine)))
+                ended += range(base * per_env, len(ids) * per_env)
+                finals.append((last, rows_of(mine, per_env)))
                 episodes += [lost_episode(env_id, self._numbers[env_id] - 1) for env_id in mine]
             elif reply is not None:
                 over, done, new_infos, last_infos, objects = reply
                 self._take_objects(ids[base:], objects)
-                ended += [base + row for row in over]
-                finals.append((rows.final_obs, np.arange(first, first + len(over))))
+                ended += [base * per_env + row for row in over]
+                place = first * per_env
+                finals.append((rows.final_obs, np.arange(place, place + len(over))))
                 self.count(done)
                 episodes += done
                 infos |= {base + row: info for row, info in new_infos.items()}

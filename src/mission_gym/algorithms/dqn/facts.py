@@ -83,7 +83,7 @@ def replay_layout(config: Config, spec: EnvSpec) -> ReplayLayout:
     return ReplayLayout(
         leaves=spec.leaves,
         mask_size=spec.mask_size,
-        num_envs=config.num_envs,
+        num_envs=config.num_rows,
         capacity=dqn.replay_size,
         n_step=dqn.n_step,
         gamma=dqn.gamma,
@@ -162,7 +162,7 @@ def measure_update_s(learner: Learner, config: Settled, spec: EnvSpec) -> float:
 
     assert isinstance(learner, DqnLearner)
     dqn, before = own_section(config), learner.arrays()
-    block = make_noise_block(spec, dqn.n_steps_per_env, config.vector.n_envs)
+    block = make_noise_block(spec, dqn.n_steps_per_env, config.num_rows)
     num, starts = block.num_steps * block.num_rows, learner.learning_starts
     learner.learning_starts = _NEVER
     for _ in range(-(-min(_ENOUGH_TRANSITIONS, dqn.replay_size) // num)):

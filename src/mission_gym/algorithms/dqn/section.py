@@ -108,7 +108,7 @@ class DqnSection(AlgorithmSection):
         config = resolved.config
         dqn = config.algorithm
         assert isinstance(dqn, DqnSection)
-        held = config.num_envs * (dqn.n_steps_per_env + dqn.n_step)
+        held = config.num_rows * (dqn.n_steps_per_env + dqn.n_step)
         least = max(dqn.batch_size, dqn.learning_starts, held)
         if dqn.replay_size < least:
             problems.append(

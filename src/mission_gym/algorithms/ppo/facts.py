@@ -107,7 +107,7 @@ def measure_update_s(learner: Learner, config: Settled, spec: EnvSpec) -> float:
     assert isinstance(learner, PpoLearner)
     section, before = learner.section, learner.arrays()
     enough = _ENOUGH_TRANSITIONS if layout(config, spec).is_mlp else _ENOUGH_PICTURES
-    block = make_noise_block(spec, _fewest_steps(config, section, enough), config.vector.n_envs)
+    block = make_noise_block(spec, _fewest_steps(config, section, enough), config.num_rows)
     num = block.num_steps * block.num_rows
     order = learner.draw_order(np.random.default_rng(0), block)
     learner.section = section.model_copy(update={"n_epochs": 1})
@@ -132,8 +132,8 @@ def _time(call: Callable[[], object]) -> float:
 
 def _fewest_steps(config: Settled, section: SettledPpo, enough: int) -> int:
     """Steps of a block that is large enough to be timed, and still splits into whole minibatches."""
-    n_envs = config.vector.n_envs
+    num_rows = config.num_rows
     for steps in range(1, section.n_steps_per_env):
-        if steps * n_envs >= enough and steps * n_envs % section.batch_size == 0:
+        if steps * num_rows >= enough and steps * num_rows % section.batch_size == 0:
             return steps
     return section.n_steps_per_env

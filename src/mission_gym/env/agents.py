@@ -1,0 +1,114 @@
+"""Environments of several agents that act at once, in PettingZoo's parallel form.
+
+They are known by their shape: nothing of PettingZoo is imported. `AgentsEnv` makes one Gymnasium environment
+of one, in which dicts by agent stay as they are; `agents_slot` checks them and lays them out as rows.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import gymnasium as gym
+
+from mission_gym.errors import EnvContractError
+
+AGENTS = "agents/"  # prefix of what is told by type of agents, among an episode's metrics
+_PADDING = {"observation": "pad_observations_v0", "action": "pad_action_space_v0"}
+_METHODS = ("observation_space", "action_space", "reset", "step")
+
+
+def is_parallel(made: Any) -> bool:
+    """Whether this is an environment of agents that act at once: spaces are asked for by agent."""
+    by_agent = all(callable(getattr(made, name, None)) for name in _METHODS)
+    return by_agent and hasattr(made, "possible_agents") and not takes_turns(made)
+
+
+def takes_turns(made: Any) -> bool:
+    """Whether this is an environment whose agents act one after the other (PettingZoo's AEC)."""
+    return all(callable(getattr(made, name, None)) for name in ("agent_iter", "last", "observe"))
+
+
+def type_of_agent(agent: str) -> str:
+    """What an agent is: its name without the number at the end."""
+    return re.sub(r"_\d+$", "", agent)
+
+
+class ParallelWrapper:
+    """A wrapper of a parallel environment, and one itself."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.possible_agents = list(env.possible_agents)
+        self.metadata = getattr(env, "metadata", None) or {}
+        self.render_mode = getattr(env, "render_mode", None)
+
+    @property
+    def agents(self) -> Any:
+        return self.env.agents
+
+    def observation_space(self, agent: str) -> Any:
+        return self.env.observation_space(agent)
+
+    def action_space(self, agent: str) -> Any:
+        return self.env.action_space(agent)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        return self.env.step(actions)
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class AgentsEnv(gym.Env[Any, Any]):
+    """A parallel environment as one of Gymnasium's. Its spaces are those of each agent; `step` takes actions
+    [A, ...] in the order of `agents`, and gives five dicts by agent, as `reset` gives two."""
+
+    def __init__(self, parallel: Any, name: str) -> None:
+        self.parallel = parallel
+        self.agents = tuple(parallel.possible_agents)
+        if not self.agents:
+            raise EnvContractError(f"{name!r} has no possible_agents; it must name all agents that may come")
+        self.observation_space = self._find_space("observation", name)
+        self.action_space = self._find_space("action", name)
+        self.metadata = dict(getattr(parallel, "metadata", None) or {})
+        self.render_mode = getattr(parallel, "render_mode", None)
+
+    def _find_space(self, kind: str, name: str) -> Any:
+        """The space of every agent; EnvContractError where two differ."""
+        spaces = {agent: getattr(self.parallel, f"{kind}_space")(agent) for agent in self.agents}
+        first = self.agents[0]
+        for agent, space in spaces.items():
+            if space != spaces[first]:
+                raise EnvContractError(
+                    f"{name!r}: the {kind} space of agent {first!r} is {spaces[first]} and that of {agent!r} "
+                    f"is {space}; agents that share a policy need the same; pad them in a wrapper, such as "
+                    f"--wrap supersuit:{_PADDING[kind]}"
+                )
+        return spaces[first]
+
+    @property
+    def live(self) -> frozenset[str]:
+        """The agents that are there now."""
+        return frozenset(self.parallel.agents)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self.parallel.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        live = self.live
+        return self.parallel.step(
+            {agent: each for agent, each in zip(self.agents, action, strict=True) if agent in live}
+        )
+
+    def render(self) -> Any:
+        return self.parallel.render()
+
+    def close(self) -> None:
+        self.parallel.close()

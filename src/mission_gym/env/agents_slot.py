@@ -1,0 +1,237 @@
+"""One running environment of several agents: an EnvSlot with a row for each of them.
+
+`obs` leaves are [A, *leaf.shape] and `mask` is [A, M], in the order of `EnvSpec.agents`; the rows of agents
+that are not there are zeros, with every action legal. The episode is over when no agent is left. Its return
+is the sum over all agents; what each type of agents made of it is among its metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mission_gym.data import Array, EnvSpec, Episode, Leaves
+from mission_gym.env.agents import AGENTS, type_of_agent
+from mission_gym.env.contract import check_outcome, read_metrics, show_short
+from mission_gym.env.factory import Factory
+from mission_gym.env.slot import MAX_REPLAY_STEPS, UNTIMED, EnvSlot
+from mission_gym.errors import EnvContractError, describe
+
+_DICTS = ("observations", "rewards", "terminations", "truncations", "infos")
+
+
+class AgentsStep(NamedTuple):
+    """A step of all agents, each [A]; 0 and False for those that were not there."""
+
+    reward: Array
+    terminated: Array
+    truncated: Array
+
+
+class AgentsSlot(EnvSlot):
+    """live: bool [A], who acts next. over: the agents that ended with the newest step, by their places, and
+    `last_obs` [E, ...] and `last_mask` [E, M] what they saw last. is_cut: some agent was truncated."""
+
+    def __init__(
+        self, factory: Factory, spec: EnvSpec, env_id: int, seed_of: Callable[[int], int | None]
+    ) -> None:
+        self._names = spec.agents
+        self._reading = ""  # the agent whose values are being read
+        self.live = np.zeros(len(spec.agents), np.bool_)
+        self.over: list[int] = []
+        self.last_obs: Leaves = ()
+        self.last_mask: Array | None = None
+        super().__init__(factory, spec, env_id, seed_of)
+
+    def _build(self) -> None:
+        super()._build()
+        if (form := self._form) is not None:  # each agent's action is a Dict or Tuple of its own
+            step = self.env.step
+            self._step = lambda rows: step([form(row) for row in rows])
+        names = self.env.unwrapped.agents  # type: ignore[attr-defined]
+        if names != self._names:
+            self.env.close()
+            raise EnvContractError(
+                f"environment {self.env_id} has the agents {', '.join(names)}, expected "
+                f"{', '.join(self._names)}; all environments must be alike"
+            )
+
+    def reset(self, *args: Any, **options: Any) -> None:
+        """As every slot's."""
+        self.is_cut = False
+        self._returns = np.zeros(len(self._names))
+        self._seen = np.zeros_like(self.live)  # agents that had a part in the episode
+        self._outcomes: dict[int, str] = {}
+        self._told: dict[str, list[float]] = {}  # metrics, of all agents that gave them
+        super().reset(*args, **options)
+
+    def step(self, action: Any) -> Any:
+        """Make one step with actions [A, ...], of which those of agents that are not there do not matter; the
+        AgentsStep."""
+        if self.ended:
+            self.refuse_step()
+        if self._actions is not None:  # a copy: the environment may change its action in place
+            self._actions.append(action.copy())
+            if self.steps == MAX_REPLAY_STEPS:
+                self._actions = None
+        start = 0.0 if self.steps & UNTIMED else perf_counter()
+        try:
+            result: Any = self._step(action)
+        except Exception as error:  # border: the user's step
+            what = f"step() raised {describe(error)}; the actions were {show_short(action.tolist())}"
+            raise self._failure(what) from error
+        if start:
+            self._timed_s += perf_counter() - start
+            self._timed_steps += 1
+        self.steps += 1
+        if isinstance(result, tuple) and len(result) == len(_DICTS) and result[3] is True:
+            # A time limit around the whole environment.
+            result = (*result[:3], dict.fromkeys(self._names, True), result[4])
+        self._check_dicts("step()", _DICTS, result)
+        obs, rewards, terminations, truncations, self.info = result
+        made = self._read_step(rewards, terminations, truncations)
+        ended = made.terminated | made.truncated
+        self.over = np.flatnonzero(ended).tolist()
+        self.last_obs, self.last_mask = self._read_rows(obs, self.over, ended=True)
+        self._note_ends()
+        given = {agent for flags in (terminations, truncations) for agent, flag in flags.items() if flag}
+        self._show(obs, self._find_live(given))
+        self.ended = not self.live.any()
+        return made
+
+    def finish(self, terminated: bool, failed: bool = False) -> Episode:
+        """As every slot's. Its outcome is what all agents agree on that told one."""
+        seed = -1 if self.seed is None else self.seed
+        outcome, metrics = None, dict[str, float]()
+        if not failed:
+            told = set(self._outcomes.values())
+            outcome = told.pop() if len(told) == 1 else None
+            metrics = {name: sum(values) / len(values) for name, values in self._told.items()}
+            metrics.update({f"reward_terms/{name}": value for name, value in self._terms.items()})
+            metrics.update(self._measure_types())
+        return Episode(
+            self.env_id, self.episode, seed, self.ret, self.steps, outcome, terminated, metrics, failed
+        )
+
+    def _read_step(
+        self, rewards: dict[str, Any], terminations: dict[str, Any], truncations: dict[str, Any]
+    ) -> AgentsStep:
+        """What the step gave to the agents that acted."""
+        contract, count = self._contract, len(self._names)
+        made = AgentsStep(np.zeros(count), np.zeros(count, np.bool_), np.zeros(count, np.bool_))
+        present = self._present
+        for index in np.flatnonzero(self.live).tolist():
+            agent = self._reading = self._names[index]
+            made.reward[index] = contract.to_float(rewards.get(agent, 0.0))
+            terminated = contract.to_bool("terminated", terminations.get(agent, False))
+            truncated = contract.to_bool("truncated", truncations.get(agent, False))
+            # Who leaves without a word was not told that its task is over.
+            made.truncated[index] = truncated or not (terminated or agent in present)
+            made.terminated[index] = terminated
+            terms = self.info.get(agent, {}).get("reward_terms")
+            if terms:
+                contract.add_terms(self._terms, terms)
+        self._reading = ""
+        self._returns += made.reward
+        self.ret += float(made.reward.sum())
+        self.is_cut |= bool((made.truncated & ~made.terminated).any())
+        return made
+
+    @property
+    def _present(self) -> frozenset[str]:
+        present: frozenset[str] = self.env.unwrapped.live  # type: ignore[attr-defined]
+        return present
+
+    def _find_live(self, ended: set[str]) -> Array:
+        """Who acts next: all that are there, also those that have just come."""
+        present = self._present
+        return np.array([agent in present and agent not in ended for agent in self._names])
+
+    def _read(self, obs: Any, info: Any, ended: bool) -> None:
+        """Show what a reset gave."""
+        self._check_dicts("reset()", ("observations", "infos"), (obs, info))
+        self.info, self.over = info, []
+        live = self._find_live(set())
+        if not live.any():
+            self._contract.refuse("reset() left no agent; an episode needs one at least")
+        self._show(obs, live)
+
+    def _show(self, obs: dict[str, Any], live: Array) -> None:
+        """Show the rows of those who act next, and nothing in the others."""
+        places = np.flatnonzero(live)
+        leaves, mask = self._read_rows(obs, places.tolist(), ended=False)
+        count = len(self._names)
+        shown = [np.zeros((count, *shape), dtype) for dtype, shape in self._contract.expected]
+        for array, leaf in zip(shown, leaves, strict=True):
+            array[places] = leaf
+        if mask is not None:
+            self.mask = np.ones((count, mask.shape[1]), np.bool_)
+            self.mask[places] = mask
+        self.obs, self.live = tuple(shown), live
+        self._seen |= live
+
+    def _read_rows(
+        self, obs: dict[str, Any], places: Sequence[int], *, ended: bool
+    ) -> tuple[Leaves, Array | None]:
+        """Checked observations and masks of some agents, each [N, ...]. One that ended may have none: it
+        keeps what it saw before."""
+        expected, size = self._contract.expected, self._spec.mask_size
+        leaves = tuple(np.empty((len(places), *shape), dtype) for dtype, shape in expected)
+        masks = np.ones((len(places), size), np.bool_) if size else None
+        for row, index in enumerate(places):
+            agent = self._reading = self._names[index]
+            if agent in obs:
+                given = self._contract.read_obs(obs[agent])
+            elif ended:
+                given = tuple(leaf[index] for leaf in self.obs)
+            else:
+                self._contract.refuse("it is among the agents, and has no observation")
+            for array, leaf in zip(leaves, given, strict=True):
+                array[row] = leaf
+            if masks is not None and agent in obs:
+                masks[row] = self._contract.read_mask(obs[agent], self.info.get(agent, {}), None, ended)
+        self._reading = ""
+        return leaves, masks
+
+    def _note_ends(self) -> None:
+        """Keep what the infos of agents tell that have ended."""
+        for index in self.over:
+            agent = self._names[index]
+            info = self.info.get(agent, {})
+            outcome = check_outcome(info.get("outcome"), self._spec, self._where)
+            if outcome is not None:
+                self._outcomes[index] = outcome
+            for name, value in read_metrics(info.get("episode_metrics", {}), self._spec, self._where).items():
+                self._told.setdefault(name, []).append(value)
+
+    def _measure_types(self) -> dict[str, float]:
+        """Of each type of agents: the mean return of those that had a part, and the share of each outcome."""
+        types: dict[str, list[int]] = {}
+        for index in np.flatnonzero(self._seen).tolist():
+            types.setdefault(type_of_agent(self._names[index]), []).append(index)
+        names = dict.fromkeys([*self._spec.outcomes, *self._outcomes.values()])
+        metrics = {}
+        for kind, members in types.items():
+            metrics[f"{AGENTS}{kind}/return"] = float(self._returns[members].mean())
+            outcomes = [self._outcomes.get(index) for index in members]
+            for name in names:
+                metrics[f"{AGENTS}{kind}/outcome/{name}"] = outcomes.count(name) / len(members)
+        return metrics
+
+    def _check_dicts(self, call: str, names: Sequence[str], result: Any) -> None:
+        if not isinstance(result, tuple) or len(result) != len(names):
+            self._contract.refuse(f"{call} must return {', '.join(names)}, got {show_short(result)}")
+        for name, value in zip(names, result, strict=True):
+            if not isinstance(value, dict):
+                self._contract.refuse(f"{call}: {name} must be a dict by agent, got {show_short(value)}")
+
+    def _where(self) -> str:
+        return super()._where() + (f", agent {self._reading!r}" if self._reading else "")
+
+
+def make_slot(factory: Factory, spec: EnvSpec, env_id: int, seed_of: Callable[[int], int | None]) -> EnvSlot:
+    """The slot of one environment, of one agent or of several."""
+    return (AgentsSlot if spec.agents else EnvSlot)(factory, spec, env_id, seed_of)

@@ -1,0 +1,115 @@
+"""Runs of environments with several agents: learning, exact resume, evaluation, counts and refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_exact_resume import assert_equal_runs, drain, silent, start, stop_at_poll
+
+import mission_gym as mg
+from mission_gym.check.environment import check_environment
+from mission_gym.env.factory import EnvRequest
+from mission_gym.errors import ConfigError, EnvContractError
+from mission_gym.run.config import resolve
+from mission_gym.run.resume import resume_run
+from mission_gym.run.start import start_run
+
+ENV = "agent_toys:Lives"
+SMALL: dict[str, Any] = {
+    "n_envs": 2,
+    "timesteps": 576,
+    "eval_freq": 192,
+    "checkpoint_freq": 96,
+}  # 6 x 16 rows
+LEARNING: dict[str, Any] = {
+    "seed": 1, "n_envs": 4, "n_steps_per_env": 64, "learning_rate": 2e-3, "gamma": 0.5, "network_arch": "32",
+    "tensorboard": False, "progress": False, "eval_freq": 0, "threads": 1,
+}  # fmt: skip
+
+
+def test_agents_that_die_at_different_times_learn_together(tmp_path: Path) -> None:
+    run = mg.train(ENV, runs_dir=str(tmp_path), timesteps=8_000, **LEARNING)
+    result = run.evaluate(episodes=20)
+    assert result["return_mean"] >= 15.5  # the optimum is 16, chance is 8
+    assert result["agents"]["worker"]["return_mean"] >= 5.8
+    assert result["agents"]["guest"]["return_mean"] >= 3.8
+    assert result["agents"]["worker"]["outcomes"]["retired"]["rate"] == 1.0
+    rows = [row for row in run.metrics() if "agents/guest/return" in row]
+    assert rows[-1]["agents/guest/return"] <= 4.0
+    assert rows[-1]["agents/worker/outcome/retired"] == 1.0
+
+
+@pytest.mark.slow
+def test_dqn_learns_from_agents(tmp_path: Path) -> None:
+    given = {key: value for key, value in LEARNING.items() if key not in ("n_steps_per_env", "gamma")}
+    run = mg.train(ENV, runs_dir=str(tmp_path), algo="dqn", timesteps=12_000, learning_starts=500, **given)
+    assert run.evaluate(episodes=20)["return_mean"] >= 15.0
+
+
+def test_steps_are_counted_by_agent(tmp_path: Path) -> None:
+    with start(tmp_path, ENV, **SMALL) as session:
+        config = session.config
+        assert (config.vector.num_agents, config.num_rows, config.rollout_size) == (3, 6, 96)
+        assert config.compute.acting_rows % 3 == 0
+        steps = [update.step for update in session.updates()]
+    assert steps == list(range(96, 577, 96))
+
+
+@pytest.mark.parametrize("vector", ["serial", "workers", "threads"])
+def test_interrupted_and_resumed_equals_a_straight_run(vector: str, tmp_path: Path) -> None:
+    runs = []
+    for poll in (10**9, 40):
+        with start(tmp_path, ENV, vector=vector, **SMALL) as session:
+            stop_at_poll(session, poll)
+            runs.append(drain(session))
+    said: list[dict[str, Any]] = []
+    with resume_run(runs[1], said.append) as session:
+        drain(session)
+    notes = next(event["notes"] for event in said if event["event"] == "resume")
+    assert "2 of 2 environments came back by replay" in notes
+    assert "the resume is exact" in notes
+    assert_equal_runs(*runs)
+
+
+def test_sizes_follow_from_all_agents(tmp_path: Path) -> None:
+    """A batch that only divides the rollout of all agents is taken; what does not fit it is refused."""
+    given = {
+        "runs_dir": str(tmp_path),
+        "n_envs": 2,
+        "n_steps_per_env": 16,
+        "tensorboard": False,
+        "timesteps": 96,
+    }
+    with start_run(resolve(ENV, given | {"batch_size": 48}), silent) as session:
+        assert session.config.algorithm.batch_size == 48
+    for flags, what in (
+        (
+            {"batch_size": 64},
+            r"batch_size=64 does not divide the rollout of 96 \(2 envs x 3 agents x 16 steps\)",
+        ),
+        ({"timesteps": 50}, "timesteps=50 is below one rollout of 96"),
+        ({"num_agents": 2}, "num_agents=2 is not what agent_toys:Lives has: it has 3; remove it"),
+        ({"acting_rows": 4}, "acting_rows=4 would divide the 3 agents of an environment"),
+    ):
+        with pytest.raises(ConfigError, match=what), start_run(resolve(ENV, given | flags), silent):
+            pass
+    with (
+        pytest.raises(ConfigError, match="batch_size=48 does not divide the rollout of 32"),
+        start_run(resolve("toys:Identity", given | {"batch_size": 48}), silent),
+    ):
+        pass
+
+
+def test_check_judges_agents() -> None:
+    findings = check_environment(EnvRequest(ENV), num_episodes=4)
+    assert {finding.name for finding in findings if finding.level == "ok"} >= {
+        "contract", "seeding", "actions", "backends", "reward",
+    }  # fmt: skip
+    assert not [finding for finding in findings if finding.level == "error"]
+
+
+def test_a_vector_of_gymnasium_has_one_agent() -> None:
+    with pytest.raises(EnvContractError, match="has 3 agents, and a vector of Gymnasium's has one"):
+        mg.make_vec(ENV, 2, backend="serial")
