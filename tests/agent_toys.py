@@ -107,3 +107,24 @@ class Turns(Lives):
 
     def observe(self, agent: str) -> Any:
         return None
+
+
+class Orders(Lives):
+    """Orders in words, answers of two parts: the named lever, and a force that does not matter."""
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Text(20)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Dict({"lever": spaces.Discrete(2), "force": spaces.Box(-1.0, 1.0, (1,), np.float32)})
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, infos = super().reset(seed, options)
+        return self._tell(obs), infos
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        obs, *rest = super().step({agent: int(each["lever"]) for agent, each in actions.items()})
+        return self._tell(obs), *rest
+
+    def _tell(self, obs: dict[str, Array]) -> dict[str, str]:
+        return {agent: "pull right" if each[0] >= 0 else "pull left" for agent, each in obs.items()}

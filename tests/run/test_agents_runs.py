@@ -41,6 +41,16 @@ def test_agents_that_die_at_different_times_learn_together(tmp_path: Path) -> No
     assert rows[-1]["agents/worker/outcome/retired"] == 1.0
 
 
+def test_agents_read_words_and_answer_in_parts(tmp_path: Path) -> None:
+    """Text observations and Dict actions, of several agents, in workers."""
+    given = LEARNING | {"vector": "workers", "num_workers": 2}
+    run = mg.train("agent_toys:Orders", runs_dir=str(tmp_path), timesteps=8_000, **given)
+    assert run.evaluate(episodes=20)["return_mean"] >= 15.5
+    action, _ = mg.load(run.path).predict("pull left")
+    assert action["lever"] == 0
+    assert action["force"].shape == (1,)
+
+
 @pytest.mark.slow
 def test_dqn_learns_from_agents(tmp_path: Path) -> None:
     given = {key: value for key, value in LEARNING.items() if key not in ("n_steps_per_env", "gamma")}
