@@ -61,18 +61,13 @@ class Lives(Parallel):
         rewards = {agent: float(actions[agent] == (self.targets[agent] >= 0)) for agent in self.agents}
         terminations = {agent: self.steps == self._ends.get(agent) for agent in self.agents}
         truncations = {agent: agent == "guest_0" and self.steps == 6 for agent in self.agents}
-        obs, infos = self._observe(self.agents)
+        # Who comes shows itself at once, and acts in the next step.
+        shown = [*self.agents, "guest_0"] if self.steps == 2 else self.agents
+        obs, infos = self._observe(shown)
         for agent in self.agents:
             if terminations[agent]:
                 infos[agent]["outcome"] = "retired"
-        self.agents = [a for a in self.agents if not terminations[a] and not truncations[a]]
-        if self.steps == 2:
-            self.agents.append("guest_0")
-            more, told = self._observe(["guest_0"])
-            # Who has just come shows itself for the first time.
-            obs |= more
-            infos |= told
-            self.targets |= {agent: float(value[0]) for agent, value in obs.items()}
+        self.agents = [a for a in shown if not terminations.get(a) and not truncations.get(a)]
         return obs, rewards, terminations, truncations, infos
 
 

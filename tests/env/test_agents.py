@@ -121,6 +121,31 @@ def test_masks_of_agents() -> None:
     assert np.array_equal(slot.mask[:2, 1], slot.obs[0][:2, 0] >= 0)
 
 
+class Shown(Lives):
+    """Masks beside the observation, as PettingZoo's classic games have them."""
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Dict(
+            {"observation": super().observation_space(agent), "action_mask": spaces.MultiBinary(2)}
+        )
+
+    def _observe(self, agents: list[str]) -> Any:
+        obs, infos = super()._observe(agents)
+        shown: dict[str, Any] = {
+            agent: {"observation": each, "action_mask": np.array([1, 0], np.int8)}
+            for agent, each in obs.items()
+        }
+        return shown, infos
+
+
+def test_masks_in_observations_of_agents() -> None:
+    slot = make_slot(AgentsEnv(Shown(), "shown"))
+    slot.reset(0)
+    assert [leaf.shape for leaf in slot.obs] == [(3, 2)]
+    assert slot.mask is not None
+    assert slot.mask.tolist() == [[True, False], [True, False], [True, True]]
+
+
 class Silent(Parallel):
     """Two agents; what a step gives is `result`, after which the second one is gone without a word."""
 
