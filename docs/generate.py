@@ -156,7 +156,7 @@ def _show_family(family: Mapping[str, Any]) -> str:
 def _say_why(row: Mapping[str, Any]) -> str:
     """Why a package is not simply there: the last command that did not end well."""
     commands: Mapping[str, Mapping[str, Any]] = row["commands"]
-    if row["fault"]:
+    if row["fault"] and commands["check"]["exit"] != 0:
         return f"`check` finds an error: {row['fault']}"
     if row["verdict"] == "accused":
         return f"`check`: {'; '.join(commands['check']['errors'])}"

@@ -62,7 +62,9 @@ class Package:
     variables: Mapping[str, str] = field(default_factory=dict)  # of the process
     timesteps: int = 2000  # of `train`; `resume` goes on to twice as many
     deadline_s: float = 600.0  # of each command
-    family: Mapping[str, Any] = field(default_factory=dict)  # `ids`, or `module` and `entry` (family.py)
+    family: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # `ids`, or `module`, `id` and `entry` (family.py)
     fault: str = ""  # of the package, which `check` is right to call an error
     note: str = ""  # for the page
 
@@ -91,12 +93,14 @@ class Layer:
     def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
         self.folder = folder
         self.python = folder / "venv" / "bin" / "python"
+        self.log = folder.with_suffix(".log")
         homes = {name: str(folder / "home") for name in ("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")}
         self.variables = {**os.environ, **homes, **variables}
 
     def install(self, requirements: Sequence[str]) -> Ended:
         """Make it anew and install into it."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.log.unlink(missing_ok=True)
         venv.create(self.folder / "venv")
         (self.folder / "home").mkdir()
         shared = [str(Path(mission_gym.__file__).parents[1])]
@@ -115,7 +119,7 @@ class Layer:
         place = self.folder / folder
         place.mkdir(exist_ok=True)
         ended = run((str(self.python), *args), place, deadline_s, self.variables)
-        with self.folder.with_suffix(".log").open("a", encoding="utf-8") as log:
+        with self.log.open("a", encoding="utf-8") as log:
             log.write(f"$ {' '.join(args)}\n{ended.out}{ended.err}exit code {ended.code}\n\n")
         return ended
 

@@ -198,7 +198,7 @@ def test_a_missing_display_names_what_to_set():
         raise NoSuchDisplayException('Cannot connect to "None"')
 
     with pytest.raises(
-        EnvContractError, match="there is no display: set PYGLET_HEADLESS=true, or --env-kwargs"
+        EnvContractError, match="there is no display: set PYGLET_HEADLESS=true, or give --env-kwargs"
     ):
         make_factory(open_window)()
     env = Identity()

@@ -24,9 +24,7 @@ FEW_STEPS = 10  # below this many nothing is said about what never happened
 _HUGE_REWARD, _TINY_REWARD = 1e3, 1e-4
 _UNBOUNDED = 1e6  # bounds beyond this are a way to say "none"
 _SHOWN = 10  # entries of a list in a message
-_CALLERS = Path(
-    factory.__file__
-).parent  # that an exception ends there says nothing of the environment's code
+_CALLERS = Path(factory.__file__).parent  # an exception that ends there is a call that does not fit
 
 
 class Skipped(Exception):

@@ -26,7 +26,6 @@ def describe_drawing(error: BaseException) -> str:
     told = describe(error)
     for library in _LIBRARIES:
         if any(words in told for words in library.says):
-            return (
-                f"{told}; there is no display: set {library.variable}, or --env-kwargs render_mode=rgb_array"
-            )
+            remedy = f"set {library.variable}, or give --env-kwargs render_mode=rgb_array"
+            return f"{told}; there is no display: {remedy}"
     return told

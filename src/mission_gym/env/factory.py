@@ -225,12 +225,13 @@ def _import(module_name: str, name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or module_name
         parent, _, child = missing.rpartition(".")
-        if module_name.startswith(missing) and parent in sys.modules:
+        is_named = f"{module_name}.".startswith(f"{missing}.")  # rather than imported by what is named
+        if is_named and parent in sys.modules:
             inside = [module.name for module in iter_modules(getattr(sys.modules[parent], "__path__", ()))]
             raise UsageError(
                 f"package {parent!r} is here and has no module {child!r}{nearest(child, inside)} [{name}]"
             ) from error
-        if module_name == missing or module_name.startswith(f"{missing}."):
+        if is_named:
             raise UsageError(
                 f"no module named {missing!r}; install it, or start in the folder that holds it "
                 f"(now {folder}) [{name}]"
