@@ -23,7 +23,7 @@ from starlette.staticfiles import StaticFiles
 from mission_gym.errors import MissionGymError
 from mission_gym.report.documents import compare_runs
 from mission_gym.report.pages import describe_panels, list_films, make_templates, render_panels
-from mission_gym.store.evals import SELECT, read_evals
+from mission_gym.store.evals import SELECT, read_baselines, read_evals
 from mission_gym.store.metrics import Metric
 from mission_gym.store.rundir import RunDir
 from mission_gym.watch.follow import encode, follow_index, follow_run, read_status
@@ -97,6 +97,7 @@ class _Pages:
                 "status": read_status(run),
                 "main_outcome": read_first(run.metrics_jsonl).get("main_outcome"),
                 "evals": _list_evals(run),
+                "baselines": read_baselines(run),
                 "columns": make_columns(part.rows),
                 "end": part.end,
                 "is_sample": part.is_sample,

@@ -13,11 +13,9 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter
-
 from mission_gym.errors import MissionGymError, RunStateError
 from mission_gym.report.documents import lineage_of
-from mission_gym.store.checked import Record, Str, read_checked
+from mission_gym.store.groups import GROUP_JSON, read_group
 from mission_gym.store.rundir import RunDir
 from mission_gym.watch.rows import read_first, read_part
 
@@ -29,20 +27,6 @@ _KEYS = (
     "state", "cause", "step", "total", "phase", "fps", "now_fps", "predicted_fps", "eta_s", "return_mean",
     "outcomes", "heartbeat", "created", "env_failures", "best_step",
 )  # fmt: skip
-
-
-class _Group(Record):
-    """What is read of group.json by name."""
-
-    name: Str
-    kind: Str = ""
-    runs: tuple[Str, ...] = ()
-    iqm: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-
-_GROUP = TypeAdapter(_Group)
 
 
 class _Entry(NamedTuple):
@@ -111,8 +95,8 @@ class Index:
             path = self.runs_dir / item.name
             if (entry := self._read(path)) is not None:
                 entries[item.name] = entry
-            elif (path / "group.json").is_file() and is_contained(path):
-                groups.append(_read_group(path / "group.json"))
+            elif (path / GROUP_JSON).is_file() and is_contained(path):
+                groups.append(_describe_group(path))
         if groups != self._groups or entries.keys() != self._entries.keys():
             self._version += 1
         self._entries, self._groups, self._looked_at = entries, groups, time.monotonic()
@@ -208,11 +192,11 @@ def _describe(run: RunDir) -> dict[str, Any]:
     return row | {"parent": lineage.parent if lineage else None}
 
 
-def _read_group(path: Path) -> dict[str, Any]:
+def _describe_group(folder: Path) -> dict[str, Any]:
     """A group with its runs by name; one that can't be read says why."""
     try:
-        group = read_checked(path, _GROUP)
+        group = read_group(folder)
     except RunStateError as error:
-        return {"name": path.parent.name, "kind": "damaged", "runs": [], "problem": str(error)}
+        return {"name": folder.name, "kind": "damaged", "runs": [], "problem": str(error)}
     shown = group.model_dump(include={"kind", "iqm", "low", "high"})
-    return {"name": path.parent.name, **shown, "runs": [Path(run).name for run in group.runs]}
+    return {"name": folder.name, **shown, "runs": [Path(run).name for run in group.runs]}

@@ -8,7 +8,7 @@ const api = `/api/run/${encodeURIComponent(name)}`;
 const MAX_ROWS = 5000; // in the page; above it the run is sampled anew
 const RATE_POINTS = 60;
 const LEFT_OUT = new Set(["train/n_updates", "train/gradient_steps", "train/lag_gradient_steps"]);
-const run = { columns: { step: [] }, status: {}, evals: [], main: null, end: 0, timeline: {}, detail: null, isSample: false };
+const run = { baselines: {}, columns: { step: [] }, status: {}, evals: [], main: null, end: 0, timeline: {}, detail: null, isSample: false };
 let docs = [];
 let weight = 0;
 let queue = Promise.resolve();
@@ -53,6 +53,11 @@ function marksOf(pickMark) {
   return marks;
 }
 
+function levelsOf(pick) {
+  const levels = Object.entries(run.baselines).map(([label, result]) => ({ label, value: pick(result) }));
+  return levels.filter((level) => typeof level.value === "number");
+}
+
 function line(key, label, index, more = {}) {
   return { label, values: smooth(column(key), weight), color: colorOf(index), ...more };
 }
@@ -63,6 +68,7 @@ function showMain() {
     x: across(),
     series: [line("rollout/ep_rew_mean", "training, last 100 episodes", 0)],
     marks: marksOf((result) => [{ y: result.return_mean, low: result.return_low, high: result.return_high, label: "evaluation, 95 %", color: colorOf(1) }]),
+    levels: levelsOf((result) => result.return_mean),
   });
   const outcomes = keysOf("outcome/").sort((a, b) => (b === `outcome/${run.main}`) - (a === `outcome/${run.main}`));
   if (outcomes.length) {
@@ -73,6 +79,7 @@ function showMain() {
         const found = (result.outcomes || {})[key.slice(8)] || {};
         return { y: found.rate, low: found.low, high: found.high, label: `${key.slice(8)} in evaluations`, color: colorOf(0) };
       })),
+      levels: levelsOf((result) => result.outcomes?.[outcomes[0].slice(8)]?.rate),
     });
   }
   chart("speed", { into, title: "Steps per second", unit: "/s" }).set(rates());
@@ -284,8 +291,8 @@ function append(columns) {
 async function load() {
   const [document_, metrics] = await Promise.all([get(api), docs.length ? docs : get("/api/metrics")]);
   docs = metrics;
-  const { columns, status, evals, main_outcome: main, end, timeline, is_sample: isSample } = document_;
-  Object.assign(run, { columns: { step: [], ...columns }, status, evals, main, end, timeline, isSample, detail: null });
+  const { columns, status, evals, baselines, main_outcome: main, end, timeline, is_sample: isSample } = document_;
+  Object.assign(run, { columns: { step: [], ...columns }, status, evals, baselines, main, end, timeline, isSample, detail: null });
   show();
 }
 
