@@ -17,7 +17,7 @@ from typing import Any
 
 from mission_gym.config.layers import Resolved
 from mission_gym.data import Episode
-from mission_gym.errors import DiskError, UsageError
+from mission_gym.errors import DiskError, MissionGymError, UsageError
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.run.assemble import make_loaded_policy
 from mission_gym.run.config import resolve
@@ -26,12 +26,14 @@ from mission_gym.run.open import LoadedPolicy, evaluate_run, keep_result, open_r
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
+from mission_gym.store.files import write_atomic
 from mission_gym.store.resolve import RunRef, find_run
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 from mission_gym.store.trusted import with_leave
 
 EnvLike = str | Callable[..., Any]
+_REPORT_S = 60.0  # of training, below which a run leaves no report
 
 
 class Run:
@@ -77,7 +79,23 @@ def train(env: EnvLike, *, progress: bool = True, **flags: Any) -> Run:
     with _listener(progress) as listener, start_run(resolved, listener, source) as session:
         for _ in session.updates():
             pass
+    leave_report(session)
     return Run(session.run.path, source)
+
+
+def leave_report(session: Session) -> Path | None:
+    """Write report.html into a run that trained long enough to be worth it; where it is."""
+    if session.rate.elapsed_s < _REPORT_S:
+        return None
+    from mission_gym.report.html import make_html
+
+    path = session.run.path / "report.html"
+    try:
+        write_atomic(path, make_html([session.run]))
+    except MissionGymError as error:  # the run itself is whole
+        warnings.warn(f"no report was written: {error}", stacklevel=2)
+        return None
+    return path
 
 
 @dataclass(frozen=True, slots=True)

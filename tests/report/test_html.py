@@ -1,6 +1,7 @@
 """The HTML report of a real run: whole, self-contained, and with what it was given."""
 
 import re
+import shutil
 from html.parser import HTMLParser
 
 import pytest
@@ -9,7 +10,10 @@ from PIL import Image
 import mission_gym as mg
 from mission_gym.report.curves import draw_curves
 from mission_gym.report.html import Picture, make_html
+from mission_gym.store.evals import write_eval
+from mission_gym.store.groups import Group
 from mission_gym.store.rundir import RunDir
+from mission_gym.store.tables import MetricsLog
 
 VOID = {"meta", "img"}
 
@@ -49,12 +53,12 @@ def test_the_report_holds_everything_and_fetches_nothing(run, tmp_path):
         "outcomes": {"won": {"rate": 0.9, "low": 0.7, "high": 0.97}},
     }  # fmt: skip
     page = make_html(
-        run, {"<trained>": result}, [Picture(tmp_path / "a.gif", "A & B")], verdict="the goal was reached"
+        [run], {"<trained>": result}, [Picture(tmp_path / "a.gif", "A & B")], verdict="the goal was reached"
     )
     balance = Balance()
     balance.feed(page)
     assert balance.stack == []
-    assert len(re.findall(r"<svg", page)) == 4
+    assert len(re.findall(r'<svg class="curves"', page)) == 4
     for words in (
         "&lt;trained&gt;", "90 % (70 % to 97 %)", "1.5 (1 to 2)", "the goal was reached", "A &amp; B",
         "data:image/gif;base64,", "prefers-color-scheme: dark", "minibatches", "512 steps, done",
@@ -64,10 +68,51 @@ def test_the_report_holds_everything_and_fetches_nothing(run, tmp_path):
     assert not re.search(r"https?://|<script|<link|@import|url\(", page)
 
 
+def test_several_runs_and_a_group_are_compared(run, tmp_path):
+    other = RunDir.create(tmp_path, "other")
+    shutil.copytree(run.path, other.path, dirs_exist_ok=True)
+    group = Group(name="<both>", kind="seeds", runs=("a", "b"), iqm=1.5, low=1.0, high=2.0)
+    page = make_html([run, other], groups=[group])
+    balance = Balance()
+    balance.feed(page)
+    assert balance.stack == []
+    assert page.count('class="curves"') == 2
+    for words in ("2 runs", "&lt;both&gt;", "IQM 1.5 (1 to 2)", "Values that differ", run.name, other.name):
+        assert words in page, words
+
+
+def test_markup_and_escapes_of_a_run_are_text(tmp_path):
+    evil = "<img src=x onerror=alert(1)>\x1b[31m"
+    run = RunDir.create(tmp_path, "evil")
+    log = MetricsLog(run.metrics_jsonl)
+    log.append({"event": "plan", "time/plan": {"facts": [], "notes": [evil]}})
+    log.append({"event": "progress", "step": 1, "time/time_elapsed": 1.0, f"outcome/{evil}": 0.5})
+    rate = {"rate": 0.5, "low": 0.25, "high": 0.75}
+    write_eval(run, 1, "select", {"episodes": 1, "outcomes": {evil: rate}, "score": 1.0, "return_mean": 1.0})
+    run.log_txt.write_text(f"2026-01-01 00:00:00 warning message={evil}\n")
+    run.write_status(state="failed", cause=evil)
+    page = make_html(
+        [run], {evil: {"episodes": 1, "outcomes": {evil: rate}, "length_mean": 1.0}}, verdict=evil
+    )
+    assert "<img src=x" not in page
+    assert page.count("&lt;img src=x") >= 6
+
+
+def test_films_of_the_run_are_part_of_the_file(tmp_path):
+    run = RunDir.create(tmp_path, "film")
+    run.metrics_jsonl.write_text("")
+    Image.new("RGB", (8, 8)).save(run.path / "learning.gif")
+    (run.path / "learning.mp4").write_bytes(b"x")
+    (run.path / "step_1.mp4").write_bytes(b"x")
+    page = make_html([run])
+    assert page.count("data:image/gif") == 1
+    assert page.count("data:video/mp4") == 1  # that of the same name is the GIF's twin
+
+
 def test_a_run_without_rows_has_a_report_too(tmp_path):
     run = RunDir.create(tmp_path, "empty")
     run.metrics_jsonl.write_text("")
-    page = make_html(run, {})
+    page = make_html([run])
     assert "return: n/a" in page
     assert "steps/s: n/a" in page
 

@@ -22,6 +22,7 @@ from mission_gym.bench.overlap import OverlapGrid, measure_overlap
 from mission_gym.bench.ppo import PpoGrid, measure_ppo
 from mission_gym.bench.tune import TuneGrid, measure_tune
 from mission_gym.bench.vector import FULL, VectorGrid, measure_vector
+from mission_gym.bench.watch import WatchGrid, measure_watch
 from mission_gym.errors import UsageError, nearest
 from mission_gym.store.files import disk_errors, write_json
 
@@ -74,6 +75,10 @@ def _overlap(full: bool) -> list[Row]:
     return measure_overlap(OverlapGrid(cases=(*lander, *OverlapGrid().cases)))
 
 
+def _watch(full: bool) -> list[Row]:
+    return measure_watch(WatchGrid(window_s=20.0, num_windows=10) if full else WatchGrid())
+
+
 def _tune(full: bool) -> list[Row]:
     return measure_tune(TuneGrid(budget_s=30.0, repeats=5) if full else TuneGrid())
 
@@ -90,6 +95,7 @@ CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "accounting": _accounting,
     "overlap": _overlap,
     "tune": _tune,
+    "watch": _watch,
 }
 
 

@@ -20,6 +20,7 @@ from mission_gym.run.config import resolve
 from mission_gym.screen.live import Screen
 from mission_gym.screen.streams import say
 from mission_gym.store.checkpoints import CheckpointInfo, list_checkpoints
+from mission_gym.store.evals import write_baselines
 from mission_gym.store.files import write_atomic
 from mission_gym.store.resolve import RunRef
 from mission_gym.store.rundir import RunDir
@@ -78,7 +79,9 @@ def _present(run: RunDir) -> int:
     trained, warnings = evaluate_run(opened, _EPISODES)
     for warning in warnings:
         say(f"warning: {warning}")
-    results = {"trained": trained} | run_baselines(opened.environment, _EPISODES, names=_BASELINES)
+    baselines = run_baselines(opened.environment, _EPISODES, names=_BASELINES)
+    write_baselines(run, baselines)
+    results = {"trained": trained} | baselines
     show(results, as_json=False, view=view_results)
     keep_result(opened, trained)
     rate = trained["outcomes"]["captured"]
@@ -91,7 +94,7 @@ def _present(run: RunDir) -> int:
     films = _film(run)
     html = run.path / "report.html"
     write_atomic(
-        html, make_html(run, results, [Picture(films[0], "One seed, three checkpoints")], verdict=verdict)
+        html, make_html([run], results, [Picture(films[0], "One seed, three checkpoints")], verdict=verdict)
     )
     name = run_argument(run.path)
     say(f"\n{verdict}")

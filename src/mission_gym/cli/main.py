@@ -39,6 +39,8 @@ COMMANDS = {
     "record": _Command("recording", "film the episodes that a run's policy plays"),
     "play": _Command("playing", "play an environment by hand, in a window"),
     "runs": _Command("runs", "list, show, compare, lineage, timeline, clean"),
+    "report": _Command("reporting", "one self-contained HTML file about runs and groups"),
+    "watch": _Command("watching", "the live dashboard of all runs, in a browser"),
     "config": _Command("runs", "every value of a run, with its source"),
     "bench": _Command("benchmarks", "reproduce performance figures on this machine, beside peers"),
 }

@@ -27,7 +27,7 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import DEFAULT_ENV_ID
 from mission_gym.config.sizes import parse_count
 from mission_gym.errors import UsageError
-from mission_gym.report.formats import run_argument
+from mission_gym.report.formats import run_argument, show_path
 from mission_gym.run.config import resolve
 from mission_gym.screen.live import Screen
 from mission_gym.screen.streams import say
@@ -114,6 +114,7 @@ def branch(args: Sequence[str]) -> int:
 
 def _follow(begin: Callable[[Listener], AbstractContextManager[Any]]) -> int:
     """Train to the end; the exit code tells whether it was interrupted."""
+    from mission_gym.api import leave_report
     from mission_gym.run.signals import STOP_SIGNALS
 
     with Screen() as listener, begin(listener) as session:
@@ -124,4 +125,6 @@ def _follow(begin: Callable[[Listener], AbstractContextManager[Any]]) -> int:
             name = run_argument(session.run.path)
             say(f"stopped at once; the last checkpoint is intact: mission-gym resume {name}")
             return 130
-        return 130 if session.stop.reason in STOP_SIGNALS else 0
+    if (path := leave_report(session)) is not None:
+        say(f"  report: {show_path(path)}")
+    return 130 if session.stop.reason in STOP_SIGNALS else 0

@@ -27,6 +27,7 @@ from mission_gym.config.types import (
     OneOf,
     RunName,
     Section,
+    Trackers,
     Whole,
     WholeOrAuto,
     Wrappers,
@@ -226,6 +227,10 @@ class RunSection(Section):
     runs_dir: str = Field("runs", min_length=1, description="Folder that holds the runs.")
     notes: str = Field("", description="Free text kept with the run.")
     tensorboard: bool = Field(True, description="Write TensorBoard event files.")
+    track: Trackers = Field(
+        (),
+        description="Trackers that get the metrics too, from threads of their own: wandb, mlflow, trackio.",
+    )
     log_interval: FromOneOrAuto = Field(
         "auto", description="Updates between rows of the metrics stream. auto: about 1000 rows at most."
     )

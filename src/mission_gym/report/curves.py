@@ -1,28 +1,29 @@
 """Curves as SVG text, drawn by hand: a title, axes with round numbers, a line and a legend entry per series.
 
-Colours are classes of the page (`c0` to `c5`), so that light and dark pages each have their own.
+Colours are classes of the page (`c0` to `c7`), so that light and dark pages each have their own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
+
+from markupsafe import Markup, escape
 
 Points = Sequence[tuple[float, float]]
-NUM_COLORS = 6
+NUM_COLORS = 8
 _WIDTH, _HEIGHT = 560, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 22, 54, 34
 
 
 def draw_curves(
     title: str, series: Mapping[str, Points], *, unit: str = "", span: tuple[float, float] | None = None
-) -> str:
+) -> Markup:
     """A chart over steps; `span` is what the upright axis shows at least, as 0 to 100 of per cent."""
     series = {name: _finite(points) for name, points in series.items()}
     series = {name: points for name, points in series.items() if points}
     if not series:
-        return f'<p class="quiet">{escape(title)}: n/a</p>'
+        return Markup(f'<p class="quiet">{escape(title)}: n/a</p>')
     xs = [x for points in series.values() for x, _ in points]
     ys = [y for points in series.values() for _, y in points]
     ys += span or ()
@@ -61,7 +62,8 @@ def draw_curves(
             parts.append(f'<text class="tick" x="{legend_x + 14:.0f}" y="41">{escape(name)}</text>')
             legend_x += 30 + 6.6 * len(name)
     body = "\n".join(parts)
-    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">\n{body}\n</svg>'
+    head = f'<svg class="curves" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">'
+    return Markup(f"{head}\n{body}\n</svg>")
 
 
 def _finite(points: Points) -> list[tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""The report of a run as one HTML file: curves, results, pictures, plan, phases and verdict.
+"""The report of runs as one HTML file: curves, results, pictures, comparison, and the panels of each run.
 
 Everything is inside the file and nothing is fetched. It follows the reader's light or dark setting.
 """
@@ -7,58 +7,76 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mission_gym.report.curves import Points, draw_curves
-from mission_gym.report.formats import show_count, show_number
-from mission_gym.report.tables import list_verdict, show_interval, show_outcome
+from mission_gym.report.documents import compare_runs
+from mission_gym.report.formats import show_count
+from mission_gym.report.pages import describe_panels, list_films, make_templates, render_panels
 from mission_gym.report.timeline import make_png
-from mission_gym.report.timing import list_machine, list_phases, sum_up
+from mission_gym.report.timing import sum_up
+from mission_gym.store.groups import Group
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 
 Row = Mapping[str, Any]
-_KINDS = {".gif": "image/gif", ".png": "image/png"}
+_KINDS = {".gif": "image/gif", ".png": "image/png", ".mp4": "video/mp4"}
+_LARGEST_BYTES = 8 << 20  # of a film that becomes part of the file unasked
+_NUM_POINTS = 600  # of a curve
+_PANELS = ("evaluations", "time", "failures", "plan", "config", "lineage")
 
 
 class Picture(NamedTuple):
-    """A GIF or PNG that becomes part of the file."""
+    """A GIF, PNG or MP4 that becomes part of the file."""
 
     path: Path
     caption: str
 
 
 def make_html(
-    run: RunDir, results: Mapping[str, Row], pictures: Iterable[Picture] = (), *, verdict: str = ""
+    runs: Sequence[RunDir],
+    results: Mapping[str, Row] | None = None,
+    pictures: Iterable[Picture] | None = None,
+    *,
+    groups: Iterable[Group] = (),
+    verdict: str = "",
 ) -> str:
-    """The text of the report; results are evaluations by the name of who played."""
-    rows = MetricsLog.read(run.metrics_jsonl)
-    plan: Row = next((row["time/plan"] for row in rows if row["event"] == "plan"), {"facts": [], "notes": []})
-    status = run.read_status()
-    head = f"{show_count(status.get('step'))} steps, {status.get('state')}: {status.get('cause', '')}"
-    sections = [
-        f"<h1>{escape(run.name)}</h1><p class='quiet'>{escape(head)}</p>",
-        f"<p class='verdict'>{escape(verdict)}</p>" if verdict else "",
-        f"<h2>Curves over steps</h2><div class='charts'>{''.join(_draw_charts(rows))}</div>",
-        f"<h2>Results</h2>{_make_results(results)}" if results else "",
-        "".join(f"<h2>{escape(picture.caption)}</h2>{_embed(picture)}" for picture in pictures),
-        f"<h2>Plan</h2>{_make_table((), [(f['name'], f['value'], f['reason']) for f in plan['facts']])}",
-        "".join(f"<p class='quiet'>{escape(note)}</p>" for note in plan["notes"]),
-        f"<h2>Where the time went</h2>{_make_phases(run.name, rows)}",
-    ]
-    body = "\n".join(section for section in sections if section)
-    title, style = escape(run.name), Path(__file__).with_name("page.css").read_text("utf-8")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>\n{style}</style></head>\n<body>\n{body}\n</body></html>\n"
+    """The text of the report. results: evaluations by the name of who played; pictures: without them, those
+    films of the runs that are small enough."""
+    streams = {run.name: MetricsLog.read(run.metrics_jsonl) for run in runs}
+    templates = make_templates()
+    chosen = _find_films(runs) if pictures is None else pictures
+    one, several = (runs[0], None) if len(runs) == 1 else (None, compare_runs(list(runs), lambda text: None))
+    return templates.get_template("report.html").render(
+        title=one.name if one else f"{len(runs)} runs",
+        verdict=verdict,
+        groups=list(groups),
+        charts=_draw_charts(streams[one.name]) if one else _draw_comparison(streams),
+        results=results or {},
+        num_episodes=min((result["episodes"] for result in (results or {}).values()), default=0),
+        pictures=[(picture.caption, _embed(picture.path)) for picture in chosen],
+        comparison=templates.get_template("panels/compare.html").render(several) if several else "",
+        runs=[_describe(run, streams[run.name], templates) for run in runs],
     )
 
 
+def _describe(run: RunDir, rows: Sequence[Row], templates: Any) -> dict[str, Any]:
+    status = run.read_status()
+    panels = describe_panels(run, rows)
+    cause = (status.get("cause") or "").partition("\n")[0]
+    png = make_png({"run": run.name} | sum_up(rows))
+    return {
+        "name": run.name,
+        "head": f"{show_count(status.get('step'))} steps, {status.get('state')}: {cause}",
+        "panels": render_panels(templates, {name: panels[name] for name in _PANELS}),
+        "timeline": f"data:image/png;base64,{base64.b64encode(png).decode()}",
+    }
+
+
 def _draw_charts(rows: Sequence[Row]) -> list[str]:
+    """The curves of one run."""
     progress = [row for row in rows if row["event"] == "progress"]
     evals = [row for row in rows if row["event"] == "eval"]
     returns = {
@@ -79,8 +97,29 @@ def _draw_charts(rows: Sequence[Row]) -> list[str]:
     return charts
 
 
+def _draw_comparison(streams: Mapping[str, Sequence[Row]]) -> list[str]:
+    """A curve of each run: its return in training and in evaluations."""
+    quantities = {
+        "return in training": ("progress", "rollout/ep_rew_mean"),
+        "return in evaluations": ("eval", "return_mean"),
+    }
+    return [
+        draw_curves(
+            title,
+            {
+                name: _pick([row for row in rows if row["event"] == event], key)
+                for name, rows in streams.items()
+            },
+        )
+        for title, (event, key) in quantities.items()
+    ]
+
+
 def _pick(rows: Sequence[Row], key: str, scale: float = 1.0) -> Points:
-    return [(row["step"], scale * row[key]) for row in rows if row.get(key) is not None]
+    """The points of a number; of a long run some hundreds of them, and the last."""
+    points = [(row["step"], scale * row[key]) for row in rows if row.get(key) is not None]
+    every = -(-len(points) // _NUM_POINTS) or 1
+    return points if every == 1 else [*points[:-1:every], points[-1]]
 
 
 def _compute_rates(rows: Sequence[Row], num_points: int = 60) -> Points:
@@ -95,36 +134,17 @@ def _compute_rates(rows: Sequence[Row], num_points: int = 60) -> Points:
     return points
 
 
-def _make_results(results: Mapping[str, Row]) -> str:
-    outcomes = dict.fromkeys(name for result in results.values() for name in result["outcomes"])
-    rows = []
-    for name, result in results.items():
-        rates = (result["outcomes"].get(outcome) for outcome in outcomes)
-        shown = [show_outcome(rate) if rate else "n/a" for rate in rates]
-        rows.append((name, *shown, show_interval(result, "return"), show_number(result["length_mean"])))
-    counts = {result["episodes"] for result in results.values()}
-    caption = f"{show_count(min(counts))} episodes each, the same held-out seeds, 95 % intervals"
-    return _make_table(("", *outcomes, "return", "length"), rows, caption)
+def _find_films(runs: Sequence[RunDir]) -> list[Picture]:
+    """The films that lie in runs; one that is there as a GIF and as an MP4 is shown once."""
+    found: dict[tuple[str, str], Picture] = {}
+    for run in runs:
+        for film in list_films(run):
+            path = run.path / film["name"]
+            if path.stat().st_size <= _LARGEST_BYTES:
+                found.setdefault((run.name, path.stem), Picture(path, f"{run.name}: {film['name']}"))
+    return list(found.values())
 
 
-def _make_phases(name: str, rows: Sequence[Row]) -> str:
-    """The phases of each role, what bounds the run, and its timeline."""
-    document = {"run": name} | sum_up(rows)
-    table = list_phases(document)
-    words = [*list_machine(document["machine"]), *list_verdict(document["verdict"])]
-    data = base64.b64encode(make_png(document)).decode()
-    picture = f'<figure><img alt="timeline" src="data:image/png;base64,{data}"></figure>'
-    return _make_table(("role", "phase", "time", "share", ""), table) + _make_table((), words) + picture
-
-
-def _make_table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    top = f"<tr>{''.join(f'<th>{escape(cell)}</th>' for cell in head)}</tr>" if head else ""
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    below = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return f"<table>{below}{top}{lines}</table>"
-
-
-def _embed(picture: Picture) -> str:
-    data = base64.b64encode(picture.path.read_bytes()).decode()
-    kind = _KINDS[picture.path.suffix]
-    return f'<figure><img alt="{escape(picture.caption)}" src="data:{kind};base64,{data}"></figure>'
+def _embed(path: Path) -> str:
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f"data:{_KINDS[path.suffix]};base64,{data}"

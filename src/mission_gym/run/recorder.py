@@ -18,7 +18,7 @@ from mission_gym.env.agents import AGENTS
 from mission_gym.errors import DiskError
 from mission_gym.monitor.alarms import Alarm, Watch
 from mission_gym.run.rate import Rate
-from mission_gym.sinks import SINKS, Place
+from mission_gym.sinks import Place, choose_sinks
 from mission_gym.sinks.stream import Stream
 from mission_gym.store.rundir import RunDir
 
@@ -40,7 +40,7 @@ class Recorder:
         self.watch = Watch(spec.main_outcome)
         self.window: deque[tuple[float, int, str | None, dict[str, float]]] = deque(maxlen=_WINDOW)
         self._place = Place(run, spec.env_id, time.time())
-        self._sinks = [name for name, row in SINKS.items() if not row.switch or config.value(row.switch)]
+        self._sinks = choose_sinks(config.value)
         self._opened: Stream | None = None
         self._problems: dict[str, str] = {}  # what the disk refuses, and why
         self._rolling: dict[str, float] | None = None  # until another episode ends

@@ -45,6 +45,7 @@ from mission_gym.run.environment import (
 from mission_gym.run.exactness import write_config
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
+from mission_gym.sinks import check_installed, choose_sinks
 from mission_gym.store.files import write_json
 from mission_gym.store.lineage import Lineage, write_lineage
 from mission_gym.store.rundir import RunDir, slug
@@ -93,6 +94,7 @@ def begin(
     """
     config = resolved.settled
     check_outcome(config, environment)
+    check_installed(choose_sinks(config.value))
     tuning = tuned.entry if tuned else None
     measured = EnvFacts(**tuning["measured"]["env"]) if tuning else None
     memory = check_memory(config, environment.backend, environment.spec, algorithm_of(config), measured)

@@ -7,12 +7,13 @@ of its own; it never touches the training loop. `stream` opens them all and tell
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
-from mission_gym.errors import DiskError
+from mission_gym.errors import DiskError, UsageError
 from mission_gym.store.rundir import RunDir
 
 Event = Mapping[str, Any]
@@ -22,7 +23,8 @@ class Row(NamedTuple):
     """A line of the table."""
 
     module: str
-    switch: str = ""  # path of the config's value that turns it on; without one it is always on
+    switch: str = ""  # path of the config's value that turns it on, or lists it; without one it is always on
+    package: str = ""  # of others that it needs, and the extra that brings it
 
 
 # The names are also the keys of the positions in a checkpoint.
@@ -32,6 +34,9 @@ SINKS: Mapping[str, Row] = {
     "monitor": Row("mission_gym.sinks.monitor"),
     "log": Row("mission_gym.sinks.log"),
     "tensorboard": Row("mission_gym.sinks.tensorboard", switch="run.tensorboard"),
+    "wandb": Row("mission_gym.sinks.wandb", switch="run.track", package="wandb"),
+    "mlflow": Row("mission_gym.sinks.mlflow", switch="run.track", package="mlflow"),
+    "trackio": Row("mission_gym.sinks.trackio", switch="run.track", package="trackio"),
 }
 
 
@@ -42,6 +47,7 @@ class Place(NamedTuple):
     env_id: str
     started: float  # Unix time of this process
     step: int | None = None  # of the checkpoint that the run goes on from; None at its start
+    tell: Callable[[str], None] = lambda text: None  # the user, from any thread
 
 
 class Writer(Protocol):
@@ -69,6 +75,27 @@ class Sink:
     open: Callable[[Place, int | None], Writer]
     errors: tuple[type[Exception], ...] = (DiskError, OSError)  # what its failures are
     may_lose_rows: bool = False
+
+
+def choose_sinks(value: Callable[[str], Any]) -> list[str]:
+    """The names of the sinks that a config turns on; `value` gives that at a path."""
+
+    def is_on(name: str, row: Row) -> bool:
+        switch = value(row.switch) if row.switch else True
+        return name in switch if isinstance(switch, tuple) else bool(switch)
+
+    return [name for name, row in SINKS.items() if is_on(name, row)]
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """UsageError for a sink whose package is not there."""
+    for name in names:
+        package = SINKS[name].package
+        if package and find_spec(package) is None:
+            raise UsageError(
+                f"track={name}: the package {package} is not installed; `pip install 'mission-gym[{name}]'`"
+                " brings it [--track]"
+            )
 
 
 def load_sink(name: str) -> Sink:

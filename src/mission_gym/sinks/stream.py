@@ -21,7 +21,7 @@ class _Outlet:
         self.writer: Writer | None = None
         try:
             with disk_errors(place.run.path):
-                self.writer = sink.open(place, position)
+                self.writer = sink.open(place._replace(tell=self.news.append), position)
         except sink.errors as error:
             if not sink.may_lose_rows:
                 raise
@@ -79,9 +79,10 @@ class Stream:
 
     def take_news(self) -> list[str]:
         """What failed or works again since the last call."""
-        news = [message for outlet in self._outlets for message in outlet.news]
+        news = []
         for outlet in self._outlets:
-            outlet.news.clear()
+            while outlet.news:  # one by one: threads of sinks add to it
+                news.append(outlet.news.pop(0))
         return news
 
     @property

@@ -49,7 +49,15 @@ class _Eval(_Result):
     candidates: list[_Result] | None = None
 
 
+class _Played(Record):
+    """What is read of a baseline's result."""
+
+    return_mean: float | None = None
+    outcomes: dict[Str, _Rate] | None = None
+
+
 _EVAL = TypeAdapter(_Eval)
+_BASELINES = TypeAdapter(dict[Str, _Played])
 
 
 def make_room(run: RunDir) -> None:
@@ -84,6 +92,20 @@ def read_evals(run: RunDir, tell: Callable[[str], None] = lambda text: None) -> 
         except RunStateError as error:  # it must not cost the run
             tell(f"an evaluation does not count: {error}")
     return found
+
+
+def write_baselines(run: RunDir, results: dict[str, dict[str, Any]]) -> None:
+    """Keep what baselines played on the report suite, by name, for charts to show beside the run."""
+    write_json(run.baselines_json, results)
+
+
+def read_baselines(run: RunDir) -> dict[str, dict[str, Any]]:
+    """The same, none where they were not played or can't be read."""
+    try:
+        played = read_checked(run.baselines_json, _BASELINES)
+    except RunStateError:
+        return {}
+    return {name: result.model_dump() for name, result in played.items()}
 
 
 def rank_best(

@@ -118,6 +118,18 @@ def read_json(path: Path) -> Any:
         raise RunStateError(f"{path} is truncated or altered: {error}") from error
 
 
+def read_tail(path: Path, max_bytes: int = 1 << 16) -> list[str]:
+    """The last whole lines of a text that may be long; none where it can't be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - max_bytes))
+            lines = file.read(max_bytes).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    return lines[1:] if size > max_bytes else lines
+
+
 def user_folder(kind: Literal["cache", "state"]) -> Path:
     """Our folder of the user's: below XDG_CACHE_HOME or XDG_STATE_HOME, or where the system has its own."""
     given = os.environ.get(f"XDG_{kind.upper()}_HOME")

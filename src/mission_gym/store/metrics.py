@@ -23,6 +23,9 @@ class Metric(NamedTuple):
     unit: str
     text: str
     bad: str = ""  # what a bad value looks like, and what to do
+    healthy: tuple[float | None, float | None] | None = (
+        None  # the least and the largest value that is not bad
+    )
 
 
 @cache

@@ -33,8 +33,8 @@ _ENDED = ("done", "stopped", "failed")
 OWN_NAMES = (
     "config.yaml", "env-files.json", "plan.json", "metrics.jsonl", "progress.csv", "monitor.csv",
     "lineage.json", "pins.json", "log.txt", "env-output.txt", "repro-env*-episode*.json", "timeline.png",
-    "report.html", "learning.gif", "learning.mp4", "step_*.mp4", ".reserve", ".pins-lock",
-    "status.json", ".lock",
+    "report.html", "baselines.json", "tracker-*.json", "learning.gif", "learning.mp4", "step_*.mp4",
+    ".reserve", ".pins-lock", "status.json", ".lock",
 )  # fmt: skip
 EVAL_NAMES = "step_*.json"
 
@@ -92,6 +92,7 @@ class RunDir:
         self.tensorboard = path / "tensorboard"
         self.checkpoints = path / "checkpoints"
         self.eval = path / "eval"
+        self.baselines_json = path / "baselines.json"  # what a demo played beside it
         self.lineage_json = path / "lineage.json"
         self.pins_json = path / "pins.json"
         self.log_txt = path / "log.txt"

@@ -84,6 +84,17 @@ class MetricsLog(Table):
         except OSError as error:
             raise RunStateError(f"can't read {path}: {error.strerror or error}") from error
 
+    @staticmethod
+    def read_from(path: Path, offset: int, max_bytes: int = 1 << 20) -> tuple[list[dict[str, Any]], int]:
+        """Whole rows behind a byte, about `max_bytes` of them, and the byte behind those."""
+        with path.open("rb") as file:
+            file.seek(offset)
+            lines = file.read(max_bytes)
+            lines += file.readline()
+        whole = lines[: lines.rfind(b"\n") + 1]
+        rows = [_parse_row(line, f"{path}, behind byte {offset}") for line in whole.splitlines()]
+        return rows, offset + len(whole)
+
 
 def _parse_row(line: bytes, where: str) -> dict[str, Any]:
     try:

@@ -1,0 +1,226 @@
+"""`bench watch`: the dashboard under load. How soon pages answer with 2,000 runs, one of them long; what the
+server takes when nobody or five tabs look; what a training loses beside five tabs.
+
+The server is a process of its own, as the user's is; tabs are streams of events and the requests of a page's
+first look. Rates with and without tabs alternate inside one run.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
+
+import psutil
+
+from mission_gym.bench.contest import Row
+from mission_gym.store.rundir import RunDir
+from mission_gym.store.tables import MetricsLog
+
+_TIMEOUT_S = 120.0
+_NUM_TABS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class WatchGrid:
+    """How much there is to show, and how long it is measured."""
+
+    num_runs: int = 2000
+    num_rows: int = 100_000  # of the long run
+    num_tags: int = 50
+    idle_s: float = 20.0
+    window_s: float = 10.0  # of training with or without tabs
+    num_windows: int = 6
+
+
+def measure_watch(grid: WatchGrid) -> list[Row]:
+    """A row for each promise; `ours` is seconds or a share."""
+    with TemporaryDirectory(prefix="mission-gym-watch-") as folder:
+        runs_dir = Path(folder)
+        _say(f"writing {grid.num_runs:,} runs, one of {grid.num_rows:,} rows")
+        long = _write_runs(runs_dir, grid)
+        with _serving(runs_dir) as server:
+            first_s = server.time("/", "/api/runs")
+            again_s = server.time("/", "/api/runs")
+            chart_s = server.time(f"/run/{long}", "/api/metrics", f"/api/run/{long}")
+            with server.tabs(["/events"] * _NUM_TABS):
+                time.sleep(grid.idle_s / 2)  # until every sparkline is drawn
+                five = server.measure_share(grid.idle_s)
+            idle = server.measure_share(grid.idle_s)
+            kept = _measure_training(runs_dir, server, grid)
+    return [
+        _row(f"the runs page of {grid.num_runs:,} runs, first look", first_s, "s", 1.0),
+        _row("the same again", again_s, "s", 1.0),
+        _row(f"the charts of {grid.num_rows:,} rows of {grid.num_tags} tags", chart_s, "s", 2.0),
+        _row("the server while nobody looks", idle, "share of a core", 0.05),
+        _row(f"the server with {_NUM_TABS} tabs of the runs page", five, "share of a core", None),
+        _row(f"what a training loses beside {_NUM_TABS} tabs", 1.0 - kept, "share of its rate", 0.02),
+    ]
+
+
+class _Server:
+    """A running dashboard."""
+
+    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
+        parts = urlsplit(address)
+        self._process = psutil.Process(process.pid)
+        self._host, self._port = parts.hostname or "", parts.port or 0
+        self._headers = {"Cookie": f"mission-gym-{self._port}={parts.query.removeprefix('token=')}"}
+
+    def time(self, *paths: str) -> float:
+        """Seconds until the answers to these are whole, one after the other."""
+        start = time.perf_counter()
+        for path in paths:
+            connection = self._ask(path)
+            response = connection.getresponse()
+            response.read()
+            assert response.status == 200, f"{path}: {response.status}"
+            connection.close()
+        return time.perf_counter() - start
+
+    def measure_share(self, seconds: float) -> float:
+        """The CPU time of the server over the wall time."""
+        before = sum(self._process.cpu_times()[:2])
+        time.sleep(seconds)
+        return (sum(self._process.cpu_times()[:2]) - before) / seconds
+
+    @contextmanager
+    def tabs(self, paths: list[str]) -> Iterator[None]:
+        """Streams that are read while the block runs."""
+        with ExitStack() as stack:
+            for path in paths:
+                connection = self._ask(path)
+                reader = threading.Thread(target=_read_all, args=(connection,), daemon=True)
+                reader.start()
+                stack.callback(_hang_up, connection)
+            yield
+
+    def _ask(self, path: str) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
+        connection.request("GET", path, headers=self._headers)
+        return connection
+
+
+def _read_all(connection: http.client.HTTPConnection) -> None:
+    with suppress(OSError, ValueError, http.client.HTTPException, AttributeError):  # it was hung up
+        response = connection.getresponse()
+        while response.read1(1 << 16):
+            pass
+
+
+def _hang_up(connection: http.client.HTTPConnection) -> None:
+    if connection.sock is not None:
+        with suppress(OSError):
+            connection.sock.shutdown(2)
+    connection.close()
+
+
+@contextmanager
+def _serving(runs_dir: Path) -> Iterator[_Server]:
+    command = [sys.executable, "-m", "mission_gym", "watch", "--port", "0", "--runs-dir", str(runs_dir)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield _Server(process, process.stdout.readline().strip())
+        finally:
+            process.terminate()
+
+
+def _measure_training(runs_dir: Path, server: _Server, grid: WatchGrid) -> float:
+    """The rate of a training beside five tabs over that without, in windows of one run that take turns."""
+    command = [sys.executable, "-m", "mission_gym", "train", "CartPole-v1", "--runs-dir", str(runs_dir)]
+    flags = ["--timesteps", "1000M", "--eval-freq", "0", "--run-name", "trained", "--no-tune"]
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    with subprocess.Popen([*command, *flags], stderr=subprocess.DEVNULL) as process:
+        try:
+            run = _wait_for_steps(runs_dir, process)
+            pages = [f"/events/{run.name}?offset=0"] * (_NUM_TABS - 1) + ["/events"]
+            for number in range(2 * grid.num_windows):
+                is_watched = number % 2 == 1
+                with server.tabs(pages if is_watched else []):
+                    rates[is_watched].append(_measure_rate(run, grid.window_s))
+        finally:
+            process.terminate()
+    plain, watched = (statistics.median(rates[key]) for key in (False, True))
+    _say(f"training at {plain:,.0f} steps/s, beside {_NUM_TABS} tabs at {watched:,.0f}")
+    return watched / plain
+
+
+def _wait_for_steps(runs_dir: Path, process: subprocess.Popen[bytes]) -> RunDir:
+    while process.poll() is None:
+        for path in runs_dir.glob("trained-*"):
+            if (RunDir(path).read_status().get("step") or 0) > 0:
+                return RunDir(path)
+        time.sleep(0.2)
+    raise RuntimeError("the training ended before its first step")
+
+
+def _measure_rate(run: RunDir, seconds: float) -> float:
+    def read() -> tuple[float, int]:
+        status = run.read_status()
+        return status["heartbeat"], status["step"]
+
+    before = read()
+    time.sleep(seconds)
+    after = read()
+    return (after[1] - before[1]) / (after[0] - before[0])
+
+
+def _write_runs(runs_dir: Path, grid: WatchGrid) -> str:
+    """Runs that are done, each with some rows; the name of the long one."""
+    tags = {f"train/tag_{number}": 0.123456789 * number for number in range(grid.num_tags)}
+    status = {
+        "created": 1.0,
+        "state": "done",
+        "step": 30,
+        "total": 30,
+        "fps": 10.0,
+        "return_mean": 1.0,
+        "pid": 1,
+    }
+    plan = {"event": "plan", "main_outcome": "won", "time/plan": {"facts": [], "notes": []}}
+    rows = [
+        json.dumps({"event": "progress", "step": step, "rollout/ep_rew_mean": step / 3} | tags)
+        for step in range(30)
+    ]
+    text = "\n".join([json.dumps(plan), *rows]) + "\n"
+    for number in range(grid.num_runs):
+        folder = runs_dir / f"run-{number:05}"
+        folder.mkdir()
+        (folder / "status.json").write_text(json.dumps(status | {"created": float(number)}))
+        (folder / "metrics.jsonl").write_text(text)
+    long = RunDir(runs_dir / "run-00000")
+    log = MetricsLog(long.metrics_jsonl)
+    for step in range(30, grid.num_rows):
+        log.append(
+            {"event": "progress", "step": step, "rollout/ep_rew_mean": step / 3, "time/time_elapsed": step}
+            | tags
+        )
+    log.close()
+    return long.name
+
+
+def _row(case: str, value: float, unit: str, limit: float | None) -> Row:
+    return {
+        "case": f"watch: {case}",
+        "ours": value,
+        "peers": {},
+        "ratio": None,
+        "unit": unit,
+        "promised": limit,
+        "holds": None if limit is None else value <= limit,
+    }
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

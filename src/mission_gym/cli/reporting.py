@@ -1,0 +1,69 @@
+"""`report`: one self-contained HTML file about runs and groups."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from mission_gym.cli.flags import FolderFlags, parse, said
+from mission_gym.errors import UsageError
+from mission_gym.report.formats import show_path
+from mission_gym.report.html import make_html
+from mission_gym.screen.streams import inert, say
+from mission_gym.store.files import write_atomic
+from mission_gym.store.groups import GROUP_JSON, Group, read_group
+from mission_gym.store.rundir import RunDir
+
+
+@dataclass(kw_only=True)
+class ReportFlags(FolderFlags):
+    """Flags of `report`."""
+
+    runs: Annotated[
+        tyro.conf.Positional[tuple[str, ...]],
+        tyro.conf.arg(metavar="RUN|GROUP ...", help_behavior_hint=""),
+    ] = ()
+    out: Annotated[
+        Path | None,
+        said("Where to. Without it: report.html in the run, or in the current folder.", "FILE.html"),
+    ] = None
+
+
+def report(args: Sequence[str]) -> None:
+    """`mission-gym report RUN|GROUP ...`."""
+    flags = parse(ReportFlags, args, "report", "Write one self-contained HTML file about runs and groups.")
+    if not flags.runs:
+        raise UsageError("no run is given; name one or more runs or groups, such as latest [RUN|GROUP ...]")
+    if flags.out is not None and flags.out.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"{flags.out.name!r} is not an HTML file; give a name that ends in .html [--out]")
+    runs: dict[Path, RunDir] = {}
+    groups: list[Group] = []
+    for text in flags.runs:
+        folder = _find_group(text, flags.runs_dir)
+        if folder is None:
+            found = [flags.find(text).run]
+        else:
+            groups.append(read_group(folder))
+            # Paths are those of the machine that made the group; its runs lie beside it.
+            found = [
+                run for path in groups[-1].runs if (run := RunDir(folder.parent / Path(path).name)).exists
+            ]
+        runs |= {run.path: run for run in found}
+    if not runs:
+        raise UsageError(f"{', '.join(flags.runs)} has no run that is there yet [RUN|GROUP ...]")
+    alone = next(iter(runs)) if len(runs) == 1 else None
+    path = flags.out or (alone or Path()) / "report.html"
+    write_atomic(Path(os.path.abspath(path)), make_html(list(runs.values()), groups=groups))
+    say(f"{len(runs)} runs" if alone is None else f"run {alone.name}")
+    print(inert(show_path(path)))
+
+
+def _find_group(text: str, runs_dir: Path) -> Path | None:
+    """The folder of a group, by path or by name."""
+    folders = (Path(text), runs_dir / text)
+    return next((folder for folder in folders if os.path.isfile(folder / GROUP_JSON)), None)

@@ -1,0 +1,180 @@
+"""Pages: the Jinja2 templates with our formats, and what the panels of a run show, as plain values.
+
+Templates escape everything they are given. The dashboard and the report are made of the same panels.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from mission_gym.clock import ROLES
+from mission_gym.config.plain import read_stored
+from mission_gym.errors import MissionGymError
+from mission_gym.report.documents import describe_run_fully
+from mission_gym.report.formats import (
+    run_argument,
+    show_count,
+    show_duration,
+    show_number,
+    show_rate,
+    show_value,
+)
+from mission_gym.report.summary import list_next_commands
+from mission_gym.report.tables import list_verdict, show_interval, show_outcome
+from mission_gym.report.timing import list_machine, list_phases, sum_up
+from mission_gym.store.files import read_json, read_tail
+from mission_gym.store.rundir import RunDir
+
+Row = Mapping[str, Any]
+_NUM_EPISODES, _NUM_LINES = 40, 200
+_FILMS = {".mp4": "video", ".gif": "image"}
+_FILM = re.compile(r"[\w.-]+\.(?:mp4|gif)")
+# What moves or colours a terminal's text says nothing on a page.
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def make_templates() -> Environment:
+    """The environment of all pages; what a template names must be there, and is escaped."""
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters |= {
+        "count": show_count, "number": show_number, "rate": show_rate, "duration": show_duration,
+        "value": show_value, "outcome": show_outcome,
+        "interval": lambda result: show_interval(result, "return"),
+    }  # fmt: skip
+    return templates
+
+
+def describe_panels(run: RunDir, rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """The values of every panel, by its name; rows are those of progress, the last `timeline` and `end`."""
+    problems: list[str] = []
+    try:
+        document = describe_run_fully(run, problems.append)
+    except MissionGymError as error:
+        document, problems = {}, [str(error)]
+    return {
+        "evaluations": {
+            "evals": list(reversed(document.get("evals") or [])),
+            "best": document.get("best_step"),
+        },
+        "time": _describe_time(run, rows),
+        "episodes": {"episodes": read_episodes(run)},
+        "failures": _describe_failures(run, document, problems),
+        "films": {"films": list_films(run)},
+        "commands": {"commands": list_commands(run, document)},
+        "plan": _describe_plan(run),
+        "config": _describe_config(run),
+        "lineage": {key: document.get(key) for key in ("parent", "parent_step", "notes", "checkpoints")},
+        "log": {"lines": _read_lines(run.log_txt)},
+    }
+
+
+def render_panels(templates: Environment, panels: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Each panel as HTML."""
+    return {
+        name: templates.get_template(f"panels/{name}.html").render(values) for name, values in panels.items()
+    }
+
+
+def list_films(run: RunDir) -> list[dict[str, str]]:
+    """Films and moving pictures that lie in the run, by name."""
+    found = sorted(path for path in run.path.iterdir() if _FILM.fullmatch(path.name) and path.is_file())
+    return [{"name": path.name, "kind": _FILMS[path.suffix]} for path in found if not path.is_symlink()]
+
+
+def list_commands(run: RunDir, document: Row) -> list[tuple[str, str]]:
+    """Commands that make sense for the run as it is now, each with what it does."""
+    state, step, cause = document.get("state"), document.get("step") or 0, document.get("cause") or ""
+    name = run_argument(run.path)
+    commands = [(f"mission-gym runs show {name}", "everything about it")]
+    if not document.get("checkpoints"):
+        return commands
+    end = {"state": state, "step": step, "goal": cause.startswith("goal reached") or None}
+    following = list_next_commands(run, document, end)
+    if state in ("starting", "running"):
+        following = [each for each in following if not each[0].startswith("mission-gym resume")]
+    return [*following, (f"mission-gym record {name}", "a film of its best checkpoint"), *commands]
+
+
+def read_episodes(run: RunDir) -> list[dict[str, str]]:
+    """The last finished episodes of training, the newest first."""
+    lines = _read_lines(run.monitor_csv)
+    names = ("r", "l", "t", "outcome", "env", "seed")
+    rows = [row for row in csv.reader(lines) if len(row) == len(names) and row[0] != "r"]
+    return [dict(zip(names, row, strict=True)) for row in reversed(rows[-_NUM_EPISODES:])]
+
+
+def _read_lines(path: Path, num_lines: int = _NUM_LINES) -> list[str]:
+    """The last lines of a text, without what a terminal would obey."""
+    return [_CONTROL.sub("", line) for line in read_tail(path)[-num_lines:]]
+
+
+def _describe_time(run: RunDir, rows: Sequence[Row]) -> dict[str, Any]:
+    document = sum_up(rows)
+    has_time = bool(document["wall_s"])
+    bars = (
+        {
+            role: [(name, spent, spent / document["wall_s"]) for name, spent in phases.items() if spent > 0]
+            for role, phases in document["roles"].items()
+        }
+        if has_time
+        else {}
+    )
+    return {
+        "phases": list_phases(document) if has_time else [],
+        "bars": bars,
+        "machine": list_machine(document["machine"]) if document["machine"] else [],
+        "verdict": list_verdict(document["verdict"]),
+        "overlap": document["overlap"],
+        "roles": list(ROLES),
+    }
+
+
+def _describe_failures(run: RunDir, document: Row, problems: list[str]) -> dict[str, Any]:
+    cause = document.get("cause") or ""
+    repros = sorted(path.name for path in run.path.glob("repro-env*-episode*.json"))
+    return {
+        "failures": document.get("env_failures"),
+        "restarts": document.get("worker_restarts"),
+        "cause": _CONTROL.sub("", cause) if document.get("state") == "failed" else "",
+        "problems": problems,
+        "repros": [f"mission-gym check --repro {run_argument(run.path)}/{name}" for name in repros],
+        "output": _read_lines(run.path / "env-output.txt"),
+        "warnings": [line for line in _read_lines(run.log_txt, 1000) if " warning " in line][-20:],
+    }
+
+
+def _describe_plan(run: RunDir) -> dict[str, Any]:
+    try:
+        plan = read_json(run.plan_json)
+        facts = [
+            {key: str(fact.get(key, "")) for key in ("name", "value", "reason")} for fact in plan["facts"]
+        ]
+        notes = [str(note) for note in plan["notes"]]
+        versions = {str(name): str(version) for name, version in (plan.get("versions") or {}).items()}
+    except (MissionGymError, KeyError, TypeError, AttributeError):
+        return {"facts": [], "notes": [], "versions": {}}
+    return {"facts": facts, "notes": notes, "versions": versions}
+
+
+def _describe_config(run: RunDir) -> dict[str, Any]:
+    try:
+        stored = read_stored(run.config_yaml)
+    except MissionGymError as error:
+        return {"sections": {}, "problem": str(error)}
+    sections: dict[str, list[tuple[str, Any, str]]] = {}
+    for path, entry in stored.items():
+        section, _, name = path.partition(".")
+        sections.setdefault(section, []).append((name, entry.value, entry.source))
+    return {"sections": sections, "problem": ""}

@@ -1,0 +1,131 @@
+"""Who may ask: every request needs our Host, no foreign Origin, and the token of the printed address.
+
+The token comes once in the address and is then a cookie that scripts can't read. Pages may load from here
+alone: the policy below forbids inline scripts and styles, frames and other hosts.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlencode, urlsplit
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from mission_gym.store.files import user_folder
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; object-src 'none';"
+    " frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_METHODS = ("GET", "HEAD")
+_COOKIE_S = 30 * 24 * 3600
+Next = Callable[[Request], Awaitable[Response]]
+Refuse = Callable[[Request, int, str], Response]
+
+
+def keep_token() -> str:
+    """This user's token: the same after a restart, so that open pages go on; a new one where it can't be
+    kept."""
+    path = user_folder("state") / "watch-token"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            if path.is_symlink() or (os.name == "posix" and path.stat().st_mode & 0o077):
+                path.unlink()  # others could read it
+                return keep_token()
+            token = path.read_text("ascii").strip()
+            if len(token) >= 32 and token.isalnum():
+                return token
+            path.unlink()
+            return keep_token()
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            token = secrets.token_hex(24)
+            file.write(token)
+        return token
+    except (OSError, ValueError):
+        return secrets.token_hex(24)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is reached from this machine alone."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Guard:
+    """The border of the server, as a layer around all of its addresses."""
+
+    def __init__(self, token: str, host: str, refuse: Refuse) -> None:
+        self._token = token
+        self._refuse = refuse
+        self._is_open = not is_loopback(host)
+        self._names = {*_LOOPBACK, host.lower()}
+        if self._is_open:
+            self._names.add(socket.gethostname().lower())
+
+    async def __call__(self, request: Request, call_next: Next) -> Response:
+        response = self._judge(request) or await call_next(request)
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    def _judge(self, request: Request) -> Response | None:
+        """The answer to a request that goes no further."""
+        host = request.headers.get("host", "")
+        if not self._is_ours(host):
+            return self._refuse(request, 403, "this address was not asked for by its own name")
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return self._refuse(request, 403, "another page asked for this one")
+        if request.method not in _METHODS:
+            return self._refuse(request, 405, "pages can be read, and nothing else")
+        cookie = f"mission-gym-{request.url.port or 80}"  # browsers share cookies between ports
+        given = request.query_params.get("token")
+        if given is not None and self._is_token(given):
+            left = [(key, value) for key, value in request.query_params.multi_items() if key != "token"]
+            response = RedirectResponse(request.url.replace(query=urlencode(left)), 303)
+            response.set_cookie(
+                cookie, self._token, max_age=_COOKIE_S, path="/", httponly=True, samesite="lax"
+            )
+            return response
+        if not self._is_token(request.cookies.get(cookie, "")):
+            return self._refuse(
+                request, 401, "open the address that `mission-gym watch` printed, token included"
+            )
+        return None
+
+    def _is_token(self, text: str) -> bool:
+        return secrets.compare_digest(text.encode(), self._token.encode())
+
+    def _is_ours(self, host: str) -> bool:
+        """A page of another site that has its own name point here (DNS rebinding) sends that name. Ports may
+        differ: `ssh -L` forwards from another one."""
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+        except ValueError:
+            return False
+        if name in self._names:
+            return True
+        if not self._is_open:
+            return False
+        try:
+            ipaddress.ip_address(name)  # no one else can give us an address for a name
+        except ValueError:
+            return False
+        return True

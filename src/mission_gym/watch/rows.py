@@ -1,0 +1,193 @@
+"""A metrics stream of any size, read in part: a sample of a range of steps, what was added, the last of a
+kind of event.
+
+Steps rise along the file, so a range is found by bisection over bytes, and a long one is sampled at even
+distances: the cost of a chart does not depend on the length of the run. Rows that are torn or damaged are
+left out.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+Row = dict[str, Any]
+_CATCH_UP_BYTES = 1 << 22  # more that was added is sampled anew
+_TAIL_BYTES = 1 << 18
+_PROGRESS = b'{"event": "progress"'
+_LONGEST_BYTES = 1 << 22  # of a line; a longer one is not ours
+
+
+class Part(NamedTuple):
+    """Rows in the order of steps; `end` is the byte behind the last whole line of the file."""
+
+    rows: list[Row]
+    end: int
+    is_sample: bool = False
+
+
+def read_part(
+    path: Path,
+    low: int | None = None,
+    high: int | None = None,
+    *,
+    num_rows: int = 1000,
+    whole_bytes: int = 1 << 21,
+) -> Part:
+    """Rows of progress from step `low` to step `high`; of a stretch above `whole_bytes` about `num_rows` of
+    them, the last one included."""
+    try:
+        with path.open("rb") as file:
+            end = _find_end(file)
+            start = 0 if low is None else _find_step(file, low, end)
+            stop = end if high is None else _find_step(file, high + 1, end)
+            if stop - start <= whole_bytes:
+                return Part(list(_read_rows(file, start, stop)), end)
+            return Part(_sample(file, start, stop, num_rows), end, is_sample=True)
+    except FileNotFoundError:
+        return Part([], 0)
+
+
+def read_added(path: Path, offset: int) -> Part | None:
+    """Rows behind byte `offset`; None if the file was cut in the meantime, as a resume does."""
+    try:
+        with path.open("rb") as file:
+            end = _find_end(file)
+            if end == offset:
+                return Part([], end)
+            if end < offset or (offset and _byte_at(file, offset - 1) != b"\n"):
+                return None
+            if end - offset > _CATCH_UP_BYTES:
+                return None  # long out of touch: begin again
+            return Part(list(_read_rows(file, offset, end)), end)
+    except FileNotFoundError:
+        return Part([], 0) if offset == 0 else None
+
+
+def find_last(path: Path, event: str) -> Row | None:
+    """The last event of a kind, by a search for its first bytes from the end."""
+    try:
+        with path.open("rb") as file:
+            if not _find_end(file):
+                return None
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                head = b'{"event": ' + json.dumps(event).encode()
+                at = data.rfind(b"\n" + head)
+                if at < 0 and data[: len(head)] != head:
+                    return None
+                data.seek(at + 1)
+                return _parse(data.readline())
+    except (FileNotFoundError, ValueError):  # the latter: it was emptied before it was mapped
+        return None
+
+
+def read_first(path: Path) -> Row:
+    """The first event, which tells what the run is about; empty before there is one."""
+    try:
+        with path.open("rb") as file:
+            return _parse(file.readline(_LONGEST_BYTES)) or {}
+    except FileNotFoundError:
+        return {}
+
+
+def make_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    """A list for each number of the rows, with None where a row lacks it."""
+    columns: dict[str, list[float | None]] = {}
+    for count, row in enumerate(rows):
+        for key, value in row.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                columns.setdefault(key, [None] * count).append(value)
+        for column in columns.values():
+            if len(column) == count:
+                column.append(None)
+    return columns
+
+
+def _find_end(file: BinaryIO) -> int:
+    """The byte behind the last line break: a line that is being written is not there yet."""
+    end = os.fstat(file.fileno()).st_size
+    while end > 0:
+        start = max(0, end - (1 << 16))
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+def _byte_at(file: BinaryIO, offset: int) -> bytes:
+    file.seek(offset)
+    return file.read(1)
+
+
+def _read_rows(file: BinaryIO, start: int, stop: int) -> Iterator[Row]:
+    file.seek(start)
+    for line in file.read(stop - start).splitlines():
+        row = _parse(line) if line.startswith(_PROGRESS) else None
+        if row is not None:
+            yield row
+
+
+def _sample(file: BinaryIO, start: int, stop: int, num_rows: int) -> list[Row]:
+    """Rows at even distances, each read once; the last one of the stretch is always among them."""
+    rows, read_to = [], start
+    for number in range(num_rows):
+        at = start + (stop - start) * number // num_rows
+        if at < read_to:
+            continue
+        row, read_to = _next_row(file, at, stop, is_line=number == 0)
+        if row is not None:
+            rows.append(row)
+    tail = list(_read_rows(file, max(read_to, stop - _TAIL_BYTES), stop)) if read_to < stop else []
+    return rows + tail[-1:]
+
+
+def _next_row(file: BinaryIO, at: int, stop: int, *, is_line: bool) -> tuple[Row | None, int]:
+    """The first row of progress that begins at or behind `at`, and the byte behind it."""
+    file.seek(at)
+    if not is_line:
+        file.readline(_LONGEST_BYTES)  # the rest of a line
+    while file.tell() < stop:
+        line = file.readline(_LONGEST_BYTES)
+        row = _parse(line) if line.startswith(_PROGRESS) else None
+        if row is not None:
+            return row, file.tell()
+    return None, stop
+
+
+def _find_step(file: BinaryIO, step: int, end: int) -> int:
+    """The first byte, up to a line, from which on rows have at least this step."""
+    low, high = 0, end
+    while high - low > (1 << 14):
+        middle = (low + high) // 2
+        row, _ = _next_row(file, middle, high, is_line=False)
+        if row is not None and row["step"] < step:
+            low = middle
+        else:
+            high = middle
+    file.seek(low)
+    if low:
+        file.readline(_LONGEST_BYTES)
+    at = file.tell()
+    for line in file:
+        row = _parse(line) if line.startswith(_PROGRESS) else None
+        if row is not None and row["step"] >= step:
+            break
+        at += len(line)
+    return min(at, end)
+
+
+def _parse(line: bytes) -> Row | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict):
+        return None
+    step = row.get("step", 0)
+    return row if isinstance(step, int) and not isinstance(step, bool) else None

@@ -1,0 +1,54 @@
+"""The socket and the server: a port that is free, the address to print, and requests until it is stopped."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import uvicorn
+
+from mission_gym.errors import UsageError
+from mission_gym.store.metrics import Metric
+from mission_gym.watch.app import make_app
+from mission_gym.watch.guard import keep_token
+from mission_gym.watch.index import Index
+
+PORT = 6446
+_NUM_PORTS = 50  # that are tried where one is taken
+
+
+def serve(
+    runs_dir: Path, metrics: Sequence[Metric], host: str, port: int, tell: Callable[[str, str], None]
+) -> None:
+    """Serve a runs folder until a signal. tell: of the address, and of a port that was taken."""
+    with closing(open_socket(host, port)) as listening:
+        token, number = keep_token(), listening.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        note = "" if port in (0, number) else f"port {port} is taken; this is the next free one"
+        tell(f"http://{shown}:{number}/?token={token}", note)
+        config = uvicorn.Config(
+            make_app(Index(runs_dir), metrics, token, host), log_level="warning", access_log=False,
+            lifespan="off", server_header=False, timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens at `port`, or at the next free one; 0 takes any. UsageError where none can."""
+    if not 0 <= port < 1 << 16:
+        raise UsageError(f"port={port} is not between 0 and 65535 [--port]")
+    last: OSError | None = None
+    for candidate in range(port, min(port + _NUM_PORTS, 1 << 16)) if port else (0,):
+        try:
+            family = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0][0]
+            return socket.create_server((host, candidate), family=family)
+        except OSError as error:
+            last = error
+            if isinstance(error, socket.gaierror):
+                break
+    raise UsageError(
+        f"can't listen on {host}, port {port}: {last and last.strerror}; give another address or port"
+        " [--host, --port]"
+    )

@@ -1,0 +1,313 @@
+// A chart: lines, stacks and bands over a common x, marks with intervals, dashed levels, a healthy range.
+//
+// All charts of a page share their cursor and their zoom. A zoom stays when points are added.
+import { make, number, put, short, duration } from "./lib.js";
+
+const COLORS = 8;
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const colorOf = (index) => `--c${index % COLORS}`;
+
+export class Board {
+  // The charts of one page: what they have in common.
+  constructor(onZoom = () => {}) {
+    this.charts = [];
+    this.byTime = false;
+    this.zoom = null;
+    this.onZoom = onZoom;
+    this.key = uPlot.sync("board");
+    const redraw = () => this.charts.forEach((chart) => chart.rebuild());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    this.sizes = new ResizeObserver((entries) => {
+      for (const entry of entries) entry.target.chart?.fit();
+    });
+  }
+
+  add(options) {
+    const chart = new Chart(this, options);
+    this.charts.push(chart);
+    return chart;
+  }
+
+  remove(chart) {
+    chart.destroy();
+    this.charts = this.charts.filter((each) => each !== chart);
+  }
+
+  setZoom(low, high) {
+    this.zoom = low === null ? null : [low, high];
+    for (const chart of this.charts) chart.applyZoom();
+    this.onZoom(this.zoom);
+  }
+
+  setAcross(byTime) {
+    this.byTime = byTime;
+    this.setZoom(null, null);
+  }
+}
+
+class Chart {
+  constructor(board, { into, title, about = "", wide = false, percent = false, unit = "" }) {
+    this.board = board;
+    this.percent = percent;
+    this.unit = unit;
+    this.title = title;
+    this.data = null;
+    this.plot = null;
+    this.now = make("span");
+    this.legend = make("ul", { class: "legend" });
+    this.canvas = make("div", { class: "canvas" });
+    this.about = make("p", { class: "about" }, about);
+    this.figure = make(
+      "figure",
+      { class: wide ? "chart wide" : "chart", tabindex: "0", role: "img", "aria-label": title },
+      make("h3", {}, title, this.now), this.legend, this.canvas, about ? this.about : null,
+    );
+    this.figure.chart = this;
+    this.figure.addEventListener("keydown", (event) => this.press(event));
+    into.append(this.figure);
+    board.sizes.observe(this.figure);
+  }
+
+  // data: {x, series: [{label, values, color, dashed, faint}], stacked, marks: [{x, y, low, high, label, color}],
+  // levels: [{label, value}], healthy: [low, high], bands: [{low, high, color}]}
+  set(data) {
+    const before = this.data;
+    this.data = data;
+    this.shown = data.stacked ? stack(data.series) : data.series.map((each) => each.values);
+    for (const band of data.bands || []) this.shown.push(band.low, band.high);
+    const same = before && this.plot && this.signature() === this.built;
+    if (!same) this.rebuild();
+    else this.plot.setData([data.x, ...this.shown], this.board.zoom === null);
+    if (this.board.zoom !== null) this.applyZoom();
+    this.tell(null);
+  }
+
+  signature() {
+    const { series, stacked, bands = [] } = this.data;
+    return JSON.stringify([series.map((each) => [each.label, each.color, each.dashed]), stacked, bands.length]);
+  }
+
+  rebuild() {
+    if (!this.data) return;
+    this.plot?.destroy();
+    const { series, stacked, bands = [] } = this.data;
+    const quiet = style("--quiet");
+    const line = style("--line");
+    const axis = { stroke: quiet, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: "12px system-ui" };
+    const lines = series.map((each) => ({
+      label: each.label,
+      stroke: style(each.color),
+      width: each.faint ? 1 : 2,
+      dash: each.dashed ? [5, 4] : undefined,
+      fill: stacked ? `${style(each.color)}cc` : undefined,
+      points: { show: (plot, index) => plot.data[0].length < 2 },
+      spanGaps: true,
+    }));
+    const hidden = { stroke: "transparent", points: { show: false }, spanGaps: true };
+    const first = lines.length + 1;
+    const fills = bands.map((band, index) => ({
+      series: [first + 2 * index + 1, first + 2 * index], fill: `${style(band.color)}2e`,
+    }));
+    const piles = stacked ? series.slice(1).map((_, index) => ({ series: [index + 2, index + 1] })) : [];
+    const percent = this.percent;
+    this.plot = new uPlot(
+      {
+        width: Math.max(120, this.canvas.clientWidth),
+        height: this.canvas.clientHeight || 200,
+        legend: { show: false },
+        cursor: { sync: { key: "board", setSeries: false }, drag: { x: true, y: false }, points: { size: 6 }, focus: { prox: 1e3 } },
+        scales: { x: { time: false }, y: { range: (plot, low, high) => this.range(plot, low, high) } },
+        axes: [
+          { ...axis, values: (plot, ticks) => ticks.map((tick) => (this.board.byTime ? duration(tick) : short(tick))), space: 64, size: 30 },
+          { ...axis, values: (plot, ticks) => ticks.map((tick) => (percent ? `${Math.round(100 * tick)} %` : short(tick) + this.unit)), size: 56, space: 34 },
+        ],
+        series: [{}, ...lines, ...bands.flatMap(() => [hidden, hidden])],
+        bands: [...piles, ...fills],
+        hooks: {
+          drawAxes: [(plot) => this.paintRange(plot)],
+          draw: [(plot) => this.paintMarks(plot)],
+          setCursor: [(plot) => this.tell(plot.cursor.idx)],
+          setSelect: [(plot) => this.select(plot)],
+          ready: [(plot) => plot.over.addEventListener("dblclick", () => this.board.setZoom(null, null))],
+        },
+      },
+      [this.data.x, ...this.shown],
+      this.canvas,
+    );
+    this.built = this.signature();
+    this.canvas.setAttribute("aria-hidden", "true");
+    this.applyZoom();
+  }
+
+  range(plot, low, high) {
+    const { marks = [], levels = [] } = this.data;
+    const { min, max } = plot.scales.x;
+    for (const mark of marks) {
+      if (min !== null && (mark.x < min || mark.x > max)) continue;
+      for (const value of [mark.y, mark.low, mark.high]) {
+        if (typeof value === "number") [low, high] = [Math.min(low ?? value, value), Math.max(high ?? value, value)];
+      }
+    }
+    for (const { value } of levels) [low, high] = [Math.min(low ?? value, value), Math.max(high ?? value, value)];
+    if (this.percent) return [0, Math.max(1, high ?? 1)];
+    if (this.data.stacked || this.data.fromZero) low = Math.min(0, low ?? 0);
+    if (low === null || low === undefined) return [0, 1];
+    return uPlot.rangeNum(low, high === low ? low + (Math.abs(low) || 1) * 0.1 : high, 0.08, true);
+  }
+
+  paintRange(plot) {
+    const healthy = this.data.healthy;
+    if (!healthy) return;
+    const { ctx } = plot;
+    const { left, top, width, height } = plot.bbox;
+    const place = (value) => Math.min(top + height, Math.max(top, plot.valToPos(value, "y", true)));
+    ctx.save();
+    ctx.fillStyle = `${style("--bad")}1f`;
+    const [low, high] = healthy;
+    if (high !== null) ctx.fillRect(left, top, width, place(high) - top);
+    if (low !== null) ctx.fillRect(left, place(low), width, top + height - place(low));
+    ctx.restore();
+  }
+
+  paintMarks(plot) {
+    const { ctx } = plot;
+    const { left, top, width, height } = plot.bbox;
+    const { marks = [], levels = [] } = this.data;
+    const size = devicePixelRatio;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, top - 4 * size, width + 4 * size, height + 8 * size);
+    ctx.clip();
+    ctx.textAlign = "left";
+    ctx.font = `${11 * size}px system-ui`;
+    for (const level of levels) {
+      const y = plot.valToPos(level.value, "y", true);
+      ctx.strokeStyle = ctx.fillStyle = style("--quiet");
+      ctx.setLineDash([4 * size, 4 * size]);
+      ctx.beginPath();
+      ctx.moveTo(left, y);
+      ctx.lineTo(left + width, y);
+      ctx.stroke();
+      ctx.fillText(level.label, left + 6 * size, y - 4 * size);
+    }
+    ctx.setLineDash([]);
+    for (const mark of marks) {
+      const [x, y] = [plot.valToPos(mark.x, "x", true), plot.valToPos(mark.y, "y", true)];
+      ctx.strokeStyle = style(mark.color);
+      ctx.fillStyle = style("--card");
+      ctx.lineWidth = 2 * size;
+      if (typeof mark.low === "number") {
+        ctx.beginPath();
+        ctx.moveTo(x, plot.valToPos(mark.low, "y", true));
+        ctx.lineTo(x, plot.valToPos(mark.high, "y", true));
+        ctx.stroke();
+      }
+      ctx.beginPath();
+      ctx.arc(x, y, 3.5 * size, 0, 2 * Math.PI);
+      ctx.fill();
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+
+  // The legend tells the values under the cursor, or the last ones; its chips never move.
+  tell(index) {
+    const { x, series, marks = [], levels = [] } = this.data;
+    const at = index ?? x.length - 1;
+    const show = (value) => (this.percent && typeof value === "number" ? `${(100 * value).toFixed(1)} %` : number(value) + (value === null || value === undefined ? "" : this.unit));
+    const last = (values) => {
+      for (let i = at; i >= 0; i--) if (values[i] !== null && values[i] !== undefined) return values[i];
+      return null;
+    };
+    const entries = series.map((each) => [each.color, each.label, show(last(each.values))]);
+    const labels = new Map();
+    for (const mark of marks) {
+      if (index === null || index === undefined || mark.x <= x[at]) labels.set(mark.label, mark);
+    }
+    for (const [label, mark] of labels) {
+      const bounds = typeof mark.low === "number" ? ` (${show(mark.low)} to ${show(mark.high)})` : "";
+      entries.push([mark.color, label, show(mark.y) + bounds]);
+    }
+    this.legend.classList.toggle("tall", entries.length > 3);
+    while (this.legend.children.length > entries.length) this.legend.lastChild.remove();
+    while (this.legend.children.length < entries.length) this.legend.append(make("li", {}, make("i"), make("span"), " ", make("b")));
+    entries.forEach(([color, label, text], i) => {
+      const [chip, name, value] = this.legend.children[i].children;
+      chip.className = `dot ${color.slice(2)}`;
+      put(name, label);
+      put(value, text);
+    });
+    const where = x.length ? (this.board.byTime ? duration(x[at]) : `step ${short(x[at])}`) : "";
+    const alone = entries.length === 1 ? `${entries[0][2]}` : "";
+    put(this.now, index === null || index === undefined ? alone : [alone, where].filter(Boolean).join(" at "));
+    if (index === null || index === undefined) {
+      const words = [...entries.map((entry) => `${entry[1]} ${entry[2]}`), ...levels.map((level) => `${level.label} ${show(level.value)}`)];
+      this.figure.setAttribute("aria-label", `${this.title}: ${words.join(", ")}. Plus and minus zoom, arrows move, 0 shows all.`);
+    }
+  }
+
+  select(plot) {
+    const { left, width } = plot.select;
+    if (width < 4) return;
+    this.board.setZoom(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
+    plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+  }
+
+  applyZoom() {
+    if (!this.plot || !this.data.x.length) return;
+    const [min, max] = this.board.zoom || [this.data.x[0], this.data.x.at(-1)];
+    if (min === max) return;
+    this.plot.setScale("x", { min, max });
+  }
+
+  press(event) {
+    const whole = [this.data?.x[0], this.data?.x.at(-1)];
+    const [low, high] = this.board.zoom || whole;
+    const span = high - low;
+    const moves = {
+      "+": [low + span / 4, high - span / 4], "=": [low + span / 4, high - span / 4],
+      "-": [low - span / 2, high + span / 2],
+      ArrowLeft: [low - span / 5, high - span / 5], ArrowRight: [low + span / 5, high + span / 5],
+      0: [null, null], Escape: [null, null],
+    };
+    const move = moves[event.key];
+    if (!move || !(span > 0) || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    const covers = move[0] !== null && move[0] <= whole[0] && move[1] >= whole[1];
+    this.board.setZoom(...(covers ? [null, null] : move));
+  }
+
+  fit() {
+    if (!this.plot || !this.canvas.clientWidth) return;
+    const size = { width: this.canvas.clientWidth, height: this.canvas.clientHeight };
+    if (size.width !== this.plot.width || size.height !== this.plot.height) this.plot.setSize(size);
+  }
+
+  destroy() {
+    this.plot?.destroy();
+    this.board.sizes.unobserve(this.figure);
+    this.figure.remove();
+  }
+}
+
+function stack(series) {
+  const sums = [];
+  let below = null;
+  for (const each of series) {
+    below = each.values.map((value, index) => (value ?? 0) + (below ? below[index] : 0));
+    sums.push(below);
+  }
+  return sums;
+}
+
+// An exponential mean that begins without a bias; weight 0 gives the values themselves.
+export function smooth(values, weight) {
+  if (!weight) return values;
+  let [mean, power] = [0, 1];
+  return values.map((value) => {
+    if (value === null || value === undefined) return null;
+    mean = weight * mean + (1 - weight) * value;
+    power *= weight;
+    return mean / (1 - power);
+  });
+}

@@ -1,0 +1,210 @@
+// The Compare page: curves of several runs, or of groups as their interquartile mean with a band.
+import { Board, colorOf, smooth } from "./chart.js";
+import { get, make, put } from "./lib.js";
+
+const byId = (id) => document.getElementById(id);
+const GRID = 200; // points of a pooled curve
+const state = { runs: [], groups: [], known: { rows: [], groups: [] }, data: new Map(), weight: 0, pool: false };
+const board = new Board();
+const charts = new Map();
+
+function chart(id, options) {
+  if (!charts.has(id)) charts.set(id, board.add({ into: byId("charts"), ...options }));
+  return charts.get(id);
+}
+
+const membersOf = (group) => state.known.groups.find((each) => each.name === group)?.runs || [];
+// What has a curve of its own: a label, and the runs behind it.
+function curves() {
+  const singles = state.runs.map((run) => ({ label: run, runs: [run] }));
+  const pools = state.groups.map((group) => ({ label: group, runs: membersOf(group) }));
+  if (state.pool && singles.length > 1) return [{ label: `${singles.length} runs`, runs: state.runs }, ...pools];
+  return [...singles, ...pools];
+}
+
+async function load() {
+  const wanted = [...new Set([...state.runs, ...state.groups.flatMap(membersOf)])];
+  await Promise.all(
+    wanted.filter((run) => !state.data.has(run)).map(async (run) => {
+      try {
+        state.data.set(run, await get(`/api/run/${encodeURIComponent(run)}`));
+      } catch {
+        state.data.set(run, null);
+      }
+    }),
+  );
+}
+
+const xOf = (data) => (board.byTime ? data.columns["time/time_elapsed"] : data.columns.step) || [];
+
+// Points of a quantity of a run: [x, y] in order.
+function points(run, pick) {
+  const data = state.data.get(run);
+  return data ? pick(data).filter(([x, y]) => typeof x === "number" && typeof y === "number") : [];
+}
+
+const fromColumn = (key) => (data) => {
+  const values = smooth(data.columns[key] || [], state.weight);
+  return xOf(data).map((x, index) => [x, values[index]]);
+};
+const fromEvals = (pick) => (data) => data.evals.map((result) => {
+  const index = data.columns.step ? data.columns.step.findIndex((step) => step >= result.step) : -1;
+  return [board.byTime ? xOf(data)[index] : result.step, pick(result)];
+});
+
+function interpolate(list, x) {
+  if (!list.length || x < list[0][0] || x > list.at(-1)[0]) return null;
+  let [low, high] = [0, list.length - 1];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (list[middle][0] <= x) low = middle;
+    else high = middle;
+  }
+  const [[x0, y0], [x1, y1]] = [list[low], list[high]];
+  return x1 > x0 ? y0 + ((x - x0) / (x1 - x0)) * (y1 - y0) : y1;
+}
+
+// The mean of the middle half, and the quartiles around it.
+export function middle(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  const cut = Math.floor(sorted.length / 4);
+  const kept = sorted.slice(cut, sorted.length - cut);
+  const quantile = (q) => {
+    const at = q * (sorted.length - 1);
+    const [below, above] = [sorted[Math.floor(at)], sorted[Math.ceil(at)]];
+    return below + (at - Math.floor(at)) * (above - below);
+  };
+  return { iqm: kept.reduce((sum, each) => sum + each, 0) / kept.length, low: quantile(0.25), high: quantile(0.75) };
+}
+
+function showQuantity(id, title, pick, more = {}) {
+  const lists = curves().map((curve) => ({ ...curve, lists: curve.runs.map((run) => points(run, pick)).filter((list) => list.length) }));
+  if (!lists.some((curve) => curve.lists.length)) {
+    if (charts.has(id)) {
+      board.remove(charts.get(id));
+      charts.delete(id);
+    }
+    return;
+  }
+  const tables = [];
+  const series = [];
+  const pools = [];
+  lists.forEach((curve, index) => {
+    const color = colorOf(index);
+    if (curve.runs.length < 2) {
+      const list = curve.lists[0] || [];
+      tables.push([list.map(([x]) => x), list.map(([, y]) => y)]);
+      series.push({ label: curve.label, color });
+      return;
+    }
+    const ends = curve.lists.flatMap((list) => [list[0][0], list.at(-1)[0]]);
+    const [start, end] = [Math.min(...ends), Math.max(...ends)];
+    const grid = Array.from({ length: GRID }, (_, step) => start + ((end - start) * step) / (GRID - 1));
+    const found = grid.map((x) => {
+      const values = curve.lists.map((list) => interpolate(list, x)).filter((value) => value !== null);
+      return values.length ? middle(values) : { iqm: null, low: null, high: null };
+    });
+    tables.push([grid, found.map((each) => each.iqm), found.map((each) => each.low), found.map((each) => each.high)]);
+    series.push({ label: `${curve.label}, IQM of ${curve.lists.length}`, color });
+    pools.push({ index, color });
+  });
+  const joined = uPlot.join(tables);
+  const bands = [];
+  let at = 1;
+  tables.forEach((table, index) => {
+    series[index].values = joined[at];
+    const pool = pools.find((each) => each.index === index);
+    if (pool) bands.push({ low: joined[at + 1], high: joined[at + 2], color: pool.color });
+    at += table.length - 1;
+  });
+  chart(id, { title, ...more }).set({ x: joined[0], series, bands });
+}
+
+function show() {
+  showChosen();
+  const any = curves().length > 0;
+  byId("empty").hidden = any;
+  if (!any) {
+    for (const made of charts.values()) board.remove(made);
+    charts.clear();
+    return;
+  }
+  const all = [...state.data.values()].filter(Boolean);
+  const keys = new Set(all.flatMap((data) => Object.keys(data.columns)));
+  const outcome = all.map((data) => data.main_outcome).find(Boolean);
+  showQuantity("return", "Return in training", fromColumn("rollout/ep_rew_mean"), { wide: true });
+  showQuantity("eval", "Return in evaluations", fromEvals((result) => result.return_mean), { wide: true });
+  if (outcome) {
+    showQuantity("won", `${outcome} in training`, fromColumn(`outcome/${outcome}`), { percent: true });
+    showQuantity("eval-won", `${outcome} in evaluations`, fromEvals((result) => result.outcomes?.[outcome]?.rate), { percent: true });
+  }
+  for (const key of ["rollout/ep_len_mean", "time/fps", "train/loss", "train/value_loss", "train/approx_kl", "train/entropy_loss", "train/explained_variance"]) {
+    if (keys.has(key)) showQuantity(key, key.slice(key.indexOf("/") + 1).replaceAll("_", " "), fromColumn(key));
+  }
+}
+
+function showChosen() {
+  const entries = [...state.runs.map((name) => ["runs", name]), ...state.groups.map((name) => ["groups", name])];
+  const labels = curves().map((curve) => curve.label);
+  byId("chosen").replaceChildren(
+    ...entries.map(([kind, name]) => {
+      const index = Math.max(0, labels.indexOf(name));
+      const missing = kind === "runs" && state.data.get(name) === null ? " (not there)" : "";
+      return make(
+        "li", {}, make("i", { class: `dot ${colorOf(index).slice(2)}` }),
+        kind === "runs" ? make("a", { href: `/run/${encodeURIComponent(name)}` }, name + missing) : `${name} (group)`,
+        make("button", { "aria-label": `Leave out ${name}`, onclick: () => { state[kind] = state[kind].filter((each) => each !== name); update(); } }, "\u00d7"),
+      );
+    }),
+  );
+}
+
+async function update() {
+  const query = [...state.runs.map((name) => ["run", name]), ...state.groups.map((name) => ["group", name])];
+  history.replaceState(null, "", `/compare?${new URLSearchParams(query)}`);
+  await load();
+  show();
+  const runs = [...new Set([...state.runs, ...state.groups.flatMap(membersOf)])];
+  const { html } = runs.length > 1 ? await get(`/api/compare?${new URLSearchParams(runs.map((name) => ["run", name]))}`) : { html: "" };
+  byId("differences").innerHTML = html; // escaped by the server's templates
+}
+
+byId("add").addEventListener("change", (event) => {
+  const name = event.target.value.trim();
+  const isGroup = state.known.groups.some((group) => group.name === name);
+  const isRun = state.known.rows.some((row) => row.name === name);
+  const kind = isGroup ? "groups" : "runs";
+  if ((isRun || isGroup) && !state[kind].includes(name)) {
+    state[kind].push(name);
+    event.target.value = "";
+    update();
+  }
+});
+byId("smooth").addEventListener("input", (event) => {
+  state.weight = Number(event.target.value);
+  put(event.target.nextElementSibling, event.target.value);
+  show();
+});
+byId("pool").addEventListener("change", (event) => {
+  state.pool = event.target.checked;
+  show();
+});
+for (const [id, byTime] of [["by-step", false], ["by-time", true]]) {
+  byId(id).addEventListener("click", () => {
+    byId("by-step").setAttribute("aria-pressed", !byTime);
+    byId("by-time").setAttribute("aria-pressed", byTime);
+    board.setAcross(byTime);
+    show();
+  });
+}
+const query = new URLSearchParams(location.search);
+state.runs = query.getAll("run");
+state.groups = query.getAll("group");
+try {
+  state.known = await get("/api/runs");
+  byId("names").replaceChildren(...[...state.known.groups, ...state.known.rows].map((each) => make("option", { value: each.name })));
+  await update();
+} catch (error) {
+  byId("empty").hidden = false;
+  put(byId("empty"), error.message);
+}

@@ -1,0 +1,57 @@
+"""`report`: where the file goes, what it is about, and what is refused."""
+
+import json
+
+import pytest
+
+from mission_gym import api
+from mission_gym.cli.main import main
+from mission_gym.store.resolve import list_runs
+
+
+def test_a_run_keeps_its_report(family, capsys):
+    assert main(["report", "child", "--runs-dir", str(family)]) == 0
+    (child,) = (run for run in list_runs(family) if run.name.startswith("child"))
+    assert capsys.readouterr().out.strip() == str(child.path / "report.html")
+    assert child.name in (child.path / "report.html").read_text()
+
+
+def test_several_runs_and_groups_are_one_file(family, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = family / "both"
+    folder.mkdir()
+    runs = [str(run.path) for run in list_runs(family)]
+    group = {"name": "both", "kind": "seeds", "runs": [*runs, "gone"], "iqm": 0.5, "low": 0.25, "high": 0.75}
+    (folder / "group.json").write_text(json.dumps(group))
+    assert main(["report", "both", "child", "--runs-dir", str(family), "--out", "both.html"]) == 0
+    page = (tmp_path / "both.html").read_text()
+    assert "IQM 0.5 (0.25 to 0.75)" in page
+    assert f"{len(runs)} runs" in page
+    (folder / "group.json").write_text('{"name": "both"}')
+    assert main(["report", "both", "--runs-dir", str(family)]) == 2
+    assert "has no run that is there yet" in capsys.readouterr().err
+    (folder / "group.json").unlink()
+    folder.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "no run is given"),
+        (["child", "--out", "a.pdf"], "'a.pdf' is not an HTML file"),
+        (["none"], "no run 'none'"),
+    ],
+)
+def test_what_can_not_be_reported_is_told(family, args, message, capsys):
+    assert main(["report", *args, "--runs-dir", str(family)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_that_was_long_enough_leaves_a_report(tmp_path, monkeypatch, capsys):
+    flags = ["--timesteps", "64", "--n-envs", "2", "--n-steps", "16", "--no-tensorboard", "--eval-freq", "0"]
+    command = ["train", "toys:Identity", *flags, "--runs-dir", str(tmp_path)]
+    assert main([*command, "--run-name", "short"]) == 0
+    monkeypatch.setattr(api, "_REPORT_S", 0.0)
+    assert main([*command, "--run-name", "long"]) == 0
+    assert "report: " in capsys.readouterr().err
+    assert [run.name[:4] for run in list_runs(tmp_path) if (run.path / "report.html").exists()] == ["long"]

@@ -1,0 +1,227 @@
+"""The pages in a real browser: what arrives without a reload, and what never goes out."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hand_runs import HandRun, Server
+
+from waits import LONG_S
+
+sync_api = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium here; `apt-get install chromium` brings it"
+)
+LONG_MS = 1000 * LONG_S
+# Steps, and values of the first line, of the chart with this title.
+READ = """title => { const figure = [...document.querySelectorAll("figure.chart")].find(
+  each => each.querySelector("h3").firstChild.textContent === title);
+  return figure && figure.chart.plot ? {x: figure.chart.data.x, y: figure.chart.data.series[0].values,
+    zoom: [figure.chart.plot.scales.x.min, figure.chart.plot.scales.x.max],
+    top: figure.getBoundingClientRect().top} : null; }"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM)
+        yield opened
+        opened.close()
+
+
+class Tab:
+    """A page that remembers what it complained about and whom it asked."""
+
+    def __init__(self, browser: Any, server: Server, width: int = 1280) -> None:
+        self.page = browser.new_page(viewport={"width": width, "height": 800})
+        self.page.set_default_timeout(LONG_MS)
+        self.complaints: list[str] = []
+        self.asked: set[str] = set()
+        self.page.on(
+            "console", lambda message: message.type == "error" and self.complaints.append(message.text)
+        )
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        self.page.on("request", lambda request: self.asked.add(request.url))
+        self.base = server.base
+        self.page.goto(server.address)
+
+    def open(self, path: str) -> None:
+        self.page.goto(self.base + path)
+
+    def read(self, title: str) -> Any:
+        return self.page.evaluate(READ, title)
+
+    def wait_for_steps(self, title: str, steps: list[int]) -> Any:
+        self.page.wait_for_function(
+            f"title => JSON.stringify(({READ})(title)?.x) === '{str(steps).replace(' ', '')}'", arg=title
+        )
+        return self.read(title)
+
+    def check(self) -> None:
+        """Nothing went wrong, and nobody else was asked."""
+        assert not self.complaints
+        assert all(url.startswith((self.base, "data:", "blob:")) for url in self.asked)
+
+
+def test_a_run_appears_and_grows_without_a_reload(
+    browser: Any, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    server = serve(tmp_path)
+    tab = Tab(browser, server)
+    assert "No runs here yet" in tab.page.text_content("#empty")
+    command = [sys.executable, "-m", "mission_gym", "train", "CartPole-v1", "--runs-dir", str(tmp_path)]
+    flags = "--timesteps 2048 --n-envs 2 --n-steps 64 --batch-size 64 --n-epochs 2 --eval-freq 1024"
+    made = subprocess.Popen(
+        [*command, *flags.split(), "--vector", "serial", "--no-tune", "--eval-episodes", "2"],
+        stderr=subprocess.DEVNULL,
+    )
+    tab.page.wait_for_selector("#runs tbody a")
+    tab.page.click("#runs tbody a")
+    tab.page.wait_for_function(f"() => ({READ})('Return')?.x.length >= 2")
+    assert made.wait(LONG_S) == 0
+    tab.page.wait_for_function("() => document.getElementById('state').textContent === 'done'")
+    (run,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    with (run / "progress.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["train/loss"]]
+    steps = [int(row["time/total_timesteps"]) for row in rows]
+    shown = tab.wait_for_steps("Return", steps)
+    assert shown["y"] == [
+        float(row["rollout/ep_rew_mean"]) if row["rollout/ep_rew_mean"] else None for row in rows
+    ]
+    assert tab.read("loss")["y"] == [float(row["train/loss"]) for row in rows]
+    assert "it is done" in tab.page.text_content("#eta")
+    assert "mission-gym eval" in tab.page.text_content("#panel-commands")
+    tab.check()
+
+
+def test_a_page_finds_a_restarted_server_again_and_keeps_its_zoom(
+    browser: Any, serve: Callable[..., Server], hand_run: HandRun, tmp_path: Path
+) -> None:
+    server = serve(tmp_path)
+    tab = Tab(browser, server)
+    tab.open(f"/run/{hand_run.name}")
+    tab.wait_for_steps("Return", [10, 20, 30])
+    tab.page.focus("figure.chart")
+    tab.page.keyboard.press("+")
+    before = tab.read("Return")
+    assert before["zoom"] == [15, 25]
+    hand_run.add(40)
+    after = tab.wait_for_steps("Return", [10, 20, 30, 40])
+    assert after["zoom"] == before["zoom"]
+    assert after["top"] == before["top"]  # nothing jumped
+    tab.check()
+    assert server.stop() == 0
+    tab.page.wait_for_selector("#link.off")
+    hand_run.add(50)
+    serve(tmp_path, server.port)
+    tab.wait_for_steps("Return", [10, 20, 30, 40, 50])
+    tab.page.wait_for_selector("#link.on")
+    tab.page.keyboard.press("0")
+    assert tab.read("Return")["zoom"] == [10, 50]
+
+
+def test_markup_is_text_in_every_page(browser: Any, serve: Callable[..., Server], tmp_path: Path) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    run = HandRun(tmp_path, outcome=evil)
+    run.add(1, 2, 3, **{f"train/{evil}": 1.0, f"reward_share/{evil}": 1.0, f"episode/{evil}": 2.0})
+    run.evaluate(2)
+    run.dir.path.rename(tmp_path / "<b>evil")
+    other = HandRun(tmp_path, "other", outcome=evil)
+    other.add(1, 2)
+    tab = Tab(browser, serve(tmp_path))
+    tab.page.wait_for_selector("#runs tbody tr:nth-child(2)")
+    assert evil in tab.page.text_content("#runs")
+    tab.open("/run/%3Cb%3Eevil")
+    tab.wait_for_steps("Outcomes", [1, 2, 3])
+    assert evil in tab.page.text_content("#charts")
+    tab.open(f"/compare?run=%3Cb%3Eevil&run={other.name}&run=none")
+    tab.page.wait_for_selector("#differences table")
+    assert tab.page.query_selector('img[src="x"]') is None
+    assert tab.page.query_selector("main b:not(.legend b)") is None
+    assert not [text for text in tab.complaints if "404" not in text]  # of the run that is not there
+
+
+def test_two_runs_and_a_group_are_compared(
+    browser: Any, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    runs = [HandRun(tmp_path, name) for name in ("one", "two")]
+    runs[0].add(10, 20)
+    runs[1].add(10, 30)
+    (tmp_path / "both").mkdir()
+    names = ", ".join(f'"{run.dir.path}"' for run in runs)
+    (tmp_path / "both" / "group.json").write_text(
+        f'{{"name": "both", "kind": "seeds", "runs": [{names}], "iqm": 1}}'
+    )
+    tab = Tab(browser, serve(tmp_path))
+    for run in runs:
+        tab.page.check(f'input[aria-label="Compare {run.name}"]')
+    tab.page.click("#compare")
+    assert tab.wait_for_steps("Return in training", [10, 20, 30])["y"] == [10 / 7, 20 / 7, None]
+    tab.page.click("#by-time")
+    assert tab.read("Return in training")["x"] == [0.1, 0.2, 0.3]
+    tab.open("/compare?group=both")
+    tab.page.wait_for_function(f"() => ({READ})('Return in training')?.x.length === 200")
+    assert tab.read("Return in training")["y"][0] == pytest.approx(10 / 7)
+    tab.check()
+
+
+@pytest.mark.parametrize("width", [380, 3840])
+def test_pages_fit_any_width(
+    browser: Any, serve: Callable[..., Server], hand_run: HandRun, tmp_path: Path, width: int
+) -> None:
+    tab = Tab(browser, serve(tmp_path), width)
+    for path in ("/", f"/run/{hand_run.name}", f"/compare?run={hand_run.name}"):
+        tab.open(path)
+        tab.page.wait_for_selector("#runs tbody tr, figure.chart")
+        assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+    tab.check()
+
+
+def test_every_control_is_reached_by_keyboard_and_has_a_name(
+    browser: Any, serve: Callable[..., Server], hand_run: HandRun, tmp_path: Path
+) -> None:
+    tab = Tab(browser, serve(tmp_path))
+    for path in ("/", f"/run/{hand_run.name}", "/compare"):
+        tab.open(path)
+        tab.page.wait_for_selector("main *")
+        nameless = """[...document.querySelectorAll("a, button, input, figure, svg[role=img]")].filter(each =>
+          !(each.textContent.trim() || each.getAttribute("aria-label") || each.labels?.length)
+          && each.checkVisibility()
+        ).map(each => each.outerHTML)"""
+        assert tab.page.evaluate(nameless) == []
+    tab.open("/")
+    tab.page.wait_for_selector("#runs tbody tr")
+    reached = set()
+    for _ in range(30):
+        tab.page.keyboard.press("Tab")
+        reached.add(tab.page.evaluate("document.activeElement.id || document.activeElement.textContent"))
+    assert {"filter", "tree", "Run", hand_run.name} <= reached
+
+
+@pytest.mark.skipif("MISSION_GYM_PICTURES" not in os.environ, reason="pictures of the docs are made by hand")
+def test_pictures_of_the_docs(browser: Any, serve: Callable[..., Server]) -> None:
+    """MISSION_GYM_PICTURES names a runs folder with a run of the capture mission, the newest of it."""
+    runs_dir = Path(os.environ["MISSION_GYM_PICTURES"])
+    server, images = serve(runs_dir), Path(__file__).parents[2] / "docs" / "images"
+    newest = max(
+        (path for path in runs_dir.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime
+    ).name
+    for name, path, width in (
+        ("run", f"/run/{newest}", 1440),
+        ("runs", "/", 1440),
+        ("phone", f"/run/{newest}", 380),
+    ):
+        tab = Tab(browser, server, width)
+        tab.open(path)
+        tab.page.wait_for_selector("#runs tbody svg *, figure.chart canvas")
+        tab.page.screenshot(path=images / f"watch-{name}.png")
