@@ -189,7 +189,7 @@ def test_inputs_of_the_pass_over_a_block_are_not_brought_to_the_device_again() -
     kernel = TorchKernel(make_spec(), seed=1)
     samples = make_samples(kernel)
     places = [tensor.data_ptr() for tensor in (kernel._inputs[0], *kernel._inputs[1])]
-    samples.inputs.images[0][:] = 0  # would be seen if it were read again
+    samples.inputs.shaped[0][:] = 0  # would be seen if it were read again
     kernel.load_samples(samples)
     assert kernel._inputs[1][0].any()
     kernel.evaluate(make_inputs(kernel.spec, N + EXTRA + 3), samples.action, samples.mask)  # a few rows more
@@ -200,7 +200,7 @@ def test_the_layout_of_pictures_does_not_matter() -> None:
     last = make_spec("discrete", VECTOR, IMAGE)
     first = make_spec("discrete", VECTOR, LeafSpec("eye", (2, 12, 12), "uint8", "image"))
     inputs = make_inputs(last, N)
-    contiguous = Encoded(inputs.flat, tuple(np.ascontiguousarray(image) for image in inputs.images))
+    contiguous = Encoded(inputs.flat, tuple(np.ascontiguousarray(image) for image in inputs.shaped))
     action = np.zeros((N, 1), np.int64)
     one = TorchKernel(last, seed=1).evaluate(inputs, action, None)
     other = TorchKernel(first, seed=1).evaluate(contiguous, action, None)

@@ -17,7 +17,7 @@ from mission_gym.config.schema import ComputeSection, Config, Settled
 from mission_gym.data import EnvSpec, Fact
 from mission_gym.errors import DeviceMemoryError
 from mission_gym.learner.contract import Algorithm
-from mission_gym.policy.branches import count_parameters
+from mission_gym.policy.branches import count_work
 from mission_gym.procs import usable_cores
 
 # Another way than the first must be this much faster: times are noisy, and the first is the plainest.
@@ -99,13 +99,10 @@ def list_ways(compute: ComputeSection, has_twin: bool, devices: Mapping[str, boo
 
 def choose_threads(config: Config, spec: EnvSpec, algorithm: Algorithm, is_mlp: bool) -> int:
     """One thread for small networks, all usable cores for large ones."""
-    widths = (64, *config.policy.network_arch)
+    wide = sum(leaf.num_features for leaf in spec.leaves if leaf.kind == "text" or leaf.open_ended)
+    widths = (64 + wide, *config.policy.network_arch)
     work = 2 * sum(a * b for a, b in pairwise(widths))
-    # Convolutions make about 200 multiply-adds a byte of the picture, and a layer of 512 follows.
-    work += sum(200 * leaf.size_bytes + 300_000 for leaf in spec.leaves if leaf.kind == "image")
-    # The layers of a sequence are made for each of its elements.
-    pooled = [leaf for leaf in spec.leaves if leaf.kind == "sequence"]
-    work += sum(leaf.max_elements * count_parameters(leaf) for leaf in pooled)
+    work += sum(count_work(leaf) for leaf in spec.leaves if not leaf.is_flat)
     shares = is_mlp and algorithm.twin_has_threads and config.compute.kernel != "torch"
     enough = _WORK_FOR_THREADS if shares else _WORK_FOR_TORCH_THREADS
     return usable_cores() if work * int(config.algorithm.batch_size) >= enough else 1

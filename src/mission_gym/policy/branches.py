@@ -57,6 +57,18 @@ def branch_width(leaf: LeafSpec) -> int:
     return 128 if conv_layers(leaf) in (_CELLS, _MANY_CELLS) else 512
 
 
+def count_work(leaf: LeafSpec) -> int:
+    """Multiply-adds of a pass through a leaf's own layers, roughly."""
+    if leaf.kind == "sequence":
+        return leaf.max_elements * count_parameters(leaf)
+    if is_bytes(leaf):  # about 200 a byte of the picture, and a layer of 512 follows
+        return 200 * leaf.size_bytes + 300_000
+    planes, height, width = image_shape(leaf)
+    first, *_ = conv_layers(leaf)
+    cells = height * width // first.stride**2
+    return cells * first.width * planes * first.side**2 + cells * first.width * branch_width(leaf)
+
+
 def count_parameters(leaf: LeafSpec) -> int:
     """Parameters of a leaf's own layers."""
     if leaf.kind == "sequence":

@@ -38,6 +38,7 @@ _EFFECTS = {
     "env.env_id": "the policy meets another environment; its values are wrong at first",
     "env.env_kwargs": "the policy meets a changed environment; its values are wrong at first",
     "env.wrap": "the policy meets a changed environment; its values are wrong at first",
+    "env.max_sequence": "the policy sees more or fewer elements of a sequence",
     "policy.normalize_returns": "values stay as they are; their errors weigh by another scale",
     "policy.log_std_init": "not used: the deviation comes from the checkpoint",
     "run.timesteps": "schedules now fall over this total",
