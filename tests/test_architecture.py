@@ -14,7 +14,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "mission_gym"
 # From the bottom up; a room may import its own level's rooms only where named.
 LEVELS = [
-    {"errors", "data", "clock", "streams", "compiled", "team", "names"},
+    {"errors", "data", "clock", "streams", "compiled", "team", "names", "intervals"},
     {"config", "store", "procs"},
     {"missions", "env"},
     {"vector", "policy"},
@@ -37,6 +37,7 @@ LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
 SIDEWAYS = {
     ("data", "errors"),
     ("names", "errors"),
+    ("intervals", "streams"),
     ("clock", "data"),
     ("team", "compiled"),
     ("team", "data"),

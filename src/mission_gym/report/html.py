@@ -45,12 +45,17 @@ def make_html(
         f"<h2>Curves over steps</h2><div class='charts'>{''.join(_draw_charts(rows))}</div>",
         f"<h2>Results</h2>{_make_results(results)}" if results else "",
         "".join(f"<h2>{escape(picture.caption)}</h2>{_embed(picture)}" for picture in pictures),
-        f"<h2>Plan</h2>{_make_table((), [(f['name'], f['value'], f['reason']) for f in plan['facts']])}",
+        f"<h2>Plan</h2>{make_rows((), [(f['name'], f['value'], f['reason']) for f in plan['facts']])}",
         "".join(f"<p class='quiet'>{escape(note)}</p>" for note in plan["notes"]),
         f"<h2>Where the time went</h2>{_make_phases(run.name, rows)}",
     ]
+    return make_page(run.name, sections)
+
+
+def make_page(title: str, sections: Iterable[str]) -> str:
+    """A whole page of sections."""
     body = "\n".join(section for section in sections if section)
-    title, style = escape(run.name), Path(__file__).with_name("page.css").read_text("utf-8")
+    title, style = escape(title), Path(__file__).with_name("page.css").read_text("utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -104,7 +109,7 @@ def _make_results(results: Mapping[str, Row]) -> str:
         rows.append((name, *shown, show_interval(result, "return"), show_number(result["length_mean"])))
     counts = {result["episodes"] for result in results.values()}
     caption = f"{show_count(min(counts))} episodes each, the same held-out seeds, 95 % intervals"
-    return _make_table(("", *outcomes, "return", "length"), rows, caption)
+    return make_rows(("", *outcomes, "return", "length"), rows, caption)
 
 
 def _make_phases(name: str, rows: Sequence[Row]) -> str:
@@ -114,10 +119,11 @@ def _make_phases(name: str, rows: Sequence[Row]) -> str:
     words = [*list_machine(document["machine"]), *list_verdict(document["verdict"])]
     data = base64.b64encode(make_png(document)).decode()
     picture = f'<figure><img alt="timeline" src="data:image/png;base64,{data}"></figure>'
-    return _make_table(("role", "phase", "time", "share", ""), table) + _make_table((), words) + picture
+    return make_rows(("role", "phase", "time", "share", ""), table) + make_rows((), words) + picture
 
 
-def _make_table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
+def make_rows(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
+    """A table of text."""
     top = f"<tr>{''.join(f'<th>{escape(cell)}</th>' for cell in head)}</tr>" if head else ""
     lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     below = f"<caption>{escape(caption)}</caption>" if caption else ""
