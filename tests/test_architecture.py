@@ -41,6 +41,8 @@ SIDEWAYS = {
     ("clock", "data"),
     ("team", "compiled"),
     ("team", "data"),
+    ("bench", "fleet"),
+    ("bench", "report"),
     ("scripts", "cli"),
     ("__main__", "cli"),
     ("cli", "api"),

@@ -17,7 +17,7 @@ _Z = 1.959963984540054
 _RESAMPLES = 2000
 
 
-Scores = Sequence[float]
+Values = Sequence[float]
 _TRIM = 0.25  # of each end: what is left are the middle half of the values
 
 
@@ -57,14 +57,14 @@ def compute_wilson(successes: int, trials: int) -> Interval:
     return Interval(rate, max(0.0, center - half), min(1.0, center + half))
 
 
-def compute_iqm(values: Scores) -> float:
+def compute_iqm(values: Values) -> float:
     """The interquartile mean: the mean without the lowest and the highest quarter, whole values each."""
     from scipy import stats
 
     return float(stats.trim_mean(np.asarray(values, float), _TRIM))
 
 
-def compute_iqm_interval(strata: Sequence[Scores]) -> Interval | None:
+def compute_iqm_interval(strata: Sequence[Values]) -> Interval | None:
     """The interquartile mean of all values with stratified percentile bootstrap bounds: each stratum (the
     seeds of one task) is resampled on its own. None where no stratum has two values to resample."""
     from scipy import stats
@@ -76,8 +76,8 @@ def compute_iqm_interval(strata: Sequence[Scores]) -> Interval | None:
     return _bootstrap(strata, iqm, compute_iqm(pooled)) if pooled else None
 
 
-def compute_improvement(ours: Scores, theirs: Scores) -> Interval | None:
-    """The probability that a run of ours scores higher than one of theirs, ties counting half (Mann-Whitney's
+def compute_improvement(ours: Values, theirs: Values) -> Interval | None:
+    """The probability that a value of ours is higher than one of theirs, ties counting half (Mann-Whitney's
     U over the number of pairs), with bootstrap bounds. None where neither side has two values."""
 
     def share(first: Any, second: Any, axis: int) -> Any:
@@ -108,7 +108,7 @@ def compute_band(curves: Sequence[Sequence[tuple[float, float]]], num_points: in
     return band
 
 
-def _bootstrap(samples: Sequence[Scores], statistic: Callable[..., Any], estimate: float) -> Interval | None:
+def _bootstrap(samples: Sequence[Values], statistic: Callable[..., Any], estimate: float) -> Interval | None:
     from scipy import stats
 
     arrays = [np.asarray(values, float) for values in samples if len(values)]

@@ -30,28 +30,30 @@ def stay_with(
 ) -> dict[str, Job]:
     """Return the jobs of a group when all of `names` have ended. watch: is shown them at every tick.
     should_stop: once true, these jobs are asked to save and end, and waited for."""
-    with ExitStack() as stack:
-        supervisor: Supervisor | None = None
-        told, asked = False, False
-        while True:
-            if supervisor is None and queue.try_supervise(stack):
-                supervisor = Supervisor(queue, say)
-            elif supervisor is None and not told:
-                say(f"process {queue.supervisor} looks after the queue; this group has joined it")
-                told = True
-            left = supervisor.tick(time.monotonic()) if supervisor else 0
-            jobs = group.read_jobs()
-            watch(jobs)
-            if all(jobs[name].has_ended for name in names) and not _has_entry(queue, group, jobs):
-                break
-            if should_stop() and not asked:
-                asked = True
-                ask(group, [name for name in names if not jobs[name].has_ended], "stop")
-            else:
-                wait(TICK_S)
-    if supervisor is not None and left and queue.list_groups():
-        queue.start_supervisor()
-    return jobs
+    supervisor: Supervisor | None = None
+    try:
+        with ExitStack() as stack:
+            told, asked = False, False
+            while True:
+                if supervisor is None and queue.try_supervise(stack):
+                    supervisor = Supervisor(queue, say)
+                elif supervisor is None and not told:
+                    say(f"process {queue.supervisor} looks after the queue; this group has joined it")
+                    told = True
+                if supervisor is not None:
+                    supervisor.tick(time.monotonic())
+                jobs = group.read_jobs()
+                watch(jobs)
+                if all(jobs[name].has_ended for name in names) and not _has_entry(queue, group, jobs):
+                    return jobs
+                if should_stop() and not asked:
+                    asked = True
+                    ask(group, [name for name in names if not jobs[name].has_ended], "stop")
+                else:
+                    wait(TICK_S)
+    finally:  # also where this process is interrupted: what others asked for goes on
+        if supervisor is not None and queue.list_groups():
+            queue.start_supervisor()
 
 
 def ask(group: GroupDir, names: Sequence[str], what: str) -> None:

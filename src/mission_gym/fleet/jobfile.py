@@ -18,6 +18,7 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -115,6 +116,8 @@ class _Reader:
         jobs = top.get("jobs")
         if not isinstance(jobs, list) or not jobs:
             return self.wrong("the file asks for no job; write a list of them below `jobs:`", ("jobs",))
+        if len(jobs) > _NUM_MEMBERS:
+            return self.wrong(f"the file has {len(jobs)} jobs; the most is {_NUM_MEMBERS}", ("jobs",))
         for key in defaults:
             self._check_key(key, ("defaults", key), "defaults")
         for number, job in enumerate(jobs):
@@ -145,6 +148,8 @@ class _Reader:
         values = {key: value for key, value in (defaults | job).items() if key not in _OWN}
         values.pop("runs_dir", None)
         branch = job.get("branch")
+        if branch is not None:
+            values = self._fit_branch(job, values, at)
         for choice in self._read_grid(settings.get("grid"), name, at):
             variant = "-".join([str(name), *(_tell_choice(*item) for item in choice.items())])
             if variant in self.variants:
@@ -157,6 +162,16 @@ class _Reader:
                 variant, at, values | choice, seeds, branch, priority or 0, retries
             )
         return None
+
+    def _fit_branch(self, job: dict[str, Any], values: dict[str, Any], at: Key) -> dict[str, Any]:
+        """The values as `branch` takes them: the environment is the parent's unless the job names another."""
+        if values.get("subproc"):
+            self.wrong("subproc is not for a branch; write `vector: workers`", (*at, "subproc"))
+        sets = values.get("set") or []
+        sets = [sets] if isinstance(sets, str) else list(sets)
+        sets += [f"env.env_id={job['env']}"] if "env" in job else []
+        kept = {key: value for key, value in values.items() if key not in ("env", "set")}
+        return kept | ({"set": sets} if sets else {})
 
     def _check_name(self, name: Any, at: Key) -> bool:
         if isinstance(name, str | int) and RUN_NAME.fullmatch(str(name)) and str(name) != "latest":
@@ -201,6 +216,9 @@ class _Reader:
                 self.wrong(f"{key} can't be part of a grid; remove it there", (*place, key))
             else:
                 self._check_key(key, (*place, key), f"the grid of job {name!r}")
+        if prod(len(each) for each in lists) > _NUM_MEMBERS:
+            self.wrong(f"the grid has more than {_NUM_MEMBERS} combinations; make it smaller", place)
+            return
         for choice in itertools.product(*grid.values()):
             yield dict(zip(grid, choice, strict=True))
 

@@ -9,29 +9,29 @@ from typing import Any
 from mission_gym.errors import RunStateError
 from mission_gym.intervals import compute_iqm, compute_iqm_interval
 from mission_gym.store.groups import GroupDir, Job
+from mission_gym.store.returns import read_last_return
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.scores import read_score
 
 
 def write_result(group: GroupDir, jobs: Iterable[Job]) -> None:
     """Write what became of a group whose jobs have ended; runs without an evaluation don't count."""
     jobs = list(jobs)
-    scores: dict[str, list[float]] = {}  # by variant: the strata
+    returns: dict[str, list[float]] = {}  # by variant: the strata
     best: tuple[float, str] | None = None
     for job in jobs:
         if job.run is not None and job.state == "done":
-            score = None
+            last = None
             with suppress(RunStateError):
-                score = read_score(RunDir(job.run))
-            if score is not None:
-                scores.setdefault(job.request.variant, []).append(score)
-                best = max(best or (score, str(job.run)), (score, str(job.run)))
-    variants = {name: _estimate([values]) | {"seeds": len(values)} for name, values in scores.items()}
+                last = read_last_return(RunDir(job.run))
+            if last is not None:
+                returns.setdefault(job.request.variant, []).append(last)
+                best = max(best or (last, str(job.run)), (last, str(job.run)))
+    variants = {name: _estimate([values]) | {"seeds": len(values)} for name, values in returns.items()}
     group.write(
         runs=[str(job.run) for job in jobs if job.run is not None],
         best_run=best and best[1],
         variants=variants,
-        **_estimate(list(scores.values())),
+        **_estimate(list(returns.values())),
     )
 
 

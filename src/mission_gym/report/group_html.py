@@ -38,7 +38,7 @@ def make_group_html(title: str, document: Document) -> str:
             + make_rows(
                 ("group", "run", "state", "last evaluation"),
                 [
-                    (group["name"], run["name"], run["state"] or "n/a", show_number(run["score"]))
+                    (group["name"], run["name"], run["state"] or "n/a", show_number(run["last_return"]))
                     for group in groups
                     for run in group["runs"]
                 ],

@@ -22,8 +22,8 @@ from mission_gym.intervals import (
 from mission_gym.report.formats import MISSING, show_count, show_number, show_rate, show_value
 from mission_gym.report.tables import make_pairs, make_table
 from mission_gym.store.groups import GroupDir, Job
+from mission_gym.store.returns import CurvePoint, read_curve, read_last_return
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.scores import CurvePoint, read_curve, read_score
 from mission_gym.store.tables import format_csv_line
 
 Document = Mapping[str, Any]
@@ -156,20 +156,20 @@ def list_variants(group: GroupDir, jobs: Mapping[str, Job]) -> list[RunSet]:
 
 def compare_groups(sets: Sequence[RunSet], tell: Tell) -> dict[str, Any]:
     """The document of `runs compare` where one of them is a group. tell: of runs that can't be read."""
-    rows, configs, all_scores = [], [], []
+    rows, configs, all_returns = [], [], []
     for each in sets:
-        scores, runs = [], []
+        returns, runs = [], []
         for run in each.runs:
             try:
-                score, status = read_score(run), run.read_status()
+                last, status = read_last_return(run), run.read_status()
             except RunStateError as error:
                 tell(f"{run.name} is left out: {error}")
                 continue
             runs.append(
-                {"name": run.name, "path": str(run.path), "state": status.get("state"), "score": score}
+                {"name": run.name, "path": str(run.path), "state": status.get("state"), "last_return": last}
             )
-            scores += [] if score is None else [score]
-        interval = compute_iqm_interval([scores])
+            returns += [] if last is None else [last]
+        interval = compute_iqm_interval([returns])
         curves = {
             "by_step": compute_band(_read_curves(each.runs, lambda point: point.step)),
             "by_time": compute_band(_read_curves(each.runs, lambda point: point.seconds)),
@@ -178,18 +178,18 @@ def compare_groups(sets: Sequence[RunSet], tell: Tell) -> dict[str, Any]:
             {
                 "name": each.name,
                 "runs": runs,
-                "iqm": compute_iqm(scores) if scores else None,
+                "iqm": compute_iqm(returns) if returns else None,
                 "low": interval and interval.low,
                 "high": interval and interval.high,
                 "curves": {key: [point._asdict() for point in band] for key, band in curves.items()},
             }
         )
         configs.append(_read_values(each.runs))
-        all_scores.append(scores)
+        all_returns.append(returns)
     first = sets[0].name
     improvements = [
-        {"of": each.name, "over": first} | _describe_improvement(scores, all_scores[0])
-        for each, scores in zip(sets[1:], all_scores[1:], strict=True)
+        {"of": each.name, "over": first} | _describe_improvement(returns, all_returns[0])
+        for each, returns in zip(sets[1:], all_returns[1:], strict=True)
     ]
     paths = dict.fromkeys(path for config in configs for path in config)
     values = {path: [config.get(path, MISSING) for config in configs] for path in paths}
@@ -245,10 +245,10 @@ def _show_improvement(found: Document) -> str:
 
 def make_comparison_csv(document: Document) -> str:
     """One line for each run of a comparison of groups."""
-    lines = [format_csv_line(("group", "run", "state", "score", "path"))]
+    lines = [format_csv_line(("group", "run", "state", "last_return", "path"))]
     for group in document["groups"]:
         for run in group["runs"]:
-            cells = (group["name"], run["name"], run["state"], run["score"], run["path"])
+            cells = (group["name"], run["name"], run["state"], run["last_return"], run["path"])
             lines.append(format_csv_line(cells))
     return "".join(lines)
 

@@ -85,6 +85,11 @@ def _find_path(text: str) -> RunRef | None:
     return None
 
 
+def find_namesake(name: str, runs_dir: Path) -> RunDir | None:
+    """The newest run that was given just this name; None without one."""
+    return next((run for run in reversed(list_runs(runs_dir)) if STAMP.sub("", run.name) == name), None)
+
+
 def find_name(name: str, runs_dir: Path) -> RunRef:
     """The run of this name, of this name without its stamp, or of this unique prefix."""
     runs = {run.name: run for run in list_runs(runs_dir)}

@@ -17,7 +17,7 @@ class CurvePoint(NamedTuple):
     ret: float
 
 
-def read_score(run: RunDir) -> float | None:
+def read_last_return(run: RunDir) -> float | None:
     """The mean return of the run's last evaluation; None without one."""
     results = [each for each in read_evals(run) if each["suite"] == SELECT]
     last = max(results, key=lambda each: each["step"], default=None)
