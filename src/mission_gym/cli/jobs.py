@@ -178,7 +178,7 @@ def _go_on(group: GroupDir, requests: Sequence[JobRequest]) -> None:
         job = before.get(request.name)
         if job is None or (not job.attempts and job.request != request):
             new.append(request)
-        elif job.attempts and job.request.arguments != request.arguments:
+        elif job.attempts and _list_values(job.request) != _list_values(request):
             problems.append(
                 f"job {request.name!r} was changed since it began in {group.name}; give it another name, or"
                 " the file another `name:`"
@@ -189,6 +189,11 @@ def _go_on(group: GroupDir, requests: Sequence[JobRequest]) -> None:
         raise ConfigError(problems)
     group.add(new)
     ask(group, again, "resume")
+
+
+def _list_values(request: JobRequest) -> list[str]:
+    """What a job asks for, wherever its file lies."""
+    return [word for word in request.arguments if not word.startswith(("--via=", "--trust"))]
 
 
 def _status(args: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ a slow one. Times are of a clock that never jumps.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import mean
 from typing import NamedTuple
 
 WINDOW_S = 20.0
@@ -24,7 +25,7 @@ class Levels:
 
     def __init__(self) -> None:
         self.rates: dict[int, float] = {}
-        self._units: dict[str, float] = {}  # a variant's first rate
+        self._units: dict[str, float] = {}  # a variant's first rate, of the mean run
         self._since: tuple[float, Mapping[str, Reading]] | None = None
 
     def see(self, now: float, readings: Mapping[str, Reading]) -> None:
@@ -42,6 +43,8 @@ class Levels:
         self._since = (now, readings)
         if min(rates.values()) <= 0.0:  # one that evaluates for long, or goes on from an earlier checkpoint
             return
-        for key, rate in rates.items():
-            self._units.setdefault(readings[key].variant, rate)
+        for variant in {each.variant for each in readings.values()} - self._units.keys():
+            self._units[variant] = mean(
+                rates[key] for key, each in readings.items() if each.variant == variant
+            )
         self.rates[len(rates)] = sum(rate / self._units[readings[key].variant] for key, rate in rates.items())

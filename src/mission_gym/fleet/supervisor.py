@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mission_gym.errors import DiskError, MissionGymError, RunStateError
+from mission_gym.errors import DiskError, RunStateError
 from mission_gym.fleet.members import ask_to_stop, judge_end, start_member, weigh
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.rates import WINDOW_S, Levels, Reading
@@ -50,7 +50,7 @@ class Supervisor:
     def tick(self, now: float) -> int:
         """Look at everything once; returns the number of groups with work left."""
         members: dict[str, Member] = {}
-        groups = self._queue.list_groups()
+        groups, may_start = self._queue.list_groups(), True
         for group in groups:
             try:
                 jobs = {name: self._see(group, job, now) for name, job in self._read_jobs(group).items()}
@@ -58,10 +58,14 @@ class Supervisor:
                     self._finish(group, jobs)
                 members |= {_key(group, name): (group, job) for name, job in jobs.items()}
                 self._say(group.name, "")
-            except MissionGymError as error:  # a disk that is full, a journal that is damaged
+            except RunStateError as error:  # damaged; the others go on
                 self._say(group.name, f"{group.name}: {error}")
+            except DiskError as error:  # what runs there is not known, and takes its share
+                self._say(group.name, f"{group.name}: {error}")
+                may_start = False
         try:
-            self._admit(members, now)
+            if may_start:
+                self._admit(members, now)
         except DiskError as error:
             self._say("start", f"no job is started: {error}")
         return len(groups)

@@ -27,7 +27,7 @@ from mission_gym.plan.tuner import LOOK_S, Tuned, may_plan, tune_run
 from mission_gym.plan.ways import find_measured
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.procs import usable_cores
-from mission_gym.procs.machine import CORES
+from mission_gym.procs.machine import read_share
 from mission_gym.procs.versions import versions
 from mission_gym.run.assemble import (
     Assembly,
@@ -163,7 +163,7 @@ def _prepare(
         write_config(session.run, fitted)
         config = session.config
     notes = [*notes, *timed.take_notes()]
-    if share := os.environ.get(CORES):
+    if share := read_share():
         notes.append(f"planned for a share of {share} of the machine's cores")
     if num_failed:
         session.counters["env_failures"] += num_failed
