@@ -14,7 +14,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "mission_gym"
 # From the bottom up; a room may import its own level's rooms only where named.
 LEVELS = [
-    {"errors", "actions", "data", "clock", "streams", "compiled", "team", "names"},
+    {"errors", "actions", "data", "clock", "streams", "compiled", "team", "names", "intervals"},
     {"config", "store", "procs"},
     {"missions", "env"},
     {"vector", "policy"},
@@ -38,9 +38,12 @@ SIDEWAYS = {
     ("data", "errors"),
     ("data", "actions"),
     ("names", "errors"),
+    ("intervals", "streams"),
     ("clock", "data"),
     ("team", "compiled"),
     ("team", "data"),
+    ("bench", "fleet"),
+    ("bench", "report"),
     ("scripts", "cli"),
     ("__main__", "cli"),
     ("cli", "api"),

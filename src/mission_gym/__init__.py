@@ -40,13 +40,14 @@ else:
     sys.meta_path.insert(0, _Registration())
 
 if TYPE_CHECKING:
-    from mission_gym.api import Run, iterate, load, train
+    from mission_gym.api import Group, Run, iterate, load, train
     from mission_gym.backends.vec import make_vec
     from mission_gym.config.sizes import choose_batch_size, pick_batch_size
 
 _HOMES = {
     "choose_batch_size": "mission_gym.config.sizes",
     "pick_batch_size": "mission_gym.config.sizes",
+    "Group": "mission_gym.api",
     "Run": "mission_gym.api",
     "iterate": "mission_gym.api",
     "load": "mission_gym.api",
@@ -55,6 +56,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Group",
     "Run",
     "__version__",
     "choose_batch_size",

@@ -9,15 +9,23 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from mission_gym.config.layers import Resolved
+from mission_gym.config.profiles import choose_profile
+from mission_gym.config.rules import finish
 from mission_gym.data import Episode
-from mission_gym.errors import DiskError, MissionGymError, UsageError
+from mission_gym.errors import DiskError, MissionGymError, UsageError, WorkerError
+from mission_gym.fleet.drive import stay_with
+from mission_gym.fleet.queue import Queue
+from mission_gym.fleet.requests import make_seed_group
+from mission_gym.pipeline.loop import StopFlag
+from mission_gym.plan.wishes import fix_envs
+from mission_gym.report.groups import describe_group
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.run.assemble import make_loaded_policy
 from mission_gym.run.config import resolve
@@ -25,14 +33,18 @@ from mission_gym.run.environment import EnvSource, permit_names
 from mission_gym.run.open import LoadedPolicy, evaluate_run, keep_result, open_run
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
+from mission_gym.run.signals import stop_on_signals
 from mission_gym.run.start import start_run
+from mission_gym.screen.jobs import JobsScreen
 from mission_gym.store.files import write_atomic
+from mission_gym.store.groups import GroupDir
 from mission_gym.store.resolve import RunRef, find_run
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 from mission_gym.store.trusted import with_leave
 
 EnvLike = str | Callable[..., Any]
+Seeds = int | str | Sequence[int]
 _REPORT_S = 60.0  # of training, below which a run leaves no report
 
 
@@ -72,9 +84,39 @@ class Run:
         return f"Run({str(self.path)!r})"
 
 
-def train(env: EnvLike, *, progress: bool = True, **flags: Any) -> Run:
+class Group:
+    """Several runs with one question, on disk."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._dir = GroupDir(Path(path))
+
+    @property
+    def path(self) -> Path:
+        return self._dir.path
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs, in the order in which they were asked for."""
+        return [Run(path) for path in self._dir.read().runs]
+
+    def summary(self) -> dict[str, Any]:
+        """What group.json holds (`iqm`, `low`, `high` of the last evaluations, `best_run`), and `curve`."""
+        return describe_group(self._dir)
+
+    def __repr__(self) -> str:
+        return f"Group({str(self.path)!r})"
+
+
+@overload
+def train(env: EnvLike, *, progress: bool = True, seeds: None = None, **flags: Any) -> Run: ...
+@overload
+def train(env: EnvLike, *, progress: bool = True, seeds: Seeds, **flags: Any) -> Group: ...
+def train(env: EnvLike, *, progress: bool = True, seeds: Seeds | None = None, **flags: Any) -> Run | Group:
     """Train and return the run. `env` is an id, module:Id, module:callable or a callable; flags are those
-    of `mission-gym train`, with underscores (`preset`, `config`, `set` and `trust` included)."""
+    of `mission-gym train`, with underscores (`preset`, `config`, `set` and `trust` included). With `seeds`
+    (5, "1..5", [3, 7]) several runs are made, packed on this machine, and their group is returned."""
+    if seeds is not None:
+        return _train_group(env, progress, seeds, flags)
     resolved, source = _resolve(env, flags)
     with _listener(progress) as listener, start_run(resolved, listener, source) as session:
         for _ in session.updates():
@@ -96,6 +138,26 @@ def leave_report(session: Session) -> Path | None:
         warnings.warn(f"no report was written: {error}", stacklevel=2)
         return None
     return path
+
+
+def _train_group(env: EnvLike, progress: bool, seeds: Seeds, flags: dict[str, Any]) -> Group:
+    resolved, source = _resolve(env, flags)
+    if source is not None:
+        raise UsageError(
+            f"seeds={seeds!r}: each seed is a process of its own, and none can import"
+            f" {resolved.config.env.env_id}; put the environment into a module, and give module:callable"
+        )
+    finish(fix_envs(choose_profile(resolved)))  # refuses before there is a folder
+    group = make_seed_group(resolved, {"env": resolved.config.env.env_id} | flags, seeds, "argument seeds")
+    queue, stop = Queue(), StopFlag()
+    queue.register(group)
+    names = list(group.read_jobs())
+    with stop_on_signals(stop), JobsScreen(group, quiet=not progress) as screen:
+        jobs = stay_with(queue, group, names, say=screen.say, watch=screen.watch, should_stop=stop)
+    failed = [f"{job.name}: {job.cause}" for job in jobs.values() if job.state == "failed"]
+    if failed:
+        raise WorkerError(f"{len(failed)} of {len(jobs)} runs failed; {'; '.join(failed)} [{group.path}]")
+    return Group(group.path)
 
 
 @dataclass(frozen=True, slots=True)

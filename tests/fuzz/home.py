@@ -34,6 +34,7 @@ from mission_gym.plan import tuner
 from mission_gym.run import tune
 from mission_gym.store import trusted
 from mission_gym.store.evals import read_evals, write_eval
+from mission_gym.store.groups import GroupDir, JobRequest
 from mission_gym.store.rundir import RunDir
 from waits import LONG_S, patience
 
@@ -49,6 +50,13 @@ SMALL: dict[str, Any] = {
     "tune": False,
     "tensorboard": False,
 }
+JOBS = """name: q
+seeds: 2
+defaults: {env: CartPole-v1, timesteps: 20k, gamma: 0.9}
+jobs:
+- {name: base, grid: {n_epochs: [1, 2]}, priority: 1, retries: 0}
+- {name: more, branch: base-n_epochs-1@best, timesteps: 40k}
+"""
 TRAP = "import pathlib\npathlib.Path({canary!r}).touch()\n"
 
 
@@ -67,6 +75,7 @@ class Home:
             assert main(["branch", "parent@64", *flags, "--timesteps", "128"]) == 0
             self._drop_stamps()
             self._confirm()
+            self._group()
             _write_parts(self.pristine)
 
     def _train(self, name: str, step: int, **flags: Any) -> None:
@@ -82,6 +91,19 @@ class Home:
         candidates = [result for result in read_evals(run) if result["suite"] == "select"]
         assert len(candidates) == 2
         write_eval(run, 128, "confirm", {"best": 64, "episodes": 2, "candidates": candidates})
+
+    def _group(self) -> None:
+        """A group of the two runs, as it looks when it is over, and a job file."""
+        (self.pristine / "jobs.yaml").write_text(JOBS)
+        group = GroupDir(self.pristine / "runs" / "pack")
+        (group.path / "jobs").mkdir(parents=True)
+        asked = {"variant": "v", "arguments": (), "folder": str(self.here), "python": sys.executable}
+        group.add(JobRequest(name=name, **asked) for name in ("parent", "child"))
+        for name, run in zip(("parent", "child"), self._runs, strict=True):
+            group.note("started", name, cores=1)
+            group.note("run", name, run=run)
+            group.note("ended", name, state="done", cause="all steps made")
+        group.write(name="pack", kind="seeds", runs=list(self._runs), created=1.0, iqm=1.0)
 
     def prepare(self, kind: Kind) -> None:
         """Make what few kinds need, where it is needed."""

@@ -122,3 +122,11 @@ def test_this_machine_can_be_read(tmp_path: Path) -> None:
     assert 1 <= facts.usable_cores == usable_cores() <= facts.logical_cores
     assert 0 < facts.memory_free_bytes <= facts.memory_bytes
     assert facts.disk_writable
+
+
+def test_a_share_of_the_cores_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MISSION_GYM_CORES", "1")
+    assert usable_cores() == 1
+    for given in ("", "0", "many"):
+        monkeypatch.setenv("MISSION_GYM_CORES", given)
+        assert usable_cores() == read_machine().usable_cores >= 1

@@ -9,9 +9,9 @@ from PIL import Image
 
 import mission_gym as mg
 from mission_gym.report.curves import draw_curves
+from mission_gym.report.groups import RunSet
 from mission_gym.report.html import Picture, make_html
 from mission_gym.store.evals import write_eval
-from mission_gym.store.groups import Group
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 
@@ -71,13 +71,20 @@ def test_the_report_holds_everything_and_fetches_nothing(run, tmp_path):
 def test_several_runs_and_a_group_are_compared(run, tmp_path):
     other = RunDir.create(tmp_path, "other")
     shutil.copytree(run.path, other.path, dirs_exist_ok=True)
-    group = Group(name="<both>", kind="seeds", runs=("a", "b"), iqm=1.5, low=1.0, high=2.0)
-    page = make_html([run, other], groups=[group])
+    page = make_html([run, other], groups=[RunSet("<both>", (run, other))])
     balance = Balance()
     balance.feed(page)
     assert balance.stack == []
-    assert page.count('class="curves"') == 2
-    for words in ("2 runs", "&lt;both&gt;", "IQM 1.5 (1 to 2)", "Values that differ", run.name, other.name):
+    assert page.count('class="curves"') == 4
+    assert page.count('class="band') == 2
+    for words in (
+        "2 runs",
+        "&lt;both&gt;",
+        "Interquartile means",
+        "Values that differ",
+        run.name,
+        other.name,
+    ):
         assert words in page, words
 
 

@@ -15,12 +15,12 @@ from mission_gym.data import EnvSpec, Episode
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import EnvFailure
+from mission_gym.intervals import compute_bootstrap, compute_wilson
 from mission_gym.report.documents import describe_run_fully
 from mission_gym.report.terminal import RunView
 from mission_gym.run.config import resolve
 from mission_gym.run.confirmation import confirm_best, find_candidates
 from mission_gym.run.evaluation import EvalResult, combine, summarise
-from mission_gym.run.intervals import compute_bootstrap, compute_wilson
 from mission_gym.run.resume import resume_run
 from mission_gym.run.retention import find_doomed_checkpoints, plan_cleaning
 from mission_gym.run.session import Session

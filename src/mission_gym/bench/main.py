@@ -17,6 +17,7 @@ from mission_gym.bench.contest import Row, describe_machine
 from mission_gym.bench.defaults.cases import CASES
 from mission_gym.bench.defaults.main import DefaultsGrid, measure_defaults
 from mission_gym.bench.dqn import LEARNING, DqnGrid, measure_dqn
+from mission_gym.bench.fleet import FleetGrid, measure_fleet
 from mission_gym.bench.learning import ALL_CASES, LearningGrid, measure_learning
 from mission_gym.bench.overlap import OverlapGrid, measure_overlap
 from mission_gym.bench.ppo import PpoGrid, measure_ppo
@@ -83,6 +84,10 @@ def _tune(full: bool) -> list[Row]:
     return measure_tune(TuneGrid(budget_s=30.0, repeats=5) if full else TuneGrid())
 
 
+def _fleet(full: bool) -> list[Row]:
+    return measure_fleet(FleetGrid(num_kills=50) if full else FleetGrid())
+
+
 CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "ppo": _ppo,
     "dqn": _dqn,
@@ -96,6 +101,7 @@ CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "overlap": _overlap,
     "tune": _tune,
     "watch": _watch,
+    "fleet": _fleet,
 }
 
 

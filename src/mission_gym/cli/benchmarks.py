@@ -23,7 +23,7 @@ class BenchFlags:
         tyro.conf.Positional[str],
         tyro.conf.arg(
             metavar="NAME",
-            help="ppo, dqn, learning, defaults, vector, capture, overlap, tune, watch, soak, faults or"
+            help="ppo, dqn, learning, defaults, vector, capture, overlap, tune, fleet, watch, soak, faults or"
             " accounting.",
         ),
     ]

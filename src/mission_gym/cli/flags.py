@@ -85,6 +85,9 @@ class LayerFlags:
         tyro.conf.UseAppendAction[tuple[str, ...]],
         tyro.conf.arg(metavar="section.field=value", help="One value by its full name."),
     ] = ()
+    via: Annotated[
+        Path | None, said("The file that these flags come from, as `jobs run` tells its runs.", "FILE")
+    ] = None
     trust: Trust = False
 
 
@@ -172,7 +175,7 @@ def given_values(flags: Any) -> Given:
 
 def given_layers(flags: LayerFlags) -> Given:
     """The other layers, as `resolve` takes them."""
-    return {"sets": flags.set, "config_file": flags.config, "preset": flags.preset}
+    return {"sets": flags.set, "config_file": flags.config, "preset": flags.preset, "via": flags.via}
 
 
 def _flag(infos: Sequence[FieldInfo]) -> Any:

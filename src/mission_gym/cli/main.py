@@ -38,6 +38,7 @@ COMMANDS = {
     "wrappers": _Command("wrappers", "the wrappers that have a short name"),
     "record": _Command("recording", "film the episodes that a run's policy plays"),
     "play": _Command("playing", "play an environment by hand, in a window"),
+    "jobs": _Command("jobs", "many runs, packed: run, check, add, status, logs, stop, resume, wait, example"),
     "runs": _Command("runs", "list, show, compare, lineage, timeline, clean"),
     "report": _Command("reporting", "one self-contained HTML file about runs and groups"),
     "watch": _Command("watching", "the live dashboard of all runs, in a browser"),

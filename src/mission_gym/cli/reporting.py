@@ -13,10 +13,11 @@ import tyro
 from mission_gym.cli.flags import FolderFlags, parse, said
 from mission_gym.errors import UsageError
 from mission_gym.report.formats import show_path
+from mission_gym.report.groups import RunSet
 from mission_gym.report.html import make_html
 from mission_gym.screen.streams import inert, say
 from mission_gym.store.files import write_atomic
-from mission_gym.store.groups import GROUP_JSON, Group, read_group
+from mission_gym.store.groups import GroupDir
 from mission_gym.store.rundir import RunDir
 
 
@@ -42,17 +43,16 @@ def report(args: Sequence[str]) -> None:
     if flags.out is not None and flags.out.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"{flags.out.name!r} is not an HTML file; give a name that ends in .html [--out]")
     runs: dict[Path, RunDir] = {}
-    groups: list[Group] = []
+    groups: list[RunSet] = []
     for text in flags.runs:
-        folder = _find_group(text, flags.runs_dir)
-        if folder is None:
+        group = _find_group(text, flags.runs_dir)
+        if group is None:
             found = [flags.find(text).run]
         else:
-            groups.append(read_group(folder))
             # Paths are those of the machine that made the group; its runs lie beside it.
-            found = [
-                run for path in groups[-1].runs if (run := RunDir(folder.parent / Path(path).name)).exists
-            ]
+            beside = (RunDir(group.path.parent / Path(path).name) for path in group.read().runs)
+            found = [run for run in beside if run.exists]
+            groups.append(RunSet(group.name, tuple(found)))
         runs |= {run.path: run for run in found}
     if not runs:
         raise UsageError(f"{', '.join(flags.runs)} has no run that is there yet [RUN|GROUP ...]")
@@ -63,7 +63,7 @@ def report(args: Sequence[str]) -> None:
     print(inert(show_path(path)))
 
 
-def _find_group(text: str, runs_dir: Path) -> Path | None:
-    """The folder of a group, by path or by name."""
-    folders = (Path(text), runs_dir / text)
-    return next((folder for folder in folders if os.path.isfile(folder / GROUP_JSON)), None)
+def _find_group(text: str, runs_dir: Path) -> GroupDir | None:
+    """A group, by path or by name."""
+    groups = (GroupDir(Path(text)), GroupDir(runs_dir / text))
+    return next((group for group in groups if group.exists), None)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from mission_gym.cli.flags import ReadFlags, RunName, Switch, parse, said
 from mission_gym.cli.output import show
-from mission_gym.errors import UsageError, nearest
+from mission_gym.errors import RunStateError, UsageError, nearest
 from mission_gym.report.documents import (
     compare_runs,
     describe_config,
@@ -23,13 +23,17 @@ from mission_gym.report.documents import (
     trace_lineage,
 )
 from mission_gym.report.formats import show_count, show_number, show_path
+from mission_gym.report.group_html import make_group_html
+from mission_gym.report.groups import RunSet, compare_groups, make_comparison_csv, view_group_comparison
 from mission_gym.report.tables import view_comparison, view_config, view_lineage, view_run, view_runs
 from mission_gym.report.timeline import make_png
 from mission_gym.report.timing import describe_time, view_time
 from mission_gym.run.retention import clean, find_removable, plan_cleaning, plan_removal
 from mission_gym.screen.streams import say
 from mission_gym.store.files import write_atomic
-from mission_gym.store.resolve import list_runs
+from mission_gym.store.groups import GroupDir, find_group
+from mission_gym.store.resolve import STAMP, list_runs
+from mission_gym.store.rundir import RunDir
 
 
 @dataclass(kw_only=True)
@@ -46,6 +50,14 @@ class SeveralRuns(ReadFlags):
     runs: Annotated[
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...", help_behavior_hint="")
     ] = ()
+
+
+@dataclass(kw_only=True)
+class CompareFlags(SeveralRuns):
+    """Flags of `runs compare`."""
+
+    csv: Annotated[Path | None, said("Write one line per run there.", "FILE.csv")] = None
+    html: Annotated[Path | None, said("Write the report there, with curves.", "FILE.html")] = None
 
 
 @dataclass(kw_only=True)
@@ -97,11 +109,39 @@ def _show(args: Sequence[str]) -> None:
 
 
 def _compare(args: Sequence[str]) -> None:
-    flags = parse(SeveralRuns, args, "runs compare", "Compare results and configs of runs.")
+    flags = parse(CompareFlags, args, "runs compare", "Compare results and configs of runs, or of groups.")
     if len(flags.runs) < 2:
         raise UsageError(f"{len(flags.runs)} runs are given; a comparison needs two or more [RUN ...]")
-    document = compare_runs([flags.find(text).run for text in flags.runs], say)
-    show(document, as_json=flags.json, view=view_comparison)
+    groups = [_find_group(text, flags.runs_dir) for text in flags.runs]
+    if not any(groups) and not (flags.csv or flags.html):
+        document = compare_runs([flags.find(text).run for text in flags.runs], say)
+        show(document, as_json=flags.json, view=view_comparison)
+        return
+    sets = [
+        RunSet(group.name, tuple(RunDir(Path(path)) for path in group.read().runs))
+        if group
+        else RunSet(text, (flags.find(text).run,))
+        for text, group in zip(flags.runs, groups, strict=True)
+    ]
+    document = compare_groups(sets, say)
+    show(document, as_json=flags.json, view=view_group_comparison)
+    if flags.csv:
+        write_atomic(flags.csv, make_comparison_csv(document))
+    if flags.html:
+        write_atomic(flags.html, make_group_html(" and ".join(each.name for each in sets), document))
+
+
+def _find_group(text: str, runs_dir: Path) -> GroupDir | None:
+    """The group that is meant; None if that is a run, or nothing. A run of just this name comes first."""
+    named = [run.name for run in list_runs(runs_dir)]
+    if text == "latest" or text in named or text in [STAMP.sub("", name) for name in named]:
+        return None
+    try:
+        group, note = find_group(text, runs_dir)
+    except RunStateError:
+        return None
+    say(note)
+    return group
 
 
 def _lineage(args: Sequence[str]) -> None:

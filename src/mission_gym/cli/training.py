@@ -31,6 +31,9 @@ from mission_gym.report.formats import run_argument, show_path
 from mission_gym.run.config import resolve
 from mission_gym.screen.live import Screen
 from mission_gym.screen.streams import say
+from mission_gym.store.checkpoints import list_checkpoints
+from mission_gym.store.resolve import find_namesake
+from mission_gym.store.rundir import RunDir
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -48,6 +51,15 @@ class TrainFlags(LayerFlags):
         ),
     ] = None
     subproc: Annotated[Switch, said("Short for --vector workers.")] = False
+    seeds: Annotated[
+        str | None, said("Several runs as one group, packed on this machine: 5, 1..5 or 3,7,11.", "SEEDS")
+    ] = None
+    detach: Annotated[Switch, said("Go on without this terminal; see `mission-gym jobs`.")] = False
+    resume_or_start: Annotated[
+        str | None,
+        said("Go on with the newest run of this name, or start it.", "NAME"),
+    ] = None
+    json: Annotated[Switch, said("With --seeds: print the result as one JSON document.")] = False
 
 
 @dataclass(kw_only=True)
@@ -70,7 +82,14 @@ class BranchFlags(LayerFlags):
 
 def train(args: Sequence[str]) -> int:
     """`mission-gym train [ENV]`."""
-    resolved = read_training(args)
+    flags = _parse_training(args)
+    if flags.resume_or_start is not None and (run := _find_unfinished(flags)):
+        return _go_on(run)
+    if flags.seeds is not None or flags.detach:
+        return _train_group(flags)
+    if flags.json:
+        raise UsageError("a run has no result to print; --json is for --seeds [--json]")
+    resolved = _resolve(flags)
     wait = compile_beside(resolved.config.env.env_id, algo=resolved.config.run.algo)
     from mission_gym.run.start import start_run
 
@@ -80,11 +99,76 @@ def train(args: Sequence[str]) -> int:
 
 def read_training(args: Sequence[str]) -> Resolved:
     """The config that the flags of `train` ask for."""
-    flags: Any = parse(with_values(TrainFlags), args, "train", "Train a policy on an environment.")
+    return _resolve(_parse_training(args))
+
+
+def submit_training(args: Sequence[str]) -> int:
+    """`mission-gym jobs add -- ENV --FLAGS`."""
+    flags = _parse_training(args)
+    flags.detach = True
+    return _train_group(flags)
+
+
+def _parse_training(args: Sequence[str]) -> Any:
+    return parse(with_values(TrainFlags), args, "train", "Train a policy on an environment.")
+
+
+def _find_unfinished(flags: Any) -> RunDir | None:
+    """The run that --resume-or-start names, if there is one with a checkpoint."""
+    if flags.seeds is not None or flags.detach or "run_name" in given_values(flags):
+        raise UsageError(
+            "--resume-or-start names the one run of this process; --seeds, --detach and --run-name are not"
+            " for it; remove one [--resume-or-start]"
+        )
+    run = find_namesake(flags.resume_or_start, Path(_resolve(flags).config.run.runs_dir))
+    return run if run is not None and list_checkpoints(run.checkpoints) else None
+
+
+def _go_on(run: RunDir) -> int:
+    """Resume a run; one that is done stays so."""
+    if run.read_status().get("state") == "done":
+        say(f"run {run.name} is done; there is nothing to do")
+        return 0
+    from mission_gym.run.resume import resume_run
+
+    return _follow(lambda listener: resume_run(run, listener))
+
+
+def _resolve(flags: Any) -> Resolved:
     values = given_values(flags)
-    if flags.subproc and values.setdefault("vector", "workers") != "workers":
-        raise UsageError(f"--subproc is --vector workers, and --vector {values['vector']} is given; keep one")
+    if flags.resume_or_start is not None:
+        values["run_name"] = flags.resume_or_start
+    if flags.subproc:
+        ask_for_workers(values)
     return resolve(flags.env_id, values, **given_layers(flags))
+
+
+def ask_for_workers(values: dict[str, Any]) -> None:
+    """What --subproc means."""
+    if values.setdefault("vector", "workers") != "workers":
+        raise UsageError(f"--subproc is --vector workers, and --vector {values['vector']} is given; keep one")
+
+
+def _train_group(flags: Any) -> int:
+    """Several seeds, or a run that goes on without this terminal."""
+    from mission_gym.cli.groups import follow_group, leave_group
+    from mission_gym.config.profiles import choose_profile
+    from mission_gym.config.rules import finish
+    from mission_gym.fleet.queue import Queue
+    from mission_gym.fleet.requests import make_seed_group
+    from mission_gym.plan.wishes import fix_envs
+
+    others = {"env": flags.env_id, "preset": flags.preset, "config": flags.config, "set": flags.set or None}
+    others |= {"subproc": flags.subproc or None, "trust": flags.trust or None, "via": flags.via}
+    given = given_values(flags) | {name: value for name, value in others.items() if value is not None}
+    resolved = _resolve(flags)
+    finish(fix_envs(choose_profile(resolved)))  # refuses before there is a folder
+    queue = Queue()
+    group = make_seed_group(resolved, given, flags.seeds, "--seeds")
+    queue.register(group)
+    if flags.detach:
+        return leave_group(queue, group)
+    return follow_group(queue, group, list(group.read_jobs()), as_json=flags.json)
 
 
 def resume(args: Sequence[str]) -> int:

@@ -118,16 +118,19 @@ def resolve(
     preset: str | None = None,
     base: Resolved | None = None,
     from_python: bool = False,
+    via: Path | None = None,
 ) -> Resolved:
     """Lay flags (by field name), `section.field=value` texts, a file and a preset over settings and defaults.
 
     `base`, the config of a parent run, stands in for settings and defaults. from_python: flags are arguments
-    of a function, and told as such. Raises one ConfigError with every problem.
+    of a function, and told as such. via: the file that flags and `sets` were written in; they were not typed.
+    Raises one ConfigError with every problem.
     """
     problems: list[str] = []
     later: list[str] = []  # problems below the flags
+    through = f"{_VIA}{via}" if via else ""
     below = [
-        _place(_split_sets(sets, later), schema.path_of_key, later),
+        _place(_split_sets(sets, later, through), schema.path_of_key, later),
         _place_file(schema, config_file, later) if config_file else {},
     ]
     algo = _choose_algo(schema, flags, _overlay(below), base)
@@ -135,6 +138,7 @@ def resolve(
     given = [] if env_id is None else [("env_id", env_id, "argument env" if from_python else "flag ENV")]
     text = _argument_text if from_python else _flag_text
     given += [(name, value, text(name, value)) for name, value in flags.items()]
+    given = [(name, value, f"{source}{through}") for name, value, source in given]
     layers = [_place(given, names, problems), *below]
     problems += later
     layers.append(_place_preset(schema, preset, algo, problems) if preset else {})
@@ -215,7 +219,7 @@ def _place(items: Iterable[tuple[str, Any, str]], paths: Mapping[str, str], prob
     return layer
 
 
-def _split_sets(sets: Sequence[str], problems: list[str]) -> list[tuple[str, Any, str]]:
+def _split_sets(sets: Sequence[str], problems: list[str], through: str) -> list[tuple[str, Any, str]]:
     items: list[tuple[str, Any, str]] = []
     for text in sets:
         key, equals, value = text.partition("=")
@@ -223,7 +227,8 @@ def _split_sets(sets: Sequence[str], problems: list[str]) -> list[tuple[str, Any
             problems.append(f"{text!r} has no value; write section.field=value, like ppo.gamma=0.98 [--set]")
             continue
         try:
-            items.append((key.strip(), read_yaml(value, f"--set {key.strip()}"), f"--set {key.strip()}"))
+            source = f"--set {key.strip()}"
+            items.append((key.strip(), read_yaml(value, source), f"{source}{through}"))
         except ConfigError as error:
             problems += error.problems
     return items

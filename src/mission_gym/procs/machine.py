@@ -26,6 +26,7 @@ THREAD_VARIABLES = (
     "GOMP_CPU_AFFINITY",
     "KMP_AFFINITY",
 )
+CORES = "MISSION_GYM_CORES"  # the share of the cores that a process is to plan for, where it has one
 _ROOT = Path("/")
 _NO_LIMIT = 1 << 60  # cgroup v1 writes a number near 2**63 where there is no limit
 
@@ -125,14 +126,22 @@ def _read_memory(root: Path) -> tuple[int, int]:
 
 
 def read_cpu_quota(root: Path = _ROOT) -> float | None:
-    """Cores that the container grants, the smallest share on the way up; None without a limit."""
-    shares = []
+    """Cores that the container grants, the smallest share on the way up, or who packed this process beside
+    others; None without a limit."""
+    granted = read_share()
+    shares = [] if granted is None else [float(granted)]
     for folder in _groups("cpu", root):
         words = _words(folder / "cpu.max")
         words = words or _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")
         if len(words) == 2 and words[0] not in ("max", "-1"):
             shares.append(int(words[0]) / int(words[1]))
     return min(shares, default=None)
+
+
+def read_share() -> int | None:
+    """The cores that who started this process beside others gave it; None for all."""
+    granted = os.environ.get(CORES, "")
+    return int(granted) if granted.isdigit() and int(granted) else None
 
 
 def read_memory_limit(root: Path = _ROOT) -> tuple[int | None, int | None]:

@@ -17,9 +17,15 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 22, 54, 34
 
 
 def draw_curves(
-    title: str, series: Mapping[str, Points], *, unit: str = "", span: tuple[float, float] | None = None
+    title: str,
+    series: Mapping[str, Points],
+    *,
+    unit: str = "",
+    span: tuple[float, float] | None = None,
+    bands: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
 ) -> Markup:
-    """A chart over steps; `span` is what the upright axis shows at least, as 0 to 100 of per cent."""
+    """A chart over steps; `span` is what the upright axis shows at least, as 0 to 100 of per cent. bands: for
+    a series its lower and its upper bound at each x."""
     series = {name: _finite(points) for name, points in series.items()}
     series = {name: points for name, points in series.items() if points}
     if not series:
@@ -27,6 +33,8 @@ def draw_curves(
     xs = [x for points in series.values() for x, _ in points]
     ys = [y for points in series.values() for _, y in points]
     ys += span or ()
+    bands = {name: points for name, points in (bands or {}).items() if name in series}
+    ys += [y for points in bands.values() for _, *pair in points for y in pair]
     x_high = max(xs) or 1.0
     x_ticks = [tick for tick in find_ticks(0.0, x_high) if tick <= x_high]
     y_ticks = find_ticks(min(ys), max(ys))
@@ -52,6 +60,11 @@ def draw_curves(
     legend_x = 8.0
     for number, (name, points) in enumerate(series.items()):
         color = f"c{number % NUM_COLORS}"
+        if name in bands:
+            low = [place(x, y) for x, y, _ in bands[name]]
+            high = [place(x, y) for x, _, y in reversed(bands[name])]
+            around = " ".join("{},{}".format(*each) for each in (*low, *high))
+            parts.append(f'<polygon class="band {color}" points="{around}"/>')
         path = " ".join("{},{}".format(*place(x, y)) for x, y in points)
         parts.append(f'<polyline class="line {color}" points="{path}"/>')
         if len(points) == 1:

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 from mission_gym.report.curves import Points, draw_curves
 from mission_gym.report.documents import compare_runs
 from mission_gym.report.formats import show_count
+from mission_gym.report.group_html import render_groups
+from mission_gym.report.groups import RunSet, compare_groups
 from mission_gym.report.pages import describe_panels, list_films, make_templates, render_panels
 from mission_gym.report.timeline import make_png
 from mission_gym.report.timing import sum_up
-from mission_gym.store.groups import Group
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 
@@ -40,11 +41,11 @@ def make_html(
     results: Mapping[str, Row] | None = None,
     pictures: Iterable[Picture] | None = None,
     *,
-    groups: Iterable[Group] = (),
+    groups: Sequence[RunSet] = (),
     verdict: str = "",
 ) -> str:
     """The text of the report. results: evaluations by the name of who played; pictures: without them, those
-    films of the runs that are small enough."""
+    films of the runs that are small enough; groups: what some of the runs belong to, with bands over them."""
     streams = {run.name: MetricsLog.read(run.metrics_jsonl) for run in runs}
     templates = make_templates()
     chosen = _find_films(runs) if pictures is None else pictures
@@ -52,7 +53,7 @@ def make_html(
     return templates.get_template("report.html").render(
         title=one.name if one else f"{len(runs)} runs",
         verdict=verdict,
-        groups=list(groups),
+        groups=render_groups(templates, compare_groups(groups, lambda text: None)) if groups else "",
         charts=_draw_charts(streams[one.name]) if one else _draw_comparison(streams),
         results=results or {},
         num_episodes=min((result["episodes"] for result in (results or {}).values()), default=0),

@@ -56,6 +56,11 @@ def make_templates() -> Environment:
     return templates
 
 
+def make_file(title: str, part: str) -> str:
+    """A page in one file, of a title and a part that is HTML already."""
+    return make_templates().get_template("plain.html").render(title=title, part=part)
+
+
 def describe_panels(run: RunDir, rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     """The values of every panel, by its name; rows are those of progress, the last `timeline` and `end`."""
     problems: list[str] = []

@@ -55,9 +55,11 @@ def branch_run(
     sets: Sequence[str] = (),
     config_file: Path | None = None,
     preset: str | None = None,
+    via: Path | None = None,
     source: EnvSource = None,
 ) -> Iterator[Session]:
-    """A child run, locked and ready to train. ConfigError, by field, if the weights do not fit."""
+    """A child run, locked and ready to train. ConfigError, by field, if the weights do not fit. via: see
+    `resolve`."""
     info = checkpoint_for(ref)
     checkpoint = load_checkpoint(info.path)
     parent, told = read_own_config(ref.run, checkpoint)
@@ -68,7 +70,9 @@ def branch_run(
             f"algo={algo}: the weights of run {ref.run.name} are those of {parent.config.run.algo}, and no"
             " other algorithm can go on with them; start a new run [--algo]"
         )
-    wanted = resolve(None, flags, sets=sets, config_file=config_file, preset=preset, base=_reopen(parent))
+    wanted = resolve(
+        None, flags, sets=sets, config_file=config_file, preset=preset, base=_reopen(parent), via=via
+    )
     wanted = wanted.with_values(_inherit(ref, parent, wanted), "parent")
     if wanted.config.value("vector.n_envs") == "auto":
         raise UsageError(
@@ -90,6 +94,7 @@ def branch_run(
     notes = [*told, *notes]
     given = {f"{section}.{name}" for name in flags for section in ("env", "policy")}
     given |= {text.partition("=")[0].strip() for text in sets}
+    given = set() if via else given
     folder = read_lineage(ref.run).folder
     calls = permit_names(resolved.config, given.__contains__, run=ref.run.path, folder=folder)
     kwargs = _choose_kwargs(ref, parent, resolved)

@@ -14,10 +14,10 @@ from typing import Any, Literal
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.agents import AGENTS
 from mission_gym.errors import EnvFailure
+from mission_gym.intervals import compute_bootstrap, compute_wilson
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.rollout.playing import Actor, count_playing, play, seed_of_suite
 from mission_gym.run.environment import Environment
-from mission_gym.run.intervals import compute_bootstrap, compute_wilson
 from mission_gym.streams import suite_seeds
 from mission_gym.vector.base import Vector
 

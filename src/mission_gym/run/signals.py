@@ -1,5 +1,5 @@
-"""Ctrl-C, SIGTERM and a terminal that closes as stop requests: the first is polled, a second Ctrl-C ends at
-once."""
+"""Ctrl-C, SIGTERM, a terminal that closes and what clusters send before they take a machine away (SIGUSR1,
+SIGUSR2) as stop requests: the first is polled, a second Ctrl-C ends at once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from types import FrameType
 
 from mission_gym.pipeline.loop import StopFlag
 
-STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+_MAY_BE_IGNORED = ("SIGHUP", "SIGUSR1", "SIGUSR2")  # not on Windows
 
 
 @contextmanager
 def stop_on_signals(stop: StopFlag) -> Iterator[None]:
-    """Turn signals into `stop.reason`; outside the main thread nothing is changed. A SIGHUP that is ignored,
-    as under nohup, stays so."""
+    """Turn signals into `stop.reason`; outside the main thread nothing is changed. One that is ignored, as
+    SIGHUP under nohup, stays so."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -28,9 +29,8 @@ def stop_on_signals(stop: StopFlag) -> Iterator[None]:
         stop.reason = signal.Signals(number).name
 
     numbers = [signal.SIGINT, signal.SIGTERM]
-    hangup = getattr(signal, "SIGHUP", None)  # not on Windows
-    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
-        numbers.append(hangup)
+    others = (getattr(signal, name, None) for name in _MAY_BE_IGNORED)
+    numbers += [each for each in others if each and signal.getsignal(each) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield

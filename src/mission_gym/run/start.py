@@ -26,6 +26,7 @@ from mission_gym.plan.sheet import judge_preset, make_plan
 from mission_gym.plan.tuner import LOOK_S, Tuned, tune_run
 from mission_gym.plan.ways import find_measured
 from mission_gym.procs import usable_cores
+from mission_gym.procs.machine import read_share
 from mission_gym.procs.versions import versions
 from mission_gym.run.assemble import (
     Assembly,
@@ -46,6 +47,7 @@ from mission_gym.run.exactness import write_config
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.sinks import check_installed, choose_sinks
+from mission_gym.store.announce import announce_run
 from mission_gym.store.files import write_json
 from mission_gym.store.lineage import Lineage, write_lineage
 from mission_gym.store.rundir import RunDir, slug
@@ -108,6 +110,7 @@ def begin(
         run = RunDir.create(Path(config.run.runs_dir), config.run.run_name or slug(config.env.env_id))
         try:
             stack.enter_context(run.lock())
+            announce_run(run.path)
             environment = own_files(run, files, config, environment, source)
             origin = replace(
                 parentage or Lineage("", ""), env_signature=environment.spec.signature, folder=os.getcwd()
@@ -155,6 +158,8 @@ def _prepare(
         write_config(session.run, fitted)
         config = session.config
     notes = [*notes, *timed.take_notes()]
+    if share := read_share():
+        notes.append(f"planned for a share of {share} of the machine's cores")
     if num_failed:
         session.counters["env_failures"] += num_failed
         notes.append(f"episodes that failed while the statistics were primed: {num_failed}; they are counted")

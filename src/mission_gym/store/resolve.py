@@ -17,7 +17,7 @@ from mission_gym.store.evals import best_step
 from mission_gym.store.rundir import RunDir
 
 Step = int | Literal["best", "last"] | None
-_STAMP = re.compile(r"-\d{8}-\d{6}(-\d+)?$")
+STAMP = re.compile(r"-\d{8}-\d{6}(-\d+)?$")
 _NUM_LISTED = 12
 
 
@@ -85,6 +85,11 @@ def _find_path(text: str) -> RunRef | None:
     return None
 
 
+def find_namesake(name: str, runs_dir: Path) -> RunDir | None:
+    """The newest run that was given just this name; None without one."""
+    return next((run for run in reversed(list_runs(runs_dir)) if STAMP.sub("", run.name) == name), None)
+
+
 def find_name(name: str, runs_dir: Path) -> RunRef:
     """The run of this name, of this name without its stamp, or of this unique prefix."""
     runs = {run.name: run for run in list_runs(runs_dir)}
@@ -92,22 +97,30 @@ def find_name(name: str, runs_dir: Path) -> RunRef:
         raise RunStateError(
             f"no run {name!r}: there are no runs in {runs_dir}; `mission-gym train` makes one"
         )
+    remedy = "`mission-gym runs list` shows them all"
+    found, note = match_name(name, list(runs), "run", f" in {runs_dir}", remedy)
+    return RunRef(runs[found], None, note)
+
+
+def match_name(name: str, known: list[str], what: str, where: str, remedy: str) -> tuple[str, str]:
+    """The one of the `known` names, the newest last, that is meant, and a note to say aloud: this name, the
+    newest of this name without its stamp, the one that begins so, `latest`. RunStateError."""
     if name == "latest":
-        return RunRef(list(runs.values())[-1], None)
-    if name in runs:
-        return RunRef(runs[name], None)
-    namesakes = [run for run in runs.values() if _STAMP.sub("", run.name) == name]
+        return known[-1], ""
+    if name in known:
+        return name, ""
+    namesakes = [each for each in known if STAMP.sub("", each) == name]
     if namesakes:
-        newest = namesakes[-1]
-        note = f"{len(namesakes)} runs are named {name!r}; taking the newest, {newest.name}"
-        return RunRef(newest, None, note if len(namesakes) > 1 else "")
-    candidates = [known for known in runs if name and known.startswith(name)]
+        note = f"{len(namesakes)} {what}s are named {name!r}; taking the newest, {namesakes[-1]}"
+        return namesakes[-1], note if len(namesakes) > 1 else ""
+    candidates = [each for each in known if name and each.startswith(name)]
     if len(candidates) > 1:
-        raise RunStateError(f"{name!r} fits {len(candidates)} runs: {_shorten(candidates)}; type more of it")
+        listed = _shorten(candidates)
+        raise RunStateError(f"{name!r} fits {len(candidates)} {what}s: {listed}; type more of it")
     if candidates:
-        return RunRef(runs[candidates[0]], None)
-    hint = nearest(name, [*runs, *(_STAMP.sub("", known) for known in runs)])
-    raise RunStateError(f"no run {name!r} in {runs_dir}{hint}; `mission-gym runs list` shows them all")
+        return candidates[0], ""
+    hint = nearest(name, [*known, *(STAMP.sub("", each) for each in known)])
+    raise RunStateError(f"no {what} {name!r}{where}{hint}; {remedy}")
 
 
 def _parse_step(step_text: str, text: str) -> Step:

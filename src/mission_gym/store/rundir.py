@@ -26,7 +26,7 @@ from mission_gym.store.files import disk_errors, remove_leftovers, sync_folder, 
 
 # Reading a status takes the lock for some microseconds, which must not look like a second writer.
 _LOCK_WAIT_S = 0.1
-_RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _RESERVE_BYTES = 1 << 16
 _ENDED = ("done", "stopped", "failed")
 # All that we write into a run beside checkpoints and env/, by name.
@@ -102,22 +102,9 @@ class RunDir:
 
     @classmethod
     def create(cls, runs_dir: Path, name: str, now: datetime | None = None) -> RunDir:
-        """Make `<name>-<YYYYMMDD-HHMMSS>`, with -2, -3 ... if taken; UsageError where it can't be written."""
-        if not _RUN_NAME.fullmatch(name) or name == "latest":
-            raise UsageError(
-                f"run name {name!r} does not fit; use letters, digits, '_', '-' and '.', not the last two "
-                f"in front, and not 'latest' [--run-name]"
-            )
+        """Make the folder of a new run; UsageError where it can't be written."""
         now = now or datetime.now()
-        stamped = f"{name}-{now:%Y%m%d-%H%M%S}"
-        try:
-            runs_dir.mkdir(parents=True, exist_ok=True)
-            run = cls(_make_folder(runs_dir, stamped))
-            sync_folder(runs_dir)
-        except OSError as error:
-            raise UsageError(
-                f"can't make a run in {runs_dir}: {error.strerror or error}; give another folder [--runs-dir]"
-            ) from error
+        run = cls(make_stamped(runs_dir, name, now))
         try:
             with disk_errors(run.path):
                 run._lock_path.touch()
@@ -205,6 +192,24 @@ class RunDir:
         if not os.path.exists(self.status_json):
             return {}
         return read_checked(self.status_json, _STATUS).model_dump(exclude_unset=True)
+
+
+def make_stamped(runs_dir: Path, name: str, now: datetime) -> Path:
+    """Make the folder `<name>-<YYYYMMDD-HHMMSS>`, with -2, -3 ... if taken; UsageError if it can't be."""
+    if not RUN_NAME.fullmatch(name) or name == "latest":
+        raise UsageError(
+            f"run name {name!r} does not fit; use letters, digits, '_', '-' and '.', not the last two "
+            f"in front, and not 'latest' [--run-name]"
+        )
+    try:
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        path = _make_folder(runs_dir, f"{name}-{now:%Y%m%d-%H%M%S}")
+        sync_folder(runs_dir)
+    except OSError as error:
+        raise UsageError(
+            f"can't make a run in {runs_dir}: {error.strerror or error}; give another folder [--runs-dir]"
+        ) from error
+    return path
 
 
 def _make_folder(runs_dir: Path, stamped: str) -> Path:

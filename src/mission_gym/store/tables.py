@@ -64,7 +64,11 @@ class MetricsLog(Table):
     """metrics.jsonl: one JSON object per line, NaN and infinity as null."""
 
     def append(self, row: Mapping[str, Any]) -> None:
-        self._append(json.dumps(plain(dict(row)), allow_nan=False) + "\n")
+        self.append_all([row])
+
+    def append_all(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Several rows, whole or none of them."""
+        self._append("".join(json.dumps(plain(dict(row)), allow_nan=False) + "\n" for row in rows))
 
     @staticmethod
     def read(path: Path) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from mission_gym.errors import MissionGymError, RunStateError
 from mission_gym.report.documents import lineage_of
-from mission_gym.store.groups import GROUP_JSON, read_group
+from mission_gym.store.groups import GroupDir
 from mission_gym.store.rundir import RunDir
 from mission_gym.watch.rows import read_first, read_part
 
@@ -95,7 +95,7 @@ class Index:
             path = self.runs_dir / item.name
             if (entry := self._read(path)) is not None:
                 entries[item.name] = entry
-            elif (path / GROUP_JSON).is_file() and is_contained(path):
+            elif GroupDir(path).exists and is_contained(path):
                 groups.append(_describe_group(path))
         if groups != self._groups or entries.keys() != self._entries.keys():
             self._version += 1
@@ -195,7 +195,7 @@ def _describe(run: RunDir) -> dict[str, Any]:
 def _describe_group(folder: Path) -> dict[str, Any]:
     """A group with its runs by name; one that can't be read says why."""
     try:
-        group = read_group(folder)
+        group = GroupDir(folder).read()
     except RunStateError as error:
         return {"name": folder.name, "kind": "damaged", "runs": [], "problem": str(error)}
     shown = group.model_dump(include={"kind", "iqm", "low", "high"})

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from mission_gym.bench.contest import OURS, Row
 from mission_gym.bench.defaults.cases import CASES, Case
 from mission_gym.bench.defaults.trials import PEERS, Trial, measure_trials, read_trials
+from mission_gym.intervals import Interval, compute_bootstrap
 from mission_gym.procs.machine import read_cpu_name
-from mission_gym.run.intervals import Interval, compute_bootstrap
 
 _SHORT = ("lunar_lander", "pendulum", "cart_pole", "LargeRewards", "RarePrizes", "SparseGoal", "Continuing")
 SHORT_CASES = tuple(case for case in CASES if case.name in _SHORT)

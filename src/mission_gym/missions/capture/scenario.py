@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from mission_gym.config.yaml_lines import Key, Part, Tree, check_tree, read_tree
 from mission_gym.errors import ConfigError, nearest
 from mission_gym.missions.capture.placing import placing_problems
 from mission_gym.missions.capture.sim.layout import TERMS
-from mission_gym.missions.yaml_lines import Key, Part, Tree, check_tree, read_tree
 
 SHIPPED = Path(__file__).parent / "levels"
 

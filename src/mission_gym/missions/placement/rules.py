@@ -10,8 +10,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
+from mission_gym.config.yaml_lines import Part, check_tree, read_tree
 from mission_gym.errors import ConfigError, nearest
-from mission_gym.missions.yaml_lines import Part, check_tree, read_tree
 
 SHIPPED = Path(__file__).parent / "rules.yaml"
 INSTANCES = ("random", "fixed")

@@ -53,11 +53,11 @@ def read_tree(path: Path) -> Tree:
         check_yaml(text)
         node = yaml.compose(text, Loader=Loader)
         if node is None:
-            tree.problems.append(f"the file is empty; write the mission's values into it [{path}, line 1]")
+            tree.problems.append(f"the file is empty; write values into it [{path}, line 1]")
         else:
             tree.value = _build(node, (), path, tree)
     except OSError as error:
-        tree.problems.append(f"the file can't be read ({error.strerror}); every mission needs it [{path}]")
+        tree.problems.append(f"the file can't be read ({error.strerror}); check the path [{path}]")
     except (yaml.YAMLError, ValueError) as error:  # ValueError: what looks like a date or is no UTF-8
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else 1

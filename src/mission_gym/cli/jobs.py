@@ -1,0 +1,327 @@
+"""`jobs run | check | add | status | logs | stop | resume | wait | example`: groups of runs, packed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from mission_gym.cli.flags import AsJson, FolderFlags, ReadFlags, Switch, Trust, parse, said
+from mission_gym.cli.groups import (
+    find_problems,
+    flag_names,
+    follow_group,
+    leave_group,
+    resolve_values,
+    tell_end,
+)
+from mission_gym.cli.output import show
+from mission_gym.errors import ConfigError, UsageError, nearest
+from mission_gym.fleet.drive import ask, serve, stay_with
+from mission_gym.fleet.examples import make_example
+from mission_gym.fleet.jobfile import JobFile, read_job_file
+from mission_gym.fleet.queue import Queue
+from mission_gym.fleet.requests import find_needs, make_requests
+from mission_gym.fleet.supervisor import TICK_S
+from mission_gym.pipeline.loop import StopFlag
+from mission_gym.procs import usable_cores
+from mission_gym.report.formats import show_path
+from mission_gym.report.groups import describe_jobs, view_jobs
+from mission_gym.run.signals import stop_on_signals
+from mission_gym.screen.jobs import JobsScreen
+from mission_gym.screen.streams import inert, say
+from mission_gym.store.groups import GroupDir, Job, JobRequest, find_group, list_groups
+
+_FileName = Annotated[tyro.conf.Positional[Path], said("The job file.", "FILE.yaml")]
+
+
+@dataclass(kw_only=True)
+class CheckFlags:
+    """Flags of `jobs check`."""
+
+    file: _FileName
+    json: AsJson = False
+
+
+@dataclass(kw_only=True)
+class RunFlags(ReadFlags):
+    """Flags of `jobs run` and `jobs add`."""
+
+    file: _FileName
+    detach: Annotated[Switch, said("Go on without this terminal.")] = False
+    trust: Trust = False
+
+
+@dataclass(kw_only=True)
+class GroupFlags(ReadFlags):
+    """Flags of `jobs wait` and `jobs resume`."""
+
+    group: Annotated[
+        tyro.conf.Positional[str | None], said("The group. Without it: that of the newest job file.", "GROUP")
+    ] = None
+
+
+@dataclass(kw_only=True)
+class StatusFlags(GroupFlags):
+    """Flags of `jobs status`."""
+
+    follow: Annotated[Switch, said("Stay until all jobs have ended.")] = False
+
+
+@dataclass(kw_only=True)
+class LogsFlags(FolderFlags):
+    """Flags of `jobs logs`."""
+
+    job: Annotated[tyro.conf.Positional[str], said("The job, or GROUP/JOB.", "JOB")]
+    follow: Annotated[
+        Switch, tyro.conf.arg(aliases=["-f"], help="Stay until the job has ended.", help_behavior_hint="")
+    ] = False
+
+
+@dataclass(kw_only=True)
+class StopFlags(FolderFlags):
+    """Flags of `jobs stop`."""
+
+    name: Annotated[tyro.conf.Positional[str | None], said("A job, GROUP/JOB or GROUP.", "NAME")] = None
+    all: Annotated[Switch, said("Every job of the queue.")] = False
+
+
+@dataclass(kw_only=True)
+class ExampleFlags:
+    """Flags of `jobs example`."""
+
+    name: Annotated[tyro.conf.Positional[str], said("four-jobs.", "NAME")]
+
+
+def jobs(args: Sequence[str]) -> int:
+    """`mission-gym jobs ...`."""
+    name = args[0] if args else ""
+    if name in ("-h", "--help"):
+        print(f"usage: mission-gym jobs {'|'.join(_COMMANDS)} [...]")
+        return 0
+    if name not in _COMMANDS:
+        known = ", ".join(_COMMANDS)
+        raise UsageError(f"{name!r} is not a command of jobs{nearest(name, _COMMANDS)}; it has {known}")
+    return _COMMANDS[name](args[1:])
+
+
+def _run(args: Sequence[str]) -> int:
+    flags = parse(RunFlags, args, "jobs run", "Run the jobs of a file, packed on this machine.")
+    queue = Queue()
+    group, names = _open_group(queue, flags)
+    if flags.detach:
+        return leave_group(queue, group)
+    return follow_group(queue, group, names, as_json=flags.json)
+
+
+def _check(args: Sequence[str]) -> int:
+    flags = parse(CheckFlags, args, "jobs check", "Check a job file; nothing is started.")
+    drafts = read_job_file(flags.file, flag_names(), find_problems).drafts
+    rows = [
+        {"name": each.name, "seed": each.seed, "parent": each.parent, "values": each.values}
+        for each in drafts
+    ]
+    say(f"{flags.file} is in order: {len(rows)} runs of {len({each.variant for each in drafts})} jobs")
+    show(rows, as_json=flags.json, view=lambda rows: "\n".join(row["name"] for row in rows))
+    return 0
+
+
+def _add(args: Sequence[str]) -> int:
+    if "--" in args:
+        from mission_gym.cli.training import submit_training
+
+        at = list(args).index("--")
+        if args[:at]:
+            raise UsageError(f"{args[0]!r} stands before --; give a file, or -- and flags of train")
+        return submit_training(args[at + 1 :])
+    flags = parse(RunFlags, args, "jobs add", "Add the jobs of a file, or -- ENV --FLAGS, to the queue.")
+    queue = Queue()
+    group, _ = _open_group(queue, flags)
+    return leave_group(queue, group)
+
+
+def _open_group(queue: Queue, flags: RunFlags) -> tuple[GroupDir, list[str]]:
+    """The group of a job file, a new one or the one that it goes on with, put into the queue."""
+    file = read_job_file(flags.file, flag_names(), find_problems)
+    runs_dir = Path(file.runs_dir) if file.runs_dir else flags.runs_dir
+    more: dict[str, Any] = {"via": os.path.abspath(flags.file)} | ({"trust": True} if flags.trust else {})
+    needs = {each.name: find_needs(resolve_values(each.values)) for each in file.drafts}
+    drafts = [replace(each, values=each.values | more) for each in file.drafts]
+    requests = make_requests(file.name, drafts, str(runs_dir), needs)
+    known = [group for group in list_groups(runs_dir) if _is_of(group, file)]
+    if known:
+        group = known[-1]
+        _go_on(group, requests)
+        say(f"{flags.file} goes on with its group {show_path(group.path)}")
+    else:
+        group = GroupDir.create(runs_dir, file.name, "jobs", requests)
+    queue.register(group)
+    return group, [request.name for request in requests]
+
+
+def _is_of(group: GroupDir, file: JobFile) -> bool:
+    record = group.read()
+    return (record.kind, record.name) == ("jobs", file.name)
+
+
+def _go_on(group: GroupDir, requests: Sequence[JobRequest]) -> None:
+    """Add what is new, try again what failed or was stopped; ConfigError for what changed since it began."""
+    before = group.read_jobs()
+    problems, new, again = [], [], []
+    for request in requests:
+        job = before.get(request.name)
+        if job is None or (not job.attempts and job.request != request):
+            new.append(request)
+        elif job.attempts and _list_values(job.request) != _list_values(request):
+            problems.append(
+                f"job {request.name!r} was changed since it began in {group.name}; give it another name, or"
+                " the file another `name:`"
+            )
+        elif job.state in ("failed", "stopped"):
+            again.append(request.name)
+    if problems:
+        raise ConfigError(problems)
+    group.add(new)
+    ask(group, again, "resume")
+
+
+def _list_values(request: JobRequest) -> list[str]:
+    """What a job asks for, wherever its file lies."""
+    return [word for word in request.arguments if not word.startswith(("--via=", "--trust"))]
+
+
+def _status(args: Sequence[str]) -> int:
+    flags = parse(StatusFlags, args, "jobs status", "Tell where the jobs of a group stand.")
+    group = _find_group(flags.group, flags.runs_dir)
+    if flags.follow:
+        return _stay(group, as_json=flags.json)
+    show(describe_jobs(group, group.read_jobs()), as_json=flags.json, view=view_jobs)
+    return 0
+
+
+def _logs(args: Sequence[str]) -> int:
+    flags = parse(LogsFlags, args, "jobs logs", "Print what a job has said.")
+    group, names = _find_jobs(flags.job, flags.runs_dir)
+    if len(names) > 1:
+        raise UsageError(f"{flags.job!r} is a group; name one of its jobs: {', '.join(names)}")
+    position = 0
+    while True:
+        has_ended = group.read_jobs()[names[0]].has_ended  # asked before the rest is read
+        data = b""
+        if group.log(names[0]).exists():
+            with group.log(names[0]).open("rb") as file:
+                file.seek(position)
+                data = file.read()
+        position += len(data)
+        sys.stdout.write(inert(data.decode(errors="replace")))
+        sys.stdout.flush()
+        if has_ended or not flags.follow:
+            return 0
+        time.sleep(TICK_S)
+
+
+def _stop(args: Sequence[str]) -> int:
+    flags = parse(StopFlags, args, "jobs stop", "Let jobs save and end.")
+    queue = Queue()
+    if flags.all == (flags.name is not None):
+        raise UsageError("name a job or a group, or give --all; one of them [NAME]")
+    if flags.name is None:
+        targets = [(group, list(group.read_jobs())) for group in queue.list_groups()]
+    else:
+        targets = [_find_jobs(flags.name, flags.runs_dir)]
+    targets = [(group, _list_living(group.read_jobs(), names)) for group, names in targets]
+    for group, names in targets:
+        ask(group, names, "stop")
+    for group, names in targets:
+        stay_with(queue, group, names, say=say)
+    say(f"{sum(len(names) for _, names in targets)} jobs were stopped")
+    return 0
+
+
+def _list_living(jobs: Mapping[str, Job], names: Sequence[str]) -> list[str]:
+    return [name for name in names if not jobs[name].has_ended]
+
+
+def _resume(args: Sequence[str]) -> int:
+    text = "Try again what failed or was stopped in a group; without a group, look after the queue."
+    flags = parse(GroupFlags, args, "jobs resume", text)
+    queue = Queue()
+    if flags.group is None:
+        stop = StopFlag()
+        with stop_on_signals(stop):
+            if not serve(queue, say=say, should_stop=stop):
+                say("the queue is looked after already")
+        return 0
+    group = _find_group(flags.group, flags.runs_dir)
+    known = group.read_jobs()
+    ask(group, [name for name, job in known.items() if job.state in ("failed", "stopped")], "resume")
+    queue.register(group)
+    return follow_group(queue, group, list(known), as_json=flags.json)
+
+
+def _wait(args: Sequence[str]) -> int:
+    flags = parse(GroupFlags, args, "jobs wait", "Wait until all jobs of a group have ended.")
+    return _stay(_find_group(flags.group, flags.runs_dir), as_json=flags.json)
+
+
+def _stay(group: GroupDir, *, as_json: bool) -> int:
+    """Wait for a group without owning it: an interruption ends the waiting alone."""
+    with JobsScreen(group) as screen:
+        found = stay_with(Queue(), group, list(group.read_jobs()), say=screen.say, watch=screen.watch)
+    return tell_end(group, found, as_json=as_json)
+
+
+def _example(args: Sequence[str]) -> int:
+    flags = parse(ExampleFlags, args, "jobs example", "Print a job file that is sized for this machine.")
+    print(make_example(flags.name, usable_cores()), end="")
+    return 0
+
+
+def _find_group(name: str | None, runs_dir: Path) -> GroupDir:
+    """The group that is named; without a name the newest of the queue and of the folder, job files first."""
+    if name is not None:
+        group, note = find_group(name, runs_dir)
+        say(note)
+        return group
+    groups = [*Queue().list_groups(), *list_groups(runs_dir)]
+    if not groups:
+        raise UsageError(f"there are no groups in {runs_dir}; `mission-gym jobs run FILE` makes one")
+    records = [(group.read(), group) for group in groups]
+    return max(records, key=lambda item: (item[0].kind == "jobs", item[0].created))[1]
+
+
+def _find_jobs(text: str, runs_dir: Path) -> tuple[GroupDir, list[str]]:
+    """The jobs that are meant by JOB, GROUP/JOB or GROUP."""
+    above, _, name = text.rpartition("/")
+    if above and not GroupDir(Path(text)).exists:
+        group, note = find_group(above, runs_dir)
+        say(note)
+        known = list(group.read_jobs())
+        if name in known:
+            return group, [name]
+        raise UsageError(f"{group.name} has no job {name!r}{nearest(name, known)}; it has {', '.join(known)}")
+    for group in [*reversed(Queue().list_groups()), *reversed(list_groups(runs_dir))]:
+        if text in group.read_jobs():
+            return group, [text]
+    group, note = find_group(text, runs_dir)
+    say(note)
+    return group, list(group.read_jobs())
+
+
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "run": _run,
+    "check": _check,
+    "add": _add,
+    "status": _status,
+    "logs": _logs,
+    "stop": _stop,
+    "resume": _resume,
+    "wait": _wait,
+    "example": _example,
+}

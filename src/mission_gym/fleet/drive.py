@@ -1,0 +1,85 @@
+"""Stays with a group until its jobs have ended: as the supervisor, or behind the one that there is.
+
+Whoever asks for a group calls this. If the supervisor dies, one of those who wait takes its place; when a
+supervisor's own group is done and others are not, a process of its own goes on with them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+from mission_gym.fleet.queue import Queue
+from mission_gym.fleet.supervisor import TICK_S, Say, Supervisor
+from mission_gym.store.groups import GroupDir, Job
+
+Watch = Callable[[Mapping[str, Job]], None]
+Wait = Callable[[float], None]
+
+
+def stay_with(
+    queue: Queue,
+    group: GroupDir,
+    names: Sequence[str],
+    *,
+    say: Say = lambda text: None,
+    watch: Watch = lambda jobs: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    wait: Wait = time.sleep,
+) -> dict[str, Job]:
+    """Return the jobs of a group when all of `names` have ended. watch: is shown them at every tick.
+    should_stop: once true, these jobs are asked to save and end, and waited for."""
+    supervisor: Supervisor | None = None
+    try:
+        with ExitStack() as stack:
+            told, asked = False, False
+            while True:
+                if supervisor is None and queue.try_supervise(stack):
+                    supervisor = Supervisor(queue, say)
+                elif supervisor is None and not told:
+                    say(f"process {queue.supervisor} looks after the queue; this group has joined it")
+                    told = True
+                if supervisor is not None:
+                    supervisor.tick(time.monotonic())
+                jobs = group.read_jobs()
+                watch(jobs)
+                if all(jobs[name].has_ended for name in names) and not _has_entry(queue, group, jobs):
+                    return jobs
+                if should_stop() and not asked:
+                    asked = True
+                    ask(group, [name for name in names if not jobs[name].has_ended], "stop")
+                else:
+                    wait(TICK_S)
+    finally:  # also where this process is interrupted: what others asked for goes on
+        if supervisor is not None and queue.list_groups():
+            queue.start_supervisor()
+
+
+def ask(group: GroupDir, names: Sequence[str], what: str) -> None:
+    """Ask for jobs of a group to be stopped, or to go on."""
+    for name in names:
+        group.note("asked", name, what=what)
+
+
+def _has_entry(queue: Queue, group: GroupDir, jobs: Mapping[str, Job]) -> bool:
+    """Whether the result of a group that has ended is still to be written."""
+    is_over = all(job.has_ended for job in jobs.values())
+    return is_over and any(each.path == group.path for each in queue.list_groups())
+
+
+def serve(queue: Queue, *, say: Say, should_stop: Callable[[], bool], wait: Wait = time.sleep) -> bool:
+    """Look after the queue until it is empty. Behind another supervisor one process stands by, since that one
+    may end in the moment in which a group joins; False if there is one already."""
+    with ExitStack() as standing, ExitStack() as stack:
+        if not queue.try_supervise(standing, "standby"):
+            return False
+        while not queue.try_supervise(stack):
+            if should_stop() or not queue.list_groups():
+                return True
+            wait(TICK_S)
+        standing.close()
+        supervisor = Supervisor(queue, say)
+        while supervisor.tick(time.monotonic()) and not should_stop():
+            wait(TICK_S)
+    return True

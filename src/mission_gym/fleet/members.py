@@ -1,0 +1,129 @@
+"""One job's process: how it is started, whether it lives, how it is asked to stop, and how it ended.
+
+It is the command line that a user would type, in a session of its own, with its output in a log. It outlives
+its supervisor, and holds the job's lock as long as it lives; the lock's file tells its pid and which attempt
+it is, so that a supervisor that comes later knows as much as the one that started it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from mission_gym.errors import RunStateError
+from mission_gym.procs.machine import CORES
+from mission_gym.store import lock
+from mission_gym.store.announce import RUN_FILE
+from mission_gym.store.checkpoints import list_checkpoints
+from mission_gym.store.files import disk_errors
+from mission_gym.store.groups import GroupDir, Job
+from mission_gym.store.rundir import RunDir
+
+_LOCK_WAIT_S = 1.0  # readers take it for some microseconds
+_TAIL_BYTES = 4096
+_USAGE = 2  # exit code of what fails in the same way again
+
+
+class Ending(NamedTuple):
+    """How a job's process ended."""
+
+    state: str  # done, failed or stopped
+    cause: str
+    may_retry: bool = False
+
+
+def start_member(group: GroupDir, job: Job, cores: int, parent_run: Path | None) -> subprocess.Popen[bytes]:
+    """Start the process of a job; RunStateError if one lives. OSError if it can't be started."""
+    request, name = job.request, job.name
+    words = _choose_command(job, parent_run)
+    if words[0] != "resume":
+        with disk_errors(group.run_file(name)):
+            group.run_file(name).unlink(missing_ok=True)
+    own = {CORES: str(cores), RUN_FILE: str(group.run_file(name))}
+    with lock.hold(group.lock(name), wait_s=_LOCK_WAIT_S) as held, group.log(name).open("ab") as log:
+
+        def sign() -> None:
+            os.ftruncate(held, 0)
+            os.lseek(held, 0, os.SEEK_SET)
+            os.write(held, f"{os.getpid()} {job.attempts}".encode())
+
+        return subprocess.Popen(
+            [request.python, "-m", "mission_gym", *words],
+            cwd=request.folder, env=os.environ | request.variables | own, stdin=subprocess.DEVNULL,
+            stdout=log, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=(held,),
+            preexec_fn=sign,
+        )  # fmt: skip
+
+
+def _choose_command(job: Job, parent_run: Path | None) -> list[str]:
+    """Go on with the job's run if it has a checkpoint; else begin it."""
+    arguments = list(job.request.arguments)
+    if job.run is not None and job.attempts > 1 and list_checkpoints(RunDir(job.run).checkpoints):
+        return ["resume", str(job.run), *(["--trust"] if "--trust" in arguments else [])]
+    if job.request.parent is not None:
+        return ["branch", f"{parent_run}@{job.request.point}", *arguments]
+    return ["train", *arguments]
+
+
+def ask_to_stop(group: GroupDir, job: Job) -> None:
+    """Ask a living job to save and end."""
+    pid = group.read_pid(job)
+    if pid is not None and group.is_alive(job.name):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+
+def weigh(pid: int) -> int:
+    """Bytes of a process and all below it, with its part of what it shares; 0 if it has just ended."""
+    total = 0
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for each in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                info = each.memory_full_info()
+                total += int(getattr(info, "pss", info.rss))
+    return total
+
+
+def judge_end(group: GroupDir, job: Job, code: int | None) -> Ending:
+    """How a job ended whose process is gone. code: its exit code, None for who did not start it."""
+    status = {}
+    if job.run is not None:
+        with suppress(RunStateError):
+            status = RunDir(job.run).read_status()
+    state, cause = status.get("state"), str(status.get("cause", ""))
+    if state == "done" or (state == "stopped" and cause == "max_time reached"):
+        return Ending("done", cause)
+    if job.stop_asked:
+        return Ending("stopped", cause if state == "stopped" else "stopped before its first checkpoint")
+    if state == "stopped":
+        return Ending("stopped", cause)
+    if status.get("pid") != group.read_pid(job) or not cause or cause == "process gone":
+        cause = _explain_code(code) or read_last_words(group.log(job.name)) or "process gone"
+    return Ending("failed", cause, may_retry=code != _USAGE)
+
+
+def _explain_code(code: int | None) -> str:
+    if code is None or code >= 0:
+        return ""
+    name = signal.Signals(-code).name if -code in signal.Signals._value2member_map_ else str(-code)
+    why = "; the machine may have been out of memory" if name == "SIGKILL" else ""
+    return f"killed by {name}{why}"
+
+
+def read_last_words(log: Path) -> str:
+    """The last message of a log, or else its last line."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+    except OSError:
+        return ""
+    said = [line.removeprefix("mission-gym: ") for line in lines if line.startswith("mission-gym: ")]
+    return next(iter([*said[-1:], *[line for line in lines if line][-1:]]), "")

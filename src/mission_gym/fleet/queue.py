@@ -1,0 +1,92 @@
+"""The queue of this user on this machine: which groups have work left, and who looks after them.
+
+One process at a time holds the supervisor's lock; a dead one holds none. The others wait behind it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from mission_gym.errors import RunStateError, UsageError
+from mission_gym.store import lock
+from mission_gym.store.checked import Str, read_checked
+from mission_gym.store.files import disk_errors, user_folder, write_json
+from mission_gym.store.groups import GroupDir
+
+Role = Literal["supervisor", "standby"]
+_LOCK_WAIT_S = 0.05  # who asks whether it is held takes it for some microseconds
+_ENTRY = TypeAdapter(dict[Str, Str])
+
+
+class Queue:
+    """The folder of the queue; a cheap handle."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        if sys.platform == "win32":
+            raise UsageError("groups of runs need process groups and inherited locks, which Windows has not")
+        self.folder = folder or user_folder("state") / "fleet" / (platform.node() or "machine")
+        self._groups = self.folder / "groups"
+        with disk_errors(self._groups):
+            self._groups.mkdir(parents=True, exist_ok=True)
+
+    def _lock_path(self, role: Role = "supervisor") -> Path:
+        return self.folder / f"{role}.lock"
+
+    def register(self, group: GroupDir) -> None:
+        """Put a group with work left into the queue; it may be there already."""
+        write_json(self._entry(group), {"path": str(group.path)})
+
+    def remove(self, group: GroupDir) -> None:
+        """Take a group without work left out of it."""
+        with disk_errors(self._entry(group)):
+            self._entry(group).unlink(missing_ok=True)
+
+    def list_groups(self) -> list[GroupDir]:
+        """The groups with work left, the eldest first; one whose folder was removed is forgotten."""
+        groups: list[tuple[float, str, GroupDir]] = []
+        for entry in self._groups.glob("*.json"):
+            try:
+                group = GroupDir(Path(read_checked(entry, _ENTRY)["path"]))
+                if not group.path.is_dir():
+                    raise RunStateError(f"{group.path} was removed")
+                groups.append((entry.stat().st_mtime, group.name, group))
+            except (RunStateError, KeyError, OSError):
+                with suppress(OSError):
+                    entry.unlink()
+        return [group for *_, group in sorted(groups, key=lambda item: item[:2])]
+
+    def try_supervise(self, stack: ExitStack, role: Role = "supervisor") -> bool:
+        """Whether the caller is now the supervisor, or the one that stands by, for as long as the stack."""
+        try:
+            stack.enter_context(lock.hold(self._lock_path(role), wait_s=_LOCK_WAIT_S))
+        except RunStateError:
+            return False
+        return True
+
+    @property
+    def supervisor(self) -> str | None:
+        """The pid of the process that looks after the queue; None without one."""
+        if not lock.is_held(self._lock_path()):
+            return None
+        with suppress(OSError):
+            return self._lock_path().read_text()
+        return None
+
+    def start_supervisor(self) -> None:
+        """Let a process of its own look after the queue; it outlives this one, and the terminal."""
+        with disk_errors(self.folder), (self.folder / "supervisor.log").open("ab") as log:
+            subprocess.Popen(
+                [sys.executable, "-m", "mission_gym", "jobs", "resume"],
+                cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def _entry(self, group: GroupDir) -> Path:
+        return self._groups / f"{hashlib.sha256(str(group.path).encode()).hexdigest()[:20]}.json"

@@ -1,0 +1,70 @@
+"""From drafts to requests: command lines, named after their group, with where and for whom they run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mission_gym.config.layers import Resolved
+from mission_gym.fleet.arguments import make_arguments
+from mission_gym.fleet.jobfile import Draft
+from mission_gym.fleet.seeds import parse_seeds
+from mission_gym.procs.machine import read_nvidia
+from mission_gym.store.groups import GroupDir, JobRequest
+from mission_gym.store.rundir import slug
+
+# What a job needs of the surroundings of who asked for it: another process may start it.
+_VARIABLES = ("PYTHONPATH", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "XDG_STATE_HOME")
+
+
+class Needs(NamedTuple):
+    """What the flags of a job ask of the machine."""
+
+    cores: int = 1
+    uses_gpu: bool = False
+
+
+def find_needs(resolved: Resolved) -> Needs:
+    """The cores that the user asked for by number, and whether the run may learn on a GPU."""
+    paths = ("vector.num_workers", "compute.threads")
+    asked = [resolved.config.value(path) for path in paths if resolved.explicit(path)]
+    device = resolved.config.compute.device
+    uses_gpu = device in ("cuda", "mps") or (device == "auto" and bool(read_nvidia()[1]))
+    return Needs(max([1, *(number for number in asked if number != "auto")]), uses_gpu)
+
+
+def make_requests(
+    group: str, drafts: Sequence[Draft], runs_dir: str, needs: Mapping[str, Needs]
+) -> list[JobRequest]:
+    """The requests of a group. needs: by the names of drafts."""
+    variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    requests = []
+    for draft in drafts:
+        values = draft.values | {"runs_dir": os.path.abspath(runs_dir), "run_name": f"{group}-{draft.name}"}
+        values |= {} if draft.seed is None else {"seed": draft.seed}
+        asked = needs[draft.name]
+        request = JobRequest(
+            name=draft.name, variant=draft.variant, arguments=make_arguments(values), folder=os.getcwd(),
+            python=sys.executable, variables=variables, parent=draft.parent, point=draft.point,
+            seed=draft.seed, priority=draft.priority, retries=draft.retries, cores=asked.cores,
+            uses_gpu=asked.uses_gpu,
+        )  # fmt: skip
+        requests.append(request)
+    return requests
+
+
+def make_seed_group(resolved: Resolved, values: Mapping[str, Any], seeds: object, source: str) -> GroupDir:
+    """The group of one config with several seeds; with None, of one run. values: those that were given, by
+    the names of flags; `resolved` was made of them. source: of the seeds, in messages."""
+    run = resolved.config.run
+    own = {key: value for key, value in values.items() if key not in ("seed", "run_name", "runs_dir")}
+    name, needs = run.run_name or slug(resolved.config.env.env_id), find_needs(resolved)
+    if seeds is None:
+        drafts = [Draft("run", "run", own, seed=run.seed)]
+    else:
+        drafts = [Draft(f"s{k}", "seeds", own, seed=k) for k in parse_seeds(seeds, run.seed, source)]
+    requests = make_requests(name, drafts, run.runs_dir, dict.fromkeys([each.name for each in drafts], needs))
+    return GroupDir.create(Path(run.runs_dir), name, "train" if seeds is None else "seeds", requests)

@@ -1,0 +1,219 @@
+"""Looks after the queue, tick by tick: sees how jobs are, asks them to stop, starts what may start.
+
+All it knows is read anew: the journals, the jobs' locks, the runs. So it may be killed at any moment, and the
+next one goes on; what is in memory here (rates, exit codes) only makes better choices and better words.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mission_gym.errors import DiskError, RunStateError
+from mission_gym.fleet.members import ask_to_stop, judge_end, start_member, weigh
+from mission_gym.fleet.queue import Queue
+from mission_gym.fleet.rates import WINDOW_S, Levels, Reading
+from mission_gym.fleet.results import write_result
+from mission_gym.fleet.schedule import Capacity, Facts, Running, Start, Waiting, plan_starts
+from mission_gym.procs import free_memory_bytes, usable_cores
+from mission_gym.store.announce import read_announced
+from mission_gym.store.groups import GroupDir, Job
+from mission_gym.store.rundir import RunDir
+
+TICK_S = 0.5
+_WEIGH_S = 5.0  # between looks at the memory of a job
+_BACK_OFF_S = 1.0  # before the first retry, then twice as long each time, at most a minute
+_LONG = 30  # windows that every running job has left, where one more costs nothing
+_REAP_S = 10.0
+
+Say = Callable[[str], None]
+Member = tuple[GroupDir, Job]
+
+
+class Supervisor:
+    """The one process that starts jobs. `tick` does all there is to do at a time of a steady clock."""
+
+    def __init__(self, queue: Queue, say: Say) -> None:
+        self._queue, self._tell = queue, say
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._signalled: set[str] = set()
+        self._not_before: dict[str, float] = {}
+        self._levels = Levels()
+        self._memory: dict[str, int] = {}  # the most of a run, by variant
+        self._weights: dict[str, tuple[float, int]] = {}  # of running jobs: when, and how much
+        self._known: dict[Path, tuple[int, dict[str, Job]]] = {}  # journals: their size, and what they say
+        self._said: dict[str, str] = {}
+
+    def tick(self, now: float) -> int:
+        """Look at everything once; returns the number of groups with work left."""
+        members: dict[str, Member] = {}
+        groups, may_start = self._queue.list_groups(), True
+        for group in groups:
+            try:
+                jobs = {name: self._see(group, job, now) for name, job in self._read_jobs(group).items()}
+                if all(job.has_ended for job in jobs.values()):
+                    self._finish(group, jobs)
+                members |= {_key(group, name): (group, job) for name, job in jobs.items()}
+                self._say(group.name, "")
+            except RunStateError as error:  # damaged; the others go on
+                self._say(group.name, f"{group.name}: {error}")
+            except DiskError as error:  # what runs there is not known, and takes its share
+                self._say(group.name, f"{group.name}: {error}")
+                may_start = False
+        try:
+            if may_start:
+                self._admit(members, now)
+        except DiskError as error:
+            self._say("start", f"no job is started: {error}")
+        return len(groups)
+
+    def _read_jobs(self, group: GroupDir) -> dict[str, Job]:
+        """The jobs of a group; a journal that has not grown says what it said."""
+        path = group.journal.path
+        size = path.stat().st_size if path.exists() else 0
+        if group.path not in self._known or self._known[group.path][0] != size:
+            self._known[group.path] = (size, group.read_jobs())
+        return self._known[group.path][1]
+
+    def _see(self, group: GroupDir, job: Job, now: float) -> Job:
+        """The job as it is now; what has happened to it goes into the journal."""
+        key = _key(group, job.name)
+        if job.state == "queued" and job.stop_asked:
+            return self._end(group, job, "stopped", "stopped before it began")
+        if job.state == "queued" or job.has_ended:
+            return job
+        announced = read_announced(group.run_file(job.name))
+        if announced is not None and announced != job.run:
+            group.note("run", job.name, run=str(announced))
+            job = replace(job, run=announced)
+            self._list_runs(group)
+        if group.is_alive(job.name):
+            if job.stop_asked and key not in self._signalled:
+                self._signalled.add(key)
+                ask_to_stop(group, job)
+            return replace(job, state="running") if group.is_running(job) else job
+        code = self._reap(key)
+        if group.read_pid(job) is None:
+            group.note("ended", job.name, state="queued", unborn=True)
+            return replace(job, state="queued", attempts=job.attempts - 1, tries=job.tries - 1)
+        ending = judge_end(group, job, code)
+        if ending.state == "failed" and ending.may_retry and job.tries <= job.request.retries:
+            self._not_before[key] = now + min(_BACK_OFF_S * 2 ** (job.tries - 1), 60.0)
+            self._tell(f"{job.name} failed and is tried again: {ending.cause}")
+            return self._end(group, job, "queued", ending.cause)
+        return self._end(group, job, ending.state, ending.cause)
+
+    def _end(self, group: GroupDir, job: Job, state: str, cause: str) -> Job:
+        key = _key(group, job.name)
+        group.note("ended", job.name, state=state, cause=cause)
+        self._signalled.discard(key)
+        self._weights.pop(key, None)
+        if state != "queued":
+            self._tell(f"{job.name} {state}" + (f": {cause}" if cause else ""))
+        return replace(job, state=state, cause=cause)  # type: ignore[arg-type]
+
+    def _reap(self, key: str) -> int | None:
+        """The exit code of a process that this one started."""
+        child = self._children.pop(key, None)
+        try:
+            return None if child is None else child.wait(_REAP_S)
+        except subprocess.TimeoutExpired:  # it gave up its lock and lives: not known to happen
+            return None
+
+    def _admit(self, members: dict[str, Member], now: float) -> None:
+        waiting, running, readings, longest = [], [], {}, True
+        for key, (group, job) in members.items():
+            variant = _key(group, job.request.variant)
+            if job.state == "queued":
+                cause = self._waits_for(members, group, job)
+                if cause is None:
+                    asked = job.request
+                    not_before = self._not_before.get(key, 0.0)
+                    waiting.append(
+                        Waiting(key, variant, asked.priority, asked.cores, not_before, asked.uses_gpu)
+                    )
+                elif cause:
+                    self._end(group, job, "failed", cause)
+            elif not job.has_ended:
+                size = self._weigh(key, group, job, variant, now)
+                running.append(Running(key, variant, job.cores, size, job.request.uses_gpu))
+                readings[key] = Reading(variant, _read_step(job) or 0)
+                longest = longest and (_read_eta_s(job) or 0.0) > _LONG * WINDOW_S
+        self._levels.see(now, readings)
+        capacity = Capacity(usable_cores(), free_memory_bytes())
+        facts = Facts(self._memory, self._levels.rates, are_long=longest)
+        decision = plan_starts(waiting, running, capacity, facts, now)
+        for start in decision.starts:
+            self._start(members, start)
+        self._say("start", f"waiting: {decision.reason}" if decision.reason else "")
+
+    def _waits_for(self, members: dict[str, Member], group: GroupDir, job: Job) -> str | None:
+        """None for a job that may start; an empty text while its parent is at work; the cause if it can't."""
+        if job.request.parent is None:
+            return None
+        parent = members[_key(group, job.request.parent)][1]
+        if parent.state == "done" and parent.run is not None:
+            return None
+        return f"its parent {parent.name} {parent.state}" if parent.has_ended else ""
+
+    def _start(self, members: dict[str, Member], start: Start) -> None:
+        group, job = members[start.key]
+        parent = job.request.parent
+        parent_run = members[_key(group, parent)][1].run if parent else None
+        group.note("started", job.name, cores=start.cores)
+        job = replace(job, attempts=job.attempts + 1, tries=job.tries + 1)
+        try:
+            self._children[start.key] = start_member(group, job, start.cores, parent_run)
+        except RunStateError:  # it lives: a supervisor that was killed had started it
+            return
+        except OSError as error:
+            self._end(group, job, "failed", f"it can't be started: {error}")
+
+    def _weigh(self, key: str, group: GroupDir, job: Job, variant: str, now: float) -> int:
+        looked, size = self._weights.get(key, (-_WEIGH_S, 0))
+        pid = group.read_pid(job)
+        if now - looked >= _WEIGH_S and pid is not None:
+            size = weigh(pid)
+            self._weights[key] = (now, size)
+            if job.state == "running":  # before that it says nothing about what the run will take
+                self._memory[variant] = max(size, self._memory.get(variant, 0))
+        return size
+
+    def _list_runs(self, group: GroupDir) -> None:
+        group.write(runs=[str(job.run) for job in group.read_jobs().values() if job.run is not None])
+
+    def _finish(self, group: GroupDir, jobs: dict[str, Job]) -> None:
+        write_result(group, jobs.values())
+        self._queue.remove(group)
+
+    def _say(self, about: str, text: str) -> None:
+        """Say something new, once."""
+        if text and self._said.get(about) != text:
+            self._tell(text)
+        self._said[about] = text
+
+
+def _key(group: GroupDir, name: str) -> str:
+    return f"{group.path}/{name}"
+
+
+def _read_step(job: Job) -> int | None:
+    """The steps of a run that is under way; None before that."""
+    status = _read_status(job)
+    return status.get("step") if status.get("state") == "running" else None
+
+
+def _read_eta_s(job: Job) -> float | None:
+    return _read_status(job).get("eta_s")
+
+
+def _read_status(job: Job) -> dict[str, Any]:
+    if job.run is None:
+        return {}
+    try:
+        return RunDir(job.run).read_status()
+    except RunStateError:
+        return {}

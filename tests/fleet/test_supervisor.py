@@ -1,0 +1,293 @@
+"""The life of jobs: real processes that end, fail, die, wait and are stopped, under supervisors that die."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from crew import Crew
+
+from mission_gym.errors import DiskError, RunStateError
+from mission_gym.fleet import supervisor as supervision
+from mission_gym.fleet.drive import ask, stay_with
+from mission_gym.fleet.queue import Queue
+from mission_gym.fleet.supervisor import Supervisor
+from mission_gym.store.files import read_json
+from mission_gym.store.groups import GroupDir, find_group
+from mission_gym.store.rundir import RunDir
+from waits import LONG_S
+
+
+def test_jobs_run_to_their_end(crew: Crew) -> None:
+    group = crew.group(*(crew.request(name) for name in "abc"))
+    jobs = crew.finish(group)
+    assert [(job.state, job.attempts, job.cause) for job in jobs.values()] == [
+        ("done", 1, "all steps made")
+    ] * 3
+    assert len(crew.starts()) == 3
+    assert crew.queue.list_groups() == []
+    record = group.read()
+    assert record.runs == [str(job.run) for job in jobs.values()]
+    assert all(RunDir(Path(run)).read_status()["state"] == "done" for run in record.runs)
+    assert find_group("g", crew.runs_dir) == (group, "")
+
+
+def test_each_job_has_its_share_of_the_cores(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "usable_cores", lambda: 5)
+    group = crew.group(crew.request("a", "wait"), crew.request("b", "wait"))
+    crew.tick_until(lambda: len(crew.starts()) == 2)
+    crew.tick_until(lambda: all(job.run for job in group.read_jobs().values()))
+    crew.go()
+    jobs = crew.finish(group)
+    assert [job.cores for job in jobs.values()] == [3, 2]
+    assert [RunDir(job.run).read_status()["cores"] for job in jobs.values() if job.run] == ["3", "2"]
+
+
+def test_no_more_run_than_there_are_cores(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "usable_cores", lambda: 2)
+    group = crew.group(*(crew.request(name, "wait") for name in "abc"))
+    crew.tick_until(lambda: len(crew.starts()) == 2)
+    for now in range(20):
+        crew.supervisor.tick(1000.0 + now)
+    assert sorted(job.state for job in group.read_jobs().values()) == ["queued", "starting", "starting"]
+    assert "waiting: all 2 cores are given" in crew.said
+    crew.go()
+    assert {job.state for job in crew.finish(group).values()} == {"done"}
+
+
+@pytest.mark.parametrize(
+    ("notes", "retries", "state", "attempts", "cause"),
+    [
+        ("refuse", 3, "failed", 1, "gamma=2 is above 1"),  # it would be refused again
+        ("fail", 0, "failed", 1, "RuntimeError: the simulator fell over"),
+        ("fail", 2, "failed", 3, "RuntimeError: the simulator fell over"),
+        ("die", 1, "failed", 2, "killed by SIGKILL; the machine may have been out of memory"),
+        ("die-once", 1, "done", 2, "all steps made"),
+    ],
+)
+def test_failures_have_causes_and_retries(
+    crew: Crew, notes: str, retries: int, state: str, attempts: int, cause: str
+) -> None:
+    group = crew.group(crew.request("a", notes, retries=retries))
+    job = crew.finish(group)["a"]
+    assert (job.state, job.attempts, job.cause) == (state, attempts, cause)
+
+
+def test_a_retry_goes_on_with_the_run(crew: Crew) -> None:
+    job = crew.finish(crew.group(crew.request("a", "die-once")))["a"]
+    assert job.run is not None
+    assert crew.starts() == [f"{job.run.name} train", f"{job.run.name} resume"]
+
+
+def test_a_command_that_is_not_there_is_a_failure(crew: Crew) -> None:
+    job = crew.finish(crew.group(crew.request("a", python="/nowhere/python", retries=0)))["a"]
+    assert job.state == "failed"
+    assert "it can't be started" in job.cause
+
+
+def test_a_child_waits_for_its_parent(crew: Crew) -> None:
+    group = crew.group(crew.request("b", parent="a", point="last"), crew.request("a", "wait"))
+    crew.tick_until(lambda: group.read_jobs()["a"].run is not None)
+    assert group.read_jobs()["b"].state == "queued"
+    crew.go()
+    jobs = crew.finish(group)
+    assert [job.state for job in jobs.values()] == ["done", "done"]
+    assert [line.split()[1] for line in crew.starts()] == ["train", "branch"]
+
+
+def test_a_child_of_a_failed_parent_fails(crew: Crew) -> None:
+    jobs = crew.finish(crew.group(crew.request("b", parent="a"), crew.request("a", "refuse")))
+    assert (jobs["b"].state, jobs["b"].cause) == ("failed", "its parent a failed")
+    assert jobs["b"].attempts == 0
+
+
+def test_a_job_is_stopped_with_its_work_saved_and_goes_on_when_asked(crew: Crew) -> None:
+    group = crew.group(crew.request("a", "wait"), crew.request("b", "wait", parent="a"))
+    crew.tick_until(lambda: group.is_running(group.read_jobs()["a"]))
+    ask(group, ["a", "b"], "stop")
+    jobs = crew.finish(group)
+    assert (jobs["a"].state, jobs["a"].cause) == ("stopped", "SIGTERM")
+    assert (jobs["b"].state, jobs["b"].cause) == ("stopped", "stopped before it began")
+    crew.go()
+    ask(group, ["a", "b"], "resume")
+    crew.queue.register(group)
+    assert {job.state for job in crew.finish(group).values()} == {"done"}
+
+
+def test_a_supervisor_finds_the_jobs_of_one_that_died(crew: Crew) -> None:
+    group = crew.group(crew.request("a", "wait"))
+    crew.tick_until(lambda: len(crew.starts()) == 1)
+    crew.supervisor = Supervisor(crew.queue, crew.said.append)
+    crew.go()
+    job = crew.finish(group)["a"]
+    assert (job.state, job.attempts) == ("done", 1)
+    assert len(crew.starts()) == 1
+
+
+def test_a_supervisor_that_died_before_the_process_was_there_costs_no_attempt(crew: Crew) -> None:
+    group = crew.group(crew.request("a", retries=0))
+    group.note("started", "a", cores=1)
+    job = crew.finish(group)["a"]
+    assert (job.state, job.attempts) == ("done", 1)
+
+
+SUPERVISE = """
+import sys
+from pathlib import Path
+from mission_gym.fleet.drive import serve
+from mission_gym.fleet.queue import Queue
+print("here", flush=True)
+serve(Queue(Path(sys.argv[1])), say=lambda text: None, should_stop=lambda: False)
+"""
+
+
+def start_supervisor(crew: Crew) -> subprocess.Popen[str]:
+    args = [sys.executable, "-c", SUPERVISE, str(crew.queue.folder)]
+    child = subprocess.Popen(args, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "here\n"
+    return child
+
+
+def test_a_supervisor_killed_at_any_moment_loses_and_doubles_nothing(crew: Crew) -> None:
+    """Five moments here; fifty are in `bench fleet --full`."""
+    group = crew.group(*(crew.request(f"j{number}", retries=0) for number in range(6)))
+    rng = random.Random(7)
+    for _ in range(5):
+        child = start_supervisor(crew)
+        time.sleep(rng.uniform(0.0, 0.3))  # the moment is what is tried, not waited for
+        child.kill()
+        child.communicate()
+    child = start_supervisor(crew)
+    child.communicate(timeout=LONG_S)
+    jobs = group.read_jobs()
+    assert {(job.state, job.attempts) for job in jobs.values()} == {("done", 1)}
+    assert len(crew.starts()) == 6
+
+
+def test_a_second_supervisor_attaches_and_takes_over(crew: Crew) -> None:
+    group = crew.group(crew.request("a", "wait"))
+    child = start_supervisor(crew)
+    said: list[str] = []
+    try:
+        while not crew.starts():
+            assert child.poll() is None
+
+        def watch(jobs: object) -> None:
+            if said and child.poll() is None:
+                child.kill()
+                crew.go()
+
+        jobs = stay_with(crew.queue, group, ["a"], say=said.append, watch=watch)
+    finally:
+        child.kill()
+        child.communicate()
+    assert f"process {child.pid} looks after the queue; this group has joined it" in said
+    assert (jobs["a"].state, jobs["a"].attempts) == ("done", 1)
+
+
+def test_groups_of_two_terminals_share_the_machine(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "usable_cores", lambda: 2)
+    first = crew.group(crew.request("a", "wait"), crew.request("b", "wait"), name="first")
+    crew.tick_until(lambda: len(crew.starts()) == 2)
+    second = crew.group(crew.request("c", "wait", priority=1), name="second")
+    for now in range(5):
+        crew.supervisor.tick(float(now))
+    assert second.read_jobs()["c"].state == "queued"
+    crew.go()
+    assert {job.state for job in (crew.finish(first) | crew.finish(second)).values()} == {"done"}
+
+
+def test_a_full_disk_starts_nothing_and_loses_nothing(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = crew.group(crew.request("a"))
+    note = GroupDir.note
+
+    def refuse(*args: object, **more: object) -> None:
+        raise DiskError("can't write journal.jsonl: No space left on device; free some space")
+
+    monkeypatch.setattr(GroupDir, "note", refuse)
+    for now in range(3):
+        crew.supervisor.tick(float(now))
+    assert crew.starts() == []
+    assert [text for text in crew.said if "No space left" in text] == [
+        "no job is started: can't write journal.jsonl: No space left on device; free some space"
+    ]
+    monkeypatch.setattr(GroupDir, "note", note)
+    assert crew.finish(group)["a"].state == "done"
+
+
+def test_a_clock_that_jumps_moves_nothing(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = crew.group(crew.request("a", "wait"), crew.request("b", "die-once"))
+    crew.tick_until(lambda: len(crew.starts()) >= 1)
+    for jump in (-1e6, 1e6):
+        monkeypatch.setattr(time, "time", lambda jump=jump: 1.7e9 + jump)
+        crew.supervisor.tick(10.0)
+    crew.go()
+    assert {job.state for job in crew.finish(group).values()} == {"done"}
+
+
+def test_a_journal_with_a_torn_end_goes_on(crew: Crew) -> None:
+    group = crew.group(crew.request("a"))
+    with group.journal.path.open("ab") as file:
+        file.write(b'{"event": "started", "na')
+    assert crew.finish(group)["a"].state == "done"
+    assert b'"na{' not in group.journal.path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"no json\n", "truncated or altered"),
+        (b'{"event": "dance", "name": "a"}\n', "is damaged"),
+        (b'{"event": "ended", "name": "b", "state": "done"}\n', "nobody asked for job 'b'"),
+        (b'{"event": "ended", "name": "a", "state": "happy"}\n', "is damaged"),
+    ],
+)
+def test_a_damaged_journal_is_told_and_harms_no_other_group(crew: Crew, line: bytes, message: str) -> None:
+    bad, good = crew.group(crew.request("a"), name="bad"), crew.group(crew.request("b"), name="good")
+    with bad.journal.path.open("ab") as file:
+        file.write(line)
+    with pytest.raises(RunStateError, match=message):
+        bad.read_jobs()
+    assert crew.finish(good)["b"].state == "done"
+    assert len([text for text in crew.said if message in text]) == 1
+
+
+def test_a_damaged_group_file_is_told(crew: Crew) -> None:
+    group = crew.group(crew.request("a"))
+    group.group_json.write_text('{"name": "g", "kind": "dance", "runs": []}')
+    with pytest.raises(RunStateError, match=r"group\.json is damaged: kind"):
+        group.read()
+
+
+def test_a_group_whose_folder_was_removed_is_forgotten(crew: Crew) -> None:
+    group = crew.group(crew.request("a"))
+    group.path.rename(crew.signs / "elsewhere")
+    assert crew.supervisor.tick(0.0) == 0
+
+
+def test_one_queue_per_machine(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(crew.signs))
+    group = crew.group(crew.request("a"))
+    Queue().register(group)
+    assert Queue().list_groups() == [group]
+    (entry,) = (Queue().folder / "groups").iterdir()
+    assert read_json(entry) == {"path": str(group.path)}
+    assert Queue().supervisor is None
+
+
+def test_a_stopped_process_is_asked_not_killed(crew: Crew) -> None:
+    """A job that a user killed by hand is stopped, not failed."""
+    group = crew.group(crew.request("a", "wait"))
+    crew.tick_until(lambda: group.is_running(group.read_jobs()["a"]))
+    pid = group.read_pid(group.read_jobs()["a"])
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    job = crew.finish(group)["a"]
+    assert (job.state, job.cause, job.attempts) == ("stopped", "SIGTERM", 1)

@@ -1,0 +1,65 @@
+"""Seeds and arguments, from what users write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mission_gym.cli.training import read_training
+from mission_gym.errors import UsageError
+from mission_gym.fleet.arguments import make_arguments
+from mission_gym.fleet.seeds import parse_seeds
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("5", (3, 4, 5, 6, 7)),
+        (2, (3, 4)),
+        ("1..5", (1, 2, 3, 4, 5)),
+        ("7..7", (7,)),
+        ("3,7,11", (3, 7, 11)),
+        ("3, 7", (3, 7)),
+        ("4,", (4,)),
+        ([9, 1], (9, 1)),
+    ],
+)
+def test_seeds_are_read(given: Any, expected: tuple[int, ...]) -> None:
+    assert parse_seeds(given, 3, "--seeds") == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("five", "write 5, 1..5 or 3,7,11"),
+        ("1-5", "write 5, 1..5 or 3,7,11"),
+        (1.5, "can't be read"),
+        (True, "can't be read"),
+        ("0", "use 1 to 1000"),
+        ("5..1", "are 0"),
+        ("3,3", "name one twice"),
+        ([1, "x"], "can't be read"),
+        ([-1], "0 or above"),
+        ("100000000", "use 1 to 1000"),
+    ],
+)
+def test_seeds_that_can_not_be_meant_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=rf"{message}.*\[--seeds\]"):
+        parse_seeds(given, 0, "--seeds")
+
+
+def test_values_come_back_from_the_command_line() -> None:
+    values = {
+        "env": "toys:Identity", "env_kwargs": {"n": 3, "start": 1}, "network_arch": [8, 8], "seed": 4,
+        "tensorboard": False, "max_time": None, "learning_rate": 1e-5, "wrap": ["frame-stack:4"],
+        "set": ["ppo.gamma=0.9"], "notes": "-x", "timesteps": "2k",
+    }  # fmt: skip
+    config = read_training(make_arguments(values)).config
+    assert config.env.env_id == "toys:Identity"
+    assert config.env.env_kwargs == {"n": 3, "start": 1}
+    assert config.env.wrap == ("frame-stack:4",)
+    assert config.policy.network_arch == (8, 8)
+    assert (config.run.seed, config.run.tensorboard, config.run.max_time) == (4, False, None)
+    assert (config.algorithm.learning_rate, config.algorithm.gamma) == (1e-5, 0.9)
+    assert (config.run.notes, config.run.timesteps) == ("-x", 2000)

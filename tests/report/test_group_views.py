@@ -1,0 +1,118 @@
+"""Groups beside each other, from run directories with known numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mission_gym.report.group_html import make_group_html
+from mission_gym.report.groups import (
+    RunSet,
+    compare_groups,
+    describe_group,
+    describe_jobs,
+    make_comparison_csv,
+    view_group,
+    view_group_comparison,
+    view_jobs,
+)
+from mission_gym.store.evals import write_eval
+from mission_gym.store.groups import GroupDir, JobRequest
+from mission_gym.store.rundir import RunDir
+from mission_gym.store.tables import MetricsLog
+
+
+def make_run(folder: Path, name: str, last: float, gamma: float = 0.9) -> RunDir:
+    """A run whose return rose to `last` over 100 steps in 10 seconds."""
+    run = RunDir.create(folder, name)
+    with run.lock():
+        run.write_status(state="done", step=100)
+    run.eval.mkdir()
+    write_eval(run, 50, "select", {"return_mean": 0.0, "score": 0.0})
+    write_eval(run, 100, "select", {"return_mean": last, "score": last})
+    log = MetricsLog(run.metrics_jsonl)
+    for step in (0, 50, 100):
+        share = step / 100
+        log.append(
+            {
+                "event": "progress",
+                "step": step,
+                "time/time_elapsed": 10 * share,
+                "rollout/ep_rew_mean": last * share,
+            }
+        )
+    log.close()
+    run.config_yaml.write_text(f"ppo: {{gamma: {gamma}}}\nrun: {{seed: {int(last)}}}\nsources: {{}}\n")
+    return run
+
+
+def text_of(view: object) -> str:
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(view)
+    return console.export_text()
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> list[RunSet]:
+    ours = tuple(make_run(tmp_path, f"a{n}", last) for n, last in enumerate((3.0, 5.0, 4.0, 6.0)))
+    theirs = tuple(make_run(tmp_path, f"b{n}", last, gamma=0.99) for n, last in enumerate((1.0, 3.0)))
+    return [RunSet("theirs", theirs), RunSet("ours", ours)]
+
+
+def test_groups_are_compared_by_their_last_returns(sets: list[RunSet]) -> None:
+    document = compare_groups(sets, print)
+    theirs, ours = document["groups"]
+    assert (theirs["iqm"], ours["iqm"]) == (2.0, 4.5)
+    assert ours["low"] <= 4.5 <= ours["high"]
+    (improvement,) = document["improvement"]
+    assert (improvement["of"], improvement["over"]) == ("ours", "theirs")
+    assert improvement["probability"] == 7.5 / 8
+    assert document["differences"] == {"ppo.gamma": [0.99, 0.9]}
+    for key, end in (("by_step", 100.0), ("by_time", 10.0)):
+        last = ours["curves"][key][-1]
+        assert (last["x"], last["mean"]) == (end, 4.5)
+    shown = text_of(view_group_comparison(document))
+    assert "better than theirs" in shown
+    assert "94 %" in shown
+    assert len(make_comparison_csv(document).splitlines()) == 7
+    page = make_group_html("both", document)
+    assert page.count('class="band ') == 4
+    assert "ppo.gamma" in page
+
+
+def test_a_run_that_can_not_be_read_is_left_out(sets: list[RunSet]) -> None:
+    sets[0].runs[0].status_json.write_text("{")
+    told: list[str] = []
+    document = compare_groups(sets, told.append)
+    assert len(document["groups"][0]["runs"]) == 1
+    assert (document["groups"][0]["iqm"], document["groups"][0]["low"]) == (3.0, None)
+    assert [text for text in told if "is left out" in text]
+
+
+def test_a_group_is_told_with_its_curve(sets: list[RunSet], tmp_path: Path) -> None:
+    requests = [
+        JobRequest(name=f"s{n}", variant="seeds", arguments=(), folder=".", python="python") for n in range(3)
+    ]
+    group = GroupDir.create(tmp_path, "g", "seeds", requests)
+    group.write(
+        runs=[str(run.path) for run in sets[1].runs], iqm=4.5, low=3.0, high=6.0,
+        best_run=str(sets[1].runs[3].path),
+        variants={"seeds": {"iqm": 4.5, "low": 3.0, "high": 6.0, "seeds": 4}},
+    )  # fmt: skip
+    document = describe_group(group)
+    assert len(document["curve"]) == 40
+    assert document["curve"][-1]["iqm"] == 4.5
+    shown = text_of(view_group(document))
+    assert "4.5 (3 to 6)" in shown
+    assert sets[1].runs[3].name in shown
+    group.note("started", "s0", cores=2)
+    group.note("started", "s1", cores=2)
+    group.note("ended", "s1", state="failed", cause="RuntimeError: [bold]fell[/bold] over")
+    rows = describe_jobs(group, group.read_jobs())
+    assert [(row["state"], row["cause"]) for row in rows] == [
+        ("failed", "process gone"), ("failed", "RuntimeError: [bold]fell[/bold] over"), ("queued", None),
+    ]  # fmt: skip
+    assert set(rows[0]) >= {"name", "state", "run", "step", "fps", "return_mean", "attempts", "cause"}
+    assert "[bold]fell[/bold] over" in text_of(view_jobs(rows))
