@@ -55,6 +55,13 @@ def test_masks_of_parts_are_laid_out_in_the_order_of_the_space():
     assert lay_out(batched, (3,)).tolist() == [[1, 1, 0, 0, 0, 0, 0]] * 3
 
 
+def test_masks_that_are_joint_over_all_parts_do_not_come_part_by_part():
+    square = spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2)))
+    lay_out = MaskLayout(make_spec(square, np.ones((2, 2))))
+    assert lay_out(np.array([[0, 1], [1, 1]])).tolist() == [0, 1, 1, 1]
+    assert lay_out((np.array([0, 1, 1]), np.array([1]))).shape != (4,)
+
+
 def test_a_part_may_have_a_joint_mask_of_its_own():
     for given in (np.ones(6), np.ones((2, 3))):
         spec = make_spec(PARTS, {"b": (given, None)})

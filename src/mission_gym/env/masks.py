@@ -29,7 +29,9 @@ class MaskLayout:
         self._num_free = math.prod(action.nvec) // math.prod(self._nvec) if spec.mask_nvec else 0
         num_bits = max(self._num_free.bit_length() - 1, 0)
         self._grid = action.joint[: len(action.joint) - num_bits] if len(self._nvec) == 1 else ()
-        self._parts = _category_parts(action, spec.action_space)
+        parts = _category_parts(action, spec.action_space)
+        # A mask that is joint over all parts can't come part by part.
+        self._parts = parts if sum((part.nvec for _, part in parts), ()) == self._nvec else []
 
     @property
     def is_needed(self) -> bool:
