@@ -110,10 +110,11 @@ class DqnSection(AlgorithmSection):
         assert isinstance(dqn, DqnSection)
         held = config.num_rows * (dqn.n_steps_per_env + dqn.n_step)
         least = max(dqn.batch_size, dqn.learning_starts, held)
+        rows = "n_envs x num_agents" if config.vector.num_agents > 1 else "n_envs"
         if dqn.replay_size < least:
             problems.append(
                 f"replay_size={dqn.replay_size} is too small: it must hold batch_size={dqn.batch_size},"
-                f" learning_starts={dqn.learning_starts} and n_envs x (n_steps_per_env + n_step) = {held}"
+                f" learning_starts={dqn.learning_starts} and {rows} x (n_steps_per_env + n_step) = {held}"
                 f" transitions; use replay_size={least} or more [{resolved.sources['dqn.replay_size']}]"
             )
         if dqn.exploration_final_eps > dqn.exploration_initial_eps:
