@@ -172,7 +172,7 @@ def try_package(package: Package, layer: Layer) -> Row:
 
 def name_commands(package: Package) -> dict[str, Sequence[str]]:
     """The commands with their arguments, in order."""
-    short = ("--timesteps", str(package.timesteps), "--eval-freq", "0", "--no-tensorboard")
+    short = ("--timesteps", str(package.timesteps), "--n-epochs", "1", "--eval-freq", "0", "--no-tensorboard")
     return {
         "check": (package.env, *package.env_flags, "--json"),
         "train": (package.env, *short, *package.env_flags, *package.train_flags),
@@ -182,13 +182,17 @@ def name_commands(package: Package) -> dict[str, Sequence[str]]:
 
 
 def describe(ended: Ended, *, findings: bool = False) -> Row:
-    """What is kept of a command; findings: its output is those of `check`."""
+    """What is kept of a command; findings: its output is those of `check`.
+
+    A traceback within a message of exit code 3 is the environment's own, which it quotes.
+    """
     lines = [line for line in ended.err.splitlines() if line.strip()]
     told = [line for line in lines if line.startswith(("mission-gym: ", "ERROR: Cannot install"))]
     said = told or lines
     row: Row = {
         "exit": ended.code, "seconds": round(ended.seconds, 1),
-        "message": tidy(said[-1]) if said and ended.code != 0 else "", "traceback": has_traceback(ended.err),
+        "message": tidy(said[-1]) if said and ended.code != 0 else "",
+        "traceback": ended.code != 3 and has_traceback(ended.err),
     }  # fmt: skip
     if findings and ended.code in (0, 2) and ended.out.lstrip().startswith("["):
         found = [finding for finding in json.loads(ended.out) if finding["level"] == "error"]

@@ -92,6 +92,7 @@ def test_a_command_is_told_by_its_last_message_and_its_findings() -> None:
     told = describe(ended(2, "a line\nmission-gym: no module named 'x' [x:Y]\nlate noise\n"))
     assert told == {"exit": 2, "seconds": 1.0, "message": "no module named 'x' [x:Y]", "traceback": False}
     assert describe(ended(1, f"{acceptance.TRACEBACK}:\n ...\nKeyError: 1"))["traceback"]
+    assert not describe(ended(3, f"mission-gym: step() raised\n{acceptance.TRACEBACK}:\n ..."))["traceback"]
     assert not describe(ended(0, f"Exception ignored in: <x>\n{acceptance.TRACEBACK}:\n ..."))["traceback"]
     assert describe(ended(0, "all is well"))["message"] == ""
     findings = [

@@ -253,6 +253,11 @@ class LastDigits(Walk):
         return self.place * (1 + 1e-12 * random.random())
 
 
+class ZeroIsNone(Walk):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed or None, options=options)
+
+
 class ReusedArray(Walk):
     buffer = None
 
@@ -390,6 +395,7 @@ FAULTS = [
     ("RandomLater", "error", "seeding", "the observation after step 1 differs; .* the global random$"),
     ("TrueNoise", "error", "seeding", "the first observation differs$"),
     ("LastDigits", "warning", "seeding", "two episodes that differ by rounding: the first observation"),
+    ("ZeroIsNone", "warning", "seeding", r"^seed 0 .* different episodes \(the first .*, and seed 1 did not"),
     ("SharedState", "error", "backends", "side by side differ .*: the observation after step 1, seed 0"),
     ("SameStart", "info", "seeding", "same first observation; fine if"),
     (
@@ -455,7 +461,7 @@ def test_what_breaks_while_playing_is_an_error_and_the_rest_is_still_checked(fai
         assert found(findings, "ok", "backends")
 
 
-@pytest.mark.parametrize("env", ["Survivor", "EndsAtWill", "Alone", "LastDigits"])
+@pytest.mark.parametrize("env", ["Survivor", "EndsAtWill", "Alone", "LastDigits", "ZeroIsNone"])
 def test_what_only_the_check_does_is_no_error_of_the_environment(env):
     findings = check(env)
     assert not has_errors(findings)
