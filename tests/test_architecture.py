@@ -210,6 +210,8 @@ def test_no_file_is_long_without_a_reason() -> None:
         ("mission_gym.screen.live", {"torch", "numba"}),
         ("mission_gym.watch.serve", {"torch", "numba"}),
         ("mission_gym.cli.watching", {"torch", "numba"}),
+        ("mission_gym.fleet.supervisor", {"torch", "numba", "scipy"}),
+        ("mission_gym.cli.jobs", {"torch", "numba"}),
         ("mission_gym.sinks.stream", {"torch", "numba", "tensorboardX"}),
         ("mission_gym.cli.main", {"torch", "numba", "tyro", "pydantic"}),
         # gymnasium, and with it NumPy, is loaded by the package itself unless its command is this one.

@@ -199,9 +199,8 @@ def _run_at_once(folder: Path, requests: Sequence[JobRequest]) -> _Look:
 def _start(folder: Path, request: JobRequest, cores: int = 0) -> subprocess.Popen[bytes]:
     with (folder / f"{request.name}.log").open("wb") as log:
         command = [request.python, "-m", "mission_gym", "train", *request.arguments]
-        return subprocess.Popen(
-            command, env=os.environ | ({CORES: str(cores)} if cores else {}), stdout=log, stderr=log
-        )
+        share = {CORES: str(cores)} if cores else {}
+        return subprocess.Popen(command, env=os.environ | share, stdout=log, stderr=log)
 
 
 def _wait(children: Sequence[subprocess.Popen[bytes]], see: Callable[[Sequence[int]], None]) -> None:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -27,6 +27,7 @@ from mission_gym.store.rundir import RunDir
 
 _LOCK_WAIT_S = 1.0  # readers take it for some microseconds
 _TAIL_BYTES = 4096
+_GONE = "process gone"  # what a status says whose process was killed
 _USAGE = 2  # exit code of what fails in the same way again
 
 
@@ -93,28 +94,36 @@ def weigh(pid: int) -> int:
 
 def judge_end(group: GroupDir, job: Job, code: int | None) -> Ending:
     """How a job ended whose process is gone. code: its exit code, None for who did not start it."""
-    status = {}
-    if job.run is not None:
-        with suppress(RunStateError):
-            status = RunDir(job.run).read_status()
+    status = _read_own_status(group, job)
     state, cause = status.get("state"), str(status.get("cause", ""))
     if state == "done" or (state == "stopped" and cause == "max_time reached"):
         return Ending("done", cause)
-    if job.stop_asked:
-        return Ending("stopped", cause if state == "stopped" else "stopped before its first checkpoint")
     if state == "stopped":
         return Ending("stopped", cause)
-    if status.get("pid") != group.read_pid(job) or not cause or cause == "process gone":
-        cause = _explain_code(code) or read_last_words(group.log(job.name)) or "process gone"
+    if job.stop_asked and cause in ("", _GONE):
+        return Ending("stopped", "ended before it could save")
+    if cause in ("", _GONE):
+        cause = _explain_code(code) or read_last_words(group.log(job.name)) or _GONE
     return Ending("failed", cause, may_retry=code != _USAGE)
+
+
+def _read_own_status(group: GroupDir, job: Job) -> dict[str, Any]:
+    """The status of the job's run, if its last attempt wrote it."""
+    if job.run is None:
+        return {}
+    try:
+        status = RunDir(job.run).read_status()
+    except RunStateError:
+        return {}
+    return status if status.get("pid") == group.read_pid(job) else {}
 
 
 def _explain_code(code: int | None) -> str:
     if code is None or code >= 0:
         return ""
-    name = signal.Signals(-code).name if -code in signal.Signals._value2member_map_ else str(-code)
-    why = "; the machine may have been out of memory" if name == "SIGKILL" else ""
-    return f"killed by {name}{why}"
+    if code == -signal.SIGKILL:
+        return "killed by SIGKILL; the machine may have been out of memory"
+    return f"killed by signal {-code}"
 
 
 def read_last_words(log: Path) -> str:
