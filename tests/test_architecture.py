@@ -30,7 +30,7 @@ LEVELS = [
     {"run"},
     {"films"},
     {"fleet", "report", "bench"},
-    {"screen", "watch"},
+    {"screen", "dashboard"},
     {"api", "cli", "scripts", "__main__"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
@@ -136,9 +136,9 @@ def test_imports_go_downwards(path: Path) -> None:
             assert other in LEVEL, f"{path}: {other} is in no room"
             below = LEVEL[other] < LEVEL[room]
             assert below or (room, other) in SIDEWAYS, f"{path}: {room} may not import {other}"
-            if room == "watch":
+            if room == "dashboard":
                 is_allowed = other == "report" or LEVEL[other] <= LEVEL["store"]
-                assert is_allowed, f"{path}: watch imports only report, store and below"
+                assert is_allowed, f"{path}: dashboard imports only report, store and below"
             if room in DISK_BANK:
                 assert LEVEL[other] <= LEVEL["store"], f"{path}: {room} imports only store and below"
         if parts[0] in ("torch", "tensorboardX"):
@@ -208,7 +208,7 @@ def test_no_file_is_long_without_a_reason() -> None:
         ("mission_gym.store.resolve", {"torch", "numba"}),
         ("mission_gym.report.terminal", {"torch", "numba"}),
         ("mission_gym.screen.live", {"torch", "numba"}),
-        ("mission_gym.watch.serve", {"torch", "numba"}),
+        ("mission_gym.dashboard.serve", {"torch", "numba"}),
         ("mission_gym.cli.watching", {"torch", "numba"}),
         ("mission_gym.fleet.supervisor", {"torch", "numba", "scipy"}),
         ("mission_gym.cli.jobs", {"torch", "numba"}),

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from mission_gym.api import Group, Run, iterate, load, train
     from mission_gym.backends.vec import make_vec
     from mission_gym.config.sizes import choose_batch_size, pick_batch_size
+    from mission_gym.dashboard.notebook import watch
 
 _HOMES = {
     "choose_batch_size": "mission_gym.config.sizes",
@@ -53,6 +54,7 @@ _HOMES = {
     "load": "mission_gym.api",
     "train": "mission_gym.api",
     "make_vec": "mission_gym.backends.vec",
+    "watch": "mission_gym.dashboard.notebook",
 }
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "make_vec",
     "pick_batch_size",
     "train",
+    "watch",
 ]
 
 

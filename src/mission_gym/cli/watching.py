@@ -15,13 +15,13 @@ from rich.live import Live
 
 from mission_gym.algorithms import ALGORITHMS, load_algorithm
 from mission_gym.cli.flags import FolderFlags, Switch, parse, said
+from mission_gym.dashboard.guard import is_loopback
+from mission_gym.dashboard.index import Index
+from mission_gym.dashboard.serve import PORT, serve
 from mission_gym.report.overview import view_overview
 from mission_gym.screen.live import make_console
 from mission_gym.screen.streams import inert, say
 from mission_gym.store.metrics import read_metrics
-from mission_gym.watch.guard import is_loopback
-from mission_gym.watch.index import Index
-from mission_gym.watch.serve import PORT, serve
 
 _EVERY_S = 1.0  # between two looks of `--terminal`
 
@@ -36,6 +36,9 @@ class WatchFlags(FolderFlags):
     host: Annotated[
         str, said("Address to listen on. Without it: 127.0.0.1, this machine alone.", "ADDRESS")
     ] = "127.0.0.1"
+    notebook: Annotated[
+        Switch, said("As mg.watch() starts it: pages of this machine may frame it; it ends with its stdin.")
+    ] = False
     terminal: Annotated[Switch, said("Show the runs here instead of in a browser.")] = False
 
 
@@ -56,7 +59,7 @@ def watch(args: Sequence[str]) -> None:
         say(f"showing {flags.runs_dir}; Ctrl-C ends it")
 
     with suppress(KeyboardInterrupt):  # the usual way to end it
-        serve(flags.runs_dir, metrics, flags.host, flags.port, tell)
+        serve(flags.runs_dir, metrics, flags.host, flags.port, tell, in_notebook=flags.notebook)
 
 
 def _show_here(runs_dir: Path) -> None:

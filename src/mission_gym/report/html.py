@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from markupsafe import Markup
+
 from mission_gym.report.curves import Points, draw_curves
 from mission_gym.report.documents import compare_runs
 from mission_gym.report.formats import show_count
@@ -76,7 +78,7 @@ def _describe(run: RunDir, rows: Sequence[Row], templates: Any) -> dict[str, Any
     }
 
 
-def _draw_charts(rows: Sequence[Row]) -> list[str]:
+def _draw_charts(rows: Sequence[Row]) -> list[Markup]:
     """The curves of one run."""
     progress = [row for row in rows if row["event"] == "progress"]
     evals = [row for row in rows if row["event"] == "eval"]
@@ -98,7 +100,7 @@ def _draw_charts(rows: Sequence[Row]) -> list[str]:
     return charts
 
 
-def _draw_comparison(streams: Mapping[str, Sequence[Row]]) -> list[str]:
+def _draw_comparison(streams: Mapping[str, Sequence[Row]]) -> list[Markup]:
     """A curve of each run: its return in training and in evaluations."""
     quantities = {
         "return in training": ("progress", "rollout/ep_rew_mean"),

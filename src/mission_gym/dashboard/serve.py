@@ -3,36 +3,55 @@
 from __future__ import annotations
 
 import socket
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import uvicorn
 
+from mission_gym.dashboard.app import make_app
+from mission_gym.dashboard.guard import keep_token
+from mission_gym.dashboard.index import Index
 from mission_gym.errors import UsageError
 from mission_gym.store.metrics import Metric
-from mission_gym.watch.app import make_app
-from mission_gym.watch.guard import keep_token
-from mission_gym.watch.index import Index
 
 PORT = 6446
 _NUM_PORTS = 50  # that are tried where one is taken
 
 
 def serve(
-    runs_dir: Path, metrics: Sequence[Metric], host: str, port: int, tell: Callable[[str, str], None]
+    runs_dir: Path,
+    metrics: Sequence[Metric],
+    host: str,
+    port: int,
+    tell: Callable[[str, str], None],
+    *,
+    in_notebook: bool = False,
 ) -> None:
-    """Serve a runs folder until a signal. tell: of the address, and of a port that was taken."""
+    """Serve a runs folder until a signal. tell: of the address, and of a port that was taken. in_notebook:
+    pages of this machine may show it in a frame, and it ends with whoever holds its stdin."""
     with closing(open_socket(host, port)) as listening:
         token, number = keep_token(), listening.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         note = "" if port in (0, number) else f"port {port} is taken; this is the next free one"
         tell(f"http://{shown}:{number}/?token={token}", note)
+        app = make_app(Index(runs_dir), metrics, token, host, in_notebook=in_notebook)
         config = uvicorn.Config(
-            make_app(Index(runs_dir), metrics, token, host), log_level="warning", access_log=False,
-            lifespan="off", server_header=False, timeout_graceful_shutdown=1,
+            app, log_level="warning", access_log=False, lifespan="off", server_header=False,
+            timeout_graceful_shutdown=1,
         )  # fmt: skip
-        uvicorn.Server(config).run(sockets=[listening])
+        server = uvicorn.Server(config)
+        if in_notebook:
+            threading.Thread(target=_end_with_stdin, args=(server,), daemon=True).start()
+        server.run(sockets=[listening])
+
+
+def _end_with_stdin(server: uvicorn.Server) -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    server.should_exit = True
 
 
 def open_socket(host: str, port: int) -> socket.socket:

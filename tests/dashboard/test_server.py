@@ -14,9 +14,9 @@ from hand_runs import HandRun, Server
 
 import mission_gym as mg
 from mission_gym.cli.main import main
+from mission_gym.dashboard.guard import is_loopback, keep_token
+from mission_gym.dashboard.serve import open_socket
 from mission_gym.errors import UsageError
-from mission_gym.watch.guard import is_loopback, keep_token
-from mission_gym.watch.serve import open_socket
 
 EVIL = "<img src=x onerror=alert(1)>\x1b[31m"
 

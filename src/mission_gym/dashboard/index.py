@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mission_gym.dashboard.rows import read_first, read_part
 from mission_gym.errors import MissionGymError, RunStateError
 from mission_gym.report.documents import lineage_of
 from mission_gym.store.groups import GroupDir
 from mission_gym.store.rundir import RunDir
-from mission_gym.watch.rows import read_first, read_part
 
 _FRESH_S = 1.0  # how old what is told may be
 _NUM_SPARK = 24
@@ -92,30 +92,30 @@ class Index:
         for item in found:
             if not item.is_dir(follow_symlinks=False) or not _is_text(item.name):
                 continue
-            path = self.runs_dir / item.name
-            if (entry := self._read(path)) is not None:
+            if (entry := self._read(item.name)) is not None:
                 entries[item.name] = entry
-            elif GroupDir(path).exists and is_contained(path):
+            elif GroupDir(path := self.runs_dir / item.name).exists and is_contained(path):
                 groups.append(_describe_group(path))
         if groups != self._groups or entries.keys() != self._entries.keys():
             self._version += 1
         self._entries, self._groups, self._looked_at = entries, groups, time.monotonic()
         self._sparks = {name: spark for name, spark in self._sparks.items() if name in entries}
 
-    def _read(self, path: Path) -> _Entry | None:
+    def _read(self, name: str) -> _Entry | None:
         """A run as it is now: as it was, where no file changed and its process can't have died."""
-        run = RunDir(path)
-        sizes = _stamp(run.metrics_jsonl)
-        stamp = (*_stamp(run.status_json), *_stamp(run.config_yaml))
+        folder = f"{self.runs_dir}{os.sep}{name}{os.sep}"  # thousands of paths a second, so they are text
+        stamp = (*_stamp(f"{folder}status.json"), *_stamp(f"{folder}config.yaml"))
         if not any(stamp):
             return None
-        known = self._entries.get(run.name)
-        spark = self._draw(run, sizes)
-        if known is not None and known.stamp == stamp and known.row["state"] not in _ALIVE:
-            if known.row["spark"] is spark:
-                return known
-            return self._enter(known, stamp, known.row | {"spark": spark})
-        row = _describe(run) | {"spark": spark}
+        size = _stamp(f"{folder}metrics.jsonl")
+        known, kept = self._entries.get(name), self._sparks.get(name)
+        is_drawn = kept is not None and kept[0] == size
+        if known is not None and known.stamp == stamp and known.row["state"] not in _ALIVE and is_drawn:
+            return known
+        run = RunDir(Path(folder))
+        row = _describe(run)
+        if row["state"] != "refused":
+            row["spark"] = self._draw(run, size)
         return self._enter(known, stamp, row)
 
     def _enter(self, known: _Entry | None, stamp: tuple[int, ...], row: dict[str, Any]) -> _Entry:
@@ -127,10 +127,8 @@ class Index:
     def _draw(self, run: RunDir, size: tuple[int, int]) -> list[float | None] | None:
         """The return at even distances; None where that must wait, as many runs are new."""
         kept = self._sparks.get(run.name)
-        if kept is not None and (kept[0] == size or time.monotonic() > self._draw_until):
-            return kept[1]
-        if time.monotonic() > self._draw_until or not is_contained(run.path):
-            return None
+        if (kept is not None and kept[0] == size) or time.monotonic() > self._draw_until:
+            return kept and kept[1]
         rows = read_part(run.metrics_jsonl, num_rows=_NUM_SPARK, whole_bytes=1 << 14).rows
         every = max(1, len(rows) // _NUM_SPARK)
         line = [row.get("rollout/ep_rew_mean") for row in rows[::every]]
@@ -167,7 +165,8 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _stamp(path: str) -> tuple[int, int]:
+    """When a file changed, and its size; zeros where there is none."""
     try:
         status = os.stat(path)
     except OSError:
@@ -177,7 +176,8 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 def _describe(run: RunDir) -> dict[str, Any]:
     """The row of a run; one that can't be read says why."""
-    row: dict[str, Any] = dict.fromkeys(_KEYS) | {"name": run.name, "env": None, "parent": None, "main": None}
+    row: dict[str, Any] = dict.fromkeys(_KEYS) | {"name": run.name}
+    row |= {"env": None, "parent": None, "main": None, "spark": None}
     if not is_contained(run.path):
         return row | {"state": "refused", "cause": "it holds a link that leads out of the runs folder"}
     try:

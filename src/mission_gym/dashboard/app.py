@@ -20,16 +20,16 @@ from starlette.responses import FileResponse, HTMLResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from mission_gym.dashboard.follow import encode, follow_index, follow_run, read_status
+from mission_gym.dashboard.guard import Guard
+from mission_gym.dashboard.index import Index
+from mission_gym.dashboard.rows import find_last, make_columns, read_first, read_part
 from mission_gym.errors import MissionGymError
 from mission_gym.report.documents import compare_runs
 from mission_gym.report.pages import describe_panels, list_films, make_templates, render_panels
 from mission_gym.store.evals import SELECT, read_baselines, read_evals
 from mission_gym.store.metrics import Metric
 from mission_gym.store.rundir import RunDir
-from mission_gym.watch.follow import encode, follow_index, follow_run, read_status
-from mission_gym.watch.guard import Guard
-from mission_gym.watch.index import Index
-from mission_gym.watch.rows import find_last, make_columns, read_first, read_part
 
 _STATIC = Path(__file__).with_name("static")
 _EVAL_KEYS = ("step", "episodes", "return_mean", "return_low", "return_high", "outcomes")
@@ -156,7 +156,9 @@ class _Pages:
         return HTMLResponse(self._templates.get_template(template).render(code=code, **values), code)
 
 
-def make_app(index: Index, metrics: Sequence[Metric], token: str, host: str) -> Starlette:
+def make_app(
+    index: Index, metrics: Sequence[Metric], token: str, host: str, *, in_notebook: bool = False
+) -> Starlette:
     """The server of one runs folder. metrics: what the charts say about each number."""
     pages = _Pages(index, metrics)
 
@@ -164,7 +166,7 @@ def make_app(index: Index, metrics: Sequence[Metric], token: str, host: str) -> 
         assert isinstance(error, HTTPException)
         return pages.refuse(request, error.status_code, error.detail)
 
-    guard = Guard(token, host, pages.refuse)
+    guard = Guard(token, host, pages.refuse, in_notebook=in_notebook)
     return Starlette(
         routes=pages.routes(),
         middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard)],

@@ -10,8 +10,8 @@ from hand_runs import make_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mission_gym.dashboard.rows import find_last, make_columns, read_added, read_first, read_part
 from mission_gym.store.tables import MetricsLog
-from mission_gym.watch.rows import find_last, make_columns, read_added, read_first, read_part
 
 
 @pytest.fixture(scope="module")

@@ -2,5 +2,6 @@
 
 In: a runs folder, which is only read. Out: pages, JSON and server-sent events on one address. No torch. From
 the bottom up: `rows` (a metrics stream of any size, in part), `index` (all runs, read again when their files
-change), `guard` (who may ask), `follow` (what is new, as events), `app` (addresses), `serve` (the socket).
+change), `guard` (who may ask), `follow` (what is new, as events), `app` (addresses), `serve` (the socket);
+`notebook` starts it from Python.
 """

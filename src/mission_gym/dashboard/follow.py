@@ -12,11 +12,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from mission_gym.dashboard.index import Index
+from mission_gym.dashboard.rows import make_columns, read_added
 from mission_gym.errors import MissionGymError
 from mission_gym.store.files import plain
 from mission_gym.store.rundir import RunDir
-from mission_gym.watch.index import Index
-from mission_gym.watch.rows import make_columns, read_added
 
 _EVERY_S = 1.0
 _ALIVE_S = 15.0  # between signs of life, by which a dead connection is found

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hand_runs import HandRun
 
-from mission_gym.watch import index as index_module
-from mission_gym.watch.index import Index
+from mission_gym.dashboard import index as index_module
+from mission_gym.dashboard.index import Index
 
 
 @pytest.fixture(autouse=True)

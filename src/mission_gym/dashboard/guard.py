@@ -18,11 +18,11 @@ from starlette.responses import RedirectResponse, Response
 
 from mission_gym.store.files import user_folder
 
-HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; object-src 'none';"
-    " frame-ancestors 'none'",
+_POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; object-src 'none'; frame-ancestors "
+_ALONE = {"Content-Security-Policy": f"{_POLICY}'none'", "X-Frame-Options": "DENY"}
+_FRAMED = {"Content-Security-Policy": f"{_POLICY}http://localhost:* http://127.0.0.1:*"}
+_HEADERS = {
     "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -71,8 +71,10 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """The border of the server, as a layer around all of its addresses."""
 
-    def __init__(self, token: str, host: str, refuse: Refuse) -> None:
+    def __init__(self, token: str, host: str, refuse: Refuse, *, in_notebook: bool = False) -> None:
+        """in_notebook: pages of this machine may show ours in a frame."""
         self._token = token
+        self._headers = _HEADERS | (_FRAMED if in_notebook else _ALONE)
         self._refuse = refuse
         self._is_open = not is_loopback(host)
         self._names = {*_LOOPBACK, host.lower()}
@@ -81,7 +83,7 @@ class Guard:
 
     async def __call__(self, request: Request, call_next: Next) -> Response:
         response = self._judge(request) or await call_next(request)
-        for name, value in HEADERS.items():
+        for name, value in self._headers.items():
             response.headers.setdefault(name, value)
         return response
 
