@@ -88,7 +88,7 @@ def _draw_charts(rows: Sequence[Row]) -> list[Markup]:
     }
     names = dict.fromkeys(key for row in progress for key in row if key.startswith("outcome/"))
     outcomes = {key.removeprefix("outcome/"): _pick(progress, key, 100.0) for key in names}
-    charts: list[str] = [draw_curves("return", returns)]
+    charts = [draw_curves("return", returns)]
     if outcomes:
         charts.append(draw_curves("outcomes in training", outcomes, unit=" %", span=(0.0, 100.0)))
         played: dict[str, list[tuple[float, float]]] = {}
