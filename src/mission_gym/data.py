@@ -82,7 +82,10 @@ class LeafSpec:
         """Memory of its network inputs."""
         if self.kind == "sequence":
             return 4 * self.max_elements * self.num_element_features
-        return 4 * self.num_features if self.is_flat else self.size_bytes
+        if self.is_flat:
+            return 4 * self.num_features
+        is_real = bool(self.high) or np.dtype(self.dtype).kind == "f"
+        return int(np.prod(self.shape, dtype=np.int64)) * (4 if is_real else 1)
 
     @property
     def record(self) -> np.dtype[Any]:
