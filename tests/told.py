@@ -106,8 +106,8 @@ FORMS: dict[str, tuple[gym.Space[Any], Callable[[Rng, int], Any]]] = {
         lambda rng, answer: _picture(rng, answer, (2, 16, 16, 3), 255.0, np.uint8),
     ),
     "large": (
-        spaces.Box(0, 255, (150, 130, 3), np.uint8),
-        lambda rng, answer: _picture(rng, answer, (150, 130, 3), 255.0, np.uint8),
+        spaces.Box(0, 255, (140, 40, 3), np.uint8),
+        lambda rng, answer: _picture(rng, answer, (140, 40, 3), 255.0, np.uint8),
     ),
 }
 

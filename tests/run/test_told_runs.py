@@ -37,7 +37,7 @@ def run_short(tmp_path: Path, form: str, stop_at: int | None = None, **flags: An
         return drain(session)
 
 
-@pytest.mark.parametrize("form", ["mission", "list", "wide_grid", "planes", "large"])
+@pytest.mark.parametrize("form", ["mission", "list", "wide_grid", "planes"])
 def test_a_resume_is_exact(form: str, tmp_path: Path) -> None:
     run = run_short(tmp_path, form, stop_at=20)
     assert run.read_status()["state"] == "stopped"

@@ -2,8 +2,8 @@
 
 `encoding` turns observation leaves into network inputs, normaliser included; `sampling` turns actor
 outputs into actions; `numpy_form` and `torch_form` are the networks between the two, `q_numpy` and `q_torch`
-those of action values; `trunks` reads pictures and sequences before them, and `branches` counts its layers. The
-torch forms are imported by name where they are needed, so that everything else here works without torch.
+those of action values; `trunks` reads pictures and sequences before them, and `branches` counts its layers.
+The torch forms are imported by name where they are needed, so that everything else here works without torch.
 """
 
 from mission_gym.policy.encoding import Encoded, Encoder, Normalizer
