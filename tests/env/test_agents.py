@@ -182,6 +182,7 @@ def test_an_agent_that_leaves_without_a_word_is_truncated() -> None:
             r"step\(\) must return observations, rewards, terminations, truncations, infos",
         ),
         (({}, 0.0, {}, {}, {}), r"step\(\): rewards must be a dict by agent, got 0.0"),
+        (({}, {}, {}, {}, {"a": 1}), r"step\(\): the info of 'a' must be a dict, got 1"),
         (({}, {}, {}, {}, {}), "agent 'a': it is among the agents, and has no observation"),
         (({"a": np.zeros(3, np.float32)}, {}, {}, {}, {}), r"agent 'a': the observation has shape \(3,\)"),
         (({}, {"a": "x"}, {}, {}, {}), "agent 'a': the reward is 'x'"),
@@ -211,9 +212,8 @@ def test_steps_of_all_agents_are_timed() -> None:
 
 
 def test_types_of_agents() -> None:
-    assert [type_of_agent(name) for name in ("adversary_0", "agent_12", "red_2_3", "solo")] == [
-        "adversary", "agent", "red_2", "solo",
-    ]  # fmt: skip
+    names = ("adversary_0", "agent_12", "red_2_3", "solo", 7)
+    assert [type_of_agent(name) for name in names] == ["adversary", "agent", "red_2", "solo", "7"]
 
 
 class OldEnv:

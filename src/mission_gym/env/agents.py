@@ -29,9 +29,9 @@ def takes_turns(made: Any) -> bool:
     return all(callable(getattr(made, name, None)) for name in ("agent_iter", "last", "observe"))
 
 
-def type_of_agent(agent: str) -> str:
+def type_of_agent(agent: Any) -> str:
     """What an agent is: its name without the number at the end."""
-    return re.sub(r"_\d+$", "", agent)
+    return re.sub(r"_\d+$", "", str(agent))
 
 
 class ParallelWrapper:

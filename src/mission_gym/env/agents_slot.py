@@ -55,8 +55,8 @@ class AgentsSlot(EnvSlot):
         if names != self._names:
             self.env.close()
             raise EnvContractError(
-                f"environment {self.env_id} has the agents {', '.join(names)}, expected "
-                f"{', '.join(self._names)}; all environments must be alike"
+                f"environment {self.env_id} has the agents {', '.join(map(str, names))}, expected "
+                f"{', '.join(map(str, self._names))}; all environments must be alike"
             )
 
     def reset(self, *args: Any, **options: Any) -> None:
@@ -227,6 +227,9 @@ class AgentsSlot(EnvSlot):
         for name, value in zip(names, result, strict=True):
             if not isinstance(value, dict):
                 self._contract.refuse(f"{call}: {name} must be a dict by agent, got {show_short(value)}")
+        for agent, info in result[-1].items():
+            if not isinstance(info, dict):
+                self._contract.refuse(f"{call}: the info of {agent!r} must be a dict, got {show_short(info)}")
 
     def _where(self) -> str:
         return super()._where() + (f", agent {self._reading!r}" if self._reading else "")

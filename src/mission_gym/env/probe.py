@@ -71,7 +71,8 @@ def look_at(env: Env, env_id: str, bare: bool = False, max_sequence: int = MAX_S
                 f"{env_id} has {len(inner.agents)} agents, and a vector of Gymnasium's has one in each "
                 "environment; train it as it is: mission_gym.train takes it"
             )
-        shown: dict[str, Any] = next(iter(info.values()), {})  # what one agent tells, all do: they are alike
+        told = [each for each in info.values() if isinstance(each, dict)]
+        shown: dict[str, Any] = next(iter(told), {})  # what one agent tells, all do: they are alike
         spec = _read_spec(env_id, env, *before, shown, False, max_sequence)
         return replace(spec, agents=inner.agents)
     if bare:
