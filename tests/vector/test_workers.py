@@ -527,3 +527,25 @@ def test_a_script_from_a_pipe_that_forgets_to_close_leaves_nothing() -> None:
         [sys.executable, "-"], input=SCRIPT, capture_output=True, text=True, timeout=LONG_S, check=True
     )
     wait_until_gone([int(word) for word in done.stdout.split()])
+
+
+class Moody(Hazard):
+    """Raises in reset() where asked to, or takes its time; its infos tell the seed."""
+
+    def reset(self, *, seed=None, options=None):
+        if options and options["raise"]:
+            raise RuntimeError("not today")
+        time.sleep(0.2)
+        obs, info = super().reset(seed=seed, options=None)
+        return obs, info | {"seed": seed}
+
+
+def test_an_error_of_one_worker_leaves_no_reply_of_another_behind() -> None:
+    factories, limits = [Moody] * 2, Limits(LONG_S, max_restarts=0)
+    with WorkersVec(factories, SPEC, 2, seed_of, infos=True, num_workers=2, limits=limits) as vec:
+        moods = [{"raise": True}, {"raise": False}]
+        with pytest.raises(EnvFailure, match="not today"):
+            vec.reset(seeds=[1, 2], options=moods)
+        batch = vec.reset(seeds=[3, 4])
+        assert [batch.infos[row]["seed"] for row in range(2)] == [3, 4]
+        assert vec.step(np.array([0, 1])).valid.all()

@@ -33,6 +33,7 @@ from mission_gym.store.tables import MetricsLog
 _SOLVED = 475.0
 _FARTHEST_S = 86_400.0  # that the clock is set back or forward
 _LOOK_S = 0.1  # it must not take the cores from what it looks at
+_WORKER_FDS = 4  # that a worker takes here: three pipes and its leash
 _HASTY = 0.25  # of the troubles come whether or not the run has come on since the last one
 _DISK = "256m"
 _FLAGS = (
@@ -64,7 +65,8 @@ class _Log:
     jumps: int = 0
     disk_was_full: bool = False
     lost: list[str] = field(default_factory=list)
-    lives: list[list[tuple[int, int]]] = field(default_factory=list)  # of each process: bytes, descriptors
+    # Of each process: bytes, and descriptors without those of its workers, which come and go.
+    lives: list[list[tuple[int, int]]] = field(default_factory=list)
 
 
 def measure_soak(troubles: Troubles) -> list[Row]:
@@ -171,13 +173,18 @@ def _is_at_work(run: RunDir, command: Command) -> bool:
 def _kill_worker(command: Command, rng: random.Random) -> int:
     """Kill one of the processes that run environments; 0 if there is none at this moment."""
     with contextlib.suppress(psutil.Error):
-        workers = psutil.Process(command.pid).children()
-        for _ in range(1 + FORKS):  # below a template, if there is one, and a keeper each
-            workers = [child for above in workers for child in above.children()]
-        if workers:
+        if workers := _find_workers(psutil.Process(command.pid)):
             rng.choice(workers).kill()
             return 1
     return 0
+
+
+def _find_workers(process: psutil.Process) -> list[psutil.Process]:
+    """The processes that run environments, of training and of evaluations."""
+    workers = process.children()
+    for _ in range(1 + FORKS):  # below a template, if there is one, and a keeper each
+        workers = [child for above in workers for child in above.children()]
+    return workers
 
 
 def _kill_process(lab: Lab, run: RunDir, command: Command, log: _Log, env: dict[str, str]) -> Command:
@@ -195,7 +202,8 @@ def _kill_process(lab: Lab, run: RunDir, command: Command, log: _Log, env: dict[
 def _sample(command: Command) -> list[tuple[int, int]]:
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(command.pid)
-        return [(int(process.memory_info().rss), process.num_fds() if hasattr(process, "num_fds") else 0)]
+        num_fds = process.num_fds() if hasattr(process, "num_fds") else 0
+        return [(int(process.memory_info().rss), num_fds - _WORKER_FDS * len(_find_workers(process)))]
     return []
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from itertools import pairwise
-from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,8 +71,8 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
     steady = walls if cpu_share < 0.5 else cpus
     return Pace(
         num_steps=len(walls),
-        step_s=(fmean(walls) + reset_s / len(walls)) * own_s / wall_s,
-        spread=pstdev(steady) / max(fmean(steady), 1e-9),
+        step_s=(float(np.mean(walls)) + reset_s / len(walls)) * own_s / wall_s,
+        spread=float(np.std(steady)) / max(float(np.mean(steady)), 1e-9),
         cpu_share=cpu_share,
     )
 

@@ -41,6 +41,13 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Raised:
+    """In place of a reply: what the worker raised over the command."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """What a worker tells without being asked."""
 
@@ -102,6 +109,14 @@ class Crew:
 
         An error that a worker replies with is raised here.
         """
+        found = self._hear(workers, timeout_s)
+        for _, reply in found:
+            if isinstance(reply, Raised):
+                raise reply.error
+        return found
+
+    def _hear(self, workers: Iterable[int], timeout_s: float) -> list[tuple[int, Any]]:
+        """As `wait`, with an error as a value."""
         by_child = {self._children[worker]: worker for worker in workers}
         end = time.monotonic() + timeout_s
         while True:
@@ -110,7 +125,7 @@ class Crew:
             for child in wait_for_replies(by_child, left, spin=self._spin):
                 worker = by_child[child]
                 try:
-                    found += [(worker, open_reply(reply)) for reply in child.take()]
+                    found += [(worker, _open(reply)) for reply in child.take()]
                 except WorkerDied as failure:
                     found.append((worker, self._replace(worker, failure)))
             replied = {worker for worker, _ in found}
@@ -121,7 +136,8 @@ class Crew:
     def ask(self, workers: Iterable[int], *message: Any, each: list[Any] | None = None) -> list[Any]:
         """Give all workers a command and wait for all replies, in order; a lost one is asked again.
 
-        each: a further argument for every worker.
+        each: a further argument for every worker. The first error is raised when all have replied: else the
+        other replies would be taken for those of the next command.
         """
         ids = list(workers)
         messages = {worker: (*message, *(() if each is None else each[i])) for i, worker in enumerate(ids)}
@@ -130,11 +146,14 @@ class Crew:
         replies: dict[int, Any] = {}
         while len(replies) < len(ids):
             waiting = [worker for worker in ids if worker not in replies]
-            for worker, reply in self.wait(waiting, _INSPECT_S):
+            for worker, reply in self._hear(waiting, _INSPECT_S):
                 if isinstance(reply, Lost):
                     self.send(worker, *messages[worker])
                 elif not isinstance(reply, Note):  # of what nobody waits for any more
                     replies[worker] = reply
+        for reply in replies.values():
+            if isinstance(reply, Raised):
+                raise reply.error
         return [replies[worker] for worker in ids]
 
     def pids(self) -> list[int]:
@@ -319,6 +338,13 @@ class Crew:
         place = {"env_index": beat.env_id, "episode": beat.episode, "seed": seed, "step": step}
         failure.facts = {**place, "actions": actions}
         return failure
+
+
+def _open(reply: Any) -> Any:
+    try:
+        return open_reply(reply)
+    except Exception as error:  # noqa: BLE001  border: whatever a worker replied with
+        return Raised(error)
 
 
 def open_reply(reply: Any) -> Any:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 
-import psutil
-
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import Factory
 from mission_gym.env.pace import Pace, read_queued_s
@@ -73,6 +71,8 @@ def _find_pace(child: Child, replies: list[bytes], measure_s: float) -> Pace | N
 
 
 def _cpu_s(pid: int) -> float:
+    import psutil  # 20 ms to load, and most vectors time nothing
+
     with contextlib.suppress(psutil.Error):
         return sum(psutil.Process(pid).cpu_times()[:2])
     return 0.0

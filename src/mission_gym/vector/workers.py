@@ -15,11 +15,11 @@ import numpy as np
 from mission_gym.data import Array, EnvSpec, Episode, StepBatch
 from mission_gym.env.factory import Factory
 from mission_gym.env.resume import SlotState
-from mission_gym.procs import BoundedLog, Carver, Region, Spares, describe_error, dump_object, usable_cores
+from mission_gym.procs import BoundedLog, Carver, Region, Spares, dump_object, usable_cores
 from mission_gym.vector import SERVICE
 from mission_gym.vector.base import Options, RowVector, SeedOf
 from mission_gym.vector.board import carve_board
-from mission_gym.vector.crew import Crew, Lost, open_reply
+from mission_gym.vector.crew import Crew, Lost
 from mission_gym.vector.restarts import Limits, RestartBudget
 from mission_gym.vector.rows import split_parts, split_rows
 from mission_gym.vector.worker import WorkerSetup
@@ -219,17 +219,15 @@ class WorkersVec(RowVector):
         args_of = dict(zip(ids, each, strict=True))
         parts = self._split(ids)
         asked = [
-            (rows, [(function, *args_of[row + self.env_ids[worker][0]]) for row in rows])
-            for worker, rows in parts.items()
+            (rows, [args_of[row + self.env_ids[worker][0]] for row in rows]) for worker, rows in parts.items()
         ]
-        # An error comes as a value: raised by one reply, it would leave those of other workers behind.
-        replies = self.crew.ask(parts, "visit", _attempt, each=asked)
+        replies = self.crew.ask(parts, "visit", function, each=asked)
         found = {
             row + self.env_ids[worker][0]: item
             for (worker, rows), reply in zip(parts.items(), replies, strict=True)
             for row, item in zip(rows, reply, strict=True)
         }
-        return [open_reply(found[env_id]) for env_id in ids]
+        return [found[env_id] for env_id in ids]
 
     def pids(self) -> list[int]:
         return self.crew.pids()
@@ -304,14 +302,6 @@ class WorkersVec(RowVector):
                 batch.final_mask = np.concatenate([masks[at] for _, at in finals])
         batch.episodes, batch.final_infos = episodes, final_infos
         return batch
-
-
-def _attempt(env: Any, function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
-    """In a worker: what a function gives for one environment, or what it raises, as a reply."""
-    try:
-        return "ok", function(env, *args)
-    except Exception as error:  # noqa: BLE001  border: what the caller named
-        return "error", *describe_error(error)
 
 
 def lost_episode(env_id: int, number: int) -> Episode:
