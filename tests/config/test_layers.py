@@ -361,3 +361,15 @@ def test_arguments_of_python_are_told_as_such() -> None:
     assert resolved.sources["run.tensorboard"] == "argument tensorboard"
     assert resolved.explicit("vector.n_envs")
     assert resolved.typed("env.env_id")
+
+
+def test_flags_of_a_file_are_explicit_and_not_typed() -> None:
+    """As `jobs run` hands them to its runs."""
+    file = Path("q.yaml")
+    resolved = resolve("toys:Identity", {"gamma": 0.9}, sets=["ppo.n_epochs=3"], via=file)
+    assert resolved.sources["env.env_id"] == "flag ENV via config q.yaml"
+    for path in ("env.env_id", "ppo.gamma", "ppo.n_epochs"):
+        assert resolved.explicit(path)
+        assert not resolved.typed(path)
+    with pytest.raises(ConfigError, match=r"\[flag --gamma via config q\.yaml\]"):
+        resolve(None, {"gamma": 7}, via=file)
