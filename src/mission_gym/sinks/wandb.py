@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Literal
 
 from mission_gym.sinks import Sink
 from mission_gym.sinks.tracker import ERRORS, PROJECT, Facts, Row, Tracker
@@ -12,7 +13,7 @@ class _Run:
     def __init__(self, facts: Facts, run_id: str | None) -> None:
         import wandb
 
-        mode = None
+        mode: Literal["offline"] | None = None
         if "WANDB_MODE" not in os.environ and wandb.api.api_key is None:
             mode = "offline"  # it would ask for a key on the terminal
             facts.tell(
