@@ -311,3 +311,21 @@ export function smooth(values, weight) {
     return mean / (1 - power);
   });
 }
+
+// The controls above the charts: across what, and how smooth.
+export function wireControls(board, setWeight, show) {
+  const [byStep, byTime] = ["by-step", "by-time"].map((id) => document.getElementById(id));
+  const choose = (isTime) => {
+    byStep.setAttribute("aria-pressed", !isTime);
+    byTime.setAttribute("aria-pressed", isTime);
+    board.setAcross(isTime);
+    show();
+  };
+  byStep.addEventListener("click", () => choose(false));
+  byTime.addEventListener("click", () => choose(true));
+  document.getElementById("smooth").addEventListener("input", ({ target }) => {
+    put(target.nextElementSibling, target.value);
+    setWeight(Number(target.value));
+    show();
+  });
+}

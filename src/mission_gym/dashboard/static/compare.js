@@ -1,5 +1,5 @@
 // The Compare page: curves of several runs, or of groups as their interquartile mean with a band.
-import { Board, colorOf, smooth } from "./chart.js";
+import { Board, colorOf, smooth, wireControls } from "./chart.js";
 import { get, make, put } from "./lib.js";
 
 const byId = (id) => document.getElementById(id);
@@ -180,23 +180,11 @@ byId("add").addEventListener("change", (event) => {
     update();
   }
 });
-byId("smooth").addEventListener("input", (event) => {
-  state.weight = Number(event.target.value);
-  put(event.target.nextElementSibling, event.target.value);
-  show();
-});
 byId("pool").addEventListener("change", (event) => {
   state.pool = event.target.checked;
   show();
 });
-for (const [id, byTime] of [["by-step", false], ["by-time", true]]) {
-  byId(id).addEventListener("click", () => {
-    byId("by-step").setAttribute("aria-pressed", !byTime);
-    byId("by-time").setAttribute("aria-pressed", byTime);
-    board.setAcross(byTime);
-    show();
-  });
-}
+wireControls(board, (value) => { state.weight = value; }, show);
 const query = new URLSearchParams(location.search);
 state.runs = query.getAll("run");
 state.groups = query.getAll("group");

@@ -1,5 +1,5 @@
 // The Run page: four answers, charts that grow as rows come, and panels that the server renders.
-import { Board, colorOf, smooth } from "./chart.js";
+import { Board, colorOf, smooth, wireControls } from "./chart.js";
 import { ago, count, draw, duration, follow, get, make, number, put, rate, stateOf } from "./lib.js";
 
 const byId = (id) => document.getElementById(id);
@@ -342,19 +342,7 @@ const inOrder = (work) => {
   return queue;
 };
 
-byId("smooth").addEventListener("input", (event) => {
-  weight = Number(event.target.value);
-  put(event.target.nextElementSibling, event.target.value);
-  show();
-});
-for (const [id, byTime] of [["by-step", false], ["by-time", true]]) {
-  byId(id).addEventListener("click", () => {
-    byId("by-step").setAttribute("aria-pressed", !byTime);
-    byId("by-time").setAttribute("aria-pressed", byTime);
-    board.setAcross(byTime);
-    show();
-  });
-}
+wireControls(board, (value) => { weight = value; }, show);
 byId("unzoom").addEventListener("click", () => board.setZoom(null, null));
 await inOrder(load);
 wire();
