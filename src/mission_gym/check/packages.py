@@ -56,6 +56,9 @@ PACKAGES = (
     Package("nvidia-ml-py>=12", "pynvml", "a GPU can't be watched"),
     Package("pygame-ce>=2.5", "pygame", _FILMS),
     Package("pillow>=10.1", "PIL", "no GIF can be made", "import PIL.Image"),
+    Package("jinja2>=3.1", "jinja2", "no report can be written and no dashboard shown"),
+    Package("starlette>=0.40", "starlette", "no dashboard can be shown", "import starlette.applications"),
+    Package("uvicorn>=0.30", "uvicorn", "no dashboard can be shown"),
     Package("imageio-ffmpeg>=0.5", "imageio_ffmpeg", "no MP4 can be made", "imageio_ffmpeg.get_ffmpeg_exe()"),
 )  # fmt: skip
 
