@@ -123,3 +123,21 @@ class Orders(Lives):
 
     def _tell(self, obs: dict[str, Array]) -> dict[str, str]:
         return {agent: "pull right" if each[0] >= 0 else "pull left" for agent, each in obs.items()}
+
+
+class Tearing(Orders):
+    """Breaks at its third step."""
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        if self.steps == 2:
+            raise RuntimeError("torn")
+        return super().step(actions)
+
+
+class Unseeded(Lives):
+    """Draws from NumPy's global generator."""
+
+    def _observe(self, agents: list[str]) -> tuple[dict[str, Array], dict[str, Any]]:
+        obs, infos = super()._observe(agents)
+        shaken = {agent: each + np.float32(np.random.uniform(-0.1, 0.1)) for agent, each in obs.items()}
+        return shaken, infos

@@ -96,6 +96,15 @@ FORMS: dict[str, tuple[gym.Space[Any], Callable[[Rng, int], Any]]] = {
     ),
     "grid": (spaces.Box(0, 255, (5, 5, 3), np.uint8), lambda rng, answer: _grid(rng, answer, 5)),
     "wide_grid": (spaces.Box(0, 255, (9, 9, 3), np.uint8), lambda rng, answer: _grid(rng, answer, 9)),
+    "from_five": (spaces.Discrete(4, start=5), lambda rng, answer: np.int64(5 + answer)),
+    "list_from_five": (
+        spaces.Sequence(spaces.Discrete(4, start=5)),
+        lambda rng, answer: tuple([np.int64(5 + answer)] * int(rng.integers(1, 4))),
+    ),
+    "narrow": (
+        spaces.Box(0, 255, (300, 10, 3), np.uint8),
+        lambda rng, answer: _picture(rng, answer, (300, 10, 3), 255.0, np.uint8),
+    ),
     "planes": (spaces.Box(0, 1, (10, 10, 4), np.bool_), _planes),
     "floats": (
         spaces.Box(-1.0, 1.0, (12, 12, 2), np.float32),
@@ -133,3 +142,20 @@ class Told(Toy):
         reward = float(action == self.answer)
         self.begin()
         return self.advance(reward)
+
+
+class Rare(Toy):
+    """A grid of ids that ignores its seed, and shows a rare one: no two looks at it are alike."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0, 255, (5, 5), np.uint8)
+        self.action_space = spaces.Discrete(2)
+        self.rng = np.random.default_rng()
+
+    def observe(self) -> Any:
+        grid = self.rng.integers(0, 6, (5, 5)).astype(np.uint8)
+        grid[0, 0] = 17 if self.rng.random() < 0.02 else 0
+        return grid
+
+    def step(self, action: Any) -> Step:
+        return self.advance(0.0)

@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from mission_gym.data import EnvSpec
+from mission_gym.env import texts
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.env.reading import ObsReader
@@ -146,3 +147,21 @@ def test_a_batch_is_read_like_its_rows(form: str) -> None:
     for leaf, stacked in enumerate(reader.read_batch(batch)):
         assert np.array_equal(stacked, [single[leaf] for single in singles])
     assert [reader.is_single(rows[0]), reader.is_single(batch)] == [True, False]
+
+
+def test_what_training_takes_is_one_observation() -> None:
+    """Lists and other real numbers too, which the space itself does not call its own."""
+    space = spaces.Sequence(spaces.Box(-1.0, 1.0, (2,), np.float32))
+    reader = ObsReader(spec_of(space))
+    for given in ([[0.5, 0.25]], (np.array([0.5, 0.25]),)):
+        assert not space.contains(given)
+        assert reader.is_single(given)
+    assert not reader.is_single((([0.5, 0.25],), ()))
+
+
+def test_the_memory_of_texts_is_bounded() -> None:
+    reader = TextReader(SENTENCE)
+    for number in range(100):
+        reader(f"{number} and {number + 1}")
+    for cached in (texts._read, texts._hash):
+        assert cached.cache_info().maxsize is not None

@@ -5,16 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from test_exact_resume import assert_equal_runs, drain, silent, start, stop_at_poll
 
 import mission_gym as mg
 from mission_gym.check.environment import check_environment
-from mission_gym.env.factory import EnvRequest
-from mission_gym.errors import ConfigError, EnvContractError
+from mission_gym.check.repro import replay_bundle, write_bundle
+from mission_gym.env.agents_slot import make_slot
+from mission_gym.env.factory import EnvRequest, make_factory
+from mission_gym.env.probe import probe
+from mission_gym.errors import ConfigError, EnvContractError, EnvFailure
+from mission_gym.policy.sampling import draw_random
 from mission_gym.run.config import resolve
 from mission_gym.run.resume import resume_run
 from mission_gym.run.start import start_run
+from mission_gym.store.rundir import RunDir
+from mission_gym.store.trusted import with_leave
 
 ENV = "agent_toys:Lives"
 SMALL: dict[str, Any] = {
@@ -123,3 +130,23 @@ def test_check_judges_agents() -> None:
 def test_a_vector_of_gymnasium_has_one_agent() -> None:
     with pytest.raises(EnvContractError, match="has 3 agents, and a vector of Gymnasium's has one"):
         mg.make_vec(ENV, 2, backend="serial")
+
+
+def test_a_failure_of_agents_with_parts_replays(tmp_path: Path) -> None:
+    factory = make_factory(EnvRequest("agent_toys:Tearing"))
+    spec, rng = probe(factory, "toy"), np.random.default_rng(0)
+    slot = make_slot(factory, spec, 0, lambda episode: episode)
+    slot.reset(0)
+    drawn = [spec.action.to_env(draw_random(spec.action, None, rng, spec.num_agents)) for _ in range(3)]
+    with pytest.raises(EnvFailure, match="torn") as caught:
+        list(map(slot.step, drawn))
+    bundle = write_bundle(RunDir(tmp_path), caught.value, EnvRequest("agent_toys:Tearing"))
+    assert bundle is not None
+    replay = with_leave(lambda: replay_bundle(bundle), lambda error: True)
+    assert "step 2: RuntimeError: torn" in replay.text
+
+
+def test_agents_that_ignore_their_seed_are_told_so() -> None:
+    findings = check_environment(EnvRequest("agent_toys:Unseeded"), num_episodes=2)
+    (told,) = [each for each in findings if each.name == "seeding" and each.level == "error"]
+    assert "numpy.random" in told.what + told.fix

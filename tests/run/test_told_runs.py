@@ -3,6 +3,7 @@ a resume, played by `predict`, learned by both algorithms."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from test_exact_resume import assert_equal_runs, drain, final_state, rows, silent, start, stop_at_poll
 
 import mission_gym as mg
-from mission_gym.errors import ConfigError, UsageError
+from mission_gym.errors import ConfigError, RunStateError, UsageError
 from mission_gym.run.resume import resume_run
+from mission_gym.store.lineage import read_lineage, write_lineage
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 from told import Told
@@ -105,3 +107,32 @@ def test_make_vec_gives_what_the_environment_gives(form: str) -> None:
         assert str(shown) == str(first["mission"] if form == "mission" else first)
     finally:
         vec.close()
+
+
+def test_a_grid_is_read_as_its_run_read_it(tmp_path: Path) -> None:
+    """Whether a rare id is among the first that are seen decides how many there are; a run keeps it."""
+    flags = {"timesteps": 128, "n_envs": 2, "n_steps_per_env": 64, "vector": "serial", "eval_freq": 0}
+    run = mg.train("told:Rare", runs_dir=str(tmp_path), tensorboard=False, progress=False, **flags)
+    (reading,) = read_lineage(RunDir(run.path)).readings.values()
+    other = 4 if reading.nvec[0] == 16 else 16
+    assert reading.nvec[0] in (16, 32)
+    for _ in range(5):
+        mg.load(run.path)
+    # As if the look that the run was made with had shown something else.
+    lineage = read_lineage(RunDir(run.path))
+    write_lineage(
+        RunDir(run.path),
+        replace(lineage, readings={"": replace(reading, nvec=(other,) * 25)}),
+    )
+    with pytest.raises(RunStateError, match=r"changed its spaces .*, or this version reads them"):
+        mg.load(run.path)
+
+
+@pytest.mark.parametrize("form", ["from_five", "list_from_five", "narrow"])
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_categories_without_zero_and_narrow_pictures_train(algo: str, form: str, tmp_path: Path) -> None:
+    rest = {"n_epochs": 1} if algo == "ppo" else {"learning_starts": 32, "n_steps_per_env": 4}
+    flags = {"algo": algo, "env_kwargs": {"form": form}, "timesteps": 128, "n_envs": 2, "eval_freq": 0}
+    given = {"n_steps_per_env": 32} | flags | rest
+    run = mg.train("told:Told", runs_dir=str(tmp_path), tensorboard=False, progress=False, **given)
+    assert run.status()["state"] == "done"

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from mission_gym.env.actions import make_action_form
+from mission_gym.env.agents import AgentsEnv
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.wrapping import name_code
 from mission_gym.errors import EnvContractError, RunStateError, UsageError, WorkerDied, WorkerError, describe
@@ -101,7 +102,9 @@ def serve_replay(link: Link, setup: bytes) -> None:
         discrete, form = env.action_space.shape == (), make_action_form(env.action_space)
         for step, action in enumerate(bundle["actions"]):
             link.send(("step", step))
-            if form is not None:
+            if form is not None and isinstance(env.unwrapped, AgentsEnv):  # each agent has a row
+                env.step([form(row) for row in np.asarray(action)])
+            elif form is not None:
                 env.step(form(np.asarray(action)))
             else:
                 env.step(action if discrete else np.asarray(action, env.action_space.dtype))

@@ -160,6 +160,13 @@ def replay(
 
 def observe_at(env: Env, spec: EnvSpec, trace: Trace, step: int) -> Leaves:
     """What a bare environment shows after so many of a trace's actions, and the reward of the last one."""
+    if spec.agents:  # only a slot lays their dicts out
+        slot = make_slot(lambda: env, spec, 0, lambda episode: None)
+        slot.reset(0, trace.seed)
+        made: Any = (0.0,)
+        for stored in trace.actions[:step]:
+            made = slot.step(to_action(stored, spec))
+        return (*slot.obs, np.asarray(made[0]))
     form = make_action_form(spec.action_space)
     obs, _ = env.reset(seed=trace.seed)
     reward: Any = 0.0

@@ -139,7 +139,7 @@ def _make_grid(leaf: LeafSpec, layout: _Layout, nvec: tuple[int, ...], start: in
 
 
 def _shrink(leaf: LeafSpec, layout: _Layout) -> LeafSpec:
-    by = -(-max(layout.sides) // _MAX_SIDE)
+    by = min(-(-max(layout.sides) // _MAX_SIDE), min(layout.sides) // _MIN_SIDE)  # a narrow one stays long
     if by == 1:
         return leaf
     first = _first_side(leaf)

@@ -53,11 +53,15 @@ class ObsReader:
 
     def is_single(self, obs: Any) -> bool:
         """Whether it is one observation and not a batch of them, by its first leaf."""
-        leaf, first, space = self.leaves[0], self._flatten(obs)[0], self.spaces[0]
+        leaf, first = self.leaves[0], self._flatten(obs)[0]
         if leaf.kind == "text":
             return isinstance(first, str)
         if leaf.kind == "sequence":
-            return bool(space.contains(first))
+            try:  # as leniently as training reads it: lists, and other real numbers
+                self._converts[0](first)
+            except (TypeError, ValueError, KeyError, IndexError):
+                return False
+            return True
         return np.ndim(first) == len(leaf.shape)
 
 

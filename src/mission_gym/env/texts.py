@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from copy import deepcopy
-from functools import cache, lru_cache
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -71,7 +71,7 @@ def _read(text: str, by_words: bool, num_tokens: int) -> Array:
     return columns.ravel()
 
 
-@cache
+@lru_cache(maxsize=1 << 16)  # texts with numbers in them never end
 def _hash(*parts: str) -> int:
     digest = blake2b("\0".join(parts).encode(errors="surrogatepass"), digest_size=8).digest()
     return 1 + int.from_bytes(digest, "little") % TEXT_COLUMNS

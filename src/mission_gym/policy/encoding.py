@@ -190,7 +190,13 @@ def _flat_leaf(leaf: LeafSpec, array: Array, dtype: type[np.floating[Any]]) -> A
         return array.reshape(num, -1).astype(dtype, copy=False)
     # One-hot of every part: column = start of the part + (value - first category).
     starts = np.concatenate([[0], np.cumsum(leaf.nvec)[:-1]]).astype(np.int64)
-    values = array.reshape(num, -1).astype(np.int64) - np.asarray(leaf.start, np.int64)
+    first = np.asarray(leaf.start, np.int64)
+    values = array.reshape(num, -1).astype(np.int64) - first
+    blank = (first > 0) | (
+        first + leaf.nvec <= 0
+    )  # 0 is no category there: a row or place with nothing in it
+    if blank.any():
+        values[(values == -first) & blank] = 0
     if leaf.open_ended:
         np.clip(values, 0, np.subtract(leaf.nvec, 1), out=values)
     out = np.zeros((num, sum(leaf.nvec)), np.float32)

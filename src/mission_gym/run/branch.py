@@ -21,7 +21,7 @@ from mission_gym.learner.contract import Learner
 from mission_gym.plan.wishes import size_paths
 from mission_gym.run.assemble import algorithm_of, settle
 from mission_gym.run.config import resolve
-from mission_gym.run.env_files import read_files
+from mission_gym.run.env_files import read_as_told, read_files
 from mission_gym.run.environment import EnvSource, note_agents, open_environment, permit_names
 from mission_gym.run.exactness import read_own_config
 from mission_gym.run.recorder import Listener
@@ -98,7 +98,7 @@ def branch_run(
     folder = read_lineage(ref.run).folder
     calls = permit_names(resolved.config, given.__contains__, run=ref.run.path, folder=folder)
     kwargs = _choose_kwargs(ref, parent, resolved)
-    environment = open_environment(resolved.config, kwargs, source, calls=calls)
+    environment = read_as_told(open_environment(resolved.config, kwargs, source, calls=calls), ref.run)
     noted = note_agents(resolved, environment.spec)
     if noted is not resolved:  # another environment than the parent's
         resolved, notes = finish(note_agents(wanted, environment.spec), step)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from mission_gym.config.schema import Config
+from mission_gym.data import EnvSpec
+from mission_gym.env.boxes import may_hold_ids
 from mission_gym.env.factory import EnvRequest, find_snapshot_kwargs, make_factory
 from mission_gym.errors import RunStateError, UsageError
 from mission_gym.run.environment import Environment, EnvSource, open_environment, permit_names
 from mission_gym.store.checked import read_checked
 from mission_gym.store.files import disk_errors, write_json
-from mission_gym.store.lineage import read_lineage
+from mission_gym.store.lineage import Reading, read_lineage
 from mission_gym.store.rundir import RunDir
 
 _NAMES = TypeAdapter(dict[str, str])  # by keyword: the file or folder in env/
@@ -32,13 +34,35 @@ def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) 
     # Modules of the user's lie where the run was started.
     calls = permit_names(config, lambda path: False, run=run.path, folder=read_lineage(run).folder)
     environment = open_environment(config, config.env.env_kwargs | read_files(run), source, calls=calls)
+    environment = read_as_told(environment, run)
     made_with = read_lineage(run).env_signature
     if made_with != environment.spec.signature:
         raise RunStateError(
-            f"the environment {environment.spec.env_id} has changed its spaces since run {run.name} was made"
-            f" (signature {made_with} -> {environment.spec.signature}); a policy can't be carried over"
+            f"the environment {environment.spec.env_id} has changed its spaces since run {run.name} was made,"
+            f" or this version reads them otherwise (signature {made_with} -> {environment.spec.signature});"
+            " a policy can't be carried over"
         )
     return environment
+
+
+def tell_readings(spec: EnvSpec) -> dict[str, Reading]:
+    """How the arrays are read whose values had to tell (`env/boxes.py`): those of the next time may tell
+    otherwise, and a run is opened as it was made."""
+    return {
+        leaf.name: Reading(leaf.kind, leaf.nvec, leaf.start, leaf.channels_last, leaf.open_ended)
+        for leaf in spec.leaves
+        if leaf.dtype == "uint8" and (leaf.open_ended or may_hold_ids(leaf))
+    }
+
+
+def read_as_told(environment: Environment, run: RunDir) -> Environment:
+    """The environment with such arrays read as those of a run, where it has them."""
+    told = read_lineage(run).readings
+    leaves = tuple(
+        replace(leaf, **asdict(told[leaf.name])) if leaf.name in told and leaf.dtype == "uint8" else leaf
+        for leaf in environment.spec.leaves
+    )
+    return replace(environment, spec=replace(environment.spec, leaves=leaves))
 
 
 def read_files(run: RunDir) -> dict[str, str]:
@@ -87,6 +111,7 @@ def own_files(
     write_json(run.env_files_json, names)
     if source is not None:
         kwargs = environment.request.kwargs | read_files(run)
-        return open_environment(config, kwargs, source, calls=environment.request.calls)
+        opened = open_environment(config, kwargs, source, calls=environment.request.calls)
+        return replace(opened, spec=environment.spec)  # the learner is made for it
     request = replace(environment.request, kwargs=environment.request.kwargs | read_files(run))
     return replace(environment, request=request, factory=make_factory(request))

@@ -35,7 +35,7 @@ from mission_gym.run.assemble import (
     one_blas_thread,
     settle,
 )
-from mission_gym.run.env_files import find_files, own_files
+from mission_gym.run.env_files import find_files, own_files, tell_readings
 from mission_gym.run.environment import (
     EVALUATION_STEPS,
     Environment,
@@ -113,7 +113,10 @@ def begin(
             announce_run(run.path)
             environment = own_files(run, files, config, environment, source)
             origin = replace(
-                parentage or Lineage("", ""), env_signature=environment.spec.signature, folder=os.getcwd()
+                parentage or Lineage("", ""),
+                env_signature=environment.spec.signature,
+                readings=tell_readings(environment.spec),
+                folder=os.getcwd(),
             )
             write_lineage(run, origin)
             write_config(run, resolved)

@@ -5,16 +5,28 @@ The child keeps lineage.json; the parent keeps pins.json, whose checkpoints rete
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from pydantic import TypeAdapter
 
+from mission_gym.data import LeafKind
 from mission_gym.store import lock
 from mission_gym.store.checked import Count, Str, read_checked
 from mission_gym.store.files import write_json
 from mission_gym.store.rundir import RunDir
 
 _PIN_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How an array of bytes is read whose values had to tell: fields of its LeafSpec."""
+
+    kind: LeafKind
+    nvec: tuple[Count, ...]
+    start: tuple[int, ...]
+    channels_last: bool
+    open_ended: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +39,7 @@ class Lineage:
     parent_path: Str | None = None
     parent_step: Count | None = None
     folder: Str = ""  # where it was started: modules of the user's lie there
+    readings: dict[Str, Reading] = field(default_factory=dict)  # by leaf
 
 
 _LINEAGE = TypeAdapter(Lineage)

@@ -56,7 +56,7 @@ class BatchReader:
                 f"the action masks of the batch have shape {mask.shape} and dtype {mask.dtype}, "
                 f"expected {self._lay_out.expected} for each of {self.num_envs} rows [{self.spec.env_id}]"
             )
-        legal: Array = np.logical_or.reduceat(mask, self._mask_parts, axis=1).all(axis=1)  # type: ignore[assignment]
+        legal = self._find_legal(mask)
         wrong = np.flatnonzero(~legal & ~lenient)
         if wrong.size:
             raise EnvContractError(
@@ -64,6 +64,11 @@ class BatchReader:
                 f'one in infos["action_mask"], or the episode must end [{self.spec.env_id}]'
             )
         return mask.astype(np.bool_) | ~legal[:, None]
+
+    def _find_legal(self, mask: Array) -> Array:
+        """Which rows [B] leave something to choose in every part."""
+        legal: Array = np.logical_or.reduceat(mask, self._mask_parts, axis=1).all(axis=1)  # type: ignore[assignment]
+        return legal
 
     def column(self, name: str, values: Any, dtype: type[np.generic]) -> Array:
         """One number or flag for each row [B]."""
@@ -110,4 +115,5 @@ class BatchReader:
             given = last.get(MASK_KEY)
             shape = (len(ended), self.spec.mask_size)
             mask_rows = np.ones(shape) if given is None else self._lay_out(given, (self.num_envs,))[ended]
-        return leaves, mask_rows.astype(np.bool_)
+        # A last observation may leave nothing to do; a bootstrap from it then goes by all actions.
+        return leaves, mask_rows.astype(np.bool_) | ~self._find_legal(mask_rows)[:, None]
