@@ -19,7 +19,7 @@ from mission_gym.policy.trunks import Trunk, to_planes
 from told import FORMS, Told
 
 ACTION = ActionSpec("categories", (), "int64", nvec=(4,), start=(0,))
-FLAT = ("words", "mission", "code", "grid")
+FLAT = ("words", "mission", "code", "grid", "from_five")
 
 
 def look(form: str, num: int = 5) -> tuple[EnvSpec, tuple[np.ndarray, ...]]:
