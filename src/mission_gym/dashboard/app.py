@@ -20,7 +20,7 @@ from starlette.responses import FileResponse, HTMLResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from mission_gym.dashboard.follow import encode, follow_index, follow_run, read_status
+from mission_gym.dashboard.follow import encode, follow_index, follow_run, read_status, stamp_files
 from mission_gym.dashboard.guard import Guard
 from mission_gym.dashboard.index import Index, main_outcome
 from mission_gym.dashboard.rows import find_last, make_columns, read_first, read_part
@@ -34,6 +34,7 @@ from mission_gym.store.rundir import RunDir
 _STATIC = Path(__file__).with_name("static")
 _EVAL_KEYS = ("step", "episodes", "return_mean", "return_low", "return_high", "outcomes")
 _NUM_COMPARED = 40  # runs of one comparison
+_NUM_KEPT = 16  # runs whose panels are kept as HTML
 _NUM_TIMED = 500  # rows whose times stand for those of a long run
 
 
@@ -44,6 +45,7 @@ class _Pages:
         self._index, self._is_ending = index, is_ending
         self._metrics = [metric._asdict() for metric in metrics]
         self._templates = make_templates()
+        self._panels: dict[Path, tuple[Any, dict[str, str]]] = {}  # what they were made of, and as HTML
 
     def routes(self) -> list[Route | Mount]:
         pages: Mapping[str, Callable[[Request], Any]] = {
@@ -140,7 +142,17 @@ class _Pages:
         return run
 
     def _render_panels(self, run: RunDir) -> dict[str, str]:
-        """The panels of a run; times of a long one are those of a sample, brought up to the time it took."""
+        """The panels of a run, made anew only where something has changed: several pages may show it."""
+        source = (read_status(run), stamp_files(run, "", "checkpoints", run.metrics_jsonl.name))
+        known = self._panels.pop(run.path, None)
+        html = known[1] if known is not None and known[0] == source else self._make_panels(run)
+        self._panels[run.path] = (source, html)
+        for path in list(self._panels)[:-_NUM_KEPT]:
+            self._panels.pop(path, None)
+        return html
+
+    def _make_panels(self, run: RunDir) -> dict[str, str]:
+        """Times of a long run are those of a sample, brought up to the time it took."""
         part = read_part(run.metrics_jsonl, num_rows=_NUM_TIMED)
         last = (find_last(run.metrics_jsonl, kind) for kind in ("timeline", "end"))
         took = part.rows[-1].get("time/time_elapsed") if part.is_sample and part.rows else None

@@ -62,7 +62,7 @@ async def follow_run(
         if (now := read_status(run)) != status:
             status = now
             events.append(_event("status", status))
-        stamp = _stamp(run)
+        stamp = stamp_files(run)
         if panels is None:
             panels = stamp
         elif stamp != panels and time.monotonic() - told_at >= _PANELS_S:
@@ -107,12 +107,13 @@ def _event(kind: str, document: Any, number: int | None = None) -> str:
     return f"{head}event: {kind}\ndata: {encode(document)}\n\n"
 
 
-def _stamp(run: RunDir) -> list[int]:
-    """When the files behind the panels last changed."""
+def stamp_files(run: RunDir, *more: str) -> list[tuple[int, int]]:
+    """When the files behind the panels, and more of them, last changed, and their sizes."""
     stamps = []
-    for name in _PANEL_FILES:
+    for name in (*_PANEL_FILES, *more):
         try:
-            stamps.append(os.stat(run.path / name).st_mtime_ns)
+            status = os.stat(run.path / name)
+            stamps.append((status.st_mtime_ns, status.st_size))
         except OSError:
-            stamps.append(0)
+            stamps.append((0, 0))
     return stamps
