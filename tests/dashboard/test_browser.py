@@ -209,10 +209,13 @@ def test_every_control_is_reached_by_keyboard_and_has_a_name(
 
 
 @pytest.mark.skipif("MISSION_GYM_PICTURES" not in os.environ, reason="pictures of the docs are made by hand")
-def test_pictures_of_the_docs(browser: Any, serve: Callable[..., Server]) -> None:
+def test_pictures_of_the_docs(
+    browser: Any, serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """MISSION_GYM_PICTURES names a runs folder with a run of the capture mission, the newest of it."""
     runs_dir = Path(os.environ["MISSION_GYM_PICTURES"])
-    server, images = serve(runs_dir), Path(__file__).parents[2] / "docs" / "images"
+    monkeypatch.chdir(runs_dir.parent)  # so that pages name the folder, and not where it lies
+    server, images = serve(Path(runs_dir.name)), Path(__file__).parents[2] / "docs" / "images"
     newest = max(
         (path for path in runs_dir.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime
     ).name
