@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+import mission_gym as mg
 from mission_gym import api
 from mission_gym.cli.main import main
+from mission_gym.report import html
 from mission_gym.store.resolve import list_runs
 
 
@@ -40,6 +42,7 @@ def test_several_runs_and_groups_are_one_file(family, tmp_path, monkeypatch, cap
         ([], "no run is given"),
         (["child", "--out", "a.pdf"], "'a.pdf' is not an HTML file"),
         (["none"], "no run 'none'"),
+        (["child", "--out", "nope/a.html"], "nope is not a folder; make it first"),
     ],
 )
 def test_what_can_not_be_reported_is_told(family, args, message, capsys):
@@ -55,3 +58,17 @@ def test_a_run_that_was_long_enough_leaves_a_report(tmp_path, monkeypatch, capsy
     assert main([*command, "--run-name", "long"]) == 0
     assert "report: " in capsys.readouterr().err
     assert [run.name[:4] for run in list_runs(tmp_path) if (run.path / "report.html").exists()] == ["long"]
+
+
+def test_a_report_that_fails_does_not_end_the_run(tmp_path, monkeypatch):
+    def fail(runs):
+        raise ZeroDivisionError("a curve")
+
+    monkeypatch.setattr(api, "_REPORT_S", 0.0)
+    monkeypatch.setattr(html, "make_html", fail)
+    with pytest.warns(UserWarning, match="no report was written: a curve"):
+        run = mg.train(
+            "toys:Identity", progress=False, runs_dir=str(tmp_path), timesteps=64, n_envs=2,
+            n_steps_per_env=16, tensorboard=False, eval_freq=0, vector="serial",
+        )  # fmt: skip
+    assert run.path.exists()

@@ -38,7 +38,8 @@ class Server:
             "--runs-dir",
             str(runs_dir),
         ]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.said = ""
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().strip()
         parts = urlsplit(self.address)
@@ -88,7 +89,8 @@ class Server:
     def stop(self) -> int:
         """End it as Ctrl-C does; its exit code."""
         self.process.send_signal(signal.SIGINT)
-        self.process.communicate(timeout=LONG_S)
+        _, said = self.process.communicate(timeout=LONG_S)
+        self.said += said or ""
         return self.process.returncode
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hand_runs import HandRun, Server
+from hand_runs import HandRun, Server, make_row
 
+from mission_gym.store.rundir import RunDir
+from mission_gym.store.tables import MetricsLog
 from waits import LONG_S
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -130,6 +132,51 @@ def test_a_page_finds_a_restarted_server_again_and_keeps_its_zoom(
     assert tab.read("Return")["zoom"] == [10, 50]
 
 
+def test_the_runs_page_goes_on_after_a_restart_and_in_the_row_that_has_the_focus(
+    browser: Any, serve: Callable[..., Server], hand_run: HandRun, tmp_path: Path
+) -> None:
+    server = serve(tmp_path)
+    tab = Tab(browser, server)
+    box = f'input[aria-label="Compare {hand_run.name}"]'
+    tab.page.focus(box)
+    hand_run.dir.write_status(step=777)
+    tab.page.wait_for_selector("#runs td:has-text('777')")
+    assert tab.page.evaluate("box => document.activeElement.matches(box)", box)
+    assert "To go" in tab.page.text_content("#runs thead")
+    assert tab.page.text_content("#runs td[data-label='To go']") == "n/a"
+    tab.check()
+    assert server.stop() == 0
+    tab.page.wait_for_selector("#link.off")
+    hand_run.dir.write_status(step=888)
+    serve(tmp_path, server.port)
+    tab.page.wait_for_selector("#runs td:has-text('888')")
+
+
+def test_a_page_that_was_opened_early_finds_what_comes_later(
+    browser: Any, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    run = RunDir.create(tmp_path / "runs", "early")
+    run.write_status(state="done", outcomes={"lost": 0.5, "won": 0.25})
+    tab = Tab(browser, serve(tmp_path / "runs"))
+    tab.open(f"/run/{run.name}")
+    tab.page.wait_for_selector("#winning:has-text('lost 50 %')")
+    tab.page.wait_for_selector("#link.on")
+    log = MetricsLog(run.metrics_jsonl)
+    log.append({"event": "plan", "main_outcome": "won"})
+    for step in (1, 2):
+        log.append(make_row(step))
+    log.append({"event": "timeline", "step": 2, "time/spans": [["main", "save", 0.0, 1.0]]})
+    tab.wait_for_steps("Return", [1, 2])
+    run.log_txt.write_text("more\n")
+    tab.page.wait_for_selector("#winning:has-text('won 25 %')")
+    tab.page.wait_for_selector("#timeline svg")
+    away = run.path.rename(tmp_path / "away")
+    tab.page.wait_for_selector("#empty:has-text('no longer in the folder')")
+    away.rename(run.path)
+    tab.page.wait_for_selector("#empty", state="hidden")
+    tab.check()
+
+
 def test_markup_is_text_in_every_page(browser: Any, serve: Callable[..., Server], tmp_path: Path) -> None:
     evil = "<img src=x onerror=alert(1)>"
     run = HandRun(tmp_path, outcome=evil)
@@ -209,10 +256,13 @@ def test_every_control_is_reached_by_keyboard_and_has_a_name(
 
 
 @pytest.mark.skipif("MISSION_GYM_PICTURES" not in os.environ, reason="pictures of the docs are made by hand")
-def test_pictures_of_the_docs(browser: Any, serve: Callable[..., Server]) -> None:
+def test_pictures_of_the_docs(
+    browser: Any, serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """MISSION_GYM_PICTURES names a runs folder with a run of the capture mission, the newest of it."""
     runs_dir = Path(os.environ["MISSION_GYM_PICTURES"])
-    server, images = serve(runs_dir), Path(__file__).parents[2] / "docs" / "images"
+    monkeypatch.chdir(runs_dir.parent)  # so that pages name the folder, and not where it lies
+    server, images = serve(Path(runs_dir.name)), Path(__file__).parents[2] / "docs" / "images"
     newest = max(
         (path for path in runs_dir.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime
     ).name

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hand_runs import HandRun
 
 from mission_gym.dashboard import index as index_module
 from mission_gym.dashboard.index import Index
+from mission_gym.store.rundir import RunDir
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +63,33 @@ def test_what_is_damaged_or_leads_out_is_said_and_not_read(hand_run: HandRun, tm
     assert index.find(bad.name) is not None
     for name in ("elsewhere", "..", ".", "", "a/b", "../secret", "none", "a\0b", str(hand_run.dir.path)):
         assert index.find(name) is None
+
+
+def test_an_odd_run_does_not_hide_the_others(hand_run: HandRun, tmp_path: Path) -> None:
+    plans: list[Any] = ["x", {"facts": 1}, {"facts": [1, {"name": "environment", "value": "toys:Odd"}]}]
+    for number, plan in enumerate(plans):
+        odd = RunDir.create(tmp_path, f"plan{number}")
+        odd.metrics_jsonl.write_text(json.dumps({"event": "plan", "main_outcome": [1], "time/plan": plan}))
+    RunDir.create(tmp_path, "folder").metrics_jsonl.mkdir()
+    os.mkfifo(RunDir.create(tmp_path, "pipe").path / "lineage.json")
+    rows = {row["name"].partition("-")[0]: row for row in Index(tmp_path).changes(0)["rows"]}
+    assert len(rows) == 6
+    assert rows["plan2"]["env"] == "toys:Odd"
+    assert rows["plan0"]["env"] is rows["plan1"]["env"] is rows["plan1"]["main"] is None
+    assert rows["folder"]["spark"] == []
+    assert rows["pipe"]["state"] == "refused"
+
+
+def test_a_page_of_an_earlier_server_gets_all_rows(hand_run: HandRun, tmp_path: Path) -> None:
+    seen = Index(tmp_path).changes(0)["version"]
+    later = Index(tmp_path).changes(seen)
+    assert later["version"] > seen
+    assert [row["name"] for row in later["rows"]] == [hand_run.name]
+
+
+def test_the_folder_is_named_as_the_user_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Index(Path("runs")).changes(0)["problem"] == "runs is not there yet; a first run makes it"
 
 
 def test_groups_are_read_and_a_damaged_one_is_told(hand_run: HandRun, tmp_path: Path) -> None:

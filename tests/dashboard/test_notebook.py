@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import mission_gym as mg
+from mission_gym.dashboard.guard import keep_token
 from mission_gym.errors import UsageError
 
 
@@ -22,6 +23,7 @@ def test_a_cell_shows_it_and_close_ends_it(tmp_path: Path) -> None:
     try:
         assert f'src="http://localhost:{parts.port}/?token=' in board._repr_html_()
         assert board.address in repr(board)
+        assert keep_token() not in board.address  # a saved notebook must not open other dashboards
         connection = http.client.HTTPConnection("localhost", parts.port or 0)
         connection.request("GET", f"/?{parts.query}")
         response = connection.getresponse()

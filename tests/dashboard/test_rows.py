@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hand_runs import make_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mission_gym.dashboard import rows as rows_module
 from mission_gym.dashboard.rows import find_last, make_columns, read_added, read_first, read_part
 from mission_gym.store.tables import MetricsLog
 
@@ -94,6 +97,51 @@ def test_the_last_of_a_kind_and_the_first_of_all(long: Path, tmp_path: Path) -> 
     (tmp_path / "empty").write_text("")
     assert find_last(tmp_path / "empty", "end") is None
     assert read_first(tmp_path / "empty") == {}
+
+
+def test_the_last_of_a_kind_is_found_across_blocks_and_in_a_file_that_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for step in (1, 2, 3):
+        log.append({"event": "timeline", "step": step})
+        log.append(make_row(step))
+    size = path.stat().st_size
+    for block in range(1, 70):
+        monkeypatch.setattr(rows_module, "_TAIL_BYTES", block)
+        assert find_last(path, "timeline") == {"event": "timeline", "step": 3}
+    read_end = rows_module._find_end
+
+    def cut(file: BinaryIO) -> int:
+        end = read_end(file)
+        os.truncate(path, 1)  # as a resume does, in the middle of the search
+        return end
+
+    monkeypatch.setattr(rows_module, "_find_end", cut)
+    assert find_last(path, "timeline") is None
+    assert size > 1
+
+
+def test_what_is_no_file_has_no_rows(tmp_path: Path) -> None:
+    folder, pipe = tmp_path / "folder", tmp_path / "pipe"
+    folder.mkdir()
+    os.mkfifo(pipe)
+    for path in (folder, pipe):
+        assert read_part(path) == ([], 0, False)
+        assert read_added(path, 0) == ([], 0, False)
+        assert read_added(path, 7) is None
+        assert find_last(path, "end") is None
+        assert read_first(path) == {}
+
+
+def test_a_range_the_wrong_way_round_is_empty_and_rows_may_lack_a_step(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        '{"event": "progress"}\n' + "".join(f'{{"event": "progress", "step": {n}}}\n' for n in (5, 9))
+    )
+    assert read_part(path, 9, 0).rows == []
+    assert read_part(path, 6, 9).rows == [{"event": "progress", "step": 9}]
 
 
 def test_damaged_rows_are_left_out(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hand_runs import HandRun, Server
+from hand_runs import HandRun, Server, make_row
 
 import mission_gym as mg
 from mission_gym.cli.main import main
@@ -63,9 +63,7 @@ def test_the_token_becomes_a_cookie_that_scripts_and_sites_do_not_get(server: Se
     assert server.get("/").code == 200
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/api/runs", "/events", "/static/lib.js", "/static/style.css", "/none"]
-)
+@pytest.mark.parametrize("path", ["/", "/api/runs", "/events", "/none", "/static", "/api/metrics"])
 def test_without_a_token_nothing_is_told(server: Server, path: str) -> None:
     for cookie in (
         "",
@@ -77,6 +75,14 @@ def test_without_a_token_nothing_is_told(server: Server, path: str) -> None:
         assert answer.code == 401
         assert "open the address that" in answer.text
     assert server.ask(f"{path}?token=wrong").code == 401
+
+
+def test_the_page_that_asks_for_the_token_has_its_style(server: Server) -> None:
+    for path in ("/static/style.css", "/static/icon.svg"):
+        assert server.ask(path).code == 200
+        assert server.ask(path, Host="evil.example").code == 403
+    for path in ("/static/../api/runs", "/static/%2e%2e/api/runs", "/static/..%2fapi%2fruns"):
+        assert server.ask(path).code in (401, 404)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +172,33 @@ def test_rows_are_those_of_the_stream(server: Server, place: tuple[Path, HandRun
     assert document["main_outcome"] == "won"
     assert server.json(f"/api/run/{name}/rows?low=15&high=25")["columns"]["step"] == [20]
     assert server.json(f"/api/run/{name}/rows?low=x&high=-1")["columns"]["step"] == [10, 20, 30]
+    assert server.json(f"/api/run/{name}/rows?low=9&high=0") == {"columns": {}, "is_sample": False}
+
+
+def test_panels_bring_what_an_early_page_did_not_find(
+    server: Server, place: tuple[Path, HandRun, HandRun]
+) -> None:
+    name = place[1].name
+    panels, whole = server.json(f"/api/run/{name}/panels"), server.json(f"/api/run/{name}")
+    assert panels["main_outcome"] == "won"
+    for key in ("main_outcome", "evals", "baselines", "timeline"):
+        assert panels[key] == whole[key]
+
+
+def test_times_of_a_long_run_are_those_of_all_its_rows(tmp_path: Path, serve: Callable[..., Server]) -> None:
+    run = HandRun(tmp_path)
+    text = "x" * 2000
+    for step in range(1, 2001):
+        run.log.append(make_row(100 * step) | {"phase/env_s": 0.5, "text": text})
+    panel = serve(tmp_path).json(f"/api/run/{run.name}/panels")["panels"]["time"]
+    assert "Estimated from a sample" in panel
+    assert "16:40" in panel  # half of 2000 s, in environments
+    assert "50 %" in panel
+
+
+def test_more_runs_than_are_compared_are_told(server: Server, place: tuple[Path, HandRun, HandRun]) -> None:
+    asked = "&".join([f"run={place[1].name}"] * 42)
+    assert "2 more are left out" in server.json(f"/api/compare?{asked}")["html"]
 
 
 def test_metrics_are_explained(server: Server) -> None:
@@ -195,13 +228,27 @@ def test_a_stream_goes_on_where_the_page_was(tmp_path: Path, serve: Callable[...
     assert next(index)[1]["names"] == [run.name, other.name]
 
 
+def test_a_run_that_is_back_is_told(tmp_path: Path, serve: Callable[..., Server]) -> None:
+    run = HandRun(tmp_path / "runs")
+    events = serve(tmp_path / "runs").events(f"/events/{run.name}?offset=0")
+    assert [next(events)[0], next(events)[0]] == ["rows", "status"]
+    away = run.dir.path.rename(tmp_path / "away")
+    assert next(events)[0] == "gone"
+    away.rename(run.dir.path)
+    assert next(kind for kind, _ in events if kind != "gone") == "status"
+
+
 def test_the_next_free_port_is_taken_and_said(tmp_path: Path, serve: Callable[..., Server]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = serve(tmp_path, port)
         assert server.port > port
         assert server.get("/").code == 200
+    stream = server.events("/events?since=0")
+    assert next(stream)[0] == "runs"
     assert server.stop() == 0  # ended as it is meant to
+    assert "Traceback" not in server.said
+    assert "ERROR" not in server.said
 
 
 def test_an_address_that_can_not_be_had_is_told() -> None:

@@ -45,5 +45,6 @@ def test_numbers_and_values(shown, expected):
 def test_a_run_is_named_as_a_command_finds_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run_argument(tmp_path / "runs" / "a-1") == "a-1"
+    assert run_argument(tmp_path / "runs" / "a; ls") == "'a; ls'"
     assert run_argument(tmp_path / "other runs" / "a-1") == "'other runs/a-1'"
     assert show_path(Path("/elsewhere/a-1")) == "/elsewhere/a-1"

@@ -9,6 +9,7 @@ from PIL import Image
 
 import mission_gym as mg
 from mission_gym.report.curves import draw_curves
+from mission_gym.report.documents import name_apart
 from mission_gym.report.groups import RunSet
 from mission_gym.report.html import Picture, make_html
 from mission_gym.store.evals import write_eval
@@ -88,6 +89,37 @@ def test_several_runs_and_a_group_are_compared(run, tmp_path):
         assert words in page, words
 
 
+def test_runs_of_one_name_are_told_apart(tmp_path):
+    runs = []
+    for number, place in enumerate(("a", "b")):
+        run = RunDir(tmp_path / place / "runs" / "same")
+        run.path.mkdir(parents=True)
+        run.write_status(state="done", step=number + 1, cause="")
+        log = MetricsLog(run.metrics_jsonl)
+        log.append({"event": "progress", "step": number + 1, "rollout/ep_rew_mean": 5.0})
+        runs.append(run)
+    page = make_html(runs)
+    for number, name in enumerate(("a/runs/same", "b/runs/same")):
+        assert f">{name}</text>" in page
+        assert f"{name}, {number + 1} steps, done" in page
+    assert name_apart(runs[:1]) == ["same"]
+
+
+def test_evaluations_come_by_step_and_one_of_them_is_the_best(tmp_path):
+    run = RunDir.create(tmp_path, "evaluated")
+    run.metrics_jsonl.write_text("")
+    result = {"episodes": 4, "return_mean": 1.0, "return_low": 0.5, "return_high": 1.5, "score": 1.0}
+    for step, suite in ((10, "select"), (9, "select"), (10, "report")):
+        write_eval(run, step, suite, result | {"outcomes": {}, "length_mean": 1.0})
+    panel = make_html([run]).partition("<h2>Evaluations</h2>")[2]
+    assert re.findall(r'<td class="n">(\d+)(?: <span[^>]*>best</span>)?</td><td>(\w+)</td>', panel)[:3] == [
+        ("10", "report"),
+        ("10", "select"),
+        ("9", "select"),
+    ]
+    assert panel.count(">best</span>") == 1
+
+
 def test_markup_and_escapes_of_a_run_are_text(tmp_path):
     evil = "<img src=x onerror=alert(1)>\x1b[31m"
     run = RunDir.create(tmp_path, "evil")
@@ -130,7 +162,10 @@ def test_curves_fill_their_box_and_skip_what_is_not_finite():
     assert ">100</text>" in svg
 
 
-@pytest.mark.parametrize("values", [[3.0], [2.0, 2.0], [-1e-9, 1e-9], [0.0, 1e9]])
+@pytest.mark.parametrize(
+    "values",
+    [[3.0], [2.0, 2.0], [-1e-9, 1e-9], [0.0, 1e9], [9.99999999999998, 10.0], [1e-12, 2e-12], [1e17, 1e17]],
+)
 def test_any_range_can_be_drawn(values):
     svg = draw_curves("t", {"a": [(0, value) for value in values]}, span=None)
     assert "nan" not in svg

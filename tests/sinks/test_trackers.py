@@ -6,9 +6,11 @@ import csv
 import json
 import sqlite3
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -16,7 +18,7 @@ import pytest
 import mission_gym as mg
 from mission_gym.cli.main import main
 from mission_gym.config.types import Trackers
-from mission_gym.sinks import SINKS, Place, check_installed
+from mission_gym.sinks import SINKS, Place, check_installed, load_sink
 from mission_gym.sinks import tracker as tracker_module
 from mission_gym.sinks.tracker import Facts, Row, Tracker
 from mission_gym.store.lineage import Lineage, write_lineage
@@ -183,6 +185,51 @@ def test_a_network_that_is_down_is_said_once_and_costs_no_row(
         "kept is reached again, and has all rows",
     ]
     assert tries[0].config == {"env.env_id": "CartPole-v1", "parent": "elder", "parent_step": 7}
+
+
+@pytest.mark.parametrize(
+    ("state", "end"), [("done", "FINISHED"), ("failed", "FAILED"), ("stopped", "KILLED")]
+)
+def test_mlflow_makes_one_run_however_often_it_fails_and_says_how_it_ended(
+    place: Place, monkeypatch: pytest.MonkeyPatch, state: str, end: str
+) -> None:
+    """Its calls, as a client of the same shape sees them."""
+    monkeypatch.setattr(tracker_module, "_FIRST_S", 0.001)
+    calls: list[tuple[str, Any]] = []
+    back = threading.Event()
+
+    class Client:
+        def get_experiment_by_name(self, name: str) -> Any:
+            return SimpleNamespace(experiment_id="7")
+
+        def create_run(self, experiment: str, run_name: str) -> Any:
+            calls.append(("create", run_name))
+            return SimpleNamespace(info=SimpleNamespace(run_id="id-1"))
+
+        def log_batch(self, run_id: str, **batch: Any) -> None:
+            calls.append((run_id, batch))
+            if len(calls) == 2:
+                raise ConnectionError("no route to host")
+
+        def set_terminated(self, run_id: str, status: str) -> None:
+            calls.append((run_id, status))
+
+    entities = SimpleNamespace(Param=lambda *each: each, Metric=lambda *each: each[:2], RunStatus=None)
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    monkeypatch.setitem(sys.modules, "mlflow.tracking", SimpleNamespace(MlflowClient=Client))
+    log = MetricsLog(place.run.metrics_jsonl)
+    told = place._replace(tell=lambda text: back.set() if "again" in text else None)
+    sink = load_sink("mlflow").open(told, None)
+    add(log, sink, 1)
+    assert back.wait(LONG_S)
+    place.run.write_status(state=state)
+    sink.close()
+    parameters = {"params": [("env.env_id", "CartPole-v1"), ("parent", "elder"), ("parent_step", "7")]}
+    assert calls == [
+        ("create", place.run.name), ("id-1", parameters), ("id-1", parameters),
+        ("id-1", {"metrics": [("train/loss", 0.5)]}), ("id-1", end),
+    ]  # fmt: skip
 
 
 def test_a_resume_goes_on_in_the_same_run_with_what_is_missing(place: Place) -> None:

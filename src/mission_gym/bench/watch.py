@@ -2,7 +2,7 @@
 server takes when nobody or five tabs look; what a training loses beside five tabs.
 
 The server is a process of its own, as the user's is; tabs are streams of events and the requests of a page's
-first look. Rates with and without tabs alternate inside one run.
+first look and of its panels. Rates with and without tabs alternate inside one run.
 """
 
 from __future__ import annotations
@@ -104,22 +104,24 @@ class _Server:
         with ExitStack() as stack:
             for path in paths:
                 connection = self._ask(path)
-                reader = threading.Thread(target=_read_all, args=(connection,), daemon=True)
+                reader = threading.Thread(target=self._read_tab, args=(connection, path), daemon=True)
                 reader.start()
                 stack.callback(_hang_up, connection)
             yield
+
+    def _read_tab(self, connection: http.client.HTTPConnection, path: str) -> None:
+        """Read a stream, and ask for the panels when it calls them old, as a page does."""
+        panels = path.partition("?")[0].replace("/events/", "/api/run/") + "/panels"
+        with suppress(OSError, ValueError, http.client.HTTPException, AttributeError):  # it was hung up
+            response = connection.getresponse()
+            while line := response.readline():
+                if line == b"event: panels\n":
+                    self.time(panels)
 
     def _ask(self, path: str) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
         connection.request("GET", path, headers=self._headers)
         return connection
-
-
-def _read_all(connection: http.client.HTTPConnection) -> None:
-    with suppress(OSError, ValueError, http.client.HTTPException, AttributeError):  # it was hung up
-        response = connection.getresponse()
-        while response.read1(1 << 16):
-            pass
 
 
 def _hang_up(connection: http.client.HTTPConnection) -> None:

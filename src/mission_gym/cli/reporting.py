@@ -42,6 +42,8 @@ def report(args: Sequence[str]) -> None:
         raise UsageError("no run is given; name one or more runs or groups, such as latest [RUN|GROUP ...]")
     if flags.out is not None and flags.out.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"{flags.out.name!r} is not an HTML file; give a name that ends in .html [--out]")
+    if flags.out is not None and not flags.out.absolute().parent.is_dir():
+        raise UsageError(f"{flags.out.parent} is not a folder; make it first, or name another place [--out]")
     runs: dict[Path, RunDir] = {}
     groups: list[RunSet] = []
     for text in flags.runs:

@@ -20,9 +20,9 @@ from starlette.responses import FileResponse, HTMLResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from mission_gym.dashboard.follow import encode, follow_index, follow_run, read_status
+from mission_gym.dashboard.follow import encode, follow_index, follow_run, read_status, stamp_files
 from mission_gym.dashboard.guard import Guard
-from mission_gym.dashboard.index import Index
+from mission_gym.dashboard.index import Index, main_outcome
 from mission_gym.dashboard.rows import find_last, make_columns, read_first, read_part
 from mission_gym.errors import MissionGymError
 from mission_gym.report.documents import compare_runs
@@ -34,15 +34,18 @@ from mission_gym.store.rundir import RunDir
 _STATIC = Path(__file__).with_name("static")
 _EVAL_KEYS = ("step", "episodes", "return_mean", "return_low", "return_high", "outcomes")
 _NUM_COMPARED = 40  # runs of one comparison
+_NUM_KEPT = 16  # runs whose panels are kept as HTML
+_NUM_TIMED = 500  # rows whose times stand for those of a long run
 
 
 class _Pages:
     """What answers; each method is one address."""
 
-    def __init__(self, index: Index, metrics: Sequence[Metric]) -> None:
-        self._index = index
+    def __init__(self, index: Index, metrics: Sequence[Metric], is_ending: Callable[[], bool]) -> None:
+        self._index, self._is_ending = index, is_ending
         self._metrics = [metric._asdict() for metric in metrics]
         self._templates = make_templates()
+        self._panels: dict[Path, tuple[Any, dict[str, str]]] = {}  # what they were made of, and as HTML
 
     def routes(self) -> list[Route | Mount]:
         pages: Mapping[str, Callable[[Request], Any]] = {
@@ -68,12 +71,11 @@ class _Pages:
         return self._page("message.html", code=code, text=text)
 
     def runs(self, request: Request) -> Response:
-        return self._page("runs.html", folder=str(self._index.runs_dir))
+        return self._page("runs.html", folder=self._index.shown)
 
     def run(self, request: Request) -> Response:
         run = self._find(request)
-        panels = render_panels(self._templates, describe_panels(run, self._read_times(run)))
-        return self._page("run.html", name=run.name, panels=panels)
+        return self._page("run.html", name=run.name, panels=self._render_panels(run))
 
     def compare(self, request: Request) -> Response:
         return self._page("compare.html")
@@ -91,19 +93,8 @@ class _Pages:
         """All that the first look at a run's charts needs."""
         run = self._find(request)
         part = read_part(run.metrics_jsonl)
-        timeline = find_last(run.metrics_jsonl, "timeline") or {}
-        return _json(
-            {
-                "status": read_status(run),
-                "main_outcome": read_first(run.metrics_jsonl).get("main_outcome"),
-                "evals": _list_evals(run),
-                "baselines": read_baselines(run),
-                "columns": make_columns(part.rows),
-                "end": part.end,
-                "is_sample": part.is_sample,
-                "timeline": {key: timeline.get(f"time/{key}") for key in ("updates", "spans", "cores")},
-            }
-        )
+        rows = {"columns": make_columns(part.rows), "end": part.end, "is_sample": part.is_sample}
+        return _json(rows | {"status": read_status(run)} | _describe_beside(run))
 
     def rows(self, request: Request) -> Response:
         """The rows between two steps, for a chart that was zoomed into."""
@@ -112,9 +103,9 @@ class _Pages:
         return _json({"columns": make_columns(part.rows), "is_sample": part.is_sample})
 
     def panels(self, request: Request) -> Response:
+        """What changes beside the rows: panels as HTML, and the rest that the charts show."""
         run = self._find(request)
-        panels = render_panels(self._templates, describe_panels(run, self._read_times(run)))
-        return _json({"panels": panels, "evals": _list_evals(run)})
+        return _json({"panels": self._render_panels(run)} | _describe_beside(run))
 
     def film(self, request: Request) -> Response:
         run, name = self._find(request), request.path_params["film"]
@@ -124,22 +115,25 @@ class _Pages:
 
     def differences(self, request: Request) -> Response:
         """The results and the differing values of runs side by side, as HTML."""
-        names = request.query_params.getlist("run")[:_NUM_COMPARED]
+        names = request.query_params.getlist("run")
         runs = [run for name in names if (run := self._index.find(name)) is not None]
         try:
-            document = compare_runs(runs, lambda text: None)
+            document = compare_runs(runs[:_NUM_COMPARED], lambda text: None)
         except MissionGymError as error:
             raise HTTPException(409, str(error)) from error
-        html = self._templates.get_template("panels/compare.html").render(document)
+        html = self._templates.get_template("panels/compare.html").render(
+            document, num_left_out=max(0, len(runs) - _NUM_COMPARED)
+        )
         return _json({"html": html})
 
     def index_events(self, request: Request) -> Response:
         version = _last_seen(request, "since")
-        return _stream(follow_index(self._index, version))
+        return _stream(follow_index(self._index, version, self._is_ending))
 
     def run_events(self, request: Request) -> Response:
         run = self._find(request)
-        return _stream(follow_run(self._index, run.name, _last_seen(request, "offset")))
+        offset = _last_seen(request, "offset")
+        return _stream(follow_run(self._index, run.name, offset, self._is_ending))
 
     def _find(self, request: Request) -> RunDir:
         run = self._index.find(request.path_params["name"])
@@ -147,20 +141,41 @@ class _Pages:
             raise HTTPException(404, f"there is no run {request.path_params['name']!r} in this folder")
         return run
 
-    def _read_times(self, run: RunDir) -> list[dict[str, Any]]:
-        """Rows with the times of phases, and the last events that sum them up."""
+    def _render_panels(self, run: RunDir) -> dict[str, str]:
+        """The panels of a run, made anew only where something has changed: several pages may show it."""
+        source = (read_status(run), stamp_files(run, "", "checkpoints", run.metrics_jsonl.name))
+        known = self._panels.pop(run.path, None)
+        html = known[1] if known is not None and known[0] == source else self._make_panels(run)
+        self._panels[run.path] = (source, html)
+        for path in list(self._panels)[:-_NUM_KEPT]:
+            self._panels.pop(path, None)
+        return html
+
+    def _make_panels(self, run: RunDir) -> dict[str, str]:
+        """Times of a long run are those of a sample, brought up to the time it took."""
+        part = read_part(run.metrics_jsonl, num_rows=_NUM_TIMED)
         last = (find_last(run.metrics_jsonl, kind) for kind in ("timeline", "end"))
-        return [*read_part(run.metrics_jsonl, num_rows=200).rows, *filter(None, last)]
+        took = part.rows[-1].get("time/time_elapsed") if part.is_sample and part.rows else None
+        whole_s = float(took) if isinstance(took, int | float) else None
+        panels = describe_panels(run, [*part.rows, *filter(None, last)], whole_s)
+        return render_panels(self._templates, panels)
 
     def _page(self, template: str, *, code: int = 200, **values: Any) -> HTMLResponse:
         return HTMLResponse(self._templates.get_template(template).render(code=code, **values), code)
 
 
 def make_app(
-    index: Index, metrics: Sequence[Metric], token: str, host: str, *, in_notebook: bool = False
+    index: Index,
+    metrics: Sequence[Metric],
+    token: str,
+    host: str,
+    is_ending: Callable[[], bool],
+    *,
+    in_notebook: bool = False,
 ) -> Starlette:
-    """The server of one runs folder. metrics: what the charts say about each number."""
-    pages = _Pages(index, metrics)
+    """The server of one runs folder. metrics: what the charts say about each number; is_ending: whether
+    streams of events are to end."""
+    pages = _Pages(index, metrics, is_ending)
 
     async def explain(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -172,6 +187,17 @@ def make_app(
         middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard)],
         exception_handlers={HTTPException: explain},
     )
+
+
+def _describe_beside(run: RunDir) -> dict[str, Any]:
+    """What the charts show beside the rows."""
+    timeline = find_last(run.metrics_jsonl, "timeline") or {}
+    return {
+        "main_outcome": main_outcome(read_first(run.metrics_jsonl)),
+        "evals": _list_evals(run),
+        "baselines": read_baselines(run),
+        "timeline": {key: timeline.get(f"time/{key}") for key in ("updates", "spans", "cores")},
+    }
 
 
 def _list_evals(run: RunDir) -> list[dict[str, Any]]:

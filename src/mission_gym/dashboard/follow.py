@@ -19,6 +19,7 @@ from mission_gym.store.files import plain
 from mission_gym.store.rundir import RunDir
 
 _EVERY_S = 1.0
+_PANELS_S = 5.0  # between two times that panels are called old
 _ALIVE_S = 15.0  # between signs of life, by which a dead connection is found
 _PANEL_FILES = ("config.yaml", "plan.json", "log.txt", "monitor.csv", "env-output.txt", "eval")
 
@@ -36,15 +37,20 @@ def read_status(run: RunDir) -> dict[str, Any]:
         return {"state": "damaged", "cause": str(error)}
 
 
-async def follow_run(index: Index, name: str, offset: int) -> AsyncIterator[str]:
+async def follow_run(
+    index: Index, name: str, offset: int, is_ending: Callable[[], bool]
+) -> AsyncIterator[str]:
     """`rows` with columns of what was added behind byte `offset`, `status`, `panels` when other files
-    changed, `reset` when the stream was cut, `gone` when there is no such run any more."""
-    seen: dict[str, Any] = {}
+    changed (every few seconds at most, as they change often), `reset` when the stream was cut, `gone` when
+    there is no such run any more."""
+    status: dict[str, Any] | None = None
+    panels, told_at = None, -_PANELS_S
 
     def look() -> list[str]:
-        nonlocal offset
+        nonlocal offset, status, panels, told_at
         run = index.find(name)
         if run is None:
+            status = None  # which tells the page when it is back
             return [_event("gone", {})]
         events = []
         part = read_added(run.metrics_jsonl, offset)
@@ -53,18 +59,22 @@ async def follow_run(index: Index, name: str, offset: int) -> AsyncIterator[str]
         if part.end != offset:
             offset = part.end
             events.append(_event("rows", {"columns": make_columns(part.rows), "end": offset}, offset))
-        for kind, value in (("status", read_status(run)), ("panels", _stamp(run))):
-            if seen.get(kind) != value:
-                if kind in seen or kind == "status":
-                    events.append(_event(kind, value if kind == "status" else {}))
-                seen[kind] = value
+        if (now := read_status(run)) != status:
+            status = now
+            events.append(_event("status", status))
+        stamp = stamp_files(run)
+        if panels is None:
+            panels = stamp
+        elif stamp != panels and time.monotonic() - told_at >= _PANELS_S:
+            panels, told_at = stamp, time.monotonic()
+            events.append(_event("panels", {}))
         return events
 
-    async for text in _repeat(look):
+    async for text in _repeat(look, is_ending):
         yield text
 
 
-async def follow_index(index: Index, version: int) -> AsyncIterator[str]:
+async def follow_index(index: Index, version: int, is_ending: Callable[[], bool]) -> AsyncIterator[str]:
     """`runs` with the rows that changed behind `version`."""
 
     def look() -> list[str]:
@@ -75,13 +85,13 @@ async def follow_index(index: Index, version: int) -> AsyncIterator[str]:
         version = found["version"]
         return [_event("runs", found, version)]
 
-    async for text in _repeat(look):
+    async for text in _repeat(look, is_ending):
         yield text
 
 
-async def _repeat(look: Callable[[], list[str]]) -> AsyncIterator[str]:
+async def _repeat(look: Callable[[], list[str]], is_ending: Callable[[], bool]) -> AsyncIterator[str]:
     said_at = 0.0
-    while True:
+    while not is_ending():
         events = await asyncio.to_thread(look)
         now = time.monotonic()
         if not events and now - said_at >= _ALIVE_S:
@@ -97,12 +107,13 @@ def _event(kind: str, document: Any, number: int | None = None) -> str:
     return f"{head}event: {kind}\ndata: {encode(document)}\n\n"
 
 
-def _stamp(run: RunDir) -> list[int]:
-    """When the files behind the panels last changed."""
+def stamp_files(run: RunDir, *more: str) -> list[tuple[int, int]]:
+    """When the files behind the panels, and more of them, last changed, and their sizes."""
     stamps = []
-    for name in _PANEL_FILES:
+    for name in (*_PANEL_FILES, *more):
         try:
-            stamps.append(os.stat(run.path / name).st_mtime_ns)
+            status = os.stat(run.path / name)
+            stamps.append((status.st_mtime_ns, status.st_size))
         except OSError:
-            stamps.append(0)
+            stamps.append((0, 0))
     return stamps

@@ -1,4 +1,5 @@
-"""Who may ask: every request needs our Host, no foreign Origin, and the token of the printed address.
+"""Who may ask: every request needs our Host, no foreign Origin, and the token of the printed address. Our own
+files, which tell nothing of any run, are given without the token: the page that asks for it needs them.
 
 The token comes once in the address and is then a cookie that scripts can't read. Pages may load from here
 alone: the policy below forbids inline scripts and styles, frames and other hosts.
@@ -106,7 +107,8 @@ class Guard:
                 cookie, self._token, max_age=_COOKIE_S, path="/", httponly=True, samesite="lax"
             )
             return response
-        if not self._is_token(request.cookies.get(cookie, "")):
+        is_own_file = request.scope["path"].startswith("/static/")
+        if not is_own_file and not self._is_token(request.cookies.get(cookie, "")):
             return self._refuse(
                 request, 401, "open the address that `mission-gym watch` printed, token included"
             )

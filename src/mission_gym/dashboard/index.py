@@ -10,6 +10,7 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from mission_gym.store.rundir import RunDir
 _FRESH_S = 1.0  # how old what is told may be
 _NUM_SPARK = 24
 _SPARKS_S = 0.2  # of each look, for sparklines that are not drawn yet
+_REFUSED = "it holds a link that leads out of the runs folder, or a pipe"
 _ALIVE = ("starting", "running")
 _KEYS = (
     "state", "cause", "step", "total", "phase", "fps", "now_fps", "predicted_fps", "eta_s", "return_mean",
@@ -41,12 +43,13 @@ class Index:
     """The runs of one folder; safe to use from several threads."""
 
     def __init__(self, runs_dir: Path) -> None:
+        self.shown = str(runs_dir)  # as the user named it
         self.runs_dir = Path(os.path.realpath(runs_dir))
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         self._groups: list[dict[str, Any]] = []
         self._sparks: dict[str, tuple[tuple[int, int], list[float | None]]] = {}
-        self._version = 0
+        self._version = time.time_ns() // 1000  # above all that an earlier server told
         self._looked_at = -_FRESH_S
         self.problem = ""
 
@@ -84,9 +87,9 @@ class Index:
             found = sorted(os.scandir(self.runs_dir), key=lambda entry: entry.name)
             self.problem = ""
         except FileNotFoundError:
-            found, self.problem = [], f"{self.runs_dir} is not there yet; a first run makes it"
+            found, self.problem = [], f"{self.shown} is not there yet; a first run makes it"
         except OSError as error:
-            found, self.problem = [], f"can't read {self.runs_dir}: {error.strerror or error}"
+            found, self.problem = [], f"can't read {self.shown}: {error.strerror or error}"
         entries, groups = {}, []
         self._draw_until = now + _SPARKS_S
         for item in found:
@@ -137,7 +140,8 @@ class Index:
 
 
 def is_contained(path: Path) -> bool:
-    """Whether a folder, what lies in it and its evaluations are no links that leave the folder above it."""
+    """Whether a folder, what lies in it and its evaluations are no links that leave the folder above it, and
+    no pipes, which would be waited for."""
     root = os.path.realpath(path.parent)
     try:
         for folder in (path, path / "eval"):
@@ -146,6 +150,8 @@ def is_contained(path: Path) -> bool:
             if os.path.isdir(folder):
                 for entry in os.scandir(folder):
                     if entry.is_symlink() and not _is_below(os.path.realpath(entry.path), root):
+                        return False
+                    if not (entry.is_file() or entry.is_dir()) and os.path.exists(entry.path):
                         return False
     except OSError:
         return False
@@ -179,17 +185,30 @@ def _describe(run: RunDir) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(_KEYS) | {"name": run.name}
     row |= {"env": None, "parent": None, "main": None, "spark": None}
     if not is_contained(run.path):
-        return row | {"state": "refused", "cause": "it holds a link that leads out of the runs folder"}
+        return row | {"state": "refused", "cause": _REFUSED}
     try:
         status, lineage = run.read_status(), lineage_of(run)
     except MissionGymError as error:
         return row | {"state": "damaged", "cause": str(error)}
     first = read_first(run.metrics_jsonl)
-    facts = (first.get("time/plan") or {}).get("facts") or ()
-    named = (fact.get("value") for fact in facts if fact.get("name") == "environment")
     row |= {key: status.get(key) for key in _KEYS}
-    row |= {"env": next(named, None), "main": first.get("main_outcome")}
+    row |= {"env": _find_env(first.get("time/plan")), "main": main_outcome(first)}
     return row | {"parent": lineage.parent if lineage else None}
+
+
+def main_outcome(first: Mapping[str, Any]) -> str | None:
+    """The outcome that counts, by the first event of a run."""
+    name = first.get("main_outcome")
+    return name if isinstance(name, str) else None
+
+
+def _find_env(plan: Any) -> str | None:
+    """The environment that a plan names; None where the plan is none."""
+    facts = plan.get("facts") if isinstance(plan, dict) else None
+    for fact in facts if isinstance(facts, list) else ():
+        if isinstance(fact, dict) and fact.get("name") == "environment":
+            return str(fact.get("value"))
+    return None
 
 
 def _describe_group(folder: Path) -> dict[str, Any]:

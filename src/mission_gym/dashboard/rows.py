@@ -9,8 +9,8 @@ left out.
 from __future__ import annotations
 
 import json
-import mmap
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 Row = dict[str, Any]
 _CATCH_UP_BYTES = 1 << 22  # more that was added is sampled anew
 _TAIL_BYTES = 1 << 18
+_SEARCHED_BYTES = 1 << 22  # from the end, for the last of a kind of event
 _PROGRESS = b'{"event": "progress"'
 _LONGEST_BYTES = 1 << 22  # of a line; a longer one is not ours
 
@@ -41,21 +42,21 @@ def read_part(
     """Rows of progress from step `low` to step `high`; of a stretch above `whole_bytes` about `num_rows` of
     them, the last one included."""
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             end = _find_end(file)
             start = 0 if low is None else _find_step(file, low, end)
-            stop = end if high is None else _find_step(file, high + 1, end)
+            stop = end if high is None else max(start, _find_step(file, high + 1, end))
             if stop - start <= whole_bytes:
                 return Part(list(_read_rows(file, start, stop)), end)
             return Part(_sample(file, start, stop, num_rows), end, is_sample=True)
-    except FileNotFoundError:
+    except OSError:
         return Part([], 0)
 
 
 def read_added(path: Path, offset: int) -> Part | None:
     """Rows behind byte `offset`; None if the file was cut in the meantime, as a resume does."""
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             end = _find_end(file)
             if end == offset:
                 return Part([], end)
@@ -64,33 +65,38 @@ def read_added(path: Path, offset: int) -> Part | None:
             if end - offset > _CATCH_UP_BYTES:
                 return None  # long out of touch: begin again
             return Part(list(_read_rows(file, offset, end)), end)
-    except FileNotFoundError:
+    except OSError:
         return Part([], 0) if offset == 0 else None
 
 
 def find_last(path: Path, event: str) -> Row | None:
-    """The last event of a kind, by a search for its first bytes from the end."""
+    """The last event of a kind, by a search for its first bytes from the end, over some megabytes. The file
+    is read and not mapped: a resume may cut it at any time."""
+    head = b'{"event": ' + json.dumps(event).encode()
     try:
-        with path.open("rb") as file:
-            if not _find_end(file):
-                return None
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                head = b'{"event": ' + json.dumps(event).encode()
-                at = data.rfind(b"\n" + head)
-                if at < 0 and data[: len(head)] != head:
-                    return None
-                data.seek(at + 1)
-                return _parse(data.readline())
-    except (FileNotFoundError, ValueError):  # the latter: it was emptied before it was mapped
-        return None
+        with _open(path) as file:
+            end, tail = _find_end(file), b""
+            floor = max(0, end - _SEARCHED_BYTES)
+            while end > floor:
+                start = max(floor, end - _TAIL_BYTES)
+                file.seek(start)
+                block = file.read(end - start) + tail
+                at = block.rfind(b"\n" + head)
+                if at >= 0 or (start == 0 and block.startswith(head)):
+                    file.seek(start + at + 1)
+                    return _parse(file.readline(_LONGEST_BYTES))
+                end, tail = start, block[: len(head)]
+    except OSError:
+        pass
+    return None
 
 
 def read_first(path: Path) -> Row:
     """The first event, which tells what the run is about; empty before there is one."""
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             return _parse(file.readline(_LONGEST_BYTES)) or {}
-    except FileNotFoundError:
+    except OSError:
         return {}
 
 
@@ -105,6 +111,15 @@ def make_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[float | No
             if len(column) == count:
                 column.append(None)
     return columns
+
+
+def _open(path: Path) -> BinaryIO:
+    """A plain file; OSError for all else. A pipe that nobody writes to would be waited for."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is not a file")
+    return os.fdopen(descriptor, "rb")
 
 
 def _find_end(file: BinaryIO) -> int:
@@ -166,7 +181,7 @@ def _find_step(file: BinaryIO, step: int, end: int) -> int:
     while high - low > (1 << 14):
         middle = (low + high) // 2
         row, _ = _next_row(file, middle, high, is_line=False)
-        if row is not None and row["step"] < step:
+        if row is not None and row.get("step", 0) < step:
             low = middle
         else:
             high = middle
@@ -176,7 +191,7 @@ def _find_step(file: BinaryIO, step: int, end: int) -> int:
     at = file.tell()
     for line in file:
         row = _parse(line) if line.startswith(_PROGRESS) else None
-        if row is not None and row["step"] >= step:
+        if row is not None and row.get("step", 0) >= step:
             break
         at += len(line)
     return min(at, end)

@@ -85,15 +85,15 @@ def _finite(points: Points) -> list[tuple[float, float]]:
 
 def find_ticks(low: float, high: float) -> list[float]:
     """About five round numbers that span the values."""
-    span = high - low
-    if span <= 0:
-        low, high = low - 0.5, low + 0.5
-        span = 1.0
-    rough = span / 4
+    size = max(abs(low), abs(high))
+    if high - low <= max(1e-9 * size, 1e-300):  # equal up to the noise of floats
+        pad = max(0.5, 1e-3 * size)
+        low, high = low - pad, low + pad
+    rough = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(number * step, 10) for number in range(first, last + 1)]
+    return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
 
 
 def _short(value: float) -> str:

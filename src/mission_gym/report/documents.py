@@ -6,7 +6,7 @@ A run that was killed in its first moments lacks files; what they would have sai
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -86,14 +86,26 @@ def _list_results(run: RunDir, tell: Tell) -> Iterator[dict[str, Any]]:
             yield from (each | {"suite": result["suite"]} for each in result["candidates"])
 
 
+def name_apart(runs: Sequence[RunDir]) -> list[str]:
+    """The name of each run; those of one name with as many folders above them as tell them apart."""
+    names = []
+    for run in runs:
+        parts, depth = run.path.parts, 1
+        others = [other.path.parts for other in runs if other.path != run.path]
+        while any(other[-depth:] == parts[-depth:] for other in others):
+            depth += 1
+        names.append("/".join(parts[-depth:]))
+    return names
+
+
 def compare_runs(runs: list[RunDir], tell: Tell) -> dict[str, Any]:
     """The document of `runs compare`: results side by side, and the fields in which the configs differ; one
     that a run does not have is `n/a`. tell: of evaluations that can't be read."""
     rows = []
-    for run in runs:
+    for run, name in zip(runs, name_apart(runs), strict=True):
         best = best_evaluation(run, tell) or {}
         keys = ("step", "return_mean", "return_low", "return_high")
-        rows.append(describe_run(run) | {"best": {key: best.get(key) for key in keys}})
+        rows.append(describe_run(run) | {"name": name, "best": {key: best.get(key) for key in keys}})
     configs = [_config_of(run) for run in runs]
     paths = dict.fromkeys(path for config in configs for path in config)
     differences = {}

@@ -60,4 +60,4 @@ def show_path(path: Path) -> str:
 def run_argument(path: Path) -> str:
     """A run as a command takes it: its name where the default folder holds it, else its path."""
     in_default = path.parent == Path("runs").absolute()
-    return path.name if in_default else shlex.quote(show_path(path))
+    return shlex.quote(path.name if in_default else show_path(path))

@@ -11,10 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jinja2 import Environment
 from markupsafe import Markup
 
 from mission_gym.report.curves import Points, draw_curves
-from mission_gym.report.documents import compare_runs
+from mission_gym.report.documents import compare_runs, name_apart
 from mission_gym.report.formats import show_count
 from mission_gym.report.group_html import render_groups
 from mission_gym.report.groups import RunSet, compare_groups
@@ -48,32 +49,38 @@ def make_html(
 ) -> str:
     """The text of the report. results: evaluations by the name of who played; pictures: without them, those
     films of the runs that are small enough; groups: what some of the runs belong to, with bands over them."""
-    streams = {run.name: MetricsLog.read(run.metrics_jsonl) for run in runs}
+    streams = [MetricsLog.read(run.metrics_jsonl) for run in runs]
+    names = name_apart(runs)
     templates = make_templates()
-    chosen = _find_films(runs) if pictures is None else pictures
+    chosen = _find_films(runs, names) if pictures is None else pictures
     one, several = (runs[0], None) if len(runs) == 1 else (None, compare_runs(list(runs), lambda text: None))
     return templates.get_template("report.html").render(
         title=one.name if one else f"{len(runs)} runs",
         verdict=verdict,
         groups=render_groups(templates, compare_groups(groups, lambda text: None)) if groups else "",
-        charts=_draw_charts(streams[one.name]) if one else _draw_comparison(streams),
+        charts=_draw_charts(streams[0]) if one else _draw_comparison(dict(zip(names, streams, strict=True))),
         results=results or {},
         num_episodes=min((result["episodes"] for result in (results or {}).values()), default=0),
         pictures=[(picture.caption, _embed(picture.path)) for picture in chosen],
-        comparison=templates.get_template("panels/compare.html").render(several) if several else "",
-        runs=[_describe(run, streams[run.name], templates) for run in runs],
+        comparison=templates.get_template("panels/compare.html").render(several, num_left_out=0)
+        if several
+        else "",
+        runs=[
+            _describe(run, name, rows, templates)
+            for run, name, rows in zip(runs, names, streams, strict=True)
+        ],
     )
 
 
-def _describe(run: RunDir, rows: Sequence[Row], templates: Any) -> dict[str, Any]:
+def _describe(run: RunDir, name: str, rows: Sequence[Row], templates: Environment) -> dict[str, Any]:
     status = run.read_status()
     panels = describe_panels(run, rows)
     cause = (status.get("cause") or "").partition("\n")[0]
-    png = make_png({"run": run.name} | sum_up(rows))
+    png = make_png({"run": name} | sum_up(rows))
     return {
-        "name": run.name,
+        "name": name,
         "head": f"{show_count(status.get('step'))} steps, {status.get('state')}: {cause}",
-        "panels": render_panels(templates, {name: panels[name] for name in _PANELS}),
+        "panels": render_panels(templates, {each: panels[each] for each in _PANELS}),
         "timeline": f"data:image/png;base64,{base64.b64encode(png).decode()}",
     }
 
@@ -137,14 +144,14 @@ def _compute_rates(rows: Sequence[Row], num_points: int = 60) -> Points:
     return points
 
 
-def _find_films(runs: Sequence[RunDir]) -> list[Picture]:
+def _find_films(runs: Sequence[RunDir], names: Sequence[str]) -> list[Picture]:
     """The films that lie in runs; one that is there as a GIF and as an MP4 is shown once."""
     found: dict[tuple[str, str], Picture] = {}
-    for run in runs:
+    for run, name in zip(runs, names, strict=True):
         for film in list_films(run):
             path = run.path / film["name"]
             if path.stat().st_size <= _LARGEST_BYTES:
-                found.setdefault((run.name, path.stem), Picture(path, f"{run.name}: {film['name']}"))
+                found.setdefault((name, path.stem), Picture(path, f"{name}: {film['name']}"))
     return list(found.values())
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from mission_gym.report.formats import (
     show_count,
     show_duration,
     show_number,
+    show_path,
     show_rate,
     show_value,
 )
@@ -61,19 +63,19 @@ def make_file(title: str, part: str) -> str:
     return make_templates().get_template("plain.html").render(title=title, part=part)
 
 
-def describe_panels(run: RunDir, rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """The values of every panel, by its name; rows are those of progress, the last `timeline` and `end`."""
+def describe_panels(
+    run: RunDir, rows: Sequence[Row], whole_s: float | None = None
+) -> dict[str, dict[str, Any]]:
+    """The values of every panel, by its name; rows are those of progress, the last `timeline` and `end`.
+    whole_s: how long the run took, where the rows are a sample of it."""
     problems: list[str] = []
     try:
         document = describe_run_fully(run, problems.append)
     except MissionGymError as error:
         document, problems = {}, [str(error)]
     return {
-        "evaluations": {
-            "evals": list(reversed(document.get("evals") or [])),
-            "best": document.get("best_step"),
-        },
-        "time": _describe_time(run, rows),
+        "evaluations": _describe_evals(document),
+        "time": _describe_time(rows, whole_s),
         "episodes": {"episodes": read_episodes(run)},
         "failures": _describe_failures(run, document, problems),
         "films": {"films": list_films(run)},
@@ -125,8 +127,15 @@ def _read_lines(path: Path, num_lines: int = _NUM_LINES) -> list[str]:
     return [_CONTROL.sub("", line) for line in read_tail(path)[-num_lines:]]
 
 
-def _describe_time(run: RunDir, rows: Sequence[Row]) -> dict[str, Any]:
-    document = sum_up(rows)
+def _describe_evals(document: Row) -> dict[str, Any]:
+    """Evaluations, the latest first; `best` is the place of the one that shows the best checkpoint."""
+    evals = sorted(document.get("evals") or [], key=lambda result: (-result["step"], result["suite"] or ""))
+    best = (place for place, result in enumerate(evals) if result["step"] == document["best_step"])
+    return {"evals": evals, "best": next(best, None)}
+
+
+def _describe_time(rows: Sequence[Row], whole_s: float | None) -> dict[str, Any]:
+    document = sum_up(rows, whole_s)
     has_time = bool(document["wall_s"])
     bars = (
         {
@@ -143,18 +152,19 @@ def _describe_time(run: RunDir, rows: Sequence[Row]) -> dict[str, Any]:
         "verdict": list_verdict(document["verdict"]),
         "overlap": document["overlap"],
         "roles": list(ROLES),
+        "is_estimate": whole_s is not None,
     }
 
 
 def _describe_failures(run: RunDir, document: Row, problems: list[str]) -> dict[str, Any]:
     cause = document.get("cause") or ""
-    repros = sorted(path.name for path in run.path.glob("repro-env*-episode*.json"))
+    repros = sorted(run.path.glob("repro-env*-episode*.json"))
     return {
         "failures": document.get("env_failures"),
         "restarts": document.get("worker_restarts"),
         "cause": _CONTROL.sub("", cause) if document.get("state") == "failed" else "",
         "problems": problems,
-        "repros": [f"mission-gym check --repro {run_argument(run.path)}/{name}" for name in repros],
+        "repros": [f"mission-gym check --repro {shlex.quote(show_path(path))}" for path in repros],
         "output": _read_lines(run.path / "env-output.txt"),
         "warnings": [line for line in _read_lines(run.log_txt, 1000) if " warning " in line][-20:],
     }

@@ -59,8 +59,9 @@ class _Times(Record):
 _TIMES = TypeAdapter(_Times)
 
 
-def sum_up(rows: Iterable[Row]) -> dict[str, Any]:
-    """The same from rows; what was not measured is None."""
+def sum_up(rows: Iterable[Row], whole_s: float | None = None) -> dict[str, Any]:
+    """The same from rows; what was not measured is None. whole_s: how long the run took, where the rows are a
+    sample of it; all times are then estimates."""
     seconds: dict[str, float] = {}
     last: Row = {}
     end: Row = {}
@@ -71,6 +72,8 @@ def sum_up(rows: Iterable[Row]) -> dict[str, Any]:
                 last = row
             case "end":
                 end = row
+    if whole_s and seconds.get("wall", 0.0) > 0:
+        seconds = {name: spent * whole_s / seconds["wall"] for name, spent in seconds.items()}
     roles = {
         role: {name: seconds.get(name, 0.0) for name in names} | {"idle": seconds.get(f"{role}_idle", 0.0)}
         for role, names in ROLES.items()

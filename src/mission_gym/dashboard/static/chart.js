@@ -228,7 +228,9 @@ class Chart {
       const bounds = typeof mark.low === "number" ? ` (${show(mark.low)} to ${show(mark.high)})` : "";
       entries.push([mark.color, label, show(mark.y) + bounds]);
     }
+    this.legend.classList.toggle("lone", entries.length < 2);
     this.legend.classList.toggle("tall", entries.length > 3);
+    this.legend.classList.toggle("taller", entries.length > 6);
     while (this.legend.children.length > entries.length) this.legend.lastChild.remove();
     while (this.legend.children.length < entries.length) this.legend.append(make("li", {}, make("i"), make("span"), " ", make("b")));
     entries.forEach(([color, label, text], i) => {

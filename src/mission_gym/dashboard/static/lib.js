@@ -27,10 +27,15 @@ export function count(value) {
   return isNumber(value) ? Math.round(value).toLocaleString("en-US") : MISSING;
 }
 
+// Four digits, of which small numbers keep all: 2.5e-4.
+function digits(value) {
+  const rounded = Number(value.toPrecision(4));
+  return rounded && Math.abs(rounded) < 1e-3 ? rounded.toExponential() : String(rounded);
+}
+
 export function number(value) {
   if (!isNumber(value)) return MISSING;
-  if (Math.abs(value) >= 1000) return count(value);
-  return String(Number(value.toPrecision(4)));
+  return Math.abs(value) >= 1000 ? count(value) : digits(value);
 }
 
 export function short(value) {
@@ -38,7 +43,7 @@ export function short(value) {
   for (const [size, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (Math.abs(value) >= size) return `${Number((value / size).toPrecision(4))}${letter}`;
   }
-  return String(Number(value.toPrecision(4)));
+  return digits(value);
 }
 
 export function rate(value) {

@@ -122,9 +122,10 @@ function showDiagnostics() {
     const doc = describe(key) || { text: "", bad: "", healthy: null };
     const last = lastOf(run.columns[key]);
     const [low, high] = doc.healthy || [null, null];
-    const isIll = last !== null && ((low !== null && last < low) || (high !== null && last > high));
+    const isOutside = (value) => typeof value === "number" && ((low !== null && value < low) || (high !== null && value > high));
+    const isIll = isOutside(last);
     const made = chart(key, { into, title: key.replace(/^(train|rollout)\//, "").replaceAll("_", " "), about: doc.text || " " });
-    made.set({ x: across(), series: [line(key, key, 0)], healthy: doc.healthy });
+    made.set({ x: across(), series: [line(key, key, 0)], healthy: column(key).some(isOutside) ? doc.healthy : null });
     put(made.about, isIll ? `Outside of its healthy range. ${doc.bad}` : doc.text);
     made.about.title = doc.bad;
     made.about.classList.toggle("alarm", isIll);
@@ -219,8 +220,7 @@ function showAnswers() {
   answerWinning();
   const verdict = status.verdict;
   put(byId("bound"), verdict?.bound || "not known yet");
-  put(byId("bound-why"), verdict ? verdict.advice?.[0] || verdict.evidence : "it is measured while it trains");
-  byId("bound-why").title = verdict?.evidence || "";
+  put(byId("bound-why"), verdict ? [verdict.evidence, verdict.advice?.[0]].filter(Boolean).join("; ") : "it is measured while it trains");
   const pace = `${count(status.now_fps ?? status.fps)} steps/s, predicted ${count(status.predicted_fps)}`;
   put(byId("eta"), alive ? (typeof status.eta_s === "number" ? `in ${duration(status.eta_s)}` : "not known yet") : state === "done" ? "it is done" : `it is ${state}`);
   put(byId("eta-why"), `${count(status.step)} of ${count(status.total)} steps; ${pace}`);
@@ -291,9 +291,15 @@ function append(columns) {
 async function load() {
   const [document_, metrics] = await Promise.all([get(api), docs.length ? docs : get("/api/metrics")]);
   docs = metrics;
-  const { columns, status, evals, baselines, main_outcome: main, end, timeline, is_sample: isSample } = document_;
-  Object.assign(run, { columns: { step: [], ...columns }, status, evals, baselines, main, end, timeline, isSample, detail: null });
+  const { columns, status, end, is_sample: isSample } = document_;
+  Object.assign(run, { columns: { step: [], ...columns }, status, end, isSample, detail: null });
+  takeBeside(document_);
   show();
+}
+
+// What charts show beside the rows, which an early look does not find yet.
+function takeBeside({ evals, baselines, main_outcome: main, timeline }) {
+  Object.assign(run, { evals, baselines, main, timeline });
 }
 
 // Every row of the range that a long run was zoomed into.
@@ -313,8 +319,8 @@ async function refine(zoom) {
 }
 
 async function refresh() {
-  const { panels, evals } = await get(`${api}/panels`);
-  run.evals = evals;
+  const { panels, ...beside } = await get(`${api}/panels`);
+  takeBeside(beside);
   for (const [id, html] of Object.entries(panels)) {
     const panel = byId(`panel-${id}`);
     if (panel.source === html) continue;
@@ -354,7 +360,7 @@ const stream = follow(() => `/events/${encodeURIComponent(name)}?offset=${run.en
   }),
   status: (status) => inOrder(() => {
     run.status = status;
-    showAnswers();
+    show();
   }),
   panels: () => inOrder(refresh),
   reset: () => inOrder(async () => {

@@ -1,5 +1,5 @@
 // The Runs page: a table that follows the folder, with a filter, an order, a tree of lineage and a selection.
-import { ago, count, draw, duration, follow, get, make, number, put, rate, stateOf } from "./lib.js";
+import { MISSING, ago, count, draw, duration, follow, get, make, number, put, rate, stateOf } from "./lib.js";
 
 const PAGE = 200; // rows shown at once
 const byId = (id) => document.getElementById(id);
@@ -21,7 +21,7 @@ const COLUMNS = [
   { key: "spark", title: "", cell: (row) => [spark(row.spark)] },
   { key: "outcome", title: "Outcome", number: true, value: (row) => outcomeOf(row)?.[1] ?? null, cell: won },
   { key: "fps", title: "Steps/s", number: true, value: (row) => row.fps, cell: (row) => [count(row.now_fps ?? row.fps)] },
-  { key: "eta", title: "To go", number: true, value: (row) => row.eta_s, cell: (row) => [stateOf(row).alive ? duration(row.eta_s) : "-"] },
+  { key: "eta", title: "To go", number: true, value: (row) => row.eta_s, cell: (row) => [stateOf(row).alive ? duration(row.eta_s) : MISSING] },
   { key: "created", title: "Began", number: true, value: (row) => row.created, cell: (row) => [ago(row.created)] },
 ];
 
@@ -51,7 +51,7 @@ function stepped(row) {
 
 function won(row) {
   const outcome = outcomeOf(row);
-  return outcome ? [rate(outcome[1]), make("br"), make("small", {}, outcome[0])] : [""];
+  return outcome ? [rate(outcome[1]), " ", make("br"), make("small", {}, outcome[0])] : [MISSING];
 }
 
 export function spark(values) {
@@ -135,7 +135,7 @@ function showTable() {
     if (!line) lines.set(row.name, (line = { element: make("tr"), row: null, depth: 0, tick: 0 }));
     const tick = stateOf(row).alive ? Math.floor(Date.now() / 1000) : Math.floor(Date.now() / 60000);
     if (line.row !== row || line.depth !== depth || line.tick !== tick) {
-      if (!line.element.contains(document.activeElement)) fill(line.element, row, depth);
+      fill(line.element, row, depth);
       Object.assign(line, { row, depth, tick });
     }
     if (line.element === at) at = at.nextElementSibling;
@@ -157,14 +157,16 @@ function showTable() {
   put(empty, rows.size ? "No run fits the filter." : none);
 }
 
+// The cell that has the focus stays, so that a click or a key in it is not lost.
 function fill(element, row, depth) {
-  element.replaceChildren(
-    ...COLUMNS.map((column) => {
-      const cell = make("td", { class: column.number ? "n" : "" }, ...column.cell(row, depth));
-      if (["step", "return", "outcome", "fps", "eta", "created"].includes(column.key)) cell.dataset.label = column.title;
-      return cell;
-    }),
-  );
+  COLUMNS.forEach((column, index) => {
+    const old = element.children[index];
+    if (old?.contains(document.activeElement)) return;
+    const cell = make("td", { class: column.number ? "n" : "" }, ...column.cell(row, depth));
+    if (["step", "return", "outcome", "fps", "eta", "created"].includes(column.key)) cell.dataset.label = column.title;
+    if (old) old.replaceWith(cell);
+    else element.append(cell);
+  });
 }
 
 function showTiles() {
@@ -172,7 +174,7 @@ function showTiles() {
   for (const row of rows.values()) counts.set(stateOf(row).name, (counts.get(stateOf(row).name) || 0) + 1);
   const alive = [...rows.values()].filter((row) => stateOf(row).alive);
   const pace = alive.reduce((sum, row) => sum + (row.now_fps ?? row.fps ?? 0), 0);
-  const tiles = [["runs", count(rows.size)], ["at work", count(alive.length)], ["steps/s now", alive.length ? count(pace) : "-"], ["failed", count(counts.get("failed") || 0)]];
+  const tiles = [["runs", count(rows.size)], ["at work", count(alive.length)], ["steps/s now", alive.length ? count(pace) : MISSING], ["failed", count(counts.get("failed") || 0)]];
   const box = byId("tiles");
   tiles.forEach(([title, value], index) => {
     if (!box.children[index]) box.append(make("div", { class: "tile" }, make("b"), make("span", {}, title)));
