@@ -15,6 +15,7 @@ from mission_gym.streams import generator
 
 _Z = 1.959963984540054
 _RESAMPLES = 2000
+_BATCH = 1 << 22  # numbers at a time: pairs of runs are many
 
 
 Values = Sequence[float]
@@ -124,9 +125,10 @@ def _bootstrap(samples: Sequence[Values], statistic: Callable[..., Any], estimat
             axis=axis,
         )
 
+    batch = max(1, _BATCH // math.prod(map(len, arrays)))
     found = stats.bootstrap(
         varying, with_singles, axis=-1, n_resamples=_RESAMPLES, method="percentile", vectorized=True,
-        random_state=generator("bootstrap", *map(len, arrays)),
+        random_state=generator("bootstrap", *map(len, arrays)), batch=min(_RESAMPLES, batch),
     ).confidence_interval  # fmt: skip
     # Resampled means of equal values may differ from them by rounding.
     return Interval(estimate, min(float(found.low), estimate), max(float(found.high), estimate))

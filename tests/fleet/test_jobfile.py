@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from mission_gym.cli.groups import find_problems, flag_names
+from mission_gym.cli.groups import find_problems, flag_names, resolve_values
 from mission_gym.errors import ConfigError
+from mission_gym.fleet.arguments import make_arguments
 from mission_gym.fleet.examples import make_example
-from mission_gym.fleet.jobfile import Draft, JobFile, read_job_file
+from mission_gym.fleet.jobfile import Draft, JobFile, inherit, read_job_file
+from mission_gym.fleet.requests import find_needs
 
 SMALL = "defaults: {env: CartPole-v1, timesteps: 20k}\n"
 
@@ -63,6 +65,35 @@ def test_a_branch_takes_its_parents_seeds(tmp_path: Path) -> None:
         ("base-s3", None, "best"), ("base-s5", None, "best"),
         ("more-s3", "base-s3", "last"), ("more-s5", "base-s5", "last"),
     ]  # fmt: skip
+
+
+BRANCHES = """jobs:
+- {name: base, env: CartPole-v1, algo: dqn, set: [dqn.gamma=0.9], num_workers: 2}
+- {name: more, branch: base, replay_size: 50k, set: dqn.tau=0.5}
+- {name: other, branch: more, env: Acrobot-v1}
+"""
+
+
+def test_a_branch_is_judged_with_what_its_parent_has(tmp_path: Path) -> None:
+    """`replay_size` is DQN's, and nothing in the branch itself says that it is a DQN."""
+    drafts = read(tmp_path, BRANCHES).drafts
+    assert [draft.name for draft in drafts] == ["base", "more", "other"]
+    whole = inherit(inherit(drafts[0].values, drafts[1].values), drafts[2].values)
+    assert whole == {
+        "algo": "dqn", "num_workers": 2, "replay_size": "50k",
+        "set": ["dqn.gamma=0.9", "dqn.tau=0.5", "env.env_id=Acrobot-v1"],
+    }  # fmt: skip
+    assert find_needs(resolve_values(whole)).cores == 2
+
+
+@pytest.mark.parametrize(
+    "value", [1e-5, None, "3", 3, "none", True, "true", "a\nb", "", [1, "x"], 2.5, "ä: #"]
+)
+def test_arguments_keep_the_types_of_environment_arguments(value: Any) -> None:
+    flag, word = make_arguments({"env_kwargs": {"key": value}})
+    assert flag == "--env-kwargs"
+    found = resolve_values({"env_kwargs": [word]}).config.env.env_kwargs["key"]
+    assert (found, type(found)) == (value, type(value))
 
 
 @pytest.mark.parametrize(
@@ -141,6 +172,22 @@ def test_a_branch_takes_its_parents_seeds(tmp_path: Path) -> None:
             ],
         ),
         ("jobs:\n- {name: a}\nname: a/b\n", None),
+        (
+            "jobs:\n- {name: a, seeds: 2}\n- {name: a-s1}\n",
+            ["run 'a-s1' is there twice, first of /q.yaml, line 2; rename one [/q.yaml, line 3]"],
+        ),
+        (
+            "jobs:\n- name: a\n  set: 3\n- name: b\n  preset: [1]\n- name: c\n  config: 3\n",
+            [
+                "job 'a': set=[3] is not a text; write it as `train --set` takes it [/q.yaml, line 3]",
+                "job 'b': preset=[1] is not a text; write it as `train --preset` takes it [/q.yaml, line 5]",
+                "job 'c': config=3 is not a text; write it as `train --config` takes it [/q.yaml, line 7]",
+            ],
+        ),
+        ("jobs:\n- {name: a}\n- {name: b, branch: a, set: 3}\n", None),
+        ("jobs:\n- {name: a, grid: {preset: [[1]]}}\n", None),
+        (f"jobs:\n- {{name: {'a' * 199}}}\n", None),
+        (f"name: {'a' * 240}\njobs:\n- {{name: b}}\n", None),
         ("jobs:\n- {name: a, seeds: 600}\n- {name: b, seeds: 600}\n", None),
         ("jobs:\n- {name: a, name: b}\n", None),
     ],

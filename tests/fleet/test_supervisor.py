@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 from crew import Crew
 
-from mission_gym.errors import DiskError, RunStateError
+from mission_gym.cli import jobs as commands
+from mission_gym.cli.main import main
+from mission_gym.errors import ConfigError, DiskError, RunStateError, UsageError
 from mission_gym.fleet import supervisor as supervision
 from mission_gym.fleet.drive import ask, stay_with
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.supervisor import Supervisor
+from mission_gym.report.groups import describe_jobs
 from mission_gym.store.files import read_json
 from mission_gym.store.groups import GroupDir, find_group
 from mission_gym.store.rundir import RunDir
@@ -291,3 +294,81 @@ def test_a_stopped_process_is_asked_not_killed(crew: Crew) -> None:
     os.kill(pid, signal.SIGTERM)
     job = crew.finish(group)["a"]
     assert (job.state, job.cause, job.attempts) == ("stopped", "SIGTERM", 1)
+
+
+def test_a_group_that_was_not_made_here_needs_trust(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its journal names the programs that would be run."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(crew.signs))
+    group = GroupDir.create(crew.runs_dir, "foreign", "jobs", [crew.request("a")])
+    assert main(["jobs", "resume", str(group.path)]) == 2
+    assert "was not made here" in capsys.readouterr().err
+    assert crew.starts() == []
+    assert main(["jobs", "resume", str(group.path), "--trust"]) == 0
+    assert len(crew.starts()) == 1
+    Queue().check_own(group)  # allowed once is allowed
+    with pytest.raises(UsageError, match="--trust"):
+        crew.queue.check_own(GroupDir(crew.runs_dir / "other"))
+
+
+def test_nobody_waits_for_a_group_in_no_queue(crew: Crew) -> None:
+    group = GroupDir.create(crew.runs_dir, "left", "jobs", [crew.request("a")])
+    with pytest.raises(RunStateError, match="is in no queue of this machine"):
+        stay_with(crew.queue, group, ["a"])
+
+
+def test_what_was_refused_may_be_corrected(crew: Crew) -> None:
+    group = crew.group(crew.request("a", "refuse"), crew.request("b"))
+    assert [job.state for job in crew.finish(group).values()] == ["failed", "done"]
+    commands._go_on(group, [crew.request("a", "pass", variables={"CREW": "1"}), crew.request("b")])
+    crew.queue.register(group)
+    jobs = crew.finish(group)
+    assert [(job.state, job.attempts) for job in jobs.values()] == [("done", 2), ("done", 1)]
+    assert jobs["a"].request.variables == {"CREW": "1"}
+    with pytest.raises(ConfigError, match="job 'b' was changed since it began"):
+        commands._go_on(group, [crew.request("b", "fail")])
+
+
+def test_what_ended_without_a_supervisor_is_told_as_it_ended(crew: Crew) -> None:
+    group = crew.group(crew.request("a", "wait"))
+    crew.tick_until(lambda: group.is_running(group.read_jobs()["a"]))
+    crew.go()
+    crew.supervisor._children.popitem()[1].wait(LONG_S)
+    (row,) = describe_jobs(group, group.read_jobs())
+    assert (row["state"], row["cause"]) == ("done", "all steps made")
+
+
+def test_a_resumed_job_gets_the_cores_that_it_was_planned_for(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "usable_cores", lambda: 4)
+    group = crew.group(crew.request("a", "die-once"))
+    crew.tick_until(lambda: group.read_jobs()["a"].attempts == 1 and group.read_jobs()["a"].state == "queued")
+    group.add([crew.request("b", "wait", priority=1)])
+    crew.tick_until(lambda: "b" in group.read_jobs() and group.read_jobs()["b"].state == "starting")
+    for now in range(20):
+        crew.supervisor.tick(1000.0 + now)
+    assert group.read_jobs()["a"].state == "queued"  # it has four threads, and b took some cores
+    crew.go()
+    assert crew.finish(group)["a"].cores == 4
+
+
+def test_last_words_are_those_of_the_last_attempt(crew: Crew) -> None:
+    group = crew.group(crew.request("a", "refuse"))
+    group.log("a").write_text("mission-gym: words of another time\n" + "x" * 100)
+    job = crew.finish(group)["a"]
+    assert job.cause == "gamma=2 is above 1"
+    assert job.log_bytes == group.log("a").read_bytes().index(b"mission-gym: gamma")
+
+
+def test_a_disk_that_fails_forgets_no_group(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = crew.group(crew.request("a"))
+
+    def fail(path: Path) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", fail)
+        assert crew.queue.list_groups() == []
+    assert crew.queue.list_groups() == [group]

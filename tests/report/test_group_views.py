@@ -13,6 +13,7 @@ from mission_gym.report.groups import (
     compare_groups,
     describe_group,
     describe_jobs,
+    gather_runs,
     make_comparison_csv,
     view_group,
     view_group_comparison,
@@ -116,3 +117,29 @@ def test_a_group_is_told_with_its_curve(sets: list[RunSet], tmp_path: Path) -> N
     ]  # fmt: skip
     assert set(rows[0]) >= {"name", "state", "run", "step", "fps", "return_mean", "attempts", "cause"}
     assert "[bold]fell[/bold] over" in text_of(view_jobs(rows))
+
+
+def test_a_group_of_several_jobs_is_resampled_job_by_job(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, f"r{n}", last) for n, last in enumerate((0.0, 1.0, 100.0, 101.0, 50.0))]
+    requests = [
+        JobRequest(
+            name=f"j{n}", variant="low" if n < 2 else "high", arguments=(), folder=".", python="python"
+        )
+        for n in range(5)
+    ]
+    group = GroupDir.create(tmp_path, "g", "jobs", requests)
+    for n, run in enumerate(runs):
+        group.note("started", f"j{n}")
+        group.note("run", f"j{n}", run=f"/another/machine/{run.name}")
+        group.note("ended", f"j{n}", state="done" if n < 4 else "failed")
+    told: list[str] = []
+    found = gather_runs(group, told.append)
+    assert [run.path for run in found.runs] == [run.path for run in runs[:4]]
+    assert found.variants == ("low", "low", "high", "high")
+    assert told == [f"{group.name}/j4 is left out: it is not done"]
+    (row,) = compare_groups([found], print)["groups"]
+    assert row["iqm"] == 50.5
+    assert row["low"] >= 50.0  # apart: of each job two runs; together it could be four of the low one
+    assert row["high"] <= 51.0
+    assert row["curves"] == {"by_step": [], "by_time": []}
+    assert describe_group(group)["curve"] == []

@@ -25,7 +25,7 @@ from mission_gym.cli.output import show
 from mission_gym.errors import ConfigError, UsageError, nearest
 from mission_gym.fleet.drive import ask, serve, stay_with
 from mission_gym.fleet.examples import make_example
-from mission_gym.fleet.jobfile import JobFile, read_job_file
+from mission_gym.fleet.jobfile import JobFile, inherit, read_job_file
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.requests import find_needs, make_requests
 from mission_gym.fleet.supervisor import TICK_S
@@ -65,6 +65,13 @@ class GroupFlags(ReadFlags):
     group: Annotated[
         tyro.conf.Positional[str | None], said("The group. Without it: that of the newest job file.", "GROUP")
     ] = None
+
+
+@dataclass(kw_only=True)
+class ResumeFlags(GroupFlags):
+    """Flags of `jobs resume`."""
+
+    trust: Trust = False
 
 
 @dataclass(kw_only=True)
@@ -151,12 +158,17 @@ def _open_group(queue: Queue, flags: RunFlags) -> tuple[GroupDir, list[str]]:
     file = read_job_file(flags.file, flag_names(), find_problems)
     runs_dir = Path(file.runs_dir) if file.runs_dir else flags.runs_dir
     more: dict[str, Any] = {"via": os.path.abspath(flags.file)} | ({"trust": True} if flags.trust else {})
-    needs = {each.name: find_needs(resolve_values(each.values)) for each in file.drafts}
+    whole: dict[str | None, dict[str, Any]] = {None: {}}
+    for each in file.drafts:  # parents before their children
+        whole[each.name] = inherit(whole[each.parent], each.values)
+    needs = {each.name: find_needs(resolve_values(whole[each.name])) for each in file.drafts}
     drafts = [replace(each, values=each.values | more) for each in file.drafts]
     requests = make_requests(file.name, drafts, str(runs_dir), needs)
     known = [group for group in list_groups(runs_dir) if _is_of(group, file)]
     if known:
         group = known[-1]
+        if not flags.trust:
+            queue.check_own(group)
         _go_on(group, requests)
         say(f"{flags.file} goes on with its group {show_path(group.path)}")
     else:
@@ -176,19 +188,22 @@ def _go_on(group: GroupDir, requests: Sequence[JobRequest]) -> None:
     problems, new, again = [], [], []
     for request in requests:
         job = before.get(request.name)
-        if job is None or (not job.attempts and job.request != request):
+        has_begun = job is not None and (job.run is not None or job.state == "starting")
+        if job is None:
             new.append(request)
-        elif job.attempts and _list_values(job.request) != _list_values(request):
+        elif has_begun and _list_values(job.request) != _list_values(request):
             problems.append(
                 f"job {request.name!r} was changed since it began in {group.name}; give it another name, or"
                 " the file another `name:`"
             )
         elif job.state in ("failed", "stopped"):
-            again.append(request.name)
+            again.append(request)
+        elif job.state == "queued" and job.request != request:
+            new.append(request)
     if problems:
         raise ConfigError(problems)
-    group.add(new)
-    ask(group, again, "resume")
+    group.add([*new, *again])  # as it is asked for now: --trust, folder, Python, variables
+    ask(group, [each.name for each in again], "resume")
 
 
 def _list_values(request: JobRequest) -> list[str]:
@@ -250,7 +265,7 @@ def _list_living(jobs: Mapping[str, Job], names: Sequence[str]) -> list[str]:
 
 def _resume(args: Sequence[str]) -> int:
     text = "Try again what failed or was stopped in a group; without a group, look after the queue."
-    flags = parse(GroupFlags, args, "jobs resume", text)
+    flags = parse(ResumeFlags, args, "jobs resume", text)
     queue = Queue()
     if flags.group is None:
         stop = StopFlag()
@@ -259,6 +274,8 @@ def _resume(args: Sequence[str]) -> int:
                 say("the queue is looked after already")
         return 0
     group = _find_group(flags.group, flags.runs_dir)
+    if not flags.trust:
+        queue.check_own(group)
     known = group.read_jobs()
     ask(group, [name for name, job in known.items() if job.state in ("failed", "stopped")], "resume")
     queue.register(group)

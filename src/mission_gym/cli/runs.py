@@ -24,7 +24,13 @@ from mission_gym.report.documents import (
 )
 from mission_gym.report.formats import show_count, show_number, show_path
 from mission_gym.report.group_html import make_group_html
-from mission_gym.report.groups import RunSet, compare_groups, make_comparison_csv, view_group_comparison
+from mission_gym.report.groups import (
+    RunSet,
+    compare_groups,
+    gather_runs,
+    make_comparison_csv,
+    view_group_comparison,
+)
 from mission_gym.report.tables import view_comparison, view_config, view_lineage, view_run, view_runs
 from mission_gym.report.timeline import make_png
 from mission_gym.report.timing import describe_time, view_time
@@ -33,7 +39,6 @@ from mission_gym.screen.streams import say
 from mission_gym.store.files import write_atomic
 from mission_gym.store.groups import GroupDir, find_group
 from mission_gym.store.resolve import STAMP, list_runs
-from mission_gym.store.rundir import RunDir
 
 
 @dataclass(kw_only=True)
@@ -118,9 +123,7 @@ def _compare(args: Sequence[str]) -> None:
         show(document, as_json=flags.json, view=view_comparison)
         return
     sets = [
-        RunSet(group.name, tuple(RunDir(Path(path)) for path in group.read().runs))
-        if group
-        else RunSet(text, (flags.find(text).run,))
+        gather_runs(group, say) if group else RunSet(text, (flags.find(text).run,))
         for text, group in zip(flags.runs, groups, strict=True)
     ]
     document = compare_groups(sets, say)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import yaml
+
+from mission_gym.config.plain import to_plain
+
 
 def make_arguments(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The arguments of `train` or `branch` for values by field name; `env` is ENV, in front."""
@@ -21,7 +25,7 @@ def _words(name: str, value: Any) -> Iterator[str]:
         for text in [value] if isinstance(value, str) else value:
             yield f"--set={text}"
     elif isinstance(value, Mapping):
-        yield from (f"--{flag}", *(f"{key}={_text(item)}" for key, item in value.items()))
+        yield from (f"--{flag}", *(f"{key}={_yaml(item)}" for key, item in value.items()))
     elif isinstance(value, list | tuple) and any(isinstance(item, str) for item in value):
         yield from (f"--{flag}", *map(str, value))
     elif isinstance(value, list | tuple):
@@ -35,3 +39,9 @@ def _text(value: Any) -> str:
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _yaml(value: Any) -> str:
+    """As YAML reads it back, type and all: `"3"` stays a text, 1e-05 a number."""
+    text: str = yaml.safe_dump(to_plain(value), default_flow_style=True, width=1 << 30, allow_unicode=True)
+    return text.removesuffix("...\n").strip()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
+from mission_gym.errors import RunStateError
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.supervisor import TICK_S, Say, Supervisor
 from mission_gym.store.groups import GroupDir, Job
@@ -42,10 +43,16 @@ def stay_with(
                     told = True
                 if supervisor is not None:
                     supervisor.tick(time.monotonic())
+                is_listed = any(each.path == group.path for each in queue.list_groups())  # before the journal
                 jobs = group.read_jobs()
                 watch(jobs)
                 if all(jobs[name].has_ended for name in names) and not _has_entry(queue, group, jobs):
                     return jobs
+                if not is_listed and not any(group.is_alive(name) for name in names):
+                    raise RunStateError(
+                        f"{group.path} has jobs left and is in no queue of this machine;"
+                        f" `mission-gym jobs resume {group.path}` goes on with it"
+                    )
                 if should_stop() and not asked:
                     asked = True
                     ask(group, [name for name in names if not jobs[name].has_ended], "stop")

@@ -35,7 +35,9 @@ _NOT_FOR_JOBS = {
     "runs_dir": "a group's runs lie in one folder; write it into defaults, or use --runs-dir",
 }
 _FLAG = re.compile(r" ?\[(?:flag )?--(?:no-)?([a-z][a-z-]*)[^\]]*\]$")
+_ENV_ID = "env.env_id="  # how `branch --set` names another environment
 _NUM_MEMBERS = 1000
+_NAME_CHARS = 200  # of a run, its group in front; its folder adds the time
 
 # From the values of a job to its problems, each with the flag that it is about in brackets at its end.
 Check = Callable[[Mapping[str, Any]], list[str]]
@@ -81,21 +83,21 @@ class _Variant:
 def read_job_file(path: Path, flags: Collection[str], check: Check) -> JobFile:
     """Read a file; ConfigError with everything that is wrong in it. flags: the names that `train` has."""
     tree = read_tree(path)
-    reader = _Reader(tree, flags, list(tree.problems))
+    name = str(tree.value.get("name", path.stem)) if isinstance(tree.value, dict) else path.stem
+    reader = _Reader(tree, name, flags, list(tree.problems))
     if not reader.problems:
         reader.read(check)
     if reader.problems:
         raise ConfigError(list(dict.fromkeys(reader.problems)))
-    name = tree.value.get("name", path.stem)
     runs_dir = (tree.value.get("defaults") or {}).get("runs_dir")
-    return JobFile(str(name), tuple(reader.drafts()), None if runs_dir is None else str(runs_dir))
+    return JobFile(name, tuple(reader.drafts()), None if runs_dir is None else str(runs_dir))
 
 
 class _Reader:
     """One reading; problems are collected on the way."""
 
-    def __init__(self, tree: Tree, flags: Collection[str], problems: list[str]) -> None:
-        self.tree, self.flags, self.problems = tree, flags, problems
+    def __init__(self, tree: Tree, name: str, flags: Collection[str], problems: list[str]) -> None:
+        self.tree, self.name, self.flags, self.problems = tree, name, flags, problems
         self.variants: dict[str, _Variant] = {}
 
     def wrong(self, what: str, key: Key) -> None:
@@ -128,6 +130,27 @@ class _Reader:
         num_members = sum(len(variant.seeds) for variant in self.variants.values())
         if num_members > _NUM_MEMBERS:
             self.wrong(f"the file asks for {num_members} runs; the most is {_NUM_MEMBERS}", ())
+        self._check_members()
+        return None
+
+    def _check_members(self) -> None:
+        """Seeds add to names: `base` with seed 0 is the run of a job `base-s0`."""
+        found: dict[str, _Variant] = {}
+        most = _NAME_CHARS - len(f"{self.name}-")
+        if most < 1:
+            return self.wrong(
+                f"the group's name has more than {_NAME_CHARS - 2} characters; shorten it", ("name",)
+            )
+        for variant in self.variants.values():
+            for name in (_member(variant.name, seed) for seed in variant.seeds):
+                if name in found:
+                    first = self.tree.place(found[name].key)
+                    self.wrong(f"run {name!r} is there twice, first of {first}; rename one", variant.key)
+                if len(name) > most:
+                    self.wrong(
+                        f"the name of run {name[:40]!r}... is longer than {most}; shorten it", variant.key
+                    )
+                found.setdefault(name, variant)
         return None
 
     def _read_job(self, job: Any, at: Key, top: dict[str, Any], defaults: dict[str, Any]) -> None:
@@ -167,9 +190,7 @@ class _Reader:
         """The values as `branch` takes them: the environment is the parent's unless the job names another."""
         if values.get("subproc"):
             self.wrong("subproc is not for a branch; write `vector: workers`", (*at, "subproc"))
-        sets = values.get("set") or []
-        sets = [sets] if isinstance(sets, str) else list(sets)
-        sets += [f"env.env_id={job['env']}"] if "env" in job else []
+        sets = [*_list_sets(values), *([f"{_ENV_ID}{job['env']}"] if "env" in job else [])]
         kept = {key: value for key, value in values.items() if key not in ("env", "set")}
         return kept | ({"set": sets} if sets else {})
 
@@ -311,15 +332,32 @@ class _Reader:
 
     def _check_values(self, variant: _Variant, check: Check) -> None:
         """What the values of a job are refused for, at the line of the value."""
-        known = {key: value for key, value in variant.values.items() if key in self.flags or key == "env"}
+        chain, at = [variant], self._parent_of(variant)
+        while at is not None and at not in chain:  # a circle was told
+            chain.append(at)
+            at = self._parent_of(at)
+        values: dict[str, Any] = {}
+        for each in reversed(chain):
+            values = inherit(values, each.values)
+        wrong = [name for name in ("preset", "config") if not isinstance(values.get(name), str | None)]
+        wrong += ["set"] if not all(isinstance(text, str) for text in _list_sets(values)) else []
+        for name in wrong:
+            told = f"{name}={values[name]!r} is not a text; write it as `train --{name}` takes it"
+            self.wrong(f"job {variant.name!r}: {told}", self._find_place(variant, name))
+        if wrong:
+            return
+        known = {key: value for key, value in values.items() if key in self.flags or key == "env"}
         for problem in check(known):
             found = _FLAG.search(problem)
             name = found[1].replace("-", "_") if found else ""
-            places: tuple[Key, ...] = (
-                (*variant.key, name), (*variant.key, "grid", name), ("grid", name), ("defaults", name),
-            )  # fmt: skip
-            at = next((key for key in places if key in self.tree.places), variant.key)
-            self.wrong(f"job {variant.name!r}: {_FLAG.sub('', problem)}", at)
+            self.wrong(f"job {variant.name!r}: {_FLAG.sub('', problem)}", self._find_place(variant, name))
+
+    def _find_place(self, variant: _Variant, name: str) -> Key:
+        """Where a value of a job is written."""
+        places: tuple[Key, ...] = (
+            (*variant.key, name), (*variant.key, "grid", name), ("grid", name), ("defaults", name),
+        )  # fmt: skip
+        return next((key for key in places if key in self.tree.places), variant.key)
 
     def drafts(self) -> Iterator[Draft]:
         """One draft for each variant and seed, parents before their children."""
@@ -335,6 +373,20 @@ class _Reader:
                     point = cast(Point, str(variant.branch).partition("@")[2])
                     draft = replace(draft, parent=above, point=point)
                 yield draft
+
+
+def inherit(above: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a branch over those of its parent, as its run will have them."""
+    sets = [*_list_sets(above), *_list_sets(values)]
+    found = {**above, **values} | ({"set": sets} if sets else {})
+    if any(str(text).startswith(_ENV_ID) for text in sets):
+        found.pop("env", None)  # another environment than the parent's
+    return found
+
+
+def _list_sets(values: Mapping[str, Any]) -> list[Any]:
+    given = values.get("set")
+    return given if isinstance(given, list) else [] if given is None else [given]
 
 
 def _member(variant: str, seed: int | None) -> str:

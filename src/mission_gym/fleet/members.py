@@ -103,7 +103,7 @@ def judge_end(group: GroupDir, job: Job, code: int | None) -> Ending:
     if job.stop_asked and cause in ("", _GONE):
         return Ending("stopped", "ended before it could save")
     if cause in ("", _GONE):
-        cause = _explain_code(code) or read_last_words(group.log(job.name)) or _GONE
+        cause = _explain_code(code) or read_last_words(group.log(job.name), job.log_bytes) or _GONE
     return Ending("failed", cause, may_retry=code != _USAGE)
 
 
@@ -126,11 +126,11 @@ def _explain_code(code: int | None) -> str:
     return f"killed by signal {-code}"
 
 
-def read_last_words(log: Path) -> str:
-    """The last message of a log, or else its last line."""
+def read_last_words(log: Path, start: int = 0) -> str:
+    """The last message of a log from `start` on, or else its last line."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
     except OSError:
         return ""

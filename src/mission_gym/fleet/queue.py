@@ -43,6 +43,22 @@ class Queue:
     def register(self, group: GroupDir) -> None:
         """Put a group with work left into the queue; it may be there already."""
         write_json(self._entry(group), {"path": str(group.path)})
+        mark = self._mark(group)
+        with disk_errors(mark):
+            mark.parent.mkdir(exist_ok=True)
+            mark.touch()
+
+    def check_own(self, group: GroupDir) -> None:
+        """Refuse a group that this user did not make: its journal names programs, folders and --trust."""
+        if not self._mark(group).exists():
+            raise UsageError(
+                f"{group.path} was not made here, and its journal names the programs that are run;"
+                " read it, and allow it with --trust"
+            )
+
+    def _mark(self, group: GroupDir) -> Path:
+        """Stays when the group has ended; one for all machines that share the user's folders."""
+        return self.folder.parent / ".made" / self._entry(group).stem
 
     def remove(self, group: GroupDir) -> None:
         """Take a group without work left out of it."""
@@ -54,11 +70,16 @@ class Queue:
         groups: list[tuple[float, str, GroupDir]] = []
         for entry in self._groups.glob("*.json"):
             try:
+                written = entry.stat().st_mtime
                 group = GroupDir(Path(read_checked(entry, _ENTRY)["path"]))
-                if not group.path.is_dir():
-                    raise RunStateError(f"{group.path} was removed")
-                groups.append((entry.stat().st_mtime, group.name, group))
-            except (RunStateError, KeyError, OSError):
+                is_there = group.path.is_dir()
+            except (RunStateError, KeyError, OSError) as error:
+                if isinstance(error, OSError) or isinstance(error.__cause__, OSError):
+                    continue  # the disk's fault, which says nothing about the group
+                is_there = False  # a damaged entry
+            if is_there:
+                groups.append((written, group.name, group))
+            else:
                 with suppress(OSError):
                     entry.unlink()
         return [group for *_, group in sorted(groups, key=lambda item: item[:2])]

@@ -132,9 +132,8 @@ class Supervisor:
                 if cause is None:
                     asked = job.request
                     not_before = self._not_before.get(key, 0.0)
-                    waiting.append(
-                        Waiting(key, variant, asked.priority, asked.cores, not_before, asked.uses_gpu)
-                    )
+                    cores = max(asked.cores, job.cores if job.run else 1)  # a resumed run keeps its plan
+                    waiting.append(Waiting(key, variant, asked.priority, cores, not_before, asked.uses_gpu))
                 elif cause:
                     self._end(group, job, "failed", cause)
             elif not job.has_ended:
@@ -163,13 +162,16 @@ class Supervisor:
         group, job = members[start.key]
         parent = job.request.parent
         parent_run = members[_key(group, parent)][1].run if parent else None
-        group.note("started", job.name, cores=start.cores)
+        log = group.log(job.name)
+        group.note(
+            "started", job.name, cores=start.cores, log_bytes=log.stat().st_size if log.exists() else 0
+        )
         job = replace(job, attempts=job.attempts + 1, tries=job.tries + 1)
         try:
             self._children[start.key] = start_member(group, job, start.cores, parent_run)
         except RunStateError:  # it lives: a supervisor that was killed had started it
             return
-        except OSError as error:
+        except (OSError, subprocess.SubprocessError) as error:  # the latter: the lock can't be signed
             self._end(group, job, "failed", f"it can't be started: {error}")
 
     def _weigh(self, key: str, group: GroupDir, job: Job, variant: str, now: float) -> int:

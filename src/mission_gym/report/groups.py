@@ -21,7 +21,7 @@ from mission_gym.intervals import (
 )
 from mission_gym.report.formats import MISSING, show_count, show_number, show_rate, show_value
 from mission_gym.report.tables import make_pairs, make_table
-from mission_gym.store.groups import GroupDir, Job
+from mission_gym.store.groups import ENDED, GroupDir, Job
 from mission_gym.store.returns import CurvePoint, read_curve, read_last_return
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import format_csv_line
@@ -39,6 +39,7 @@ class RunSet(NamedTuple):
 
     name: str
     runs: tuple[RunDir, ...]
+    variants: tuple[str, ...] = ()  # of each run, where they have several: the strata
 
 
 def describe_jobs(group: GroupDir, jobs: Mapping[str, Job]) -> list[dict[str, Any]]:
@@ -52,8 +53,9 @@ def _describe_job(group: GroupDir, job: Job) -> dict[str, Any]:
     if job.run is not None:
         with suppress(RunStateError):
             status = RunDir(job.run).read_status()
-    if state == "starting" and not group.is_alive(job.name):
-        state, cause = "failed", "process gone"  # until a supervisor sees it
+    if state == "starting" and not group.is_alive(job.name):  # until a supervisor sees it
+        is_own = status.get("pid") == group.read_pid(job) and status.get("state") in ENDED
+        state, cause = (status["state"], status.get("cause", "")) if is_own else ("failed", "process gone")
     elif state == "starting" and group.is_running(job):
         state = "running"
     return {
@@ -99,12 +101,15 @@ def tell_counts(rows: Sequence[Document]) -> str:
 
 def describe_group(group: GroupDir) -> dict[str, Any]:
     """What group.json holds, and the curve of training over its runs."""
-    runs = [RunDir(Path(path)) for path in group.read().runs]
+    record = group.read()
+    # One curve over different jobs would say nothing.
+    is_one = len({job.request.variant for job in group.read_jobs().values()}) == 1
+    runs = [RunDir(Path(path)) for path in record.runs] if is_one else []
     band = compute_band(_read_curves(runs, lambda point: point.step))
     points = [
         {"step": round(point.x), "iqm": point.mean, "low": point.low, "high": point.high} for point in band
     ]
-    return group.read().model_dump() | {"path": str(group.path), "curve": points}
+    return record.model_dump() | {"path": str(group.path), "curve": points}
 
 
 def view_group(document: Document) -> RenderableType:
@@ -144,6 +149,18 @@ def _count_seeds(document: Document) -> str:
     return f"{seeds} runs, {interval}"
 
 
+def gather_runs(group: GroupDir, tell: Tell) -> RunSet:
+    """The runs of a group that count for its estimate; they lie beside it, wherever it was made."""
+    runs, variants = [], []
+    for job in group.read_jobs().values():
+        if job.run is not None and job.state == "done":
+            runs.append(RunDir(group.path.parent / job.run.name))
+            variants.append(job.request.variant)
+        else:
+            tell(f"{group.name}/{job.name} is left out: it is not done")
+    return RunSet(group.name, tuple(runs), tuple(variants))
+
+
 def list_variants(group: GroupDir, jobs: Mapping[str, Job]) -> list[RunSet]:
     """The runs of a group by variant; those of an only one under the group's name."""
     runs: dict[str, list[RunDir]] = {}
@@ -159,7 +176,8 @@ def compare_groups(sets: Sequence[RunSet], tell: Tell) -> dict[str, Any]:
     rows, configs, all_returns = [], [], []
     for each in sets:
         returns, runs = [], []
-        for run in each.runs:
+        strata: dict[str, list[float]] = {}
+        for run, variant in zip(each.runs, each.variants or [""] * len(each.runs), strict=True):
             try:
                 last, status = read_last_return(run), run.read_status()
             except RunStateError as error:
@@ -168,11 +186,14 @@ def compare_groups(sets: Sequence[RunSet], tell: Tell) -> dict[str, Any]:
             runs.append(
                 {"name": run.name, "path": str(run.path), "state": status.get("state"), "last_return": last}
             )
-            returns += [] if last is None else [last]
-        interval = compute_iqm_interval([returns])
+            if last is not None:
+                returns.append(last)
+                strata.setdefault(variant, []).append(last)
+        interval = compute_iqm_interval(list(strata.values()))
+        of_one = each.runs if len(set(each.variants)) <= 1 else ()  # as in describe_group
         curves = {
-            "by_step": compute_band(_read_curves(each.runs, lambda point: point.step)),
-            "by_time": compute_band(_read_curves(each.runs, lambda point: point.seconds)),
+            "by_step": compute_band(_read_curves(of_one, lambda point: point.step)),
+            "by_time": compute_band(_read_curves(of_one, lambda point: point.seconds)),
         }
         rows.append(
             {

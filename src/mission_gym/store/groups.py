@@ -70,6 +70,7 @@ class _Added(BaseModel):
 class _Started(_Row):
     event: Literal["started"]
     cores: Count = 1
+    log_bytes: Count = 0
 
 
 class _Announced(_Row):
@@ -103,6 +104,7 @@ class Job:
     attempts: int = 0
     tries: int = 0  # attempts since it was asked for last
     cores: int = 0  # its share of the machine
+    log_bytes: int = 0  # of its log when the last attempt began
     run: Path | None = None
     cause: str = ""
     stop_asked: bool = False
@@ -217,7 +219,7 @@ class GroupDir:
         return read_checked(self.group_json, _GROUP)
 
     def add(self, requests: Iterable[JobRequest]) -> None:
-        """Ask for jobs; one that was not started yet is replaced by another of its name."""
+        """Ask for jobs; one of a name that there is takes its place, and keeps what was done for it."""
         rows = [{"event": "added", "job": each.model_dump(), "time": time.time()} for each in requests]
         self.journal.append(rows)
 
@@ -236,12 +238,14 @@ class GroupDir:
                 )
             match row:
                 case _Added():
-                    jobs[name] = Job(row.job)
+                    known = jobs.get(name)
+                    has_begun = known is not None and known.attempts > 0
+                    jobs[name] = replace(known, request=row.job) if known and has_begun else Job(row.job)
                 case _Started():
                     job = jobs[name]
                     jobs[name] = replace(
                         job, state="starting", cause="", cores=row.cores, attempts=job.attempts + 1,
-                        tries=job.tries + 1,
+                        tries=job.tries + 1, log_bytes=row.log_bytes,
                     )  # fmt: skip
                 case _Announced():
                     jobs[name] = replace(jobs[name], run=Path(row.run))
