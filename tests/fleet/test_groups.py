@@ -101,6 +101,7 @@ def test_groups_are_compared(seeds: GroupDir, capsys: pytest.CaptureFixture[str]
     assert "Probability of improvement" in Path("all.html").read_text()
     assert main(args) == 0
     assert "IQM (95 %)" in capsys.readouterr().out
+    assert main(["report", "trio", "--runs-dir", str(runs_dir), "--out", "trio.html"]) == 0
 
 
 def test_python_gives_a_group() -> None:
@@ -186,9 +187,12 @@ def test_a_detached_run_is_seen_stopped_and_taken_up(capsys: pytest.CaptureFixtu
         "far",
         "--detach",
     ]
-    assert main(long) == 0
-    wait_until(is_training)
+    assert main([*long, "--json"]) == 0
     (group,) = list_groups(Path("runs"))
+    assert json.loads(capsys.readouterr().out) == {
+        "name": group.name, "path": str(group.path), "jobs": ["run"]
+    }  # fmt: skip
+    wait_until(is_training)
     assert main(["jobs", "add", "--", ENV_ID, *SMALL, "--timesteps", "64", "--run-name", "near"]) == 0
     assert main(["jobs", "stop", "far"]) == 0
     job = group.read_jobs()["run"]

@@ -9,10 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mission_gym.cli.main import main
+from mission_gym.run import start
+from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.tables import MetricsLog
 from waits import LONG_S
@@ -75,3 +78,36 @@ def test_a_run_that_is_done_stays_so(
     assert f"run {run.name} is done; there is nothing to do" in capsys.readouterr().err
     assert len(list_runs(tmp_path / "runs")) == 1
     assert main([*args, "--run-name", "other"]) == 2
+
+
+def test_a_name_goes_on_to_a_larger_total_and_says_what_it_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    args = ["train", "toys:Identity", "--n-envs", "4", "--n-steps", "16", "--no-tensorboard"]
+    args += ["--resume-or-start", "mine", "--timesteps"]
+    assert main([*args, "64"]) == 0
+    assert main([*args, "100", "--gamma", "0.5"]) == 0
+    said = capsys.readouterr().err
+    assert "goes on as it was started, without ppo.gamma=0.5 (it has 0.99)\n" in said
+    (run,) = list_runs(tmp_path / "runs")
+    assert run.read_status()["step"] >= 100
+    assert main([*args, "100"]) == 0
+    assert "is done; there is nothing to do" in capsys.readouterr().err
+
+
+def test_a_warning_before_the_first_update_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    begin = start.start_run
+
+    def warned(*args: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return begin(*args)
+
+    monkeypatch.setattr(start, "start_run", warned)
+    args = ["--n-envs", "4", "--n-steps", "16", "--no-tensorboard", "--timesteps", "2M", "--eval-freq", "0"]
+    assert main(["train", "toys:Identity", *args]) == 130
+    (run,) = list_runs(tmp_path / "runs")
+    status = run.read_status()
+    assert (status["state"], status["cause"]) == ("stopped", "SIGUSR1")
+    assert list_checkpoints(run.checkpoints)

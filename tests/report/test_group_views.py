@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from mission_gym.fleet.results import write_result
 from mission_gym.report.group_html import make_group_html
 from mission_gym.report.groups import (
     RunSet,
@@ -25,7 +26,7 @@ from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 
 
-def make_run(folder: Path, name: str, last: float, gamma: float = 0.9) -> RunDir:
+def make_run(folder: Path, name: str, last: float, gamma: float = 0.9, env_id: str = "") -> RunDir:
     """A run whose return rose to `last` over 100 steps in 10 seconds."""
     run = RunDir.create(folder, name)
     with run.lock():
@@ -46,6 +47,9 @@ def make_run(folder: Path, name: str, last: float, gamma: float = 0.9) -> RunDir
         )
     log.close()
     run.config_yaml.write_text(f"ppo: {{gamma: {gamma}}}\nrun: {{seed: {int(last)}}}\nsources: {{}}\n")
+    if env_id:
+        with run.config_yaml.open("a") as file:
+            file.write(f"env: {{env_id: {env_id}}}\n")
     return run
 
 
@@ -143,3 +147,21 @@ def test_a_group_of_several_jobs_is_resampled_job_by_job(tmp_path: Path) -> None
     assert row["high"] <= 51.0
     assert row["curves"] == {"by_step": [], "by_time": []}
     assert describe_group(group)["curve"] == []
+
+
+def test_returns_of_different_environments_are_not_pooled(tmp_path: Path) -> None:
+    requests = [
+        JobRequest(name=name, variant=name, arguments=(), folder=".", python="python") for name in "ab"
+    ]
+    group = GroupDir.create(tmp_path, "g", "jobs", requests)
+    for name, last in (("a", 500.0), ("b", -100.0)):
+        run = make_run(tmp_path, name, last, env_id=name)
+        group.note("started", name)
+        group.note("run", name, run=str(run.path))
+        group.note("ended", name, state="done")
+    write_result(group, group.read_jobs().values())
+    record = group.read()
+    assert (record.iqm, record.best_run) == (None, None)
+    assert [each.iqm for each in record.variants.values()] == [500.0, -100.0]
+    assert "of each job apart" in text_of(view_group(describe_group(group)))
+    assert compare_groups([gather_runs(group, print)], print)["groups"][0]["iqm"] is None

@@ -99,10 +99,13 @@ def tell_end(group: GroupDir, jobs: Mapping[str, Job], *, as_json: bool, was_sto
     return _FAILED if any(job.state == "failed" for job in jobs.values()) else 0
 
 
-def leave_group(queue: Queue, group: GroupDir) -> int:
+def leave_group(queue: Queue, group: GroupDir, *, as_json: bool) -> int:
     """Leave a group to a supervisor of its own, which outlives this process and its terminal."""
     queue.start_supervisor()
     name = show_path(group.path)
     say(f"group {name} goes on without this terminal")
     say(f"status   mission-gym jobs status {name}\nstop     mission-gym jobs stop {name}")
+    if as_json:
+        document = {"name": group.name, "path": str(group.path), "jobs": list(group.read_jobs())}
+        show(document, as_json=True, view=str)
     return 0

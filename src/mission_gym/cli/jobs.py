@@ -123,7 +123,7 @@ def _run(args: Sequence[str]) -> int:
     queue = Queue()
     group, names = _open_group(queue, flags)
     if flags.detach:
-        return leave_group(queue, group)
+        return leave_group(queue, group, as_json=flags.json)
     return follow_group(queue, group, names, as_json=flags.json)
 
 
@@ -150,7 +150,7 @@ def _add(args: Sequence[str]) -> int:
     flags = parse(RunFlags, args, "jobs add", "Add the jobs of a file, or -- ENV --FLAGS, to the queue.")
     queue = Queue()
     group, _ = _open_group(queue, flags)
-    return leave_group(queue, group)
+    return leave_group(queue, group, as_json=flags.json)
 
 
 def _open_group(queue: Queue, flags: RunFlags) -> tuple[GroupDir, list[str]]:

@@ -11,13 +11,13 @@ from typing import Annotated
 import tyro
 
 from mission_gym.cli.flags import FolderFlags, parse, said
+from mission_gym.cli.runs import find_named_group
 from mission_gym.errors import UsageError
 from mission_gym.report.formats import show_path
 from mission_gym.report.groups import RunSet
 from mission_gym.report.html import make_html
 from mission_gym.screen.streams import inert, say
 from mission_gym.store.files import write_atomic
-from mission_gym.store.groups import GroupDir
 from mission_gym.store.rundir import RunDir
 
 
@@ -47,14 +47,16 @@ def report(args: Sequence[str]) -> None:
     runs: dict[Path, RunDir] = {}
     groups: list[RunSet] = []
     for text in flags.runs:
-        group = _find_group(text, flags.runs_dir)
+        group = find_named_group(text, flags.runs_dir)
         if group is None:
             found = [flags.find(text).run]
         else:
             # Paths are those of the machine that made the group; its runs lie beside it.
             beside = (RunDir(group.path.parent / Path(path).name) for path in group.read().runs)
             found = [run for run in beside if run.exists]
-            groups.append(RunSet(group.name, tuple(found)))
+            variants = {job.run.name: job.request.variant for job in group.read_jobs().values() if job.run}
+            of_each = tuple(variants.get(run.name, "") for run in found)
+            groups.append(RunSet(group.name, tuple(found), of_each))
         runs |= {run.path: run for run in found}
     if not runs:
         raise UsageError(f"{', '.join(flags.runs)} has no run that is there yet [RUN|GROUP ...]")
@@ -63,9 +65,3 @@ def report(args: Sequence[str]) -> None:
     write_atomic(Path(os.path.abspath(path)), make_html(list(runs.values()), groups=groups))
     say(f"{len(runs)} runs" if alone is None else f"run {alone.name}")
     print(inert(show_path(path)))
-
-
-def _find_group(text: str, runs_dir: Path) -> GroupDir | None:
-    """A group, by path or by name."""
-    groups = (GroupDir(Path(text)), GroupDir(runs_dir / text))
-    return next((group for group in groups if group.exists), None)

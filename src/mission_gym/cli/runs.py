@@ -117,7 +117,7 @@ def _compare(args: Sequence[str]) -> None:
     flags = parse(CompareFlags, args, "runs compare", "Compare results and configs of runs, or of groups.")
     if len(flags.runs) < 2:
         raise UsageError(f"{len(flags.runs)} runs are given; a comparison needs two or more [RUN ...]")
-    groups = [_find_group(text, flags.runs_dir) for text in flags.runs]
+    groups = [find_named_group(text, flags.runs_dir) for text in flags.runs]
     if not any(groups) and not (flags.csv or flags.html):
         document = compare_runs([flags.find(text).run for text in flags.runs], say)
         show(document, as_json=flags.json, view=view_comparison)
@@ -134,7 +134,7 @@ def _compare(args: Sequence[str]) -> None:
         write_atomic(flags.html, make_group_html(" and ".join(each.name for each in sets), document))
 
 
-def _find_group(text: str, runs_dir: Path) -> GroupDir | None:
+def find_named_group(text: str, runs_dir: Path) -> GroupDir | None:
     """The group that is meant; None if that is a run, or nothing. A run of just this name comes first."""
     named = [run.name for run in list_runs(runs_dir)]
     if text == "latest" or text in named or text in [STAMP.sub("", name) for name in named]:

@@ -24,6 +24,7 @@ from mission_gym.cli.flags import (
 )
 from mission_gym.cli.warming import compile_beside
 from mission_gym.config.layers import Resolved
+from mission_gym.config.plain import read_stored, to_plain
 from mission_gym.config.schema import DEFAULT_ENV_ID
 from mission_gym.config.sizes import parse_count
 from mission_gym.errors import UsageError
@@ -36,6 +37,7 @@ from mission_gym.store.resolve import find_namesake
 from mission_gym.store.rundir import RunDir
 
 Listener = Callable[[dict[str, Any]], None]
+_OF_THE_START = ("run.timesteps", "run.run_name", "run.runs_dir")  # not what --resume-or-start ignores
 
 
 @dataclass(kw_only=True)
@@ -59,7 +61,9 @@ class TrainFlags(LayerFlags):
         str | None,
         said("Go on with the newest run of this name, or start it.", "NAME"),
     ] = None
-    json: Annotated[Switch, said("With --seeds: print the result as one JSON document.")] = False
+    json: Annotated[Switch, said("With --seeds or --detach: print the result, or the group, as JSON.")] = (
+        False
+    )
 
 
 @dataclass(kw_only=True)
@@ -84,11 +88,11 @@ def train(args: Sequence[str]) -> int:
     """`mission-gym train [ENV]`."""
     flags = _parse_training(args)
     if flags.resume_or_start is not None and (run := _find_unfinished(flags)):
-        return _go_on(run)
+        return _go_on(run, _resolve(flags))
     if flags.seeds is not None or flags.detach:
         return _train_group(flags)
     if flags.json:
-        raise UsageError("a run has no result to print; --json is for --seeds [--json]")
+        raise UsageError("a run has no result to print; --json is for --seeds and --detach [--json]")
     resolved = _resolve(flags)
     wait = compile_beside(resolved.config.env.env_id, algo=resolved.config.run.algo)
     from mission_gym.run.start import start_run
@@ -124,14 +128,26 @@ def _find_unfinished(flags: Any) -> RunDir | None:
     return run if run is not None and list_checkpoints(run.checkpoints) else None
 
 
-def _go_on(run: RunDir) -> int:
-    """Resume a run; one that is done stays so."""
-    if run.read_status().get("state") == "done":
+def _go_on(run: RunDir, asked: Resolved) -> int:
+    """Resume a run, with a larger total if that is asked for; one that is done stays so."""
+    stored = read_stored(run.config_yaml)
+    given = [path for path in stored if path in asked.sources and asked.explicit(path)]
+    values = {path: to_plain(asked.config.value(path)) for path in given}
+    differing = [
+        f"{path}={value} (it has {stored[path].value})"
+        for path, value in values.items()
+        if path not in _OF_THE_START and value not in ("auto", stored[path].value)
+    ]
+    if differing:
+        say(f"run {run.name} goes on as it was started, without {', '.join(differing)}")
+    total = values.get("run.timesteps", 0)
+    timesteps = total if total > stored["run.timesteps"].value else None
+    if timesteps is None and run.read_status().get("state") == "done":
         say(f"run {run.name} is done; there is nothing to do")
         return 0
     from mission_gym.run.resume import resume_run
 
-    return _follow(lambda listener: resume_run(run, listener))
+    return _follow(lambda listener: resume_run(run, listener, timesteps=timesteps))
 
 
 def _resolve(flags: Any) -> Resolved:
@@ -167,7 +183,7 @@ def _train_group(flags: Any) -> int:
     group = make_seed_group(resolved, given, flags.seeds, "--seeds")
     queue.register(group)
     if flags.detach:
-        return leave_group(queue, group)
+        return leave_group(queue, group, as_json=flags.json)
     return follow_group(queue, group, list(group.read_jobs()), as_json=flags.json)
 
 
@@ -199,9 +215,12 @@ def branch(args: Sequence[str]) -> int:
 def _follow(begin: Callable[[Listener], AbstractContextManager[Any]]) -> int:
     """Train to the end; the exit code tells whether it was interrupted."""
     from mission_gym.api import leave_report
-    from mission_gym.run.signals import STOP_SIGNALS
+    from mission_gym.pipeline.loop import StopFlag
+    from mission_gym.run.signals import STOP_SIGNALS, WARNINGS, stop_on_signals
 
-    with Screen() as listener, begin(listener) as session:
+    early = StopFlag()  # a cluster's warning may come before the first update; Ctrl-C ends at once till then
+    with stop_on_signals(early, WARNINGS), Screen() as listener, begin(listener) as session:
+        session.stop.reason = session.stop.reason or early.reason
         try:
             for _ in session.updates():
                 pass

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from mission_gym.errors import RunStateError
+from mission_gym.config.plain import read_stored
+from mission_gym.errors import MissionGymError, RunStateError
 from mission_gym.intervals import compute_iqm, compute_iqm_interval
 from mission_gym.store.groups import GroupDir, Job
 from mission_gym.store.returns import read_last_return
@@ -16,6 +17,7 @@ from mission_gym.store.rundir import RunDir
 def write_result(group: GroupDir, jobs: Iterable[Job]) -> None:
     """Write what became of a group whose jobs have ended; runs without an evaluation don't count."""
     jobs = list(jobs)
+    env_ids = set()
     returns: dict[str, list[float]] = {}  # by variant: the strata
     best: tuple[float, str] | None = None
     for job in jobs:
@@ -25,14 +27,25 @@ def write_result(group: GroupDir, jobs: Iterable[Job]) -> None:
                 last = read_last_return(RunDir(job.run))
             if last is not None:
                 returns.setdefault(job.request.variant, []).append(last)
+                env_ids.add(_read_env_id(RunDir(job.run)))
                 best = max(best or (last, str(job.run)), (last, str(job.run)))
     variants = {name: _estimate([values]) | {"seeds": len(values)} for name, values in returns.items()}
+    if len(env_ids) > 1:  # returns of different environments are no sample of anything
+        best, pooled = None, _estimate([])
+    else:
+        pooled = _estimate(list(returns.values()))
     group.write(
         runs=[str(job.run) for job in jobs if job.run is not None],
         best_run=best and best[1],
         variants=variants,
-        **_estimate(list(returns.values())),
+        **pooled,
     )
+
+
+def _read_env_id(run: RunDir) -> Any:
+    with suppress(MissionGymError):
+        return read_stored(run.config_yaml)["env.env_id"].value
+    return None
 
 
 def _estimate(strata: list[list[float]]) -> dict[str, Any]:

@@ -114,11 +114,11 @@ def describe_group(group: GroupDir) -> dict[str, Any]:
 
 def view_group(document: Document) -> RenderableType:
     """The end of a group: its estimate, its variants, the curve with its band, the best run."""
-    rows = [
-        ("group", document["path"]),
-        ("IQM", f"{_show_estimate(document)} of the last evaluations, {_count_seeds(document)}"),
-    ]
     variants = document.get("variants") or {}
+    whole = f"{_show_estimate(document)} of the last evaluations, {_count_seeds(document)}"
+    if document["iqm"] is None and variants:
+        whole = "of each job apart, since their environments differ"
+    rows = [("group", document["path"]), ("IQM", whole)]
     if len(variants) > 1:
         rows += [
             (f"  {name}", f"{_show_estimate(each)}, {each['seeds']} runs") for name, each in variants.items()
@@ -189,6 +189,9 @@ def compare_groups(sets: Sequence[RunSet], tell: Tell) -> dict[str, Any]:
             if last is not None:
                 returns.append(last)
                 strata.setdefault(variant, []).append(last)
+        config = _read_values(each.runs)
+        if isinstance(config.get("env.env_id"), list):  # returns of several environments have no mean
+            returns, strata = [], {}
         interval = compute_iqm_interval(list(strata.values()))
         of_one = each.runs if len(set(each.variants)) <= 1 else ()  # as in describe_group
         curves = {
@@ -205,7 +208,7 @@ def compare_groups(sets: Sequence[RunSet], tell: Tell) -> dict[str, Any]:
                 "curves": {key: [point._asdict() for point in band] for key, band in curves.items()},
             }
         )
-        configs.append(_read_values(each.runs))
+        configs.append(config)
         all_returns.append(returns)
     first = sets[0].name
     improvements = [

@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
 from mission_gym.pipeline.loop import StopFlag
 
 STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-_MAY_BE_IGNORED = ("SIGHUP", "SIGUSR1", "SIGUSR2")  # not on Windows
+WARNINGS = ("SIGUSR1", "SIGUSR2")  # of clusters; without a handler they kill
+_MAY_BE_IGNORED = ("SIGHUP", *WARNINGS)  # not on Windows
 
 
 @contextmanager
-def stop_on_signals(stop: StopFlag) -> Iterator[None]:
+def stop_on_signals(stop: StopFlag, names: Sequence[str] = STOP_SIGNALS) -> Iterator[None]:
     """Turn signals into `stop.reason`; outside the main thread nothing is changed. One that is ignored, as
     SIGHUP under nohup, stays so."""
     if threading.current_thread() is not threading.main_thread():
@@ -28,10 +29,12 @@ def stop_on_signals(stop: StopFlag) -> Iterator[None]:
             raise KeyboardInterrupt
         stop.reason = signal.Signals(number).name
 
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    others = (getattr(signal, name, None) for name in _MAY_BE_IGNORED)
-    numbers += [each for each in others if each and signal.getsignal(each) is not signal.SIG_IGN]
-    previous = {number: signal.signal(number, on_signal) for number in numbers}
+    numbers = {name: getattr(signal, name) for name in names if hasattr(signal, name)}
+    previous = {
+        number: signal.signal(number, on_signal)
+        for name, number in numbers.items()
+        if name not in _MAY_BE_IGNORED or signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield
     finally:
