@@ -60,7 +60,7 @@ class Package:
     env_flags: tuple[str, ...] = ()  # of `check` and `train`
     train_flags: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)  # of the process
-    timesteps: int = 2000  # of `train`; `resume` goes on to twice as many
+    timesteps: int = 4096  # of `train`, which whole rollouts must fit into; `resume` goes on to twice as many
     deadline_s: float = 600.0  # of each command
     family: Mapping[str, Any] = field(
         default_factory=dict
