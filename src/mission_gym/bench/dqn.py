@@ -74,7 +74,7 @@ class DqnGrid:
     """What is measured."""
 
     shapes: tuple[ReplayShape, ...] = SHAPES
-    num_steps: int = 6_000
+    num_steps: int = 30_000  # of fewer, the tenth of a second that the last checkpoint takes is a large share
     repeats: int = 3
     num_slots: int = 1_000_000
     num_draws: int = 2_000
