@@ -119,6 +119,14 @@ def test_bad_names(own_module, env_id, kwargs, error, message):
         build(env_id, **kwargs)
 
 
+def test_a_missing_module_is_named():
+    def needs_more():
+        import a_package_that_is_not_there  # noqa: F401
+
+    with pytest.raises(UsageError, match="needs the module 'a_package_that_is_not_there', which is not inst"):
+        make_factory(needs_more)()
+
+
 def test_a_missing_extra_is_named():
     def needs_box2d():
         raise gym.error.DependencyNotInstalled('run `pip install swig` and `pip install "gymnasium[box2d]"`')

@@ -277,5 +277,9 @@ def _guard(name: str, build: Callable[[], Any]) -> Any:
         extra = re.search(r"gymnasium\[[\w-]+\]", str(error))
         remedy = f'; run: pip install "{extra.group()}"' if extra else ""
         raise UsageError(f"{name!r} needs a package that is not installed: {error}{remedy}") from error
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{name!r} needs the module {error.name or str(error)!r}, which is not installed"
+        ) from error
     except Exception as error:  # border: the user's constructor
         raise EnvContractError(f"building {name!r} raised {describe_drawing(error)}") from error
