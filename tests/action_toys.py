@@ -116,34 +116,44 @@ class Couples(Toy):
 class Guarded(Toy):
     """Choose tool and place as shown, with a force that pays nothing; wrong ones may be forbidden.
 
-    Masks are a dict like the action: of the tool alone, and joint over both numbers of the place. 20 steps.
+    Masks are like the action: of the tool alone, and joint over both numbers of the place. 20 steps.
+    form: actions and masks are a dict, or a tuple; `obs`: the masks are a part of the observation.
     """
 
-    def __init__(self, force: bool = True) -> None:
-        self.observation_space = spaces.MultiDiscrete([3, 2, 3])
+    def __init__(self, force: bool = True, form: Literal["dict", "tuple", "obs"] = "dict") -> None:
+        self.observation_space: spaces.Space[Any] = spaces.MultiDiscrete([3, 2, 3])
+        if form == "obs":
+            masks = spaces.Dict({"tool": spaces.MultiBinary(3), "place": spaces.MultiBinary((2, 3))})
+            self.observation_space = spaces.Dict({"wanted": self.observation_space, "action_mask": masks})
         parts = {"tool": spaces.Discrete(3), "place": spaces.MultiDiscrete([2, 3])}
         if force:
             parts["force"] = spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.action_space = spaces.Dict(parts)
-        self.wanted = np.zeros(3, np.int64)
-        self.tools, self.places = np.ones(3, bool), np.ones((2, 3), bool)
+        self.action_space = spaces.Tuple(parts.values()) if form == "tuple" else spaces.Dict(parts)
+        self.wanted, self.form = np.zeros(3, np.int64), form
+        self.tools, self.places = np.ones(3, np.int8), np.ones((2, 3), np.int8)
 
     def begin(self) -> None:
         self.wanted = self.np_random.integers(0, (3, 2, 3))
-        self.tools, self.places = self.np_random.random(3) < 0.5, self.np_random.random((2, 3)) < 0.5
-        self.tools[self.wanted[0]] = self.places[tuple(self.wanted[1:])] = True
+        self.tools = (self.np_random.random(3) < 0.5).astype(np.int8)
+        self.places = (self.np_random.random((2, 3)) < 0.5).astype(np.int8)
+        self.tools[self.wanted[0]] = self.places[tuple(self.wanted[1:])] = 1
 
-    def observe(self) -> Array:
-        return self.wanted.copy()
+    def observe(self) -> Any:
+        wanted, masks = self.wanted.copy(), {"tool": self.tools.copy(), "place": self.places.copy()}
+        return {"wanted": wanted, "action_mask": masks} if self.form == "obs" else wanted
 
     def info(self) -> dict[str, Any]:
-        return {"action_mask": {"tool": self.tools.copy(), "place": self.places.ravel().copy()}}
+        tools, places = self.tools.astype(bool), self.places.ravel().astype(bool)
+        if self.form == "obs":
+            return {}
+        return {"action_mask": (tools, places) if self.form == "tuple" else {"tool": tools, "place": places}}
 
     def step(self, action: Any) -> Step:
         check(self.action_space, action)
-        if not self.tools[action["tool"]] or not self.places[tuple(action["place"])]:
+        tool, place = action[:2] if self.form == "tuple" else (action["tool"], action["place"])
+        if not self.tools[tool] or not self.places[tuple(place)]:
             raise ValueError(f"{action} is forbidden")
-        reward = float(action["tool"] == self.wanted[0] and (action["place"] == self.wanted[1:]).all())
+        reward = float(tool == self.wanted[0] and (place == self.wanted[1:]).all())
         self.begin()
         return self.advance(reward)
 

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -42,6 +43,8 @@ def list_ids(family: Mapping[str, Any]) -> list[str]:
 def name_entry(spec: gym.envs.registration.EnvSpec) -> str:
     """`module:name` of what builds a single environment; empty for those that are vectors only."""
     entry = spec.entry_point
+    while isinstance(entry, partial):
+        entry = entry.func
     if entry is None or isinstance(entry, str):
         return entry or ""
     return f"{entry.__module__}:{getattr(entry, '__qualname__', '')}"

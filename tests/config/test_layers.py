@@ -273,6 +273,12 @@ def test_settings_are_found_by_pattern_and_behind_a_module(env_id: str, source: 
     finish(resolved.with_values({"vector.n_envs": 8}, "plan"))
 
 
+def test_a_callable_has_settings_under_its_whole_name() -> None:
+    resolved = resolve("mpe2.simple_spread_v3:parallel_env", {"n_steps": 32})
+    assert resolved.sources["ppo.gamma"] == "settings mpe2.simple_spread_v3:parallel_env"
+    assert resolve("other.simple_v3:parallel_env", {}).sources["ppo.gamma"] == "default"
+
+
 def test_an_exact_id_beats_patterns_and_the_longest_pattern_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {name: {"n_epochs": number} for number, name in enumerate(NAMES, start=1)}
     monkeypatch.setattr("mission_gym.config.layers.read_settings", lambda: rows)

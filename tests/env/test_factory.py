@@ -12,7 +12,7 @@ import pytest
 from mission_gym.env.factory import EnvRequest, is_trusted, make_factory, make_vector_factory, names_trusted
 from mission_gym.env.known_ids import register_declared
 from mission_gym.env.probe import look_at
-from mission_gym.errors import EnvContractError, UsageError
+from mission_gym.errors import EnvContractError, TrustError, UsageError
 from toys import Faulty, Identity
 
 OWN_MODULE = """
@@ -97,6 +97,7 @@ def test_a_request_is_json_and_its_factory_pickles():
             UsageError,
             r"registers no environment 'mak' \(did you mean 'make'\?\); name the",
         ),
+        ("gymnasium:Own-v9", {}, UsageError, "'gymnasium' has no callable and registers no environment"),
         ("own_envs:nothing", {}, EnvContractError, "gave a int, no gymnasium.Env"),
         ("own_envs:make", {}, EnvContractError, "raised TypeError: .*missing 1 required"),
         (
@@ -116,6 +117,14 @@ def test_a_request_is_json_and_its_factory_pickles():
 def test_bad_names(own_module, env_id, kwargs, error, message):
     with pytest.raises(error, match=message):
         build(env_id, **kwargs)
+
+
+def test_a_missing_module_is_named():
+    def needs_more():
+        import a_package_that_is_not_there  # noqa: F401
+
+    with pytest.raises(UsageError, match="needs the module 'a_package_that_is_not_there', which is not inst"):
+        make_factory(needs_more)()
 
 
 def test_a_missing_extra_is_named():
@@ -246,3 +255,19 @@ def test_trust_by_name():
     assert not trusts("own_envs:make_one")
     assert not trusts("mission_gym_of_mine:make_one")
     assert not trusts("Nowhere-v0")
+
+
+def test_what_takes_no_number_of_environments_is_not_batched():
+    for name, what in (
+        ("agent_toys:Lives", "one parallel environment of several agents"),
+        ("toys:Identity", "a single environment"),
+    ):
+        with pytest.raises(UsageError, match=rf"{name}' gives {what}, and has no vector form .*num_envs"):
+            make_vector_factory(EnvRequest(name))(2)
+
+
+def test_classes_of_environments_may_be_called_and_functions_are_asked_for(own_module):
+    for name in ("agent_toys:Lives", "toys:Identity"):
+        make_factory(EnvRequest(name, calls=()))()
+    with pytest.raises(TrustError, match="is not a class of Env or VectorEnv or ParallelEnv"):
+        make_factory(EnvRequest("own_envs:make", {"n": 2}, calls=()))()

@@ -7,7 +7,7 @@ of one, in which dicts by agent stay as they are; `agents_slot` checks them and 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
 
@@ -27,6 +27,16 @@ def is_parallel(made: Any) -> bool:
 def takes_turns(made: Any) -> bool:
     """Whether this is an environment whose agents act one after the other (PettingZoo's AEC)."""
     return all(callable(getattr(made, name, None)) for name in ("agent_iter", "last", "observe"))
+
+
+@runtime_checkable
+class ParallelEnv(Protocol):
+    """What a class of parallel environments has, PettingZoo's or one like them: known by `issubclass`."""
+
+    def observation_space(self, agent: Any) -> Any: ...
+    def action_space(self, agent: Any) -> Any: ...
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any: ...
+    def step(self, actions: dict[Any, Any]) -> Any: ...
 
 
 def type_of_agent(agent: Any) -> str:

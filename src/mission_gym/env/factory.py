@@ -12,6 +12,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pkgutil import iter_modules
@@ -21,7 +22,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
-from mission_gym.env.agents import AgentsEnv, ParallelWrapper, is_parallel, takes_turns
+from mission_gym.env.agents import AgentsEnv, ParallelEnv, is_parallel, takes_turns
 from mission_gym.env.displays import describe_drawing
 from mission_gym.env.known_ids import is_of_old_gym, name_home, register_declared
 from mission_gym.env.old_api import OLD_API, is_old
@@ -147,7 +148,12 @@ def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
             )
         mode = gym.VectorizeMode.VECTOR_ENTRY_POINT
         build = partial(gym.make_vec, target, num_envs, mode, **request.kwargs)
-    made = _guard(request.env_id, build)
+    try:
+        made = _guard(request.env_id, build)
+    except EnvContractError as error:
+        if callable(target) and "'num_envs'" in str(error):  # as Python names an argument that is not taken
+            raise _explain_single(request.env_id, partial(target, **request.kwargs)) from error
+        raise
     if is_sb3(made):
         return FromSB3(made)
     if not isinstance(made, gym.vector.VectorEnv):
@@ -156,6 +162,18 @@ def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
             "environment must be one; use another vector, such as serial [--vector batched]"
         )
     return made
+
+
+def _explain_single(name: str, build: Callable[[], Any]) -> UsageError:
+    """Why something that takes no number of environments can't be batched."""
+    made = _build(name, build)
+    with suppress(Exception):  # border: a throw-away environment that can't close harms nothing
+        made.close()
+    what = "one parallel environment of several agents" if is_parallel(made) else "a single environment"
+    return UsageError(
+        f"{name!r} gives {what}, and has no vector form (it takes no num_envs); use another vector, such as "
+        "serial or workers [--vector batched]"
+    )
 
 
 def _build(name: str, build: Callable[[], Any], hint: str = "") -> Any:
@@ -197,7 +215,7 @@ def _find(name: str, calls: tuple[str, ...] | None) -> Callable[..., Any] | str:
     target = getattr(module, attribute, None)
     if callable(target):
         if calls is not None:
-            judge(name, target, (gym.Env, gym.vector.VectorEnv, ParallelWrapper), calls)
+            judge(name, target, (gym.Env, gym.vector.VectorEnv, ParallelEnv), calls)
         found: Callable[..., Any] = target
         return found
     if attribute not in gym.registry:
@@ -259,5 +277,9 @@ def _guard(name: str, build: Callable[[], Any]) -> Any:
         extra = re.search(r"gymnasium\[[\w-]+\]", str(error))
         remedy = f'; run: pip install "{extra.group()}"' if extra else ""
         raise UsageError(f"{name!r} needs a package that is not installed: {error}{remedy}") from error
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{name!r} needs the module {error.name or str(error)!r}, which is not installed"
+        ) from error
     except Exception as error:  # border: the user's constructor
         raise EnvContractError(f"building {name!r} raised {describe_drawing(error)}") from error

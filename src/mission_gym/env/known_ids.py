@@ -83,9 +83,8 @@ def register_declared(module_name: str) -> None:
     ]
     own = getattr(sys.modules[module_name], "register_envs", None)
     for register in dict.fromkeys([own, *(plugin.load() for plugin in plugins)]):
-        if (
-            callable(register) and register.__module__.partition(".")[0] == top
-        ):  # not Gymnasium's own, imported
+        # Gymnasium's own has the same name, and packages import it.
+        if callable(register) and register.__module__.partition(".")[0] == top != "gymnasium":
             register()
 
 

@@ -46,6 +46,8 @@ class MaskLayout:
 
     def __call__(self, raw: Any, batch: tuple[int, ...] = ()) -> Array:
         """The mask [*batch, M], or an array of another shape if this is none."""
+        if batch and _has_objects(raw):
+            return self._stack_rows(raw, *batch)
         if self._parts and isinstance(raw, dict | tuple):
             mask = self._join_parts(raw, batch)
         else:
@@ -55,6 +57,16 @@ class MaskLayout:
         edges = np.cumsum(self._nvec)[:-1]
         joint: Array = reduce(_combine, np.split(mask.astype(np.bool_), edges, axis=-1))
         return np.repeat(joint, self._num_free, axis=-1)
+
+    def _stack_rows(self, raw: Any, num_rows: int) -> Array:
+        """Masks that a vector gathered as objects, row by row; zeros for a row that gave none."""
+        given = [_take_row(raw, row) for row in range(num_rows)]
+        masks = [None if each is None else self(each) for each in given]
+        shapes = {mask.shape for mask in masks if mask is not None}
+        if len(shapes) != 1:
+            return _UNFIT
+        empty = np.zeros(shapes.pop(), np.bool_)
+        return np.stack([empty if mask is None else mask for mask in masks])
 
     def _join_parts(self, raw: Any, batch: tuple[int, ...]) -> Array:
         found = []
@@ -80,6 +92,8 @@ def fit_masks(
             f"{where} is for a {action.kind} action space; masks are for Discrete and MultiDiscrete; "
             "remove the mask"
         )
+    if batch and _has_objects(sample):
+        sample, batch = _take_row(sample, 0), ()
     if action.parts and isinstance(sample, dict | tuple):
         return _fit_parts(action, space, sample, batch, where)
     return _fit(action, _flat(sample, batch, ()).shape, batch, where)
@@ -160,6 +174,19 @@ def _paths_in(tree: Any, path: Path = ()) -> list[Path]:
     else:
         return [path]
     return [found for key, each in named for found in _paths_in(each, (*path, key))]
+
+
+def _has_objects(tree: Any) -> bool:
+    """Whether a vector gathered masks that are tuples or None: Gymnasium's make arrays of objects of them."""
+    if isinstance(tree, dict):
+        return any(map(_has_objects, tree.values()))
+    return isinstance(tree, np.ndarray) and tree.dtype == object
+
+
+def _take_row(tree: Any, row: int) -> Any:
+    if isinstance(tree, dict):
+        return {key: _take_row(each, row) for key, each in tree.items() if not str(key).startswith("_")}
+    return tree[row]
 
 
 def _flat(raw: Any, batch: tuple[int, ...], grid: tuple[int, ...]) -> Array:

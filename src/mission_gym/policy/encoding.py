@@ -8,6 +8,8 @@ as float32. The statistics are frozen during a block and its update, and merged 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from mission_gym.data import TEXT_COLUMNS, Array, LeafSpec, Leaves, Weights
 from mission_gym.policy.layout import PolicySpec
 
+Convert = Callable[[Array], Array]
 Shapes = dict[str, tuple[tuple[int, ...], str]]  # shape and dtype of arrays by name
 CLIP = 10.0
 _EPSILON = 1e-8
@@ -107,12 +110,12 @@ class Encoder:
         places = sorted(range(len(leaves)), key=hidden.__getitem__)
         if for_actor:
             places = [place for place in places if not hidden[place]]
-        self._flat_leaves = [(place, leaves[place]) for place in places if leaves[place].is_flat]
+        flat = [(place, leaves[place]) for place in places if leaves[place].is_flat]
         self._shaped_leaves = [(place, leaves[place]) for place in places if not leaves[place].is_flat]
         self.shaped = tuple(leaf for _, leaf in self._shaped_leaves)
         self.slices: dict[str, slice] = {}  # columns of each flat leaf
         vector_entries: list[bool] = []
-        for _, leaf in self._flat_leaves:
+        for _, leaf in flat:
             width = leaf.num_features
             self.slices[leaf.name] = slice(len(vector_entries), len(vector_entries) + width)
             vector_entries += [leaf.kind == "vector"] * width
@@ -123,6 +126,8 @@ class Encoder:
         wide = any(leaf.kind == "vector" and not np.can_cast(leaf.dtype, np.float32) for leaf in leaves)
         self._dtype: type[np.floating[Any]] = np.float64 if normalize and wide else np.float32
         self.normalizer = Normalizer(entries, self._dtype) if normalize and entries.any() else None
+        self._flatten = [(place, _make_flat(leaf, self._dtype)) for place, leaf in flat]
+        self._shape = [(place, _make_shaped(leaf)) for place, leaf in self._shaped_leaves]
 
     def shapes(self) -> Shapes:
         """The arrays of the normaliser, as weights carry them."""
@@ -141,7 +146,7 @@ class Encoder:
 
     def flatten(self, obs: Leaves) -> Array:
         """The flat features [N, F] before normalisation: float64 where a leaf that is normalised needs it."""
-        parts = [_flat_leaf(leaf, obs[place], self._dtype) for place, leaf in self._flat_leaves]
+        parts = [convert(obs[place]) for place, convert in self._flatten]
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts, axis=1) if parts else np.zeros((len(obs[0]), 0), np.float32)
@@ -151,7 +156,7 @@ class Encoder:
         flat = self.flatten(obs)
         if self.normalizer is not None:
             flat = self.normalizer.apply(flat)
-        return Encoded(flat, tuple([_shape_leaf(leaf, obs[place]) for place, leaf in self._shaped_leaves]))
+        return Encoded(flat, tuple([convert(obs[place]) for place, convert in self._shape]))
 
     def count_cut(self, obs: Leaves) -> int | None:
         """How many sequences in leaves [..., *leaf.shape] had more elements than are kept; None without
@@ -182,26 +187,41 @@ class EncodingPolicy:
         return self.spec.initial_state(num_rows)
 
 
-def _flat_leaf(leaf: LeafSpec, array: Array, dtype: type[np.floating[Any]]) -> Array:
-    num = len(array)
+def _make_flat(leaf: LeafSpec, dtype: type[np.floating[Any]]) -> Convert:
+    """What turns a leaf [N, ...] into its columns [N, F]."""
     if leaf.kind == "text":
-        return _count_columns(array)
-    if leaf.kind != "categories":
-        return array.reshape(num, -1).astype(dtype, copy=False)
-    # One-hot of every part: column = start of the part + (value - first category).
-    starts = np.concatenate([[0], np.cumsum(leaf.nvec)[:-1]]).astype(np.int64)
-    first = np.asarray(leaf.start, np.int64)
-    values = array.reshape(num, -1).astype(np.int64) - first
-    blank = (first > 0) | (
-        first + leaf.nvec <= 0
-    )  # 0 is no category there: a row or place with nothing in it
-    if blank.any():
-        values[(values == -first) & blank] = 0
-    if leaf.open_ended:
-        np.clip(values, 0, np.subtract(leaf.nvec, 1), out=values)
-    out = np.zeros((num, sum(leaf.nvec)), np.float32)
-    np.put_along_axis(out, values + starts, 1.0, axis=1)
-    return out
+        return _count_columns
+    return _OneHot(leaf) if leaf.kind == "categories" else partial(_numbers, dtype)
+
+
+def _numbers(dtype: type[np.floating[Any]], array: Array) -> Array:
+    return array.reshape(len(array), -1).astype(dtype, copy=False)
+
+
+class _OneHot:
+    """One-hot of every part: column = start of the part + (value - first category)."""
+
+    def __init__(self, leaf: LeafSpec) -> None:
+        first, sizes = np.asarray(leaf.start, np.int64), np.asarray(leaf.nvec, np.int64)
+        starts = np.cumsum(sizes) - sizes
+        self._width = int(sizes.sum())
+        self._shift = starts - first
+        # 0 is no category there: a row or place with nothing in it.
+        blank = (first > 0) | (first + sizes <= 0)
+        self._blank = (blank, starts) if blank.any() else None
+        self._limits = (starts, starts + sizes - 1) if leaf.open_ended else None
+
+    def __call__(self, array: Array) -> Array:
+        num = len(array)
+        columns = array.reshape(num, -1).astype(np.int64) + self._shift
+        if self._blank is not None:
+            blank, starts = self._blank
+            columns = np.where(blank & (columns == self._shift), starts, columns)
+        if self._limits is not None:
+            np.clip(columns, *self._limits, out=columns)
+        out = np.zeros((num, self._width), np.float32)
+        out[np.arange(num)[:, None], columns] = 1.0
+        return out
 
 
 def _count_columns(columns: Array) -> Array:
@@ -212,9 +232,12 @@ def _count_columns(columns: Array) -> Array:
     return counts.reshape(num, -1)[:, 1:].astype(np.float32)
 
 
-def _shape_leaf(leaf: LeafSpec, array: Array) -> Array:
-    if leaf.kind == "sequence":
-        return _elements(leaf, array)
+def _make_shaped(leaf: LeafSpec) -> Convert:
+    """What turns a leaf that is not flat into its input, with an axis of rows."""
+    return _Elements(leaf) if leaf.kind == "sequence" else partial(_shape_image, leaf)
+
+
+def _shape_image(leaf: LeafSpec, array: Array) -> Array:
     if leaf.nvec:
         image = _channels_first(leaf, array) - np.reshape(leaf.start, (-1, 1, 1)).astype(array.dtype)
         ids: Array = np.clip(image, 0, np.reshape(leaf.nvec, (-1, 1, 1)) - 1)
@@ -224,23 +247,29 @@ def _shape_leaf(leaf: LeafSpec, array: Array) -> Array:
     return _channels_first(leaf, array)
 
 
-def _elements(leaf: LeafSpec, array: Array) -> Array:
+class _Elements:
     """Elements of sequences [N, L, E]: the columns of their parts, and 1 where there is one, else all 0."""
-    num, most = len(array), leaf.max_elements
-    packed = np.ascontiguousarray(array).view(leaf.record)[:, 0]
-    there = np.arange(most) < packed["length"][:, None]
-    out = np.empty((num, most, leaf.num_element_features), np.float32)
-    first = 0
-    for field, part in enumerate(leaf.parts):
-        values = packed[f"{field}"]
-        if part.kind == "vector":
-            values = _scale(part, values)
-        columns = _flat_leaf(part, values.reshape(num * most, *part.shape), np.float32)
-        out[:, :, first : first + part.num_features] = columns.reshape(num, most, -1)
-        first += part.num_features
-    out[:, :, -1] = 1.0
-    out *= there[:, :, None]
-    return out
+
+    def __init__(self, leaf: LeafSpec) -> None:
+        self._leaf = leaf
+        self._flat = [_make_flat(part, np.float32) for part in leaf.parts]
+
+    def __call__(self, array: Array) -> Array:
+        leaf, num, most = self._leaf, len(array), self._leaf.max_elements
+        packed = np.ascontiguousarray(array).view(leaf.record)[:, 0]
+        there = np.arange(most) < packed["length"][:, None]
+        out = np.empty((num, most, leaf.num_element_features), np.float32)
+        first = 0
+        for field, (part, flatten) in enumerate(zip(leaf.parts, self._flat, strict=True)):
+            values = packed[f"{field}"]
+            if part.kind == "vector":
+                values = _scale(part, values)
+            columns = flatten(values.reshape(num * most, *part.shape))
+            out[:, :, first : first + part.num_features] = columns.reshape(num, most, -1)
+            first += part.num_features
+        out[:, :, -1] = 1.0
+        out *= there[:, :, None]
+        return out
 
 
 def _scale(leaf: LeafSpec, array: Array) -> Array:
