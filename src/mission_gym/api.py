@@ -114,7 +114,8 @@ def train(env: EnvLike, *, progress: bool = True, seeds: Seeds, **flags: Any) ->
 def train(env: EnvLike, *, progress: bool = True, seeds: Seeds | None = None, **flags: Any) -> Run | Group:
     """Train and return the run. `env` is an id, module:Id, module:callable or a callable; flags are those
     of `mission-gym train`, with underscores (`preset`, `config`, `set` and `trust` included). With `seeds`
-    (5, "1..5", [3, 7]) several runs are made, packed on this machine, and their group is returned."""
+    (5, "1..5", [3, 7]) several runs are made, packed on this machine, and their group is returned; `cuda_mps`
+    is for them."""
     if seeds is not None:
         return _train_group(env, progress, seeds, flags)
     resolved, source = _resolve(env, flags)
@@ -141,6 +142,7 @@ def leave_report(session: Session) -> Path | None:
 
 
 def _train_group(env: EnvLike, progress: bool, seeds: Seeds, flags: dict[str, Any]) -> Group:
+    cuda_mps = flags.pop("cuda_mps", "auto")
     resolved, source = _resolve(env, flags)
     if source is not None:
         raise UsageError(
@@ -148,9 +150,9 @@ def _train_group(env: EnvLike, progress: bool, seeds: Seeds, flags: dict[str, An
             f" {resolved.config.env.env_id}; put the environment into a module, and give module:callable"
         )
     finish(fix_envs(choose_profile(resolved)))  # refuses before there is a folder
-    group = make_seed_group(resolved, {"env": resolved.config.env.env_id} | flags, seeds, "argument seeds")
+    given = {"env": resolved.config.env.env_id} | flags
     queue, stop = Queue(), StopFlag()
-    queue.register(group)
+    group = make_seed_group(queue, resolved, given, seeds, "argument seeds", cuda_mps)
     names = list(group.read_jobs())
     with stop_on_signals(stop), JobsScreen(group, quiet=not progress) as screen:
         jobs = stay_with(queue, group, names, say=screen.say, watch=screen.watch, should_stop=stop)

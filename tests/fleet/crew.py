@@ -23,7 +23,7 @@ from waits import LONG_S
 _SCRIPT = """#!{python}
 import json, os, signal, sys, time
 from pathlib import Path
-from mission_gym.store.announce import announce_run
+from mission_gym.store.announce import announce_end, announce_run
 from mission_gym.store.rundir import RunDir
 
 words = sys.argv[3:]
@@ -38,6 +38,7 @@ else:
     notes = values["notes"]
     if notes == "refuse":
         print("mission-gym: gamma=2 is above 1", flush=True)
+        announce_end(2)
         sys.exit(2)
     run = RunDir.create(Path(values["runs-dir"]), values["run-name"])
     run.config_yaml.write_text(json.dumps({{"notes": notes}}))
@@ -45,14 +46,17 @@ with run.lock():
     announce_run(run.path)
     with open(signs / "starts", "a") as file:
         file.write(f"{{run.name}} {{words[0]}}\\n")
-    run.write_status(state="running", step=1, total=100, cores=os.environ["MISSION_GYM_CORES"])
+    mps = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
+    run.write_status(state="running", step=0 if mps else 1, total=100, cores=os.environ["MISSION_GYM_CORES"])
+    if notes == "die-mps" and mps:
+        sys.exit(3)
     if notes == "die" or (notes == "die-once" and words[0] != "resume"):
         (run.checkpoints / "step_000000000001").mkdir(parents=True, exist_ok=True)
         os.kill(os.getpid(), signal.SIGKILL)
     if notes == "fail":
         run.write_status(state="failed", cause="RuntimeError: the simulator fell over")
         sys.exit(3)
-    while notes == "wait" and not stop and not (signs / "go").exists():
+    while notes in ("wait", "deaf") and not (signs / "go").exists() and not (stop and notes == "wait"):
         time.sleep(0.01)
     if stop:
         run.write_status(state="stopped", cause="SIGTERM")

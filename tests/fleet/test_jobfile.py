@@ -10,8 +10,9 @@ import pytest
 from mission_gym.cli.groups import find_problems, flag_names, resolve_values
 from mission_gym.errors import ConfigError
 from mission_gym.fleet.arguments import make_arguments
+from mission_gym.fleet.drafts import Draft, JobFile, inherit
 from mission_gym.fleet.examples import make_example
-from mission_gym.fleet.jobfile import Draft, JobFile, inherit, read_job_file
+from mission_gym.fleet.jobfile import read_job_file
 from mission_gym.fleet.requests import find_needs
 
 SMALL = "defaults: {env: CartPole-v1, timesteps: 20k}\n"

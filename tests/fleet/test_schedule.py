@@ -9,6 +9,7 @@ import pytest
 
 from mission_gym.fleet.schedule import (
     FIRST_GUESS_BYTES,
+    FIRST_GUESS_VRAM_BYTES,
     Capacity,
     Decision,
     Facts,
@@ -30,9 +31,14 @@ def run(key: str, cores: int = 1, **more: Any) -> Running:
 
 
 def decide(
-    waiting: list[Waiting], running: Sequence[Running] = (), cores: int = 4, free: int = 64 * GB, **facts: Any
+    waiting: list[Waiting],
+    running: Sequence[Running] = (),
+    cores: int = 4,
+    free: int = 64 * GB,
+    vram: int | None = None,
+    **facts: Any,
 ) -> Decision:
-    return plan_starts(waiting, running, Capacity(cores, free), Facts(**facts), 100.0)
+    return plan_starts(waiting, running, Capacity(cores, free, vram), Facts(**facts), 100.0)
 
 
 def starts(decision: Decision) -> dict[str, int]:
@@ -112,6 +118,33 @@ def test_runs_on_one_gpu_are_added_one_by_one() -> None:
     assert "measured" in decide(many, one, cores=8).reason
     assert len(decide(many, one, cores=8, levels={1: 1.0}).starts) == 1
     assert not decide(many, [*one, run("y")], cores=8, levels={1: 1.0, 2: 1.0}).starts
+
+
+@pytest.mark.parametrize(
+    ("vram", "busy", "known", "expected"),
+    [
+        (None, 0, {}, "a"),  # no card is known: nothing is counted
+        (0, None, {}, "a"),  # no run of ours is there: this one refuses by itself, or falls back
+        (8 * GB, 0, {}, "a"),
+        (2 * GB, 0, {}, ""),  # the running one will take the first guess, and so would this
+        (2 * GB, FIRST_GUESS_VRAM_BYTES, {}, "a"),  # it has taken it
+        (7 * GB, 1 * GB, {"v": 4 * GB}, ""),  # it is to grow by 3 GB
+        (8 * GB, 1 * GB, {"v": 4 * GB}, "a"),
+        (4 * GB, 4 * GB, {"v": 4 * GB}, ""),  # a tenth stays free
+    ],
+)
+def test_memory_of_the_gpu_is_not_given_twice(
+    vram: int | None, busy: int | None, known: Mapping[str, int], expected: str
+) -> None:
+    running = [] if busy is None else [run("x", uses_gpu=True, vram_bytes=busy)]
+    cpu = [run("y", vram_bytes=0)]  # takes none
+    asked = [wait("a", uses_gpu=True)]
+    levels = {1: 1.0, 2: 2.0}
+    decision = decide(asked, [*running, *cpu], 8, vram=vram, vram_bytes=known, levels=levels)
+    assert "".join(start.key for start in decision.starts) == expected
+    assert expected or "of GPU memory" in decision.reason
+    if not expected:  # who needs no GPU is not held by its memory
+        assert starts(decide([wait("b")], [*running, *cpu], 8, vram=vram, vram_bytes=known, levels=levels))
 
 
 def test_long_jobs_are_worth_a_measurement_with_one_fewer() -> None:

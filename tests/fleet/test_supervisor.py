@@ -13,17 +13,19 @@ from pathlib import Path
 import pytest
 from crew import Crew
 
-from mission_gym.cli import jobs as commands
 from mission_gym.cli.main import main
 from mission_gym.errors import ConfigError, DiskError, RunStateError, UsageError
 from mission_gym.fleet import supervisor as supervision
 from mission_gym.fleet.drive import ask, stay_with
+from mission_gym.fleet.filegroup import go_on
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.supervisor import Supervisor
 from mission_gym.report.groups import describe_jobs
+from mission_gym.store.announce import read_code
 from mission_gym.store.files import read_json
-from mission_gym.store.groups import GroupDir, find_group
+from mission_gym.store.groups import GroupDir, find_group, list_groups
 from mission_gym.store.rundir import RunDir
+from mission_gym.store.variables import END_FILE
 from waits import LONG_S
 
 
@@ -59,7 +61,7 @@ def test_no_more_run_than_there_are_cores(crew: Crew, monkeypatch: pytest.Monkey
     for now in range(20):
         crew.supervisor.tick(1000.0 + now)
     assert sorted(job.state for job in group.read_jobs().values()) == ["queued", "starting", "starting"]
-    assert "waiting: all 2 cores are given" in crew.said
+    assert "waiting: all 2 cores are in use" in crew.said
     crew.go()
     assert {job.state for job in crew.finish(group).values()} == {"done"}
 
@@ -121,6 +123,43 @@ def test_a_job_is_stopped_with_its_work_saved_and_goes_on_when_asked(crew: Crew)
     ask(group, ["a", "b"], "resume")
     crew.queue.register(group)
     assert {job.state for job in crew.finish(group).values()} == {"done"}
+
+
+def test_a_job_that_does_not_answer_is_ended(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "_GRACE_S", 3.0)
+    group = crew.group(crew.request("a", "deaf"))
+    crew.tick_until(lambda: group.is_running(group.read_jobs()["a"]))
+    ask(group, ["a"], "stop")
+    job = crew.finish(group)["a"]
+    assert (job.state, job.cause, job.attempts) == ("stopped", "killed 3 s after it was asked to end", 1)
+
+
+def test_a_stop_request_is_no_retry(crew: Crew) -> None:
+    group = crew.group(crew.request("a", "fail", retries=9))
+    crew.tick_until(lambda: group.read_jobs()["a"].cause != "")
+    ask(group, ["a"], "stop")
+    job = crew.finish(group)["a"]
+    assert job.state == "stopped"
+    assert job.cause == "not tried again after: RuntimeError: the simulator fell over"
+
+
+def test_what_was_refused_is_not_tried_again_by_another_supervisor(crew: Crew) -> None:
+    """It did not start the process, and so can't be told its exit code by the system."""
+    group = crew.group(crew.request("a", "refuse", retries=3))
+    crew.supervisor.tick(0.0)
+    crew.supervisor._children.popitem()[1].wait(LONG_S)
+    crew.supervisor = Supervisor(crew.queue, crew.said.append)
+    job = crew.finish(group)["a"]
+    assert (job.state, job.attempts, job.cause) == ("failed", 1, "gamma=2 is above 1")
+
+
+def test_the_command_tells_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(END_FILE, str(tmp_path / "end"))
+    assert main(["train", "--gama", "0.9"]) == 2
+    assert read_code(tmp_path / "end", os.getpid()) == 2
+    assert read_code(tmp_path / "end", os.getpid() + 1) is None  # of another process
 
 
 def test_a_supervisor_finds_the_jobs_of_one_that_died(crew: Crew) -> None:
@@ -321,13 +360,47 @@ def test_nobody_waits_for_a_group_in_no_queue(crew: Crew) -> None:
 def test_what_was_refused_may_be_corrected(crew: Crew) -> None:
     group = crew.group(crew.request("a", "refuse"), crew.request("b"))
     assert [job.state for job in crew.finish(group).values()] == ["failed", "done"]
-    commands._go_on(group, [crew.request("a", "pass", variables={"CREW": "1"}), crew.request("b")])
+    go_on(group, [crew.request("a", "pass", variables={"CREW": "1"}), crew.request("b")])
     crew.queue.register(group)
     jobs = crew.finish(group)
     assert [(job.state, job.attempts) for job in jobs.values()] == [("done", 2), ("done", 1)]
     assert jobs["a"].request.variables == {"CREW": "1"}
     with pytest.raises(ConfigError, match="job 'b' was changed since it began"):
-        commands._go_on(group, [crew.request("b", "fail")])
+        go_on(group, [crew.request("b", "fail")])
+
+
+def test_a_file_that_is_edited_while_it_runs_changes_nothing(crew: Crew) -> None:
+    group = crew.group(crew.request("a", "wait"), crew.request("b"))
+    crew.tick_until(lambda: group.is_running(group.read_jobs()["a"]))
+    before = group.read_jobs()
+    with pytest.raises(ConfigError, match="job 'a' was changed since it began"):
+        go_on(group, [crew.request("a", "fail"), crew.request("b"), crew.request("c")])
+    assert [job.request for job in group.read_jobs().values()] == [job.request for job in before.values()]
+    crew.go()
+    assert {job.state for job in crew.finish(group).values()} == {"done"}
+
+
+def test_a_group_is_this_users_before_it_is_seen(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was killed while it was made goes on with it without --trust."""
+
+    def die(self: Queue, group: GroupDir) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Queue, "register", die)
+        with pytest.raises(KeyboardInterrupt):
+            crew.queue.make_group(crew.runs_dir, "g", "jobs", [crew.request("a")])
+    (group,) = list_groups(crew.runs_dir)
+    crew.queue.check_own(group)
+    assert crew.queue.list_groups() == []
+
+
+def test_the_next_tick_comes_when_a_job_ends(crew: Crew) -> None:
+    group = crew.group(crew.request("a"))
+    crew.supervisor.tick(0.0)
+    crew.supervisor.rest(LONG_S)  # not waited out
+    crew.supervisor.tick(1.0)
+    assert group.read_jobs()["a"].state == "done"
 
 
 def test_what_ended_without_a_supervisor_is_told_as_it_ended(crew: Crew) -> None:

@@ -117,7 +117,7 @@ def test_equal_runs_confirm_alike_and_a_stop_leaves_the_ordinary_best(
         return confirm_best(run, config, environment, played, stop)
 
     with start(tmp_path / "cut") as session, monkeypatch.context() as patch:
-        patch.setattr("mission_gym.run.session.confirm_best", stop_first)
+        patch.setattr("mission_gym.run.selection.confirm_best", stop_first)
         cut = drain(session)
     assert cut.read_status()["state"] == "stopped"
     assert confirmations(cut) == []
@@ -180,7 +180,7 @@ def test_what_can_not_be_played_again_is_told_and_the_run_is_done(
     def fail(*given: Any) -> None:
         raise EnvFailure("all 2 episodes failed")
 
-    monkeypatch.setattr("mission_gym.run.session.confirm_best", fail)
+    monkeypatch.setattr("mission_gym.run.selection.confirm_best", fail)
     said: list[dict[str, Any]] = []
     with start(tmp_path, said) as session:
         run = drain(session)

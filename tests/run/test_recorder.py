@@ -51,8 +51,8 @@ def test_what_is_shown_is_a_row_or_the_status(tmp_path: Path, monkeypatch: pytes
         write_status(run, durable=durable, **fields)
 
     monkeypatch.setattr(RunDir, "write_status", note)
-    monkeypatch.setattr("mission_gym.run.session._STATUS_S", 0.0)
-    monkeypatch.setattr("mission_gym.run.session._TICK_S", 0.0)
+    monkeypatch.setattr("mission_gym.run.status._STATUS_S", 0.0)
+    monkeypatch.setattr("mission_gym.run.status._TICK_S", 0.0)
     session, heard = train(tmp_path)
     rows = [event for event in heard if event["event"] != "status"]
     assert json.loads(json.dumps(plain(rows))) == MetricsLog.read(session.run.metrics_jsonl)
@@ -107,7 +107,7 @@ def test_a_status_that_is_refused_is_told_once(tmp_path: Path, monkeypatch: pyte
         write_status(run, durable=durable, **fields)
 
     monkeypatch.setattr(RunDir, "write_status", refuse)
-    monkeypatch.setattr("mission_gym.run.session._STATUS_S", 0.0)
+    monkeypatch.setattr("mission_gym.run.status._STATUS_S", 0.0)
     session, heard = train(tmp_path)
     assert warnings_of(heard) == [
         "status not written: can't write status.json: full",

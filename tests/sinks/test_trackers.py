@@ -24,6 +24,7 @@ from mission_gym.sinks.tracker import Facts, Row, Tracker
 from mission_gym.store.lineage import Lineage, write_lineage
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
+from mission_gym.store.variables import GROUP
 from waits import LONG_S
 
 SMALL = {
@@ -65,6 +66,8 @@ def read_wandb(path: Path) -> Iterator[dict[str, Any]]:
         if kind in (1, 4):
             record = Record.FromString(parts)
             parts = b""
+            if record.WhichOneof("record_type") == "run":
+                yield {"run": record.run}
             if record.WhichOneof("record_type") == "history":
                 yield {
                     item.key or "/".join(item.nested_key): json.loads(item.value_json)
@@ -77,11 +80,13 @@ def test_wandb_has_the_rows_of_both_processes_in_one_run(
 ) -> None:
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv(GROUP, "trio")
     run, losses = train_and_resume(tmp_path, "wandb")
     files = sorted((run.path / "wandb").glob("offline-run-*/*.wandb"))
     assert len({path.stem for path in files}) == 1  # one id, two processes
     rows = [row for path in files for row in read_wandb(path)]
     assert [(row["step"], row["train/loss"]) for row in rows if "train/loss" in row] == losses
+    assert {row["run"].run_group for row in rows if "run" in row} == {"trio"}
 
 
 def test_mlflow_has_the_rows_of_both_processes_in_one_run(
@@ -90,6 +95,7 @@ def test_mlflow_has_the_rows_of_both_processes_in_one_run(
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv(GROUP, "trio")
     from mlflow.tracking import MlflowClient
 
     run, losses = train_and_resume(tmp_path, "mlflow")
@@ -98,6 +104,7 @@ def test_mlflow_has_the_rows_of_both_processes_in_one_run(
     assert kept.info.run_name == run.name
     assert kept.info.status == "FINISHED"
     assert kept.data.params["env.env_id"] == "CartPole-v1"
+    assert kept.data.tags["group"] == "trio"
     history = client.get_metric_history(kept.info.run_id, "train/loss")
     assert sorted((metric.step, metric.value) for metric in history) == losses
 
@@ -230,6 +237,22 @@ def test_mlflow_makes_one_run_however_often_it_fails_and_says_how_it_ended(
         ("create", place.run.name), ("id-1", parameters), ("id-1", parameters),
         ("id-1", {"metrics": [("train/loss", 0.5)]}), ("id-1", end),
     ]  # fmt: skip
+
+
+def test_trackio_is_told_the_group(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+
+    def init(project: str, **more: Any) -> Any:
+        told.append(more)
+        return SimpleNamespace(log=lambda scalars, step: None, finish=lambda: None)
+
+    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=init))
+    monkeypatch.setenv(GROUP, "trio")
+    log = MetricsLog(place.run.metrics_jsonl)
+    sink = load_sink("trackio").open(place, None)
+    add(log, sink, 1)
+    sink.close()
+    assert [more["group"] for more in told] == ["trio"]
 
 
 def test_a_resume_goes_on_in_the_same_run_with_what_is_missing(place: Place) -> None:

@@ -85,7 +85,7 @@ def _tune(full: bool) -> list[Row]:
 
 
 def _fleet(full: bool) -> list[Row]:
-    return measure_fleet(FleetGrid(num_kills=50) if full else FleetGrid())
+    return measure_fleet(FleetGrid())
 
 
 CONTESTS: dict[str, Callable[[bool], list[Row]]] = {

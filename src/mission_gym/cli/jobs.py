@@ -6,13 +6,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 
-import tyro
-
-from mission_gym.cli.flags import AsJson, FolderFlags, ReadFlags, Switch, Trust, parse, said
+from mission_gym.cli.flags import parse
 from mission_gym.cli.groups import (
     find_problems,
     flag_names,
@@ -21,11 +19,23 @@ from mission_gym.cli.groups import (
     resolve_values,
     tell_end,
 )
+from mission_gym.cli.jobs_flags import (
+    CheckFlags,
+    ExampleFlags,
+    GroupFlags,
+    LogsFlags,
+    ResumeFlags,
+    RunFlags,
+    StatusFlags,
+    StopFlags,
+)
 from mission_gym.cli.output import show
-from mission_gym.errors import ConfigError, UsageError, nearest
+from mission_gym.errors import RunStateError, UsageError, nearest
+from mission_gym.fleet.drafts import inherit
 from mission_gym.fleet.drive import ask, serve, stay_with
 from mission_gym.fleet.examples import make_example
-from mission_gym.fleet.jobfile import JobFile, inherit, read_job_file
+from mission_gym.fleet.filegroup import open_group
+from mission_gym.fleet.jobfile import read_job_file
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.requests import find_needs, make_requests
 from mission_gym.fleet.supervisor import TICK_S
@@ -36,86 +46,26 @@ from mission_gym.report.groups import describe_jobs, view_jobs
 from mission_gym.run.signals import stop_on_signals
 from mission_gym.screen.jobs import JobsScreen
 from mission_gym.screen.streams import inert, say
-from mission_gym.store.groups import GroupDir, Job, JobRequest, find_group, list_groups
-
-_FileName = Annotated[tyro.conf.Positional[Path], said("The job file.", "FILE.yaml")]
-
-
-@dataclass(kw_only=True)
-class CheckFlags:
-    """Flags of `jobs check`."""
-
-    file: _FileName
-    json: AsJson = False
-
-
-@dataclass(kw_only=True)
-class RunFlags(ReadFlags):
-    """Flags of `jobs run` and `jobs add`."""
-
-    file: _FileName
-    detach: Annotated[Switch, said("Go on without this terminal.")] = False
-    trust: Trust = False
-
-
-@dataclass(kw_only=True)
-class GroupFlags(ReadFlags):
-    """Flags of `jobs wait` and `jobs resume`."""
-
-    group: Annotated[
-        tyro.conf.Positional[str | None], said("The group. Without it: that of the newest job file.", "GROUP")
-    ] = None
-
-
-@dataclass(kw_only=True)
-class ResumeFlags(GroupFlags):
-    """Flags of `jobs resume`."""
-
-    trust: Trust = False
-
-
-@dataclass(kw_only=True)
-class StatusFlags(GroupFlags):
-    """Flags of `jobs status`."""
-
-    follow: Annotated[Switch, said("Stay until all jobs have ended.")] = False
-
-
-@dataclass(kw_only=True)
-class LogsFlags(FolderFlags):
-    """Flags of `jobs logs`."""
-
-    job: Annotated[tyro.conf.Positional[str], said("The job, or GROUP/JOB.", "JOB")]
-    follow: Annotated[
-        Switch, tyro.conf.arg(aliases=["-f"], help="Stay until the job has ended.", help_behavior_hint="")
-    ] = False
-
-
-@dataclass(kw_only=True)
-class StopFlags(FolderFlags):
-    """Flags of `jobs stop`."""
-
-    name: Annotated[tyro.conf.Positional[str | None], said("A job, GROUP/JOB or GROUP.", "NAME")] = None
-    all: Annotated[Switch, said("Every job of the queue.")] = False
-
-
-@dataclass(kw_only=True)
-class ExampleFlags:
-    """Flags of `jobs example`."""
-
-    name: Annotated[tyro.conf.Positional[str], said("four-jobs.", "NAME")]
+from mission_gym.store.groups import GroupDir, Job, find_group, list_groups
 
 
 def jobs(args: Sequence[str]) -> int:
     """`mission-gym jobs ...`."""
     name = args[0] if args else ""
     if name in ("-h", "--help"):
-        print(f"usage: mission-gym jobs {'|'.join(_COMMANDS)} [...]")
+        print(_help())
         return 0
+    known = ", ".join(_COMMANDS)
+    if not name:
+        raise UsageError(f"name one of the commands of jobs: {known}")
     if name not in _COMMANDS:
-        known = ", ".join(_COMMANDS)
         raise UsageError(f"{name!r} is not a command of jobs{nearest(name, _COMMANDS)}; it has {known}")
-    return _COMMANDS[name](args[1:])
+    return _COMMANDS[name].function(args[1:])
+
+
+def _help() -> str:
+    lines = [f"  {name:<8} {command.text}" for name, command in _COMMANDS.items()]
+    return "\n".join(["usage: mission-gym jobs COMMAND [...]", "", *lines])
 
 
 def _run(args: Sequence[str]) -> int:
@@ -163,52 +113,11 @@ def _open_group(queue: Queue, flags: RunFlags) -> tuple[GroupDir, list[str]]:
         whole[each.name] = inherit(whole[each.parent], each.values)
     needs = {each.name: find_needs(resolve_values(whole[each.name])) for each in file.drafts}
     drafts = [replace(each, values=each.values | more) for each in file.drafts]
-    requests = make_requests(file.name, drafts, str(runs_dir), needs)
-    known = [group for group in list_groups(runs_dir) if _is_of(group, file)]
-    if known:
-        group = known[-1]
-        if not flags.trust:
-            queue.check_own(group)
-        _go_on(group, requests)
+    requests = make_requests(file.name, drafts, str(runs_dir), needs, flags.cuda_mps)
+    group, is_new = open_group(queue, file.name, runs_dir, requests, trust=flags.trust)
+    if not is_new:
         say(f"{flags.file} goes on with its group {show_path(group.path)}")
-    else:
-        group = GroupDir.create(runs_dir, file.name, "jobs", requests)
-    queue.register(group)
     return group, [request.name for request in requests]
-
-
-def _is_of(group: GroupDir, file: JobFile) -> bool:
-    record = group.read()
-    return (record.kind, record.name) == ("jobs", file.name)
-
-
-def _go_on(group: GroupDir, requests: Sequence[JobRequest]) -> None:
-    """Add what is new, try again what failed or was stopped; ConfigError for what changed since it began."""
-    before = group.read_jobs()
-    problems, new, again = [], [], []
-    for request in requests:
-        job = before.get(request.name)
-        has_begun = job is not None and (job.run is not None or job.state == "starting")
-        if job is None:
-            new.append(request)
-        elif has_begun and _list_values(job.request) != _list_values(request):
-            problems.append(
-                f"job {request.name!r} was changed since it began in {group.name}; give it another name, or"
-                " the file another `name:`"
-            )
-        elif job.state in ("failed", "stopped"):
-            again.append(request)
-        elif job.state == "queued" and job.request != request:
-            new.append(request)
-    if problems:
-        raise ConfigError(problems)
-    group.add([*new, *again])  # as it is asked for now: --trust, folder, Python, variables
-    ask(group, [each.name for each in again], "resume")
-
-
-def _list_values(request: JobRequest) -> list[str]:
-    """What a job asks for, wherever its file lies."""
-    return [word for word in request.arguments if not word.startswith(("--via=", "--trust"))]
 
 
 def _status(args: Sequence[str]) -> int:
@@ -225,6 +134,8 @@ def _logs(args: Sequence[str]) -> int:
     group, names = _find_jobs(flags.job, flags.runs_dir)
     if len(names) > 1:
         raise UsageError(f"{flags.job!r} is a group; name one of its jobs: {', '.join(names)}")
+    if not group.log(names[0]).exists():
+        say(f"{names[0]} has not begun")
     position = 0
     while True:
         has_ended = group.read_jobs()[names[0]].has_ended  # asked before the rest is read
@@ -254,8 +165,11 @@ def _stop(args: Sequence[str]) -> int:
     for group, names in targets:
         ask(group, names, "stop")
     for group, names in targets:
-        stay_with(queue, group, names, say=say)
-    say(f"{sum(len(names) for _, names in targets)} jobs were stopped")
+        found = stay_with(queue, group, names, joins=False)
+        for job in (found[name] for name in names):
+            say(f"{job.name} {job.state}: {job.cause}")
+    if not any(names for _, names in targets):
+        say("nothing is to be stopped: all jobs have ended")
     return 0
 
 
@@ -290,7 +204,8 @@ def _wait(args: Sequence[str]) -> int:
 def _stay(group: GroupDir, *, as_json: bool) -> int:
     """Wait for a group without owning it: an interruption ends the waiting alone."""
     with JobsScreen(group) as screen:
-        found = stay_with(Queue(), group, list(group.read_jobs()), say=screen.say, watch=screen.watch)
+        names = list(group.read_jobs())
+        found = stay_with(Queue(), group, names, say=screen.say, watch=screen.watch, joins=False)
     return tell_end(group, found, as_json=as_json)
 
 
@@ -323,22 +238,32 @@ def _find_jobs(text: str, runs_dir: Path) -> tuple[GroupDir, list[str]]:
         if name in known:
             return group, [name]
         raise UsageError(f"{group.name} has no job {name!r}{nearest(name, known)}; it has {', '.join(known)}")
-    for group in [*reversed(Queue().list_groups()), *reversed(list_groups(runs_dir))]:
-        if text in group.read_jobs():
-            return group, [text]
-    group, note = find_group(text, runs_dir)
+    groups = [*reversed(Queue().list_groups()), *reversed(list_groups(runs_dir))]
+    jobs = {name: group for group in reversed(groups) for name in group.read_jobs()}
+    if text in jobs:
+        return jobs[text], [text]
+    try:
+        group, note = find_group(text, runs_dir)
+    except RunStateError as error:
+        hint = nearest(text, jobs)
+        raise UsageError(f"no job {text!r}{hint}, and {error}" if jobs else str(error)) from error
     say(note)
     return group, list(group.read_jobs())
 
 
-_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "run": _run,
-    "check": _check,
-    "add": _add,
-    "status": _status,
-    "logs": _logs,
-    "stop": _stop,
-    "resume": _resume,
-    "wait": _wait,
-    "example": _example,
+class _Command(NamedTuple):
+    function: Callable[[Sequence[str]], int]
+    text: str
+
+
+_COMMANDS = {
+    "run": _Command(_run, "the jobs of a file, packed on this machine"),
+    "check": _Command(_check, "everything that is wrong in a file; starts nothing"),
+    "add": _Command(_add, "the jobs of a file, or -- ENV --FLAGS, behind those in the queue"),
+    "status": _Command(_status, "where the jobs of a group stand"),
+    "logs": _Command(_logs, "what a job has said"),
+    "stop": _Command(_stop, "let jobs save and end"),
+    "resume": _Command(_resume, "try again what failed or was stopped"),
+    "wait": _Command(_wait, "until all jobs of a group have ended"),
+    "example": _Command(_example, "a job file that is sized for this machine"),
 }

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from mission_gym import __version__
 from mission_gym.errors import MissionGymError, TrustError, nearest
 from mission_gym.screen.streams import inert, patient_streams, say
+from mission_gym.store.variables import END_FILE
 
 
 class _Command(NamedTuple):
@@ -57,6 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     with patient_streams() as out:
         code = _run(list(sys.argv[1:] if argv is None else argv))
         out.flush()
+        if END_FILE in os.environ:
+            from mission_gym.store.announce import announce_end
+
+            announce_end(code)
         if out.failure is not None and out.failure.errno not in _READER_LEFT:
             return _say(f"the result is lost: {out.failure.strerror} [stdout]", code or 3)
     return code

@@ -14,6 +14,13 @@ from rich.text import Text
 from mission_gym.cli.flags import ReadFlags, RunName, Switch, parse, said
 from mission_gym.cli.output import show
 from mission_gym.errors import RunStateError, UsageError, nearest
+from mission_gym.fleet.cleaning import (
+    DoomedGroup,
+    find_removable_group,
+    plan_group_removal,
+    remove_group,
+)
+from mission_gym.fleet.queue import Queue
 from mission_gym.report.documents import (
     compare_runs,
     describe_config,
@@ -39,6 +46,7 @@ from mission_gym.screen.streams import say
 from mission_gym.store.files import write_atomic
 from mission_gym.store.groups import GroupDir, find_group
 from mission_gym.store.resolve import STAMP, list_runs
+from mission_gym.store.rundir import RunDir
 
 
 @dataclass(kw_only=True)
@@ -84,6 +92,8 @@ def runs(args: Sequence[str]) -> None:
     name = args[0] if args else ""
     if name in ("-h", "--help"):
         print("usage: mission-gym runs list|show|compare|lineage|timeline|clean [...]")
+    elif not name:
+        raise UsageError(f"name one of the commands of runs: {', '.join(_VIEWS)}")
     elif name not in _VIEWS:
         known = ", ".join(_VIEWS)
         raise UsageError(f"{name!r} is not a command of runs{nearest(name, _VIEWS)}; it has {known}")
@@ -167,33 +177,48 @@ def _timeline(args: Sequence[str]) -> None:
 
 
 def _clean(args: Sequence[str]) -> None:
-    text = "Delete the runs that are named, or else the checkpoints of all runs that retention drops."
+    text = (
+        "Delete the runs and groups that are named, or else the checkpoints of all runs that retention drops."
+    )
     flags = parse(CleanFlags, args, "runs clean", text)
+    groups: list[DoomedGroup] = []
     if flags.runs:
-        refs = [find_removable(text, flags.runs_dir) for text in flags.runs]
-        for ref in refs:
-            say(ref.note)
-        doomed = plan_removal([ref.run for ref in refs])
+        named: list[RunDir] = []
+        for text in flags.runs:
+            if found := find_removable_group(text, flags.runs_dir):
+                groups.append(plan_group_removal(found[0], Queue()))
+                named += groups[-1].runs
+                say(found[1])
+            else:
+                ref = find_removable(text, flags.runs_dir)
+                named.append(ref.run)
+                say(ref.note)
+        doomed = plan_removal(list({run.path: run for run in named}.values()))
     else:
         doomed = []
         for run in list_runs(flags.runs_dir):
             with leaving_out(run, say):
                 doomed += plan_cleaning([run])
-    document = {"deleted": flags.yes, "items": [item.document() for item in doomed]}
+    items = [item.document() for item in doomed] + [item.document() for item in groups]
     if flags.yes:
         clean(doomed)
-    show(document, as_json=flags.json, view=_view_cleaning)
-    if doomed and not flags.yes:
+        for each in groups:
+            remove_group(each.group, Queue())
+    show({"deleted": flags.yes, "items": items}, as_json=flags.json, view=_view_cleaning)
+    if items and not flags.yes:
         say("nothing was deleted; --yes does it")
 
 
 def _view_cleaning(document: dict[str, Any]) -> RenderableType:
     lines = []
     for item in document["items"]:
-        what = "whole run" if item["step"] is None else f"checkpoint {show_count(item['step'])}"
-        children = f", parent of {', '.join(item['children'])}" if item["children"] else ""
         size = f"{show_number(item['size_bytes'] / 1e6)} MB"
         others = f"; {item['num_foreign']} files that are not ours stay" if item["num_foreign"] else ""
+        if "group" in item:
+            lines.append(Text(f"{item['group']}  the group's folder  {size}{others}"))
+            continue
+        what = "whole run" if item["step"] is None else f"checkpoint {show_count(item['step'])}"
+        children = f", parent of {', '.join(item['children'])}" if item["children"] else ""
         lines.append(Text(f"{item['run']}  {what}  {size}{children}{others}"))
     return Group(*lines) if lines else Text("nothing to delete")
 

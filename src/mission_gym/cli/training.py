@@ -57,6 +57,13 @@ class TrainFlags(LayerFlags):
         str | None, said("Several runs as one group, packed on this machine: 5, 1..5 or 3,7,11.", "SEEDS")
     ] = None
     detach: Annotated[Switch, said("Go on without this terminal; see `mission-gym jobs`.")] = False
+    cuda_mps: Annotated[
+        str | None,
+        said(
+            "With --seeds or --detach: share a GPU through CUDA MPS; auto: where that is measured better.",
+            "off|on|auto",
+        ),
+    ] = None
     resume_or_start: Annotated[
         str | None,
         said("Go on with the newest run of this name, or start it.", "NAME"),
@@ -93,6 +100,8 @@ def train(args: Sequence[str]) -> int:
         return _train_group(flags)
     if flags.json:
         raise UsageError("a run has no result to print; --json is for --seeds and --detach [--json]")
+    if flags.cuda_mps is not None:
+        raise UsageError("a run alone shares no GPU; --cuda-mps is for --seeds and --detach [--cuda-mps]")
     resolved = _resolve(flags)
     wait = compile_beside(resolved.config.env.env_id, algo=resolved.config.run.algo)
     from mission_gym.run.start import start_run
@@ -180,8 +189,7 @@ def _train_group(flags: Any) -> int:
     resolved = _resolve(flags)
     finish(fix_envs(choose_profile(resolved)))  # refuses before there is a folder
     queue = Queue()
-    group = make_seed_group(resolved, given, flags.seeds, "--seeds")
-    queue.register(group)
+    group = make_seed_group(queue, resolved, given, flags.seeds, "--seeds", flags.cuda_mps or "auto")
     if flags.detach:
         return leave_group(queue, group, as_json=flags.json)
     return follow_group(queue, group, list(group.read_jobs()), as_json=flags.json)

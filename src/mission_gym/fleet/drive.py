@@ -16,7 +16,6 @@ from mission_gym.fleet.supervisor import TICK_S, Say, Supervisor
 from mission_gym.store.groups import GroupDir, Job
 
 Watch = Callable[[Mapping[str, Job]], None]
-Wait = Callable[[float], None]
 
 
 def stay_with(
@@ -27,10 +26,11 @@ def stay_with(
     say: Say = lambda text: None,
     watch: Watch = lambda jobs: None,
     should_stop: Callable[[], bool] = lambda: False,
-    wait: Wait = time.sleep,
+    joins: bool = True,
 ) -> dict[str, Job]:
     """Return the jobs of a group when all of `names` have ended. watch: is shown them at every tick.
-    should_stop: once true, these jobs are asked to save and end, and waited for."""
+    should_stop: once true, these jobs are asked to save and end, and waited for. joins: the group is new to
+    the queue, and who looks after that is said."""
     supervisor: Supervisor | None = None
     try:
         with ExitStack() as stack:
@@ -38,7 +38,8 @@ def stay_with(
             while True:
                 if supervisor is None and queue.try_supervise(stack):
                     supervisor = Supervisor(queue, say)
-                elif supervisor is None and not told:
+                    stack.callback(supervisor.close)
+                elif supervisor is None and joins and not told:
                     say(f"process {queue.supervisor} looks after the queue; this group has joined it")
                     told = True
                 if supervisor is not None:
@@ -57,7 +58,7 @@ def stay_with(
                     asked = True
                     ask(group, [name for name in names if not jobs[name].has_ended], "stop")
                 else:
-                    wait(TICK_S)
+                    (supervisor.rest if supervisor else time.sleep)(TICK_S)
     finally:  # also where this process is interrupted: what others asked for goes on
         if supervisor is not None and queue.list_groups():
             queue.start_supervisor()
@@ -75,7 +76,7 @@ def _has_entry(queue: Queue, group: GroupDir, jobs: Mapping[str, Job]) -> bool:
     return is_over and any(each.path == group.path for each in queue.list_groups())
 
 
-def serve(queue: Queue, *, say: Say, should_stop: Callable[[], bool], wait: Wait = time.sleep) -> bool:
+def serve(queue: Queue, *, say: Say, should_stop: Callable[[], bool]) -> bool:
     """Look after the queue until it is empty. Behind another supervisor one process stands by, since that one
     may end in the moment in which a group joins; False if there is one already."""
     with ExitStack() as standing, ExitStack() as stack:
@@ -84,9 +85,10 @@ def serve(queue: Queue, *, say: Say, should_stop: Callable[[], bool], wait: Wait
         while not queue.try_supervise(stack):
             if should_stop() or not queue.list_groups():
                 return True
-            wait(TICK_S)
+            time.sleep(TICK_S)
         standing.close()
         supervisor = Supervisor(queue, say)
+        stack.callback(supervisor.close)
         while supervisor.tick(time.monotonic()) and not should_stop():
-            wait(TICK_S)
+            supervisor.rest(TICK_S)
     return True

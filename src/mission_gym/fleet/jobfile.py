@@ -17,15 +17,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from mission_gym.config.yaml_lines import Key, Tree, read_tree
 from mission_gym.errors import ConfigError, UsageError, nearest
+from mission_gym.fleet.branches import gather_values, link_branches, make_drafts
+from mission_gym.fleet.drafts import ENV_ID, JobFile, Variant, list_sets, name_member, name_variant
 from mission_gym.fleet.seeds import parse_seeds
-from mission_gym.store.groups import Point
 from mission_gym.store.rundir import RUN_NAME
 
 _TOP = ("name", "defaults", "grid", "seeds", "jobs")
@@ -35,49 +35,11 @@ _NOT_FOR_JOBS = {
     "runs_dir": "a group's runs lie in one folder; write it into defaults, or use --runs-dir",
 }
 _FLAG = re.compile(r" ?\[(?:flag )?--(?:no-)?([a-z][a-z-]*)[^\]]*\]$")
-_ENV_ID = "env.env_id="  # how `branch --set` names another environment
 _NUM_MEMBERS = 1000
 _NAME_CHARS = 200  # of a run, its group in front; its folder adds the time
 
 # From the values of a job to its problems, each with the flag that it is about in brackets at its end.
 Check = Callable[[Mapping[str, Any]], list[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """One run that a file asks for."""
-
-    name: str
-    variant: str
-    values: dict[str, Any]  # by the names of flags
-    seed: int | None = None
-    parent: str | None = None
-    point: Point = "best"
-    priority: int = 0
-    retries: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class JobFile:
-    """What a file asks for."""
-
-    name: str
-    drafts: tuple[Draft, ...]
-    runs_dir: str | None = None
-
-
-@dataclass
-class _Variant:
-    """A job of the file with one choice of its grid, and the seeds that it is run with."""
-
-    name: str
-    key: Key  # where it stands in the file
-    values: dict[str, Any]
-    seeds: tuple[int | None, ...]
-    branch: str | None
-    priority: int
-    retries: int
-    children: list[str] = field(default_factory=list)
 
 
 def read_job_file(path: Path, flags: Collection[str], check: Check) -> JobFile:
@@ -90,7 +52,7 @@ def read_job_file(path: Path, flags: Collection[str], check: Check) -> JobFile:
     if reader.problems:
         raise ConfigError(list(dict.fromkeys(reader.problems)))
     runs_dir = (tree.value.get("defaults") or {}).get("runs_dir")
-    return JobFile(name, tuple(reader.drafts()), None if runs_dir is None else str(runs_dir))
+    return JobFile(name, tuple(make_drafts(reader.variants)), None if runs_dir is None else str(runs_dir))
 
 
 class _Reader:
@@ -98,7 +60,7 @@ class _Reader:
 
     def __init__(self, tree: Tree, name: str, flags: Collection[str], problems: list[str]) -> None:
         self.tree, self.name, self.flags, self.problems = tree, name, flags, problems
-        self.variants: dict[str, _Variant] = {}
+        self.variants: dict[str, Variant] = {}
 
     def wrong(self, what: str, key: Key) -> None:
         self.problems.append(f"{what} [{self.tree.place(key)}]")
@@ -124,7 +86,7 @@ class _Reader:
             self._check_key(key, ("defaults", key), "defaults")
         for number, job in enumerate(jobs):
             self._read_job(job, ("jobs", number), top, defaults)
-        self._find_parents()
+        link_branches(self.variants, self.wrong)
         for variant in self.variants.values():
             self._check_values(variant, check)
         num_members = sum(len(variant.seeds) for variant in self.variants.values())
@@ -135,14 +97,14 @@ class _Reader:
 
     def _check_members(self) -> None:
         """Seeds add to names: `base` with seed 0 is the run of a job `base-s0`."""
-        found: dict[str, _Variant] = {}
+        found: dict[str, Variant] = {}
         most = _NAME_CHARS - len(f"{self.name}-")
         if most < 1:
             return self.wrong(
                 f"the group's name has more than {_NAME_CHARS - 2} characters; shorten it", ("name",)
             )
         for variant in self.variants.values():
-            for name in (_member(variant.name, seed) for seed in variant.seeds):
+            for name in (name_member(variant.name, seed) for seed in variant.seeds):
                 if name in found:
                     first = self.tree.place(found[name].key)
                     self.wrong(f"run {name!r} is there twice, first of {first}; rename one", variant.key)
@@ -157,12 +119,12 @@ class _Reader:
         if not isinstance(job, dict):
             return self.wrong(f"a job is a mapping, not {job!r}; write `- name: ...`", at)
         name = job.get("name")
+        for key in job:
+            self._check_key(key, (*at, key), "a job without a name" if name is None else f"job {name!r}")
         if name is None:
             return self.wrong("a job has no name; add `name:`", at)
         if not self._check_name(name, (*at, "name")):
             return None
-        for key in job:
-            self._check_key(key, (*at, key), f"job {name!r}")
         settings = {"grid": top.get("grid"), "seeds": top.get("seeds")} | defaults | job
         priority, retries = (
             self._read_count(settings, key, least, at)
@@ -174,14 +136,14 @@ class _Reader:
         if branch is not None:
             values = self._fit_branch(job, values, at)
         for choice in self._read_grid(settings.get("grid"), name, at):
-            variant = "-".join([str(name), *(_tell_choice(*item) for item in choice.items())])
+            variant = name_variant(name, choice)
             if variant in self.variants:
                 first = self.tree.place((*self.variants[variant].key, "name"))
                 self.wrong(f"job {variant!r} is there twice, first in {first}; rename one", (*at, "name"))
                 continue
             seeds = self._read_seeds(settings, values | choice, at)
             retries = 1 if retries is None else retries
-            self.variants[variant] = _Variant(
+            self.variants[variant] = Variant(
                 variant, at, values | choice, seeds, branch, priority or 0, retries
             )
         return None
@@ -190,7 +152,7 @@ class _Reader:
         """The values as `branch` takes them: the environment is the parent's unless the job names another."""
         if values.get("subproc"):
             self.wrong("subproc is not for a branch; write `vector: workers`", (*at, "subproc"))
-        sets = [*_list_sets(values), *([f"{_ENV_ID}{job['env']}"] if "env" in job else [])]
+        sets = [*list_sets(values), *([f"{ENV_ID}{job['env']}"] if "env" in job else [])]
         kept = {key: value for key, value in values.items() if key not in ("env", "set")}
         return kept | ({"set": sets} if sets else {})
 
@@ -231,6 +193,7 @@ class _Reader:
         lists = grid.values() if isinstance(grid, dict) else []
         if not isinstance(grid, dict) or not all(isinstance(each, list) and each for each in lists):
             self.wrong("grid must hold a list of values for each flag, like `gamma: [0.98, 0.99]`", place)
+            yield {}  # what else is wrong with the job
             return
         for key in grid:
             if key in _OWN or key == "runs_dir":
@@ -239,6 +202,7 @@ class _Reader:
                 self._check_key(key, (*place, key), f"the grid of job {name!r}")
         if prod(len(each) for each in lists) > _NUM_MEMBERS:
             self.wrong(f"the grid has more than {_NUM_MEMBERS} combinations; make it smaller", place)
+            yield {}
             return
         for choice in itertools.product(*grid.values()):
             yield dict(zip(grid, choice, strict=True))
@@ -259,88 +223,11 @@ class _Reader:
             self.problems.append(str(error))
             return (None,)
 
-    def _find_parents(self) -> None:
-        """Check what branches name; seeds come from the parent where the child has none."""
-        for variant in self.variants.values():
-            if variant.branch is None:
-                continue
-            at: Key = (*variant.key, "branch")
-            name, _, point = str(variant.branch).partition("@")
-            if name not in self.variants:
-                hint = nearest(name, self.variants)
-                self.wrong(f"branch: there is no job {name!r}{hint}; name one of this file", at)
-            elif point not in ("", "best", "last"):
-                self.wrong(f"branch: {point!r} is not a checkpoint; write {name}@best or {name}@last", at)
-            else:
-                variant.branch = f"{name}@{point or 'best'}"
-                self.variants[name].children.append(variant.name)
-        for name in self.variants:
-            if name in self._descend(name):
-                chain = " <- ".join([name, *self._trace(name)])
-                return self.wrong(f"branches go in a circle: {chain}; break it", self.variants[name].key)
-        for variant in self._in_order():
-            parent = self._parent_of(variant)
-            if parent is None:
-                continue
-            if variant.seeds == (None,):
-                variant.seeds = parent.seeds
-            missing = [seed for seed in variant.seeds if parent.seeds != (None,) and seed not in parent.seeds]
-            if missing:
-                self.wrong(
-                    f"job {variant.name!r} has seed {missing[0]}, and its parent {parent.name!r} has not;"
-                    " seed k branches from seed k; give both the same seeds",
-                    variant.key,
-                )
-        return None
-
-    def _parent_of(self, variant: _Variant) -> _Variant | None:
-        return self.variants.get(str(variant.branch).partition("@")[0]) if variant.branch else None
-
-    def _descend(self, name: str) -> set[str]:
-        found: set[str] = set()
-        left = list(self.variants[name].children)
-        while left:
-            child = left.pop()
-            if child not in found:
-                found.add(child)
-                left += self.variants[child].children
-        return found
-
-    def _trace(self, name: str) -> list[str]:
-        chain: list[str] = []
-        at = name
-        while not chain or chain[-1] != name:
-            parent = self._parent_of(self.variants[at])
-            assert parent is not None, "a circle has no beginning"
-            at = parent.name
-            chain.append(at)
-        return chain
-
-    def _in_order(self) -> list[_Variant]:
-        """Parents before their children."""
-        ordered: dict[str, _Variant] = {}
-
-        def place(variant: _Variant) -> None:
-            parent = self._parent_of(variant)
-            if parent is not None and parent.name not in ordered:
-                place(parent)
-            ordered[variant.name] = variant
-
-        for variant in self.variants.values():
-            place(variant)
-        return list(ordered.values())
-
-    def _check_values(self, variant: _Variant, check: Check) -> None:
+    def _check_values(self, variant: Variant, check: Check) -> None:
         """What the values of a job are refused for, at the line of the value."""
-        chain, at = [variant], self._parent_of(variant)
-        while at is not None and at not in chain:  # a circle was told
-            chain.append(at)
-            at = self._parent_of(at)
-        values: dict[str, Any] = {}
-        for each in reversed(chain):
-            values = inherit(values, each.values)
+        values = gather_values(variant, self.variants)
         wrong = [name for name in ("preset", "config") if not isinstance(values.get(name), str | None)]
-        wrong += ["set"] if not all(isinstance(text, str) for text in _list_sets(values)) else []
+        wrong += ["set"] if not all(isinstance(text, str) for text in list_sets(values)) else []
         for name in wrong:
             told = f"{name}={values[name]!r} is not a text; write it as `train --{name}` takes it"
             self.wrong(f"job {variant.name!r}: {told}", self._find_place(variant, name))
@@ -352,48 +239,9 @@ class _Reader:
             name = found[1].replace("-", "_") if found else ""
             self.wrong(f"job {variant.name!r}: {_FLAG.sub('', problem)}", self._find_place(variant, name))
 
-    def _find_place(self, variant: _Variant, name: str) -> Key:
+    def _find_place(self, variant: Variant, name: str) -> Key:
         """Where a value of a job is written."""
         places: tuple[Key, ...] = (
             (*variant.key, name), (*variant.key, "grid", name), ("grid", name), ("defaults", name),
         )  # fmt: skip
         return next((key for key in places if key in self.tree.places), variant.key)
-
-    def drafts(self) -> Iterator[Draft]:
-        """One draft for each variant and seed, parents before their children."""
-        for variant in self._in_order():
-            parent = self._parent_of(variant)
-            plain = Draft(
-                variant.name, variant.name, variant.values, priority=variant.priority, retries=variant.retries
-            )
-            for seed in variant.seeds:
-                draft = plain if seed is None else replace(plain, seed=seed, name=_member(variant.name, seed))
-                if parent is not None:
-                    above = parent.name if parent.seeds == (None,) else _member(parent.name, seed)
-                    point = cast(Point, str(variant.branch).partition("@")[2])
-                    draft = replace(draft, parent=above, point=point)
-                yield draft
-
-
-def inherit(above: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a branch over those of its parent, as its run will have them."""
-    sets = [*_list_sets(above), *_list_sets(values)]
-    found = {**above, **values} | ({"set": sets} if sets else {})
-    if any(str(text).startswith(_ENV_ID) for text in sets):
-        found.pop("env", None)  # another environment than the parent's
-    return found
-
-
-def _list_sets(values: Mapping[str, Any]) -> list[Any]:
-    given = values.get("set")
-    return given if isinstance(given, list) else [] if given is None else [given]
-
-
-def _member(variant: str, seed: int | None) -> str:
-    return variant if seed is None else f"{variant}-s{seed}"
-
-
-def _tell_choice(flag: str, value: Any) -> str:
-    """A part of a name that tells a value of a grid."""
-    text = "-".join(map(str, value)) if isinstance(value, list) else str(value)
-    return re.sub(r"[^A-Za-z0-9._]+", "-", f"{flag}-{text}").strip("-")

@@ -10,20 +10,20 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
-
 from mission_gym.errors import RunStateError
 from mission_gym.procs.machine import CORES
 from mission_gym.store import lock
-from mission_gym.store.announce import RUN_FILE
+from mission_gym.store.announce import read_code
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.files import disk_errors
 from mission_gym.store.groups import GroupDir, Job
 from mission_gym.store.rundir import RunDir
+from mission_gym.store.variables import END_FILE, GROUP, RUN_FILE
 
 _LOCK_WAIT_S = 1.0  # readers take it for some microseconds
 _TAIL_BYTES = 4096
@@ -39,14 +39,19 @@ class Ending(NamedTuple):
     may_retry: bool = False
 
 
-def start_member(group: GroupDir, job: Job, cores: int, parent_run: Path | None) -> subprocess.Popen[bytes]:
-    """Start the process of a job; RunStateError if one lives. OSError if it can't be started."""
+def start_member(
+    group: GroupDir, job: Job, cores: int, parent_run: Path | None, variables: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start the process of a job, with environment variables of its own; RunStateError if one lives. OSError
+    if it can't be started."""
     request, name = job.request, job.name
     words = _choose_command(job, parent_run)
     if words[0] != "resume":
         with disk_errors(group.run_file(name)):
             group.run_file(name).unlink(missing_ok=True)
-    own = {CORES: str(cores), RUN_FILE: str(group.run_file(name))}
+    environ = os.environ | request.variables | dict(variables)
+    environ |= {CORES: str(cores), GROUP: group.name}
+    environ |= {RUN_FILE: str(group.run_file(name)), END_FILE: str(group.end_file(name))}
     with lock.hold(group.lock(name), wait_s=_LOCK_WAIT_S) as held, group.log(name).open("ab") as log:
 
         def sign() -> None:
@@ -56,7 +61,7 @@ def start_member(group: GroupDir, job: Job, cores: int, parent_run: Path | None)
 
         return subprocess.Popen(
             [request.python, "-m", "mission_gym", *words],
-            cwd=request.folder, env=os.environ | request.variables | own, stdin=subprocess.DEVNULL,
+            cwd=request.folder, env=environ, stdin=subprocess.DEVNULL,
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=(held,),
             preexec_fn=sign,
         )  # fmt: skip
@@ -80,20 +85,17 @@ def ask_to_stop(group: GroupDir, job: Job) -> None:
             os.kill(pid, signal.SIGTERM)
 
 
-def weigh(pid: int) -> int:
-    """Bytes of a process and all below it, with its part of what it shares; 0 if it has just ended."""
-    total = 0
-    with suppress(psutil.Error):
-        process = psutil.Process(pid)
-        for each in (process, *process.children(recursive=True)):
-            with suppress(psutil.Error):
-                info = each.memory_full_info()
-                total += int(getattr(info, "pss", info.rss))
-    return total
+def end_member(group: GroupDir, job: Job) -> None:
+    """End a living job at once, with all of its process group."""
+    pid = group.read_pid(job)
+    if pid is not None and group.is_alive(job.name):
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
 
 
 def judge_end(group: GroupDir, job: Job, code: int | None) -> Ending:
     """How a job ended whose process is gone. code: its exit code, None for who did not start it."""
+    code = read_code(group.end_file(job.name), group.read_pid(job)) if code is None else code
     status = _read_own_status(group, job)
     state, cause = status.get("state"), str(status.get("cause", ""))
     if state == "done" or (state == "stopped" and cause == "max_time reached"):
@@ -101,7 +103,7 @@ def judge_end(group: GroupDir, job: Job, code: int | None) -> Ending:
     if state == "stopped":
         return Ending("stopped", cause)
     if job.stop_asked and cause in ("", _GONE):
-        return Ending("stopped", "ended before it could save")
+        return Ending("stopped", "ended before it could save" if job.run else "stopped before it began")
     if cause in ("", _GONE):
         cause = _explain_code(code) or read_last_words(group.log(job.name), job.log_bytes) or _GONE
     return Ending("failed", cause, may_retry=code != _USAGE)

@@ -9,6 +9,7 @@ import hashlib
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal
@@ -19,7 +20,7 @@ from mission_gym.errors import RunStateError, UsageError
 from mission_gym.store import lock
 from mission_gym.store.checked import Str, read_checked
 from mission_gym.store.files import disk_errors, user_folder, write_json
-from mission_gym.store.groups import GroupDir
+from mission_gym.store.groups import GroupDir, JobRequest, Kind
 
 Role = Literal["supervisor", "standby"]
 _LOCK_WAIT_S = 0.05  # who asks whether it is held takes it for some microseconds
@@ -40,9 +41,18 @@ class Queue:
     def _lock_path(self, role: Role = "supervisor") -> Path:
         return self.folder / f"{role}.lock"
 
+    def make_group(self, runs_dir: Path, name: str, kind: Kind, requests: Sequence[JobRequest]) -> GroupDir:
+        """Make a new group of this user, and put it into the queue."""
+        group = GroupDir.create(runs_dir, name, kind, requests, self._claim)
+        self.register(group)
+        return group
+
     def register(self, group: GroupDir) -> None:
         """Put a group with work left into the queue; it may be there already."""
+        self._claim(group)
         write_json(self._entry(group), {"path": str(group.path)})
+
+    def _claim(self, group: GroupDir) -> None:
         mark = self._mark(group)
         with disk_errors(mark):
             mark.parent.mkdir(exist_ok=True)
@@ -64,6 +74,12 @@ class Queue:
         """Take a group without work left out of it."""
         with disk_errors(self._entry(group)):
             self._entry(group).unlink(missing_ok=True)
+
+    def forget(self, group: GroupDir) -> None:
+        """Take out a group that was deleted, as if it had never been made here."""
+        self.remove(group)
+        with disk_errors(self._mark(group)):
+            self._mark(group).unlink(missing_ok=True)
 
     def list_groups(self) -> list[GroupDir]:
         """The groups with work left, the eldest first; one whose folder was removed is forgotten."""

@@ -21,15 +21,17 @@ class Reading(NamedTuple):
 
 
 class Levels:
-    """Takes readings of all running jobs at times; `rates` is the latest aggregate by number of jobs."""
+    """Takes readings of all running jobs at times. `rates` is the latest aggregate by number of jobs: of
+    those that share a GPU through MPS (True), and of others."""
 
     def __init__(self) -> None:
-        self.rates: dict[int, float] = {}
+        self.rates: dict[bool, dict[int, float]] = {False: {}, True: {}}
         self._units: dict[str, float] = {}  # a variant's first rate, of the mean run
         self._since: tuple[float, Mapping[str, Reading]] | None = None
 
-    def see(self, now: float, readings: Mapping[str, Reading]) -> None:
-        """Take in where every job stands; a job that makes no steps yet or any more begins a new window."""
+    def see(self, now: float, readings: Mapping[str, Reading], *, under_mps: bool | None = False) -> None:
+        """Take in where every job stands; a job that makes no steps yet or any more begins a new window.
+        under_mps: None if only some are, which says nothing."""
         if not readings or not all(reading.step for reading in readings.values()):
             self._since = None
             return
@@ -47,4 +49,6 @@ class Levels:
             self._units[variant] = mean(
                 rates[key] for key, each in readings.items() if each.variant == variant
             )
-        self.rates[len(rates)] = sum(rate / self._units[readings[key].variant] for key, rate in rates.items())
+        if under_mps is not None:
+            total = sum(rate / self._units[readings[key].variant] for key, rate in rates.items())
+            self.rates[under_mps][len(rates)] = total

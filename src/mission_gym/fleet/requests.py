@@ -10,14 +10,18 @@ from typing import Any, NamedTuple
 
 from mission_gym.config.layers import Resolved
 from mission_gym.fleet.arguments import make_arguments
-from mission_gym.fleet.jobfile import Draft
+from mission_gym.fleet.drafts import Draft
+from mission_gym.fleet.mps import PIPES, check_mps
+from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.seeds import parse_seeds
 from mission_gym.procs.machine import read_nvidia
 from mission_gym.store.groups import GroupDir, JobRequest
 from mission_gym.store.rundir import slug
 
 # What a job needs of the surroundings of who asked for it: another process may start it.
-_VARIABLES = ("PYTHONPATH", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "XDG_STATE_HOME")
+_VARIABLES = (
+    "PYTHONPATH", "CUDA_VISIBLE_DEVICES", PIPES, "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "XDG_STATE_HOME",
+)  # fmt: skip
 
 
 class Needs(NamedTuple):
@@ -37,9 +41,14 @@ def find_needs(resolved: Resolved) -> Needs:
 
 
 def make_requests(
-    group: str, drafts: Sequence[Draft], runs_dir: str, needs: Mapping[str, Needs]
+    group: str,
+    drafts: Sequence[Draft],
+    runs_dir: str,
+    needs: Mapping[str, Needs],
+    cuda_mps: str = "auto",
 ) -> list[JobRequest]:
-    """The requests of a group. needs: by the names of drafts."""
+    """The requests of a group. needs: by the names of drafts. UsageError for MPS that can't be had."""
+    wish = check_mps(cuda_mps, uses_gpu=any(each.uses_gpu for each in needs.values()))
     variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     requests = []
     for draft in drafts:
@@ -50,15 +59,22 @@ def make_requests(
             name=draft.name, variant=draft.variant, arguments=make_arguments(values), folder=os.getcwd(),
             python=sys.executable, variables=variables, parent=draft.parent, point=draft.point,
             seed=draft.seed, priority=draft.priority, retries=draft.retries, cores=asked.cores,
-            uses_gpu=asked.uses_gpu,
+            uses_gpu=asked.uses_gpu, cuda_mps=wish,
         )  # fmt: skip
         requests.append(request)
     return requests
 
 
-def make_seed_group(resolved: Resolved, values: Mapping[str, Any], seeds: object, source: str) -> GroupDir:
-    """The group of one config with several seeds; with None, of one run. values: those that were given, by
-    the names of flags; `resolved` was made of them. source: of the seeds, in messages."""
+def make_seed_group(
+    queue: Queue,
+    resolved: Resolved,
+    values: Mapping[str, Any],
+    seeds: object,
+    source: str,
+    cuda_mps: str = "auto",
+) -> GroupDir:
+    """A new group in the queue: one config with several seeds; with None, one run. values: those that were
+    given, by the names of flags; `resolved` was made of them. source: of the seeds, in messages."""
     run = resolved.config.run
     own = {key: value for key, value in values.items() if key not in ("seed", "run_name", "runs_dir")}
     name, needs = run.run_name or slug(resolved.config.env.env_id), find_needs(resolved)
@@ -66,5 +82,6 @@ def make_seed_group(resolved: Resolved, values: Mapping[str, Any], seeds: object
         drafts = [Draft("run", "run", own, seed=run.seed)]
     else:
         drafts = [Draft(f"s{k}", "seeds", own, seed=k) for k in parse_seeds(seeds, run.seed, source)]
-    requests = make_requests(name, drafts, run.runs_dir, dict.fromkeys([each.name for each in drafts], needs))
-    return GroupDir.create(Path(run.runs_dir), name, "train" if seeds is None else "seeds", requests)
+    all_needs = dict.fromkeys([each.name for each in drafts], needs)
+    requests = make_requests(name, drafts, run.runs_dir, all_needs, cuda_mps)
+    return queue.make_group(Path(run.runs_dir), name, "train" if seeds is None else "seeds", requests)

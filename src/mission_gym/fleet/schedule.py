@@ -1,15 +1,17 @@
 """Which jobs start now, each with how many cores: a pure function of jobs, capacity, facts and time.
 
-Never more cores than there are and never more memory than is free. Within that as many jobs as are sure to
-pay, and beyond those one at a time, as long as the aggregate rate was measured to rise.
+Never more cores than there are, never more memory of machine or GPU than is free. Within that as many jobs
+as are sure to pay, and beyond those one at a time, as long as the aggregate rate was measured to rise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 FIRST_GUESS_BYTES = 600 << 20  # of a run of which nothing was measured: torch and a small network
+FIRST_GUESS_VRAM_BYTES = 1 << 30  # likewise: its CUDA context, and a small network
 _MEMORY_SHARE = 0.9  # of what is free
 _RISE = 1.03  # of the aggregate rate by one more job, below which it was not worth it
 _FALL = 0.95
@@ -36,6 +38,7 @@ class Running:
     cores: int
     memory_bytes: int = 0
     uses_gpu: bool = False
+    vram_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Capacity:
 
     cores: int
     memory_free_bytes: int
+    vram_free_bytes: int | None = None  # None: not known, and not counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class Facts:
     """What running jobs have taught."""
 
     memory_bytes: Mapping[str, int] = field(default_factory=dict)  # the most of a run, by variant
+    vram_bytes: Mapping[str, int] = field(default_factory=dict)  # likewise
     levels: Mapping[int, float] = field(default_factory=dict)  # aggregate rate by number of jobs at once
     are_long: bool = False  # the jobs go on for so long that a measurement costs nothing
 
@@ -85,25 +90,35 @@ def plan_starts(
         return Decision(reason=f"measuring {level} at once")
     limit = find_limit(facts.levels, _count_sure(due, running, capacity))
     free = capacity.cores - sum(job.cores for job in running)
+    on_gpu = [job for job in running if job.uses_gpu]
     memory = _MEMORY_SHARE * capacity.memory_free_bytes - sum(
         max(0, _weigh(job.variant, facts) - job.memory_bytes) for job in running
     )
+    vram = _MEMORY_SHARE * (inf if capacity.vram_free_bytes is None else capacity.vram_free_bytes) - sum(
+        max(0, _weigh_vram(job.variant, facts) - job.vram_bytes) for job in on_gpu
+    )
+    num_on_gpu = len(on_gpu)
     chosen: list[tuple[Waiting, int]] = []
     reason = ""
     for job in due:
         cores, size = min(job.cores, capacity.cores), _weigh(job.variant, facts)
+        vram_size = _weigh_vram(job.variant, facts) if job.uses_gpu else 0
         number = level + len(chosen)
         if cores > free:
-            reason = f"all {capacity.cores} cores are given"
+            reason = f"all {capacity.cores} cores are in use"
         elif number and number >= limit:
             reason = f"more than {limit} at once are to be measured first, or were measured to gain nothing"
         elif size > memory and number:
             reason = f"{size / 1e9:.1f} GB for one more are not free"
+        elif vram_size > vram and num_on_gpu:
+            reason = f"{vram_size / 1e9:.1f} GB of GPU memory for one more are not free"
         if reason:
             break
         chosen.append((job, cores))
         free -= cores
         memory -= size
+        vram -= vram_size
+        num_on_gpu += job.uses_gpu
     return Decision(_share(chosen, free), reason)
 
 
@@ -129,6 +144,10 @@ def _count_sure(due: Sequence[Waiting], running: Sequence[Running], capacity: Ca
 
 def _weigh(variant: str, facts: Facts) -> int:
     return facts.memory_bytes.get(variant, FIRST_GUESS_BYTES)
+
+
+def _weigh_vram(variant: str, facts: Facts) -> int:
+    return facts.vram_bytes.get(variant, FIRST_GUESS_VRAM_BYTES)
 
 
 def _share(chosen: Sequence[tuple[Waiting, int]], free: int) -> tuple[Start, ...]:

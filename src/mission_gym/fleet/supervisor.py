@@ -7,27 +7,32 @@ next one goes on; what is in memory here (rates, exit codes) only makes better c
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mission_gym.errors import DiskError, RunStateError
-from mission_gym.fleet.members import ask_to_stop, judge_end, start_member, weigh
+from mission_gym.fleet.members import ask_to_stop, end_member, judge_end, start_member
+from mission_gym.fleet.mps import PIPES, MpsDaemon, choose_mps
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.rates import WINDOW_S, Levels, Reading
 from mission_gym.fleet.results import write_result
 from mission_gym.fleet.schedule import Capacity, Facts, Running, Start, Waiting, plan_starts
+from mission_gym.fleet.weights import Weights
 from mission_gym.procs import free_memory_bytes, usable_cores
+from mission_gym.procs.vram import read_vram
 from mission_gym.store.announce import read_announced
 from mission_gym.store.groups import GroupDir, Job
 from mission_gym.store.rundir import RunDir
 
 TICK_S = 0.5
-_WEIGH_S = 5.0  # between looks at the memory of a job
 _BACK_OFF_S = 1.0  # before the first retry, then twice as long each time, at most a minute
 _LONG = 30  # windows that every running job has left, where one more costs nothing
 _REAP_S = 10.0
+_LOOK_S = 0.05  # between looks at the processes that were started here
+_GRACE_S = 120.0  # for a job that was asked to stop; a step or an update of its own may come first
 
 Say = Callable[[str], None]
 Member = tuple[GroupDir, Job]
@@ -39,13 +44,24 @@ class Supervisor:
     def __init__(self, queue: Queue, say: Say) -> None:
         self._queue, self._tell = queue, say
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._signalled: set[str] = set()
+        self._ended: set[str] = set()  # of the children, as far as `rest` has told
+        self._asked_at: dict[str, float] = {}  # when a job was asked to stop
         self._not_before: dict[str, float] = {}
         self._levels = Levels()
-        self._memory: dict[str, int] = {}  # the most of a run, by variant
-        self._weights: dict[str, tuple[float, int]] = {}  # of running jobs: when, and how much
+        self._weights = Weights()
+        self._mps = MpsDaemon(queue.folder / "mps")
         self._known: dict[Path, tuple[int, dict[str, Job]]] = {}  # journals: their size, and what they say
         self._said: dict[str, str] = {}
+
+    def rest(self, seconds: float) -> None:
+        """Wait so long, or until one more process that was started here has ended: its core is free."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            ended = {key for key, child in self._children.items() if child.poll() is not None}
+            news, self._ended = ended - self._ended, ended
+            if news:
+                return
+            time.sleep(min(left, _LOOK_S))
 
     def tick(self, now: float) -> int:
         """Look at everything once; returns the number of groups with work left."""
@@ -82,7 +98,8 @@ class Supervisor:
         """The job as it is now; what has happened to it goes into the journal."""
         key = _key(group, job.name)
         if job.state == "queued" and job.stop_asked:
-            return self._end(group, job, "stopped", "stopped before it began")
+            cause = f"not tried again after: {job.cause}" if job.cause else "stopped before it began"
+            return self._end(group, job, "stopped", cause)
         if job.state == "queued" or job.has_ended:
             return job
         announced = read_announced(group.run_file(job.name))
@@ -91,26 +108,38 @@ class Supervisor:
             job = replace(job, run=announced)
             self._list_runs(group)
         if group.is_alive(job.name):
-            if job.stop_asked and key not in self._signalled:
-                self._signalled.add(key)
-                ask_to_stop(group, job)
+            if job.stop_asked:
+                self._stop(group, job, now)
             return replace(job, state="running") if group.is_running(job) else job
         code = self._reap(key)
         if group.read_pid(job) is None:
             group.note("ended", job.name, state="queued", unborn=True)
             return replace(job, state="queued", attempts=job.attempts - 1, tries=job.tries - 1)
         ending = judge_end(group, job, code)
+        if ending.state == "stopped" and now - self._asked_at.get(key, now) > _GRACE_S:
+            ending = ending._replace(cause=f"killed {_GRACE_S:.0f} s after it was asked to end")
+        if ending.state == "failed" and job.under_mps and not _read_status(job).get("step"):
+            self._mps.give_up(f"{job.name} failed under it before its first step")
         if ending.state == "failed" and ending.may_retry and job.tries <= job.request.retries:
             self._not_before[key] = now + min(_BACK_OFF_S * 2 ** (job.tries - 1), 60.0)
             self._tell(f"{job.name} failed and is tried again: {ending.cause}")
             return self._end(group, job, "queued", ending.cause)
         return self._end(group, job, ending.state, ending.cause)
 
+    def _stop(self, group: GroupDir, job: Job, now: float) -> None:
+        """Ask a job to save and end; one that does not is ended."""
+        key = _key(group, job.name)
+        if key not in self._asked_at:
+            self._asked_at[key] = now
+            ask_to_stop(group, job)
+        elif now - self._asked_at[key] > _GRACE_S:
+            end_member(group, job)
+
     def _end(self, group: GroupDir, job: Job, state: str, cause: str) -> Job:
         key = _key(group, job.name)
         group.note("ended", job.name, state=state, cause=cause)
-        self._signalled.discard(key)
-        self._weights.pop(key, None)
+        self._asked_at.pop(key, None)
+        self._weights.forget(key)
         if state != "queued":
             self._tell(f"{job.name} {state}" + (f": {cause}" if cause else ""))
         return replace(job, state=state, cause=cause)  # type: ignore[arg-type]
@@ -124,26 +153,36 @@ class Supervisor:
             return None
 
     def _admit(self, members: dict[str, Member], now: float) -> None:
-        waiting, running, readings, longest = [], [], {}, True
+        waiting: list[Waiting] = []
+        running: list[Running] = []
+        readings, are_long = {}, True
+        on_gpu = [job for _, job in members.values() if job.request.uses_gpu and not job.has_ended]
+        vram = read_vram() if on_gpu else None
         for key, (group, job) in members.items():
-            variant = _key(group, job.request.variant)
+            asked = job.request
+            variant = _key(group, asked.variant)
             if job.state == "queued":
                 cause = self._waits_for(members, group, job)
                 if cause is None:
-                    asked = job.request
                     not_before = self._not_before.get(key, 0.0)
                     cores = max(asked.cores, job.cores if job.run else 1)  # a resumed run keeps its plan
                     waiting.append(Waiting(key, variant, asked.priority, cores, not_before, asked.uses_gpu))
                 elif cause:
                     self._end(group, job, "failed", cause)
             elif not job.has_ended:
-                size = self._weigh(key, group, job, variant, now)
-                running.append(Running(key, variant, job.cores, size, job.request.uses_gpu))
+                weight = self._weights.look(
+                    key, variant, group.read_pid(job), now, is_running=job.state == "running",
+                    vram=vram and vram.by_pid,
+                )  # fmt: skip
+                running.append(Running(key, variant, job.cores, weight[0], asked.uses_gpu, weight[1]))
                 readings[key] = Reading(variant, _read_step(job) or 0)
-                longest = longest and (_read_eta_s(job) or 0.0) > _LONG * WINDOW_S
-        self._levels.see(now, readings)
-        capacity = Capacity(usable_cores(), free_memory_bytes())
-        facts = Facts(self._memory, self._levels.rates, are_long=longest)
+                are_long = are_long and (_read_eta_s(job) or 0.0) > _LONG * WINDOW_S
+        ways = {job.under_mps for job in on_gpu if job.state != "queued"}
+        under_mps = ways == {True}
+        self._levels.see(now, readings, under_mps=under_mps if len(ways) < 2 else None)
+        capacity = Capacity(usable_cores(), free_memory_bytes(), vram and vram.free_bytes)
+        levels = self._levels.rates[under_mps]
+        facts = Facts(self._weights.memory, self._weights.vram, levels, are_long=are_long)
         decision = plan_starts(waiting, running, capacity, facts, now)
         for start in decision.starts:
             self._start(members, start)
@@ -163,26 +202,44 @@ class Supervisor:
         parent = job.request.parent
         parent_run = members[_key(group, parent)][1].run if parent else None
         log = group.log(job.name)
+        under_mps, refused = self._share_gpu(members, job) if job.request.uses_gpu else (False, "")
+        if refused:
+            self._end(group, job, "failed", refused)
+            return
         group.note(
-            "started", job.name, cores=start.cores, log_bytes=log.stat().st_size if log.exists() else 0
+            "started", job.name, cores=start.cores, log_bytes=log.stat().st_size if log.exists() else 0,
+            under_mps=under_mps,
+        )  # fmt: skip
+        job = replace(
+            job, state="starting", attempts=job.attempts + 1, tries=job.tries + 1, under_mps=under_mps
         )
-        job = replace(job, attempts=job.attempts + 1, tries=job.tries + 1)
+        members[start.key] = group, job
+        variables = self._mps.variables if under_mps else {}
         try:
-            self._children[start.key] = start_member(group, job, start.cores, parent_run)
+            self._children[start.key] = start_member(group, job, start.cores, parent_run, variables)
         except RunStateError:  # it lives: a supervisor that was killed had started it
             return
         except (OSError, subprocess.SubprocessError) as error:  # the latter: the lock can't be signed
             self._end(group, job, "failed", f"it can't be started: {error}")
 
-    def _weigh(self, key: str, group: GroupDir, job: Job, variant: str, now: float) -> int:
-        looked, size = self._weights.get(key, (-_WEIGH_S, 0))
-        pid = group.read_pid(job)
-        if now - looked >= _WEIGH_S and pid is not None:
-            size = weigh(pid)
-            self._weights[key] = (now, size)
-            if job.state == "running":  # before that it says nothing about what the run will take
-                self._memory[variant] = max(size, self._memory.get(variant, 0))
-        return size
+    def _share_gpu(self, members: dict[str, Member], job: Job) -> tuple[bool, str]:
+        """Whether a job that starts on the GPU goes through MPS; with the cause if it must and can't."""
+        wish = job.request.cuda_mps
+        on_gpu = [each for _, each in members.values() if each.request.uses_gpu and not each.has_ended]
+        others = [each.under_mps for each in on_gpu if each.state != "queued"]
+        may_share = choose_mps(wish, others, self._levels.rates, is_only=len(on_gpu) == 1)
+        if not may_share or PIPES in job.request.variables:  # the latter: a daemon of the user's
+            return False, ""
+        cause = self._mps.open()
+        if cause and wish == "on":
+            return False, f"CUDA MPS was asked for, and can't be had: {cause}"
+        self._say("mps", f"CUDA MPS is not used: {cause}" if cause else "runs share the GPU through CUDA MPS")
+        return not cause, ""
+
+    def close(self) -> None:
+        """End what the queue no longer needs, if nothing is left in it."""
+        if not self._queue.list_groups():
+            self._mps.close()
 
     def _list_runs(self, group: GroupDir) -> None:
         group.write(runs=[str(job.run) for job in group.read_jobs().values() if job.run is not None])

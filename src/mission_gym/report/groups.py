@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -21,7 +21,7 @@ from mission_gym.intervals import (
 )
 from mission_gym.report.formats import MISSING, show_count, show_number, show_rate, show_value
 from mission_gym.report.tables import make_pairs, make_table
-from mission_gym.store.groups import ENDED, GroupDir, Job
+from mission_gym.store.groups import ENDED, GroupDir, Job, State
 from mission_gym.store.returns import CurvePoint, read_curve, read_last_return
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import format_csv_line
@@ -94,7 +94,7 @@ def view_jobs(rows: Sequence[Document]) -> RenderableType:
 def tell_counts(rows: Sequence[Document]) -> str:
     """How many jobs are in each state, and the steps that they make together."""
     states = [row["state"] for row in rows]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    counts = ", ".join(f"{states.count(state)} {state}" for state in get_args(State) if state in states)
     rates = [row["fps"] for row in rows if row["state"] == "running" and row["fps"]]
     return f"{counts}; {show_count(sum(rates))} steps/s in all" if rates else counts
 

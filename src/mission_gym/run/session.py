@@ -6,7 +6,6 @@ whole however it ends: budget spent, goal reached, signal, caller's break, or ex
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -15,30 +14,24 @@ from typing import Any
 from mission_gym.check.devices import explain_memory
 from mission_gym.clock import steady_s
 from mission_gym.config.layers import Resolved
-from mission_gym.config.schema import parse_stop_when
 from mission_gym.data import Progress
-from mission_gym.errors import DiskError, MissionGymError, RunGoneError, WorkerError, describe
+from mission_gym.errors import DiskError, MissionGymError, RunGoneError, describe
 from mission_gym.learner.contract import Learner
 from mission_gym.pipeline import loop, overlap
 from mission_gym.pipeline.loop import StopFlag, newest
-from mission_gym.plan.evaluations import is_affordable, is_bounded, is_near_end
 from mission_gym.procs import BoundedLog
-from mission_gym.run.assemble import make_collector, make_loaded_policy
-from mission_gym.run.confirmation import confirm_best
-from mission_gym.run.environment import EVALUATION_STEPS, Environment, training_seeds
-from mission_gym.run.evaluation import Evaluator, policy_actor
+from mission_gym.run.assemble import make_collector
+from mission_gym.run.environment import Environment, training_seeds
 from mission_gym.run.rate import Rate
 from mission_gym.run.recorder import Listener, Recorder
-from mission_gym.run.saving import Saver, keep_repro, passed_multiple
+from mission_gym.run.saving import Saver, keep_repro
+from mission_gym.run.selection import Selection
 from mission_gym.run.signals import stop_on_signals
 from mission_gym.run.snapshot import Restored, count_steps, restore_snapshot
+from mission_gym.run.status import StatusWriter
 from mission_gym.run.telemetry import Telemetry
 from mission_gym.store.checkpoints import Checkpoint, list_checkpoints
-from mission_gym.store.evals import CONFIRM, SELECT, find_best, write_eval
 from mission_gym.store.rundir import RunDir
-
-_STATUS_S = 1.0  # seconds between heartbeats in status.json
-_TICK_S = 0.1  # seconds between statuses that the listener is handed
 
 
 class Session:
@@ -65,27 +58,21 @@ class Session:
         self.counters |= {"cut_sequences": 0}
         seeds = training_seeds(config.run.seed, self.counters)
         _, self.collector, self.blocks = make_collector(config, self.environment, seeds)
-        self._evaluator = Evaluator(self.environment, "select", config.evaluation.eval_episodes)
         self.adopt(resolved)
-        self._status_at = self._tick_at = steady_s()
-        self._phase = "training"
-        self._best: tuple[float, int | None]  # score and step
-        self._lead(find_best(run) or (-math.inf, None))
         self.has_begun = False
         self._deadline = float("inf")  # of steady_s
 
     def adopt(self, resolved: Resolved) -> None:
         """Take a config that differs in when evaluations are made; before the first step."""
         self.config = config = resolved.settled
-        self._may_wait = is_bounded(resolved)
-        self.saver = Saver(
-            self.run, config, self.learner, self.collector, self.blocks, self.recorder, self.counters
+        learner, collector, recorder, counters = self.learner, self.collector, self.recorder, self.counters
+        self.saver = Saver(self.run, config, learner, collector, self.blocks, recorder, counters)
+        self.telemetry = Telemetry(config, self.spec, collector, learner)
+        self.status = StatusWriter(
+            config, learner, collector, self.blocks, recorder, self.telemetry, counters
         )
-        self.telemetry = Telemetry(config, self.spec, self.collector, self.learner)
-
-    @property
-    def _worker_restarts(self) -> int:
-        return int(self.collector.vec.statistics().get("worker_restarts", 0))
+        self.selection = Selection(self.run, resolved, self.environment, learner, recorder, counters)
+        self._follow_best()
 
     @property
     def step(self) -> int:
@@ -120,7 +107,7 @@ class Session:
             known = self.telemetry.env_cpu_is_known
             self.recorder.watch.watch_speed(self.learner.step, env_cpu_is_known=known)
             try:
-                self._write_status(state="running", cause=None)
+                self.status.write(state="running", cause=None)
                 self.has_begun = True
                 self.run.keep_reserve()
                 if not list_checkpoints(self.run.checkpoints) and not self._save():
@@ -145,7 +132,7 @@ class Session:
             except GeneratorExit:
                 self._save_and_end("stopped", "the caller left the loop")
             except KeyboardInterrupt:
-                self._write_status(state="stopped", cause="interrupted twice; the last checkpoint is intact")
+                self.status.write(state="stopped", cause="interrupted twice; the last checkpoint is intact")
                 raise
             except BaseException as error:
                 told = explain_memory(error, config)
@@ -162,11 +149,9 @@ class Session:
 
     def _finish(self) -> None:
         """The loop is over without an error: by a signal, by the deadline, by the goal or by the budget."""
-        freq, last = self.config.evaluation.eval_freq, self.counters["last_eval"]
-        is_new = last > self.counters["began_at"] and 2 * (self.step - last) < freq
-        if freq and not is_new and not self.stop():  # one that is new need not be made again for max_time
+        if not self.stop() and self.selection.is_due_at_end(self.step):
             self._evaluate(last=True)
-        if freq and not self.stop() and (self.saver.is_saved or self._save()):
+        if self.config.evaluation.eval_freq and not self.stop() and (self.saver.is_saved or self._save()):
             self._confirm()
         if self.stop():
             self._save_and_end("stopped", f"{self.stop.reason}")
@@ -197,11 +182,11 @@ class Session:
         summary = self.telemetry.summarize()
         status = {"state": state, "cause": cause, "verdict": summary["time/verdict"]}
         status |= {"phase": None, "now_fps": None, "eta_s": None}
-        self._write_status(on_disk=is_there, **status)  # before the last word, which may fail
+        self.status.write(on_disk=is_there, **status)  # before the last word, which may fail
         losses, goal = self.recorder.losses(), self.counters["goal"]
         self.recorder.end(step=self.step, state=state, cause=cause, goal=goal, **times, **summary)
         if self.recorder.losses() != losses:
-            self._write_status(on_disk=is_there, **status)
+            self.status.write(on_disk=is_there, **status)
 
     def _fail(self, error: BaseException) -> None:
         """Record the cause, and keep what was learned if it is finite."""
@@ -222,7 +207,7 @@ class Session:
 
     def close(self) -> None:
         """End the environments and close the files."""
-        with closing(self.recorder), closing(self._evaluator):
+        with closing(self.recorder), closing(self.selection):
             self.collector.vec.close()
 
     def _record(self, progress: Progress) -> None:
@@ -240,7 +225,7 @@ class Session:
             }
             metrics |= self.telemetry.take_row() | {
                 "rollout/env_failures": self.counters["env_failures"],
-                "rollout/worker_restarts": self._worker_restarts,
+                "rollout/worker_restarts": self.status.worker_restarts,
                 "train/gradient_steps": progress.gradient_steps,
             }
             if progress.num_cut is not None:
@@ -249,7 +234,7 @@ class Session:
         for text in self.learner.take_notes():  # a resume measures nothing, so that this is where it shows
             self.recorder.warn(text)
         self._add_timeline(progress.update)
-        self._tick("training")
+        self.status.tick("training")
 
     def _count_cut(self, count: int) -> None:
         """Count sequences that were cut; the first ones are told."""
@@ -261,17 +246,6 @@ class Session:
             )
         self.counters["cut_sequences"] += count
 
-    def _tick(self, phase: str) -> None:
-        """Tell where the run stands: a new phase at once, else ten times a second; on disk once a second."""
-        now = steady_s()
-        if phase == self._phase and now - self._tick_at < _TICK_S:
-            return
-        self._phase, self._tick_at = phase, now
-        if now - self._status_at >= _STATUS_S:
-            self._write_status(durable=False, verdict=self.telemetry.summarize()["time/verdict"])
-        else:
-            self._write_status(on_disk=False)
-
     def _add_timeline(self, update: int | None) -> None:
         timeline = self.telemetry.make_timeline(update)
         if timeline is not None:
@@ -281,113 +255,37 @@ class Session:
         """Make the evaluation and the checkpoint that are due; what a stop left undone is made on resume."""
         if newest(self.blocks).num_filled or self.stop():
             return
-        if self._is_evaluation_due():
+        if self.selection.is_due():
             self._evaluate()
         if self.saver.is_due():
             self._save()
 
-    def _is_evaluation_due(self) -> bool:
-        """Whether one is due between updates: the last step has one, and none comes shortly before it. Where
-        eval_freq was left open it waits until the steps that were trained pay for it."""
-        settings, step, total = self.config.evaluation, self.learner.step, self.config.run.timesteps
-        last, began_at = self.counters["last_eval"], self.counters["began_at"]
-        if step >= total:
-            return bool(settings.eval_freq) and last != step
-        if not passed_multiple(step, last, settings.eval_freq) or is_near_end(
-            total - step, settings.eval_freq
-        ):
-            return False
-        limit = self.spec.max_episode_steps or EVALUATION_STEPS
-        length = self.recorder.rolling().get("rollout/ep_len_mean", limit)
-        agents = self.spec.num_agents  # each makes a step of training, and one of an evaluation
-        return not self._may_wait or is_affordable(
-            self.spec, played=agents * self.counters["eval_steps"],
-            cost=agents * settings.eval_episodes * length,
-            trained=step - began_at, total=total - began_at,
-        )  # fmt: skip
-
     def _evaluate(self, *, last: bool = False) -> None:
         """Play the selection suite, keep the result, and save a checkpoint with its score."""
-        self._tick("evaluating")
-        weights = self.learner.weights()
+        self.status.tick("evaluating")
         with self.telemetry.clock.phase("evaluate"):
             start = steady_s()
-            result = self._evaluator.play(
-                policy_actor(make_loaded_policy(self.config, self.spec, weights), self.spec),
-                stop=self.stop if self.step >= self.config.run.timesteps or last else self._out_of_time,
-            )
+            is_last = last or self.step >= self.config.run.timesteps
+            result = self.selection.play(self.stop if is_last else self._out_of_time)
             seconds = steady_s() - start
-        if result is None:
-            return
-        self.counters["last_eval"] = self.step
-        self.counters["eval_steps"] += result.num_steps
-        document = result.document()
-        self.recorder.add_evaluation(
-            self.step, document, {"score": result.score, "time/seconds": round(seconds, 3)}
-        )
-        failure = None
-        try:
-            kept = document | {"score": result.score, "returns": list(result.returns)}
-            write_eval(self.run, self.step, SELECT, kept)
-            self._lead(max(self._best, (result.score, self.step)))
-        except DiskError as error:
-            failure = error
-        self.recorder.report("evaluation", "the evaluation was not kept", failure)
-        if self.config.run.stop_when is not None:
-            rule = parse_stop_when(self.config.run.stop_when)
-            low = result.low(rule.name)
-            if low is not None and rule.reached(low):
-                self.counters["goal"] = f"{self.config.run.stop_when} (lower bound {low:.3g})"
-        self._save(result.score)
+        if result is not None:
+            self.selection.keep(self.step, result, seconds)
+            self._follow_best()
+            self._save(result.score)
 
     def _confirm(self) -> None:
-        """Play the best checkpoints on more seeds; until that is done and kept, the best stays as it is."""
-        self._tick("evaluating")
-        self._evaluator.close()
-        played, start = self.counters["eval_steps"], steady_s()
-        try:
-            with self.telemetry.clock.phase("evaluate"):
-                document = confirm_best(self.run, self.config, self.environment, played, self.stop)
-            if document is None:
-                return
-            write_eval(self.run, self.step, CONFIRM, document)
-        except (DiskError, WorkerError) as error:
-            self.recorder.warn(f"the best checkpoint is not confirmed: {error}")
-            return
-        seconds = {"time/seconds": round(steady_s() - start, 3)}
-        self.recorder.emit("confirm", step=self.step, **document, **seconds)
-        self._lead(find_best(self.run) or self._best)
+        """Play the best checkpoints again, on more seeds."""
+        self.status.tick("evaluating")
+        with self.telemetry.clock.phase("evaluate"):
+            self.selection.confirm(self.step, self.stop)
+        self._follow_best()
 
-    def _lead(self, best: tuple[float, int | None]) -> None:
-        self._best, self.saver.best = best, best[1]
+    def _follow_best(self) -> None:
+        self.saver.best = self.status.best_step = self.selection.best_step
 
     def _save(self, score: float | None = None) -> bool:
         with self.telemetry.clock.phase("save"):
             saved = self.saver.save(score)
             if saved:
-                self._write_status(durable=False)
+                self.status.write(durable=False)
         return saved
-
-    def _write_status(self, *, on_disk: bool = True, durable: bool = True, **fields: Any) -> None:
-        """Give the listener, and status.json, where the run stands; `fields` are added, or replace."""
-        if on_disk:
-            self._status_at = steady_s()
-        rolling, total = self.recorder.rolling(), self.config.run.timesteps
-        status = {
-            "step": self.step,
-            "total": total,
-            "phase": self._phase,
-            "updates": self.learner.version,
-            "gradient_steps": self.learner.gradient_steps,
-            "episodes": self.recorder.num_episodes,
-            "env_failures": self.counters["env_failures"],
-            "worker_restarts": self._worker_restarts,
-            "fps": self.rate.overall(self.learner.step),
-            "train_fps": self.rate.training,
-            "now_fps": self.rate.momentary,
-            "eta_s": self.rate.eta_s(total),
-            "return_mean": rolling.get("rollout/ep_rew_mean"),
-            "outcomes": {name: rolling.get(f"outcome/{name}") for name in self.spec.outcomes} or None,
-            "best_step": self._best[1],
-        }
-        self.recorder.put_status(status | fields, on_disk=on_disk, durable=durable)

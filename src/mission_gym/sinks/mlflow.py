@@ -29,7 +29,8 @@ class _Run:
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
             known = self._client.get_experiment_by_name(name)
             experiment = known.experiment_id if known else self._client.create_experiment(name)
-            run_id = self._client.create_run(experiment, run_name=facts.name).info.run_id
+            tags = {"tags": {"group": facts.group}} if facts.group else {}
+            run_id = self._client.create_run(experiment, run_name=facts.name, **tags).info.run_id
             self._unsent = [Param(path, str(value)[:500]) for path, value in facts.config.items()]
         else:
             self._client.update_run(run_id, RunStatus.to_string(RunStatus.RUNNING))

@@ -8,6 +8,7 @@ tracker's run, which a resume goes on with, and the byte up to which it has the 
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from mission_gym.store.checked import Count, Record, Str, read_checked
 from mission_gym.store.files import write_json
 from mission_gym.store.lineage import read_lineage
 from mission_gym.store.tables import MetricsLog
+from mission_gym.store.variables import GROUP
 
 PROJECT = "mission-gym"
 _FIRST_S, _LONGEST_S = 1.0, 60.0  # between two tries while a tracker can't be reached
@@ -48,6 +50,7 @@ class Facts(NamedTuple):
     path: Path
     config: dict[str, Any]  # by path, with `parent` and `parent_step` of a branch
     tell: Callable[[str], None]
+    group: str | None = None  # the group that the run is a member of
 
 
 class _State(Record):
@@ -120,7 +123,8 @@ class Tracker:
         config = {path: stored.value for path, stored in read_stored(run.config_yaml).items()}
         if lineage.parent:
             config |= {"parent": lineage.parent, "parent_step": lineage.parent_step}
-        client = self._connect(Facts(run.name, run.path, config, self._place.tell), self._state.id)
+        facts = Facts(run.name, run.path, config, self._place.tell, os.environ.get(GROUP))
+        client = self._connect(facts, self._state.id)
         self._state.id = client.id
         self._keep()
         return client

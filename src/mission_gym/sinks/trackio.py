@@ -15,7 +15,9 @@ class _Run:
         project = os.environ.get("TRACKIO_PROJECT", PROJECT)
         self.id = run_id or facts.name  # its runs are known by name
         resume = "never" if run_id is None else "allow"
-        self._run = trackio.init(project, name=self.id, config=facts.config, resume=resume, embed=False)
+        self._run = trackio.init(
+            project, name=self.id, group=facts.group, config=facts.config, resume=resume, embed=False
+        )
 
     def log(self, rows: list[Row]) -> None:
         for step, scalars in rows:

@@ -21,7 +21,7 @@ class _Run:
             )
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT), name=facts.name, id=run_id, resume="allow",
-            dir=facts.path, config=facts.config, mode=mode, reinit="create_new",
+            group=facts.group, dir=facts.path, config=facts.config, mode=mode, reinit="create_new",
             settings=wandb.Settings(console="off", silent=True),
         )  # fmt: skip
         self.id = self._run.id

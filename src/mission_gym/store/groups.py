@@ -3,7 +3,7 @@
     <name>-<YYYYMMDD-HHMMSS>/
       group.json       name, kind, runs and the result; replaced as a whole
       journal.jsonl    what was asked for and what happened, job by job; append-only: the truth
-      jobs/            of each job its log, its lock and the run that it announced
+      jobs/            of each job its log, its lock, the run that it announced and its end
 
 A job is a request for a run. Its state is the fold of its rows in the journal. Whether it lives shows its
 lock, which its process holds: a dead process holds none, and none can be started beside a living one.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -54,6 +54,7 @@ class JobRequest(BaseModel):
     retries: Count = 1
     cores: Annotated[int, Field(ge=1)] = 1  # at least, as its flags ask for
     uses_gpu: bool = False
+    cuda_mps: Literal["off", "on", "auto"] = "auto"
 
 
 class _Row(BaseModel):
@@ -71,6 +72,7 @@ class _Started(_Row):
     event: Literal["started"]
     cores: Count = 1
     log_bytes: Count = 0
+    under_mps: bool = False
 
 
 class _Announced(_Row):
@@ -104,6 +106,7 @@ class Job:
     attempts: int = 0
     tries: int = 0  # attempts since it was asked for last
     cores: int = 0  # its share of the machine
+    under_mps: bool = False  # whether it shares the GPU through CUDA MPS
     log_bytes: int = 0  # of its log when the last attempt began
     run: Path | None = None
     cause: str = ""
@@ -156,12 +159,21 @@ class GroupDir:
         object.__setattr__(self, "journal", Journal(self.path / "journal.jsonl"))
 
     @classmethod
-    def create(cls, runs_dir: Path, name: str, kind: Kind, requests: Iterable[JobRequest]) -> GroupDir:
-        """Make the folder of a new group with its jobs; UsageError where it can't be written."""
+    def create(
+        cls,
+        runs_dir: Path,
+        name: str,
+        kind: Kind,
+        requests: Iterable[JobRequest],
+        claim: Callable[[GroupDir], None] = lambda group: None,
+    ) -> GroupDir:
+        """Make the folder of a new group with its jobs; UsageError where it can't be written. claim: is
+        called before others can see it."""
         group = cls(make_stamped(runs_dir, name, datetime.now()))
         with disk_errors(group.path):
             (group.path / "jobs").mkdir()
         group.add(requests)
+        claim(group)
         group.write(name=name, kind=kind, runs=[], created=time.time(), iqm=None, low=None, high=None)
         return group
 
@@ -185,6 +197,9 @@ class GroupDir:
 
     def run_file(self, name: str) -> Path:
         return self.path / "jobs" / f"{name}.run"
+
+    def end_file(self, name: str) -> Path:
+        return self.path / "jobs" / f"{name}.end"
 
     def is_alive(self, name: str) -> bool:
         """Whether the process of a job lives."""
@@ -245,7 +260,7 @@ class GroupDir:
                     job = jobs[name]
                     jobs[name] = replace(
                         job, state="starting", cause="", cores=row.cores, attempts=job.attempts + 1,
-                        tries=job.tries + 1, log_bytes=row.log_bytes,
+                        tries=job.tries + 1, log_bytes=row.log_bytes, under_mps=row.under_mps,
                     )  # fmt: skip
                 case _Announced():
                     jobs[name] = replace(jobs[name], run=Path(row.run))

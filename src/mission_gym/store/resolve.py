@@ -109,14 +109,15 @@ def match_name(name: str, known: list[str], what: str, where: str, remedy: str) 
         return known[-1], ""
     if name in known:
         return name, ""
+    several = f"{what.replace(' or ', 's or ')}s"
     namesakes = [each for each in known if STAMP.sub("", each) == name]
     if namesakes:
-        note = f"{len(namesakes)} {what}s are named {name!r}; taking the newest, {namesakes[-1]}"
+        note = f"{len(namesakes)} {several} are named {name!r}; taking the newest, {namesakes[-1]}"
         return namesakes[-1], note if len(namesakes) > 1 else ""
     candidates = [each for each in known if name and each.startswith(name)]
     if len(candidates) > 1:
         listed = _shorten(candidates)
-        raise RunStateError(f"{name!r} fits {len(candidates)} {what}s: {listed}; type more of it")
+        raise RunStateError(f"{name!r} fits {len(candidates)} {several}: {listed}; type more of it")
     if candidates:
         return candidates[0], ""
     hint = nearest(name, [*known, *(STAMP.sub("", each) for each in known)])

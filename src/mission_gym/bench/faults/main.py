@@ -21,6 +21,7 @@ from mission_gym.bench.faults.clocks import make_clock_faults
 from mission_gym.bench.faults.disks import make_disk_faults
 from mission_gym.bench.faults.environments import make_environment_faults
 from mission_gym.bench.faults.files import make_file_faults
+from mission_gym.bench.faults.fleet import make_fleet_faults
 from mission_gym.bench.faults.kills import make_kills
 from mission_gym.bench.faults.lab import Fault, Lab, NotHeld, Shelf, Skipped
 from mission_gym.bench.faults.launcher import Launcher
@@ -47,6 +48,7 @@ def make_faults() -> list[Fault]:
         *make_trust_faults(),
         *make_safety_faults(),
         *make_clock_faults(),
+        *make_fleet_faults(),
     ]
 
 

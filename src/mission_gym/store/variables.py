@@ -1,0 +1,5 @@
+"""Environment variables by which who starts a run talks to its process. Loads nothing."""
+
+RUN_FILE = "MISSION_GYM_RUN_FILE"  # where the run tells where it lies
+GROUP = "MISSION_GYM_GROUP"  # the name of its group
+END_FILE = "MISSION_GYM_END_FILE"  # where the process tells its exit code
