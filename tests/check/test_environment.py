@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from mission_gym.check import environment
 from mission_gym.check.environment import check_environment
 from mission_gym.check.findings import has_errors
 from mission_gym.env.factory import EnvRequest
@@ -637,3 +638,22 @@ def test_a_part_of_an_action_without_an_effect_is_named():
 def test_equal_combinations_of_joint_masks_are_named():
     finding = the_one(check("Twins"), "warning", "actions")
     assert "actions (0, 7), (1, 7) had the same effect" in finding.what
+
+
+def test_two_instances_are_not_blamed_for_what_one_carries_over(monkeypatch):
+    """On a slow machine seeding compares the first episode alone, which a new instance had played."""
+
+    def hurry(exam, out_of_time):
+        exam.doubt = ""
+        return iter(())
+
+    checks = [
+        (name, hurry if name == "seeding" else check, *rest) for name, check, *rest in environment._CHECKS
+    ]
+    monkeypatch.setattr(environment, "_CHECKS", checks)
+    findings = check("Survivor")
+    assert not has_errors(findings)
+    assert (
+        "gave another episode in an instance that had played" in the_one(findings, "warning", "seeding").what
+    )
+    assert the_one(check("SharedState"), "error", "backends")

@@ -75,8 +75,10 @@ def find_equal_actions(
     return equal, ""
 
 
-def compare_with_serial(factory: Factory, spec: EnvSpec, traces: Sequence[Trace], out_of_time: Clock) -> str:
-    """Play two traces side by side in a SerialVec; return where one differs, or an empty string."""
+def play_side_by_side(
+    factory: Factory, spec: EnvSpec, traces: Sequence[Trace], out_of_time: Clock
+) -> list[tuple[Trace, list[Moment]]]:
+    """Play two traces side by side in new instances, in a SerialVec; return what came of each."""
     rows = (*traces, *traces)[:2]
     played: list[list[Moment]] = [[], []]
     with SerialVec(factory, spec, 2, lambda env_id, episode: rows[env_id].seed) as vec:
@@ -89,7 +91,7 @@ def compare_with_serial(factory: Factory, spec: EnvSpec, traces: Sequence[Trace]
             _note(vec.recv(), spec, played)
             if out_of_time():
                 break
-    return _first_difference(rows, played)
+    return list(zip(rows, played, strict=True))
 
 
 def compare_with_batched(
