@@ -8,6 +8,7 @@ do not depend on the run's seed.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -30,6 +31,11 @@ def episode_seed(run_seed: int, stream: Stream, env_id: int, episode: int) -> in
     """The seed of one episode: a hash, inside the range of its stream."""
     first, count = _RANGES[stream]
     return first + _digest(run_seed, stream, env_id, episode) % count
+
+
+def training_seed(run_seed: int, counters: Mapping[str, int], env_id: int, episode: int) -> int:
+    """The seed of an episode of a run's training: a branch begins behind its parent's episodes."""
+    return episode_seed(run_seed, "train", env_id, episode + counters["episode_offset"])
 
 
 def suite_seeds(stream: Literal["select", "report"], episodes: int) -> list[int]:

@@ -13,6 +13,8 @@ from mission_gym.backends.record import Source
 from mission_gym.backends.vec import choose_for_pace, make_vec
 from mission_gym.backends.workers import look_in_child
 from mission_gym.env.pace import Pace
+from mission_gym.vector import probing
+from waits import patience
 
 
 class Waiting(gym.Env):
@@ -100,7 +102,8 @@ def test_the_look_tells_waiting_from_computing() -> None:
     assert pace.step_s >= 0.02
 
 
-def test_a_step_longer_than_the_look_is_known_to_wait() -> None:
+def test_a_step_longer_than_the_look_is_known_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "_CLOSE_S", patience(0.3))
     begun = time.monotonic()
     pace = look(VerySlow)
     assert pace is not None

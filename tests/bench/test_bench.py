@@ -1,5 +1,7 @@
 """The plumbing of the benchmarks at tiny sizes; what they measure is never asserted."""
 
+import importlib
+import itertools
 import json
 import subprocess
 import sys
@@ -29,6 +31,24 @@ def _flags(**more):
 
 def _result(report_return, *evals):
     return Result(10, 100, 1.0, None, [Evaluation(*each) for each in evals], report_return)
+
+
+@pytest.fixture
+def jobs_here(monkeypatch, tmp_path):
+    """Jobs run in this process: to start one takes seconds, and `ppo` below shows that they may."""
+
+    numbers = itertools.count()
+
+    def run_here(jobs, *, at_once):
+        return [(job, train(job)) for job in jobs]
+
+    def train(job):
+        folder = tmp_path / str(next(numbers))
+        folder.mkdir()
+        return importlib.import_module(f"mission_gym.bench.{job.side}").train(job, folder)
+
+    for name in ("dqn", "learning", "overlap"):
+        monkeypatch.setattr(f"mission_gym.bench.{name}.run_jobs", run_here)
 
 
 def test_unknown_name_is_refused_with_the_nearest():
@@ -84,7 +104,7 @@ def test_capture_measures_simulator_memory_and_training():
     assert 0 < rows[2]["ours"] < 20_000
 
 
-def test_overlap_measures_time_and_learning():
+def test_overlap_measures_time_and_learning(jobs_here):
     grid = OverlapGrid(
         (("CartPole-v1", 512),), (1,), n_envs=4, n_steps=8, wait_s=0.001, num_updates=1, repeats=1
     )
@@ -107,7 +127,7 @@ def test_overlap_differences_are_told_in_pooled_deviations():
     assert row["mean_of_evaluations"]["on"] == [3.0, 3.5, 4.0]
 
 
-def test_learning_runs_every_side():
+def test_learning_runs_every_side(jobs_here):
     (row,) = measure_learning(LearningGrid((LearningCase("CartPole-v1", 512, 1.0),), (1,), 2))
     assert row["case"] == "CartPole-v1 to 1 within 512 steps"
     assert row["ratio"] == row["peers"]["sb3"] / row["ours"]
@@ -190,7 +210,7 @@ def test_sides_of_dqn_make_the_same_gradient_steps(side, tmp_path):
     assert result.warm_steps == 32
 
 
-def test_dqn_measures_speed_priorities_and_the_replay_ratio():
+def test_dqn_measures_speed_priorities_and_the_replay_ratio(jobs_here):
     learning = (LearningCase("CartPole-v1", 512, 1.0),)
     rows = measure_dqn(DqnGrid(SHAPES[:1], 200, 1, 1000, 5, (2,), learning, (1,)))
     assert [row["unit"] for row in rows] == ["steps/s", "gradient steps/s", "us", "us", "", "s to score"]

@@ -4,7 +4,7 @@ from mission_gym.bench.tune import TuneCase, TuneGrid, measure_tune
 
 
 def test_a_plan_is_held_against_a_grid() -> None:
-    case = TuneCase("toy", "toys:Identity")
+    case = TuneCase("toy", "toys:Identity", flags={"n_epochs": 1, "network_arch": "8"})
     (row,) = measure_tune(TuneGrid((case,), budget_s=2.0, repeats=1, seconds=0.01))
     assert row["case"] == "tune: toy"
     assert {"case", "ours", "peers", "ratio"} <= row.keys()

@@ -8,7 +8,7 @@ from mission_gym.bench.vector import FULL, SHORT, Case, VectorGrid, measure_vect
 
 def test_every_contestant_runs() -> None:
     case, waits = Case(10, num_envs=2, jitter=True, reset_steps=1), Case(0, num_envs=4, wait_ms=20)
-    grid = VectorGrid(cases=(case, waits), seconds=0.02, waiting_envs=2, starts=1)
+    grid = VectorGrid((case, waits), seconds=0.02, waiting_envs=2, waiting_s=0.1, starts=1, repeats=1)
     stepping, collecting, first_ready, beside, *waiting, memory, start = measure_vector(grid)
     assert beside["limit"] == 4 / 0.02
     assert list(beside["own"]) == ["serial", "workers", "threads"]

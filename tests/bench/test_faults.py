@@ -8,22 +8,17 @@ from mission_gym.bench.faults.lab import Fault, NotHeld, Skipped, must
 from mission_gym.cli.main import main
 from mission_gym.errors import UsageError
 
-# Group and name of faults that take a second or two each on a quiet machine.
+# Group and name of faults that take a second or two each on a quiet machine; `bench faults --full` has all.
 SAMPLE = {
     ("environments", "raise in step, workers"),
     ("environments", "exit in constructor, workers"),
-    ("environments", "raise in step, serial"),
     ("files", "policy.safetensors: bits flipped"),
-    ("files", "meta.json: truncated"),
     ("files", "state.json: missing"),
     ("trust", "the standard library: eval"),
-    ("trust", "the standard library: check"),
     ("trust", "code inside the run: eval"),
     ("trust", "a folder of his own: train"),
-    ("trust", "runs show of a stranger's run"),
     ("data safety", "files that leave the run"),
     ("disk and console", "disk full at the start"),
-    ("disk and console", "a runs folder that is a file"),
 }
 
 
@@ -32,7 +27,7 @@ def reports():
     chosen = [fault for fault in faults.make_faults() if (fault.group, fault.name) in SAMPLE]
     assert len(chosen) == len(SAMPLE)
     kill = make_kills(num_full=1, chain=1)
-    return faults.run_faults([*kill, *chosen], at_once=2)
+    return faults.run_faults([*kill, *chosen], at_once=1)  # one process that loads everything, not two
 
 
 def test_the_sample_holds(reports):

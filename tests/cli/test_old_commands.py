@@ -6,9 +6,11 @@ import sys
 
 import pytest
 
+from mission_gym.cli.main import main
 from mission_gym.cli.training import read_training
 from mission_gym.config.rules import finish
 from mission_gym.missions import CAPTURE_ID
+from mission_gym.plan import tuner
 from mission_gym.store.resolve import list_runs
 
 SCRIPT = "python -m mission_gym.scripts.train_ppo"
@@ -48,17 +50,27 @@ def test_the_line_means_what_it_says(line):
     assert wanted is None or wanted <= total < wanted + config.rollout_size
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "--preset fast --timesteps 50M",
-        "--timesteps 50M --n-envs 8 --subproc --no-tune",  # measured once is enough
-    ],
-)
-def test_the_line_starts(line, tmp_path):
-    command = [*shlex.split(SCRIPT)[1:], *shlex.split(line), "--max-time", "0.001s", "--eval-freq", "0"]
+SHORT = ["--max-time", "0.001s", "--eval-freq", "0"]
+
+
+def test_a_line_is_planned_and_starts(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tuner, "RUN_MOST_S", 2.0)
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *shlex.split("--preset fast --timesteps 50M"), *SHORT]) == 0
+    assert "tuned in" in capsys.readouterr().err
+    check_started(tmp_path)
+
+
+def test_a_line_starts_as_a_process(tmp_path):
+    line = "--timesteps 50M --n-envs 8 --subproc --no-tune"  # measured once is enough
+    command = [*shlex.split(SCRIPT)[1:], *shlex.split(line), *SHORT]
     ended = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "max_time reached" in ended.stderr
-    (run,) = list_runs(tmp_path / "runs")
+    check_started(tmp_path)
+
+
+def check_started(folder):
+    (run,) = list_runs(folder / "runs")
+    assert run.read_status()["cause"] == "max_time reached"
     assert run.read_status()["total"] >= 50_000_000

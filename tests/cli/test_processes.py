@@ -12,7 +12,8 @@ import pytest
 
 from mission_gym.cli import demo
 from mission_gym.cli.main import main
-from mission_gym.store.resolve import find_run
+from mission_gym.store.checkpoints import list_checkpoints
+from mission_gym.store.resolve import find_run, list_runs
 from waits import LONG_S
 
 NOISY = """
@@ -34,7 +35,8 @@ class Interrupts(Identity):
             raise KeyboardInterrupt
         return super().step(action)
 """
-ENDLESS = ["train", "toys:Identity", "--timesteps", "50M", "--eval-freq", "1000", "--no-tune"]
+SMALL = ["--n-envs", "4", "--n-steps", "16", "--network-arch", "8", "--vector", "serial", "--no-tensorboard"]
+ENDLESS = ["train", "toys:Identity", *SMALL, "--timesteps", "50M", "--eval-freq", "64", "--no-tune"]
 
 
 def start(*args, cwd, module="mission_gym", **pipes):
@@ -55,7 +57,7 @@ def noisy(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_tells_how_to_go_on(number, tmp_path, capsys):
-    process = start(*ENDLESS, "--no-tensorboard", "--run-name", "long", cwd=tmp_path, stderr=subprocess.PIPE)
+    process = start(*ENDLESS, "--run-name", "long", cwd=tmp_path, stderr=subprocess.PIPE)
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("evaluation at"):
@@ -133,23 +135,8 @@ def test_a_reader_of_stdout_that_leaves_is_no_error(args, family, tmp_path):
 
 
 def test_a_reader_of_stderr_that_leaves_does_not_end_the_training(tmp_path):
-    args = [
-        "--timesteps",
-        "512",
-        "--n-envs",
-        "4",
-        "--n-steps",
-        "16",
-        "--eval-freq",
-        "128",
-        "--no-tensorboard",
-        "--vector",
-        "serial",
-    ]
-    process = start(
-        "train", "toys:Identity", *args, "--run-name", "alone",
-        cwd=tmp_path, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    args = [*SMALL, "--timesteps", "512", "--eval-freq", "128", "--run-name", "alone"]
+    process = start("train", "toys:Identity", *args, cwd=tmp_path, stderr=subprocess.PIPE)
     assert process.stderr is not None
     process.stderr.readline()
     process.stderr.close()
@@ -230,4 +217,7 @@ def test_the_demo_reaches_its_goal(tmp_path, capsys, monkeypatch):
     assert main(["demo", "--runs-dir", str(tmp_path), "--max-time", "1h"]) == 0  # the goal ends it
     out, err = capsys.readouterr()
     assert "the goal was reached" in err
+    (run,) = list_runs(tmp_path)
+    assert len(list_checkpoints(run.checkpoints)) >= 3
+    assert all((run.path / f"learning{ending}").stat().st_size > 10_000 for ending in (".gif", ".mp4"))
     assert all(name in out for name in ("trained", "random", "noop"))

@@ -27,6 +27,7 @@ from waits import LONG_S
 
 ENV_ID = "toys:Identity"
 SMALL = ["--n-envs", "4", "--n-steps", "16", "--no-tensorboard", "--network-arch", "8", "--vector", "serial"]
+ENDLESS = [*SMALL, "--timesteps", "10M", "--eval-freq", "0", "--no-tune"]
 
 
 @pytest.fixture(autouse=True)
@@ -174,19 +175,7 @@ def is_training() -> bool:
 
 @pytest.mark.slow
 def test_a_detached_run_is_seen_stopped_and_taken_up(capsys: pytest.CaptureFixture[str]) -> None:
-    long = [
-        "train",
-        ENV_ID,
-        *SMALL,
-        "--timesteps",
-        "10M",
-        "--eval-freq",
-        "0",
-        "--run-name",
-        "far",
-        "--detach",
-    ]
-    assert main([*long, "--json"]) == 0
+    assert main(["train", ENV_ID, *ENDLESS, "--run-name", "far", "--detach", "--json"]) == 0
     (group,) = list_groups(Path("runs"))
     assert json.loads(capsys.readouterr().out) == {
         "name": group.name, "path": str(group.path), "jobs": ["run"]
@@ -205,7 +194,7 @@ def test_a_detached_run_is_seen_stopped_and_taken_up(capsys: pytest.CaptureFixtu
 
 @pytest.mark.slow
 def test_ctrl_c_saves_every_run(tmp_path: Path) -> None:
-    args = ["train", ENV_ID, *SMALL, "--timesteps", "10M", "--eval-freq", "0", "--seeds", "2"]
+    args = ["train", ENV_ID, *ENDLESS, "--seeds", "2"]
     child = subprocess.Popen([sys.executable, "-m", "mission_gym", *args], stderr=subprocess.PIPE, text=True)
     try:
         wait_until(is_training)

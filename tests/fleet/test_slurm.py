@@ -21,7 +21,10 @@ from mission_gym.store.tables import MetricsLog
 from waits import LONG_S
 
 PAGE = Path(__file__).parents[2] / "docs" / "jobs.md"
-SMALL = "toys:Identity --n-envs 4 --n-steps 16 --no-tensorboard --eval-freq 0 --vector serial --timesteps 2M"
+SMALL = (
+    "toys:Identity --n-envs 4 --n-steps 16 --no-tensorboard --eval-freq 0 --vector serial --no-tune"
+    " --timesteps 2M"
+)
 
 
 def make_tool(folder: Path, name: str, text: str) -> None:
@@ -106,6 +109,7 @@ def test_a_warning_before_the_first_update_saves(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(start, "start_run", warned)
     args = ["--n-envs", "4", "--n-steps", "16", "--no-tensorboard", "--timesteps", "2M", "--eval-freq", "0"]
+    args += ["--no-tune"]
     assert main(["train", "toys:Identity", *args]) == 130
     (run,) = list_runs(tmp_path / "runs")
     status = run.read_status()

@@ -49,3 +49,7 @@ class CountingPolicy:
         (count,) = state
         action = (count % 2).astype(np.int64)
         return ActOut(action, np.zeros(len(action), np.float32), (count + 1,))
+
+
+def seed_of(env_id: int, episode: int) -> int:
+    return 10 * env_id + 3 * episode

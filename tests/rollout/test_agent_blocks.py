@@ -22,6 +22,7 @@ from mission_gym.policy import NumpyPolicy, PolicySpec
 from mission_gym.policy.torch_form import ActorCritic, TorchPolicy, model_arrays
 from mission_gym.rollout.blocks import clear_block, pack_block
 from mission_gym.vector.restarts import Limits
+from seeds import seed_of
 from waits import LONG_S
 
 NUM_ENVS, T = 5, 30
@@ -29,10 +30,6 @@ NUM_ENVS, T = 5, 30
 
 def never() -> bool:
     return False
-
-
-def seed_of(env_id: int, episode: int) -> int:
-    return 1000 * env_id + episode
 
 
 @contextmanager

@@ -22,12 +22,13 @@ from mission_gym.rollout.collector import Collector
 from mission_gym.vector.restarts import Limits
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
+from seeds import seed_of
 from waits import LONG_S, patience
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "vector")]
 from gates import Counter, Gate
 from hazards import Hazard
-from test_remote import SEED, assert_equal_blocks, make_weights, policy_spec, seed_of
+from test_remote import SEED, assert_equal_blocks, make_weights, policy_spec
 
 NUM_ENVS, NUM_STEPS, ROWS = 6, 40, 2
 

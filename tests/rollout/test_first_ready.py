@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_remote import SEED, final_places, make_weights, policy_spec, seed_of, serial
+from test_remote import SEED, final_places, make_weights, policy_spec, serial
 
 from mission_gym.data import Block, EnvSpec
 from mission_gym.env.factory import EnvRequest, make_factory
@@ -28,6 +28,7 @@ from mission_gym.rollout.remote import SERVICE, RemoteCollector
 from mission_gym.rollout.worker import CollectSetup, carve_shared
 from mission_gym.vector.restarts import Limits
 from mission_gym.vector.workers import WorkersVec
+from seeds import seed_of
 from waits import LONG_S, patience
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "vector")]

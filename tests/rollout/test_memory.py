@@ -31,14 +31,10 @@ from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
 
 sys.path.append(str(Path(__file__).parent))
-from memories import Counted, CountingPolicy
+from memories import Counted, CountingPolicy, seed_of
 
 T, S = 8, 4
 HOW = ["serial", "workers", "threads", "first_ready", "central"]
-
-
-def seed_of(env_id: int, episode: int) -> int:
-    return 10 * env_id + 3 * episode
 
 
 def never() -> bool:

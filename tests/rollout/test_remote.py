@@ -29,6 +29,7 @@ from mission_gym.vector.restarts import Limits
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.worker import serve
 from mission_gym.vector.workers import WorkersVec
+from seeds import seed_of
 from waits import LONG_S, patience
 
 sys.path.append(str(Path(__file__).parent.parent / "vector"))
@@ -40,10 +41,6 @@ SEED = 5
 def final_places(block: Block) -> list[tuple[int, int]]:
     """Where a block keeps final observations: (t, column)."""
     return [(final.t, final.column) for final in block.finals]
-
-
-def seed_of(env_id: int, episode: int) -> int:
-    return 1000 * env_id + episode
 
 
 def make_weights(spec: EnvSpec) -> Weights:

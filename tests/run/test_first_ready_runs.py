@@ -91,6 +91,6 @@ def test_environments_that_wait_for_each_other_act_in_a_few_groups(num_envs: int
 def test_cartpole_is_solved_with_first_ready_blocks(tmp_path: Path) -> None:
     run = mg.train(  # what is ready first differs from run to run: long enough, and its best policy
         "CartPole-v1", timesteps=80_000, seed=1, runs_dir=str(tmp_path), tensorboard=False, progress=False,
-        eval_freq=20_000, **FIRST_READY,
+        eval_freq=10_000, stop_when="return>=475", **FIRST_READY,
     )  # fmt: skip
     assert run.evaluate(episodes=20)["return_mean"] >= 475.0

@@ -292,7 +292,7 @@ def test_first_ready_segments_need_no_overlap(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_cartpole_is_solved_with_overlap(tmp_path: Path) -> None:
     run = mg.train(
-        "CartPole-v1", timesteps=100_000, seed=1, overlap="on", runs_dir=str(tmp_path), tensorboard=False,
-        progress=False,
+        "CartPole-v1", timesteps=100_000, seed=1, overlap="on", stop_when="return>=475",
+        runs_dir=str(tmp_path), tensorboard=False, progress=False,
     )  # fmt: skip
     assert run.evaluate(episodes=100)["return_mean"] >= 475.0

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from test_exact_resume import (
     SMALL,
@@ -57,6 +58,17 @@ def test_serial_and_workers_learn_the_same(tmp_path: Path, straight: RunDir) -> 
         run = drain(session)
     assert final_state(run) == final_state(straight)
     assert rows(run) == rows(straight)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_of_training_and_evaluation_load_no_torch(tmp_path: Path) -> None:
+    """It takes seconds and 200 MB in each; the toy has no step limit, so evaluations wrap it."""
+    with start(tmp_path, "toys:Identity", **WORKERS) as session:
+        for _ in session.updates():
+            below = psutil.Process().children(recursive=True)
+            maps = [Path(f"/proc/{process.pid}/maps").read_text() for process in below]
+            assert not any("libtorch" in text for text in maps)
+            assert sum("numpy" in text for text in maps) >= 2
 
 
 def test_images_are_acted_for_centrally_and_resume_is_exact(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_grid_is_read_as_its_run_read_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("algo", ["ppo", "dqn"])
 def test_categories_without_zero_and_narrow_pictures_train(algo: str, form: str, tmp_path: Path) -> None:
     rest = {"n_epochs": 1} if algo == "ppo" else {"learning_starts": 32, "n_steps_per_env": 4}
-    flags = {"algo": algo, "env_kwargs": {"form": form}, "timesteps": 128, "n_envs": 2, "eval_freq": 0}
-    given = {"n_steps_per_env": 32} | flags | rest
+    flags = {"algo": algo, "env_kwargs": {"form": form}, "timesteps": 64, "n_envs": 2, "eval_freq": 0}
+    given = {"n_steps_per_env": 16, "batch_size": 8, "threads": 1} | flags | rest
     run = mg.train("told:Told", runs_dir=str(tmp_path), tensorboard=False, progress=False, **given)
     assert run.status()["state"] == "done"

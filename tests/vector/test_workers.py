@@ -38,13 +38,10 @@ from mission_gym.vector.restarts import Limits
 from mission_gym.vector.rows import split_rows
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
+from seeds import seed_of
 from waits import LONG_S, patience
 
 SPEC = probe(Hazard, "hazard")
-
-
-def seed_of(env_id: int, episode: int) -> int:
-    return 1000 * env_id + episode
 
 
 def own_processes() -> set[int]:

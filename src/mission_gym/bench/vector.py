@@ -40,7 +40,6 @@ from mission_gym.rollout.worker import CollectSetup, carve_shared
 from mission_gym.run.environment import choose_acting_rows, count_waiting_groups
 from mission_gym.vector.workers import WorkersVec
 
-_REPEATS = 3
 Measure = Callable[[float], float]  # seconds -> steps per second
 
 
@@ -101,7 +100,9 @@ class VectorGrid:
     cases: tuple[Case, ...] = SHORT
     seconds: float = 0.6
     waiting_envs: int = 256
+    waiting_s: float = 1.0
     starts: int = 3
+    repeats: int = 3
 
 
 def measure_vector(grid: VectorGrid) -> list[Row]:
@@ -110,12 +111,12 @@ def measure_vector(grid: VectorGrid) -> list[Row]:
     rows: list[Row] = []
     for number, case in enumerate(grid.cases, 1):
         print(f"[{number}/{len(grid.cases)}] {case}", file=sys.stderr)
-        rows += _measure_case(case, spins_per_us, grid.seconds)
-    rows += [*_measure_waiting(grid.waiting_envs), _measure_memory()]
+        rows += _measure_case(case, spins_per_us, grid)
+    rows += [*_measure_waiting(grid), _measure_memory()]
     return [*rows, measure_start(grid.starts)]
 
 
-def _measure_case(case: Case, spins_per_us: float, seconds: float) -> list[Row]:
+def _measure_case(case: Case, spins_per_us: float, grid: VectorGrid) -> list[Row]:
     factories = case.factories(spins_per_us)
     spec = probe(factories[-1], "burn")
     weights = _make_weights(spec) if not case.image and not case.wait_ms else None
@@ -142,9 +143,9 @@ def _measure_case(case: Case, spins_per_us: float, seconds: float) -> list[Row]:
                 contestants[name] = stack.enter_context(
                     _collect_case(factories, spec, weights, case, first_ready)
                 )
-        for _ in range(_REPEATS):
+        for _ in range(grid.repeats):
             for name, measure in contestants.items():
-                rates.setdefault(name, []).append(measure(seconds))
+                rates.setdefault(name, []).append(measure(grid.seconds))
     rows = [_row("stepping", case, rates, set(_peers(case.num_envs)))]
     named = {each: statistics.median(rates[f"our {each}"]) for each in own}
     rows[0] |= {"own": named, "ratio_to_own": rows[0]["ours"] / max(named.values())}
@@ -309,9 +310,9 @@ def _make_weights(spec: EnvSpec) -> Weights:
     return Weights(0, arrays)
 
 
-def _measure_waiting(num_envs: int, wait_s: float = 0.02) -> list[Row]:
+def _measure_waiting(grid: VectorGrid, wait_s: float = 0.02) -> list[Row]:
     """Environments that wait, as threads of one process: stepped together, and collecting as a run does."""
-    factory = partial(Burn, wait_s=wait_s)
+    num_envs, factory = grid.waiting_envs, partial(Burn, wait_s=wait_s)
     spec = probe(factory, "burn")
     with ExitStack() as stack:
         vec: Any = stack.enter_context(_closing(make_vec(factory, num_envs, backend="threads")))
@@ -323,7 +324,9 @@ def _measure_waiting(num_envs: int, wait_s: float = 0.02) -> list[Row]:
             "stepping": partial(_step, vec.step, num_envs),
             "collecting": stack.enter_context(collecting),
         }
-        rates = {name: [measure(1.0) for _ in range(_REPEATS)] for name, measure in ways.items()}
+        rates = {
+            name: [measure(grid.waiting_s) for _ in range(grid.repeats)] for name, measure in ways.items()
+        }
     limit = num_envs / wait_s
     return [
         {

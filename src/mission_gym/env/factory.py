@@ -21,6 +21,7 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
+from gymnasium.wrappers import TimeLimit
 
 from mission_gym.env.agents import AgentsEnv, ParallelEnv, is_parallel, takes_turns
 from mission_gym.env.displays import describe_drawing
@@ -57,6 +58,11 @@ def make_factory(request: EnvRequest | Factory, render_mode: str | None = None) 
     if render_mode is not None:
         build = partial(build, render_mode=render_mode)
     return partial(_build_one, str(getattr(request, "__qualname__", None) or repr(request)), build)
+
+
+def limit_steps(factory: Factory, max_steps: int) -> Env:
+    """Build what a factory builds, with episodes cut at so many steps."""
+    return TimeLimit(factory(), max_steps)
 
 
 def make_vector_factory(request: EnvRequest) -> Callable[[int], VectorEnv]:

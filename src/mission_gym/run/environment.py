@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gymnasium.wrappers import TimeLimit
 from torch import nn
 
 from mission_gym.algorithms import load_algorithm
@@ -19,7 +18,7 @@ from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config, Settled
 from mission_gym.config.sizes import choose_batch_size
 from mission_gym.data import EnvSpec
-from mission_gym.env.factory import EnvRequest, Factory, make_factory, names_trusted
+from mission_gym.env.factory import EnvRequest, Factory, limit_steps, make_factory, names_trusted
 from mission_gym.env.pace import Pace
 from mission_gym.env.wrapping import name_code
 from mission_gym.errors import ConfigError
@@ -29,7 +28,7 @@ from mission_gym.plan.wishes import fix_envs
 from mission_gym.policy.trunks import load_network
 from mission_gym.procs import BoundedLog, usable_cores
 from mission_gym.store.trusted import permit
-from mission_gym.streams import episode_seed
+from mission_gym.streams import training_seed
 from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.restarts import Limits
 
@@ -66,7 +65,7 @@ class Environment:
         """The same environment with a step limit, where it declares none: an evaluation must end."""
         if self.spec.max_episode_steps is not None or self.backend.own_vector_form:
             return self
-        return replace(self, factory=partial(_limit_steps, self.factory))
+        return replace(self, factory=partial(limit_steps, self.factory, EVALUATION_STEPS))
 
     @property
     def source(self) -> Source:
@@ -76,10 +75,6 @@ class Environment:
     def make_vector(self, num_envs: int, seed_of: SeedOf) -> Vector:
         """A vector of it."""
         return self.backend.make_vector(self.source, self.spec, num_envs, seed_of)
-
-
-def _limit_steps(factory: Factory) -> Any:
-    return TimeLimit(factory(), EVALUATION_STEPS)
 
 
 _NAMES = ("env.env_id", "env.wrap", "policy.network")  # values that name code
@@ -218,8 +213,4 @@ def choose_acting_rows(num_envs: int, num_groups: int) -> int:
 def training_seeds(seed: int, counters: dict[str, Any]) -> SeedOf:
     """Every episode of every environment has its own seed, in the training range; a branch begins behind
     its parent's episodes."""
-    return partial(_training_seed, seed, counters)
-
-
-def _training_seed(seed: int, counters: dict[str, Any], env_id: int, episode: int) -> int:
-    return episode_seed(seed, "train", env_id, episode + counters["episode_offset"])
+    return partial(training_seed, seed, counters)  # of a light module: every worker loads it
