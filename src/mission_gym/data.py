@@ -129,6 +129,7 @@ class EnvSpec:
     bare: bool = False  # `make_vec`: any space, and nothing is read from the infos
     same_bounds: bool = True  # of the observations of all environments of a vector, beside their layout
     agents: tuple[str, ...] = ()  # of an environment of several: each has these spaces, and a row of its own
+    coroutines: Literal["none", "offered", "only"] = "none"  # whether its steps are some
 
     @property
     def num_agents(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 
@@ -12,6 +13,7 @@ from gymnasium import spaces
 from mission_gym.backends.record import Source
 from mission_gym.backends.vec import choose_for_pace, make_vec
 from mission_gym.backends.workers import look_in_child
+from mission_gym.env.factory import make_factory
 from mission_gym.env.pace import Pace
 from mission_gym.vector import probing
 from waits import patience
@@ -75,6 +77,76 @@ def test_more_workers_than_cores_for_what_waits_and_computes(monkeypatch: pytest
     assert choose_for_pace(Pace(100, 6e-3, 0.1, 1.0), 64)[1] == 2
 
 
+@pytest.mark.parametrize(
+    ("pace", "awaited", "num_envs", "expected"),
+    [
+        ((20e-3, 0.01), (20e-3, 0.01), 64, ("aio", 1)),
+        ((20e-3, 0.01), (20e-3, 0.01), 512, ("aio", 2)),  # a core is full
+        ((20e-3, 0.001), (20e-3, 0.001), 256, ("aio", 1)),
+        ((20e-3, 0.01), (40e-3, 0.01), 64, ("threads", 1)),  # its plain form is quicker
+        ((20e-3, 0.01), (20e-3, 1.0), 64, ("threads", 1)),  # coroutines that compute, or block
+        ((10e-6, 1.0), (40e-6, 1.0), 8, ("serial", 1)),
+    ],
+)
+def test_coroutines_share_event_loops_where_that_is_quicker(
+    monkeypatch: pytest.MonkeyPatch,
+    pace: tuple[float, float],
+    awaited: tuple[float, float],
+    num_envs: int,
+    expected: tuple[str, int],
+) -> None:
+    monkeypatch.setattr("mission_gym.procs.machine.usable_cores", lambda: 2)
+    plain, other = (Pace(100, step_s, 0.1, share) for step_s, share in (pace, awaited))
+    record, processes = choose_for_pace(plain, num_envs, None, other)
+    assert (record.name, processes if record.for_coroutines else 1) == expected
+
+
+class AwaitedNap:
+    """As Waiting, without holding anybody up."""
+
+    observation_space, action_space = spaces.Discrete(2), spaces.Discrete(2)
+
+    async def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+    async def step(self, action):
+        await asyncio.sleep(0.02)
+        return 0, 0.0, False, False, {}
+
+
+class BothNap(Waiting):
+    """Its coroutine form is quicker than its plain one."""
+
+    seconds = 0.05
+
+    def coroutine_form(self):
+        return AwaitedNap()
+
+
+class BlockingNap(AwaitedNap):
+    async def step(self, action):
+        time.sleep(0.02)
+        return 0, 0.0, False, False, {}
+
+
+def test_coroutines_that_block_do_not_count_as_waiting() -> None:
+    awaited, blocking = look(AwaitedNap), look(BlockingNap)
+    assert awaited is not None
+    assert blocking is not None
+    assert awaited.waits
+    assert not blocking.waits
+
+
+@pytest.mark.parametrize("env", [AwaitedNap, BothNap])
+def test_coroutines_that_wait_get_an_event_loop(env: type) -> None:
+    vec = make_vec(env, 4)
+    assert vec.inner.side_by_side
+    assert "CoroutineEnv" in vec.inner.layers()[0][0]
+    vec.reset(seed=0)
+    assert vec.step([0] * 4)[1].tolist() == [0.0] * 4
+    vec.close()
+
+
 def test_one_core_has_no_use_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mission_gym.procs.machine.usable_cores", lambda: 1)
     assert choose_for_pace(Pace(100, 1e-3, 0.1, 1.0), 32)[0].runs_here
@@ -87,12 +159,12 @@ def test_a_step_that_failed_does_not_run_here() -> None:
 
 def test_environments_that_wait_become_threads() -> None:
     vec = make_vec(Waiting, 4)
-    assert vec.inner.threads
+    assert vec.inner.side_by_side
     vec.close()
 
 
-def look(env: type[Waiting]) -> Pace | None:
-    return look_in_child(Source(env.__name__, env), 0.05, bare=True)[1]
+def look(env: type) -> Pace | None:
+    return look_in_child(Source(env.__name__, make_factory(env)), 0.05, bare=True)[1]
 
 
 def test_the_look_tells_waiting_from_computing() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-from mission_gym.backends import BACKENDS, load_backend, load_default, load_rivals
+import coroutine_toys as toys
+from mission_gym.backends import BACKENDS, load_backend, load_default, load_for_coroutines, load_rivals
 from mission_gym.backends.record import Source
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.errors import UsageError, WorkerDied
@@ -22,6 +23,11 @@ class Crashing(gym.Env[Any, Any]):
         os._exit(3)
 
 
+class Awaited(toys.Awaited):
+    def __init__(self) -> None:
+        super().__init__("CartPole-v1")
+
+
 def source_of(name: str) -> Source:
     request = EnvRequest(name)
     return Source(name, make_factory(request), request, num_workers=2, limits=Limits(max_restarts=1))
@@ -29,10 +35,12 @@ def source_of(name: str) -> Source:
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_every_record_bears_its_name_and_makes_a_vector(name: str) -> None:
-    record, source = load_backend(name), source_of("CartPole-v1")
+    record = load_backend(name)
+    source = source_of("test_records:Awaited" if record.for_coroutines else "CartPole-v1")
     assert record.name == name
     spec, pace = record.look(source)
     assert (spec.action.nvec, pace) == ((2,), None)
+    assert record.takes(spec)
     with record.make_vector(source, spec, 4, lambda env_id, episode: env_id + episode) as vec:
         assert vec.reset().env_ids.tolist() == [0, 1, 2, 3]
         assert vec.rows_step_alone != record.own_vector_form
@@ -43,12 +51,19 @@ def test_every_record_bears_its_name_and_makes_a_vector(name: str) -> None:
 def test_what_is_chosen_where_nothing_was_asked_for() -> None:
     assert load_default(trusted=True).runs_here
     assert not load_default(trusted=False).runs_here
-    assert all(not each.runs_here and not each.own_vector_form for each in load_rivals())
+    plain, awaited = (
+        load_backend("workers").look(source_of(name))[0] for name in ("CartPole-v1", "test_records:Awaited")
+    )
+    assert all(not each.runs_here and not each.own_vector_form for each in load_rivals(awaited))
+    assert [each.name for each in load_rivals(plain)] == ["workers", "threads"]
+    assert [each.name for each in load_rivals(awaited)] == ["workers", "threads", "aio"]
+    assert load_for_coroutines().name == "aio"
 
 
 def test_workers_are_named_where_their_number_may_be_chosen() -> None:
     for record in map(load_backend, BACKENDS):
-        assert record.name_workers(3) == ("3 workers" if record.chooses_workers else "")
+        names = {"workers": "3 workers", "aio": "3 event loops"}
+        assert record.name_workers(3) == names.get(record.name, "")
         assert record.count_processes(3) == (3 if record.chooses_workers else record.processes)
     assert load_backend("workers").chooses_workers
 
@@ -58,7 +73,7 @@ def test_the_flag_says_what_every_record_says_of_itself() -> None:
     assert all(f"{name} {load_backend(name).text}" in field.description for name in BACKENDS)
 
 
-@pytest.mark.parametrize("name", ["workers", "threads"])
+@pytest.mark.parametrize("name", ["workers", "threads", "aio"])
 def test_what_anyone_wrote_is_looked_at_in_a_child(name: str) -> None:
     with pytest.raises(WorkerDied, match="the process that looked at the environment ended with code 3"):
         load_backend(name).look(source_of("test_records:Crashing"))

@@ -21,7 +21,7 @@ from mission_gym.plan.planner import (
 )
 from mission_gym.procs import MachineFacts
 
-SERIAL, WORKERS, THREADS = map(load_backend, ("serial", "workers", "threads"))
+SERIAL, WORKERS, THREADS, AIO = map(load_backend, ("serial", "workers", "threads", "aio"))
 NUMPY = UpdateCost("cpu", "numpy", 1, 20e-6)
 OURS = Wishes(Layout(WORKERS, 2, 8, 128), (WORKERS,), open_envs=True)
 
@@ -57,11 +57,15 @@ ENVS = {
 @pytest.mark.parametrize(("of", "env"), list(product(MACHINES, ENVS)))
 @pytest.mark.parametrize("gamma", [0.9, 0.99])
 def test_learning_stays_comparable_and_everything_fits(of: str, env: str, gamma: float) -> None:
-    wishes = replace(OURS, backends=(WORKERS, THREADS), trace_decay=0.95 * gamma)
+    wishes = replace(OURS, backends=(WORKERS, THREADS, AIO), trace_decay=0.95 * gamma, minibatch=64)
     given = facts(MACHINES[of], ENVS[env], wishes)
     plan = choose(given)
     layout = plan.layout
-    assert layout.rollout == OURS.layout.rollout
+    if ENVS[env].waits and layout.rollout > OURS.layout.rollout:
+        assert (layout.batch_size, layout.rollout % 64) == (64, 0)  # the gradient steps for a transition
+        assert layout.backend.for_waiting
+    else:
+        assert (layout.rollout, layout.batch_size) == (OURS.layout.rollout, None)
     assert layout.n_steps_per_env >= wishes.min_steps == {0.9: 7, 0.99: 17}[gamma]
     assert layout.num_workers <= layout.n_envs
     if not ENVS[env].waits:
@@ -94,15 +98,55 @@ def test_many_slow_cores_are_worth_having() -> None:
     assert choose(facts(few, EnvFacts(5e-3), wishes)).layout.num_workers == 20
 
 
-def test_an_environment_that_waits_gets_threads_and_many_of_them() -> None:
-    plan = choose(facts(machine(4), ENVS["waits"], replace(OURS, backends=(WORKERS, THREADS))))
-    assert (plan.layout.backend, plan.layout.n_envs, plan.layout.n_steps_per_env) == (THREADS, 32, 32)
+WAITING = replace(OURS, backends=(WORKERS, THREADS), minibatch=64, at_once=lambda layout, update: True)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "cpu_share", "wishes", "expected"),
+    [
+        # The learner has 20 us for each transition, so 50,000 of them a second are enough.
+        (20e-3, 0.001, {}, (THREADS, 1, 512, 17, 64)),  # one process is full
+        (20e-3, 0.001, {"backends": (WORKERS, AIO)}, (AIO, 2, 1024, 17, 64)),  # and a second one
+        (20e-3, 0.001, {"backends": (WORKERS, THREADS, AIO)}, (AIO, 2, 1024, 17, 64)),
+        (1.0, 0.0001, {"backends": (WORKERS, AIO)}, (AIO, 1, 4096, 17, 64)),  # as many as there may be
+        (1.0, 0.0001, {}, (THREADS, 1, 1024, 17, 64)),
+        (20e-3, 0.02, {"backends": (WORKERS, AIO)}, (AIO, 4, 512, 17, 64)),
+        (2e-3, 0.01, {"backends": (WORKERS, AIO)}, (AIO, 2, 256, 17, 64)),
+        (20e-3, 0.001, {"max_rollout": 2048}, (THREADS, 1, 64, 17, 64)),
+        (20e-3, 0.001, {"max_rollout": 1024}, (THREADS, 1, 32, 32, None)),  # the rollout can't grow
+        (20e-3, 0.001, {"minibatch": None}, (THREADS, 1, 512, 17, None)),  # dqn: no minibatches of it
+        (20e-3, 0.001, {"minibatch": 48}, (THREADS, 1, 512, 18, 48)),
+        (20e-3, 0.001, {"open_steps": False}, (THREADS, 1, 512, 128, 64)),
+        (20e-3, 0.001, {"open_envs": False, "backends": (THREADS,)}, (THREADS, 1, 8, 128, None)),
+    ],
+)
+def test_environments_that_wait_grow_until_a_core_is_full(
+    step_s: float, cpu_share: float, wishes: dict[str, object], expected: tuple[object, ...]
+) -> None:
+    given = facts(machine(4, 64), EnvFacts(step_s, cpu_share), replace(WAITING, **wishes))
+    chosen = choose(given).layout
+    found = (chosen.backend, chosen.num_workers, chosen.n_envs, chosen.n_steps_per_env, chosen.batch_size)
+    assert found == expected
+
+
+def test_environments_that_wait_grow_until_memory_ends() -> None:
+    plan = choose(facts(machine(4, 4), EnvFacts(20e-3, 0.001, memory_bytes=GB // 64), WAITING))
+    assert (plan.layout.n_envs, plan.layout.batch_size) == (128, 64)
+    assert any("128 environments: more would make rollouts of more than" in each for each in plan.reasons)
     assert plan.changes == [
-        "n_envs 8 -> 32",
-        "n_steps_per_env 128 -> 32",
-        "the rollout of 1024 transitions and its gradient steps are held",
+        "n_envs 8 -> 128",
+        "n_steps_per_env 128 -> 17",
+        "the rollout 1024 -> 2176; minibatches of 64 hold the gradient steps for each transition",
     ]
-    assert any("of which it waits 99 %" in reason for reason in plan.reasons)
+    assert any("of which it waits 100 %" in reason for reason in plan.reasons)
+
+
+def test_a_rollout_does_not_grow_for_a_small_gain() -> None:
+    slow = UpdateCost("cpu", "torch", 1, 0.62e-3)  # 32 environments make 1,500 steps a second
+    chosen = choose(facts(machine(4), EnvFacts(20e-3, 0.001), WAITING, updates=(slow,))).layout
+    assert (chosen.n_envs, chosen.rollout) == (32, 1024)
+    quick = replace(slow, step_s=0.3e-3)
+    assert choose(facts(machine(4), EnvFacts(20e-3, 0.001), WAITING, updates=(quick,))).layout.n_envs == 128
 
 
 @pytest.mark.parametrize(("step_s", "backend"), [(3e-6, SERIAL), (1e-3, WORKERS)])

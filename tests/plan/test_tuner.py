@@ -180,10 +180,10 @@ def test_a_kept_plan_of_dqn_is_applied(tmp_path: Path) -> None:
 def find_at_once(flags: dict[str, Any]) -> set[tuple[str, str, int]]:
     """Backends, devices and numbers of workers with which collecting and learning run side by side."""
     resolved, ruled, workshop = opened(flags)
-    wishes = make_wishes(workshop, resolved, ruled)
+    wishes, rivals = make_wishes(workshop, resolved, ruled), load_rivals(workshop.environment.spec)
     return {
         (backend.name, device, num_workers)
-        for backend, device, num_workers in product(load_rivals(), ("cpu", "cuda"), (2, 3))
+        for backend, device, num_workers in product(rivals, ("cpu", "cuda"), (2, 3))
         if wishes.at_once(Layout(backend, num_workers, 8, 128), UpdateCost(device, "torch", 1, 1e-3))
     }
 

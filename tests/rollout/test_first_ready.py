@@ -27,6 +27,8 @@ from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpa
 from mission_gym.rollout.remote import SERVICE, RemoteCollector
 from mission_gym.rollout.worker import CollectSetup, carve_shared
 from mission_gym.vector.restarts import Limits
+from mission_gym.vector.serial import SerialVec
+from mission_gym.vector.threaded import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
 from seeds import seed_of
 from waits import LONG_S, patience
@@ -53,8 +55,8 @@ def first_ready(
         spec,
         num_envs,
         seed_of,
-        num_workers=num_workers,
-        threads=num_workers == 0,
+        num_workers=num_workers or 1,
+        kind=SerialVec if num_workers else ThreadedVec,
         limits=Limits(**({"timeout_s": LONG_S} | limits)),
         unit=rows,
         service=SERVICE,

@@ -28,6 +28,7 @@ from mission_gym.run.open import LoadedPolicy
 from mission_gym.run.snapshot import restore_snapshot, take_snapshot
 from mission_gym.store.checkpoints import Checkpoint
 from mission_gym.vector.serial import SerialVec
+from mission_gym.vector.threaded import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
 
 sys.path.append(str(Path(__file__).parent))
@@ -61,8 +62,9 @@ def collecting(how: str, spec: EnvSpec) -> Iterator[tuple[BlockCollector, Block]
     else:
         setup = CollectSetup(CountingPolicy, 0, 2, T, first_ready=how == "first_ready")
         with WorkersVec(
-            Counted, spec, S, seed_of, num_workers=2, threads=how == "threads", unit=2, service=SERVICE,
-            extra=setup, carve=carve_shared(spec, setup, S),
+            Counted, spec, S, seed_of, num_workers=1 if how == "threads" else 2, unit=2, service=SERVICE,
+            kind=ThreadedVec if how == "threads" else SerialVec, extra=setup,
+            carve=carve_shared(spec, setup, S),
         ) as vec:  # fmt: skip
             collector = RemoteCollector(vec, spec, first_ready=setup.first_ready)
             yield collector, collector.blocks[0]

@@ -27,6 +27,7 @@ from mission_gym.rollout.remote import SERVICE, RemoteCollector
 from mission_gym.rollout.worker import CollectService, CollectSetup, Order, carve_shared
 from mission_gym.vector.restarts import Limits
 from mission_gym.vector.serial import SerialVec
+from mission_gym.vector.threaded import ThreadedVec
 from mission_gym.vector.worker import serve
 from mission_gym.vector.workers import WorkersVec
 from seeds import seed_of
@@ -69,16 +70,18 @@ def remote(
     rows: int,
     num_workers: int,
     service: str = SERVICE,
+    step_kind: type[SerialVec] | None = None,
     **limits: Any,
 ) -> Iterator[RemoteCollector]:
+    """No workers stands for threads, where no kind is given."""
     setup = CollectSetup(partial(NumpyPolicy, policy_spec(spec)), SEED, rows, num_steps)
     with WorkersVec(
         factory,
         spec,
         num_envs,
         seed_of,
-        num_workers=num_workers,
-        threads=num_workers == 0,
+        num_workers=num_workers or 1,
+        kind=step_kind or (SerialVec if num_workers else ThreadedVec),
         limits=Limits(**({"timeout_s": LONG_S} | limits)),
         unit=rows,
         service=service,
@@ -116,7 +119,6 @@ def assert_equal_blocks(mine: Block, theirs: Block) -> None:
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "toys:Identity"])
 @pytest.mark.parametrize(("num_workers", "rows"), [(1, 2), (2, 2), (3, 2), (2, 3), (0, 2)])
 def test_blocks_are_equal_whatever_the_number_of_workers(env: str, num_workers: int, rows: int) -> None:
-    """No workers stands for threads."""
     factory = make_factory(EnvRequest(env))
     spec = probe(factory, env)
     with remote(factory, spec, 7, 30, rows, num_workers) as one, serial(factory, spec, 7, rows) as two:

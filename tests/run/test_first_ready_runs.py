@@ -9,8 +9,9 @@ import pytest
 from test_exact_resume import drain, rows, silent, start, stop_at_poll
 
 import mission_gym as mg
+from mission_gym.backends import load_backend
 from mission_gym.errors import ConfigError
-from mission_gym.run.environment import choose_acting_rows, count_waiting_groups
+from mission_gym.run.environment import choose_acting_rows
 from mission_gym.run.resume import resume_run
 
 FIRST_READY = {"vector": "workers", "num_workers": 2, "blocks": "first_ready"}
@@ -84,7 +85,10 @@ def test_with_threads_every_environment_is_a_group(tmp_path: Path) -> None:
     ("num_envs", "rows"), [(8, 8), (63, 63), (64, 32), (100, 25), (256, 32), (1024, 128)]
 )
 def test_environments_that_wait_for_each_other_act_in_a_few_groups(num_envs: int, rows: int) -> None:
-    assert choose_acting_rows(num_envs, count_waiting_groups(num_envs)) == rows
+    threads = load_backend("threads")
+    assert (
+        choose_acting_rows(num_envs, threads.count_groups(num_envs)) == threads.group_rows(num_envs) == rows
+    )
 
 
 @pytest.mark.slow

@@ -37,6 +37,7 @@ from mission_gym.vector.probing import probe_in_worker
 from mission_gym.vector.restarts import Limits
 from mission_gym.vector.rows import split_rows
 from mission_gym.vector.serial import SerialVec
+from mission_gym.vector.threaded import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
 from seeds import seed_of
 from waits import LONG_S, patience
@@ -306,15 +307,15 @@ def test_close_that_raises_or_hangs_is_noted_and_ended() -> None:
     assert any(re.search(r"did not close in \d+ s and was killed", error) for error in errors)
 
 
-@pytest.mark.parametrize("threads", [False, True])
-def test_a_raise_without_a_text_costs_one_episode(threads: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [SerialVec, ThreadedVec])
+def test_a_raise_without_a_text_costs_one_episode(kind: type[SerialVec], tmp_path: Path) -> None:
     factories = [Hazard, partial(Hazard, kind="mute", once=str(tmp_path / "x"))]
-    with WorkersVec(factories, SPEC, 2, seed_of, threads=threads, limits=Limits(max_restarts=1)) as vec:
+    with WorkersVec(factories, SPEC, 2, seed_of, kind=kind, limits=Limits(max_restarts=1)) as vec:
         assert play(vec, 4)[2].valid.tolist() == [True, False]
     factories[1] = partial(Hazard, kind="mute")
     unread = r"MuteError \(its text can't be read\)"
     with (
-        WorkersVec(factories, SPEC, 2, seed_of, threads=threads, limits=Limits(max_restarts=0)) as vec,
+        WorkersVec(factories, SPEC, 2, seed_of, kind=kind, limits=Limits(max_restarts=0)) as vec,
         pytest.raises(EnvFailure, match=rf"environment 1, .*step\(\) raised {unread}; the action was 1"),
     ):
         play(vec, 4)

@@ -7,13 +7,18 @@ its functions. Rooms below `run` are handed records.
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from mission_gym.backends.record import Backend
+
+if TYPE_CHECKING:
+    from mission_gym.data import EnvSpec
 
 BACKENDS = {
     "serial": "mission_gym.backends.serial",
     "workers": "mission_gym.backends.workers",
     "threads": "mission_gym.backends.threads",
+    "aio": "mission_gym.backends.aio",
     "batched": "mission_gym.backends.batched",
 }
 
@@ -29,7 +34,13 @@ def load_default(*, trusted: bool) -> Backend:
     return load_backend("serial" if trusted else "workers")
 
 
-def load_rivals() -> tuple[Backend, ...]:
+def load_for_coroutines() -> Backend:
+    """What runs an environment whose steps are coroutines when nothing was asked for."""
+    return next(each for each in map(load_backend, BACKENDS) if each.for_coroutines)
+
+
+def load_rivals(spec: EnvSpec) -> tuple[Backend, ...]:
     """What a plan may choose instead for environments that anyone wrote: single ones, in other processes."""
     records = map(load_backend, BACKENDS)
-    return tuple(each for each in records if not each.runs_here and not each.own_vector_form)
+    others = (each for each in records if not each.runs_here and not each.own_vector_form)
+    return tuple(each for each in others if each.takes(spec))

@@ -102,7 +102,13 @@ class Backend:
     text: where they are stepped, for the flag's description, which begins it with the name.
     user_code: the process in which environments run: the learner's (`here`) or another (`child`).
     processes: that it takes beside the learner's; None: as many as `num_workers` says.
-    for_waiting: its rows wait side by side, and take turns at what they compute.
+    process_name: what these are called, several of them.
+    for_waiting: its rows wait side by side, and take turns at what they compute; one process is then enough,
+    unless it has no time left.
+    turn_s: seconds that a step costs its process beside what the environment and the policy compute.
+    largest_group, most_groups: rows that wait for each other, while other groups are under way.
+    most_envs: that a plan may choose.
+    for_coroutines: it takes environments whose steps are coroutines, and no others.
     acts_itself: the NumPy form of a policy may act inside its processes.
     own_vector_form: it takes the environment's own vector form, whose rows can't be stepped, seeded, limited
     or restarted alone: an evaluation needs a row for each episode.
@@ -117,7 +123,13 @@ class Backend:
     text: str
     user_code: Literal["here", "child"]
     processes: int | None = 0
+    process_name: str = "workers"
     for_waiting: bool = False
+    turn_s: float = 0.0
+    largest_group: int = 32
+    most_groups: int = 8
+    most_envs: int = 1024
+    for_coroutines: bool = False
     acts_itself: bool = False
     own_vector_form: bool = False
     cpu_is_known: bool = True
@@ -134,10 +146,33 @@ class Backend:
         """The number of its processes may be chosen."""
         return self.processes is None
 
+    def choose_processes(self, num_envs: int, wanted: int | None, cores: int) -> int:
+        """Processes beside the learner's for so many environments; wanted: None where none were asked for."""
+        if self.processes is not None:
+            return self.processes
+        return min(wanted or (1 if self.for_waiting else cores), num_envs)
+
     def count_processes(self, num_workers: int) -> int:
         """Processes beside the learner's."""
         return num_workers if self.processes is None else self.processes
 
     def name_workers(self, num_workers: int) -> str:
         """`3 workers` for sentences, where their number may be chosen; else nothing."""
-        return f"{num_workers} workers" if self.processes is None else ""
+        if self.processes is not None:
+            return ""
+        return (
+            f"{num_workers} {self.process_name if num_workers != 1 else self.process_name.removesuffix('s')}"
+        )
+
+    def count_groups(self, num_envs: int) -> int:
+        """Groups of environments that wait: what a step costs after the wait, those of others need not wait
+        for."""
+        return max(1, min(num_envs // self.largest_group, self.most_groups))
+
+    def group_rows(self, num_envs: int) -> int:
+        """Environments of such a group."""
+        return -(-num_envs // self.count_groups(num_envs))
+
+    def takes(self, spec: EnvSpec) -> bool:
+        """Whether it can step single environments of this kind."""
+        return not self.for_coroutines or spec.coroutines != "none"

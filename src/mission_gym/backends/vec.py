@@ -9,7 +9,7 @@ from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from mission_gym.backends import BACKENDS, load_backend
+from mission_gym.backends import BACKENDS, load_backend, load_for_coroutines
 from mission_gym.backends.record import Backend, Source
 from mission_gym.backends.workers import look_in_child
 from mission_gym.errors import WrongValue, nearest
@@ -47,13 +47,14 @@ def make_vec(
     """Make a vector environment from an id, a callable or a list of callables.
 
     num_envs: by default the length of the list, else 1. backend: `serial` in this process, `workers` in
-    several others, `threads` in one other, `batched` for the environment's own vector form; `auto` measures a
-    throw-away instance in a child. autoreset_mode: a name, Gymnasium's enum or its value; None means
-    next-step, as in Gymnasium, or what a vector form declares. observation_mode: Gymnasium's `same` or
-    `different` bounds of the observations, or a pair of the batched and the single space. timeout_s: of a
-    step, before its worker is replaced. max_restarts: of an environment without a finished episode in
-    between; an episode that a failure broke off shows as truncated. num_workers: one per usable core by
-    default; `auto` takes more of them for environments that wait and compute.
+    several others, `threads` in one other, `aio` on the event loops of others, `batched` for the
+    environment's own vector form; `auto` measures a throw-away instance in a child. autoreset_mode: a name,
+    Gymnasium's enum or its value; None means next-step, as in Gymnasium, or what a vector form declares.
+    observation_mode: Gymnasium's `same` or `different` bounds of the observations, or a pair of the batched
+    and the single space. timeout_s: of a step, before it is broken off, or its worker replaced. max_restarts:
+    of an environment without a finished episode in between; an episode that a failure broke off shows as
+    truncated. num_workers: one per usable core by default, one event loop; `auto` takes more of them for
+    environments that wait and compute.
     """
     if backend not in ("auto", *BACKENDS):
         known = ("auto", *BACKENDS)
@@ -67,7 +68,7 @@ def make_vec(
 
         early: dict[str, Any] = {}
         if record is not None and record.service is not None:
-            num_processes = min(count, record.count_processes(num_workers or usable_cores()))
+            num_processes = record.choose_processes(count, num_workers, usable_cores())
             early["spares"] = Spares(record.service, num_processes)
             undo.callback(early["spares"].close)
         from gymnasium.vector import AutoresetMode
@@ -82,7 +83,10 @@ def make_vec(
         )
         if record is None:
             spec, pace = look_in_child(source, _PROBE_S, bare=True)
-            record, processes = choose_for_pace(pace, count, num_workers)
+            awaited = pace if spec.coroutines == "only" else None
+            if spec.coroutines == "offered":
+                _, awaited = load_for_coroutines().look(source, _PROBE_S, bare=True)
+            record, processes = choose_for_pace(pace, count, num_workers, awaited)
             source = replace(source, num_workers=processes)
         elif record.own_vector_form:
             return _make_own_form(source, count, mode)
@@ -121,12 +125,13 @@ def _make_source(env: str | Factory | Sequence[Factory], num_envs: int, kwargs: 
 
 
 def choose_for_pace(
-    pace: Pace | None, num_envs: int, num_workers: int | None = None
+    pace: Pace | None, num_envs: int, num_workers: int | None = None, awaited: Pace | None = None
 ) -> tuple[Backend, int | None]:
     """The backend whose vector steps should take the least time, and its processes.
 
     num_workers: as asked for. Environments that wait are threads of one process while it can compute for all
-    of them, else workers, more of them than cores.
+    of them, else workers, more of them than cores. awaited: the pace of their coroutines, where there are
+    some; these share event loops.
     """
     from mission_gym.procs import usable_cores
 
@@ -147,8 +152,17 @@ def choose_for_pace(
     if pace.waits:
         message_s = _MESSAGE_S + _WORKER_S + _THREAD_S * num_envs
         costs["threads"] = message_s + max(pace.step_s, cpu_s * num_envs)
+    processes = dict.fromkeys(costs, crew)
+    if awaited is not None and awaited.waits:
+        loops = load_for_coroutines()
+        turn_s = awaited.step_s * awaited.cpu_share + loops.turn_s
+        full = min(ceil(turn_s * num_envs / awaited.step_s), cores)  # so many have time for all of them
+        size = loops.choose_processes(num_envs, num_workers or max(full, 1), cores)
+        own_s = max(awaited.step_s, turn_s * ceil(num_envs / size))
+        costs[loops.name], processes[loops.name] = _MESSAGE_S + _WORKER_S * size + own_s, size
     best = min(costs, key=lambda name: costs[name])
-    return load_backend(best if costs[best] < _CLEARLY * costs["serial"] else "serial"), crew
+    best = best if costs[best] < _CLEARLY * costs["serial"] else "serial"
+    return load_backend(best), processes[best]
 
 
 def _make_own_form(source: Source, num_envs: int, mode: AutoresetMode | None) -> VectorEnv:

@@ -1,7 +1,8 @@
-"""Environments of a known cost, for `bench vector`: they burn the processor, or wait."""
+"""Environments of a known cost, for `bench vector` and `bench waiting`: they burn the processor, or wait."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -45,6 +46,44 @@ class Burn(gym.Env[Any, Any]):
         factor = self.np_random.exponential() if self._jitter else 1.0
         spin(int(self._spins * factor))
         return self._obs, 1.0, False, self._steps >= 200, {}
+
+
+class AwaitedBurn(Burn):
+    """The same with coroutines: it waits without holding anybody up."""
+
+    async def reset(  # type: ignore[override]
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> Any:
+        return super().reset(seed=seed, options=options)
+
+    async def step(self, action: Any) -> Any:  # type: ignore[override]
+        await asyncio.sleep(self._wait_s)
+        self._steps += 1
+        factor = self.np_random.exponential() if self._jitter else 1.0
+        spin(int(self._spins * factor))
+        return self._obs, 1.0, False, self._steps >= 200, {}
+
+
+def loop_on_asyncio(num_envs: int, wait_s: float, seconds: float) -> float:
+    """Steps per second of bare coroutines, each in a task that does nothing but await its steps."""
+
+    async def play(env: AwaitedBurn, end: float) -> int:
+        await env.reset(seed=0)
+        steps = 0
+        while time.perf_counter() < end:
+            *_, truncated, _ = await env.step(0)
+            if truncated:
+                await env.reset()
+            steps += 1
+        return steps
+
+    async def play_all() -> float:
+        envs = [AwaitedBurn(wait_s=wait_s) for _ in range(num_envs)]
+        begun = time.perf_counter()
+        made = await asyncio.gather(*(play(env, begun + seconds) for env in envs))
+        return sum(made) / (time.perf_counter() - begun)
+
+    return asyncio.run(play_all())
 
 
 def spin(turns: int) -> float:

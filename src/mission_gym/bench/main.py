@@ -23,6 +23,7 @@ from mission_gym.bench.overlap import OverlapGrid, measure_overlap
 from mission_gym.bench.ppo import PpoGrid, measure_ppo
 from mission_gym.bench.tune import TuneGrid, measure_tune
 from mission_gym.bench.vector import FULL, VectorGrid, measure_vector
+from mission_gym.bench.waiting import WaitingGrid, measure_waiting
 from mission_gym.bench.watch import WatchGrid, measure_watch
 from mission_gym.errors import UsageError, nearest
 from mission_gym.store.files import disk_errors, write_json
@@ -48,6 +49,10 @@ def _defaults(full: bool) -> list[Row]:
 
 def _vector(full: bool) -> list[Row]:
     return measure_vector(VectorGrid(FULL) if full else VectorGrid())
+
+
+def _waiting(full: bool) -> list[Row]:
+    return measure_waiting(WaitingGrid(seconds=5.0, repeats=5) if full else WaitingGrid())
 
 
 def _faults(full: bool) -> list[Row]:
@@ -94,6 +99,7 @@ CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "learning": _learning,
     "defaults": _defaults,
     "vector": _vector,
+    "waiting": _waiting,
     "soak": _soak,
     "faults": _faults,
     "capture": _capture,

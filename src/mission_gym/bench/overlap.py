@@ -40,6 +40,9 @@ class OverlapGrid:
     n_envs: int = 64
     n_steps: int = 32
     wait_s: float = 0.02
+    env: str = "mission_gym.bench.burn:Burn"
+    vector: str = "threads"
+    longer: float = 1.0  # learning than collecting
     num_updates: int = 8
     repeats: int = 3
 
@@ -54,17 +57,20 @@ class Timing(NamedTuple):
 
 def measure_overlap(grid: OverlapGrid) -> list[Row]:
     """One row for the time, one for each case of learning."""
-    return [_measure_waiting(grid), *_measure_learning(grid)]
+    return [measure_time(grid), *_measure_learning(grid)]
 
 
-def _measure_waiting(grid: OverlapGrid) -> Row:
+def measure_time(grid: OverlapGrid) -> Row:
+    """Updates beside collecting over the longer of both alone."""
     trial = _time_run(grid, "off", _TRIAL_EPOCHS)
-    n_epochs = max(1, round(_TRIAL_EPOCHS * trial.collect_s / trial.learn_s))
+    n_epochs = max(1, round(grid.longer * _TRIAL_EPOCHS * trial.collect_s / trial.learn_s))
     timings: dict[str, list[Timing]] = {"off": [], "on": []}
     for repeat in range(grid.repeats):
         for overlap, made in timings.items():
             made.append(_time_run(grid, overlap, n_epochs))
-            print(f"waiting, overlap {overlap}, {repeat + 1}/{grid.repeats}: {made[-1]}", file=sys.stderr)
+            print(
+                f"{grid.vector}, overlap {overlap}, {repeat + 1}/{grid.repeats}: {made[-1]}", file=sys.stderr
+            )
     alone = Timing(*(statistics.median(column) for column in zip(*timings["off"], strict=True)))
     longest_s = max(alone.collect_s, alone.learn_s)
     shares = {name: [each.wall_s / longest_s for each in made] for name, made in timings.items()}
@@ -73,23 +79,25 @@ def _measure_waiting(grid: OverlapGrid) -> Row:
     own = [each.wall_s / max(each.collect_s, each.learn_s) for each in timings["on"]]
     return {
         "case": f"{grid.n_envs} environments that wait {1000 * grid.wait_s:g} ms, {n_epochs} epochs",
+        "vector": grid.vector,
         "ours": on, "peers": {_OFF: off}, "ratio": off / on, "unit": "update / max(collect, learn)",
         "target": _TARGET, "spread": {name: [min(made), max(made)] for name, made in shares.items()},
         "collect_s": alone.collect_s, "learn_s": alone.learn_s, "over_phases_side_by_side": own,
+        "learner_busy": statistics.median(each.learn_s / each.wall_s for each in timings["on"]),
     }  # fmt: skip
 
 
 def _time_run(grid: OverlapGrid, overlap: str, n_epochs: int) -> Timing:
     """Train; the first update, which has nothing beside it, and the last one do not count."""
     flags: dict[str, Any] = {
-        "env_kwargs": {"wait_s": grid.wait_s}, "vector": "threads", "n_envs": grid.n_envs,
+        "env_kwargs": {"wait_s": grid.wait_s}, "vector": grid.vector, "n_envs": grid.n_envs,
         "n_steps_per_env": grid.n_steps, "n_epochs": n_epochs, "network_arch": "256,256", "threads": 1,
         "timesteps": grid.n_envs * grid.n_steps * (grid.num_updates + 2), "eval_freq": 0, "device": "cpu",
         "checkpoint_freq": 10_000_000, "tensorboard": False, "overlap": overlap, "seed": 1,
     }  # fmt: skip
     ends, phases = [], []
     with TemporaryDirectory(prefix="mission-gym-bench-") as folder:
-        resolved = resolve("mission_gym.bench.burn:Burn", flags | {"runs_dir": folder})
+        resolved = resolve(grid.env, flags | {"runs_dir": folder})
         with start_run(resolved, lambda event: None) as session:
             for progress in session.updates():
                 ends.append(time.perf_counter())

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import psutil
@@ -79,6 +80,27 @@ def measure_tune(grid: TuneGrid) -> list[Row]:
     spins = measure_spins_per_us()
     with one_blas_thread():
         return [_measure(case, grid, spins) for case in grid.cases]
+
+
+def time_plan(
+    case: TuneCase, budget_s: float, seconds: float, by_hand: dict[str, Any]
+) -> tuple[str, dict[str, Callable[[], float]]]:
+    """The plan of a case in words, and what trains it, and the same with other flags, for some seconds."""
+    entries: dict[str, Callable[[], float]] = {}
+    chosen = ""
+    for name, flags in (("planned", case.flags), ("by hand", case.flags | by_hand)):
+        resolved = choose_profile(resolve(case.env_id, flags | {"env_kwargs": case.kwargs, "eval_freq": 0}))
+        first, _ = finish(fix_envs(resolved))
+        environment = open_environment(first.config, dict(case.kwargs))
+        workshop, base = Assembly(environment, algorithm_of(first.config)), fix_envs(resolved)
+        if name == "planned":
+            entry = Tuner(workshop, resolved, budget_s, lambda message: None).run()
+            base = apply(base, entry["values"])
+            config = workshop.settle(base)
+            layout = layout_of(config, environment.backends[config.vector.vector])
+            chosen = f"{layout}, rollout {layout.rollout}, predicted {entry['steps_per_s']:,.0f} steps/s"
+        entries[name] = partial(rehearse, workshop, workshop.settle(base), seconds)
+    return chosen, entries
 
 
 def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:

@@ -24,6 +24,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from mission_gym.backends import load_backend
 from mission_gym.backends.vec import make_vec
 from mission_gym.bench.burn import Burn, loop_plainly, measure_spins_per_us
 from mission_gym.bench.contest import Row
@@ -37,7 +38,8 @@ from mission_gym.procs import usable_cores
 from mission_gym.rollout.blocks import clear_block
 from mission_gym.rollout.remote import SERVICE, RemoteCollector
 from mission_gym.rollout.worker import CollectSetup, carve_shared
-from mission_gym.run.environment import choose_acting_rows, count_waiting_groups
+from mission_gym.run.environment import choose_acting_rows
+from mission_gym.vector.threaded import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
 
 Measure = Callable[[float], float]  # seconds -> steps per second
@@ -119,14 +121,14 @@ def measure_vector(grid: VectorGrid) -> list[Row]:
 def _measure_case(case: Case, spins_per_us: float, grid: VectorGrid) -> list[Row]:
     factories = case.factories(spins_per_us)
     spec = probe(factories[-1], "burn")
-    weights = _make_weights(spec) if not case.image and not case.wait_ms else None
+    weights = make_weights(spec) if not case.image and not case.wait_ms else None
     rates: dict[str, list[float]] = {}
     with ExitStack() as stack:
         contestants: dict[str, Measure] = {}
         for name, make in _peers(case.num_envs).items():
             step, close = make(factories)
             stack.callback(close)
-            contestants[name] = partial(_step, step, case.num_envs)
+            contestants[name] = partial(step_for, step, case.num_envs)
             if weights is not None:
                 contestants[f"{name} with policy"] = partial(
                     _act_and_step, step, spec, weights, case.num_envs
@@ -134,13 +136,13 @@ def _measure_case(case: Case, spins_per_us: float, grid: VectorGrid) -> list[Row
         own = ("serial", "workers", *(("threads",) if case.wait_ms else ()))
         for name, backend in (("stepping", "auto"), *((f"our {each}", each) for each in own)):
             ours: Any = make_vec(factories, backend=backend, autoreset_mode="same_step")
-            stack.enter_context(_closing(ours))
+            stack.enter_context(closing(ours))
             ours.reset(seed=0)
-            contestants[name] = partial(_step, ours.step, case.num_envs)
+            contestants[name] = partial(step_for, ours.step, case.num_envs)
         contestants["limit"] = partial(_measure_limit, case, spins_per_us)
         if weights is not None:
             for name, first_ready in (("collecting", False), ("collecting first ready", True)):
-                contestants[name] = stack.enter_context(
+                contestants[name], _ = stack.enter_context(
                     _collect_case(factories, spec, weights, case, first_ready)
                 )
         for _ in range(grid.repeats):
@@ -173,7 +175,7 @@ def _row(name: str, case: Case, rates: dict[str, list[float]], peers: set[str]) 
     }
 
 
-def _step(step: Callable[[Any], Any], num_envs: int, seconds: float) -> float:
+def step_for(step: Callable[[Any], Any], num_envs: int, seconds: float) -> float:
     actions = np.zeros(num_envs, np.int64)
     count, begun = 0, time.perf_counter()
     while time.perf_counter() - begun < seconds:
@@ -204,11 +206,11 @@ def _collect_case(factories: Any, spec: EnvSpec, weights: Weights, case: Case, f
     step_s = (case.step_us * (2 if case.reset_steps or case.slow else 1) + 10) * 1e-6
     num_steps = int(np.clip(0.25 * workers / (step_s * case.num_envs), 16, 512))
     rows = choose_acting_rows(case.num_envs, workers)
-    return _collecting(factories, spec, weights, rows, num_steps, first_ready, num_workers=workers)
+    return collect(factories, spec, weights, rows, num_steps, first_ready, num_workers=workers)
 
 
 @contextmanager
-def _collecting(
+def collect(
     factories: Any,
     spec: EnvSpec,
     weights: Weights,
@@ -216,8 +218,8 @@ def _collecting(
     num_steps: int,
     first_ready: bool = False,
     **how: Any,
-) -> Iterator[Measure]:
-    """Our workers filling blocks; each acts for `rows` environments at once."""
+) -> Iterator[tuple[Measure, WorkersVec]]:
+    """Our workers filling blocks, and their vector; each acts for `rows` environments at once."""
     num_envs = len(factories)
     make = partial(NumpyPolicy, PolicySpec(spec.leaves, spec.action))
     setup = CollectSetup(make, 0, rows, num_steps, first_ready=first_ready)
@@ -240,7 +242,7 @@ def _collecting(
                 number += 1
             return number * num_steps * num_envs / (time.perf_counter() - begun)
 
-        yield measure
+        yield measure, vec
 
 
 def _measure_limit(case: Case, spins_per_us: float, seconds: float) -> float:
@@ -291,14 +293,14 @@ def _peers(num_envs: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _closing(vec: Any) -> Iterator[Any]:
+def closing(vec: Any) -> Iterator[Any]:
     try:
         yield vec
     finally:
         vec.close()
 
 
-def _make_weights(spec: EnvSpec) -> Weights:
+def make_weights(spec: EnvSpec) -> Weights:
     """A 64,64 policy."""
     encoder, rng = Encoder(spec.leaves, True), np.random.default_rng(0)
     widths = (encoder.num_flat, 64, 64, spec.action.num_params)
@@ -315,14 +317,14 @@ def _measure_waiting(grid: VectorGrid, wait_s: float = 0.02) -> list[Row]:
     num_envs, factory = grid.waiting_envs, partial(Burn, wait_s=wait_s)
     spec = probe(factory, "burn")
     with ExitStack() as stack:
-        vec: Any = stack.enter_context(_closing(make_vec(factory, num_envs, backend="threads")))
+        vec: Any = stack.enter_context(closing(make_vec(factory, num_envs, backend="threads")))
         vec.reset(seed=0)
-        weights = _make_weights(spec)
-        group = choose_acting_rows(num_envs, count_waiting_groups(num_envs))
-        collecting = _collecting([factory] * num_envs, spec, weights, group, 32, threads=True)
+        weights = make_weights(spec)
+        group = choose_acting_rows(num_envs, load_backend("threads").count_groups(num_envs))
+        collecting = collect([factory] * num_envs, spec, weights, group, 32, kind=ThreadedVec, num_workers=1)
         ways: dict[str, Measure] = {
-            "stepping": partial(_step, vec.step, num_envs),
-            "collecting": stack.enter_context(collecting),
+            "stepping": partial(step_for, vec.step, num_envs),
+            "collecting": stack.enter_context(collecting)[0],
         }
         rates = {
             name: [measure(grid.waiting_s) for _ in range(grid.repeats)] for name, measure in ways.items()
@@ -340,9 +342,9 @@ def _measure_waiting(grid: VectorGrid, wait_s: float = 0.02) -> list[Row]:
 
 def _measure_memory() -> Row:
     """The proportional memory of a worker with CartPole, 8 environments in two workers."""
-    with _closing(make_vec("CartPole-v1", 8, backend="workers", num_workers=2)) as vec:
+    with closing(make_vec("CartPole-v1", 8, backend="workers", num_workers=2)) as vec:
         vec.reset(seed=0)
-        _step(vec.step, 8, 0.2)
+        step_for(vec.step, 8, 0.2)
         size = weigh_processes(vec.inner.pids())
     return {
         "case": "memory of a CartPole worker, keeper included", "ours": size and size / 1e6,

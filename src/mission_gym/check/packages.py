@@ -51,6 +51,7 @@ PACKAGES = (
     ),
     Package("safetensors>=0.4", "safetensors", "no checkpoint can be kept", "import safetensors.numpy"),
     Package("cloudpickle>=2.2", "cloudpickle", "no environment can be sent to a worker"),
+    Package("greenlet>=3.0", "greenlet", "environments of coroutines can't be stepped"),
     Package("threadpoolctl>=3.1", "threadpoolctl", "NumPy's threads can't be capped"),
     Package("tensorboardX>=2.6", "tensorboardX", "nothing can be written for TensorBoard"),
     Package("nvidia-ml-py>=12", "pynvml", "a GPU can't be watched"),

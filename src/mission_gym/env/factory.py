@@ -1,9 +1,10 @@
 """From an environment's name to something that builds it.
 
 A name is a Gymnasium id, `module:Id` (the module registers the id), `module:callable` (called with the
-kwargs; what it gives may also be a parallel environment of several agents) or `envpool:Id`. In: EnvRequest or
-a callable of the user's. Out: a factory without arguments, or for environments that are vectorised themselves
-one that takes their number. The current folder is importable.
+kwargs; what it gives may also be a parallel environment of several agents) or `envpool:Id`. Coroutines are
+made plain when an environment is built (`coroutines`). In: EnvRequest or a callable of the user's. Out: a
+factory without arguments, or for environments that are vectorised themselves one that takes their number. The
+current folder is importable.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pkgutil import iter_modules
 from types import ModuleType
@@ -24,6 +25,14 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import TimeLimit
 
 from mission_gym.env.agents import AgentsEnv, ParallelEnv, is_parallel, takes_turns
+from mission_gym.env.coroutines import (
+    CoroutineEnv,
+    adapt,
+    coroutines_wanted,
+    has_coroutines,
+    is_coroutine,
+    offers_form,
+)
 from mission_gym.env.displays import describe_drawing
 from mission_gym.env.known_ids import is_of_old_gym, name_home, register_declared
 from mission_gym.env.old_api import OLD_API, is_old
@@ -107,7 +116,33 @@ def is_trusted(env: Env) -> bool:
         if not type(env).__module__.startswith(_TRUSTED_WRAPPERS):
             return False
         env = env.env
-    return type(env).__module__.startswith(_TRUSTED)
+    inner = env.coroutines if isinstance(env, CoroutineEnv) else env
+    return type(inner).__module__.startswith(_TRUSTED)
+
+
+def as_coroutines(factory: Factory) -> Factory:
+    """Return what builds the same environment with coroutines inside, in that form where it offers both;
+    UsageError when it is built and has none."""
+    return partial(_build_coroutines, factory)
+
+
+def _build_coroutines(factory: Factory) -> Env:
+    with coroutines_wanted():
+        env = factory()
+    if not has_coroutines(env):
+        name = type(env.unwrapped).__name__
+        env.close()
+        raise UsageError(refuse_plain(name))
+    return env
+
+
+def refuse_plain(name: str) -> str:
+    """Why a plain environment can't share an event loop, and what to use."""
+    return (
+        f"{name} is a plain environment: its step() is not a coroutine, so while one waits all others on the "
+        "event loop would; use --vector threads, where each waits in a thread of its own, or write reset() "
+        "and step() as `async def` [--vector]"
+    )
 
 
 def _make(request: EnvRequest, render_mode: str | None) -> Env:
@@ -117,7 +152,7 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
     if request.env_id.startswith(_ENVPOOL):
         raise UsageError(f"{request.env_id!r} is vectorised itself; use --vector batched [--vector]")
     target = _find(request.env_id, request.calls)
-    make = target if callable(target) else partial(gym.make, target)
+    make = target if callable(target) else partial(_make_registered, target)
     env = _build(request.env_id, partial(make, **kwargs))
     for text in request.wrap:
         call = read_wrapper(text)
@@ -125,6 +160,8 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
         if not callable(wrapper):
             raise UsageError(f"wrapper {text!r} is not a callable; give module:callable [--wrap]")
         check_arguments(text, wrapper, call)
+        if isinstance(env, CoroutineEnv) and is_coroutine(wrapper):
+            env = env.coroutines  # as it awaits its steps itself
         if is_parallel(env) and isinstance(wrapper, type) and issubclass(wrapper, gym.Wrapper):
             raise UsageError(
                 f"wrapper {text!r} is for environments of one agent, and {request.env_id!r} has several; use "
@@ -132,6 +169,28 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
             )
         env = _build(text, partial(wrapper, env, *call.args, **call.kwargs), "; a wrapper gives one [--wrap]")
     return _unite(request.env_id, env)
+
+
+def _make_registered(env_id: str, **kwargs: Any) -> Env:
+    """As `gymnasium.make`, which knows no coroutines: what may have some is made plain before it looks."""
+    spec = gym.registry.get(env_id)
+    entry: Any = None if spec is None else spec.entry_point
+    creator = load_env_creator(entry) if isinstance(entry, str) else entry
+    is_plain = isinstance(creator, type) and issubclass(creator, gym.Env)
+    is_plain = is_plain and not is_coroutine(creator) and not offers_form(creator)
+    if spec is None or creator is None or is_plain:
+        return gym.make(env_id, **kwargs)
+    create: Any = partial(_create_plain, creator)
+    if hasattr(creator, "metadata"):
+        create.metadata = creator.metadata
+    env = gym.make(replace(spec, entry_point=create), **kwargs)
+    assert env.unwrapped.spec is not None
+    env.unwrapped.spec.entry_point = entry
+    return env
+
+
+def _create_plain(creator: Callable[..., Any], **kwargs: Any) -> Any:
+    return adapt(creator(**kwargs))
 
 
 def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
@@ -184,7 +243,7 @@ def _explain_single(name: str, build: Callable[[], Any]) -> UsageError:
 
 def _build(name: str, build: Callable[[], Any], hint: str = "") -> Any:
     """One environment: Gymnasium's, or a parallel one of several agents."""
-    made = _guard(name, build)
+    made = _guard(name, lambda: adapt(build()))
     if isinstance(made, gym.Env) or is_parallel(made):
         return made
     if isinstance(made, gym.vector.VectorEnv):

@@ -5,6 +5,7 @@ The one way to measure that, for `train`, `tune` and `make_vec`.
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import suppress
 from itertools import pairwise
@@ -28,7 +29,7 @@ class Pace(NamedTuple):
     num_steps: float
     step_s: float  # mean, with the share of resets, without the time spent waiting for a core
     spread: float  # standard deviation of a step over its mean, resets left out
-    cpu_share: float
+    cpu_share: float  # of coroutines also what blocks their event loop: nobody else can run meanwhile
 
     @property
     def waits(self) -> bool:
@@ -54,7 +55,7 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
     cpus: list[float] = []
     reset_s = 0.0
     # The clock is looked at first and last: time in the queue between two looks is then inside the whole.
-    begun, queued, cpu = time.perf_counter(), read_queued_s(), time.process_time()
+    begun, queued, cpu, held = time.perf_counter(), read_queued_s(), time.process_time(), _read_held_s()
     while len(walls) < _MOST_STEPS and (time.perf_counter() - begun < seconds or len(walls) < _FEWEST_STEPS):
         if slot.ended:
             start = time.perf_counter()
@@ -67,6 +68,7 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
         walls.append(time.perf_counter() - start)
     cpu_s, queued_s = time.process_time() - cpu, read_queued_s() - queued
     wall_s = time.perf_counter() - begun
+    cpu_s = min(max(cpu_s, _read_held_s() - held), wall_s)
     # On a busy machine a step also waits for a core: that is not the environment's waiting.
     own_s = max(wall_s - queued_s, cpu_s, 1e-9)
     cpu_share = cpu_s / own_s
@@ -77,6 +79,12 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
         spread=float(np.std(steady)) / max(float(np.mean(steady)), 1e-9),
         cpu_share=cpu_share,
     )
+
+
+def _read_held_s() -> float:
+    """Seconds that coroutines have held the event loop of this process, if there is one."""
+    loops = sys.modules.get("mission_gym.env.event_loop")
+    return 0.0 if loops is None else float(loops.read_held_s())
 
 
 def _draw_action(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Any:

@@ -20,6 +20,7 @@ from mission_gym.data import EnvSpec
 from mission_gym.env.agents import AgentsEnv
 from mission_gym.env.boxes import as_ids, is_picture, may_hold_ids
 from mission_gym.env.contract import show_short
+from mission_gym.env.coroutines import has_coroutines, offers_form
 from mission_gym.env.displays import describe_drawing
 from mission_gym.env.factory import Env, Factory, VectorEnv, is_trusted
 from mission_gym.env.masks import fit_masks
@@ -57,6 +58,13 @@ def probe(factory: Factory, env_id: str, bare: bool = False, max_sequence: int =
 
 def look_at(env: Env, env_id: str, bare: bool = False, max_sequence: int = MAX_SEQUENCE) -> EnvSpec:
     """As `probe`, for an environment that the caller closes."""
+    spec = _look_at(env, env_id, bare, max_sequence)
+    if has_coroutines(env):
+        return replace(spec, coroutines="only")
+    return replace(spec, coroutines="offered") if offers_form(env.unwrapped) else spec
+
+
+def _look_at(env: Env, env_id: str, bare: bool, max_sequence: int) -> EnvSpec:
     before = _spaces(env)
     obs, info = _reset(env, env_id)
     if before != _spaces(env):

@@ -124,6 +124,7 @@ class Algorithm:
     # Of one row of a gradient step: two for each product of the pass forward, four for the one backward.
     flops_per_parameter: Callable[[Settled], float] = lambda config: 6.0
     fixed_batch: Callable[[Resolved], int | None] = lambda resolved: None  # rollouts must be a multiple of it
+    minibatch: Callable[[Settled], int | None] = lambda config: None  # its rows, where they divide a rollout
     held_bytes: Callable[[Config, EnvSpec], int] = lambda config, spec: 0  # beside blocks, network, optimizer
     explain_held: Callable[[Config, EnvSpec, int], str] = lambda config, spec, free_bytes: ""  # its misfit
     holds: str = "blocks"  # what memory it takes, in words

@@ -25,6 +25,7 @@ DECAY = 0.6  # of the best rate
 GROWTH = 1.2
 GROWTH_BYTES = 200e6
 STARVING = 0.5
+BLOCKED = 0.1  # of collecting, an event loop
 WAITING = 0.3  # CPU over wall time of collecting, of what a process gets of a core
 
 
@@ -66,7 +67,8 @@ class Watch:
         found = {"share": judge_shares(self._rows), "skipped": judge_skipped(row)}
         alarms = _new(found, self._said)
         if self._stretches is not None:
-            timed = _new(self._stretches.see_row(step, row), self._said_timed)
+            found = self._stretches.see_row(step, row) | {"loop": judge_loop(row)}
+            timed = _new(found, self._said_timed)
             alarms += [alarm._replace(is_timed=True) for alarm in timed]
         return alarms
 
@@ -109,6 +111,18 @@ def judge_skipped(row: Row) -> str | None:
         f"{count:.0f} updates were skipped so far, as their gradient was not finite; the weights stayed as"
         " they were: lower learning_rate, or set normalize_obs and normalize_returns; several in a row end"
         " the run"
+    )
+
+
+def judge_loop(row: Row) -> str | None:
+    """An environment that waits without letting the others on its event loop run."""
+    share = row.get("time/loop_blocked", 0.0)
+    if share < BLOCKED:
+        return None
+    return (
+        f"environment {row['time/loop_blocked_env']:.0f} blocks the event loop: {100 * share:.0f} % of"
+        " collecting all others waited for it (time.sleep, requests); env-output.txt names the line: await"
+        " what it waits for, or use --vector threads"
     )
 
 

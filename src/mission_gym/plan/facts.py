@@ -62,6 +62,7 @@ class Layout:
     n_envs: int
     n_steps_per_env: int
     num_agents: int = 1  # of each environment; a step of it is one transition of each
+    batch_size: int | None = None  # of minibatches, where the rollout grew and they must not
 
     @property
     def rollout(self) -> int:
@@ -92,6 +93,8 @@ class Wishes:
     backends: tuple[Backend, ...]  # that may be chosen
     held: Layout | None = None  # an earlier choice, which stays unless another is clearly faster
     batch_size: int | None = None  # where it is given: it divides the rollout
+    minibatch: int | None = None  # what the fixed rules make of it, where it divides the rollout
+    max_rollout: int = 1 << 30  # of environments that wait: a run must have some updates
     at_once: Callable[[Layout, UpdateCost], bool] = lambda layout, update: False  # both phases, side by side
     open_envs: bool = False
     open_steps: bool = True  # may shrink to hold the rollout

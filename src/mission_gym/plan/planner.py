@@ -1,9 +1,7 @@
 """The pure planner: facts and wishes in, a Choice out. Rates are those of training: collecting and learning.
 
-Where it chooses the number of environments, learning stays comparable: the rollout and the number of its
-gradient steps are held, and no segment gets shorter than the horizon of the advantage's trace. Its model of
-collecting is coarse on purpose: the constants only rank layouts that were not tried, since what it says is
-scaled by the nearest trial of the same backend.
+Its model of collecting is coarse on purpose: the constants only rank layouts that were not tried, since what
+it says is scaled by the nearest trial of the same backend.
 """
 
 from __future__ import annotations
@@ -15,17 +13,15 @@ from typing import Any
 
 from mission_gym.errors import ConfigError
 from mission_gym.plan.facts import Choice, Facts, Layout, UpdateCost
+from mission_gym.plan.layouts import count_fast, list_layouts, may_grow, spread
 from mission_gym.plan.memory import explain_misfit, fits, predict_memory
-from mission_gym.procs import MachineFacts
 
 KNEE = 0.95  # of the best rate: where more environments stop paying
 MARGIN = 1.1  # a choice must be this much faster than the fixed rules'
 MODEL_MARGIN = 1.25  # the same without a trial of both
-_MOST_ENVS = 1024
+_MOST_ROWS = 2048  # of the scaling table
 SLOW_CORE = 0.6  # of a fast core's speed: what efficiency cores give
 _SLOT_S = 2e-6  # checks around each step
-_THREAD_S = 30e-6  # waking a thread for a step
-_GROUP_ROWS = 32  # of threads that wait for each other; other groups are under way meanwhile
 _BLOCK_S = 1.5e-3  # a command and a reply for a block of workers
 _WORKER_S = 0.2e-3  # and for each worker of them
 
@@ -36,10 +32,14 @@ def choose(facts: Facts) -> Choice:
     layouts = _list_fitting(facts)
     if not layouts:
         raise ConfigError(explain_misfit(facts.machine, facts.env, wishes))
-    rates = {each: predict_rate(facts, each, update) for each in layouts}
-    best = max(rates.values())
+    rates = _leave_worthy(facts, {each: predict_rate(facts, each, update) for each in layouts})
+    layouts, best = list(rates), max(rates.values())
     knee = min(each.n_envs for each in layouts if rates[each] >= KNEE * best)
     chosen = max((each for each in layouts if each.n_envs == knee), key=rates.__getitem__)
+    if chosen.backend.for_waiting:  # one process waits for all, unless a second one pays
+        near = [each for each in layouts if (each.backend, each.n_envs) == (chosen.backend, knee)]
+        near = [each for each in near if rates[each] >= KNEE * rates[chosen]]
+        chosen = min(near, key=lambda each: each.num_workers)
     home = wishes.held if wishes.held in rates else wishes.layout
     tried = {trial.layout for trial in facts.trials}
     margin = MARGIN if {chosen, home} <= tried else MODEL_MARGIN
@@ -56,6 +56,16 @@ def choose(facts: Facts) -> Choice:
     )
 
 
+def _leave_worthy(facts: Facts, rates: dict[Layout, float]) -> dict[Layout, float]:
+    """Without rollouts that grow for a small gain: learning has fewer updates of them."""
+    ruled = facts.wishes.layout.rollout
+    held = max((rate for each, rate in rates.items() if each.rollout <= ruled), default=0.0)
+    given = not facts.wishes.open_steps  # then they grow with every number of environments
+    return {
+        each: rate for each, rate in rates.items() if given or each.rollout <= ruled or rate >= MARGIN * held
+    }
+
+
 def choose_update(updates: Sequence[UpdateCost]) -> UpdateCost:
     """The fastest way to learn; the fixed rules' own, which is the first, unless another clearly wins."""
     best = min(updates, key=lambda each: each.step_s)
@@ -65,11 +75,15 @@ def choose_update(updates: Sequence[UpdateCost]) -> UpdateCost:
 def shortlist(facts: Facts, most: int) -> list[Layout]:
     """The layouts worth a trial: the fixed rules' own, the best of each backend, then the next best.
 
-    A backend whose best is by the model three times slower than another's is not worth its start.
+    A backend whose best is by the model three times slower than another's is not worth its start. The best of
+    several that are nearly as good is the one with the fewest environments.
     """
-    costs = {each: model_collect_s(facts, each) for each in _list_fitting(facts)}
+    update = choose_update(facts.updates)
+    costs = {each: 1.0 / predict_rate(facts, each, update) for each in _list_fitting(facts)}
+    best = {each.backend: min(costs[one] for one in costs if one.backend == each.backend) for each in costs}
     ranked = sorted(costs, key=costs.__getitem__)
-    leaders = {each.backend: each for each in reversed(ranked)}.values()
+    near = (each for each in ranked if KNEE * costs[each] <= best[each.backend])
+    leaders = {each.backend: each for each in sorted(near, key=lambda each: -each.n_envs)}.values()
     wanted = [facts.wishes.layout, *sorted(leaders, key=costs.__getitem__), *ranked]
     worth = [each for each in wanted if each in costs and costs[each] < 3.0 * costs[ranked[0]]]
     return list(dict.fromkeys([*wanted[: facts.wishes.layout in costs], *worth]))[:most]
@@ -80,9 +94,12 @@ def make_scaling(facts: Facts, update: UpdateCost) -> list[dict[str, Any]]:
     give less than a twentieth."""
     machine, env, wishes = facts.machine, facts.env, facts.wishes
     ruled, points = wishes.layout, list[dict[str, Any]]()
-    most = min(max(64, 4 * machine.usable_cores, 2 * ruled.n_envs), _MOST_ENVS)
+    most = max(64, 4 * machine.usable_cores, 2 * ruled.n_envs)
+    if facts.wishes.open_envs:
+        most = max(most, 2 * max(each.n_envs for each in list_layouts(facts)))
+    most = min(most, _MOST_ROWS)
     for n_envs in sorted({ruled.n_envs, *(1 << power for power in range(int(log2(most)) + 1))}):
-        rates = {each: predict_rate(facts, each, update) for each in _spread(facts, n_envs)}
+        rates = {each: predict_rate(facts, each, update) for each in spread(facts, n_envs)}
         best = max(rates, key=rates.__getitem__)
         memory, does_fit = predict_memory(env, wishes, best), fits(machine, env, wishes, best)
         cost = {"steps_per_s": rates[best], "memory_bytes": memory, "fits": does_fit}
@@ -92,60 +109,8 @@ def make_scaling(facts: Facts, update: UpdateCost) -> list[dict[str, Any]]:
     return [point | {"knee": point is knee} for point in points]
 
 
-def list_layouts(facts: Facts) -> list[Layout]:
-    """Every layout that the wishes allow, the fixed rules' own first."""
-    wishes = facts.wishes
-    sizes = _list_sizes(facts) if wishes.open_envs else [wishes.layout.n_envs]
-    spread = [layout for n_envs in sizes for layout in _spread(facts, n_envs)]
-    return _leave_possible(facts, list(dict.fromkeys([wishes.layout, *spread])))
-
-
 def _list_fitting(facts: Facts) -> list[Layout]:
     return [each for each in list_layouts(facts) if fits(facts.machine, facts.env, facts.wishes, each)]
-
-
-def _list_sizes(facts: Facts) -> list[int]:
-    """Numbers of environments that hold the rollout, while no segment gets too short."""
-    wishes = facts.wishes
-    if not wishes.open_steps:
-        sizes = [1 << power for power in range(int(log2(_MOST_ENVS)) + 1)]
-        batch, steps = wishes.batch_size or 1, wishes.layout.n_steps_per_env * wishes.layout.num_agents
-        return [number for number in sizes if number * steps % batch == 0]
-    rollout = wishes.layout.rollout // wishes.layout.num_agents
-    most = min(rollout // wishes.min_steps, _MOST_ENVS)
-    return [number for number in range(1, most + 1) if rollout % number == 0]
-
-
-def _spread(facts: Facts, n_envs: int) -> list[Layout]:
-    """The ways to spread this many environments over backends and workers."""
-    wishes, ruled = facts.wishes, facts.wishes.layout
-    held = ruled.n_envs * ruled.n_steps_per_env
-    steps = max(1, held // n_envs) if wishes.open_steps else ruled.n_steps_per_env
-    layouts = []
-    for backend in wishes.backends:
-        workers = _list_workers(facts, n_envs) if backend.chooses_workers else [1]
-        if backend == ruled.backend and backend.chooses_workers and not wishes.open_workers:
-            workers = [min(ruled.num_workers, n_envs)]
-        layouts += [Layout(backend, number, n_envs, steps, ruled.num_agents) for number in workers]
-    return _leave_possible(facts, layouts)
-
-
-def _leave_possible(facts: Facts, layouts: list[Layout]) -> list[Layout]:
-    """Without those that put several into a process where only one can be built; all, if that leaves none."""
-    if not facts.env.one_per_process:
-        return layouts
-    return [each for each in layouts if each.num_workers == each.n_envs] or layouts
-
-
-def _list_workers(facts: Facts, n_envs: int) -> list[int]:
-    """Numbers of workers worth a thought: powers of two, all fast cores, all cores, more if it waits."""
-    cores, env = facts.machine.usable_cores, facts.env
-    if env.one_per_process:
-        return [n_envs]
-    most = cores if not env.waits else max(cores, min(4 * cores, int(cores / max(env.cpu_share, 0.05))))
-    most = min(most, n_envs)
-    wanted = {count_fast(facts.machine), cores, most, *(1 << power for power in range(most.bit_length()))}
-    return sorted(number for number in wanted if number <= most)
 
 
 def _explain(facts: Facts, chosen: Layout, update: UpdateCost, rates: dict[Layout, float]) -> list[str]:
@@ -169,8 +134,12 @@ def _explain(facts: Facts, chosen: Layout, update: UpdateCost, rates: dict[Layou
         reasons.append(f"{chosen.n_envs} environments: other numbers are not clearly faster")
     elif chosen.n_envs == max(each.n_envs for each in rates):
         least = facts.wishes.min_steps
-        end = f"segments shorter than the horizon of {least} steps" if least > 1 else "a larger rollout"
-        reasons.append(f"{chosen.n_envs} environments: more would make {end}, or would not fit in memory")
+        end = "make a larger rollout"
+        if least > 1:
+            end = f"make segments shorter than the horizon of {least} steps"
+        if may_grow(facts, backend):
+            end = f"make rollouts of more than {facts.wishes.max_rollout} transitions, and few updates"
+        reasons.append(f"{chosen.n_envs} environments: more would {end}, or would not fit in memory")
     else:
         reasons.append(f"{chosen.n_envs} environments: more give less than a twentieth")
     slower = [f"{show_time(each.step_s)} with the {each}" for each in facts.updates if each != update]
@@ -192,7 +161,9 @@ def _list_changes(ruled: Layout, chosen: Layout) -> list[str]:
     if changes and chosen.rollout == ruled.rollout:
         changes.append(f"the rollout of {ruled.rollout} transitions and its gradient steps are held")
     elif changes:
-        changes.append(f"the rollout {ruled.rollout} -> {chosen.rollout}")
+        size = chosen.batch_size
+        held = f"; minibatches of {size} hold the gradient steps for each transition" if size else ""
+        changes.append(f"the rollout {ruled.rollout} -> {chosen.rollout}{held}")
     return changes
 
 
@@ -234,9 +205,11 @@ def model_collect_s(facts: Facts, layout: Layout) -> float:
     act_s = act.row_s * layout.num_agents  # of one environment
     if layout.backend.for_waiting:
         # A group waits together, the slowest for longest; what needs the processor takes turns.
-        rows, row_s = min(n_envs, _GROUP_ROWS), cpu_s + act_s + _THREAD_S
+        mine = -(-n_envs // num_workers)
+        rows, row_s = layout.backend.group_rows(mine), cpu_s + act_s + layout.backend.turn_s
         longest_s = wait_s * (1.0 + env.spread * sqrt(2.0 * log(max(rows, 2))))
-        turn_s = max(longest_s + act.call_s + rows * row_s, act.call_s * n_envs / rows + n_envs * row_s)
+        busy_s = (act.call_s * mine / rows + mine * row_s) * max(1.0, num_workers / cores)
+        turn_s = max(longest_s + act.call_s + rows * row_s, busy_s)
         return turn_s / (n_envs * layout.num_agents) + _BLOCK_S / layout.rollout
     rows = -(-n_envs // num_workers)
     slower = 1.0 + (env.slowdown - 1.0) * (min(num_workers, cores) - 1) / max(cores - 1, 1)
@@ -251,8 +224,3 @@ def model_collect_s(facts: Facts, layout: Layout) -> float:
     if not layout.backend.runs_here:
         block_s += _BLOCK_S + num_workers * _WORKER_S
     return block_s / layout.rollout
-
-
-def count_fast(machine: MachineFacts) -> int:
-    """Usable cores that are not efficiency cores, 1 at least."""
-    return max(1, min(machine.usable_cores, machine.allowed_cores - machine.efficiency_cores))

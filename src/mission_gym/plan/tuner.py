@@ -29,6 +29,7 @@ from mission_gym.plan.ways import Way, device_exists
 from mission_gym.plan.wishes import (
     DEFAULT_ENVS,
     apply,
+    find_max_rollout,
     fix_envs,
     is_open,
     layout_values,
@@ -118,6 +119,7 @@ def make_plan_key(resolved: Resolved, spec: EnvSpec) -> str:
             "run": {"algo"},
         },
     )
+    fields["max_rollout"] = find_max_rollout(config)
     fields["learning"] = config.algorithm.model_dump(mode="json", include=set(config.algorithm.COSTS))
     hardware = [machine.cpu, machine.usable_cores, machine.efficiency_cores, *machine.nvidia_gpus]
     fixed = [path for path in size_paths(config) if not is_open(resolved, path)]
@@ -187,7 +189,7 @@ class Tuner:
             )
             if env.waits and wishes.open_workers:
                 waiting = (each for each in self._environment.rivals if each.for_waiting)
-                wishes = replace(wishes, backends=(*wishes.backends, *waiting))
+                wishes = replace(wishes, backends=tuple(dict.fromkeys((*wishes.backends, *waiting))))
         act = measure_act(self._workshop, self._ruled, self._weights)
         return Facts(self._machine, env, act, (self._time_update(*self._ways[0]),), wishes)
 

@@ -17,6 +17,7 @@ from mission_gym.plan.ways import Way, choose_overlap, list_possible
 from mission_gym.procs import MachineFacts
 
 DEFAULT_ENVS = 8
+_LEAST_UPDATES = 100  # of a run whose rollouts grow with its environments
 
 
 def size_paths(config: Config) -> tuple[str, str]:
@@ -54,10 +55,14 @@ def make_wishes(workshop: Workshop, resolved: Resolved, ruled: Settled, held: La
     def run_at_once(layout: Layout, update: UpdateCost) -> bool:
         if given.compute.overlap != "auto":
             return given.compute.overlap == "on"
-        place = {"vector": layout.backend.name, "num_workers": layout.num_workers}
+        place = {"vector": layout.backend.name, "num_workers": layout.num_workers, "n_envs": layout.n_envs}
         way = {"device": update.device, "threads": update.threads}
+        sizes = {"n_steps_per_env": layout.n_steps_per_env}
+        if layout.batch_size is not None:
+            sizes["batch_size"] = layout.batch_size
         moved: dict[str, Any] = {"vector": ruled.vector.model_copy(update=place)}
         moved |= {"compute": ruled.compute.model_copy(update=way)}
+        moved |= {"algorithm": ruled.algorithm.model_copy(update=sizes)}
         return choose_overlap(ruled.model_copy(update=moved), layout.backend, algorithm).value == "on"
 
     return Wishes(
@@ -65,6 +70,8 @@ def make_wishes(workshop: Workshop, resolved: Resolved, ruled: Settled, held: La
         backends=backends,
         held=held,
         batch_size=algorithm.fixed_batch(resolved),
+        minibatch=algorithm.minibatch(ruled),
+        max_rollout=max(layout.rollout, find_max_rollout(given)),
         at_once=run_at_once,
         open_envs=is_open(resolved, envs),
         open_steps=not resolved.explicit(steps),
@@ -75,10 +82,18 @@ def make_wishes(workshop: Workshop, resolved: Resolved, ruled: Settled, held: La
     )
 
 
+def find_max_rollout(config: Config) -> int:
+    """The largest rollout that leaves a run enough updates; a power of two, so that runs of nearly as many
+    steps get equal plans."""
+    return 1 << max(1, config.run.timesteps // _LEAST_UPDATES).bit_length() - 1
+
+
 def layout_values(layout: Layout, given: Config) -> dict[str, Any]:
     """The config values of a layout, without those that are given."""
     sizes = (layout.n_envs, layout.n_steps_per_env)
     values: dict[str, Any] = dict(zip(size_paths(given), sizes, strict=True))
+    if layout.batch_size is not None:
+        values[f"{given.run.algo}.batch_size"] = layout.batch_size
     if given.vector.vector == "auto":
         values["vector.vector"] = layout.backend.name
     if given.vector.num_workers == "auto":

@@ -83,6 +83,7 @@ class ReadyCollector(Collector):
         sort_finals(block)
         sort_episodes(block)
         self.torn = False
+        self._filling_s += act_s + env_s
         self.clock.add("act", act_s)
         self.clock.add("env", env_s)
         self.clock.add("cpu", time.thread_time() - cpu_before)

@@ -68,6 +68,7 @@ class BlockCollector(ABC):
     def __init__(self, memory: Leaves, initial: Leaves) -> None:
         self.clock = PhaseClock("collector")
         self.torn = False
+        self._filling_s = 0.0  # since metrics were asked for
         self.memory, self._initial = memory, initial
 
     @abstractmethod
@@ -92,8 +93,10 @@ class BlockCollector(ABC):
             mine[rows] = initial[rows]
 
     def metrics(self) -> dict[str, float]:
-        """What a row of metrics tells of the collecting."""
-        return {}
+        """What a row of metrics tells of the collecting since the last one."""
+        seconds, self._filling_s = self._filling_s, 0.0
+        waiting = self.vec.measure_waiting(seconds)
+        return {} if waiting is None else waiting.metrics()
 
 
 class Collector(BlockCollector):
@@ -174,6 +177,7 @@ class Collector(BlockCollector):
             sort_episodes(block)
         self._batch = batch
         self.torn = False
+        self._filling_s += act_s + env_s
         self.clock.add("act", act_s)
         self.clock.add("env", env_s)
         self.clock.add("cpu", time.thread_time() - cpu_before)

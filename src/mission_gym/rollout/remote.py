@@ -1,7 +1,7 @@
 """The collector whose acting is done by worker processes: an order per segment, no barrier per step.
 
-Every part of the environments (all of a worker, or with threads an acting group) makes one segment after the
-other, at its own pace. Blocks take them in one of two ways:
+Every part of the environments (all of a worker, or an acting group where they are stepped side by side) makes
+one segment after the other, at its own pace. Blocks take them in one of two ways:
 
 - all: a segment of every part, in place in shared memory. They are bit for bit those of a serial Collector,
   however many workers there are: the noise and the batch of an acting group do not depend on its process.
@@ -90,6 +90,7 @@ class RemoteCollector(BlockCollector):
         self.blocks = self._shared.blocks
         self.num_segments = np.zeros(vec.num_envs, np.int64)  # in first-ready blocks so far, by environment
         self._first_ready = first_ready
+        self._told_at = time.monotonic()
         self._parts = {
             (worker, index): _Part(
                 worker,
@@ -163,17 +164,22 @@ class RemoteCollector(BlockCollector):
             sort_finals(block)
             sort_episodes(block)
         self.torn = False
+        self._filling_s += waited_s
         self._count_time(done, waited_s)
         return block.is_full
 
     def metrics(self) -> dict[str, float]:
-        """The least and the most that an environment has given to first-ready blocks so far."""
+        """As every collector's; and the least and the most that an environment has given to first-ready
+        blocks so far."""
+        if self._first_ready:  # environments are stepped all the time
+            now, before = time.monotonic(), self._told_at
+            self._told_at, self._filling_s = now, now - before
         total = self.num_segments.sum()
         if not total:
-            return {}
+            return super().metrics()
         shares = self.num_segments / total
         least = int(shares.argmin())
-        return {
+        return super().metrics() | {
             "rollout/share_min": float(shares[least]),
             "rollout/share_max": float(shares.max()),
             "rollout/share_min_env": float(least),
@@ -248,7 +254,7 @@ class RemoteCollector(BlockCollector):
         """What workers tell, or how they ended; empty after a while."""
         crew, workers = self.vec.crew, self._workers()
         heard = crew.wait(workers, _POLL_S)
-        if self.vec.threads and not any(isinstance(reply, Lost) for _, reply in heard):
+        if self.vec.side_by_side and not any(isinstance(reply, Lost) for _, reply in heard):
             heard += crew.inspect(workers)  # one part may hang while others report
         return heard
 

@@ -1,6 +1,7 @@
 """Collecting inside a worker process: its parts fill their columns of a shared block, each at its own pace.
 
-A part is what is acted for and stepped together: all rows of the worker, or with threads an acting group.
+A part is what is acted for and stepped together: all rows of the worker, or where they are stepped side by
+side an acting group.
 In: orders, one for each segment. Out: notes, each with all reports since the one before: when segments are
 done, and a few times a second, so that the death of the process costs almost nothing. A part stops after its
 running step when `pause` on the board is not 0; nobody waits for another part.
@@ -11,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -22,7 +23,7 @@ from mission_gym.procs import Link, describe_error, end_broken
 from mission_gym.rollout.blocks import make_block, part_of
 from mission_gym.rollout.collector import ActingPolicy, Collector
 from mission_gym.vector.rows import Allocate, split_parts
-from mission_gym.vector.threaded import ThreadedVec
+from mission_gym.vector.side_by_side import SideBySideVec
 from mission_gym.vector.worker import UNANSWERED, Service, WorkerSetup, serve
 
 _REPORT_S = 0.1
@@ -113,14 +114,14 @@ class CollectService(Service):
         extra: CollectSetup = setup.extra
         self._shared = carve_shared(setup.spec, extra, setup.num_envs)(self.carver)
         per_env, count = setup.spec.num_agents, setup.last - setup.first
-        self._parts = split_parts(count, extra.acting_rows // per_env, threads=setup.threads)
+        self._parts = split_parts(count, extra.acting_rows // per_env, alone=setup.kind.side_by_side)
         self._columns = [
             slice((setup.first + envs[0]) * per_env, (setup.first + envs[-1] + 1) * per_env)
             for envs in self._parts
         ]
         self._collectors = [
             Collector(
-                self.vec.part(envs[0], envs[-1] + 1) if isinstance(self.vec, ThreadedVec) else self.vec,
+                self.vec.part(envs[0], envs[-1] + 1) if isinstance(self.vec, SideBySideVec) else self.vec,
                 extra.make_policy(),
                 setup.spec,
                 extra.seed,
@@ -136,10 +137,9 @@ class CollectService(Service):
         self._reports: list[Report] = []  # to be sent
         self._num_at_work = 0
         self._cpu_s = 0.0
-        self._pool: ThreadPoolExecutor | None = None
+        self._callers = self.vec if isinstance(self.vec, SideBySideVec) else None
         self._under_way: dict[int, Future[None]] = {}
-        if len(self._parts) > 1:
-            self._pool = ThreadPoolExecutor(len(self._parts))
+        if self._callers is not None:
             threading.Thread(target=self._send_often, daemon=True).start()
 
     def collect(self, edition: int, weights: Weights, orders: list[Order]) -> object:
@@ -163,10 +163,10 @@ class CollectService(Service):
             if self._loaded[order.part] != edition:
                 self._collectors[order.part].policy.load(self._weights[1])
                 self._loaded[order.part] = edition
-            if self._pool is None:
+            if self._callers is None:
                 self._make(order)
             else:
-                self._under_way[order.part] = self._pool.submit(self._make_aside, order)
+                self._under_way[order.part] = self._callers.spawn(self._make_aside, order)
         return UNANSWERED
 
     def close(self) -> list[str]:
@@ -187,7 +187,7 @@ class CollectService(Service):
                 reported = now
                 with self._lock:
                     self._reports.append(take_report(block, order.part))
-                if self._pool is None:
+                if self._callers is None:
                     self._send()
             return bool(pause[0])
 

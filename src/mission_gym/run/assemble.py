@@ -56,7 +56,7 @@ def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
     """Replace every `auto` that depends on the machine or the environment, and say what was left out; refuse
     explicit values that this run would not use."""
     if resolved.config.vector.vector == "auto":
-        resolved = resolved.with_values({"vector.vector": choose_backend(resolved.config)}, "plan")
+        resolved = resolved.with_values({"vector.vector": choose_backend(resolved.config, spec)}, "plan")
     config, sources, algorithm = resolved.config, resolved.sources, algorithm_of(resolved.config)
     backend = load_backend(config.vector.vector)
     is_mlp, compute = algorithm.layout(config, spec).is_mlp, config.compute

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from mission_gym.algorithms import load_algorithm
-from mission_gym.backends import load_backend, load_default, load_rivals
+from mission_gym.backends import load_backend, load_default, load_for_coroutines, load_rivals
 from mission_gym.backends.record import Backend, Source
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import finish
@@ -33,8 +33,6 @@ from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.restarts import Limits
 
 _MAX_GROUPS = 64  # of environments that wait, where each group makes segments of its own
-_WAITING_ROWS, _WAITING_GROUPS = 32, 8  # of environments that wait for each other
-
 
 EVALUATION_STEPS = 10_000  # of an episode that has no limit of its own
 
@@ -109,7 +107,6 @@ def open_environment(
     replaced by the run's own copies. look_s: for which steps in a worker are timed. calls: see EnvRequest."""
     request = EnvRequest(config.env.env_id, kwargs, config.env.wrap, calls)
     backend = load_backend(choose_backend(config))
-    rivals = load_rivals() if config.vector.vector == "auto" else ()
     factory = make_factory(request if source is None else lambda: source(**kwargs))
     limits = Limits(timeout_s=config.vector.env_timeout, max_restarts=config.vector.max_restarts)
     asked = Source(
@@ -121,6 +118,8 @@ def open_environment(
     )
     spec, pace = backend.look(asked, look_s)
     spec = load_algorithm(config.run.algo).acts(spec)
+    backend = load_backend(choose_backend(config, spec))
+    rivals = load_rivals(spec) if config.vector.vector == "auto" else ()
     num_workers = choose_num_workers(config, backend)
     return Environment(spec, request, factory, backend, num_workers, limits, pace=pace, rivals=rivals)
 
@@ -171,36 +170,34 @@ def place(environment: Environment, config: Settled) -> Environment:
     return replace(environment, backend=backend, num_workers=config.vector.num_workers)
 
 
-def choose_backend(config: Config) -> str:
-    """An environment of the user's runs in this process only if that was asked for."""
+def choose_backend(config: Config, spec: EnvSpec | None = None) -> str:
+    """An environment of the user's runs in this process only if that was asked for. spec: once it was looked
+    at, since one whose steps are coroutines waits."""
     if config.vector.vector != "auto":
         return config.vector.vector
+    if spec is not None and spec.coroutines == "only":
+        return load_for_coroutines().name
     trusted = names_trusted(EnvRequest(config.env.env_id, wrap=config.env.wrap))
     return load_default(trusted=trusted and config.vector.num_workers == "auto").name
 
 
 def choose_num_workers(config: Config, backend: Backend) -> int:
-    """Workers of a run: one for each usable core, and none without an environment."""
+    """Workers of a run: one for each usable core, or one for all that wait; none without an environment."""
     if not backend.chooses_workers:
         return 1
     wanted = config.vector.num_workers
-    return min(usable_cores() if wanted == "auto" else wanted, config.num_envs)
+    return backend.choose_processes(config.num_envs, None if wanted == "auto" else wanted, usable_cores())
 
 
 def count_groups(config: Config, backend: Backend) -> int:
     """How many acting groups are wanted at least: one for each worker; of environments that wait one for each
     where a slow one must stall only its own group, else some that are ready one after the other."""
+    num_workers = choose_num_workers(config, backend)
     if not backend.for_waiting:
-        return choose_num_workers(config, backend)
+        return num_workers
     if config.vector.blocks == "first_ready":
         return min(config.num_envs, _MAX_GROUPS)
-    return count_waiting_groups(config.num_envs)
-
-
-def count_waiting_groups(num_envs: int) -> int:
-    """Acting groups of environments that wait: what a step costs after the wait, those of other groups need
-    not wait for."""
-    return max(1, min(num_envs // _WAITING_ROWS, _WAITING_GROUPS))
+    return max(num_workers, backend.count_groups(config.num_envs))
 
 
 def choose_acting_rows(num_envs: int, num_groups: int) -> int:

@@ -19,6 +19,7 @@ from mission_gym.data import Array, EnvSpec, StepBatch
 from mission_gym.env.factory import Env
 from mission_gym.env.resume import REPLAY_BUDGET_S, SlotState
 from mission_gym.errors import UsageError, WrongType, WrongValue
+from mission_gym.vector.gauges import Waiting
 
 SeedOf = Callable[[int, int], int | None]  # environment, episode -> seed
 Options = dict[str, Any] | list[dict[str, Any] | None] | None  # of a reset: for all, or one for each row
@@ -157,6 +158,11 @@ class Vector(ABC):
     def pids(self) -> list[int]:
         """The processes beside this one that step the environments."""
         return []
+
+    def measure_waiting(self, seconds: float) -> Waiting | None:
+        """What was seen since the last call of steps that are made side by side, in so many seconds of them;
+        None where there are none."""
+        return None
 
     def statistics(self) -> dict[str, Any]:
         """Return counts, and what `close` met."""

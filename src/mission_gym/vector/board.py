@@ -1,7 +1,8 @@
 """The shared memory between a vector and its workers, carved alike on both sides.
 
 `rows` is what the last steps gave, `last` the observations before them (the last good ones if a worker
-dies), `beats` what each environment is doing now, `journal` the actions of every running episode.
+dies), `beats` what each environment is doing now, `gauges` what is counted of those that are stepped side by
+side, `journal` the actions of every running episode.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Leaves
+from mission_gym.vector.gauges import NUM_GAUGES
 from mission_gym.vector.rows import Allocate, Rows, make_leaves, make_rows
 
 _JOURNAL_STEPS = 4096
@@ -38,6 +40,7 @@ class Board:
     last: Leaves
     actions: Array  # [B, *shape], in the environment's units; objects go with the command instead
     beats: Array  # int64 [B, 8], the first five as in Beat
+    gauges: Array  # int64 [B, NUM_GAUGES], see `gauges`
     journal: Array  # [B, J, *shape]
     pause: Array  # int64 [1]: not 0 asks collecting workers to stop after their running steps
 
@@ -66,6 +69,7 @@ def carve_board(allocate: Allocate, spec: EnvSpec, num_envs: int) -> Board:
         last=make_leaves(spec, rows.reward.shape, allocate),
         actions=for_actions((num_envs, *shape), action.dtype),
         beats=allocate((num_envs, 8), np.int64),
+        gauges=allocate((num_envs, NUM_GAUGES), np.int64),
         journal=for_actions((num_envs, kept, *shape), action.dtype),
         pause=allocate((1,), np.int64),
     )

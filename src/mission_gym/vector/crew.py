@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,10 +25,13 @@ from mission_gym.procs import (
     wait_for_replies,
 )
 from mission_gym.vector.board import RESETTING, Beat, Board
+from mission_gym.vector.gauges import HELD_SINCE
 from mission_gym.vector.restarts import Limits, RestartBudget
+from mission_gym.vector.serial import SerialVec
 
 FIRST_TIMEOUT_S = 300.0  # building and the first reset
 _INSPECT_S = 0.25
+_HOLDS_S = 1.0  # at an event loop: longer than any turn should take
 _CLOSE_S = 5.0
 _MEMORY_SHARE = 0.8  # of the memory free at the start, for all workers together
 
@@ -54,10 +57,19 @@ class Note:
     content: Any
 
 
+class Silence(NamedTuple):
+    """How long nothing was heard of an environment."""
+
+    beat: Beat  # what it began last
+    silent_s: float
+    limit_s: float
+    holds: bool  # an event loop, on which others wait
+
+
 class Crew:
     """One Child per part of the rows. `begin` is called with the index of a worker that was replaced.
 
-    side_by_side: each environment of a worker is stepped on its own, and watched on its own.
+    kind: how workers step their environments; those that are stepped side by side are watched one by one.
     spares: children of the target to take first.
     """
 
@@ -71,7 +83,7 @@ class Crew:
         limits: Limits,
         log: BoundedLog,
         *,
-        side_by_side: bool = False,
+        kind: type[SerialVec] = SerialVec,
         spares: Spares | None = None,
     ) -> None:
         self.env_ids = env_ids
@@ -86,7 +98,8 @@ class Crew:
         self._memory_limit = limits.memory_bytes or int(free_memory_bytes() * _MEMORY_SHARE / self.size)
         self._spin = usable_cores() > self.size
         self._inspected = time.monotonic()
-        self._side_by_side = side_by_side
+        self._side_by_side = kind.side_by_side
+        self._grace_s = kind.grace_s
         self._heard = np.zeros(len(board.beats), np.int64)  # last beats, by environment
         self._new_at = np.zeros(len(board.beats))  # when they were new
         self._asked_at = [time.monotonic()] * self.size  # by worker
@@ -233,7 +246,7 @@ class Crew:
             return lost
         self._inspected = time.monotonic()
         for worker in workers:
-            child, (beat, silent_s, limit_s) = self._children[worker], self._listen(worker)
+            child, (beat, silent_s, limit_s, holds) = self._children[worker], self._listen(worker)
             at: Beat | None = None  # where it is known better than by the newest beat
             memory = child.memory_bytes()
             if child.is_gone():
@@ -245,8 +258,10 @@ class Crew:
                 )
             elif silent_s > limit_s:
                 at, what = beat, "reset()" if beat.step == RESETTING else "step()"
+                waited = f"{limit_s - self._grace_s:.0f} s"
+                waited += ", and blocked the event loop, on which all others wait" if holds else ""
                 cause = WorkerTimeout(
-                    f"{what} did not return within {limit_s:.0f} s [--env-timeout]; the worker's stack:\n"
+                    f"{what} did not return within {waited} [--env-timeout]; the worker's stack:\n"
                     f"{child.read_stack()}"
                 )
             else:
@@ -254,16 +269,15 @@ class Crew:
             lost.append((worker, self._replace(worker, cause, at)))
         return lost
 
-    def _listen(self, worker: int) -> tuple[Beat, float, float]:
-        """What a worker has been at for too long, or nearest to that; the seconds since it was new, and how
-        many are allowed."""
+    def _listen(self, worker: int) -> Silence:
+        """What a worker has been at for too long, or nearest to that."""
         ids, now = self.env_ids[worker], time.monotonic()
         rows = slice(ids[0], ids[-1] + 1)
         board, new_at = self._board.beats[rows].copy(), self._new_at[rows]
         beats, timeout_s = board[:, 0], self._limits.timeout_s
         new_at[beats != self._heard[rows]] = now
         self._heard[rows] = beats
-        limits = np.where(board[:, 4] == RESETTING, max(timeout_s, FIRST_TIMEOUT_S), timeout_s)
+        limits = np.where(board[:, 4] == RESETTING, find_reset_limit(self._limits), timeout_s) + self._grace_s
         at_work = np.flatnonzero(beats) if self._side_by_side else np.empty(0, np.int64)
         if len(at_work):
             place = int(at_work[(new_at + limits)[at_work].argmin()])
@@ -271,11 +285,22 @@ class Crew:
         else:  # one after the other the newest is of the one at work; or all rest, and were heard of lately
             place = int(beats.argmax())
             since = max(self._asked_at[worker], float(new_at.max()))
-        return Beat(*board[place, :5].tolist()), now - since, float(limits[place])
+        holder = self._find_holder(ids, _HOLDS_S)
+        blamed = place if holder is None else holder
+        beat = Beat(*board[blamed, :5].tolist())
+        return Silence(beat, now - since, float(limits[place]), holder is not None)
 
     def _newest(self, ids: range) -> Beat:
-        """What these environments began last."""
-        return self._board.beat(ids[int(self._board.beats[ids, 0].argmax())])
+        """What these environments began last, or what the one does that has its turn at their event loop."""
+        holder = self._find_holder(ids)
+        return self._board.beat(ids[int(self._board.beats[ids, 0].argmax()) if holder is None else holder])
+
+    def _find_holder(self, ids: range, least_s: float = 0.0) -> int | None:
+        """Which of these environments has had its turn at the event loop for so long: the others wait."""
+        since = self._board.gauges[ids, HELD_SINCE]
+        place = int(since.argmax())
+        held_s = 1e-9 * (time.monotonic_ns() - int(since[place]))
+        return place if since[place] and held_s >= least_s else None
 
     def _replace(self, worker: int, cause: WorkerError, at: Beat | None = None) -> Lost:
         """End a worker and start another with new episodes; raises when its restarts are used up.
@@ -298,6 +323,7 @@ class Crew:
             self.budget.spend(blamed, failure, details)
             self.num_restarts += 1
             self._board.beats[ids] = 0
+            self._board.gauges[ids, HELD_SINCE] = 0
             self._heard[ids] = 0
             self._children[worker] = self._start(worker)
             try:
@@ -338,6 +364,11 @@ class Crew:
         place = {"env_index": beat.env_id, "episode": beat.episode, "seed": seed, "step": step}
         failure.facts = {**place, "actions": actions}
         return failure
+
+
+def find_reset_limit(limits: Limits) -> float:
+    """Seconds that a reset may take."""
+    return max(limits.timeout_s, FIRST_TIMEOUT_S)
 
 
 def _open(reply: Any) -> Any:

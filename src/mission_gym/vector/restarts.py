@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mission_gym.errors import MissionGymError, WorkerError
@@ -22,11 +23,13 @@ class Limits:
 
 
 class RestartBudget:
-    """Counts the failures of each environment since its last finished episode."""
+    """Counts the failures of each environment since its last finished episode. pause: waits so many
+    seconds."""
 
-    def __init__(self, max_restarts: int) -> None:
+    def __init__(self, max_restarts: int, pause: Callable[[float], None] = time.sleep) -> None:
         self.max_restarts = max_restarts
         self.total = 0
+        self._pause = pause
         self._failures: dict[int, int] = {}
 
     def spend(self, env_id: int, failure: MissionGymError, details: str = "") -> None:
@@ -46,9 +49,14 @@ class RestartBudget:
                 last.facts = failure.facts
             raise last from failure
         if count > 1:
-            time.sleep(min(_FIRST_PAUSE_S * 2 ** (count - 2), _LONGEST_PAUSE_S))
+            self._pause(min(_FIRST_PAUSE_S * 2 ** (count - 2), _LONGEST_PAUSE_S))
 
     def forget(self, env_id: int) -> None:
         """An episode was finished: what was before no longer counts."""
         if self._failures:
             self._failures.pop(env_id, None)
+
+    def forget_all(self) -> None:
+        """Begin to count anew."""
+        self.total = 0
+        self._failures.clear()

@@ -117,9 +117,9 @@ def write_row(slot: EnvSlot, row: int, obs: Leaves, mask: Array | None) -> None:
         mask[row] = slot.mask
 
 
-def split_parts(count: int, unit: int, *, threads: bool) -> list[range]:
-    """The environments of a worker that are stepped together: all, or with threads each unit on its own."""
-    size = unit if threads else count
+def split_parts(count: int, unit: int, *, alone: bool) -> list[range]:
+    """The environments of a worker that are stepped together: all, or each unit alone."""
+    size = unit if alone else count
     return [range(first, min(first + size, count)) for first in range(0, count, size)]
 
 

@@ -7,6 +7,7 @@ transition is not valid, its episode has failed, and the others go on.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
 from mission_gym.env.agents_slot import AgentsSlot, make_slot
+from mission_gym.env.coroutines import find_instance
 from mission_gym.env.factory import Env, Factory
 from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot, action_rows
@@ -37,6 +39,9 @@ class Ended(NamedTuple):
 class SerialVec(RowVector):
     """A vector of environments in process.
 
+    What is done with environments outside of `recv` goes through `_do`, so that a vector that steps them side
+    by side does all of it so.
+
     factory: one for all, or one for each environment. infos: whether batches carry the info dicts.
     autoreset: off leaves an ended row at its last observation until it is reset by name, or, with
     `late_reset`, until its next step, which resets it instead (Gymnasium's next-step).
@@ -44,6 +49,9 @@ class SerialVec(RowVector):
     rows, first_id: the arrays to write to and the id of the first environment, for a part of a vector.
     watch: told of every step before it is made.
     """
+
+    side_by_side = False
+    grace_s = 0.0  # that is left to the vector, beyond a deadline, to break off what is late by itself
 
     def __init__(
         self,
@@ -66,7 +74,7 @@ class SerialVec(RowVector):
         self._late_reset = late_reset
         self._slots: list[EnvSlot] = []
         self._all_ids = np.arange(first_id, first_id + num_envs)
-        self._restarts = RestartBudget(max_restarts)
+        self._restarts = RestartBudget(max_restarts, self._pause)
         self._watch = watch
         self._first_id = first_id
         self.use(rows or make_rows(spec, num_envs))
@@ -82,7 +90,7 @@ class SerialVec(RowVector):
         """Rows that share an instance would step one another's episode."""
         first: dict[int, int] = {}
         for slot in self._slots:
-            other = first.setdefault(id(slot.env.unwrapped), slot.env_id)
+            other = first.setdefault(id(find_instance(slot.env)), slot.env_id)
             if other != slot.env_id:
                 raise WrongValue(
                     f"environments {other} and {slot.env_id} are one and the same instance; each needs its "
@@ -106,6 +114,10 @@ class SerialVec(RowVector):
         if len(rows.obs) == 1 and rows.obs[0].ndim > 1 and rows.mask is None and not self.spec.agents:
             self._views = list(rows.obs[0])
 
+    def _pause(self, seconds: float) -> None:
+        """Wait before another attempt at an environment that failed."""
+        time.sleep(seconds)
+
     def seed_with(self, seed_of: SeedOf) -> None:
         """Take the seeds of the episodes to come from another function."""
         self._seed_of = seed_of
@@ -113,8 +125,12 @@ class SerialVec(RowVector):
     def _bind(self, env_id: int) -> Callable[[int], int | None]:
         return lambda episode: self._seed_of(env_id, episode)
 
+    def _do(self, ids: list[int], work: Callable[[EnvSlot, int], Any]) -> list[Any]:
+        """What work for some rows gives, in their order. work: of a slot, and its place among these."""
+        return [work(self._slots[env_id], row) for row, env_id in enumerate(ids)]
+
     def visit(self, function: Callable[..., Any], ids: list[int], each: Sequence[Any]) -> list[Any]:
-        return [function(self._slots[row].env, *args) for row, args in zip(ids, each, strict=True)]
+        return self._do(ids, lambda slot, row: function(slot.env, *each[row]))
 
     def _reset(
         self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: Options
@@ -139,13 +155,9 @@ class SerialVec(RowVector):
         ]
         for row, seed in enumerate(seeds or ()):
             how[row]["seed"] = seed
-        self._begin_rows(ids, how)
+        self._do(ids, lambda slot, row: self._begin(slot, **how[row]))
         self._ready = True
         return self._show(ids)
-
-    def _begin_rows(self, ids: list[int], how: Sequence[dict[str, Any]]) -> None:
-        for env_id, each in zip(ids, how, strict=True):
-            self._begin(self._slots[env_id], **each)
 
     def _send(self, actions: Array, ids: list[int]) -> None:
         self._sent = (action_rows(self.spec, actions), ids)
@@ -286,6 +298,8 @@ class SerialVec(RowVector):
         """Rebuild an environment until it resets, or its restarts are used up."""
         while True:
             self._restarts.spend(slot.env_id, failure)
+            if self._watch is not None:
+                self._watch(slot, None)  # it may take as long as a reset
             try:
                 slot.rebuild()
                 if episode is not None:
@@ -295,23 +309,29 @@ class SerialVec(RowVector):
                 failure = again
 
     def _rebuild(self) -> None:
-        self._restarts = RestartBudget(self._restarts.max_restarts)
-        for slot in self._slots:
-            if self._watch is not None:
-                self._watch(slot, None)  # it may take as long as a reset
-            slot.rebuild()
+        self._restarts.forget_all()
+        self._do(self._all, self._rebuild_row)
+
+    def _rebuild_row(self, slot: EnvSlot, row: int) -> None:
+        if self._watch is not None:
+            self._watch(slot, None)
+        slot.rebuild()
 
     def _state(self, ids: list[int]) -> list[SlotState]:
-        return [self._slots[env_id].state() for env_id in ids]
+        return self._do(ids, lambda slot, row: slot.state())
 
     def _restore(self, states: Sequence[SlotState], budget_s: float) -> tuple[StepBatch, list[str]]:
         self._sent = None
+        how = self._restore_rows(states, budget_s)
+        return self._show(self._all), how
+
+    def _restore_rows(self, states: Sequence[SlotState], budget_s: float) -> list[str]:
         how = []
         for slot, state in zip(self._slots, states, strict=True):
             how.append(slot.restore(state, budget_s))
             if how[-1] == "replay":
                 budget_s -= state.replay_s
-        return self._show(self._all), how
+        return how
 
     def episode_numbers(self) -> list[int]:
         return [slot.episode for slot in self._slots]
@@ -326,13 +346,9 @@ class SerialVec(RowVector):
         }
 
     def _close(self) -> list[str]:
-        errors = []
-        slots, self._slots = self._slots, []
-        for slot in slots:
-            try:
-                slot.env.close()
-            except Exception as error:  # noqa: BLE001  border: the user's close
-                errors.append(f"environment {slot.env_id}: {describe(error)}")
+        ids = list(range(len(self._slots)))  # those that were built
+        errors = [error for error in self._do(ids, _close_slot) if error is not None]
+        self._slots = []
         return errors
 
     def _show(self, ids: list[int]) -> StepBatch:
@@ -356,3 +372,11 @@ class SerialVec(RowVector):
         slots = self._slots if ids is self._all else [self._slots[env_id] for env_id in ids]
         infos = [slot.info for slot in slots]
         return {row: info for row, info in enumerate(infos) if info} if any(infos) else {}
+
+
+def _close_slot(slot: EnvSlot, row: int) -> str | None:
+    try:
+        slot.env.close()
+    except Exception as error:  # noqa: BLE001  border: the user's close
+        return f"environment {slot.env_id}: {describe(error)}"
+    return None

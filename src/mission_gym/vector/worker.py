@@ -38,9 +38,9 @@ class WorkerSetup:
     first: int
     last: int
     num_envs: int  # of the whole vector
-    options: dict[str, Any]  # of its SerialVec
+    options: dict[str, Any]  # of its vector
     spin: bool
-    threads: bool
+    kind: type[SerialVec] = SerialVec  # how its rows are stepped
     extra: Any = None  # for services of other rooms
 
 
@@ -66,12 +66,9 @@ class Service:
             "first_id": setup.first,
             "watch": self._watch,
         } | setup.options
-        kind = SerialVec
-        if setup.threads:
-            from mission_gym.vector.threaded import ThreadedVec
-
-            kind, options["rest"] = ThreadedVec, self._rest
-        self.vec = kind(setup.factories, setup.spec, num_rows, _no_seed, **options)
+        if setup.kind.side_by_side:
+            options |= {"rest": self._rest, "gauges": self.board.gauges[cut]}
+        self.vec = setup.kind(setup.factories, setup.spec, num_rows, _no_seed, **options)
         self.shown: StepBatch | None = None  # what the rows showed after the last reset or restore
 
     def begin(self, numbers: Sequence[int], seed_of: bytes) -> Any:

@@ -19,9 +19,11 @@ from mission_gym.procs import BoundedLog, Carver, Region, Spares, dump_object, u
 from mission_gym.vector import SERVICE
 from mission_gym.vector.base import Options, RowVector, SeedOf
 from mission_gym.vector.board import carve_board
-from mission_gym.vector.crew import Crew, Lost
-from mission_gym.vector.restarts import Limits, RestartBudget
+from mission_gym.vector.crew import Crew, Lost, find_reset_limit
+from mission_gym.vector.gauges import GaugeReader, Waiting
+from mission_gym.vector.restarts import Limits
 from mission_gym.vector.rows import join_axes, rows_of, split_parts, split_rows
+from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.worker import WorkerSetup
 
 _WAIT_S = 60.0
@@ -30,10 +32,10 @@ _WAIT_S = 60.0
 class WorkersVec(RowVector):
     """A vector of environments in worker processes.
 
-    threads: one worker that steps its environments side by side, for those that wait. unit: environments that
-    must share a worker. first_ready: `recv` gives the rows of the workers that are ready instead of all that
-    were sent. service, extra, carve: what another room adds to the workers; what `carve` makes of the
-    shared memory behind the board is in `shared`. spares: children of the service that were started before.
+    kind: how each worker steps its environments. unit: environments that must share a worker. first_ready:
+    `recv` gives the rows of the workers that are ready instead of all that were sent. service, extra, carve:
+    what another room adds to the workers; what `carve` makes of the shared memory behind the board is in
+    `shared`. spares: children of the service that were started before.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class WorkersVec(RowVector):
         late_reset: bool = False,
         *,
         num_workers: int | None = None,
-        threads: bool = False,
+        kind: type[SerialVec] = SerialVec,
         limits: Limits | None = None,
         log: BoundedLog | None = None,
         unit: int = 1,
@@ -60,9 +62,9 @@ class WorkersVec(RowVector):
         super().__init__(spec, num_envs, seed_of)
         factories = [factory] * num_envs if callable(factory) else list(factory)
         limits = limits or Limits()
-        self.env_ids = split_rows(num_envs, 1 if threads else num_workers or usable_cores(), unit)
-        self.threads = threads
-        self.parts = [split_parts(len(ids), unit, threads=threads) for ids in self.env_ids]
+        self.env_ids = split_rows(num_envs, num_workers or usable_cores(), unit)
+        self.side_by_side = kind.side_by_side
+        self.parts = [split_parts(len(ids), unit, alone=self.side_by_side) for ids in self.env_ids]
         self._autoreset = autoreset or late_reset
         self._first_ready = first_ready
         self._num_steps = 0
@@ -72,11 +74,13 @@ class WorkersVec(RowVector):
         self._arrived: dict[int, Any] = {}  # replies that were not handed over yet
         self._objects = [i for i, leaf in enumerate(spec.leaves) if leaf.kind == "object"]
         resets = {"autoreset": autoreset, "late_reset": late_reset}
-        options = {"infos": infos, "max_restarts": limits.max_restarts, **resets}
+        options: dict[str, Any] = {"infos": infos, "max_restarts": limits.max_restarts, **resets}
+        if self.side_by_side:
+            options |= {"timeout_s": limits.timeout_s, "reset_timeout_s": find_reset_limit(limits)}
         setups = [
             WorkerSetup(
                 spec, factories[ids[0] : ids[-1] + 1], ids[0], ids[-1] + 1, num_envs,
-                options, usable_cores() > len(self.env_ids), threads, extra,
+                options, usable_cores() > len(self.env_ids), kind, extra,
             )
             for ids in self.env_ids
         ]  # fmt: skip
@@ -88,11 +92,12 @@ class WorkersVec(RowVector):
         self._region.grow(size.size)
         carver = self._region.carver()
         self.board = carve_board(carver, spec, num_envs)
+        self._gauges = GaugeReader(self.board.gauges)
         self.shared = carve(carver)
         try:
             self.crew = Crew(
                 service, packed, self._region, self.board, self.env_ids, limits, log or BoundedLog(None),
-                side_by_side=threads, spares=spares,
+                kind=kind, spares=spares,
             )  # fmt: skip
         except BaseException:
             self._region.close()
@@ -192,7 +197,7 @@ class WorkersVec(RowVector):
         return states
 
     def _rebuild(self) -> None:
-        self.crew.budget = RestartBudget(self.crew.budget.max_restarts)
+        self.crew.budget.forget_all()
         self.crew.ask(range(self.crew.size), "rebuild")
 
     def _restore(self, states: Sequence[SlotState], budget_s: float) -> tuple[StepBatch, list[str]]:
@@ -233,6 +238,9 @@ class WorkersVec(RowVector):
 
     def pids(self) -> list[int]:
         return self.crew.pids()
+
+    def measure_waiting(self, seconds: float) -> Waiting | None:
+        return self._gauges.read(seconds)
 
     def _statistics(self) -> dict[str, Any]:
         return {

@@ -18,6 +18,7 @@ ALGORITHM = Algorithm(
     has_bf16=True,
     trace_decay=facts.trace_decay,
     fixed_batch=facts.fixed_batch,
+    minibatch=lambda config: config.algorithm.batch_size,
     refuse=facts.refuse,
     refuse_lag=facts.refuse_lag,
     describe=facts.describe,

@@ -1,0 +1,206 @@
+"""`bench waiting`: environments that wait 20 ms a step, by the hundred on one event loop.
+
+Stepping is `make_vec`, collecting what a run does with a 64,64 policy. They are held against the limit
+(environments / latency), against bare coroutines on a plain asyncio loop, and against 32 processes of SB3's
+SubprocVecEnv, all in turn; then memory, overlap, and the plan against what was chosen by hand before.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import psutil
+
+from mission_gym.backends import load_for_coroutines
+from mission_gym.backends.vec import make_vec
+from mission_gym.bench.burn import AwaitedBurn, Burn, loop_on_asyncio
+from mission_gym.bench.contest import Row
+from mission_gym.bench.overlap import OverlapGrid, measure_time
+from mission_gym.bench.tune import TuneCase, time_plan
+from mission_gym.bench.vector import Measure, closing, collect, make_weights, step_for
+from mission_gym.env.factory import make_factory
+from mission_gym.env.probe import probe
+from mission_gym.plan.env_costs import weigh_processes
+from mission_gym.run.assemble import one_blas_thread
+from mission_gym.run.environment import choose_acting_rows
+from mission_gym.vector.aio import AioVec
+
+_AWAITED = "mission_gym.bench.burn:AwaitedBurn"
+_OF_LIMIT, _OF_BARE, _MOST_MB = 0.9, 0.8, 1.0
+_TIMES, _MEMORY_SHARE = 5.0, 0.1  # what the contest against processes must show
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingGrid:
+    """What is measured, and for how long each time."""
+
+    sizes: tuple[int, ...] = (64, 256, 512, 1000)
+    wait_s: float = 0.02
+    seconds: float = 2.0
+    repeats: int = 3
+    processes: int = 32  # of SB3
+    overlaps: tuple[OverlapGrid, ...] = (
+        OverlapGrid(env=_AWAITED, vector="aio"),
+        OverlapGrid(env=_AWAITED, vector="aio", longer=1.5),
+    )
+    plan_s: float = 12.0
+    by_hand: int = 64
+
+
+def measure_waiting(grid: WaitingGrid) -> list[Row]:
+    """Rates by size, then bare coroutines, processes, memory, overlap and plans."""
+    rows: list[Row] = []
+    for size in grid.sizes:
+        rows += _measure_size(grid, size)
+    rows += [_measure_bare(grid, max(grid.sizes)), *_measure_processes(grid, max(grid.sizes))]
+    rows += [measure_time(each) for each in grid.overlaps]
+    with one_blas_thread():
+        rows += [_measure_plan(grid, TuneCase("", env)) for env in ("mission_gym.bench.burn:Burn", _AWAITED)]
+    return rows
+
+
+def _repeat(grid: WaitingGrid, contestants: dict[str, Measure]) -> dict[str, list[float]]:
+    """Rates of each, taken in turn."""
+    rates: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(grid.repeats):
+        for name, measure in contestants.items():
+            rates[name].append(measure(grid.seconds))
+    return rates
+
+
+def _measure_size(grid: WaitingGrid, size: int) -> list[Row]:
+    """One event loop, stepped together and collecting; the share of a core that it takes."""
+    factory = make_factory(partial(AwaitedBurn, wait_s=grid.wait_s))
+    spec = probe(factory, "burn")
+    backend = load_for_coroutines()
+    group = choose_acting_rows(size, backend.count_groups(size))
+    limit = size / grid.wait_s
+    with ExitStack() as stack:
+        vec: Any = stack.enter_context(closing(make_vec(factory, size, backend=backend.name)))
+        vec.reset(seed=0)
+        made = collect([factory] * size, spec, make_weights(spec), group, 32, kind=AioVec, num_workers=1)
+        collecting, inner = stack.enter_context(made)
+        ways: dict[str, tuple[Measure, Any]]
+        ways = {"stepping": (partial(step_for, vec.step, size), vec.inner), "collecting": (collecting, inner)}
+        cores: dict[str, list[float]] = {name: [] for name in ways}
+        contestants: dict[str, Measure] = {
+            name: partial(_weigh_cpu, *way, cores[name]) for name, way in ways.items()
+        }
+        rates = _repeat(grid, contestants)
+    print(f"{size} environments: { {name: max(each) for name, each in rates.items()} }", file=sys.stderr)
+    return [
+        {
+            "case": f"{name}, {size} envs that wait {1000 * grid.wait_s:g} ms on one event loop",
+            "ours": statistics.median(column), "peers": {}, "ratio": None, "unit": "steps/s", "limit": limit,
+            "of_limit": statistics.median(column) / limit, "target": _OF_LIMIT,
+            "cores": statistics.median(cores[name]), "spread": [min(column), max(column)],
+        }
+        for name, column in rates.items()
+    ]  # fmt: skip
+
+
+def _weigh_cpu(measure: Measure, vec: Any, cores: list[float], seconds: float) -> float:
+    """The rate, and what the processes of a vector take of a core meanwhile."""
+    processes = [psutil.Process(pid) for pid in vec.pids()]
+    before, begun = sum(sum(each.cpu_times()[:2]) for each in processes), time.perf_counter()
+    rate = measure(seconds)
+    spent = sum(sum(each.cpu_times()[:2]) for each in processes) - before
+    cores.append(spent / (time.perf_counter() - begun))
+    return rate
+
+
+def _measure_bare(grid: WaitingGrid, size: int) -> Row:
+    """As many coroutines with nothing around them, in a process of their own."""
+    factory = make_factory(partial(AwaitedBurn, wait_s=grid.wait_s))
+    spec = probe(factory, "burn")
+    group = choose_acting_rows(size, load_for_coroutines().count_groups(size))
+    with ExitStack() as stack:
+        spawn = multiprocessing.get_context("spawn")
+        pool = stack.enter_context(ProcessPoolExecutor(1, spawn))
+        made = collect([factory] * size, spec, make_weights(spec), group, 32, kind=AioVec, num_workers=1)
+        collecting, _ = stack.enter_context(made)
+
+        def bare(seconds: float) -> float:
+            return pool.submit(loop_on_asyncio, size, grid.wait_s, seconds).result()
+
+        rates = _repeat(grid, {"collecting": collecting, "bare asyncio": bare})
+    ours, theirs = (statistics.median(column) for column in rates.values())
+    return {
+        "case": f"collecting, {size} envs, beside bare coroutines on an asyncio loop", "ours": ours,
+        "peers": {"bare asyncio": theirs}, "ratio": ours / theirs, "unit": "steps/s", "target": _OF_BARE,
+        "spread": {name: [min(column), max(column)] for name, column in rates.items()},
+    }  # fmt: skip
+
+
+def _measure_processes(grid: WaitingGrid, size: int) -> list[Row]:
+    """The memory of one environment; steps and memory beside processes of SB3 where it is installed."""
+    factory = make_factory(partial(AwaitedBurn, wait_s=grid.wait_s))
+    peers: dict[str, Any] = {}
+    with ExitStack() as stack:
+        weights = []
+        for count in (1, size):
+            vec: Any = stack.enter_context(closing(make_vec(factory, count, backend="aio")))
+            vec.reset(seed=0)
+            step_for(vec.step, count, 0.2)
+            weights.append(weigh_processes(vec.inner.pids()) or 0)
+        contestants: dict[str, Measure] = {"ours": partial(step_for, vec.step, size)}
+        if importlib.util.find_spec("stable_baselines3"):
+            from stable_baselines3.common.vec_env import SubprocVecEnv
+
+            make = partial(Burn, wait_s=grid.wait_s)
+            theirs = SubprocVecEnv([make] * grid.processes, start_method="fork")
+            stack.callback(theirs.close)
+            theirs.reset()
+            contestants["sb3"] = partial(step_for, theirs.step, grid.processes)
+            peers["sb3"] = sum(weigh_processes([each.pid]) or 0 for each in theirs.processes)
+        rates = {name: statistics.median(each) for name, each in _repeat(grid, contestants).items()}
+    each_mb = (weights[1] - weights[0]) / (size - 1) / 1e6
+    missing = "" if peers else "sb3 is not installed: pip install mission-gym[sb3]"
+    against = f"{size} envs on one event loop beside {grid.processes} processes of SB3"
+    return [
+        {
+            "case": f"memory of one environment, {size} of them on one event loop", "ours": each_mb,
+            "peers": {}, "ratio": None, "unit": "MB PSS", "target": _MOST_MB, "loop_mb": weights[0] / 1e6,
+        },
+        {
+            "case": f"steps, {against}", "ours": rates["ours"], "peers": {"sb3": rates.get("sb3")},
+            "ratio": rates["ours"] / rates["sb3"] if peers else None, "unit": "steps/s", "target": _TIMES,
+            "note": missing,
+        },
+        {
+            "case": f"memory, {against}", "ours": weights[1] / 1e6,
+            "peers": {"sb3": peers["sb3"] / 1e6 if peers else None},
+            "ratio": peers["sb3"] / weights[1] if peers else None, "unit": "MB PSS",
+            "target": 1 / _MEMORY_SHARE, "note": missing,
+        },
+    ]  # fmt: skip
+
+
+def _measure_plan(grid: WaitingGrid, case: TuneCase) -> Row:
+    """The rate of the plan beside so many environments by hand, for a wait of 15 ms."""
+    flags = {"n_envs": grid.by_hand, "vector": "threads"}
+    rates: dict[str, Callable[[], float]]
+    planned, rates = time_plan(
+        TuneCase(case.env_id, case.env_id, kwargs={"wait_s": 0.015}), grid.plan_s, grid.seconds, flags
+    )
+    made: dict[str, list[float]] = {name: [] for name in rates}
+    for _ in range(grid.repeats):
+        for name, measure in rates.items():
+            made[name].append(measure())
+    ours, theirs = (statistics.median(made[name]) for name in ("planned", "by hand"))
+    return {
+        "case": f"plan of {case.env_id.partition(':')[2]} that waits 15 ms", "ours": ours,
+        "peers": {f"{grid.by_hand} threads by hand": theirs}, "ratio": ours / theirs, "unit": "steps/s",
+        "chosen": planned, "target": 1.0,
+        "spread": {name: [min(column), max(column)] for name, column in made.items()},
+    }  # fmt: skip
