@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from mission_gym.cli.main import main
+from mission_gym.store.groups import GroupDir, JobRequest
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
 
@@ -17,6 +18,23 @@ def test_the_terminal_shows_runs_once_into_a_pipe(family, capsys):
         assert run.name in shown
     assert "2 runs, 0 at work" in shown
     assert "done" in shown
+
+
+def test_the_terminal_tells_groups_and_their_jobs(tmp_path, capsys):
+    requests = [
+        JobRequest(name=name, variant=name, arguments=(), folder="/", python="python") for name in ("a", "b")
+    ]
+    group = GroupDir.create(tmp_path, "pair", "jobs", requests)
+    group.note("started", "a")
+    group.note("ended", "a", state="done")
+    odd = RunDir.create(tmp_path, "odd")
+    odd.status_json.write_text(
+        '{"state": "done", "heartbeat": "x", "now_fps": [1], "outcomes": {"won": "all"}}'
+    )
+    assert main(["watch", "--terminal", "--runs-dir", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert f"group {group.name} (jobs): 1 queued, 1 done" in shown
+    assert odd.name in shown
 
 
 def test_escapes_in_names_do_not_reach_a_terminal(tmp_path):

@@ -27,8 +27,8 @@ LONG_MS = 1000 * LONG_S
 # Steps, and values of the first line, of the chart with this title.
 READ = """title => { const figure = [...document.querySelectorAll("figure.chart")].find(
   each => each.querySelector("h3").firstChild.textContent === title);
-  return figure && figure.chart.plot ? {x: figure.chart.data.x, y: figure.chart.data.series[0].values,
-    zoom: [figure.chart.plot.scales.x.min, figure.chart.plot.scales.x.max],
+  const { data, plot } = figure?.chart || {};
+  return data ? {x: data.x, y: data.series[0].values, zoom: plot && [plot.scales.x.min, plot.scales.x.max],
     top: figure.getBoundingClientRect().top} : null; }"""
 
 
@@ -80,7 +80,7 @@ def test_a_run_appears_and_grows_without_a_reload(
 ) -> None:
     server = serve(tmp_path)
     tab = Tab(browser, server)
-    assert "No runs here yet" in tab.page.text_content("#empty")
+    tab.page.wait_for_selector("#empty:has-text('No runs here yet')")
     command = [sys.executable, "-m", "mission_gym", "train", "CartPole-v1", "--runs-dir", str(tmp_path)]
     flags = "--timesteps 2048 --n-envs 2 --n-steps 64 --batch-size 64 --n-epochs 2 --eval-freq 1024"
     made = subprocess.Popen(

@@ -86,8 +86,12 @@ def test_the_page_that_asks_for_the_token_has_its_style(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.0.0.1", "[::2", ""]
-)
+    "host",
+    [
+        "evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.0.0.1", "[::2", "", "localhost:port",
+        "localhost:99999", "evil@localhost", "localhost:80:80", "localhost/evil", "0x7f.1",
+    ],
+)  # fmt: skip
 def test_a_foreign_host_is_refused(server: Server, host: str) -> None:
     assert server.ask("/api/runs", Host=host, Cookie=server.cookie).code in (400, 403)
 
@@ -102,7 +106,8 @@ def test_own_names_are_served_through_any_port(server: Server) -> None:
 
 
 def test_a_foreign_origin_is_refused(server: Server) -> None:
-    for origin in ("http://evil.example", "null", f"http://127.0.0.1:{server.port + 1}"):
+    odd = ("null", "http://[", "", "file://", f"http://evil@127.0.0.1:{server.port}", f"{server.base}/")
+    for origin in ("http://evil.example", f"http://127.0.0.1:{server.port + 1}", *odd):
         assert server.ask("/api/runs", Origin=origin, Cookie=server.cookie).code == 403
     assert server.ask("/api/runs", Origin=server.base, Cookie=server.cookie).code == 200
 
@@ -118,12 +123,25 @@ def test_it_only_reads(server: Server, method: str) -> None:
         "/run/..", "/run/%2e%2e", "/run/..%2f..", "/run/%2e%2e%2fsecret.txt", "/api/run/../rows", "/run/out",
         "/api/run/out", "/run/%00", "/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py",
         "/static//etc/passwd", "/events/..", "/run/none", "/nothing",
+        "/run/%ff", "/run/%ed%a0%80", "/run/a%5cb",
     ],
 )  # fmt: skip
 def test_no_path_leaves_the_folder(server: Server, path: str) -> None:
     answer = server.get(path)
     assert answer.code == 404
     assert "secret" not in answer.text.replace("secret.txt", "")
+
+
+def test_headers_of_a_proxy_and_web_sockets_mean_nothing(server: Server) -> None:
+    forged = {
+        "X_Forwarded_Proto": "javascript",
+        "X_Forwarded_For": "10.0.0.1",
+        "X_Forwarded_Host": "evil.example",
+    }
+    answer = server.ask(f"/?token={server.token}", **forged)
+    assert answer.headers["location"] == f"{server.base}/"
+    upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec_WebSocket_Key": "x" * 22 + "=="}
+    assert server.ask("/events", Sec_WebSocket_Version="13", **upgrade).code == 401
 
 
 def test_links_out_of_the_folder_are_not_followed(

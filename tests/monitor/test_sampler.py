@@ -72,7 +72,7 @@ def _read_memory(pids: list[int]) -> float:
 
 def test_the_use_of_a_phase_is_weighed_by_seconds() -> None:
     samples = [
-        Sample(0.0, 1.0, {"cpu": 1.0, "gpu_use": 0.0}, (1.0, 1.0)),
+        Sample(0.0, 1.0, {"cpu": 1.0, "gpu_use": 0.0, "gpu_power_w": 20.0}, (1.0, 1.0)),
         Sample(1.0, 2.0, {"cpu": 0.5, "gpu_use": 0.8}, (1.0, 0.0)),
         Sample(2.0, 3.0, {"memory_bytes": 7.0}),
     ]
@@ -88,6 +88,7 @@ def test_the_use_of_a_phase_is_weighed_by_seconds() -> None:
         "machine/memory_bytes": 7.0, "machine/memory_bytes_max": 7.0,
         "machine/cpu_collect": 0.9, "machine/cpu_update": 0.5,
         "machine/gpu_use_collect": 0.16, "machine/gpu_use_update": 0.8,
+        "machine/gpu_power_w": 20.0, "machine/gpu_power_w_max": 20.0, "machine/gpu_power_w_collect": 20.0,
     }  # fmt: skip
     assert use.cores() == [1.0, 0.5]
     assert Use().metrics() == {}

@@ -1,8 +1,10 @@
 """`bench watch`: the dashboard under load. How soon pages answer with 2,000 runs, one of them long; what the
 server takes when nobody or five tabs look; what a training loses beside five tabs.
 
-The server is a process of its own, as the user's is; tabs are streams of events and the requests of a page's
-first look and of its panels. Rates with and without tabs alternate inside one run.
+The server is a process of its own, as the user's is. Tabs make the requests of a page's first look, follow
+its stream of events, and ask for its panels when those are old; what a browser draws is not in it. Rates with
+and without tabs alternate inside one run, and each is compared with those right before and after it, as the
+speed of a machine drifts by more than what is measured.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
@@ -39,8 +42,8 @@ class WatchGrid:
     num_rows: int = 100_000  # of the long run
     num_tags: int = 50
     idle_s: float = 20.0
-    window_s: float = 10.0  # of training with or without tabs
-    num_windows: int = 6
+    window_s: float = 6.0  # of training with or without tabs
+    num_windows: int = 15
 
 
 def measure_watch(grid: WatchGrid) -> list[Row]:
@@ -57,14 +60,16 @@ def measure_watch(grid: WatchGrid) -> list[Row]:
                 time.sleep(grid.idle_s / 2)  # until every sparkline is drawn
                 five = server.measure_share(grid.idle_s)
             idle = server.measure_share(grid.idle_s)
-            kept = _measure_training(runs_dir, server, grid)
+            losses, beside = _measure_training(runs_dir, server, grid)
     return [
         _row(f"the runs page of {grid.num_runs:,} runs, first look", first[0], "s", 1.0, first[1]),
         _row("the same again", again[0], "s", 1.0, again[1]),
         _row(f"the charts of {grid.num_rows:,} rows of {grid.num_tags} tags", chart[0], "s", 2.0, chart[1]),
         _row("the server while nobody looks", idle, "share of a core", 0.05),
         _row(f"the server with {_NUM_TABS} tabs of the runs page", five, "share of a core", None),
-        _row(f"what a training loses beside {_NUM_TABS} tabs", 1.0 - kept, "share of its rate", 0.02),
+        _row(f"the server with {_NUM_TABS} tabs beside a training", beside, "share of a core", None),
+        _row(f"what a training loses beside {_NUM_TABS} tabs", losses[1], "share of its rate", 0.02)
+        | {"quartiles": [losses[0], losses[2]]},
     ]
 
 
@@ -80,22 +85,19 @@ class _Server:
     def time(self, *paths: str) -> tuple[float, float]:
         """Seconds until the answers to these are whole, one after the other, and the CPU time that the server
         took, which says more where others use the cores."""
-        start, work = time.perf_counter(), self._cpu_s()
+        start, work = time.perf_counter(), self.cpu_s()
         for path in paths:
-            connection = self._ask(path)
-            response = connection.getresponse()
-            response.read()
-            assert response.status == 200, f"{path}: {response.status}"
-            connection.close()
-        return time.perf_counter() - start, self._cpu_s() - work
+            self._get(path)
+        return time.perf_counter() - start, self.cpu_s() - work
 
     def measure_share(self, seconds: float) -> float:
         """The CPU time of the server over the wall time."""
-        before = self._cpu_s()
+        before = self.cpu_s()
         time.sleep(seconds)
-        return (self._cpu_s() - before) / seconds
+        return (self.cpu_s() - before) / seconds
 
-    def _cpu_s(self) -> float:
+    def cpu_s(self) -> float:
+        """CPU time that the server has taken."""
         return float(sum(self._process.cpu_times()[:2]))
 
     @contextmanager
@@ -103,7 +105,7 @@ class _Server:
         """Streams that are read while the block runs."""
         with ExitStack() as stack:
             for path in paths:
-                connection = self._ask(path)
+                connection = self._ask(self._look_first(path))
                 reader = threading.Thread(target=self._read_tab, args=(connection, path), daemon=True)
                 reader.start()
                 stack.callback(_hang_up, connection)
@@ -117,6 +119,23 @@ class _Server:
             while line := response.readline():
                 if line == b"event: panels\n":
                     self.time(panels)
+
+    def _look_first(self, path: str) -> str:
+        """Ask for all that a page shows at first; the address of the stream that it then follows."""
+        _, _, run = path.partition("/events/")
+        if not run:
+            self.time("/")
+            return f"{path}?since={json.loads(self._get('/api/runs'))['version']}"
+        self.time(f"/run/{run}", "/api/metrics")
+        return f"{path}?offset={json.loads(self._get(f'/api/run/{run}'))['end']}"
+
+    def _get(self, path: str) -> bytes:
+        connection = self._ask(path)
+        response = connection.getresponse()
+        answer = response.read()
+        connection.close()
+        assert response.status == 200, f"{path}: {response.status}"
+        return answer
 
     def _ask(self, path: str) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
@@ -142,24 +161,30 @@ def _serving(runs_dir: Path) -> Iterator[_Server]:
             process.terminate()
 
 
-def _measure_training(runs_dir: Path, server: _Server, grid: WatchGrid) -> float:
-    """The rate of a training beside five tabs over that without, in windows of one run that take turns."""
+def _measure_training(runs_dir: Path, server: _Server, grid: WatchGrid) -> tuple[list[float], float]:
+    """The quartiles of what a training loses beside five tabs, and the share of a core that the server takes
+    then: windows of one run that take turns."""
     command = [sys.executable, "-m", "mission_gym", "train", "CartPole-v1", "--runs-dir", str(runs_dir)]
     flags = ["--timesteps", "1000M", "--eval-freq", "0", "--run-name", "trained", "--no-tune"]
-    rates: dict[bool, list[float]] = {False: [], True: []}
+    plain, watched, shares = [], [], []
     with subprocess.Popen([*command, *flags], stderr=subprocess.DEVNULL) as process:
         try:
             run = _wait_for_steps(runs_dir, process)
-            pages = [f"/events/{run.name}?offset=0"] * (_NUM_TABS - 1) + ["/events"]
-            for number in range(2 * grid.num_windows):
-                is_watched = number % 2 == 1
-                with server.tabs(pages if is_watched else []):
-                    rates[is_watched].append(_measure_rate(run, grid.window_s))
+            pages = [f"/events/{run.name}"] * (_NUM_TABS - 1) + ["/events"]
+            plain.append(_measure_rate(run, grid.window_s))
+            for _ in range(grid.num_windows):
+                with server.tabs(pages):
+                    before = server.cpu_s()
+                    watched.append(_measure_rate(run, grid.window_s))
+                    shares.append((server.cpu_s() - before) / grid.window_s)
+                plain.append(_measure_rate(run, grid.window_s))
         finally:
             process.terminate()
-    plain, watched = (statistics.median(rates[key]) for key in (False, True))
-    _say(f"training at {plain:,.0f} steps/s, beside {_NUM_TABS} tabs at {watched:,.0f}")
-    return watched / plain
+    around = [(before + after) / 2 for before, after in pairwise(plain)]
+    losses = [1.0 - rate / other for rate, other in zip(watched, around, strict=True)]
+    alone, beside = statistics.median(plain), statistics.median(watched)
+    _say(f"training at {alone:,.0f} steps/s, beside {_NUM_TABS} tabs at {beside:,.0f}")
+    return statistics.quantiles(losses, n=4, method="inclusive"), statistics.median(shares)
 
 
 def _wait_for_steps(runs_dir: Path, process: subprocess.Popen[bytes]) -> RunDir:

@@ -6,6 +6,7 @@ that the index allows; no path is made of them.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,14 +14,13 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
-from mission_gym.dashboard.follow import encode, follow_index, follow_run, read_status, stamp_files
+from mission_gym.dashboard.follow import Follower, encode, read_status, stamp_files
 from mission_gym.dashboard.guard import Guard
 from mission_gym.dashboard.index import Index, main_outcome
 from mission_gym.dashboard.rows import find_last, make_columns, read_first, read_part
@@ -34,6 +34,7 @@ from mission_gym.store.rundir import RunDir
 _STATIC = Path(__file__).with_name("static")
 _EVAL_KEYS = ("step", "episodes", "return_mean", "return_low", "return_high", "outcomes")
 _NUM_COMPARED = 40  # runs of one comparison
+_NUM_LOOKED_UP = 1000
 _NUM_KEPT = 16  # runs whose panels are kept as HTML
 _NUM_TIMED = 500  # rows whose times stand for those of a long run
 
@@ -42,9 +43,10 @@ class _Pages:
     """What answers; each method is one address."""
 
     def __init__(self, index: Index, metrics: Sequence[Metric], is_ending: Callable[[], bool]) -> None:
-        self._index, self._is_ending = index, is_ending
+        self._index, self._follower = index, Follower(index, is_ending)
         self._metrics = [metric._asdict() for metric in metrics]
         self._templates = make_templates()
+        self._lock = threading.Lock()
         self._panels: dict[Path, tuple[Any, dict[str, str]]] = {}  # what they were made of, and as HTML
 
     def routes(self) -> list[Route | Mount]:
@@ -115,7 +117,7 @@ class _Pages:
 
     def differences(self, request: Request) -> Response:
         """The results and the differing values of runs side by side, as HTML."""
-        names = request.query_params.getlist("run")
+        names = request.query_params.getlist("run")[:_NUM_LOOKED_UP]
         runs = [run for name in names if (run := self._index.find(name)) is not None]
         try:
             document = compare_runs(runs[:_NUM_COMPARED], lambda text: None)
@@ -128,12 +130,12 @@ class _Pages:
 
     def index_events(self, request: Request) -> Response:
         version = _last_seen(request, "since")
-        return _stream(follow_index(self._index, version, self._is_ending))
+        return _stream(self._follower.follow_index(version))
 
     def run_events(self, request: Request) -> Response:
         run = self._find(request)
         offset = _last_seen(request, "offset")
-        return _stream(follow_run(self._index, run.name, offset, self._is_ending))
+        return _stream(self._follower.follow_run(run.name, offset))
 
     def _find(self, request: Request) -> RunDir:
         run = self._index.find(request.path_params["name"])
@@ -143,12 +145,13 @@ class _Pages:
 
     def _render_panels(self, run: RunDir) -> dict[str, str]:
         """The panels of a run, made anew only where something has changed: several pages may show it."""
-        source = (read_status(run), stamp_files(run, "", "checkpoints", run.metrics_jsonl.name))
-        known = self._panels.pop(run.path, None)
-        html = known[1] if known is not None and known[0] == source else self._make_panels(run)
-        self._panels[run.path] = (source, html)
-        for path in list(self._panels)[:-_NUM_KEPT]:
-            self._panels.pop(path, None)
+        with self._lock:  # tabs ask at the same moment
+            source = (read_status(run), stamp_files(run, "", "checkpoints", run.metrics_jsonl.name))
+            known = self._panels.pop(run.path, None)
+            html = known[1] if known is not None and known[0] == source else self._make_panels(run)
+            self._panels[run.path] = (source, html)
+            for path in list(self._panels)[:-_NUM_KEPT]:
+                del self._panels[path]
         return html
 
     def _make_panels(self, run: RunDir) -> dict[str, str]:
@@ -172,21 +175,18 @@ def make_app(
     is_ending: Callable[[], bool],
     *,
     in_notebook: bool = False,
-) -> Starlette:
+) -> ASGIApp:
     """The server of one runs folder. metrics: what the charts say about each number; is_ending: whether
     streams of events are to end."""
     pages = _Pages(index, metrics, is_ending)
 
     async def explain(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return pages.refuse(request, error.status_code, error.detail)
+        if isinstance(error, HTTPException):
+            return pages.refuse(request, error.status_code, error.detail)
+        return pages.refuse(request, 500, "the terminal of `mission-gym watch` tells what went wrong")
 
-    guard = Guard(token, host, pages.refuse, in_notebook=in_notebook)
-    return Starlette(
-        routes=pages.routes(),
-        middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard)],
-        exception_handlers={HTTPException: explain},
-    )
+    app = Starlette(routes=pages.routes(), exception_handlers={HTTPException: explain, Exception: explain})
+    return Guard(app, token, host, pages.refuse, in_notebook=in_notebook)
 
 
 def _describe_beside(run: RunDir) -> dict[str, Any]:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import secrets
 import socket
-from collections.abc import Awaitable, Callable
-from urllib.parse import urlencode, urlsplit
+from collections.abc import Callable
+from urllib.parse import urlencode
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mission_gym.store.files import user_folder
 
@@ -29,10 +32,10 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _METHODS = ("GET", "HEAD")
 _COOKIE_S = 30 * 24 * 3600
-Next = Callable[[Request], Awaitable[Response]]
 Refuse = Callable[[Request, int, str], Response]
 
 
@@ -72,9 +75,11 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """The border of the server, as a layer around all of its addresses."""
 
-    def __init__(self, token: str, host: str, refuse: Refuse, *, in_notebook: bool = False) -> None:
+    def __init__(
+        self, app: ASGIApp, token: str, host: str, refuse: Refuse, *, in_notebook: bool = False
+    ) -> None:
         """in_notebook: pages of this machine may show ours in a frame."""
-        self._token = token
+        self._app, self._token = app, token
         self._headers = _HEADERS | (_FRAMED if in_notebook else _ALONE)
         self._refuse = refuse
         self._is_open = not is_loopback(host)
@@ -82,11 +87,18 @@ class Guard:
         if self._is_open:
             self._names.add(socket.gethostname().lower())
 
-    async def __call__(self, request: Request, call_next: Next) -> Response:
-        response = self._judge(request) or await call_next(request)
-        for name, value in self._headers.items():
-            response.headers.setdefault(name, value)
-        return response
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"  # web sockets and the rest are switched off
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in self._headers.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        answer = self._judge(Request(scope)) or self._app
+        await answer(scope, receive, send_guarded)
 
     def _judge(self, request: Request) -> Response | None:
         """The answer to a request that goes no further."""
@@ -94,7 +106,8 @@ class Guard:
         if not self._is_ours(host):
             return self._refuse(request, 403, "this address was not asked for by its own name")
         origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        own_origins = (f"http://{host.lower()}", f"https://{host.lower()}")
+        if origin is not None and origin.lower() not in own_origins:
             return self._refuse(request, 403, "another page asked for this one")
         if request.method not in _METHODS:
             return self._refuse(request, 405, "pages can be read, and nothing else")
@@ -120,10 +133,10 @@ class Guard:
     def _is_ours(self, host: str) -> bool:
         """A page of another site that has its own name point here (DNS rebinding) sends that name. Ports may
         differ: `ssh -L` forwards from another one."""
-        try:
-            name = (urlsplit(f"//{host}").hostname or "").lower()
-        except ValueError:
+        parts = _HOST.fullmatch(host)
+        if parts is None or int(parts["port"] or 0) >= 1 << 16:
             return False
+        name = parts["name"].strip("[]").lower()
         if name in self._names:
             return True
         if not self._is_open:

@@ -6,35 +6,45 @@ lies there. Numbers of versions tell a page which rows are new.
 
 from __future__ import annotations
 
+import math
 import os
-import stat
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mission_gym.dashboard.contained import REFUSED, is_contained
+from mission_gym.dashboard.groups import Groups
 from mission_gym.dashboard.rows import read_first, read_part
-from mission_gym.errors import MissionGymError, RunStateError
+from mission_gym.dashboard.stamps import Stamp, stamp
+from mission_gym.errors import MissionGymError
 from mission_gym.report.documents import lineage_of
 from mission_gym.store.groups import GroupDir
 from mission_gym.store.rundir import RunDir
 
-_FRESH_S = 1.0  # how old what is told may be
+_FRESH_S = 0.5  # how old what is told may be
 _NUM_SPARK = 24
 _SPARKS_S = 0.2  # of each look, for sparklines that are not drawn yet
-_REFUSED = "it holds a link that leads out of the runs folder, or a pipe"
+_NUM_CLOSE = 200  # runs that have ended and are looked at closely in one look; the others in the next ones
+_SETTLED_NS = 2 * 10**9  # clocks of file systems are coarse: what changed just now may change unseen
+_LIST_TURNS = 10  # looks after which folders are listed again in any case
 _ALIVE = ("starting", "running")
-_KEYS = (
-    "state", "cause", "step", "total", "phase", "fps", "now_fps", "predicted_fps", "eta_s", "return_mean",
-    "outcomes", "heartbeat", "created", "env_failures", "best_step",
+_NUMBERS = (
+    "step", "total", "fps", "now_fps", "predicted_fps", "eta_s", "return_mean", "heartbeat", "created",
+    "env_failures", "best_step", "pid",
 )  # fmt: skip
+_TEXTS = ("state", "cause", "phase")
 
 
 class _Entry(NamedTuple):
-    """A run as it was read, and when it is to be read again."""
+    """A run as it was read, and what it was read from."""
 
-    stamp: tuple[int, ...]
+    stamps: tuple[
+        Stamp, ...
+    ]  # of the folder, which changes when a file comes, goes or is replaced, and files
+    stream: Stamp  # that its sparkline is to show
+    drawn: Stamp | None  # the one that it does show
     row: dict[str, Any]
     version: int
 
@@ -48,118 +58,128 @@ class Index:
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         self._groups: list[dict[str, Any]] = []
-        self._sparks: dict[str, tuple[tuple[int, int], list[float | None]]] = {}
+        self._read_groups = Groups()
         self._version = time.time_ns() // 1000  # above all that an earlier server told
-        self._looked_at = -_FRESH_S
+        self._names_version = self._groups_version = self._version  # of their last change
+        self._folders: list[str] = []
+        self._listed_ns, self._looked_at, self._turn = 0, -_FRESH_S, 0
         self.problem = ""
 
     def find(self, name: str) -> RunDir | None:
         """The run of that name, None if there is none that may be shown."""
-        path = self.runs_dir / name
         if not name or name in (".", "..") or "/" in name or os.sep in name or "\0" in name:
             return None
+        path = self.runs_dir / name
         run = RunDir(path)
-        return run if is_contained(path) and run.exists else None
+        return run if run.exists and is_contained(path, "eval", "checkpoints") else None
 
     def changes(self, since: int) -> dict[str, Any]:
-        """Rows that changed behind version `since`, the names of all runs, and the groups."""
+        """Rows that changed behind version `since`; the names of all runs and the groups, None where those
+        are as they were."""
         with self._lock:
             self._look()
             return {
                 "version": self._version,
                 "rows": [entry.row for entry in self._entries.values() if entry.version > since],
-                "names": list(self._entries),
-                "groups": self._groups,
+                "names": list(self._entries) if self._names_version > since else None,
+                "groups": self._groups if self._groups_version > since else None,
                 "problem": self.problem,
             }
 
-    def groups(self) -> list[dict[str, Any]]:
-        """The groups as they are now."""
-        with self._lock:
-            self._look()
-            return self._groups
-
     def _look(self) -> None:
-        now = time.monotonic()
-        if now - self._looked_at < _FRESH_S:
+        """Read what may have changed: runs at work each time, those that have ended in turns."""
+        if time.monotonic() - self._looked_at < _FRESH_S:
             return
-        try:
-            found = sorted(os.scandir(self.runs_dir), key=lambda entry: entry.name)
-            self.problem = ""
-        except FileNotFoundError:
-            found, self.problem = [], f"{self.shown} is not there yet; a first run makes it"
-        except OSError as error:
-            found, self.problem = [], f"can't read {self.shown}: {error.strerror or error}"
-        entries, groups = {}, []
-        self._draw_until = now + _SPARKS_S
-        for item in found:
-            if not item.is_dir(follow_symlinks=False) or not _is_text(item.name):
+        self._turn += 1
+        self._list_folders()
+        num_turns = -(-len(self._folders) // _NUM_CLOSE)
+        before, others = set(self._entries), []
+        for number, name in enumerate(self._folders):
+            known = self._entries.get(name)
+            if known is not None and (number + self._turn) % num_turns and known.row["state"] not in _ALIVE:
                 continue
-            if (entry := self._read(item.name)) is not None:
-                entries[item.name] = entry
-            elif GroupDir(path := self.runs_dir / item.name).exists and is_contained(path):
-                groups.append(_describe_group(path))
-        if groups != self._groups or entries.keys() != self._entries.keys():
+            entry = self._read(name, known)
+            if entry is not None:
+                self._entries[name] = entry
+            else:
+                self._entries.pop(name, None)
+                others.append(self.runs_dir / name)
+        gone = before - set(self._folders)
+        for name in gone:
+            del self._entries[name]
+        if before != set(self._entries):
             self._version += 1
-        self._entries, self._groups, self._looked_at = entries, groups, time.monotonic()
-        self._sparks = {name: spark for name, spark in self._sparks.items() if name in entries}
+            self._names_version = self._version
+        self._draw_some()
+        self._look_at_groups(others)
+        self._looked_at = time.monotonic()
 
-    def _read(self, name: str) -> _Entry | None:
-        """A run as it is now: as it was, where no file changed and its process can't have died."""
-        folder = f"{self.runs_dir}{os.sep}{name}{os.sep}"  # thousands of paths a second, so they are text
-        stamp = (*_stamp(f"{folder}status.json"), *_stamp(f"{folder}config.yaml"))
-        if not any(stamp):
+    def _list_folders(self) -> None:
+        """The names of all folders, listed anew where one may have come or gone."""
+        changed_ns = stamp(self.runs_dir).mtime_ns
+        is_old = time.time_ns() - changed_ns > _SETTLED_NS
+        if changed_ns and changed_ns == self._listed_ns and is_old and self._turn % _LIST_TURNS:
+            return
+        self._listed_ns, self._folders, self.problem = changed_ns, [], ""
+        try:
+            with os.scandir(self.runs_dir) as scan:
+                found = [item.name for item in scan if item.is_dir(follow_symlinks=False)]
+            self._folders = sorted(filter(_is_text, found))
+        except FileNotFoundError:
+            self.problem = f"{self.shown} is not there yet; a first run makes it"
+        except OSError as error:
+            self.problem = f"can't read {self.shown}: {error.strerror or error}"
+
+    def _read(self, name: str, known: _Entry | None) -> _Entry | None:
+        """A run as it is now; None for another folder."""
+        folder = f"{self.runs_dir}{os.sep}{name}{os.sep}"  # many paths a second, so they are text
+        status = stamp(f"{folder}status.json")
+        if not any(status) and not any(stamp(f"{folder}config.yaml")):
             return None
-        size = _stamp(f"{folder}metrics.jsonl")
-        known, kept = self._entries.get(name), self._sparks.get(name)
-        is_drawn = kept is not None and kept[0] == size
-        if known is not None and known.stamp == stamp and known.row["state"] not in _ALIVE and is_drawn:
-            return known
-        run = RunDir(Path(folder))
-        row = _describe(run)
+        stamps, stream = (status, stamp(folder)), stamp(f"{folder}metrics.jsonl")
+        is_same = known is not None and known.stamps == stamps and any(known.stream) == any(stream)
+        if known is not None and is_same and known.row["state"] not in _ALIVE:
+            return known._replace(stream=stream)
+        row = _describe(RunDir(Path(folder)))
+        if known is None:
+            self._version += 1
+            return _Entry(stamps, stream, None, row, self._version)
         if row["state"] != "refused":
-            row["spark"] = self._draw(run, size)
-        return self._enter(known, stamp, row)
+            row["spark"] = known.row["spark"]
+        self._version += row != known.row
+        version = known.version if row == known.row else self._version
+        return _Entry(stamps, stream, known.drawn, row, version)
 
-    def _enter(self, known: _Entry | None, stamp: tuple[int, ...], row: dict[str, Any]) -> _Entry:
-        if known is not None and known.row == row:
-            return known._replace(stamp=stamp)
-        self._version += 1
-        return _Entry(stamp, row, self._version)
+    def _draw_some(self) -> None:
+        """Sparklines that are not as they should be, those of the newest runs first; where many are new, the
+        rest waits for the next look."""
+        until = time.monotonic() + _SPARKS_S
+        old = [entry for entry in self._entries.values() if entry.drawn != entry.stream]
+        for entry in sorted(old, key=lambda entry: entry.row["created"] or 0.0, reverse=True):
+            if time.monotonic() > until:
+                return
+            name, row = entry.row["name"], entry.row
+            if row["state"] != "refused":
+                row = row | {"spark": _draw(self.runs_dir / name / "metrics.jsonl")}
+            self._version += 1
+            self._entries[name] = entry._replace(drawn=entry.stream, row=row, version=self._version)
 
-    def _draw(self, run: RunDir, size: tuple[int, int]) -> list[float | None] | None:
-        """The return at even distances; None where that must wait, as many runs are new."""
-        kept = self._sparks.get(run.name)
-        if (kept is not None and kept[0] == size) or time.monotonic() > self._draw_until:
-            return kept and kept[1]
-        rows = read_part(run.metrics_jsonl, num_rows=_NUM_SPARK, whole_bytes=1 << 14).rows
-        every = max(1, len(rows) // _NUM_SPARK)
-        line = [row.get("rollout/ep_rew_mean") for row in rows[::every]]
-        self._sparks[run.name] = (size, line)
-        return line
+    def _look_at_groups(self, paths: list[Path]) -> None:
+        def find(name: str) -> Mapping[str, Any] | None:
+            return self._entries[name].row if name in self._entries else None
 
-
-def is_contained(path: Path) -> bool:
-    """Whether a folder, what lies in it and its evaluations are no links that leave the folder above it, and
-    no pipes, which would be waited for."""
-    root = os.path.realpath(path.parent)
-    try:
-        for folder in (path, path / "eval"):
-            if os.path.islink(folder):
-                return False
-            if os.path.isdir(folder):
-                for entry in os.scandir(folder):
-                    if entry.is_symlink() and not _is_below(os.path.realpath(entry.path), root):
-                        return False
-                    if not (entry.is_file() or entry.is_dir()) and os.path.exists(entry.path):
-                        return False
-    except OSError:
-        return False
-    return os.path.isdir(path)
+        groups = [self._read_groups.describe(path, find) for path in paths if GroupDir(path).exists]
+        if groups != self._groups:
+            self._version += 1
+            self._groups, self._groups_version = groups, self._version
 
 
-def _is_below(path: str, root: str) -> bool:
-    return os.path.commonpath((path, root)) == root
+def _draw(path: Path) -> list[float | None]:
+    """The return at even distances, as precise as it can be seen."""
+    rows = read_part(path, num_rows=_NUM_SPARK, whole_bytes=1 << 14).rows
+    every = max(1, len(rows) // _NUM_SPARK)
+    values = (_number(row.get("rollout/ep_rew_mean")) for row in rows[::every])
+    return [None if value is None else float(f"{value:.4g}") for value in values]
 
 
 def _is_text(name: str) -> bool:
@@ -171,29 +191,29 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _stamp(path: str) -> tuple[int, int]:
-    """When a file changed, and its size; zeros where there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return 0, 0
-    return (status.st_mtime_ns, status.st_size) if stat.S_ISREG(status.st_mode) else (0, 0)
-
-
 def _describe(run: RunDir) -> dict[str, Any]:
     """The row of a run; one that can't be read says why."""
-    row: dict[str, Any] = dict.fromkeys(_KEYS) | {"name": run.name}
-    row |= {"env": None, "parent": None, "main": None, "spark": None}
+    row: dict[str, Any] = dict.fromkeys((*_TEXTS, *_NUMBERS)) | {"name": run.name}
+    row |= {"env": None, "parent": None, "main": None, "spark": None, "outcomes": {}}
     if not is_contained(run.path):
-        return row | {"state": "refused", "cause": _REFUSED}
+        return row | {"state": "refused", "cause": REFUSED}
     try:
         status, lineage = run.read_status(), lineage_of(run)
     except MissionGymError as error:
         return row | {"state": "damaged", "cause": str(error)}
-    first = read_first(run.metrics_jsonl)
-    row |= {key: status.get(key) for key in _KEYS}
+    first, outcomes = read_first(run.metrics_jsonl), status.get("outcomes")
+    row |= {key: _number(status.get(key)) for key in _NUMBERS}
+    row |= {key: value for key in _TEXTS if isinstance(value := status.get(key), str)}
+    if isinstance(outcomes, dict):
+        row["outcomes"] = {name: _number(rate) for name, rate in outcomes.items()}
     row |= {"env": _find_env(first.get("time/plan")), "main": main_outcome(first)}
     return row | {"parent": lineage.parent if lineage else None}
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, None for all else: a status may hold anything."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and abs(value) < 1e300 and math.isfinite(value) else None
 
 
 def main_outcome(first: Mapping[str, Any]) -> str | None:
@@ -209,13 +229,3 @@ def _find_env(plan: Any) -> str | None:
         if isinstance(fact, dict) and fact.get("name") == "environment":
             return str(fact.get("value"))
     return None
-
-
-def _describe_group(folder: Path) -> dict[str, Any]:
-    """A group with its runs by name; one that can't be read says why."""
-    try:
-        group = GroupDir(folder).read()
-    except RunStateError as error:
-        return {"name": folder.name, "kind": "damaged", "runs": [], "problem": str(error)}
-    shown = group.model_dump(include={"kind", "iqm", "low", "high"})
-    return {"name": folder.name, **shown, "runs": [Path(run).name for run in group.runs]}

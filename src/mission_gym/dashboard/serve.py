@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import sys
@@ -20,6 +21,7 @@ from mission_gym.store.metrics import Metric
 
 PORT = 6446
 _NUM_PORTS = 50  # that are tried where one is taken
+_NICE = 10  # of the server, which yields to trainings; pages still get a tenth of a core that is busy
 
 
 def serve(
@@ -34,18 +36,20 @@ def serve(
     """Serve a runs folder until a signal. tell: of the address, and of a port that was taken. in_notebook:
     pages of this machine may show it in a frame, and it ends with whoever holds its stdin."""
     with closing(open_socket(host, port)) as listening:
+        if hasattr(os, "nice"):
+            os.nice(_NICE)
         # What a notebook shows is saved and shared with it, so its token opens that one server alone.
         token = secrets.token_hex(24) if in_notebook else keep_token()
         number = listening.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         note = "" if port in (0, number) else f"port {port} is taken; this is the next free one"
         tell(f"http://{shown}:{number}/?token={token}", note)
-        app = make_app(
-            Index(runs_dir), metrics, token, host, lambda: server.should_exit, in_notebook=in_notebook
-        )
+        index = Index(runs_dir)
+        threading.Thread(target=index.changes, args=(0,), daemon=True).start()  # until the first page asks
+        app = make_app(index, metrics, token, host, lambda: server.should_exit, in_notebook=in_notebook)
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, lifespan="off", server_header=False,
-            timeout_graceful_shutdown=2,
+            app, log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False,
+            proxy_headers=False, timeout_graceful_shutdown=2,
         )  # fmt: skip
         server = uvicorn.Server(config)
         if in_notebook:

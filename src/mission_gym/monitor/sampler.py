@@ -20,7 +20,7 @@ from mission_gym.monitor.gpu import Probe
 
 SAMPLE_S = 0.2
 PHASES = ("collect", "update", "evaluate", "save")  # for which the use of cores and GPU is told
-_PER_PHASE = {"cpu", "gpu_use"}
+_PER_PHASE = {"cpu", "gpu_use", "gpu_power_w", "gpu_temperature_c", "gpu_memory_bytes"}
 _EVERY = 5  # samples between looks at processes and memory, which cost the most and change the least
 _NUM_SAMPLES = 4096  # kept between two calls of `take`: a quarter of an hour
 

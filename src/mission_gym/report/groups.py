@@ -42,22 +42,23 @@ class RunSet(NamedTuple):
     variants: tuple[str, ...] = ()  # of each run, where they have several: the strata
 
 
-def describe_jobs(group: GroupDir, jobs: Mapping[str, Job]) -> list[dict[str, Any]]:
-    """The rows of `jobs status`."""
-    return [_describe_job(group, job) for job in jobs.values()]
+def describe_jobs(
+    group: GroupDir, jobs: Mapping[str, Job], read_status: Callable[[Path], Document] | None = None
+) -> list[dict[str, Any]]:
+    """The rows of `jobs status`. read_status: of the run at a path, as a journal names it."""
+    return [_describe_job(group, job, read_status or _read_status) for job in jobs.values()]
 
 
-def _describe_job(group: GroupDir, job: Job) -> dict[str, Any]:
-    status: dict[str, Any] = {}
-    cause, state = job.cause, job.state
-    if job.run is not None:
-        with suppress(RunStateError):
-            status = RunDir(job.run).read_status()
-    if state == "starting" and not group.is_alive(job.name):  # until a supervisor sees it
-        is_own = status.get("pid") == group.read_pid(job) and status.get("state") in ENDED
-        state, cause = (status["state"], status.get("cause", "")) if is_own else ("failed", "process gone")
-    elif state == "starting" and group.is_running(job):
-        state = "running"
+def _describe_job(group: GroupDir, job: Job, read_status: Callable[[Path], Document]) -> dict[str, Any]:
+    status = read_status(job.run) if job.run is not None else {}
+    cause, state = job.cause, str(job.state)
+    if state == "starting":
+        is_own, now = status.get("pid") == group.read_pid(job), status.get("state")
+        if group.is_alive(job.name):
+            state = "running" if job.run is not None and is_own and now != "starting" else state
+        else:  # until a supervisor sees it
+            has_ended = is_own and now in ENDED
+            state, cause = (str(now), status.get("cause", "")) if has_ended else ("failed", "process gone")
     return {
         "name": job.name,
         "state": state,
@@ -70,6 +71,12 @@ def _describe_job(group: GroupDir, job: Job) -> dict[str, Any]:
         "attempts": job.attempts,
         "cause": cause or None,
     }
+
+
+def _read_status(path: Path) -> Document:
+    with suppress(RunStateError):
+        return RunDir(path).read_status()
+    return {}
 
 
 def view_jobs(rows: Sequence[Document]) -> RenderableType:

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mission_gym.report.formats import show_count, show_duration, show_number, show_rate
+from mission_gym.report.groups import tell_counts
 from mission_gym.report.tables import make_table
 
 Row = Mapping[str, Any]
@@ -18,6 +19,7 @@ _STYLES = {
 }  # fmt: skip
 _SILENT_S = 30.0  # without a heartbeat, of a run that should be alive
 _ALIVE = ("starting", "running")
+_NUM_GROUPS = 5  # the newest
 
 
 def view_overview(
@@ -28,7 +30,7 @@ def view_overview(
     rest = sorted(
         (row for row in rows if row["state"] not in _ALIVE), key=lambda row: -(row["created"] or 0.0)
     )
-    shown = [*alive, *rest][:num_rows]
+    shown = [*alive, *rest][: max(3, num_rows - min(len(groups), _NUM_GROUPS))]
     numbers = ("steps", "done", "return", "steps/s", "to go")
     table = make_table("run", "state", *numbers, "outcome", numbers=numbers)
     for row in shown:
@@ -38,7 +40,8 @@ def view_overview(
     left = len(rows) - len(shown)
     views: list[RenderableType] = [Text(head, style="bold"), table]
     views += [Text(f"{left:,} more", style="dim")] if left else []
-    views += [Text(_show_group(group), style="dim") for group in groups[:num_rows]]
+    newest = sorted(groups, key=lambda group: -(group["created"] or 0.0))
+    views += [Text(_show_group(group), style="dim") for group in newest[:_NUM_GROUPS]]
     return Group(*views)
 
 
@@ -65,8 +68,9 @@ def _cells(row: Row, now: float) -> list[str | Text]:
 
 
 def _show_group(group: Row) -> str:
-    if "problem" in group:
+    """A group in a line: its jobs by state, and its result where there is one."""
+    if group["problem"]:
         return f"group {group['name']}: {group['problem']}"
-    return (
-        f"group {group['name']} ({group['kind']}, {len(group['runs'])} runs): IQM {show_number(group['iqm'])}"
-    )
+    counts = tell_counts([job | {"fps": None} for job in group["jobs"]]) or f"{len(group['runs'])} runs"
+    result = "" if group["iqm"] is None else f"; IQM {show_number(group['iqm'])}"
+    return f"group {group['name']} ({group['kind']}): {counts}{result}"

@@ -29,6 +29,7 @@ from mission_gym.run.assemble import algorithm_of
 _NUM_UPDATES = 20  # of a timeline
 _NUM_TIMELINES = 20  # in a run, about
 _MATMUL_ROWS = {"cpu": 512, "mps": 1024, "cuda": 2048}  # of the square product that is timed
+_MATMUL_TIMES = 10  # milliseconds each; on a busy machine the best of few is far from its best
 _NUM_SPANS = 1000  # of a row, for the use of the machine by phase
 
 
@@ -125,7 +126,7 @@ def make_facts(config: Settled, spec: EnvSpec, learner: Learner) -> VerdictFacts
         num_parameters=num_parameters,
         env_cpu_is_known=backend.cpu_is_known and (backend.runs_here or compute.acting == "numpy"),
         flops_per_sample=algorithm.flops_per_parameter(config) * num_parameters if is_mlp else None,
-        matmul_flops_per_s=2.0 * rows**3 / time_product(compute.device, rows),
+        matmul_flops_per_s=2.0 * rows**3 / time_product(compute.device, rows, _MATMUL_TIMES),
     )
 
 

@@ -1,9 +1,11 @@
 // A chart: lines, stacks and bands over a common x, marks with intervals, dashed levels, a healthy range.
 //
 // All charts of a page share their cursor and their zoom. A zoom stays when points are added.
-import { make, number, put, short, duration } from "./lib.js";
+import { bytes, duration, make, number, put, short } from "./lib.js";
 
 const COLORS = 8;
+const NEAR = "400px"; // how far outside of the window a chart is drawn
+const fontSize = () => parseFloat(style("--chart-font")) || 12;
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 export const colorOf = (index) => `--c${index % COLORS}`;
 
@@ -20,6 +22,10 @@ export class Board {
     this.sizes = new ResizeObserver((entries) => {
       for (const entry of entries) entry.target.chart?.fit();
     });
+    this.sights = new IntersectionObserver((entries) => {
+      for (const entry of entries) entry.target.chart?.see(entry.isIntersecting);
+    }, { rootMargin: NEAR });
+    addEventListener("beforeprint", () => this.charts.forEach((chart) => chart.see(true)));
   }
 
   add(options) {
@@ -53,6 +59,8 @@ class Chart {
     this.title = title;
     this.data = null;
     this.plot = null;
+    this.isSeen = false;
+    this.isOld = false;
     this.now = make("span");
     this.legend = make("ul", { class: "legend" });
     this.canvas = make("div", { class: "canvas" });
@@ -66,17 +74,29 @@ class Chart {
     this.figure.addEventListener("keydown", (event) => this.press(event));
     into.append(this.figure);
     board.sizes.observe(this.figure);
+    board.sights.observe(this.figure);
+  }
+
+  // A chart that nobody can see costs nothing: it is drawn when it comes near.
+  see(isSeen) {
+    this.isSeen = isSeen;
+    if (isSeen && this.isOld) this.update();
   }
 
   // data: {x, series: [{label, values, color, dashed, faint}], stacked, marks: [{x, y, low, high, label, color}],
   // levels: [{label, value}], healthy: [low, high], bands: [{low, high, color}]}
   set(data) {
-    const before = this.data;
     this.data = data;
+    this.isOld = true;
+    if (this.isSeen) this.update();
+  }
+
+  update() {
+    const { data } = this;
+    this.isOld = false;
     this.shown = data.stacked ? stack(data.series) : data.series.map((each) => each.values);
     for (const band of data.bands || []) this.shown.push(band.low, band.high);
-    const same = before && this.plot && this.signature() === this.built;
-    if (!same) this.rebuild();
+    if (!this.plot || this.signature() !== this.built) this.rebuild();
     else this.plot.setData([data.x, ...this.shown], this.board.zoom === null);
     if (this.board.zoom !== null) this.applyZoom();
     this.tell(null);
@@ -88,12 +108,12 @@ class Chart {
   }
 
   rebuild() {
-    if (!this.data) return;
+    if (!this.data || !this.shown) return;
     this.plot?.destroy();
     const { series, stacked, bands = [] } = this.data;
     const quiet = style("--quiet");
     const line = style("--line");
-    const axis = { stroke: quiet, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: "12px system-ui" };
+    const axis = { stroke: quiet, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: `${fontSize()}px system-ui` };
     const lines = series.map((each) => ({
       label: each.label,
       stroke: style(each.color),
@@ -118,8 +138,8 @@ class Chart {
         cursor: { sync: { key: "board", setSeries: false }, drag: { x: true, y: false }, points: { size: 6 }, focus: { prox: 1e3 } },
         scales: { x: { time: false }, y: { range: (plot, low, high) => this.range(plot, low, high) } },
         axes: [
-          { ...axis, values: (plot, ticks) => ticks.map((tick) => (this.board.byTime ? duration(tick) : short(tick))), space: 64, size: 30 },
-          { ...axis, values: (plot, ticks) => ticks.map((tick) => (percent ? `${Math.round(100 * tick)} %` : short(tick) + this.unit)), size: 56, space: 34 },
+          { ...axis, values: (plot, ticks) => ticks.map((tick) => (this.board.byTime ? duration(tick) : short(tick))), space: 64, size: 2.5 * fontSize() },
+          { ...axis, values: (plot, ticks) => ticks.map((tick) => (percent ? `${Math.round(100 * tick)} %` : this.unit === "bytes" ? bytes(tick) : short(tick) + this.unit)), size: 4.7 * fontSize(), space: 34 },
         ],
         series: [{}, ...lines, ...bands.flatMap(() => [hidden, hidden])],
         bands: [...piles, ...fills],
@@ -179,16 +199,25 @@ class Chart {
     ctx.rect(left, top - 4 * size, width + 4 * size, height + 8 * size);
     ctx.clip();
     ctx.textAlign = "left";
-    ctx.font = `${11 * size}px system-ui`;
+    ctx.font = `600 ${0.92 * fontSize() * size}px system-ui`;
     for (const level of levels) {
       const y = plot.valToPos(level.value, "y", true);
-      ctx.strokeStyle = ctx.fillStyle = style("--quiet");
+      ctx.lineWidth = 1.5 * size;
+      ctx.strokeStyle = style("--quiet");
       ctx.setLineDash([4 * size, 4 * size]);
       ctx.beginPath();
       ctx.moveTo(left, y);
       ctx.lineTo(left + width, y);
       ctx.stroke();
-      ctx.fillText(level.label, left + 6 * size, y - 4 * size);
+      ctx.setLineDash([]);
+      ctx.textAlign = "right";
+      const place = [left + width - 6 * size, y - top < 18 * size ? y + 14 * size : y - 5 * size];
+      ctx.lineWidth = 5 * size; // a rim, so that it can be read across lines
+      ctx.lineJoin = "round";
+      ctx.strokeStyle = style("--card");
+      ctx.strokeText(level.label, ...place);
+      ctx.fillStyle = style("--quiet");
+      ctx.fillText(level.label, ...place);
     }
     ctx.setLineDash([]);
     for (const mark of marks) {
@@ -214,7 +243,11 @@ class Chart {
   tell(index) {
     const { x, series, marks = [], levels = [] } = this.data;
     const at = index ?? x.length - 1;
-    const show = (value) => (this.percent && typeof value === "number" ? `${(100 * value).toFixed(1)} %` : number(value) + (value === null || value === undefined ? "" : this.unit));
+    const show = (value) => {
+      if (typeof value !== "number") return number(value);
+      if (this.percent) return `${(100 * value).toFixed(1)} %`;
+      return this.unit === "bytes" ? bytes(value) : number(value) + this.unit;
+    };
     const last = (values) => {
       for (let i = at; i >= 0; i--) if (values[i] !== null && values[i] !== undefined) return values[i];
       return null;
@@ -288,6 +321,7 @@ class Chart {
   destroy() {
     this.plot?.destroy();
     this.board.sizes.unobserve(this.figure);
+    this.board.sights.unobserve(this.figure);
     this.figure.remove();
   }
 }

@@ -46,6 +46,12 @@ export function short(value) {
   return digits(value);
 }
 
+export function bytes(value) {
+  if (!isNumber(value)) return MISSING;
+  const [size, unit] = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]].find(([size]) => Math.abs(value) >= size) || [1, "B"];
+  return `${Number((value / size).toPrecision(3))} ${unit}`;
+}
+
 export function rate(value) {
   return isNumber(value) ? `${(100 * value).toFixed(0)} %` : MISSING;
 }
@@ -66,6 +72,9 @@ export function ago(unix) {
   }
   return `${Math.floor(seconds)} s ago`;
 }
+
+// A value by a name that a run made up; names of an object's own methods mean nothing.
+export const own = (values, name) => (Object.hasOwn(values, name) ? values[name] : undefined);
 
 export const SILENT_S = 30; // without a heartbeat, of a run that should be alive
 

@@ -1,15 +1,16 @@
 // The Runs page: a table that follows the folder, with a filter, an order, a tree of lineage and a selection.
-import { MISSING, ago, count, draw, duration, follow, get, make, number, put, rate, stateOf } from "./lib.js";
+import { groupOf, showGroups, showQueue } from "./groups.js";
+import { MISSING, ago, count, draw, duration, follow, get, make, number, own, put, rate, stateOf } from "./lib.js";
 
 const PAGE = 200; // rows shown at once
 const byId = (id) => document.getElementById(id);
 const rows = new Map();
 const chosen = new Set();
-const state = { sort: "created", down: true, filter: "", only: "", limit: PAGE, tree: false, version: 0, groups: [], problem: "" };
+const state = { sort: "created", down: true, filter: "", only: "", limit: PAGE, tree: false, version: 0, problem: "" };
 
 const outcomeOf = (row) => {
   const rates = row.outcomes || {};
-  const name = row.main && row.main in rates ? row.main : Object.keys(rates)[0];
+  const name = own(rates, row.main) === undefined ? Object.keys(rates)[0] : row.main;
   return name === undefined ? null : [name, rates[name]];
 };
 const COLUMNS = [
@@ -34,7 +35,9 @@ function pick(row) {
 function named(row, depth) {
   const link = make("a", { href: `/run/${encodeURIComponent(row.name)}`, title: row.name }, row.name);
   const branch = depth ? `${"\u00a0".repeat(4 * depth - 3)}\u2514 ` : "";
-  return [branch, link, make("br"), make("small", {}, [row.env, row.parent && !depth ? `branch of ${row.parent}` : null].filter(Boolean).join(", "))];
+  const group = groupOf(row.name);
+  const about = [row.env, group && `group ${group}`, row.parent && !depth && `branch of ${row.parent}`];
+  return [branch, link, make("br"), make("small", {}, about.filter(Boolean).join(", "))];
 }
 
 function stated(row) {
@@ -85,7 +88,7 @@ function ordered() {
   const words = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
   const fits = (row) => {
     if (state.only && stateOf(row).name !== state.only) return false;
-    const text = `${row.name} ${row.env || ""} ${row.state || ""} ${row.parent || ""}`.toLowerCase();
+    const text = [row.name, row.env, row.state, row.parent, groupOf(row.name)].join(" ").toLowerCase();
     return words.every((word) => text.includes(word));
   };
   const column = COLUMNS.find((each) => each.key === state.sort);
@@ -191,21 +194,6 @@ function showTiles() {
   for (const chip of chips.children) chip.setAttribute("aria-pressed", chip.dataset.state === state.only);
 }
 
-function showGroups() {
-  byId("groups").replaceChildren(
-    ...state.groups.map((group) => {
-      const bounds = typeof group.low === "number" ? ` (${number(group.low)} to ${number(group.high)})` : "";
-      const link = `/compare?${new URLSearchParams([["group", group.name]])}`;
-      return make(
-        "div", { class: "group" },
-        make("a", { href: link }, group.name), make("span", { class: "badge" }, group.kind || "group"),
-        make("span", { class: "quiet" }, `${group.runs.length} runs`),
-        make("span", {}, group.problem || `IQM ${number(group.iqm)}${bounds}`),
-      );
-    }),
-  );
-}
-
 function show() {
   showTiles();
   showTable();
@@ -215,12 +203,15 @@ function take(news) {
   state.version = news.version;
   state.problem = news.problem;
   for (const row of news.rows) rows.set(row.name, row);
-  const names = new Set(news.names);
-  for (const name of rows.keys()) if (!names.has(name)) rows.delete(name);
-  if (JSON.stringify(news.groups) !== JSON.stringify(state.groups)) {
-    state.groups = news.groups;
-    showGroups();
+  if (news.names) {
+    const names = new Set(news.names);
+    for (const name of rows.keys()) if (!names.has(name)) rows.delete(name);
   }
+  if (news.groups) {
+    showGroups(news.groups);
+    lines.forEach((line) => { line.row = null; }); // they name their groups
+  }
+  showQueue(rows);
   show();
 }
 

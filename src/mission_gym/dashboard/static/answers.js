@@ -1,0 +1,84 @@
+// Four answers at a glance: is it learning, is it winning, what bounds it, when is it done; and what needs a look.
+import { ago, count, duration, make, number, own, put, rate, stateOf } from "./lib.js";
+import { listDiagnostics } from "./run-charts.js";
+import { describe, isIll, lastOf, nameOf, run } from "./run-data.js";
+
+const byId = (id) => document.getElementById(id);
+
+export function showAnswers() {
+  const status = run.status;
+  const { name: state, alive } = stateOf(status);
+  const badge = byId("state");
+  badge.className = `badge ${state}`;
+  put(badge, alive && state !== "silent" ? status.phase || state : state);
+  badge.title = `heartbeat ${ago(status.heartbeat)}`;
+  put(byId("cause"), [(status.cause || "").split("\n")[0], alive ? `heartbeat ${ago(status.heartbeat)}` : null].filter(Boolean).join("; ") || "\u00a0");
+  const share = status.total ? Math.min(1, (status.step || 0) / status.total) : 0;
+  byId("progress").setAttribute("aria-valuenow", Math.round(100 * share));
+  byId("progress").firstElementChild.value = share;
+  answerLearning();
+  answerWinning();
+  showAlarms();
+  const verdict = status.verdict;
+  put(byId("bound"), verdict?.bound || "not known yet");
+  put(byId("bound-why"), verdict ? [verdict.evidence, verdict.advice?.[0]].filter(Boolean).join("; ") : "it is measured while it trains");
+  const pace = `${count(status.now_fps ?? status.fps)} steps/s, predicted ${count(status.predicted_fps)}`;
+  put(byId("eta"), alive ? (typeof status.eta_s === "number" ? `in ${duration(status.eta_s)}` : "not known yet") : state === "done" ? "it is done" : `it is ${state}`);
+  put(byId("eta-why"), `${count(status.step)} of ${count(status.total)} steps; ${pace}`);
+}
+
+function answerLearning() {
+  const values = (run.columns["rollout/ep_rew_mean"] || []).filter((each) => typeof each === "number");
+  const [big, why] = [byId("learning"), byId("learning-why")];
+  big.className = "big";
+  if (values.length < 5) {
+    put(big, "too early to say");
+    put(why, "it shows after some rows");
+    return;
+  }
+  const part = Math.max(1, Math.floor(values.length / 5));
+  const mean = (list) => list.reduce((sum, each) => sum + each, 0) / list.length;
+  const [first, before, last] = [mean(values.slice(0, part)), mean(values.slice(-2 * part, -part)), mean(values.slice(-part))];
+  const spread = Math.max(...values) - Math.min(...values) || 1;
+  const gain = (last - before) / spread;
+  const word = gain > 0.03 ? "yes, rising" : gain < -0.08 ? "falling" : (last - first) / spread > 0.15 ? "level, after a rise" : "not yet";
+  big.classList.add(gain > 0.03 ? "up" : gain < -0.08 ? "down" : word === "not yet" ? "flat" : "level");
+  put(big, word);
+  put(why, `return ${number(values.at(-1))} now, ${number(values[0])} at first, ${number(Math.max(...values))} at best`);
+}
+
+function answerWinning() {
+  const [big, why] = [byId("winning"), byId("winning-why")];
+  const key = run.main || Object.keys(run.status.outcomes || {})[0];
+  const last = run.evals.at(-1);
+  const found = key && own(last?.outcomes || {}, key);
+  if (found) {
+    put(big, `${key} ${rate(found.rate)}`);
+    put(why, `${rate(found.low)} to ${rate(found.high)} in ${count(last.episodes)} held-out episodes at step ${count(last.step)}`);
+  } else if (key) {
+    put(big, `${key} ${rate(own(run.status.outcomes || {}, key))}`);
+    put(why, "of the last 100 episodes of training; no evaluation yet");
+  } else if (last) {
+    put(big, `return ${number(last.return_mean)}`);
+    put(why, `${number(last.return_low)} to ${number(last.return_high)} in ${count(last.episodes)} held-out episodes at step ${count(last.step)}; it tells no outcomes`);
+  } else {
+    put(big, "not evaluated yet");
+    put(why, "the environment tells no outcomes so far");
+  }
+}
+
+// What needs somebody: metrics outside of their healthy range, and episodes that were lost.
+function showAlarms() {
+  const ill = listDiagnostics().filter((key) => isIll(describe(key), lastOf(run.columns[key])));
+  const alarms = ill.map((key) => [`#chart-${key}`, nameOf(key), describe(key).bad]);
+  const lost = run.status.env_failures;
+  if (lost) alarms.push(["#panel-failures", `${count(lost)} episodes lost`, "An environment raised, hung or died."]);
+  const box = byId("alarms");
+  const text = JSON.stringify(alarms);
+  if (box.dataset.text === text) return;
+  box.dataset.text = text;
+  box.replaceChildren(
+    make("span", {}, alarms.length ? "Look at" : "Every metric is in its healthy range."),
+    ...alarms.map(([place, words, why]) => make("a", { href: place, title: why, class: "badge failed" }, words)),
+  );
+}

@@ -1,0 +1,136 @@
+// The charts of the Run page: what it learns, how it learns, and what the machine does meanwhile.
+import { colorOf, smooth } from "./chart.js";
+import { count, own, put } from "./lib.js";
+import { across, column, describe, isIll, keysOf, lastOf, levelsOf, line, marksOf, nameOf, run, view } from "./run-data.js";
+import { showCores, showTimeline } from "./timeline.js";
+
+const RATE_POINTS = 60;
+const LEFT_OUT = new Set(["train/n_updates", "train/gradient_steps", "train/lag", "train/lag_gradient_steps"]);
+const PHASES = [["collect", "collecting"], ["update", "learning"], ["evaluate", "evaluating"], ["save", "saving"]];
+const byId = (id) => document.getElementById(id);
+const charts = new Map();
+
+export function showCharts(board) {
+  const chart = (id, options) => {
+    if (!charts.has(id)) charts.set(id, board.add(options));
+    return charts.get(id);
+  };
+  showMain(chart);
+  showEpisodes(chart);
+  showDiagnostics(chart);
+  showMachine(chart);
+}
+
+function showMain(chart) {
+  const into = byId("charts");
+  chart("return", { into, title: "Return", wide: true }).set({
+    x: across(),
+    series: [line("rollout/ep_rew_mean", "training, last 100 episodes", 0)],
+    marks: marksOf((result) => [{ y: result.return_mean, low: result.return_low, high: result.return_high, label: "evaluation, 95 %", color: colorOf(1) }]),
+    levels: levelsOf((result) => result.return_mean),
+  });
+  chart("speed", { into, title: "Steps per second", unit: "/s" }).set(rates());
+  const outcomes = keysOf("outcome/").sort((a, b) => (b === `outcome/${run.main}`) - (a === `outcome/${run.main}`));
+  if (outcomes.length) {
+    const main = outcomes[0].slice(8);
+    chart("outcomes", { into, title: "Outcomes", wide: true, percent: true }).set({
+      x: across(),
+      series: outcomes.map((key, index) => line(key, key.slice(8), index)),
+      marks: marksOf((result) => {
+        const found = own(result.outcomes || {}, main) || {};
+        return [{ y: found.rate, low: found.low, high: found.high, label: `${main} in evaluations`, color: colorOf(0) }];
+      }),
+      levels: levelsOf((result) => own(result.outcomes || {}, main)?.rate),
+    });
+  }
+  const terms = keysOf("reward_share/");
+  if (terms.length) {
+    chart("shares", { into, title: "What the reward is made of", percent: true, about: describe("reward_share/x")?.bad || "" }).set({
+      x: across(), stacked: true, series: terms.map((key, index) => line(key, key.slice(13), index)),
+    });
+  }
+}
+
+// The rate between rows, some tens of them, beside what the plan expected.
+function rates() {
+  const [steps, times] = [column("step"), column("time/time_elapsed")];
+  const every = Math.max(1, Math.floor(steps.length / RATE_POINTS));
+  const [x, values] = [[], []];
+  for (let index = every; index < steps.length; index += every) {
+    const seconds = times[index] - times[index - every];
+    if (!(seconds > 0)) continue;
+    x.push(view.byTime ? times[index] : steps[index]);
+    values.push((steps[index] - steps[index - every]) / seconds);
+  }
+  const predicted = run.status.predicted_fps;
+  const levels = typeof predicted === "number" ? [{ label: `predicted ${count(predicted)}`, value: predicted }] : [];
+  return { x, series: [{ label: "achieved", values, color: colorOf(0) }], levels, fromZero: true };
+}
+
+function showEpisodes(chart) {
+  const into = byId("episode");
+  chart("length", { into, title: "Length, steps" }).set({ x: across(), series: [line("rollout/ep_len_mean", "steps", 2)] });
+  for (const key of [...keysOf("episode/"), ...keysOf("agents/")]) {
+    chart(key, { into, title: nameOf(key) }).set({ x: across(), series: [line(key, nameOf(key), 2)] });
+  }
+}
+
+// The diagnostics in the order of their table, and those that are not in it behind them.
+export function listDiagnostics() {
+  const order = view.docs.map((doc) => doc.name);
+  const rank = (key) => (order.indexOf(key) + order.length + 1) % (order.length + 1);
+  const keys = [...keysOf("train/"), ...keysOf("rollout/").filter((key) => !key.startsWith("rollout/ep_"))];
+  return keys.filter((key) => !LEFT_OUT.has(key)).sort((a, b) => rank(a) - rank(b));
+}
+
+function showDiagnostics(chart) {
+  for (const key of listDiagnostics()) {
+    const doc = describe(key) || { text: "", bad: "", healthy: null };
+    const ill = isIll(doc, lastOf(run.columns[key]));
+    const made = chart(key, { into: byId("diagnostics"), title: nameOf(key), about: doc.text || " " });
+    made.figure.id = `chart-${key}`;
+    made.set({ x: across(), series: [line(key, nameOf(key), 0)], healthy: column(key).some((value) => isIll(doc, value)) ? doc.healthy : null });
+    put(made.about, ill ? `Outside of its healthy range. ${doc.bad}` : doc.text);
+    made.about.title = doc.bad;
+    made.about.classList.toggle("alarm", ill);
+  }
+}
+
+function showMachine(chart) {
+  const into = byId("machine");
+  showShares(chart, into);
+  const byPhase = (key, label = "all") => [[key, label], ...PHASES.map(([phase, words]) => [`${key}_${phase}`, words])];
+  const groups = [
+    ["CPU of the machine", { percent: true }, [["machine/cpu", "mean"], ["machine/cpu_max", "largest"]]],
+    ["CPU by phase", { percent: true }, byPhase("machine/cpu").slice(1)],
+    ["Cores of this run", {}, [["machine/own_cores", "mean"], ["machine/own_cores_max", "largest"]]],
+    ["Memory of this run", { unit: "bytes" }, [["machine/memory_bytes", "mean"], ["machine/memory_bytes_max", "largest"]]],
+    ["Memory of the machine in use", { percent: true }, [["machine/memory_use", "mean"], ["machine/memory_use_max", "largest"]]],
+    ["GPU use by phase", { percent: true }, byPhase("machine/gpu_use")],
+    ["GPU memory by phase", { unit: "bytes" }, byPhase("machine/gpu_memory_bytes")],
+    ["GPU power by phase", { unit: " W" }, byPhase("machine/gpu_power_w")],
+    ["GPU temperature by phase", { unit: " °C" }, byPhase("machine/gpu_temperature_c")],
+    ["Policy lag, updates", {}, [["train/lag", "updates"]]],
+  ];
+  for (const [title, options, lines] of groups) {
+    const there = lines.filter(([key]) => run.columns[key]);
+    if (!there.length) continue;
+    const about = there.map(([key]) => describe(key)?.text).find(Boolean) || " ";
+    chart(title, { into, title, about, ...options }).set({
+      x: across(), fromZero: true, series: there.map(([key, label], index) => line(key, label, index)),
+    });
+  }
+  showCores(byId("cores"), run.timeline.cores);
+  showTimeline(byId("timeline"), run.timeline);
+}
+
+function showShares(chart, into) {
+  const wall = column("phase/wall_s");
+  if (!wall.length) return;
+  const phases = [["collect", "collecting", 0], ["learn", "learning", 1], ["evaluate", "evaluating", 2], ["save", "saving", 3], ["record", "recording", 7]];
+  const share = (key) => column(`phase/${key}_s`).map((spent, row) => (wall[row] > 0 ? spent / wall[row] : null));
+  chart("phases", { into, title: "Share of the time", percent: true, about: "Above 100 % where collecting and learning overlap." }).set({
+    x: across(), stacked: true,
+    series: phases.map(([key, label, index]) => ({ label, color: colorOf(index), values: smooth(share(key), view.weight) })),
+  });
+}

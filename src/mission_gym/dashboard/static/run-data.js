@@ -1,0 +1,55 @@
+// The run on show: its columns, evaluations and status, what its metrics mean, and how they are looked at.
+import { colorOf, smooth } from "./chart.js";
+
+export const run = { baselines: {}, columns: { step: [] }, status: {}, evals: [], main: null, end: 0, timeline: {}, detail: null, isSample: false };
+export const view = { docs: [], weight: 0, byTime: false };
+
+// The columns on show: those of the whole run, or of the range that was zoomed into.
+export const column = (key) => (run.detail || run.columns)[key] || [];
+export const across = () => column(view.byTime ? "time/time_elapsed" : "step");
+export const keysOf = (prefix) => Object.keys(run.columns).filter((key) => key.startsWith(prefix)).sort();
+
+export function lastOf(values) {
+  for (let index = values.length - 1; index >= 0; index--) if (values[index] !== null && values[index] !== undefined) return values[index];
+  return null;
+}
+
+export function describe(key) {
+  const fits = ({ name }) => {
+    const [head, tail] = name.split("*");
+    return tail === undefined ? name === key : key.startsWith(head) && key.endsWith(tail);
+  };
+  return view.docs.find((doc) => doc.name === key) || view.docs.find(fits);
+}
+
+// Whether a value is outside of what is healthy for its metric.
+export function isIll(doc, value) {
+  const [low, high] = doc?.healthy || [null, null];
+  return typeof value === "number" && ((low !== null && value < low) || (high !== null && value > high));
+}
+
+export const nameOf = (key) => key.slice(key.indexOf("/") + 1).replaceAll("_", " ");
+
+export function line(key, label, index, more = {}) {
+  return { label, values: smooth(column(key), view.weight), color: colorOf(index), ...more };
+}
+
+function timeOf(step) {
+  const [steps, times] = [run.columns.step, run.columns["time/time_elapsed"] || []];
+  const index = steps.findIndex((each) => each >= step);
+  return times[index < 0 ? times.length - 1 : index] ?? null;
+}
+
+export function marksOf(pickMarks) {
+  const marks = [];
+  for (const result of run.evals) {
+    const x = view.byTime ? timeOf(result.step) : result.step;
+    for (const mark of pickMarks(result)) if (x !== null && typeof mark.y === "number") marks.push({ x, ...mark });
+  }
+  return marks;
+}
+
+export function levelsOf(pick) {
+  const levels = Object.entries(run.baselines).map(([label, result]) => ({ label, value: pick(result) }));
+  return levels.filter((level) => typeof level.value === "number");
+}
