@@ -54,7 +54,7 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
     cpus: list[float] = []
     reset_s = 0.0
     # The clock is looked at first and last: time in the queue between two looks is then inside the whole.
-    begun, queued, cpu = time.perf_counter(), read_queued_s(), time.process_time()
+    begun, queued, cpu = time.perf_counter(), read_queued_s(), _read_cpu_s(slot)
     while len(walls) < _MOST_STEPS and (time.perf_counter() - begun < seconds or len(walls) < _FEWEST_STEPS):
         if slot.ended:
             start = time.perf_counter()
@@ -65,7 +65,7 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
         slot.step(action)
         cpus.append(time.thread_time() - cpu_start)
         walls.append(time.perf_counter() - start)
-    cpu_s, queued_s = time.process_time() - cpu, read_queued_s() - queued
+    cpu_s, queued_s = _read_cpu_s(slot) - cpu, read_queued_s() - queued
     wall_s = time.perf_counter() - begun
     # On a busy machine a step also waits for a core: that is not the environment's waiting.
     own_s = max(wall_s - queued_s, cpu_s, 1e-9)
@@ -77,6 +77,13 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
         spread=float(np.std(steady)) / max(float(np.mean(steady)), 1e-9),
         cpu_share=cpu_share,
     )
+
+
+def _read_cpu_s(slot: EnvSlot) -> float:
+    """CPU seconds of this process, and of the one where the game is, if it is in another."""
+    env = slot.env
+    elsewhere = env.get_wrapper_attr("engine_cpu_s")() if env.has_wrapper_attr("engine_cpu_s") else 0.0
+    return time.process_time() + float(elsewhere)
 
 
 def _draw_action(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Any:

@@ -33,6 +33,7 @@ from mission_gym.streams import episode_seed
 from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.restarts import Limits
 
+_PATIENCE = 0.9  # of a worker's deadline: a game over a bridge that hangs is told, and ended, before it
 _MAX_GROUPS = 64  # of environments that wait, where each group makes segments of its own
 _WAITING_ROWS, _WAITING_GROUPS = 32, 8  # of environments that wait for each other
 
@@ -112,7 +113,8 @@ def open_environment(
 ) -> Environment:
     """Build one environment, read its spec and close it. `kwargs` are those of the config, with files
     replaced by the run's own copies. look_s: for which steps in a worker are timed. calls: see EnvRequest."""
-    request = EnvRequest(config.env.env_id, kwargs, config.env.wrap, calls)
+    patience_s = _PATIENCE * config.vector.env_timeout
+    request = EnvRequest(config.env.env_id, kwargs, config.env.wrap, calls, patience_s)
     backend = load_backend(choose_backend(config))
     rivals = load_rivals() if config.vector.vector == "auto" else ()
     factory = make_factory(request if source is None else lambda: source(**kwargs))

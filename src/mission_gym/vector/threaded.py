@@ -99,6 +99,8 @@ class _OneCore:
 class ThreadedVec(SerialVec):
     """A SerialVec whose rows are stepped side by side. rest: told when what `watch` was told of is over."""
 
+    shares_engines = False  # their rows would wait for each other
+
     def __init__(
         self, *args: Any, rest: Callable[[EnvSlot], None] = lambda slot: None, **options: Any
     ) -> None:
