@@ -84,15 +84,18 @@ class _Exam:
             if game + 1 == min(len(_SEEDS), self._hello.max_games):
                 break
         self._reset([0], [None])  # an episode without a seed
-        if self._hello.max_games > 1:
-            yield from self._play_beside(alone, played)
+        if self._hello.max_games > 1 and (finding := self._play_beside(alone, played)):
+            yield finding
+            return
         if self._hello.render:
             self._told.append("render")
             self._reset([0], [_SEEDS[0]])
             self._ask_render()
         if self._hello.state:
             self._told += ["get_state", "set_state"]
-            yield from self._try_state()
+            if finding := self._try_state():
+                yield finding
+                return
         yield from self.warnings()
 
     def conclude(self) -> Iterator[Finding]:
@@ -120,21 +123,25 @@ class _Exam:
 
     def _play_beside(
         self, alone: Sequence[Sequence[Row]], played: Sequence[Sequence[list[bytes]]]
-    ) -> Iterator[Finding]:
+    ) -> Finding | None:
         """The same episodes in one message, named in the other order."""
         games = [1, 0]
         rows = self._reset(games, [_SEEDS[game] for game in games])
         for step in range(min(map(len, played)) + 1):
             for row, game in zip(rows, games, strict=True):
                 if part := _differ(row, alone[game][step]):
-                    yield self._tell("beside", game=game, part=part)
-                    return
+                    return self._tell("beside", game=game, part=part)
             if step < min(map(len, played)):
                 rows = self._step(games, [played[game][step] for game in games])
+        return None
 
-    def _try_state(self) -> Iterator[Finding]:
+    def _try_state(self) -> Finding | None:
+        """Some steps from a state in the middle of an episode, twice."""
         engine = self._engine
         row = self._reset([0], [_SEEDS[0]])[0]
+        for _ in range(3):
+            if not (row.terminated or row.truncated):
+                row = self._step([0], [self._draw(row)])[0]
         self._kind = "get_state"
         state = engine.get_state(0)
         self._note()
@@ -150,8 +157,8 @@ class _Exam:
         self._note()
         for action, before in zip(actions, first, strict=True):
             if part := _differ(self._step([0], [action])[0], before):
-                yield self._tell("state", game=0, part=part)
-                return
+                return self._tell("state", game=0, part=part)
+        return None
 
     def _reset(self, games: list[int], seeds: list[int | None]) -> list[Row]:
         self._kind = "reset"
