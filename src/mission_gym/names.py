@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from mission_gym.errors import TrustError, UsageError
 
+BRIDGE = "bridge:"  # before the command of a game in another process
 _INSTALLED = ("site-packages", "dist-packages")  # they may lie inside the folder of the standard library
 
 
@@ -37,6 +38,11 @@ def make_importable() -> str:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     return folder
+
+
+def command_line(name: str) -> str:
+    """By which a `bridge:` command is remembered: it is one of the folder where it runs; else nothing."""
+    return f"{name} in {os.getcwd()}" if name.startswith(BRIDGE) else ""
 
 
 def locate(name: str, folder: str | None = None) -> Place | None:

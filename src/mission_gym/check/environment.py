@@ -24,6 +24,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import PassiveEnvChecker
 
 from mission_gym.check import judges
+from mission_gym.check.bridge import check_bridge
 from mission_gym.check.comparison import compare_with_batched, find_equal_actions, play_side_by_side
 from mission_gym.check.findings import Finding, has_errors, sort_findings, tell
 from mission_gym.check.judges import FEW_STEPS, MAX_STEPS, Skipped, describe_failure
@@ -43,6 +44,7 @@ from mission_gym.data import EnvSpec, Leaves
 from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory, make_vector_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import MissionGymError, describe
+from mission_gym.names import BRIDGE
 
 BUDGET_S = 10.0
 _RECORDING = 0.4  # the share of the budget; the later checks have theirs in the table below
@@ -78,9 +80,14 @@ def check_environment(
 
     budget_s: about how long all of it may take; what was left out for that is named in a finding.
     """
+    findings: list[Finding] = []
+    if request.env_id.startswith(BRIDGE):
+        findings = check_bridge(request)
+        if has_errors(findings):
+            return sort_findings(findings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's own are read where its checker runs
-        findings = _examine(request, num_episodes, seed, budget_s)
+        findings += _examine(request, num_episodes, seed, budget_s)
     return sort_findings(findings)
 
 

@@ -1,10 +1,10 @@
 """From an environment's name to something that builds it.
 
 A name is a Gymnasium id, `module:Id` (the module registers the id), `module:callable` (called with the
-kwargs; what it gives may also be a parallel environment of several agents) or `envpool:Id`. Coroutines are
-made plain when an environment is built (`coroutines`). In: EnvRequest or a callable of the user's. Out: a
-factory without arguments, or for environments that are vectorised themselves one that takes their number. The
-current folder is importable.
+kwargs; what it gives may also be a parallel environment of several agents), `envpool:Id`, or `bridge:COMMAND`
+(a game in another process). Coroutines are made plain when an environment is built (`coroutines`). In:
+EnvRequest or a callable of the user's. Out: a factory without arguments, or for environments that are
+vectorised themselves one that takes their number. The current folder is importable.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from mission_gym.env.displays import describe_drawing
 from mission_gym.env.known_ids import is_of_old_gym, name_home, register_declared
 from mission_gym.env.old_api import OLD_API, is_old
 from mission_gym.env.wrapping import check_arguments, name_code, read_wrapper
-from mission_gym.errors import EnvContractError, MissionGymError, UsageError, nearest
-from mission_gym.names import judge, make_importable
+from mission_gym.errors import EnvContractError, MissionGymError, TrustError, UsageError, nearest
+from mission_gym.names import BRIDGE, judge, make_importable
 
 Env = gym.Env[Any, Any]
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
@@ -57,6 +57,7 @@ class EnvRequest:
     kwargs: dict[str, Any] = field(default_factory=dict)
     wrap: tuple[str, ...] = ()  # texts of wrappers (`wrapping`), innermost first
     calls: tuple[str, ...] | None = None  # that may be more than classes (`store/trusted.py`); None: all
+    timeout_s: float | None = None  # of a message over a bridge; None: its own default
 
 
 def make_factory(request: EnvRequest | Factory, render_mode: str | None = None) -> Factory:
@@ -102,7 +103,7 @@ def find_snapshot_kwargs(request: EnvRequest) -> dict[str, Any]:
     """
     if not names_trusted(request):  # asking the class would import the user's module here
         return {}
-    target: Any = _find(request.env_id, request.calls)
+    target: Any = _find(request, request.env_id)
     if target in gym.registry:
         entry = gym.registry[target].entry_point
         target = load_env_creator(entry) if isinstance(entry, str) else entry
@@ -151,12 +152,12 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
         kwargs["render_mode"] = render_mode
     if request.env_id.startswith(_ENVPOOL):
         raise UsageError(f"{request.env_id!r} is vectorised itself; use --vector batched [--vector]")
-    target = _find(request.env_id, request.calls)
+    target = _find(request, request.env_id)
     make = target if callable(target) else partial(_make_registered, target)
     env = _build(request.env_id, partial(make, **kwargs))
     for text in request.wrap:
         call = read_wrapper(text)
-        wrapper = _find(call.name, request.calls)
+        wrapper = _find(request, call.name)
         if not callable(wrapper):
             raise UsageError(f"wrapper {text!r} is not a callable; give module:callable [--wrap]")
         check_arguments(text, wrapper, call)
@@ -202,7 +203,12 @@ def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
             request.env_id, partial(FromEnvPool, envpool, task_id, num_envs, request.kwargs)
         )
         return pool
-    target = _find(request.env_id, request.calls)
+    if request.env_id.startswith(BRIDGE):
+        raise UsageError(
+            f"{request.env_id!r} needs no vector form: games of one process are stepped in one message by "
+            "the other vectors; leave it out [--vector batched]"
+        )
+    target = _find(request, request.env_id)
     if callable(target):
         build = partial(target, num_envs=num_envs, **request.kwargs)
     else:
@@ -270,9 +276,12 @@ def _build_one(name: str, build: Callable[[], Any]) -> Env:
     return _unite(name, _build(name, build))
 
 
-def _find(name: str, calls: tuple[str, ...] | None) -> Callable[..., Any] | str:
+def _find(request: EnvRequest, name: str) -> Callable[..., Any] | str:
     """Return the callable a name means, or the id to give to Gymnasium; TrustError for a function that nobody
     allowed."""
+    calls = request.calls
+    if name.startswith(BRIDGE):
+        return _find_bridge(request, name)
     module_name, colon, attribute = name.partition(":")
     if not colon:
         return name
@@ -299,6 +308,15 @@ def _find(name: str, calls: tuple[str, ...] | None) -> Callable[..., Any] | str:
         f"{attribute!r}{nearest(attribute, known)}; name the module whose import registers it, or one of its "
         f"callables [{name}]"
     )
+
+
+def _find_bridge(request: EnvRequest, name: str) -> Callable[..., Any]:
+    if request.calls is not None and name not in request.calls:
+        raise TrustError(f"{name} is a command", name)
+    from mission_gym.bridge.env import DEADLINE_S, BridgeEnv
+
+    timeout_s = request.timeout_s or DEADLINE_S
+    return partial(BridgeEnv, name.removeprefix(BRIDGE), timeout_s=timeout_s)
 
 
 def _import(module_name: str, name: str) -> ModuleType:

@@ -55,7 +55,7 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
     cpus: list[float] = []
     reset_s = 0.0
     # The clock is looked at first and last: time in the queue between two looks is then inside the whole.
-    begun, queued, cpu, held = time.perf_counter(), read_queued_s(), time.process_time(), _read_held_s()
+    begun, queued, cpu, held = time.perf_counter(), read_queued_s(), _read_cpu_s(slot), _read_held_s()
     while len(walls) < _MOST_STEPS and (time.perf_counter() - begun < seconds or len(walls) < _FEWEST_STEPS):
         if slot.ended:
             start = time.perf_counter()
@@ -66,7 +66,7 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
         slot.step(action)
         cpus.append(time.thread_time() - cpu_start)
         walls.append(time.perf_counter() - start)
-    cpu_s, queued_s = time.process_time() - cpu, read_queued_s() - queued
+    cpu_s, queued_s = _read_cpu_s(slot) - cpu, read_queued_s() - queued
     wall_s = time.perf_counter() - begun
     cpu_s = min(max(cpu_s, _read_held_s() - held), wall_s)
     # On a busy machine a step also waits for a core: that is not the environment's waiting.
@@ -85,6 +85,13 @@ def _read_held_s() -> float:
     """Seconds that coroutines have held the event loop of this process, if there is one."""
     loops = sys.modules.get("mission_gym.env.event_loop")
     return 0.0 if loops is None else float(loops.read_held_s())
+
+
+def _read_cpu_s(slot: EnvSlot) -> float:
+    """CPU seconds of this process, and of the one where the game is, if it is in another."""
+    env = slot.env
+    elsewhere = env.get_wrapper_attr("engine_cpu_s")() if env.has_wrapper_attr("engine_cpu_s") else 0.0
+    return time.process_time() + float(elsewhere)
 
 
 def _draw_action(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Any:

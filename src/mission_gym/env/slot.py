@@ -11,14 +11,16 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Any, NoReturn
 
+import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
+from gymnasium.wrappers import TimeLimit
 from numpy import ndarray  # a lookup in NumPy is a tenth of what a cheap step may cost
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.actions import make_action_form
 from mission_gym.env.contract import Contract, check_outcome, read_metrics, show_short
-from mission_gym.env.factory import Factory
+from mission_gym.env.factory import Env, Factory
 from mission_gym.env.old_api import OLD_API
 from mission_gym.env.probe import MASK_METHOD
 from mission_gym.env.resume import (
@@ -76,6 +78,7 @@ class EnvSlot:
         spec = self._spec
         self.env = self._factory()
         self._step = self.env.step if self._form is None else _step_in_form(self.env.step, self._form)
+        self._announce = find_announce(self.env)
         self._mask_method = self.env.get_wrapper_attr(MASK_METHOD) if spec.mask_source == "method" else None
         spaces = (self.env.observation_space, self.env.action_space)
         alike = spaces == (spec.observation_space, spec.action_space)
@@ -174,6 +177,17 @@ class EnvSlot:
         if info and "reward_terms" in info and not self._spec.bare:
             self._contract.add_terms(self._terms, info["reward_terms"])
         return reward, terminated, truncated
+
+    @property
+    def announces(self) -> bool:
+        """Whether environments of its kind are stepped together, once each has said its action."""
+        return self._announce is not None
+
+    def announce(self, action: Any) -> None:
+        """Say the action of the next step."""
+        if self._announce is not None and not self.ended:
+            with suppress(Exception):  # border: the step will meet it, too, and tell
+                self._announce(action if self._form is None else self._form(action))
 
     def refuse_step(self) -> NoReturn:
         """Say that the episode is over."""
@@ -297,6 +311,19 @@ class EnvSlot:
         place = {"env_index": self.env_id, "episode": self.episode, "seed": self.seed, "step": self.steps}
         failure.facts = {**place, "actions": actions}
         return failure
+
+
+def find_announce(env: Env) -> Callable[[Any], None] | None:
+    """The way to say an action before its step, of games that share a process; None below a wrapper that may
+    give the environment another action than it is given."""
+    while isinstance(env, gym.Wrapper):
+        plain = (gym.ObservationWrapper, gym.RewardWrapper, TimeLimit)
+        known = [kind.step for kind in plain]
+        if not isinstance(env, plain) or type(env).step not in known:
+            return None
+        env = env.env
+    announce: Callable[[Any], None] | None = getattr(env, "announce_action", None)
+    return announce
 
 
 def _step_in_form(step: Callable[[Any], Any], form: Callable[[Array], Any]) -> Callable[[Any], Any]:

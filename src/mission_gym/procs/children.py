@@ -106,11 +106,7 @@ class Child:
             code = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             return "closed its pipe"
-        if code >= 0:
-            return f"ended with code {code}"
-        with contextlib.suppress(ValueError):
-            return f"was killed by {signal.Signals(-code).name}"
-        return f"was killed by signal {-code}"
+        return describe_code(code)
 
     def was_killed(self) -> bool:
         """Whether a signal ended the process; one that runs was not."""
@@ -153,7 +149,7 @@ class Child:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(grace_s)
         if not _HAS_KEEPER:
-            _end_tree(self.pid)
+            end_tree(self.pid)
         self._process.terminate()
         try:
             self._process.wait(_END_S)
@@ -205,7 +201,16 @@ def wait_for_replies(children: Iterable[Child], timeout_s: float, *, spin: bool 
     return [by_pipes[pipes] for pipes in wait_for_pipes(list(by_pipes), timeout_s, spin)]
 
 
-def _end_tree(pid: int) -> None:
+def describe_code(code: int) -> str:
+    """How a process ended, by its code: `was killed by SIGSEGV`, `ended with code 3`."""
+    if code >= 0:
+        return f"ended with code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
+
+
+def end_tree(pid: int) -> None:
     """Kill a process and what can be found of what it started, where it has no keeper."""
     import psutil
 

@@ -24,17 +24,17 @@ _DEATH_SIGNAL, _SUBREAPER = 1, 36  # of Linux's prctl
 TOLD = struct.Struct("<i")  # what a keeper tells at its leash
 
 
-def keep(parent: int, leash: int = -1) -> None:
+def keep(parent: int, leash: int = -1, folder: str = "") -> None:
     """Fork: the worker returns from here, its keeper never does.
 
     parent: the process for which the worker works. leash: a socket to it, where somebody else has forked us:
-    the keeper tells there which process it is, and in the end the worker's code.
+    the keeper tells there which process it is, and in the end the worker's code. folder: removed in the end.
     """
     keeper = os.getpid()
     _prctl(_SUBREAPER, 1)
     worker = os.fork()
     if worker:
-        _watch(worker, parent, leash)
+        _watch(worker, parent, leash, folder)
     if leash >= 0:
         os.close(leash)
     os.setsid()
@@ -57,7 +57,7 @@ def find_ends(parent: int) -> tuple[list[int], float | None]:
     return [], _LOOK_S
 
 
-def _watch(worker: int, parent: int, leash: int) -> NoReturn:
+def _watch(worker: int, parent: int, leash: int, folder: str) -> NoReturn:
     with open(os.devnull, "r+b", buffering=0) as nothing:
         for fd in (0, 1, 2):  # the pipes are the worker's
             os.dup2(nothing.fileno(), fd)
@@ -87,6 +87,10 @@ def _watch(worker: int, parent: int, leash: int) -> NoReturn:
         time.sleep(0.02)
         status = _reap(worker)
     _end_all(worker)
+    if folder:
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
     code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
     if leash < 0:
         _end_like(code)

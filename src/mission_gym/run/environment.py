@@ -32,6 +32,7 @@ from mission_gym.streams import training_seed
 from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.restarts import Limits
 
+_PATIENCE = 0.9  # of a worker's deadline: a game over a bridge that hangs is told, and ended, before it
 _MAX_GROUPS = 64  # of environments that wait, where each group makes segments of its own
 
 EVALUATION_STEPS = 10_000  # of an episode that has no limit of its own
@@ -105,7 +106,8 @@ def open_environment(
 ) -> Environment:
     """Build one environment, read its spec and close it. `kwargs` are those of the config, with files
     replaced by the run's own copies. look_s: for which steps in a worker are timed. calls: see EnvRequest."""
-    request = EnvRequest(config.env.env_id, kwargs, config.env.wrap, calls)
+    patience_s = _PATIENCE * config.vector.env_timeout
+    request = EnvRequest(config.env.env_id, kwargs, config.env.wrap, calls, patience_s)
     backend = load_backend(choose_backend(config))
     factory = make_factory(request if source is None else lambda: source(**kwargs))
     limits = Limits(timeout_s=config.vector.env_timeout, max_restarts=config.vector.max_restarts)

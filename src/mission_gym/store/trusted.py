@@ -2,8 +2,9 @@
 
 Registered ids, and classes of environments, wrappers and networks that are installed or lie in the current
 folder: always. The standard library and code inside a run: never. The rest (functions, the folder where a run
-was started): if the user typed that name here, or allowed it. Each such name is a line in the user's state
-folder; where that can't be written it holds for this process.
+was started, commands of `bridge:` in the folder where they would run): if the user typed that name here, or
+allowed it. Each such name is a line in the user's state folder; where that can't be written it holds for this
+process.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mission_gym.errors import TrustError, UsageError
-from mission_gym.names import Place, locate, make_importable
+from mission_gym.names import Place, command_line, locate, make_importable
 from mission_gym.store.files import user_folder
 
 _T = TypeVar("_T")
@@ -34,6 +35,14 @@ def permit(
     allowed = _read_lines()
     calls, needs_folder = [], False
     for name in names:
+        command = command_line(name)
+        if command:
+            if name in typed:
+                allow(command)
+            elif command not in allowed:
+                raise TrustError(f"{name} is a command, which would run in {os.getcwd()}", command)
+            calls.append(name)
+            continue
         place = locate(name) if ":" in name else None
         elsewhere = place is None and ":" in name and bool(folder)
         if elsewhere:

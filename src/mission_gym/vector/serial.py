@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from mission_gym.bridge.pool import Pool
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
 from mission_gym.env.agents_slot import AgentsSlot, make_slot
 from mission_gym.env.coroutines import find_instance
@@ -48,6 +50,7 @@ class SerialVec(RowVector):
     max_restarts: of an environment that raises, without a finished episode in between.
     rows, first_id: the arrays to write to and the id of the first environment, for a part of a vector.
     watch: told of every step before it is made.
+    Games over a bridge share processes, and are stepped in one message.
     """
 
     side_by_side = False
@@ -78,13 +81,19 @@ class SerialVec(RowVector):
         self._watch = watch
         self._first_id = first_id
         self.use(rows or make_rows(spec, num_envs))
+        self._pool = Pool()
         try:
             for env_id, make in enumerate(factories, first_id):
-                self._slots.append(make_slot(make, spec, env_id, self._bind(env_id)))
+                with self._sharing():
+                    self._slots.append(make_slot(make, spec, env_id, self._bind(env_id)))
             self._refuse_shared()
         except BaseException:
             self.close()
             raise
+
+    def _sharing(self) -> AbstractContextManager[None]:
+        """Games that share a process; not where their rows would then wait for each other."""
+        return nullcontext() if self.side_by_side else self._pool.open()
 
     def _refuse_shared(self) -> None:
         """Rows that share an instance would step one another's episode."""
@@ -177,6 +186,9 @@ class SerialVec(RowVector):
                 if (over := self._step_agents(slot, row, actions[row], rows)) is not None:
                     ended[row] = over
             return self._finish(ids, rows, ended)
+        if slots[0].announces and not self.side_by_side:
+            for slot, action in zip(slots, actions, strict=True):
+                slot.announce(action)
         late_reset = self._late_reset
         for row, slot in enumerate(slots):
             if late_reset and slot.ended:
@@ -301,7 +313,8 @@ class SerialVec(RowVector):
             if self._watch is not None:
                 self._watch(slot, None)  # it may take as long as a reset
             try:
-                slot.rebuild()
+                with self._sharing():
+                    slot.rebuild()
                 if episode is not None:
                     slot.reset(episode, **how)
                 return
@@ -315,7 +328,8 @@ class SerialVec(RowVector):
     def _rebuild_row(self, slot: EnvSlot, row: int) -> None:
         if self._watch is not None:
             self._watch(slot, None)
-        slot.rebuild()
+        with self._sharing():
+            slot.rebuild()
 
     def _state(self, ids: list[int]) -> list[SlotState]:
         return self._do(ids, lambda slot, row: slot.state())

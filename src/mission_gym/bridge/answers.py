@@ -1,0 +1,179 @@
+"""What a game may answer, message by message. The trainer reads by these rules, and so does the checker.
+
+In: answers as they were unpacked. Out: values of the environment; Fault says what is wrong with one, and how
+it should be.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mission_gym.bridge.clients.mission_gym_bridge import VERSION
+from mission_gym.bridge.spaces import Layout, Space, SpaceError, read_space
+from mission_gym.data import Array
+
+KNOWN = {  # what an answer may hold
+    "hello": {
+        "version", "name", "observation_space", "action_space", "max_games", "state", "render",
+        "max_episode_steps", "metadata",
+    },
+    "reset": {"obs", "info", "errors"},
+    "step": {"obs", "reward", "terminated", "truncated", "info", "errors"},
+    "render": {"shape", "pixels"},
+    "get_state": {"states"},
+    "set_state": set(),
+}  # fmt: skip
+
+
+class Fault(Exception):
+    """An answer that breaks the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a game's process says of itself."""
+
+    name: str
+    observation_space: Space
+    action_space: Space
+    observations: Layout
+    actions: Layout
+    max_games: int
+    state: bool
+    render: bool
+    max_episode_steps: int | None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class Row(NamedTuple):
+    """What one game shows. error: what it raised instead."""
+
+    obs: Any
+    info: dict[str, Any]
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    error: str = ""
+
+
+def read_hello(answer: dict[str, Any]) -> Hello:
+    """Judge the handshake."""
+    version = answer.get("version")
+    if version != VERSION:
+        told = f"version {version!r}" if "version" in answer else 'no "version"'
+        raise Fault(f"it tells {told} of the protocol; this Mission Gym speaks version {VERSION}")
+    found: list[Space] = []
+    for name in ("observation_space", "action_space"):
+        try:
+            found.append(read_space(answer.get(name), f'"{name}"', acts=name == "action_space"))
+        except SpaceError as error:
+            raise Fault(str(error)) from None
+    max_games = answer.get("max_games", 1)
+    if type(max_games) is not int or max_games < 1:
+        raise Fault(f'"max_games" must be a number above 0, got {max_games!r}')
+    limit = answer.get("max_episode_steps")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise Fault(f'"max_episode_steps" must be a number above 0 or nil, got {limit!r}')
+    metadata = answer.get("metadata") or {}
+    if not isinstance(metadata, dict) or not all(isinstance(key, str) for key in metadata):
+        raise Fault(f'"metadata" must be a map with names, got {metadata!r}')
+    return Hello(
+        name=str(answer.get("name", "game")),
+        observation_space=found[0],
+        action_space=found[1],
+        observations=Layout(found[0], answer["observation_space"]),
+        actions=Layout(found[1], answer["action_space"]),
+        max_games=max_games,
+        state=bool(answer.get("state", False)),
+        render=bool(answer.get("render", False)),
+        max_episode_steps=limit,
+        metadata=metadata,
+    )
+
+
+def read_rows(hello: Hello, answer: dict[str, Any], count: int, *, steps: bool) -> list[Row]:
+    """Judge the answer to a reset or a step of so many games."""
+    fault = hello.observations.find_fault(answer.get("obs"), count)
+    if fault:
+        raise Fault(f'"obs" {fault}')
+    infos = _read_list(answer, "info", count, dict)
+    errors = _read_list(answer, "errors", count, str)
+    rewards, flags = [0.0] * count, [[False] * count] * 2
+    if steps:
+        rewards = _read_column(answer, "reward", count, "<f8").tolist()
+        flags = [_read_flags(answer, name, count) for name in ("terminated", "truncated")]
+    observed = hello.observations.read(answer["obs"], count)
+    shown = [{} if info is None else _read_masks(info) for info in infos]
+    told = [error or "" for error in errors]
+    return [Row(*row) for row in zip(observed, shown, rewards, *flags, told, strict=True)]
+
+
+def read_frame(answer: dict[str, Any]) -> Array:
+    """Judge a picture: uint8 [height, width, 3]."""
+    shape, pixels = answer.get("shape"), answer.get("pixels")
+    is_shape = type(shape) is list and len(shape) == 3 and all(type(n) is int and n > 0 for n in shape)
+    if not is_shape or shape[2] != 3:  # type: ignore[index]
+        raise Fault(f'"shape" must be [height, width, 3], got {shape!r}')
+    assert isinstance(shape, list)
+    if type(pixels) is not bytes or len(pixels) != math.prod(shape):
+        got = f"{len(pixels)} bytes" if isinstance(pixels, bytes) else repr(pixels)
+        raise Fault(f'"pixels" must be {math.prod(shape)} bytes, a frame of {shape}, got {got}')
+    return np.frombuffer(pixels, np.uint8).reshape(shape).copy()
+
+
+def read_states(answer: dict[str, Any], count: int) -> list[Any]:
+    """Judge states: plain values, one for each game."""
+    states = answer.get("states")
+    if type(states) is not list or len(states) != count:
+        raise Fault(f'"states" must be a list of {count}, got {states!r}'[:200])
+    return states
+
+
+def _read_column(answer: dict[str, Any], name: str, count: int, dtype: str) -> Array:
+    data, size = answer.get(name), count * np.dtype(dtype).itemsize
+    if type(data) is not bytes or len(data) != size:
+        got = f"{len(data)} bytes" if isinstance(data, bytes) else repr(data)
+        raise Fault(f'"{name}" must be {size} bytes, {np.dtype(dtype).name} for each game, got {got}'[:200])
+    return np.frombuffer(data, dtype)
+
+
+def _read_flags(answer: dict[str, Any], name: str, count: int) -> list[bool]:
+    column = _read_column(answer, name, count, "|u1")
+    if (column > 1).any():
+        raise Fault(f'"{name}" must be a byte 0 or 1 for each game, got {column.tolist()}'[:200])
+    return [bool(flag) for flag in column]
+
+
+def _read_list(answer: dict[str, Any], name: str, count: int, kind: type) -> list[Any]:
+    values = answer.get(name)
+    if values is None:
+        return [None] * count
+    what = "map" if kind is dict else "string"
+    if type(values) is not list or len(values) != count:
+        raise Fault(
+            f'"{name}" must be a list of {count}, a {what} or nil for each game, got {values!r}'[:200]
+        )
+    for value in values:
+        if value is not None and type(value) is not kind:
+            raise Fault(f'"{name}" must hold a {what} or nil for each game, got {value!r}'[:200])
+    return values
+
+
+def _read_masks(info: dict[str, Any]) -> dict[str, Any]:
+    if "action_mask" in info:
+        info["action_mask"] = _mask(info["action_mask"])
+    return info
+
+
+def _mask(told: Any) -> Any:
+    if isinstance(told, bytes):
+        return np.frombuffer(told, np.uint8).astype(np.int8)
+    if isinstance(told, dict):
+        return {key: _mask(each) for key, each in told.items()}
+    if isinstance(told, list) and any(each is None or isinstance(each, bytes | dict | list) for each in told):
+        return tuple(_mask(each) for each in told)
+    return told if told is None else np.asarray(told, np.int8)

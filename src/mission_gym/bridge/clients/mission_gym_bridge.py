@@ -1,0 +1,486 @@
+"""The game's side of Mission Gym's bridge, protocol version 1, in one file. Copy it beside your game.
+
+It needs Python 3.10 and NumPy. A game is a class in the form of a `gymnasium.Env`, with or without Gymnasium:
+
+    from mission_gym_bridge import box, discrete, serve
+
+    class Game:
+        observation_space = box((4,), "float32")
+        action_space = discrete(2)
+        def reset(self, *, seed=None, options=None): ...  # gives observation, info
+        def step(self, action): ...  # gives observation, reward, terminated, truncated, info
+
+    serve(Game)
+
+What the game prints goes to stderr, so that it can't break a message.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+VERSION = 1
+SOCKET = "MISSION_GYM_SOCKET"  # names the Unix socket, where there is one
+HEADER = struct.Struct("<I")  # of a frame: its length
+_DEPTH = 64
+_INTS = {"u": 0xCC, "i": 0xD0}
+
+
+def box(
+    shape: Any, dtype: str = "float32", low: Any = float("-inf"), high: Any = float("inf")
+) -> dict[str, Any]:
+    """Numbers. low, high: one for all, or a flat list."""
+    return {"type": "box", "shape": list(shape), "dtype": dtype, "low": low, "high": high}
+
+
+def discrete(n: int, start: int = 0) -> dict[str, Any]:
+    """One of n choices."""
+    return {"type": "discrete", "n": n, "start": start}
+
+
+def multi_discrete(nvec: Any) -> dict[str, Any]:
+    """Several choices at once."""
+    return {"type": "multi_discrete", "nvec": list(nvec)}
+
+
+def multi_binary(n: int) -> dict[str, Any]:
+    """Switches, each on or off."""
+    return {"type": "multi_binary", "n": n}
+
+
+def text(max_length: int) -> dict[str, Any]:
+    """A string. Only in observations."""
+    return {"type": "text", "max_length": max_length}
+
+
+def dict_of(**spaces: Any) -> dict[str, Any]:
+    """Named spaces; they travel in the order of their names."""
+    return {"type": "dict", "spaces": spaces}
+
+
+def tuple_of(*spaces: Any) -> dict[str, Any]:
+    """Spaces side by side."""
+    return {"type": "tuple", "spaces": list(spaces)}
+
+
+def serve(make: Callable[..., Any], max_games: int = 64) -> None:
+    """Answer until the other side is gone. make: called for each game with --env-kwargs, and with
+    render_mode="rgb_array" where frames are wanted; max_games: how many may be in this process."""
+    read, write = _open()
+    answer = Games(make, max_games).answer
+    while True:
+        head = _read_exactly(read, HEADER.size)
+        body = head and _read_exactly(read, HEADER.unpack(head)[0])
+        if not body:
+            return
+        try:
+            reply = answer(unpack(body))
+        except Exception as error:  # noqa: BLE001  the other side tells it, and ends this process
+            traceback.print_exc()
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        packed = pack(reply)
+        try:
+            write.write(HEADER.pack(len(packed)) + packed)
+            write.flush()
+        except BrokenPipeError:
+            return
+
+
+class Games:
+    """The games of this process, and the answer to each message."""
+
+    def __init__(self, make: Callable[..., Any], max_games: int) -> None:
+        self._make, self._max_games = make, max_games
+        self._kwargs: dict[str, Any] = {}
+        self._games: dict[int, Any] = {}
+
+    def answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one message."""
+        methods = {
+            "hello": self._hello,
+            "reset": self._reset,
+            "step": self._step,
+            "render": self._render,
+            "get_state": self._get_state,
+            "set_state": self._set_state,
+        }
+        kind = message.get("type")
+        if kind not in methods:
+            return {"error": f"messages of type {kind!r} are not known here"}
+        return methods[kind](message)
+
+    def _hello(self, message: dict[str, Any]) -> dict[str, Any]:
+        if message["version"] != VERSION:
+            said = f"this game speaks version {VERSION} of the protocol, not {message['version']}"
+            return {"version": VERSION, "error": said}
+        self._kwargs = dict(message.get("kwargs") or {})
+        if message.get("render"):
+            self._kwargs["render_mode"] = "rgb_array"
+        game = self._games[0] = self._make(**self._kwargs)
+        self._obs = describe_space(game.observation_space)
+        self._action = describe_space(game.action_space)
+        metadata = {key: value for key, value in getattr(game, "metadata", {}).items() if _is_plain(value)}
+        spec = getattr(game, "spec", None)
+        return {
+            "version": VERSION,
+            "name": type(getattr(game, "unwrapped", game)).__name__,
+            "observation_space": self._obs,
+            "action_space": self._action,
+            "max_games": self._max_games,
+            "state": hasattr(game, "get_state") and hasattr(game, "set_state"),
+            "render": hasattr(game, "render"),
+            "max_episode_steps": getattr(spec, "max_episode_steps", None),
+            "metadata": metadata,
+        }
+
+    def _game(self, number: int) -> Any:
+        if number not in self._games:
+            self._games[number] = self._make(**self._kwargs)
+        return self._games[number]
+
+    def _reset(self, message: dict[str, Any]) -> dict[str, Any]:
+        numbers = message["games"]
+        seeds = message.get("seeds") or [None] * len(numbers)
+        options = message.get("options") or [None] * len(numbers)
+        rows = Rows(self._obs, len(numbers))
+        for row, number in enumerate(numbers):
+            with rows.guard(row):
+                obs, info = self._game(number).reset(seed=seeds[row], options=options[row])
+                rows.write(row, obs, info)
+        return rows.answer()
+
+    def _step(self, message: dict[str, Any]) -> dict[str, Any]:
+        numbers = message["games"]
+        actions = read_actions(self._action, message["actions"], len(numbers))
+        rows = Rows(self._obs, len(numbers), steps=True)
+        for row, number in enumerate(numbers):
+            with rows.guard(row):
+                obs, reward, terminated, truncated, info = self._games[number].step(actions[row])
+                rows.write(row, obs, info, float(reward), bool(terminated), bool(truncated))
+        return rows.answer()
+
+    def _render(self, message: dict[str, Any]) -> dict[str, Any]:
+        import numpy as np
+
+        frame = np.ascontiguousarray(self._games[message["game"]].render(), np.uint8)
+        return {"shape": list(frame.shape), "pixels": frame.tobytes()}
+
+    def _get_state(self, message: dict[str, Any]) -> dict[str, Any]:
+        return {"states": [self._games[number].get_state() for number in message["games"]]}
+
+    def _set_state(self, message: dict[str, Any]) -> dict[str, Any]:
+        for number, state in zip(message["games"], message["states"], strict=True):
+            self._game(number).set_state(state)
+        return {}
+
+
+class Rows:
+    """An answer about several games, row by row; a game that raises leaves its error instead."""
+
+    def __init__(self, space: dict[str, Any], count: int, steps: bool = False) -> None:
+        import numpy as np
+
+        self._space, self._leaves = space, leaves_of(space)
+        self._obs: list[Any] = []
+        for leaf in self._leaves:
+            is_text = leaf["type"] == "text"
+            self._obs.append([""] * count if is_text else np.zeros((count, *shape_of(leaf)), dtype_of(leaf)))
+        self._infos: list[Any] = [None] * count
+        self._errors: list[str | None] = [None] * count
+        self._reward = np.zeros(count, "<f8") if steps else None
+        self._flags = np.zeros((2, count), np.uint8)
+        self._row = 0
+
+    def guard(self, row: int) -> Rows:
+        """What is raised inside becomes the error of this row."""
+        self._row = row
+        return self
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        if error is None or not isinstance(error, Exception):
+            return False
+        traceback.print_exception(kind, error, trace)
+        self._errors[self._row] = f"{kind.__name__}: {error}"
+        return True
+
+    def write(
+        self,
+        row: int,
+        obs: Any,
+        info: Any,
+        reward: float = 0.0,
+        terminated: bool = False,
+        truncated: bool = False,
+    ) -> None:
+        """Write what a game gave."""
+        for array, value in zip(self._obs, _flatten(self._space, obs), strict=True):
+            array[row] = value
+        self._infos[row] = _plain_info(info) if info else None
+        if self._reward is not None:
+            self._reward[row] = reward
+            self._flags[:, row] = terminated, truncated
+
+    def answer(self) -> dict[str, Any]:
+        """The message."""
+        reply: dict[str, Any] = {"obs": [x if isinstance(x, list) else x.tobytes() for x in self._obs]}
+        if self._reward is not None:
+            reply["reward"] = self._reward.tobytes()
+            reply["terminated"], reply["truncated"] = self._flags[0].tobytes(), self._flags[1].tobytes()
+        if any(self._infos):
+            reply["info"] = self._infos
+        if any(self._errors):
+            reply["errors"] = self._errors
+        return reply
+
+
+def describe_space(space: Any) -> dict[str, Any]:
+    """A space of Gymnasium's as the protocol tells it; one that is told so already stays as it is."""
+    if isinstance(space, dict):
+        return space
+    kind = type(space).__name__
+    if kind == "Box":
+        low, high = ([float(x) for x in each.ravel()] for each in (space.low, space.high))
+        ends = [each[0] if len(set(each)) == 1 else each for each in (low, high)]
+        return box(space.shape, str(space.dtype), *ends)
+    if kind == "Discrete":
+        return discrete(int(space.n), int(space.start))
+    if kind == "MultiDiscrete" and space.nvec.ndim == 1 and not space.start.any():
+        return multi_discrete([int(n) for n in space.nvec])
+    if kind == "MultiBinary" and isinstance(space.n, int):
+        return multi_binary(space.n)
+    if kind == "Text":
+        return text(int(space.max_length))
+    if kind == "Dict":
+        return dict_of(**{key: describe_space(each) for key, each in space.spaces.items()})
+    if kind == "Tuple":
+        return tuple_of(*map(describe_space, space.spaces))
+    raise TypeError(f"the bridge has no space like {space}")
+
+
+def leaves_of(space: dict[str, Any]) -> list[dict[str, Any]]:
+    """The spaces without parts, in the order in which they travel."""
+    if space["type"] == "dict":
+        return [leaf for key in sorted(space["spaces"]) for leaf in leaves_of(space["spaces"][key])]
+    if space["type"] == "tuple":
+        return [leaf for each in space["spaces"] for leaf in leaves_of(each)]
+    return [space]
+
+
+def dtype_of(leaf: dict[str, Any]) -> str:
+    """The NumPy dtype in which a leaf travels, little-endian."""
+    if leaf["type"] == "box":
+        import numpy as np
+
+        return str(np.dtype(leaf["dtype"]).newbyteorder("<").str)
+    return "|i1" if leaf["type"] == "multi_binary" else "<i4"
+
+
+def shape_of(leaf: dict[str, Any]) -> tuple[int, ...]:
+    """The shape of one game's leaf."""
+    if leaf["type"] == "box":
+        return tuple(leaf["shape"])
+    if leaf["type"] == "discrete":
+        return ()
+    return (len(leaf["nvec"]),) if leaf["type"] == "multi_discrete" else (leaf["n"],)
+
+
+def read_actions(space: dict[str, Any], leaves: list[bytes], count: int) -> list[Any]:
+    """The action of each game, as Gymnasium gives it."""
+    import numpy as np
+
+    columns = []
+    for leaf, data in zip(leaves_of(space), leaves, strict=True):
+        column = np.frombuffer(data, dtype_of(leaf)).reshape(count, *shape_of(leaf)).copy()
+        columns.append([int(x) for x in column] if leaf["type"] == "discrete" else list(column))
+    return [_nest(space, iter([column[row] for column in columns])) for row in range(count)]
+
+
+def _nest(space: dict[str, Any], values: Any) -> Any:
+    if space["type"] == "dict":
+        return {key: _nest(space["spaces"][key], values) for key in sorted(space["spaces"])}
+    if space["type"] == "tuple":
+        return tuple(_nest(each, values) for each in space["spaces"])
+    return next(values)
+
+
+def _flatten(space: dict[str, Any], value: Any) -> list[Any]:
+    if space["type"] == "dict":
+        parts = [(space["spaces"][key], value[key]) for key in sorted(space["spaces"])]
+    elif space["type"] == "tuple":
+        parts = list(zip(space["spaces"], value, strict=True))
+    else:
+        return [value]
+    return [leaf for each, inner in parts for leaf in _flatten(each, inner)]
+
+
+def _plain_info(info: dict[str, Any]) -> dict[str, Any]:
+    """An info as it travels: masks as bytes, and what is not plain is left out."""
+    plain = {key: value for key, value in info.items() if key != "action_mask" and _is_plain(value)}
+    if "action_mask" in info:
+        plain["action_mask"] = _mask(info["action_mask"])
+    return plain
+
+
+def _mask(mask: Any) -> Any:
+    import numpy as np
+
+    if isinstance(mask, dict):
+        return {key: _mask(each) for key, each in mask.items()}
+    if isinstance(mask, tuple):
+        return [_mask(each) for each in mask]
+    return None if mask is None else np.asarray(mask, np.uint8).tobytes()
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        pack(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _open() -> tuple[Any, Any]:
+    """What is read from and written to."""
+    if SOCKET in os.environ:
+        link = socket.socket(socket.AF_UNIX)
+        link.connect(os.environ[SOCKET])
+        return link.makefile("rb"), link.makefile("wb")
+    read, write = os.dup(0), os.dup(1)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)  # what the game prints
+    sys.stdout = sys.stderr
+    return os.fdopen(read, "rb"), os.fdopen(write, "wb")
+
+
+def _read_exactly(file: Any, count: int) -> bytes:
+    data = file.read(count)
+    return data if len(data) == count else b""
+
+
+def pack(value: Any) -> bytes:
+    """MessagePack of None, bool, int, float, str, bytes, list, tuple and dict, and of NumPy's numbers and
+    arrays as such."""
+    out: list[bytes] = []
+    _pack(value, out.append, 0)
+    return b"".join(out)
+
+
+def _pack(value: Any, put: Callable[[bytes], Any], depth: int) -> None:
+    if depth > _DEPTH:
+        raise ValueError(f"a value is nested deeper than {_DEPTH} levels")
+    if value is None:
+        put(b"\xc0")
+    elif value is True or value is False:
+        put(b"\xc3" if value else b"\xc2")
+    elif isinstance(value, int):
+        put(_pack_int(int(value)))
+    elif isinstance(value, float):
+        put(struct.pack(">Bd", 0xCB, value))
+    elif isinstance(value, str):
+        data = value.encode()
+        put(_head(len(data), 0xA0, 32, 0xD9) + data)
+    elif isinstance(value, bytes | bytearray | memoryview):
+        put(_head(len(value), 0, 0, 0xC4))
+        put(bytes(value))
+    elif isinstance(value, list | tuple):
+        put(_head(len(value), 0x90, 16, 0xDB))
+        for each in value:
+            _pack(each, put, depth + 1)
+    elif isinstance(value, dict):
+        put(_head(len(value), 0x80, 16, 0xDD))
+        for key, each in value.items():
+            _pack(key, put, depth + 1)
+            _pack(each, put, depth + 1)
+    elif hasattr(value, "tolist"):
+        _pack(value.tolist(), put, depth + 1)
+    else:
+        raise TypeError(f"a {type(value).__name__} can't travel: {value!r}")
+
+
+def _pack_int(value: int) -> bytes:
+    if -32 <= value < 128:
+        return struct.pack("b" if value < 0 else "B", value)
+    letters = "bhiq" if value < 0 else "BHIQ"
+    for power, letter in enumerate(letters):
+        bits = 8 << power
+        if -(1 << (bits - 1)) <= value < (1 << bits):
+            return struct.pack(">B" + letter, _INTS["i" if value < 0 else "u"] + power, value)
+    raise ValueError(f"{value} does not fit into 64 bits")
+
+
+def _head(size: int, short: int, below: int, code: int) -> bytes:
+    """The head of a string, of bytes, of a list or of a map. code: of its form with one byte for the size,
+    which lists and maps do not have."""
+    if size < below:
+        return bytes([short | size])
+    if size < 256 and code in (0xD9, 0xC4):
+        return bytes([code, size])
+    if size < 1 << 16:
+        return struct.pack(">BH", code + 1, size)
+    return struct.pack(">BI", code + 2, size)
+
+
+def unpack(data: bytes) -> Any:
+    """Undo `pack`; ValueError for anything else."""
+    try:
+        value, end = _unpack(memoryview(data), 0, 0)
+    except (struct.error, IndexError, UnicodeDecodeError, TypeError) as error:
+        raise ValueError(f"not MessagePack: {error}") from None
+    if end != len(data):
+        raise ValueError(f"not MessagePack: {len(data) - end} bytes follow the value")
+    return value
+
+
+_NUMBERS = {0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q"}
+_NUMBERS.update({0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"})
+_PLAIN = {0xC0: None, 0xC2: False, 0xC3: True}
+_SIZED: dict[int, tuple[str, Any]] = {0xC4: (">B", bytes), 0xC5: (">H", bytes), 0xC6: (">I", bytes)}
+_SIZED.update({0xD9: (">B", str), 0xDA: (">H", str), 0xDB: (">I", str)})
+_SIZED.update({0xDC: (">H", list), 0xDD: (">I", list), 0xDE: (">H", dict), 0xDF: (">I", dict)})
+
+
+def _unpack(view: memoryview, at: int, depth: int) -> tuple[Any, int]:
+    if depth > _DEPTH:
+        raise ValueError(f"not MessagePack: nested deeper than {_DEPTH} levels")
+    code = view[at]
+    at += 1
+    if code < 0x80:
+        return code, at
+    if code >= 0xE0:
+        return code - 256, at
+    if code in _PLAIN:
+        return _PLAIN[code], at
+    if code in _NUMBERS:
+        layout = _NUMBERS[code]
+        return struct.unpack_from(layout, view, at)[0], at + struct.calcsize(layout)
+    kind: Any
+    if code < 0xC0:
+        kind, size = (
+            (dict, code & 15) if code < 0x90 else (list, code & 15) if code < 0xA0 else (str, code & 31)
+        )
+    elif code in _SIZED:
+        layout, kind = _SIZED[code]
+        (size,) = struct.unpack_from(layout, view, at)
+        at += struct.calcsize(layout)
+    else:
+        raise ValueError(f"not MessagePack as it is used here: byte 0x{code:02x}")
+    if size > len(view) - at:
+        raise ValueError("not MessagePack: it ends in the middle of a value")
+    if kind in (bytes, str):
+        data = bytes(view[at : at + size])
+        return (data if kind is bytes else data.decode()), at + size
+    values = []
+    for _ in range(size * 2 if kind is dict else size):
+        value, at = _unpack(view, at, depth + 1)
+        values.append(value)
+    return (dict(zip(values[::2], values[1::2], strict=True)) if kind is dict else values), at

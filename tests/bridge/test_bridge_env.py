@@ -1,0 +1,151 @@
+"""A game in another process in Gymnasium's form."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import TimeLimit
+
+import mission_gym as mg
+from bridge.games import game, processes, wait_until
+from mission_gym.bridge import BridgeEnv
+from mission_gym.env.slot import find_announce
+from mission_gym.errors import UsageError
+
+WALK = game("walk_game", "prints")
+
+
+def test_a_game_is_an_environment_of_gymnasium() -> None:
+    env = BridgeEnv(WALK, render_mode="rgb_array", length=9)
+    try:
+        first, info = env.reset(seed=3)
+        again, _ = env.reset(seed=3)
+        ahead, _ = env.reset(seed=3, options={"ahead": 2})
+        assert env.observation_space.contains(first)
+        assert first["place"].tolist() == again["place"].tolist() != ahead["place"].tolist()
+        assert info["action_mask"].tolist() == [1, 1]
+        obs, reward, terminated, truncated, _ = env.step(np.int64(1))
+        assert obs["place"][0] == pytest.approx(ahead["place"][0] + 1 / 9)  # the keyword arrived
+        assert (reward, terminated, truncated) == (-0.01, False, False)
+        assert env.metadata["main_outcome"] == "home"
+        assert env.render().tolist() == np.full((4, 6, 3), 1).tolist()
+        state = env.get_state()
+        forward = env.step(1)
+        env.set_state(state)
+        assert env.step(1)[0]["place"].tolist() == forward[0]["place"].tolist()
+    finally:
+        env.close()
+    env.close()  # twice does no harm
+    assert not processes()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_gymnasium_agrees() -> None:
+    env = BridgeEnv(game("faulty_game", "none"))
+    check_env(env, skip_render_check=True, skip_close_check=True)
+    env.close()
+
+
+def test_a_game_may_use_a_socket() -> None:
+    env = BridgeEnv(f"{WALK} {{socket}}")
+    env.reset(seed=1)
+    assert env.step(1)[1] == -0.01
+    env.close()
+    assert not processes()
+
+
+def test_games_of_a_vector_are_stepped_in_one_message() -> None:
+    with_eight = mg.make_vec(f"bridge:{WALK}", 8, backend="serial")
+    alone = mg.make_vec(f"bridge:{WALK}", 1, backend="serial")
+    try:
+        shown, _ = with_eight.reset(seed=[7] * 8)
+        single, _ = alone.reset(seed=[7])
+        engine = with_eight.envs[0].unwrapped._engine
+        before = engine.num_messages
+        assert len({id(env.unwrapped._engine) for env in with_eight.envs}) == 1
+        for action in (1, 0, 1, 1):
+            shown, rewards, *_ = with_eight.step(np.full(8, action))
+            single, reward, *_ = alone.step(np.array([action]))
+            assert (shown["place"] == single["place"]).all()
+            assert (rewards == reward).all()
+        assert engine.num_messages == before + 4
+    finally:
+        with_eight.close()
+        alone.close()
+    assert not processes()
+
+
+def test_a_wrapper_that_may_change_actions_is_stepped_alone() -> None:
+    from gymnasium.wrappers import TransformAction
+
+    env = BridgeEnv(WALK)
+    assert find_announce(TimeLimit(env, 5)) == env.announce_action
+    assert find_announce(TransformAction(env, lambda action: 1 - action, None)) is None
+    env.close()
+
+
+def test_one_game_that_raises_costs_its_own_episode() -> None:
+    vector = mg.make_vec(f"bridge:{game('walk_game', 'raise')}", 2, backend="serial", max_restarts=50)
+    vector.reset(seed=[1, 2])
+    pid = vector.envs[0].unwrapped._engine.pid
+    for _ in range(4):
+        *_, truncated, _ = vector.step(np.array([0, 0]))
+    assert truncated.all()
+    assert vector.envs[0].unwrapped._engine.pid == pid
+    vector.close()
+
+
+def test_an_environment_that_nobody_closes_leaves_no_process() -> None:
+    env = BridgeEnv(game("faulty_game", "grandchild"))
+    env.reset()
+    before = processes()
+    assert len(before) == 3  # keeper, game, and what the game started in a session of its own
+    del env
+    gc.collect()
+    wait_until(lambda: not any(process.is_running() for process in before))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system tells keepers of the end")
+def test_nothing_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
+    told = tmp_path / "pids"
+    script = (
+        "import os, psutil\nfrom mission_gym.bridge import BridgeEnv\n"
+        f"env = BridgeEnv({game('faulty_game', 'grandchild')!r}); env.reset()\n"
+        "pids = [each.pid for each in psutil.Process().children(recursive=True)]\n"
+        f"open({str(told)!r}, 'w').write(' '.join(map(str, pids)))\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    pids = [int(pid) for pid in told.read_text().split()]
+    assert len(pids) == 3
+    wait_until(lambda: not any(map(_runs, pids)))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_what_cannot_be_started_is_told() -> None:
+    with pytest.raises(UsageError, match=r"there is no program 'nodd' \(looked for in PATH"):
+        BridgeEnv("nodd game.js")
+    with pytest.raises(UsageError, match="needs a command"):
+        BridgeEnv("")
+    with pytest.raises(UsageError, match=r"can't be sent to it: a object can't travel"):
+        BridgeEnv(WALK, thing=object())
+    with pytest.raises(UsageError, match="needs no vector form: games of one process are stepped in one"):
+        mg.make_vec(f"bridge:{WALK}", 2, backend="batched")
+    assert os.getpid() == psutil.Process().pid
+    assert not processes()

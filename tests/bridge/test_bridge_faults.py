@@ -1,0 +1,92 @@
+"""What a game's side can do wrong: one clear message for each, and no process left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import mission_gym as mg
+from bridge.games import game, processes
+from mission_gym.bridge import BridgeEnv, BridgeError
+from mission_gym.errors import EnvContractError, WorkerError
+
+FAULTS = {
+    "dies": r"was killed by SIGSEGV before it answered \[message 3, step\]; its last words:\nout of luck",
+    "garbage": r"answered with what is not MessagePack as it is used here: byte 0xc1; it begins with",
+    "half": r"ended with code 3 in the middle of its answer, after 14 bytes, \[message 3, step\]",
+    "list": r"answered with a list, not a map \[message 3, step\]",
+    "short": r'"obs" leaf 0 has 4 bytes, expected 8 \(1 game x float32\[2\]\) \[message 3, step\]',
+    "flags": r'"terminated" must be a byte 0 or 1 for each game, got \[3\]',
+    "more": r"sent \d+ bytes more than one answer",
+    "error": r"answered with an error: the engine is tired \[message 3, step\]",
+    "hangs": r"gave no answer for 0.3 s \[message 3, step\]",
+}
+AT_ONCE = {
+    "version": r"it tells version 7 of the protocol; this Mission Gym speaks version 1 \[message 1, hello\]",
+    "space": r"has the type 'discret' \(did you mean 'discrete'\?\); the types are box",
+    "prints": r"answered with what is not a message; it begins with b'Hello, world!.*Only messages may go to",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_answer_is_named(fault: str) -> None:
+    env = BridgeEnv(game("faulty_game", fault), timeout_s=0.3 if fault == "hangs" else 60.0)
+    env.reset()
+    with pytest.raises(BridgeError, match=f"^bridge:.*the game's process {FAULTS[fault]}|{FAULTS[fault]}"):
+        env.step(1)
+    assert not processes()
+    with pytest.raises(BridgeError, match=FAULTS[fault]):  # it stays so
+        env.step(1)
+    env.close()
+
+
+@pytest.mark.parametrize("fault", AT_ONCE)
+def test_a_wrong_handshake_is_named(fault: str) -> None:
+    with pytest.raises(BridgeError, match=AT_ONCE[fault]):
+        BridgeEnv(game("faulty_game", fault))
+    assert not processes()
+
+
+def test_a_process_that_prints_without_end_is_drained(capfd: pytest.CaptureFixture[str]) -> None:
+    env = BridgeEnv(game("faulty_game", "stderr"))
+    env.reset()
+    env.close()
+    passed_on = capfd.readouterr().err
+    assert 1 << 20 <= len(passed_on) < (1 << 20) + 100
+    assert passed_on.endswith("[further output of the game is dropped]\n")
+
+
+def test_a_vector_outlives_killed_processes() -> None:
+    vector = mg.make_vec(f"bridge:{game('walk_game')}", 4, backend="serial", max_restarts=3)
+    vector.reset(seed=0)
+    lost = 0
+    for step in range(60):
+        if step in (5, 6, 40):
+            for process in psutil.Process(vector.envs[0].unwrapped._engine.pid).children():
+                os.kill(process.pid, signal.SIGKILL)
+        *_, truncated, _ = vector.step(np.ones(4, int))
+        lost += int(truncated.sum())
+    assert lost >= 8  # the second one fell into the step that resets
+    assert len(processes()) == 2  # a keeper and its game
+    vector.close()
+    assert not processes()
+
+
+def test_spaces_that_change_are_refused(tmp_path: Path) -> None:
+    size = tmp_path / "size"
+    size.write_text("2")
+    vector = mg.make_vec(
+        f"bridge:{game('faulty_game', 'spaces', str(size))}", 1, backend="serial", max_restarts=1
+    )
+    vector.reset(seed=0)
+    size.write_text("3")
+    os.kill(psutil.Process(vector.envs[0].unwrapped._engine.pid).children()[0].pid, signal.SIGKILL)
+    with pytest.raises((EnvContractError, WorkerError), match="all environments must be alike"):
+        vector.step(np.ones(1, int))
+    vector.close()
+    assert not processes()
