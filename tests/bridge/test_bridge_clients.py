@@ -95,7 +95,8 @@ def test_javascript_packs_as_python_does() -> None:
     script = (
         f"const {{pack, unpack}} = require({str(CLIENTS / 'mission-gym-bridge.cjs')!r});"
         "const read = (hex) => unpack(Buffer.from(hex, 'hex'));"
-        "console.log(JSON.stringify(require('node:fs').readFileSync(0, 'utf8').split(' ').map((hex) => pack(read(hex)).toString('hex'))));"
+        "const sent = require('node:fs').readFileSync(0, 'utf8').split(' ');"
+        "console.log(JSON.stringify(sent.map((hex) => pack(read(hex)).toString('hex'))));"
         "for (const hex of ['c1', 'd90561', '93', 'ddffffffff', '0102']) {"
         "  let fails = false; try { read(hex); } catch (error) { fails = true; }"
         "  if (!fails) throw new Error(hex);"

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from mission_gym.bench.accounting import measure_accounting
+from mission_gym.bench.bridge import BridgeGrid, measure_bridge
 from mission_gym.bench.capture import CaptureGrid, measure_capture
 from mission_gym.bench.contest import Row, describe_machine
 from mission_gym.bench.defaults.cases import CASES
@@ -93,6 +94,10 @@ def _fleet(full: bool) -> list[Row]:
     return measure_fleet(FleetGrid())
 
 
+def _bridge(full: bool) -> list[Row]:
+    return measure_bridge(BridgeGrid(num_kills=100) if full else BridgeGrid())
+
+
 CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "ppo": _ppo,
     "dqn": _dqn,
@@ -108,6 +113,7 @@ CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "tune": _tune,
     "watch": _watch,
     "fleet": _fleet,
+    "bridge": _bridge,
 }
 
 

@@ -12,7 +12,7 @@ from mission_gym.cli.flags import AsJson, Switch, parse, said
 from mission_gym.cli.output import messages_to_stderr, show
 from mission_gym.report.tables import view_bench, view_faults
 
-_PROOFS = ("faults", "soak")  # whose rows must hold; the others are measurements
+_PROOFS = ("faults", "soak", "bridge")  # whose rows must hold; the others are measurements
 
 
 @dataclass(kw_only=True)
@@ -23,8 +23,8 @@ class BenchFlags:
         tyro.conf.Positional[str],
         tyro.conf.arg(
             metavar="NAME",
-            help="ppo, dqn, learning, defaults, vector, capture, overlap, tune, fleet, watch, soak, faults or"
-            " accounting.",
+            help="ppo, dqn, learning, defaults, vector, bridge, capture, overlap, tune, fleet, watch, soak,"
+            " faults or accounting.",
         ),
     ]
     full: Annotated[Switch, said("The whole grid; the default takes under ten minutes.")] = False

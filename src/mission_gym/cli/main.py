@@ -37,6 +37,7 @@ COMMANDS = {
     "doctor": _Command("doctor", "examine this machine: what is wrong, why, and the one fix"),
     "tune": _Command("tune", "measure an environment here: the plan, why, and the scaling table"),
     "wrappers": _Command("wrappers", "the wrappers that have a short name"),
+    "bridge": _Command("bridging", "a client library for a game in another process, to copy"),
     "record": _Command("recording", "film the episodes that a run's policy plays"),
     "play": _Command("playing", "play an environment by hand, in a window"),
     "jobs": _Command("jobs", "many runs, packed: run, check, add, status, logs, stop, resume, wait, example"),
