@@ -210,12 +210,15 @@ def test_ctrl_c_saves_every_run(tmp_path: Path) -> None:
 
 def test_wrong_uses_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for args, message in (
+        (["jobs"], "name one of the commands of jobs: run, check, add"),
         (["jobs", "stauts"], "did you mean 'status'"),
         (["jobs", "stop"], "name a job or a group, or give --all"),
         (["jobs", "status"], "there are no groups"),
         (["jobs", "status", "none"], "no group 'none'"),
         (["jobs", "example", "four-job"], "did you mean 'four-jobs'"),
         (["train", ENV_ID, "--json"], "--json is for --seeds"),
+        (["train", ENV_ID, "--cuda-mps", "on"], "--cuda-mps is for --seeds and --detach"),
+        (["train", ENV_ID, "--seeds", "2", "--cuda-mps", "yes"], "use off, on or auto [--cuda-mps]"),
         (["train", ENV_ID, "--seeds", "x"], "write 5, 1..5 or 3,7,11"),
         (["train", ENV_ID, "--seeds", "2", "--gamma", "7"], "gamma=7"),
         (["train", ENV_ID, "--seeds", "2", "--resume-or-start", "x"], "remove one"),

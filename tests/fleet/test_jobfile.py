@@ -172,6 +172,17 @@ def test_arguments_keep_the_types_of_environment_arguments(value: Any) -> None:
                 "seeds can't be part of a grid; remove it there [/q.yaml, line 3]",
             ],
         ),
+        (
+            "grid: {gamma: 0.9}\njobs:\n- {name: a}\n- {name: a}\n- {name: b, branch: c}\n- {nome: d}\n",
+            [
+                "grid must hold a list of values for each flag, like `gamma: [0.98, 0.99]` [/q.yaml, line 1]",
+                "job 'a' is there twice, first in /q.yaml, line 3; rename one [/q.yaml, line 4]",
+                "unknown key 'nome' (did you mean 'name'?) in a job without a name; correct its name"
+                " [/q.yaml, line 6]",
+                "a job has no name; add `name:` [/q.yaml, line 6]",
+                "branch: there is no job 'c'; name one of this file [/q.yaml, line 5]",
+            ],
+        ),
         ("jobs:\n- {name: a}\nname: a/b\n", None),
         (
             "jobs:\n- {name: a, seeds: 2}\n- {name: a-s1}\n",

@@ -380,6 +380,23 @@ def test_a_file_that_is_edited_while_it_runs_changes_nothing(crew: Crew) -> None
     assert {job.state for job in crew.finish(group).values()} == {"done"}
 
 
+def test_what_jobs_stop_and_logs_say(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(crew.signs))
+    group = Queue().make_group(crew.runs_dir, "g", "jobs", [crew.request("alpha", "wait")])
+    folder = ["--runs-dir", str(crew.runs_dir)]
+    for args, code, said in (
+        (["logs", "alpha"], 0, "alpha has not begun"),
+        (["logs", "alhpa"], 2, "no job 'alhpa' (did you mean 'alpha'?), and no group 'alhpa'"),
+        (["stop", "alpha"], 0, "alpha stopped: stopped before it began"),
+        (["stop", group.name], 0, "nothing is to be stopped: all jobs have ended"),
+    ):
+        assert main(["jobs", *args, *folder]) == code
+        assert said in capsys.readouterr().err
+    assert crew.starts() == []
+
+
 def test_a_group_is_this_users_before_it_is_seen(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who was killed while it was made goes on with it without --trust."""
 
