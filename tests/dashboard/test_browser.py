@@ -169,7 +169,7 @@ def test_a_page_that_was_opened_early_finds_what_comes_later(
     tab.wait_for_steps("Return", [1, 2])
     run.log_txt.write_text("more\n")
     tab.page.wait_for_selector("#winning:has-text('won 25 %')")
-    tab.page.wait_for_selector("#timeline svg")
+    tab.page.wait_for_selector("#panel-timeline svg")
     away = run.path.rename(tmp_path / "away")
     tab.page.wait_for_selector("#empty:has-text('no longer in the folder')")
     away.rename(run.path)
@@ -259,19 +259,19 @@ def test_every_control_is_reached_by_keyboard_and_has_a_name(
 def test_pictures_of_the_docs(
     browser: Any, serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MISSION_GYM_PICTURES names a runs folder with a run of the capture mission, the newest of it."""
+    """MISSION_GYM_PICTURES names a runs folder with the run of a demo; jobs at work make the queue."""
     runs_dir = Path(os.environ["MISSION_GYM_PICTURES"])
     monkeypatch.chdir(runs_dir.parent)  # so that pages name the folder, and not where it lies
     server, images = serve(Path(runs_dir.name)), Path(__file__).parents[2] / "docs" / "images"
-    newest = max(
-        (path for path in runs_dir.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime
-    ).name
-    for name, path, width in (
-        ("run", f"/run/{newest}", 1440),
-        ("runs", "/", 1440),
-        ("phone", f"/run/{newest}", 380),
+    shown = max(path.name for path in runs_dir.glob("demo-*"))
+    for name, path, width, scheme in (
+        ("run", f"/run/{shown}", 1440, "light"),
+        ("run-dark", f"/run/{shown}", 1440, "dark"),
+        ("runs", "/", 1440, "light"),
+        ("phone", f"/run/{shown}", 380, "light"),
     ):
         tab = Tab(browser, server, width)
+        tab.page.emulate_media(color_scheme=scheme)
         tab.open(path)
         tab.page.wait_for_selector("#runs tbody svg *, figure.chart canvas")
         tab.page.screenshot(path=images / f"watch-{name}.png")

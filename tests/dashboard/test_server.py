@@ -199,7 +199,7 @@ def test_panels_bring_what_an_early_page_did_not_find(
     name = place[1].name
     panels, whole = server.json(f"/api/run/{name}/panels"), server.json(f"/api/run/{name}")
     assert panels["main_outcome"] == "won"
-    for key in ("main_outcome", "evals", "baselines", "timeline"):
+    for key in ("main_outcome", "evals", "baselines"):
         assert panels[key] == whole[key]
 
 

@@ -59,11 +59,12 @@ def test_the_report_holds_everything_and_fetches_nothing(run, tmp_path):
     balance = Balance()
     balance.feed(page)
     assert balance.stack == []
-    assert len(re.findall(r'<svg class="curves"', page)) == 4
+    assert page.count('<figure class="curves">') == 4
+    assert 'class="mark c1"' in page  # an evaluation, with its interval
     for words in (
         "&lt;trained&gt;", "90 % (70 % to 97 %)", "1.5 (1 to 2)", "the goal was reached", "A &amp; B",
         "data:image/gif;base64,", "prefers-color-scheme: dark", "minibatches", "512 steps, done",
-        "collector", "gradient steps", "bound by", "data:image/png;base64,",
+        "collector", "gradient steps", "bound by", 'class="lanes"', "CPU per core",
     ):  # fmt: skip
         assert words in page, words
     assert not re.search(r"https?://|<script|<link|@import|url\(", page)
@@ -100,7 +101,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
         runs.append(run)
     page = make_html(runs)
     for number, name in enumerate(("a/runs/same", "b/runs/same")):
-        assert f">{name}</text>" in page
+        assert f"</i>{name}</li>" in page
         assert f"{name}, {number + 1} steps, done" in page
     assert name_apart(runs[:1]) == ["same"]
 
@@ -135,6 +136,7 @@ def test_markup_and_escapes_of_a_run_are_text(tmp_path):
     )
     assert "<img src=x" not in page
     assert page.count("&lt;img src=x") >= 6
+    assert "\x1b" not in page
 
 
 def test_films_of_the_run_are_part_of_the_file(tmp_path):
@@ -152,14 +154,41 @@ def test_a_run_without_rows_has_a_report_too(tmp_path):
     run = RunDir.create(tmp_path, "empty")
     run.metrics_jsonl.write_text("")
     page = make_html([run])
-    assert "return: n/a" in page
-    assert "steps/s: n/a" in page
+    assert "there is nothing to draw" in page
+    assert "No timeline yet" in page
 
 
 def test_curves_fill_their_box_and_skip_what_is_not_finite():
     svg = draw_curves("t", {"a": [(0, 0.0), (50, float("nan")), (100, 8.0)]})
-    assert 'points="58.0,246.0 538.0,54.0"' in svg
+    assert 'points="58.0,206.0 538.0,14.0"' in svg
     assert ">100</text>" in svg
+
+
+def test_marks_levels_and_a_legend_that_wraps():
+    names = [f"run {number}" for number in range(9)]
+    svg = draw_curves(
+        "t", {name: [(0, 1.0), (9, 2.0)] for name in names}, marks={"<played>": [(9, 3.0, 2.0, 4.0)]},
+        levels={"scripted & co": 2.5, "none": float("nan")},
+    )  # fmt: skip
+    assert svg.count("<li>") == 10
+    assert "&lt;played&gt;</li>" in svg
+    assert 'class="interval c1"' in svg
+    assert ">scripted &amp; co</text>" in svg
+    assert svg.count('class="level"') == 1
+    assert draw_curves("t", {"a": []}) == ""
+
+
+@pytest.mark.parametrize(
+    "spans", ["x", [["main", "save", 1.0]], [["main", "<b>", 0.0, 1.0]], [["main", "save", 2, 1]]]
+)
+def test_a_damaged_timeline_shows_nothing(tmp_path, spans):
+    run = RunDir.create(tmp_path, "odd")
+    MetricsLog(run.metrics_jsonl).append(
+        {"event": "timeline", "step": 1, "time/spans": spans, "time/cores": [2, "x"]}
+    )
+    page = make_html([run])
+    assert "No timeline yet" in page
+    assert "CPU per core" not in page
 
 
 @pytest.mark.parametrize(

@@ -191,12 +191,10 @@ def make_app(
 
 def _describe_beside(run: RunDir) -> dict[str, Any]:
     """What the charts show beside the rows."""
-    timeline = find_last(run.metrics_jsonl, "timeline") or {}
     return {
         "main_outcome": main_outcome(read_first(run.metrics_jsonl)),
         "evals": _list_evals(run),
         "baselines": read_baselines(run),
-        "timeline": {key: timeline.get(f"time/{key}") for key in ("updates", "spans", "cores")},
     }
 
 

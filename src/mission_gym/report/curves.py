@@ -1,4 +1,5 @@
-"""Curves as SVG text, drawn by hand: a title, axes with round numbers, a line and a legend entry per series.
+"""Curves as SVG text, drawn by hand: a title, a legend, axes with round numbers, a line for each series,
+marks with intervals, dashed levels.
 
 Colours are classes of the page (`c0` to `c7`), so that light and dark pages each have their own.
 """
@@ -7,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from markupsafe import Markup, escape
 
 Points = Sequence[tuple[float, float]]
+Bounded = Sequence[tuple[float, float, float, float]]  # x, y, and the interval around y
 NUM_COLORS = 8
-_WIDTH, _HEIGHT = 560, 280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 22, 54, 34
+_WIDTH, _HEIGHT = 560, 240
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 22, 14, 34
 
 
 def draw_curves(
@@ -23,64 +26,109 @@ def draw_curves(
     unit: str = "",
     span: tuple[float, float] | None = None,
     bands: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
+    marks: Mapping[str, Bounded] | None = None,
+    levels: Mapping[str, float] | None = None,
 ) -> Markup:
     """A chart over steps; `span` is what the upright axis shows at least, as 0 to 100 of per cent. bands: for
-    a series its lower and its upper bound at each x."""
+    a series its lower and its upper bound at each x. marks: series of points with intervals. levels: dashed
+    lines by name. Nothing where there is nothing to draw."""
     series = {name: _finite(points) for name, points in series.items()}
     series = {name: points for name, points in series.items() if points}
-    if not series:
-        return Markup(f'<p class="quiet">{escape(title)}: n/a</p>')
-    xs = [x for points in series.values() for x, _ in points]
-    ys = [y for points in series.values() for _, y in points]
-    ys += span or ()
+    marks = {name: _finite(points) for name, points in (marks or {}).items()}
+    marks = {name: points for name, points in marks.items() if points}
+    if not series and not marks:
+        return Markup("")
     bands = {name: points for name, points in (bands or {}).items() if name in series}
-    ys += [y for points in bands.values() for _, *pair in points for y in pair]
-    x_high = max(xs) or 1.0
-    x_ticks = [tick for tick in find_ticks(0.0, x_high) if tick <= x_high]
-    y_ticks = find_ticks(min(ys), max(ys))
-    y_low, y_high = y_ticks[0], y_ticks[-1]
+    levels = {name: value for name, value in (levels or {}).items() if math.isfinite(value)}
+    xs = [x for points in (*series.values(), *marks.values()) for x, *_ in points]
+    ys = [
+        y
+        for points in (*series.values(), *marks.values(), *bands.values())
+        for _, *rest in points
+        for y in rest
+    ]
+    box = _Box(xs, [*ys, *levels.values(), *(span or ())])
+    parts = [*box.draw_axes(unit)]
+    for name, value in levels.items():
+        _, y = box.place(0.0, value)
+        parts.append(f'<line class="level" x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}"/>')
+        above = y + 14 if y < _TOP + 16 else y - 5
+        place = f'x="{_WIDTH - _RIGHT - 4}" y="{above}" text-anchor="end"'
+        parts.append(f'<text class="tick rim" {place}>{escape(name)}</text>')
+    for number, (name, points) in enumerate(series.items()):
+        parts += box.draw_line(f"c{number % NUM_COLORS}", points, bands.get(name, ()))
+    for number, bounded in enumerate(marks.values(), len(series)):
+        parts += box.draw_marks(f"c{number % NUM_COLORS}", bounded)
+    names = [*series, *marks]
+    head = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">'
+    body = "\n".join(parts)
+    return Markup(
+        f'<figure class="curves"><h3>{escape(title)}</h3>{_draw_legend(names)}{head}\n{body}\n</svg></figure>'
+    )
 
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = (x / x_high) * (_WIDTH - _LEFT - _RIGHT)
-        up = (y - y_low) / (y_high - y_low) * (_HEIGHT - _TOP - _BOTTOM)
+
+class _Box:
+    """Where values lie in the picture."""
+
+    def __init__(self, xs: Sequence[float], ys: Sequence[float]) -> None:
+        self._x_high = max(xs) or 1.0
+        self._y_ticks = find_ticks(min(ys), max(ys))
+        self._y_low, self._y_high = self._y_ticks[0], self._y_ticks[-1]
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        across = (x / self._x_high) * (_WIDTH - _LEFT - _RIGHT)
+        up = (y - self._y_low) / (self._y_high - self._y_low) * (_HEIGHT - _TOP - _BOTTOM)
         return round(_LEFT + across, 1), round(_HEIGHT - _BOTTOM - up, 1)
 
-    parts = [f'<text class="title" x="8" y="20">{escape(title)}</text>']
-    for tick in y_ticks:
-        _, y = place(0.0, tick)
-        parts.append(f'<line class="grid" x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}"/>')
-        parts.append(
-            f'<text class="tick" x="{_LEFT - 7}" y="{y + 4}" text-anchor="end">{_short(tick)}{unit}</text>'
-        )
-    for tick in x_ticks:
-        x, _ = place(tick, y_low)
-        parts.append(
-            f'<text class="tick" x="{x}" y="{_HEIGHT - 12}" text-anchor="middle">{_short(tick)}</text>'
-        )
-    legend_x = 8.0
-    for number, (name, points) in enumerate(series.items()):
-        color = f"c{number % NUM_COLORS}"
-        if name in bands:
-            low = [place(x, y) for x, y, _ in bands[name]]
-            high = [place(x, y) for x, _, y in reversed(bands[name])]
+    def draw_axes(self, unit: str) -> list[str]:
+        parts = []
+        for tick in self._y_ticks:
+            _, y = self.place(0.0, tick)
+            parts.append(f'<line class="grid" x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}"/>')
+            text = f"{_short(tick)}{unit}"
+            parts.append(f'<text class="tick" x="{_LEFT - 7}" y="{y + 4}" text-anchor="end">{text}</text>')
+        for tick in find_ticks(0.0, self._x_high):
+            if tick <= self._x_high:
+                x, _ = self.place(tick, self._y_low)
+                where = f'x="{x}" y="{_HEIGHT - 12}" text-anchor="middle"'
+                parts.append(f'<text class="tick" {where}>{_short(tick)}</text>')
+        return parts
+
+    def draw_line(self, color: str, points: Points, band: Sequence[tuple[float, float, float]]) -> list[str]:
+        parts = []
+        if band:
+            low = [self.place(x, y) for x, y, _ in band]
+            high = [self.place(x, y) for x, _, y in reversed(band)]
             around = " ".join("{},{}".format(*each) for each in (*low, *high))
             parts.append(f'<polygon class="band {color}" points="{around}"/>')
-        path = " ".join("{},{}".format(*place(x, y)) for x, y in points)
+        path = " ".join("{},{}".format(*self.place(x, y)) for x, y in points)
         parts.append(f'<polyline class="line {color}" points="{path}"/>')
         if len(points) == 1:
-            x, y = place(*points[0])
+            x, y = self.place(*points[0])
             parts.append(f'<circle class="dot {color}" cx="{x}" cy="{y}" r="3"/>')
-        if len(series) > 1:
-            parts.append(f'<rect class="dot {color}" x="{legend_x:.0f}" y="32" width="10" height="10"/>')
-            parts.append(f'<text class="tick" x="{legend_x + 14:.0f}" y="41">{escape(name)}</text>')
-            legend_x += 30 + 6.6 * len(name)
-    body = "\n".join(parts)
-    head = f'<svg class="curves" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">'
-    return Markup(f"{head}\n{body}\n</svg>")
+        return parts
+
+    def draw_marks(self, color: str, points: Bounded) -> list[str]:
+        parts = []
+        for across, middle, low, high in points:
+            x, y = self.place(across, middle)
+            (_, bottom), (_, top) = self.place(across, low), self.place(across, high)
+            parts.append(f'<line class="interval {color}" x1="{x}" y1="{bottom}" x2="{x}" y2="{top}"/>')
+            parts.append(f'<circle class="mark {color}" cx="{x}" cy="{y}" r="3.2"/>')
+        return parts
 
 
-def _finite(points: Points) -> list[tuple[float, float]]:
-    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+def _draw_legend(names: Sequence[str]) -> str:
+    """A chip for each name, which wrap; none for one line alone."""
+    chips = (
+        f'<li><i class="dot c{number % NUM_COLORS}"></i>{escape(name)}</li>'
+        for number, name in enumerate(names)
+    )
+    return f'<ul class="legend">{"".join(chips)}</ul>' if len(names) > 1 else ""
+
+
+def _finite(points: Sequence[tuple[float, ...]]) -> list[Any]:
+    return [point for point in points if all(map(math.isfinite, point))]
 
 
 def find_ticks(low: float, high: float) -> list[float]:

@@ -6,6 +6,7 @@ Everything is inside the file and nothing is fetched. It follows the reader's li
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -20,8 +21,7 @@ from mission_gym.report.formats import show_count
 from mission_gym.report.group_html import render_groups
 from mission_gym.report.groups import RunSet, compare_groups
 from mission_gym.report.pages import describe_panels, list_films, make_templates, render_panels
-from mission_gym.report.timeline import make_png
-from mission_gym.report.timing import sum_up
+from mission_gym.store.evals import SELECT, read_baselines, read_evals
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 
@@ -29,7 +29,7 @@ Row = Mapping[str, Any]
 _KINDS = {".gif": "image/gif", ".png": "image/png", ".mp4": "video/mp4"}
 _LARGEST_BYTES = 8 << 20  # of a film that becomes part of the file unasked
 _NUM_POINTS = 600  # of a curve
-_PANELS = ("evaluations", "time", "failures", "plan", "config", "lineage")
+_PANELS = ("evaluations", "time", "timeline", "failures", "plan", "config", "lineage")
 
 
 class Picture(NamedTuple):
@@ -55,10 +55,16 @@ def make_html(
     chosen = _find_films(runs, names) if pictures is None else pictures
     one, several = (runs[0], None) if len(runs) == 1 else (None, compare_runs(list(runs), lambda text: None))
     return templates.get_template("report.html").render(
-        title=one.name if one else f"{len(runs)} runs",
+        title=one.name
+        if one
+        else f"{groups[0].name}, {len(runs)} runs"
+        if len(groups) == 1
+        else f"{len(runs)} runs",
         verdict=verdict,
         groups=render_groups(templates, compare_groups(groups, lambda text: None)) if groups else "",
-        charts=_draw_charts(streams[0]) if one else _draw_comparison(dict(zip(names, streams, strict=True))),
+        charts=_draw_charts(one, streams[0])
+        if one
+        else _draw_comparison(dict(zip(names, streams, strict=True))),
         results=results or {},
         num_episodes=min((result["episodes"] for result in (results or {}).values()), default=0),
         pictures=[(picture.caption, _embed(picture.path)) for picture in chosen],
@@ -76,35 +82,66 @@ def _describe(run: RunDir, name: str, rows: Sequence[Row], templates: Environmen
     status = run.read_status()
     panels = describe_panels(run, rows)
     cause = (status.get("cause") or "").partition("\n")[0]
-    png = make_png({"run": name} | sum_up(rows))
     return {
         "name": name,
         "head": f"{show_count(status.get('step'))} steps, {status.get('state')}: {cause}",
         "panels": render_panels(templates, {each: panels[each] for each in _PANELS}),
-        "timeline": f"data:image/png;base64,{base64.b64encode(png).decode()}",
     }
 
 
-def _draw_charts(rows: Sequence[Row]) -> list[Markup]:
-    """The curves of one run."""
+def _draw_charts(run: RunDir, rows: Sequence[Row]) -> list[Markup]:
+    """The curves of one run, with its evaluations and baselines."""
     progress = [row for row in rows if row["event"] == "progress"]
-    evals = [row for row in rows if row["event"] == "eval"]
-    returns = {
-        "training": _pick(progress, "rollout/ep_rew_mean"),
-        "evaluation": _pick(evals, "return_mean"),
+    evals = [result for result in read_evals(run) if result["suite"] == SELECT]
+    baselines, predicted = read_baselines(run), run.read_status().get("predicted_fps")
+    returns = [
+        _bound(each["step"], [each.get(f"return_{key}") for key in ("mean", "low", "high")]) for each in evals
+    ]
+    names = dict.fromkeys(
+        key.removeprefix("outcome/") for row in progress for key in row if key.startswith("outcome/")
+    )
+    played = {
+        name: [
+            _bound(
+                each["step"],
+                [100.0 * rate[key] if rate[key] is not None else None for key in ("rate", "low", "high")],
+            )
+            for each in evals
+            if (rate := (each.get("outcomes") or {}).get(name))
+        ]
+        for name in names
     }
-    names = dict.fromkeys(key for row in progress for key in row if key.startswith("outcome/"))
-    outcomes = {key.removeprefix("outcome/"): _pick(progress, key, 100.0) for key in names}
-    charts = [draw_curves("return", returns)]
-    if outcomes:
-        charts.append(draw_curves("outcomes in training", outcomes, unit=" %", span=(0.0, 100.0)))
-        played: dict[str, list[tuple[float, float]]] = {}
-        for row in evals:
-            for name, rate in row["outcomes"].items():
-                played.setdefault(name, []).append((row["step"], 100.0 * rate["rate"]))
-        charts.append(draw_curves("outcomes in evaluation", played, unit=" %", span=(0.0, 100.0)))
-    charts.append(draw_curves("steps/s", {"rate": _compute_rates(progress)}, span=(0.0, 1.0)))
-    return charts
+    return [
+        draw_curves(
+            "return",
+            {"training": _pick(progress, "rollout/ep_rew_mean")},
+            marks={"evaluation, 95 %": returns},
+            levels={
+                name: each["return_mean"]
+                for name, each in baselines.items()
+                if each["return_mean"] is not None
+            },
+        ),
+        draw_curves(
+            "outcomes in training",
+            {name: _pick(progress, f"outcome/{name}", 100.0) for name in names},
+            unit=" %",
+            span=(0.0, 100.0),
+        ),
+        draw_curves("outcomes in evaluations, 95 %", {}, marks=played, unit=" %", span=(0.0, 100.0)),
+        draw_curves(
+            "steps/s",
+            {"rate": _compute_rates(progress)},
+            span=(0.0, 1.0),
+            levels={} if predicted is None else {"predicted": predicted},
+        ),
+    ]
+
+
+def _bound(step: int, values: Sequence[float | None]) -> tuple[float, float, float, float]:
+    """A point with its interval; what is missing is not drawn."""
+    mean, low, high = (math.nan if value is None else float(value) for value in values)
+    return step, mean, mean if math.isnan(low) else low, mean if math.isnan(high) else high
 
 
 def _draw_comparison(streams: Mapping[str, Sequence[Row]]) -> list[Markup]:

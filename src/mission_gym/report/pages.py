@@ -29,7 +29,7 @@ from mission_gym.report.formats import (
 )
 from mission_gym.report.summary import list_next_commands
 from mission_gym.report.tables import list_verdict, show_interval, show_outcome
-from mission_gym.report.timing import list_machine, list_phases, sum_up
+from mission_gym.report.timing import check_time, list_machine, list_phases, sum_up
 from mission_gym.store.files import read_json, read_tail
 from mission_gym.store.rundir import RunDir
 
@@ -47,6 +47,7 @@ def make_templates() -> Environment:
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_silence,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -56,6 +57,11 @@ def make_templates() -> Environment:
         "interval": lambda result: show_interval(result, "return"),
     }  # fmt: skip
     return templates
+
+
+def _silence(value: Any) -> Any:
+    """A value without control characters: a page may be printed on a terminal, too."""
+    return type(value)(_CONTROL.sub("", value)) if isinstance(value, str) else value
 
 
 def make_file(title: str, part: str) -> str:
@@ -76,6 +82,7 @@ def describe_panels(
     return {
         "evaluations": _describe_evals(document),
         "time": _describe_time(rows, whole_s),
+        "timeline": _describe_timeline(rows),
         "episodes": {"episodes": read_episodes(run)},
         "failures": _describe_failures(run, document, problems),
         "films": {"films": list_films(run)},
@@ -153,6 +160,25 @@ def _describe_time(rows: Sequence[Row], whole_s: float | None) -> dict[str, Any]
         "overlap": document["overlap"],
         "roles": list(ROLES),
         "is_estimate": whole_s is not None,
+    }
+
+
+def _describe_timeline(rows: Sequence[Row]) -> dict[str, Any]:
+    """What each role did in the last updates, and how busy each core was; a damaged row shows nothing."""
+    try:
+        document = check_time(sum_up(row for row in rows if row.get("event") == "timeline"))
+    except MissionGymError:
+        return {"lanes": {}, "cores": []}
+    known = {phase for phases in ROLES.values() for phase in (*phases, "collect")}
+    spans = [span for span in document["spans"] if span[1] in known and 0.0 <= span[2] <= span[3]]
+    whole = max((end for *_, end in spans), default=0.0)
+    lanes = {role: [span[1:] for span in spans if span[0] == role] for role in ROLES}
+    return {
+        "lanes": lanes if whole > 0 else {},
+        "whole": whole,
+        "updates": document["updates"] or (None, None),
+        "phases": list(dict.fromkeys(span[1] for span in spans)),
+        "cores": [share for share in document["cores"] if isinstance(share, float) and 0.0 <= share <= 1.0],
     }
 
 

@@ -6,6 +6,7 @@ Read from the metrics stream: `phase/*` of all rows are added up, over every pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
@@ -36,8 +37,12 @@ MEANINGS = {
 
 def describe_time(run: RunDir) -> dict[str, Any]:
     """The document of `runs timeline`."""
-    document = sum_up(MetricsLog.stream(run.metrics_jsonl))
-    return {"run": run.name} | check(run.metrics_jsonl, document, _TIMES).model_dump()
+    return {"run": run.name} | check_time(sum_up(MetricsLog.stream(run.metrics_jsonl)), run.metrics_jsonl)
+
+
+def check_time(document: Row, path: Path = Path("metrics.jsonl")) -> dict[str, Any]:
+    """What `sum_up` gave, in the types that views count on; RunStateError if it has others."""
+    return check(path, document, _TIMES).model_dump()
 
 
 _LONGEST_S = 1e12

@@ -1,9 +1,10 @@
 // The Compare page: curves of several runs, or of groups as their interquartile mean with a band.
 import { Board, colorOf, smooth, wireControls } from "./chart.js";
-import { get, make, put } from "./lib.js";
+import { follow, get, make, own, put } from "./lib.js";
 
 const byId = (id) => document.getElementById(id);
 const GRID = 200; // points of a pooled curve
+const EVERY_MS = 5000; // between two times that runs at work are read again
 const state = { runs: [], groups: [], known: { rows: [], groups: [] }, data: new Map(), weight: 0, pool: false };
 const board = new Board();
 const charts = new Map();
@@ -22,8 +23,10 @@ function curves() {
   return [...singles, ...pools];
 }
 
+const compared = () => [...new Set([...state.runs, ...state.groups.flatMap(membersOf)])];
+
 async function load() {
-  const wanted = [...new Set([...state.runs, ...state.groups.flatMap(membersOf)])];
+  const wanted = compared();
   await Promise.all(
     wanted.filter((run) => !state.data.has(run)).map(async (run) => {
       try {
@@ -136,7 +139,7 @@ function show() {
   showQuantity("eval", "Return in evaluations", fromEvals((result) => result.return_mean), { wide: true });
   if (outcome) {
     showQuantity("won", `${outcome} in training`, fromColumn(`outcome/${outcome}`), { percent: true });
-    showQuantity("eval-won", `${outcome} in evaluations`, fromEvals((result) => result.outcomes?.[outcome]?.rate), { percent: true });
+    showQuantity("eval-won", `${outcome} in evaluations`, fromEvals((result) => own(result.outcomes || {}, outcome)?.rate), { percent: true });
   }
   for (const key of ["rollout/ep_len_mean", "time/fps", "train/loss", "train/value_loss", "train/approx_kl", "train/entropy_loss", "train/explained_variance"]) {
     if (keys.has(key)) showQuantity(key, key.slice(key.indexOf("/") + 1).replaceAll("_", " "), fromColumn(key));
@@ -164,7 +167,7 @@ async function update() {
   history.replaceState(null, "", `/compare?${new URLSearchParams(query)}`);
   await load();
   show();
-  const runs = [...new Set([...state.runs, ...state.groups.flatMap(membersOf)])];
+  const runs = compared();
   const { html } = runs.length > 1 ? await get(`/api/compare?${new URLSearchParams(runs.map((name) => ["run", name]))}`) : { html: "" };
   byId("differences").innerHTML = html; // escaped by the server's templates
 }
@@ -196,3 +199,20 @@ try {
   byId("empty").hidden = false;
   put(byId("empty"), error.message);
 }
+const old = new Set(); // runs that have news
+follow(() => `/events?since=${state.known.version ?? 0}`, {
+  runs: (news) => {
+    state.known.version = news.version;
+    if (news.groups) state.known.groups = news.groups;
+    for (const { name } of news.rows) old.add(name);
+  },
+});
+setInterval(async () => {
+  if (document.hidden) return;
+  const wanted = compared().filter((run) => old.delete(run));
+  old.clear();
+  if (!wanted.length) return;
+  wanted.forEach((run) => state.data.delete(run));
+  await load();
+  show();
+}, EVERY_MS);

@@ -2,7 +2,6 @@
 import { colorOf, smooth } from "./chart.js";
 import { count, own, put } from "./lib.js";
 import { across, column, describe, isIll, keysOf, lastOf, levelsOf, line, marksOf, nameOf, run, view } from "./run-data.js";
-import { showCores, showTimeline } from "./timeline.js";
 
 const RATE_POINTS = 60;
 const LEFT_OUT = new Set(["train/n_updates", "train/gradient_steps", "train/lag", "train/lag_gradient_steps"]);
@@ -120,8 +119,6 @@ function showMachine(chart) {
       x: across(), fromZero: true, series: there.map(([key, label], index) => line(key, label, index)),
     });
   }
-  showCores(byId("cores"), run.timeline.cores);
-  showTimeline(byId("timeline"), run.timeline);
 }
 
 function showShares(chart, into) {

@@ -1,7 +1,7 @@
 // The run on show: its columns, evaluations and status, what its metrics mean, and how they are looked at.
 import { colorOf, smooth } from "./chart.js";
 
-export const run = { baselines: {}, columns: { step: [] }, status: {}, evals: [], main: null, end: 0, timeline: {}, detail: null, isSample: false };
+export const run = { baselines: {}, columns: { step: [] }, status: {}, evals: [], main: null, end: 0, detail: null, isSample: false };
 export const view = { docs: [], weight: 0, byTime: false };
 
 // The columns on show: those of the whole run, or of the range that was zoomed into.

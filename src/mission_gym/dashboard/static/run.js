@@ -47,8 +47,8 @@ async function load() {
 }
 
 // What charts show beside the rows, which an early look does not find yet.
-function takeBeside({ evals, baselines, main_outcome: main, timeline }) {
-  Object.assign(run, { evals, baselines, main, timeline });
+function takeBeside({ evals, baselines, main_outcome: main }) {
+  Object.assign(run, { evals, baselines, main });
 }
 
 // Every row of the range that a long run was zoomed into.
