@@ -41,7 +41,7 @@ from mission_gym.procs.children import describe_code
 from mission_gym.procs.commands import end_command, read_cpu_s, start_command
 from mission_gym.procs.pipes import make_pipes, wait_for_pipes
 
-START_S = 300.0  # until the first answer
+START_S = 270.0  # until the first answer, and for a reset; a worker waits 300 s
 MAX_BYTES = 1 << 28  # of one answer
 _PLACE = "{socket}"  # in a command: the path of a Unix socket, where the game does not use stdin and stdout
 _TAIL_BYTES = 2000  # last words that a message tells

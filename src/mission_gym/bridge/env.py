@@ -18,7 +18,7 @@ DEADLINE_S = 60.0
 
 class BridgeEnv(gym.Env[Any, Any]):
     """One game of the process that `command` starts. kwargs: for the game. timeout_s: of one message; the
-    first and each reset may take 300 s. Games of one vector share processes, and are stepped in one message.
+    first and each reset may take 270 s. Games of one vector share processes, and are stepped in one message.
 
     With a game that tells its state, it has `get_state` and `set_state`.
     """

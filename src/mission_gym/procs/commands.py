@@ -70,12 +70,13 @@ def end_command(process: subprocess.Popen[bytes], grace_s: float) -> bool:
 
 
 def read_cpu_s(process: subprocess.Popen[bytes]) -> float:
-    """CPU seconds of what runs below a keeper now."""
+    """CPU seconds of a command and of what it has started and not yet ended; its keeper takes none."""
     import psutil
 
     total = 0.0
     with suppress(psutil.Error):
-        for each in psutil.Process(process.pid).children(recursive=True):
+        top = psutil.Process(process.pid)
+        for each in (top, *top.children(recursive=True)):
             with suppress(psutil.Error):
                 total += sum(each.cpu_times()[:2])
     return total
