@@ -243,6 +243,13 @@ def test_the_doctor_finds_no_fault() -> None:
     assert not has_errors(findings), [each.what for each in findings if each.level == "error"]
 
 
+def test_the_doctor_names_what_blocks_the_event_loop() -> None:
+    findings = check_environment(EnvRequest("coroutine_toys:Napping"), num_episodes=1, budget_s=5.0)
+    (told,) = [each for each in findings if "held the event loop" in each.what]
+    assert told.level == "warning"
+    assert "use --vector threads" in told.fix
+
+
 def test_plain_environments_need_no_event_loop() -> None:
     code = "import sys; from mission_gym.env.factory import *; make_factory(EnvRequest('CartPole-v1'))(); "
     code += "assert 'mission_gym.env.event_loop' not in sys.modules and 'greenlet' not in sys.modules"

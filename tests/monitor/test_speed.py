@@ -85,6 +85,16 @@ def test_a_learner_without_data_is_told_where_environments_wait() -> None:
     assert watch([starving | crowd] * 10) == []
 
 
+def test_an_environment_that_blocks_the_event_loop_is_told_once() -> None:
+    blocked = {"time/loop_blocked": 0.4, "time/loop_blocked_env": 3.0}
+    (alarm,) = watch([{}, blocked, blocked])
+    assert alarm.startswith(
+        "environment 3 blocks the event loop: 40 % of collecting all others waited for it"
+    )
+    assert "use --vector threads" in alarm
+    assert watch([blocked | {"time/loop_blocked": 0.01}]) == []
+
+
 def test_what_was_said_of_speed_is_not_kept_in_checkpoints() -> None:
     seen = Watch(None)
     seen.watch_speed(0, env_cpu_is_known=True)

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from time import perf_counter
+from time import perf_counter, process_time
 
 import gymnasium as gym
 import numpy as np
@@ -42,12 +42,14 @@ from mission_gym.check.traces import (
 )
 from mission_gym.data import EnvSpec, Leaves
 from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory, make_vector_factory
+from mission_gym.env.pace import time_steps
 from mission_gym.env.probe import probe
 from mission_gym.errors import MissionGymError, describe
 from mission_gym.names import BRIDGE
 
 BUDGET_S = 10.0
 _RECORDING = 0.4  # the share of the budget; the later checks have theirs in the table below
+_LOOP_S, _BLOCKED = 0.3, 0.5  # for which coroutines are stepped, and the share that is too much
 _AGREES = "Gymnasium's own checker agrees"
 # Gymnasium's advice that does not matter here: observations are normalised, Box actions scaled, and
 # the environment is checked as it will be trained, wrappers included.
@@ -277,6 +279,8 @@ def _check_actions(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
 
 
 def _check_backends(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
+    if exam.spec.coroutines == "only" and (share := _find_blocked_share(exam)) > _BLOCKED:
+        yield tell("backends", "blocks", share=f"{100 * share:.0f}")
     refusal = _try_two(exam.factory)
     if refusal:
         yield tell("backends", "alone", refusal=refusal)
@@ -304,6 +308,16 @@ def _check_backends(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
             why = "`--vector batched` would train on this other form"
             fix = "make both forms equal, or train with another vector" if level == "warning" else ""
             yield Finding(level, "backends", text, why, fix)
+
+
+def _find_blocked_share(exam: _Exam) -> float:
+    """Of the time of steps, how much their coroutines held the event loop without computing."""
+    from mission_gym.env.event_loop import read_held_s
+
+    begun, held, busy = perf_counter(), read_held_s(), process_time()
+    time_steps(exam.factory, exam.spec, _LOOP_S)
+    wall_s, held_s, busy_s = perf_counter() - begun, read_held_s() - held, process_time() - busy
+    return max(0.0, held_s - busy_s) / wall_s
 
 
 def _try_two(factory: Factory) -> str:
