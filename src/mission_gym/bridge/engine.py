@@ -200,6 +200,7 @@ class Engine:
         """Send a message and wait for its answer, a map, which may tell of an error."""
         if self.broken is not None:
             raise BridgeError(str(self.broken)) from self.broken
+        self._refuse_unasked()  # else it would be taken for the answer to come
         self.num_messages += 1
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + limit_s
@@ -220,6 +221,14 @@ class Engine:
             raise self._break(f"answered with a {type(answer).__name__}, not a map", message)
         self.last_answer = answer
         return answer
+
+    def _refuse_unasked(self) -> None:
+        if wait_for_pipes([self._pipes], 0.0, spin=False):
+            with suppress(OSError):  # its end, which the message will meet
+                chunk, _ = self._pipes.read()
+                if chunk:
+                    what = f"sent {len(chunk)} bytes more than one answer, behind message {self.num_messages}"
+                    raise self._break(what)
 
     def _take(self, message: dict[str, Any], deadline: float, limit_s: float) -> bytes:
         """The bytes of one answer."""
