@@ -9,9 +9,11 @@ one that takes their number. The current folder is importable.
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pkgutil import iter_modules
@@ -26,7 +28,7 @@ from mission_gym.env.displays import describe_drawing
 from mission_gym.env.known_ids import is_of_old_gym, name_home, register_declared
 from mission_gym.env.old_api import OLD_API, is_old
 from mission_gym.env.wrapping import check_arguments, name_code, read_wrapper
-from mission_gym.errors import EnvContractError, MissionGymError, UsageError, nearest
+from mission_gym.errors import EnvContractError, MissionGymError, UsageError, describe, nearest
 from mission_gym.names import judge, make_importable
 
 Env = gym.Env[Any, Any]
@@ -260,4 +262,19 @@ def _guard(name: str, build: Callable[[], Any]) -> Any:
         remedy = f'; run: pip install "{extra.group()}"' if extra else ""
         raise UsageError(f"{name!r} needs a package that is not installed: {error}{remedy}") from error
     except Exception as error:  # border: the user's constructor
-        raise EnvContractError(f"building {name!r} raised {describe_drawing(error)}") from error
+        hint = _suggest_keyword(error, build)
+        raise EnvContractError(f"building {name!r} raised {describe_drawing(error)}{hint}") from error
+
+
+def _suggest_keyword(error: Exception, build: Callable[[], Any]) -> str:
+    """The nearest name for a keyword that what was built does not have."""
+    wrong = re.search(r"unexpected keyword argument '(\w+)'", describe(error))
+    if not isinstance(error, TypeError) or wrong is None or not isinstance(build, partial):
+        return ""
+    target: Any = build.func
+    if target is gym.make:  # of the id that comes first
+        entry = gym.registry[build.args[0]].entry_point
+        target = load_env_creator(entry) if isinstance(entry, str) else entry
+    with suppress(TypeError, ValueError):  # of a builtin
+        return nearest(wrong[1], inspect.signature(target).parameters)
+    return ""

@@ -23,9 +23,10 @@ def draw_curves(
     unit: str = "",
     span: tuple[float, float] | None = None,
     bands: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
+    marks: Sequence[tuple[float, str]] = (),
 ) -> Markup:
     """A chart over steps; `span` is what the upright axis shows at least, as 0 to 100 of per cent. bands: for
-    a series its lower and its upper bound at each x."""
+    a series its lower and its upper bound at each x. marks: upright lines at these x, with what begins."""
     series = {name: _finite(points) for name, points in series.items()}
     series = {name: points for name, points in series.items() if points}
     if not series:
@@ -57,6 +58,13 @@ def draw_curves(
         parts.append(
             f'<text class="tick" x="{x}" y="{_HEIGHT - 12}" text-anchor="middle">{_short(tick)}</text>'
         )
+    free_x = 0.0  # where the label of a mark has room
+    for at, label in marks:
+        x, _ = place(min(at, x_high), y_low)
+        parts.append(f'<line class="mark" x1="{x}" y1="{_TOP}" x2="{x}" y2="{_HEIGHT - _BOTTOM}"/>')
+        if x >= free_x and x + 6.6 * len(label) < _WIDTH:
+            parts.append(f'<text class="tick" x="{x + 4:.1f}" y="{_TOP + 11}">{escape(label)}</text>')
+            free_x = x + 8 + 6.6 * len(label)
     legend_x = 8.0
     for number, (name, points) in enumerate(series.items()):
         color = f"c{number % NUM_COLORS}"

@@ -95,16 +95,29 @@ def _draw_charts(rows: Sequence[Row]) -> list[Markup]:
     }
     names = dict.fromkeys(key for row in progress for key in row if key.startswith("outcome/"))
     outcomes = {key.removeprefix("outcome/"): _pick(progress, key, 100.0) for key in names}
-    charts = [draw_curves("return", returns)]
+    marks = _list_stages(rows)
+    charts = [draw_curves("return", returns, marks=marks)]
     if outcomes:
-        charts.append(draw_curves("outcomes in training", outcomes, unit=" %", span=(0.0, 100.0)))
+        shown: dict[str, Any] = {"unit": " %", "span": (0.0, 100.0), "marks": marks}
+        charts.append(draw_curves("outcomes in training", outcomes, **shown))
         played: dict[str, list[tuple[float, float]]] = {}
         for row in evals:
             for name, rate in row["outcomes"].items():
                 played.setdefault(name, []).append((row["step"], 100.0 * rate["rate"]))
-        charts.append(draw_curves("outcomes in evaluation", played, unit=" %", span=(0.0, 100.0)))
-    charts.append(draw_curves("steps/s", {"rate": _compute_rates(progress)}, span=(0.0, 1.0)))
+        charts.append(draw_curves("outcomes in evaluation", played, **shown))
+    charts.append(draw_curves("steps/s", {"rate": _compute_rates(progress)}, span=(0.0, 1.0), marks=marks))
     return charts
+
+
+def _list_stages(rows: Sequence[Row]) -> list[tuple[float, str]]:
+    """Where the stages of a curriculum began, each with its name."""
+    names: list[str] = next((row["stages"] for row in rows if row.get("stages")), [])
+    first = next((row for row in rows if "curriculum/stage" in row), None)
+    if not names or first is None:
+        return []
+    began = first["step"] - first["curriculum/stage_steps"]
+    begun = [(began, names[int(first["curriculum/stage"]) - 1])]
+    return begun + [(row["step"], row["name"]) for row in rows if row["event"] == "stage"]
 
 
 def _draw_comparison(streams: Mapping[str, Sequence[Row]]) -> list[Markup]:

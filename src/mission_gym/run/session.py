@@ -25,13 +25,14 @@ from mission_gym.plan.evaluations import is_affordable, is_bounded, is_near_end
 from mission_gym.procs import BoundedLog
 from mission_gym.run.assemble import make_collector, make_loaded_policy
 from mission_gym.run.confirmation import confirm_best
+from mission_gym.run.curriculum import Progression
 from mission_gym.run.environment import EVALUATION_STEPS, Environment, training_seeds
 from mission_gym.run.evaluation import Evaluator, policy_actor
 from mission_gym.run.rate import Rate
 from mission_gym.run.recorder import Listener, Recorder
 from mission_gym.run.saving import Saver, keep_repro, passed_multiple
 from mission_gym.run.signals import stop_on_signals
-from mission_gym.run.snapshot import Restored, count_steps, restore_snapshot
+from mission_gym.run.snapshot import Restored, count_steps, list_stages, restore_snapshot
 from mission_gym.run.telemetry import Telemetry
 from mission_gym.store.checkpoints import Checkpoint, list_checkpoints
 from mission_gym.store.evals import CONFIRM, SELECT, find_best, write_eval
@@ -65,6 +66,7 @@ class Session:
         self.counters |= {"cut_sequences": 0}
         seeds = training_seeds(config.run.seed, self.counters)
         _, self.collector, self.blocks = make_collector(config, self.environment, seeds)
+        self.progression = Progression(config.env.curriculum, self.counters, self.collector)
         self._evaluator = Evaluator(self.environment, "select", config.evaluation.eval_episodes)
         self.adopt(resolved)
         self._status_at = self._tick_at = steady_s()
@@ -97,13 +99,16 @@ class Session:
         record = checkpoint.state_json["counters"]
         self.counters |= record["session"] | {"goal": None}
         self.recorder.load_state(record["recorder"], checkpoint.step)
+        self.progression.go_on(list_stages(checkpoint))
         restored = restore_snapshot(checkpoint, self.learner, self.collector, self.blocks)
         self.rate.begin_at(self.learner.step)
         return restored
 
-    def begin_at(self, step: int, *, episode_offset: int) -> None:
-        """Begin with a learner that has made `step` steps elsewhere, on episodes from the offset on."""
+    def begin_at(self, step: int, *, episode_offset: int, stages: dict[str, Any] | None = None) -> None:
+        """Begin with a learner that has made `step` steps elsewhere, on episodes from the offset on, where it
+        was in the same curriculum."""
         self.counters |= {"episode_offset": episode_offset, "last_eval": step, "began_at": step}
+        self.progression.begin_at(step, stages)
         self.rate.begin_at(step)
         self.collector.start()
 
@@ -117,8 +122,7 @@ class Session:
             stack.callback(self.close)
             stack.enter_context(stop_on_signals(self.stop))
             stack.enter_context(self.telemetry)
-            known = self.telemetry.env_cpu_is_known
-            self.recorder.watch.watch_speed(self.learner.step, env_cpu_is_known=known)
+            self._watch_speed()
             try:
                 self._write_status(state="running", cause=None)
                 self.has_begun = True
@@ -153,6 +157,10 @@ class Session:
                 if told is not error:
                     raise told from error
                 raise
+
+    def _watch_speed(self) -> None:
+        known = self.telemetry.env_cpu_is_known
+        self.recorder.watch.watch_speed(self.learner.step, env_cpu_is_known=known)
 
     def _out_of_time(self) -> bool:
         return self.stop() or steady_s() >= self._deadline
@@ -217,7 +225,7 @@ class Session:
 
     def fail_early(self, error: BaseException) -> None:
         """Record a failure after which there is nothing to save."""
-        keep_repro(self.run, error, self.environment.request, self.recorder)
+        keep_repro(self.run, error, self.environment, self.recorder)
         self._end("failed", describe(error))
 
     def close(self) -> None:
@@ -229,10 +237,12 @@ class Session:
         """Count the update, and write a row where one is due."""
         self.recorder.add_episodes(progress.episodes)
         self.counters["env_failures"] += sum(episode.failed for episode in progress.episodes)
-        self._count_cut(progress.num_cut or 0)
+        self.recorder.count_cut(progress.num_cut or 0, self.counters, self.config.env.max_sequence)
+        self.progression.see(progress.episodes)
         interval = self.config.run.log_interval
         if progress.update % interval == 0 or progress.step >= self.config.run.timesteps:
             metrics = self.recorder.rolling() | self.collector.metrics() | progress.metrics
+            metrics |= self.progression.metrics(progress.step)
             metrics |= {
                 "time/iterations": progress.update,
                 "time/fps": self.rate.overall(progress.step),
@@ -246,20 +256,13 @@ class Session:
             if progress.num_cut is not None:
                 metrics["rollout/cut_sequences"] = self.counters["cut_sequences"]
             self.recorder.add_row(progress.step, metrics)
+        if moved := self.progression.move(progress.step):
+            self.recorder.emit("stage", step=progress.step, **moved)
+            self._watch_speed()  # that of another stage is another
         for text in self.learner.take_notes():  # a resume measures nothing, so that this is where it shows
             self.recorder.warn(text)
         self._add_timeline(progress.update)
         self._tick("training")
-
-    def _count_cut(self, count: int) -> None:
-        """Count sequences that were cut; the first ones are told."""
-        if count and not self.counters["cut_sequences"]:
-            kept = self.config.env.max_sequence
-            self.recorder.warn(
-                f"{count} observed sequences had more than the {kept} elements that are read, and were cut;"
-                f" rollout/cut_sequences counts them; use more with --max-sequence {2 * kept}"
-            )
-        self.counters["cut_sequences"] += count
 
     def _tick(self, phase: str) -> None:
         """Tell where the run stands: a new phase at once, else ten times a second; on disk once a second."""
@@ -336,7 +339,7 @@ class Session:
         if self.config.run.stop_when is not None:
             rule = parse_stop_when(self.config.run.stop_when)
             low = result.low(rule.name)
-            if low is not None and rule.reached(low):
+            if low is not None and rule.holds(low):
                 self.counters["goal"] = f"{self.config.run.stop_when} (lower bound {low:.3g})"
         self._save(result.score)
 
@@ -389,5 +392,6 @@ class Session:
             "return_mean": rolling.get("rollout/ep_rew_mean"),
             "outcomes": {name: rolling.get(f"outcome/{name}") for name in self.spec.outcomes} or None,
             "best_step": self._best[1],
+            "stage": self.progression.status(),
         }
         self.recorder.put_status(status | fields, on_disk=on_disk, durable=durable)

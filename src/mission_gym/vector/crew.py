@@ -24,7 +24,7 @@ from mission_gym.procs import (
     usable_cores,
     wait_for_replies,
 )
-from mission_gym.vector.board import RESETTING, Beat, Board
+from mission_gym.vector.board import RESETTING, Beat, Board, read_beat
 from mission_gym.vector.restarts import Limits, RestartBudget
 
 FIRST_TIMEOUT_S = 300.0  # building and the first reset
@@ -271,7 +271,7 @@ class Crew:
         else:  # one after the other the newest is of the one at work; or all rest, and were heard of lately
             place = int(beats.argmax())
             since = max(self._asked_at[worker], float(new_at.max()))
-        return Beat(*board[place, :5].tolist()), now - since, float(limits[place])
+        return read_beat(board[place]), now - since, float(limits[place])
 
     def _newest(self, ids: range) -> Beat:
         """What these environments began last."""
@@ -336,7 +336,7 @@ class Crew:
         where = f"environment {beat.env_id}, seed {seed}, episode {beat.episode}, step {step}"
         failure = type(cause)(f"{where}: {cause}; {doing}")
         place = {"env_index": beat.env_id, "episode": beat.episode, "seed": seed, "step": step}
-        failure.facts = {**place, "actions": actions}
+        failure.facts = {**place, "actions": actions, "stage": None if beat.stage < 0 else beat.stage}
         return failure
 
 

@@ -17,6 +17,7 @@ from mission_gym.env.agents_slot import AgentsSlot, make_slot
 from mission_gym.env.factory import Env, Factory
 from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot, action_rows
+from mission_gym.env.stages import Stages, Staging
 from mission_gym.errors import EnvFailure, MissionGymError, WrongValue, describe
 from mission_gym.vector.base import Options, RowVector, SeedOf
 from mission_gym.vector.restarts import RestartBudget
@@ -43,6 +44,7 @@ class SerialVec(RowVector):
     max_restarts: of an environment that raises, without a finished episode in between.
     rows, first_id: the arrays to write to and the id of the first environment, for a part of a vector.
     watch: told of every step before it is made.
+    stages, now: of a curriculum, and where the one that the run is in is kept, for a part of a vector.
     """
 
     def __init__(
@@ -58,8 +60,12 @@ class SerialVec(RowVector):
         rows: Rows | None = None,
         first_id: int = 0,
         watch: Callable[[EnvSlot, Any], None] | None = None,
+        stages: Stages | None = None,
+        now: Array | None = None,
     ) -> None:
         super().__init__(spec, num_envs, seed_of)
+        self._now = self._now if now is None else now
+        staging = None if stages is None else Staging(stages, self._now)
         factories = [factory] * num_envs if callable(factory) else list(factory)
         self._infos = infos
         self._autoreset = autoreset
@@ -72,7 +78,7 @@ class SerialVec(RowVector):
         self.use(rows or make_rows(spec, num_envs))
         try:
             for env_id, make in enumerate(factories, first_id):
-                self._slots.append(make_slot(make, spec, env_id, self._bind(env_id)))
+                self._slots.append(make_slot(make, spec, env_id, self._bind(env_id), staging))
             self._refuse_shared()
         except BaseException:
             self.close()

@@ -8,7 +8,7 @@ const api = `/api/run/${encodeURIComponent(name)}`;
 const MAX_ROWS = 5000; // in the page; above it the run is sampled anew
 const RATE_POINTS = 60;
 const LEFT_OUT = new Set(["train/n_updates", "train/gradient_steps", "train/lag_gradient_steps"]);
-const run = { baselines: {}, columns: { step: [] }, status: {}, evals: [], main: null, end: 0, timeline: {}, detail: null, isSample: false };
+const run = { baselines: {}, columns: { step: [] }, status: {}, evals: [], stages: [], main: null, end: 0, timeline: {}, detail: null, isSample: false };
 let docs = [];
 let weight = 0;
 let queue = Promise.resolve();
@@ -58,6 +58,21 @@ function levelsOf(pick) {
   return levels.filter((level) => typeof level.value === "number");
 }
 
+// Where the stages of a curriculum begin: upright lines with their names.
+function beginnings() {
+  const [steps, stages] = [run.columns.step, run.columns["curriculum/stage"] || []];
+  const begun = [];
+  let before = null;
+  stages.forEach((stage, index) => {
+    if (stage === null || stage === before) return;
+    const step = steps[index] - (run.columns["curriculum/stage_steps"]?.[index] ?? 0);
+    const x = board.byTime ? timeOf(step) : step;
+    if (x !== null) begun.push({ x, label: run.stages[stage - 1] ?? `stage ${stage}` });
+    before = stage;
+  });
+  return begun;
+}
+
 function line(key, label, index, more = {}) {
   return { label, values: smooth(column(key), weight), color: colorOf(index), ...more };
 }
@@ -69,6 +84,7 @@ function showMain() {
     series: [line("rollout/ep_rew_mean", "training, last 100 episodes", 0)],
     marks: marksOf((result) => [{ y: result.return_mean, low: result.return_low, high: result.return_high, label: "evaluation, 95 %", color: colorOf(1) }]),
     levels: levelsOf((result) => result.return_mean),
+    beginnings: beginnings(),
   });
   const outcomes = keysOf("outcome/").sort((a, b) => (b === `outcome/${run.main}`) - (a === `outcome/${run.main}`));
   if (outcomes.length) {
@@ -80,6 +96,7 @@ function showMain() {
         return { y: found.rate, low: found.low, high: found.high, label: `${key.slice(8)} in evaluations`, color: colorOf(0) };
       })),
       levels: levelsOf((result) => result.outcomes?.[outcomes[0].slice(8)]?.rate),
+      beginnings: beginnings(),
     });
   }
   chart("speed", { into, title: "Steps per second", unit: "/s" }).set(rates());
@@ -89,7 +106,7 @@ function showMain() {
       x: across(), stacked: true, series: terms.map((key, index) => line(key, key.slice(13), index)),
     });
   }
-  chart("length", { into, title: "Episode length" }).set({ x: across(), series: [line("rollout/ep_len_mean", "steps", 2)] });
+  chart("length", { into, title: "Episode length" }).set({ x: across(), series: [line("rollout/ep_len_mean", "steps", 2)], beginnings: beginnings() });
   const own = keysOf("episode/");
   byId("episode").parentElement.hidden = !own.length;
   for (const key of own) {
@@ -116,7 +133,7 @@ function rates() {
 function showDiagnostics() {
   const into = byId("diagnostics");
   const order = docs.map((doc) => doc.name);
-  const keys = [...keysOf("train/"), ...keysOf("rollout/").filter((key) => !key.startsWith("rollout/ep_"))].filter((key) => !LEFT_OUT.has(key));
+  const keys = [...keysOf("train/"), ...keysOf("curriculum/"), ...keysOf("rollout/").filter((key) => !key.startsWith("rollout/ep_"))].filter((key) => !LEFT_OUT.has(key));
   const rank = (key) => (order.indexOf(key) + order.length + 1) % (order.length + 1);
   for (const key of keys.sort((a, b) => rank(a) - rank(b))) {
     const doc = describe(key) || { text: "", bad: "", healthy: null };
@@ -124,7 +141,7 @@ function showDiagnostics() {
     const [low, high] = doc.healthy || [null, null];
     const isOutside = (value) => typeof value === "number" && ((low !== null && value < low) || (high !== null && value > high));
     const isIll = isOutside(last);
-    const made = chart(key, { into, title: key.replace(/^(train|rollout)\//, "").replaceAll("_", " "), about: doc.text || " " });
+    const made = chart(key, { into, title: key.replace(/^(train|rollout|curriculum)\//, "").replaceAll("_", " "), about: doc.text || " " });
     made.set({ x: across(), series: [line(key, key, 0)], healthy: column(key).some(isOutside) ? doc.healthy : null });
     put(made.about, isIll ? `Outside of its healthy range. ${doc.bad}` : doc.text);
     made.about.title = doc.bad;
@@ -223,7 +240,8 @@ function showAnswers() {
   put(byId("bound-why"), verdict ? [verdict.evidence, verdict.advice?.[0]].filter(Boolean).join("; ") : "it is measured while it trains");
   const pace = `${count(status.now_fps ?? status.fps)} steps/s, predicted ${count(status.predicted_fps)}`;
   put(byId("eta"), alive ? (typeof status.eta_s === "number" ? `in ${duration(status.eta_s)}` : "not known yet") : state === "done" ? "it is done" : `it is ${state}`);
-  put(byId("eta-why"), `${count(status.step)} of ${count(status.total)} steps; ${pace}`);
+  const stage = status.stage ? `stage ${count(status.stage.number)} of ${count(status.stage.of)}, ${status.stage.name}; ` : "";
+  put(byId("eta-why"), `${count(status.step)} of ${count(status.total)} steps; ${stage}${pace}`);
 }
 
 function answerLearning() {
@@ -298,8 +316,8 @@ async function load() {
 }
 
 // What charts show beside the rows, which an early look does not find yet.
-function takeBeside({ evals, baselines, main_outcome: main, timeline }) {
-  Object.assign(run, { evals, baselines, main, timeline });
+function takeBeside({ evals, baselines, main_outcome: main, stages, timeline }) {
+  Object.assign(run, { evals, baselines, main, stages, timeline });
 }
 
 // Every row of the range that a long run was zoomed into.
