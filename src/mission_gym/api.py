@@ -29,11 +29,12 @@ from mission_gym.report.groups import describe_group
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.run.assemble import make_loaded_policy
 from mission_gym.run.config import resolve
-from mission_gym.run.environment import EnvSource, permit_names
+from mission_gym.run.environment import permit_names
 from mission_gym.run.open import LoadedPolicy, evaluate_run, keep_result, open_run
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.signals import stop_on_signals
+from mission_gym.run.stages import EnvSource
 from mission_gym.run.start import start_run
 from mission_gym.screen.jobs import JobsScreen
 from mission_gym.store.files import write_atomic
@@ -60,11 +61,17 @@ class Run:
         return self._dir.path
 
     def evaluate(
-        self, episodes: int = 20, *, stochastic: bool = False, trust: bool = False
+        self,
+        episodes: int = 20,
+        *,
+        stochastic: bool = False,
+        eval_stage: str | None = None,
+        trust: bool = False,
     ) -> dict[str, Any]:
-        """Play the report suite with the best checkpoint; the keys of `mission-gym eval --json`. trust: allow
-        the code that the run names, if it was not allowed before."""
-        opened = with_leave(lambda: open_run(RunRef(self._dir, None), self._env), lambda error: trust)
+        """Play the report suite with the best checkpoint; the keys of `mission-gym eval --json`. eval_stage:
+        of its curriculum. trust: allow the code that the run names, if it was not allowed before."""
+        ref = RunRef(self._dir, None)
+        opened = with_leave(lambda: open_run(ref, self._env, eval_stage=eval_stage), lambda error: trust)
         document, _ = evaluate_run(opened, episodes, explore=stochastic)
         try:
             keep_result(opened, document)

@@ -171,6 +171,7 @@ class Episode(NamedTuple):
     terminated: bool
     metrics: dict[str, float]
     failed: bool = False
+    stage: int = 0  # of the curriculum
 
 
 @dataclass(slots=True)

@@ -43,6 +43,16 @@ def suite_seeds(stream: Literal["select", "report"], episodes: int) -> list[int]
     return [episode_seed(0, stream, 0, number) for number in range(episodes)]
 
 
+def choose_earlier(seed: int, stage: int, share: float) -> int:
+    """The stage of an episode with this seed while the run is in `stage`: that, or for a share of the
+    episodes one of those before it, each as likely."""
+    if not stage or not share:
+        return stage
+    drawn = _digest("stage", seed)
+    is_earlier = (drawn & _WORD) < share * (_WORD + 1)
+    return (drawn >> 64) % stage if is_earlier else stage
+
+
 def generator(*parts: int | str) -> np.random.Generator:
     """A NumPy generator for a named place, e.g. `generator(seed, "act", group, block_number)`."""
     return np.random.Generator(np.random.Philox(_digest(*parts)))

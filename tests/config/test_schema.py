@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from mission_gym.config.schema import StopRule, parse_stop_when
+from mission_gym.config.comparisons import Comparison
+from mission_gym.config.schema import parse_stop_when
 from mission_gym.errors import ConfigError
 from mission_gym.run.config import resolve, schema
 
@@ -93,12 +94,12 @@ def test_a_config_is_frozen() -> None:
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("captured>=0.8", StopRule("captured", ">=", 0.8)),
-        ("return >= -95", StopRule("return", ">=", -95.0)),
-        ("zone held>1e-1", StopRule("zone held", ">", 0.1)),
+        ("captured>=0.8", Comparison("captured", ">=", 0.8)),
+        ("return >= -95", Comparison("return", ">=", -95.0)),
+        ("zone held>1e-1", Comparison("zone held", ">", 0.1)),
     ],
 )
-def test_parse_stop_when(text: str, rule: StopRule) -> None:
+def test_parse_stop_when(text: str, rule: Comparison) -> None:
     assert parse_stop_when(text) == rule
 
 
@@ -111,8 +112,8 @@ def test_parse_stop_when_refuses(text: str) -> None:
 
 
 def test_a_stop_rule_compares() -> None:
-    assert StopRule("return", ">=", 475).reached(475)
-    assert not StopRule("return", ">", 475).reached(475)
+    assert Comparison("return", ">=", 475).holds(475)
+    assert not Comparison("return", ">", 475).holds(475)
 
 
 def test_field_names_are_unique_and_described() -> None:

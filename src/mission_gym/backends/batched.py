@@ -26,11 +26,18 @@ def find_factory(source: Source) -> Callable[[int], VectorEnv]:
 
 
 def _look(source: Source, measure_s: float = 0.0, *, bare: bool = False) -> tuple[EnvSpec, Pace | None]:
-    return probe_vector(find_factory(source), source.env_id, source.max_sequence), None
+    factory = find_factory(source)
+    spec = probe_vector(factory, source.env_id, source.max_sequence)
+    if source.stages is not None:
+        with BatchedVec(factory(1), spec, lambda row, episode: episode, source.stages) as vec:
+            for stage in range(len(source.stages.variants)):
+                vec.enter_stage(stage)
+                vec.reset()
+    return spec, None
 
 
 def _make_vector(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **options: Any) -> Vector:
-    return BatchedVec(find_factory(source)(num_envs), spec, seed_of, **options)
+    return BatchedVec(find_factory(source)(num_envs), spec, seed_of, source.stages, **options)
 
 
 BACKEND = Backend(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # what loads NumPy or Gymnasium is imported where it is used:
     from mission_gym.data import Block, EnvSpec
     from mission_gym.env.factory import EnvRequest, Factory
     from mission_gym.env.pace import Pace
+    from mission_gym.env.stages import Stages
     from mission_gym.procs import BoundedLog
     from mission_gym.rollout.collector import BlockCollector, Collector
     from mission_gym.vector.base import SeedOf, Vector
@@ -28,6 +29,7 @@ class Source:
     limits: Limits = field(default_factory=Limits)
     log: BoundedLog | None = None  # what environments print, where that is not this process's output
     max_sequence: int = 64  # elements that are kept of a sequence that is observed
+    stages: Stages | None = None  # of a curriculum; `factory` builds the first
 
     @property
     def first(self) -> Factory:

@@ -17,9 +17,8 @@ def _look(source: Source, measure_s: float = 0.0, *, bare: bool = False) -> tupl
 
 
 def _make_vector(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **options: Any) -> Vector:
-    return SerialVec(
-        source.factory, spec, num_envs, seed_of, max_restarts=source.limits.max_restarts, **options
-    )
+    how = {"max_restarts": source.limits.max_restarts, "stages": source.stages} | options
+    return SerialVec(source.factory, spec, num_envs, seed_of, **how)
 
 
 BACKEND = Backend("serial", _look, _make_vector, "steps in this process", user_code="here")

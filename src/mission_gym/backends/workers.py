@@ -50,8 +50,8 @@ def make_workers(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, 
     """The vector of environments in other processes."""
     from mission_gym.vector.workers import WorkersVec
 
-    how = {"num_workers": source.num_workers, "limits": source.limits, "log": source.log} | options
-    return WorkersVec(source.factory, spec, num_envs, seed_of, **how)
+    how = {"num_workers": source.num_workers, "limits": source.limits, "log": source.log}
+    return WorkersVec(source.factory, spec, num_envs, seed_of, stages=source.stages, **how | options)
 
 
 def collect_in_workers(

@@ -29,14 +29,14 @@ from mission_gym.store.trusted import permit
 _REPLAY_S = 120.0  # without progress
 
 
-def write_bundle(run: RunDir, error: WorkerError, request: EnvRequest) -> Path | None:
-    """Keep what an error knows of its cause in the run; None if it knows nothing."""
-    facts = error.facts
-    if facts is None:
-        return None
+def write_bundle(
+    run: RunDir, error: WorkerError, request: EnvRequest, options: dict[str, Any] | None = None
+) -> Path:
+    """Keep what an error knows of its cause in the run. options: of the episode's reset."""
+    facts = error.facts or {}
     path = run.path / f"repro-env{facts['env_index']}-episode{facts['episode']}.json"
     name = {"env_id": request.env_id, "env_kwargs": request.kwargs, "wrap": list(request.wrap)}
-    write_json(path, {**name, **facts, "error": str(error)})
+    write_json(path, {**name, "options": options, **facts, "error": str(error)})
     return path
 
 
@@ -48,6 +48,7 @@ class _Bundle(Record):
     wrap: list[str]
     seed: Count
     actions: list[Any] | None
+    options: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def serve_replay(link: Link, setup: bytes) -> None:
     request = EnvRequest(bundle["env_id"], bundle["env_kwargs"], tuple(bundle["wrap"]), bundle["calls"])
     try:
         env = make_factory(request)()
-        env.reset(seed=bundle["seed"])
+        env.reset(seed=bundle["seed"], options=bundle["options"])
         discrete, form = env.action_space.shape == (), make_action_form(env.action_space)
         for step, action in enumerate(bundle["actions"]):
             link.send(("step", step))
@@ -123,7 +124,8 @@ def _place(step: int) -> str:
 
 def _read_bundle(path: Path) -> dict[str, Any]:
     bundle = read_json(path)
-    missing = set(_Bundle.model_fields) - set(bundle if isinstance(bundle, dict) else ())
+    needed = {name for name, field in _Bundle.model_fields.items() if field.is_required()}
+    missing = needed - set(bundle if isinstance(bundle, dict) else ())
     if missing:
         raise RunStateError(f"{path} is not a repro bundle: it lacks {', '.join(sorted(missing))} [--repro]")
     return check(path, bundle, TypeAdapter(_Bundle)).model_dump()

@@ -55,10 +55,12 @@ def evaluate(args: Sequence[str]) -> None:
     except DiskError as error:
         say(f"the result will be shown, but can't be kept: {error}")
     with messages_to_stderr():
-        opened = open_run(ref)
+        opened = open_run(ref, eval_stage=flags.eval_stage)
         for text in opened.notes:
             say(text)
-        say(f"evaluating {opened.run.name} at step {show_count(opened.step)} on {flags.episodes} episodes")
+        on = f" of stage {opened.stage[0]} ({opened.stage[1]})" if opened.stage else ""
+        at = f"{opened.run.name} at step {show_count(opened.step)}"
+        say(f"evaluating {at} on {flags.episodes} episodes{on}")
         document, warnings = evaluate_run(opened, flags.episodes, explore=flags.stochastic)
         shown = dict(document)
         if flags.baselines:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field, make_dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints, is_typeddict
 
@@ -67,6 +68,12 @@ class PlayedRunFlags(FolderFlags):
         tyro.conf.arg(metavar="RUN[@STEP]", help="The run; without a step its best checkpoint."),
     ]
     stochastic: Annotated[Switch, said("Sample actions instead of the likeliest one.")] = False
+    eval_stage: Annotated[
+        str | None,
+        said(
+            "Stage of the run's curriculum to play, instead of that of its evaluations.", "last|NUMBER|NAME"
+        ),
+    ] = None
     trust: Trust = False  # `main` looks for it
 
 
@@ -85,6 +92,9 @@ class LayerFlags:
         tyro.conf.UseAppendAction[tuple[str, ...]],
         tyro.conf.arg(metavar="section.field=value", help="One value by its full name."),
     ] = ()
+    no_curriculum: Annotated[
+        Switch, said("Train without the curriculum that a file, the settings or the parent bring.")
+    ] = False
     via: Annotated[
         Path | None, said("The file that these flags come from, as `jobs run` tells its runs.", "FILE")
     ] = None
@@ -131,8 +141,20 @@ def parse(kind: type[T], args: Sequence[str], command: str, text: str) -> T:
             for name, instead in section.RETIRED.items()
         }
         hints = ", ".join(f"{flag!r}{gone.get(flag) or nearest(flag, known)}" for flag in wrong)
-        raise UsageError(f"unknown flag {hints}; `mission-gym {command} --help` lists them")
+        more = _hint_at_kwargs(unknown, known) if "--env-kwargs" in known else ""
+        raise UsageError(f"unknown flag {hints}; `mission-gym {command} --help` lists them{more}")
     return parsed
+
+
+def _hint_at_kwargs(unknown: Sequence[str], known: Sequence[str]) -> str:
+    """How the first unknown flag would be given, if it is an argument of the environment's."""
+    flag, equals, value = unknown[0].partition("=")
+    if get_close_matches(flag, known, n=1, cutoff=0.8) or not flag.startswith("--"):
+        return ""
+    if not equals:
+        value = unknown[1] if len(unknown) > 1 and not unknown[1].startswith("--") else "VALUE"
+    name = flag.removeprefix("--").replace("-", "_")
+    return f"; an argument of the environment is given as --env-kwargs {name}={value}"
 
 
 def _refuse_doubles(args: Sequence[str]) -> None:
@@ -170,7 +192,8 @@ def with_values(base: type[T], skip: Sequence[str] = ()) -> type[T]:
 def given_values(flags: Any) -> Given:
     """The config values that were given as flags, by field name."""
     sections = (getattr(flags, section, {}) for section in schema().sections)
-    return {name: value for values in sections for name, value in values.items()}
+    given = {name: value for values in sections for name, value in values.items()}
+    return given | ({"curriculum": False} if getattr(flags, "no_curriculum", False) else {})
 
 
 def given_layers(flags: LayerFlags) -> Given:

@@ -41,7 +41,7 @@ def record(args: Sequence[str]) -> None:
     from mission_gym.run.open import open_run
 
     with messages_to_stderr():
-        opened = open_run(ref)
+        opened = open_run(ref, eval_stage=flags.eval_stage)
         for text in opened.notes:
             say(text)
         path = flags.out or opened.run.path / f"{step_name(opened.step)}.mp4"

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, Union, cast, get_args, get_origin
 
 from mission_gym.config.schema import AlgorithmSection, Config
-from mission_gym.config.types import OneOf, Section
+from mission_gym.config.types import OneOf, Section, TypeText
 
 _ALIASES = {"n_steps": "n_steps_per_env"}
 
@@ -98,13 +98,14 @@ def _describe_fields(schema: Schema) -> Iterator[FieldInfo]:
         for name, field in holder.model_fields.items():
             choice = next((item for item in field.metadata if isinstance(item, OneOf)), None)
             names = (*choice.others, *getattr(schema, choice.table)) if choice else ()
+            told = next((item.text for item in field.metadata if isinstance(item, TypeText)), None)
             description = field.description or ""
             if description.endswith(":"):  # the table says the rest
                 description += f" {', '.join(f'{name} {text}' for name, text in schema.backends.items())}."
             yield FieldInfo(
                 f"{section}.{name}",
                 name,
-                "|".join(names) or _type_text(field.annotation),
+                told or "|".join(names) or _type_text(field.annotation),
                 field.default,
                 description,
                 tuple(alias for alias, target in _ALIASES.items() if target == name),

@@ -320,15 +320,18 @@ def _build(schema: Schema, entries: _Layer, problems: list[str]) -> Resolved:
 
 def _explain(error: ValidationError, section: str, entries: _Layer) -> list[str]:
     """Say pydantic's errors in our form, the first of each field."""
-    explained: dict[str, str] = {}
+    explained: dict[str, list[str]] = {}
     for item in error.errors(include_url=False):
         name = str(item["loc"][0])
         if name in explained:
             continue
         value, source = entries[f"{section}.{name}"]
         if item["type"] == "value_error":
-            explained[name] = f"{name}: {item['ctx']['error']} [{source}]"
+            wrong = item["ctx"]["error"]
+            cause = wrong.__cause__  # of a value with a file of its own, which may have several problems
+            told = cause.problems if isinstance(cause, ConfigError) and str(cause) == str(wrong) else [wrong]
+            explained[name] = [f"{name}: {each} [{source}]" for each in told]
         else:
             rule = re.sub(r"^(Input|String|Tuple) ", "", item["msg"])
-            explained[name] = f"{name}={value} {rule} [{source}]"
-    return list(explained.values())
+            explained[name] = [f"{name}={value} {rule} [{source}]"]
+    return [problem for problems in explained.values() for problem in problems]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from pydantic import BaseModel
 
 from mission_gym.errors import ConfigError
 
@@ -108,6 +109,8 @@ def to_plain(value: Any) -> Any:
 
     Raises ValueError for anything else, so that a run and its resume get the same value.
     """
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]
     if isinstance(value, Mapping):

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from mission_gym.config.curriculum import find_stage
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config
-from mission_gym.errors import ConfigError
+from mission_gym.errors import ConfigError, UsageError
 
 _MAX_METRIC_ROWS = 1000
 _LEAST_EVAL_FREQ = 20_000
@@ -27,7 +28,7 @@ def finish(resolved: Resolved, start: int = 0) -> tuple[Resolved, list[str]]:
     notes: list[str] = []
     problems: list[str] = []
     resolved = _fit_timesteps(resolved, start, notes, problems)
-    for step in (type(resolved.config.algorithm).fit, _fit_schedules):
+    for step in (type(resolved.config.algorithm).fit, _fit_schedules, _fit_curriculum):
         resolved = step(resolved, notes, problems)
     if problems:
         raise ConfigError(problems)
@@ -80,6 +81,39 @@ def _fit_schedules(resolved: Resolved, notes: list[str], problems: list[str]) ->
         else:
             notes.append(f"{problem}; {name} stays constant [{source}]")
             resolved = resolved.with_values({path: None}, f"{source}, adapted")
+    return resolved
+
+
+def _fit_curriculum(resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
+    """Refuse arguments that the stages set too, and a stage to evaluate on that is not there."""
+    config, curriculum = resolved.config, resolved.config.env.curriculum
+    if curriculum is None:
+        return resolved
+    source = resolved.sources["env.env_kwargs"]
+    staged = dict.fromkeys(key for stage in curriculum.stages for key in stage.kwargs)
+    given = [f"{key}={config.env.env_kwargs[key]}" for key in staged if key in config.env.env_kwargs]
+    if given and not resolved.explicit("env.curriculum"):
+        notes.append(
+            f"{', '.join(given)} is given, which curriculum {curriculum} would change; trained without it"
+        )
+        return resolved.with_values({"env.curriculum": None}, f"{source}, adapted")
+    if given:
+        problems.append(
+            f"{', '.join(given)} is given for all stages, and those of curriculum {curriculum} set it each;"
+            f" remove one of them, or train without stages with --no-curriculum [{source}]"
+        )
+    try:
+        find_stage(curriculum, config.evaluation.eval_stage, resolved.sources["evaluation.eval_stage"])
+    except UsageError as error:
+        problems.append(str(error))
+    rules = [stage.until for stage in curriculum.stages if stage.until]
+    steps = [rule.steps if rule.metric is None else None for rule in rules]
+    before = None if None in steps else sum(filter(None, steps))
+    if before is not None and before >= config.run.timesteps:
+        notes.append(
+            f"the last stage is not reached: those before it take {before:,} steps, and the run has"
+            f" {config.run.timesteps:,}"
+        )
     return resolved
 
 
@@ -194,6 +228,11 @@ _UNUSED = (
         "the actions are not continuous; remove it",
     ),
     Unused("evaluation.eval_episodes", _never_evaluates, _NEVER_EVALUATES),
+    Unused(
+        "evaluation.eval_stage",
+        lambda facts: facts.config.env.curriculum is None,
+        "the run has no curriculum; give one with --curriculum, or remove it",
+    ),
     Unused("checkpoints.keep_best", _never_evaluates, _NEVER_EVALUATES),
     Unused("run.stop_when", _never_evaluates, _NEVER_EVALUATES),
 )

@@ -7,13 +7,13 @@ Text is accepted wherever a flag or a file may hold it: `500k`, `3e-4`, `5m`, `1
 
 from __future__ import annotations
 
-import operator
-import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from mission_gym.config.comparisons import Comparison, parse_comparison
+from mission_gym.config.curriculum import LAST, CurriculumField
 from mission_gym.config.types import (
     NONE,
     SWITCH,
@@ -40,30 +40,15 @@ if TYPE_CHECKING:
     from mission_gym.config.rules import Unused
 
 DEFAULT_ENV_ID = "mission_gym/Capture-v0"
-_STOP_WHEN = re.compile(
-    r"\s*([^<>=]*[^<>=\s])\s*(>=|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*", re.IGNORECASE
-)
-_OPERATORS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, ">": operator.gt}
 
 
-class StopRule(NamedTuple):
-    """`stop_when`, taken apart."""
-
-    name: str  # "return" or an outcome
-    op: str
-    number: float
-
-    def reached(self, low: float) -> bool:
-        """Tell whether the lower bound of the 95 % interval satisfies the rule."""
-        return _OPERATORS[self.op](low, self.number)
-
-
-def parse_stop_when(text: str) -> StopRule:
-    """Take `captured>=0.8` or `return>=475` apart."""
-    match = _STOP_WHEN.fullmatch(text)
-    if match is None:
+def parse_stop_when(text: str) -> Comparison:
+    """Take `captured>=0.8` or `return>=475` apart. It is reached when the lower bound of the 95 % interval
+    holds."""
+    rule = parse_comparison(text)
+    if rule is None or rule.op not in (">=", ">"):
         raise ConfigError(f"{text!r} is not a stop rule; write it like captured>=0.8 or return>=475")
-    return StopRule(match[1], match[2], float(match[3]))
+    return rule
 
 
 def _stop_when(text: str) -> str:
@@ -86,6 +71,11 @@ class EnvSection(Section):
         DEFAULT_ENV_ID, min_length=1, description="Gymnasium id, module:Id or module:callable."
     )
     env_kwargs: Kwargs = Field({}, description="Arguments of the environment, key=value with YAML scalars.")
+    curriculum: CurriculumField = Field(
+        None,
+        description="Stages of the environment, one after the other: a shipped curriculum's name, or a YAML"
+        " file; see curricula.md.",
+    )
     wrap: Wrappers = Field(
         (),
         description="Wrappers, the innermost first: module:callable, module:callable(size=4), or a short name"
@@ -190,6 +180,11 @@ class EvaluationSection(Section):
         " evaluations take about a tenth of the time.",
     )
     eval_episodes: Whole = Field(20, ge=1, description="Episodes of an evaluation.")
+    eval_stage: str = Field(
+        LAST,
+        min_length=1,
+        description="Stage of the curriculum that evaluations are on: last, a number, a name.",
+    )
 
 
 class CheckpointSection(Section):

@@ -127,6 +127,13 @@ class OneOf:
         self.table, self.others = table, others
 
 
+class TypeText:
+    """Says what a flag takes, where its type does not."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
 class Section(BaseModel):
     """What every section of the config shares."""
 

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 from mission_gym.dashboard.follow import Follower, encode, read_status, stamp_files
 from mission_gym.dashboard.guard import Guard
-from mission_gym.dashboard.index import Index, main_outcome
+from mission_gym.dashboard.index import Index, list_stages, main_outcome
 from mission_gym.dashboard.rows import find_last, make_columns, read_first, read_part
 from mission_gym.errors import MissionGymError
 from mission_gym.report.documents import compare_runs
@@ -191,8 +191,10 @@ def make_app(
 
 def _describe_beside(run: RunDir) -> dict[str, Any]:
     """What the charts show beside the rows."""
+    first = read_first(run.metrics_jsonl)
     return {
-        "main_outcome": main_outcome(read_first(run.metrics_jsonl)),
+        "main_outcome": main_outcome(first),
+        "stages": list_stages(first),
         "evals": _list_evals(run),
         "baselines": read_baselines(run),
     }

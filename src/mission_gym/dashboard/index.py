@@ -222,6 +222,12 @@ def main_outcome(first: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def list_stages(first: Mapping[str, Any]) -> list[str]:
+    """The names of the stages of a curriculum, by the first event of a run."""
+    names = first.get("stages")
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
 def _find_env(plan: Any) -> str | None:
     """The environment that a plan names; None where the plan is none."""
     facts = plan.get("facts") if isinstance(plan, dict) else None

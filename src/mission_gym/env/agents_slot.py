@@ -18,6 +18,7 @@ from mission_gym.env.agents import AGENTS, type_of_agent
 from mission_gym.env.contract import check_outcome, read_metrics, show_short
 from mission_gym.env.factory import Factory
 from mission_gym.env.slot import MAX_REPLAY_STEPS, UNTIMED, EnvSlot
+from mission_gym.env.stages import Staging
 from mission_gym.errors import EnvContractError, describe
 
 _DICTS = ("observations", "rewards", "terminations", "truncations", "infos")
@@ -36,7 +37,12 @@ class AgentsSlot(EnvSlot):
     `last_obs` [E, ...] and `last_mask` [E, M] what they saw last. is_cut: some agent was truncated."""
 
     def __init__(
-        self, factory: Factory, spec: EnvSpec, env_id: int, seed_of: Callable[[int], int | None]
+        self,
+        factory: Factory,
+        spec: EnvSpec,
+        env_id: int,
+        seed_of: Callable[[int], int | None],
+        staging: Staging | None = None,
     ) -> None:
         self._names = spec.agents
         self._reading = ""  # the agent whose values are being read
@@ -44,7 +50,7 @@ class AgentsSlot(EnvSlot):
         self.over: list[int] = []
         self.last_obs: Leaves = ()
         self.last_mask: Array | None = None
-        super().__init__(factory, spec, env_id, seed_of)
+        super().__init__(factory, spec, env_id, seed_of, staging)
 
     def _build(self) -> None:
         super()._build()
@@ -112,9 +118,8 @@ class AgentsSlot(EnvSlot):
             metrics = {name: sum(values) / len(values) for name, values in self._told.items()}
             metrics.update({f"reward_terms/{name}": value for name, value in self._terms.items()})
             metrics.update(self._measure_types())
-        return Episode(
-            self.env_id, self.episode, seed, self.ret, self.steps, outcome, terminated, metrics, failed
-        )
+        end = (outcome, terminated, metrics, failed, self.stage)
+        return Episode(self.env_id, self.episode, seed, self.ret, self.steps, *end)
 
     def _read_step(
         self, rewards: dict[str, Any], terminations: dict[str, Any], truncations: dict[str, Any]
@@ -235,6 +240,12 @@ class AgentsSlot(EnvSlot):
         return super()._where() + (f", agent {self._reading!r}" if self._reading else "")
 
 
-def make_slot(factory: Factory, spec: EnvSpec, env_id: int, seed_of: Callable[[int], int | None]) -> EnvSlot:
+def make_slot(
+    factory: Factory,
+    spec: EnvSpec,
+    env_id: int,
+    seed_of: Callable[[int], int | None],
+    staging: Staging | None = None,
+) -> EnvSlot:
     """The slot of one environment, of one agent or of several."""
-    return (AgentsSlot if spec.agents else EnvSlot)(factory, spec, env_id, seed_of)
+    return (AgentsSlot if spec.agents else EnvSlot)(factory, spec, env_id, seed_of, staging)

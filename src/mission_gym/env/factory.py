@@ -10,6 +10,7 @@ vectorised themselves one that takes their number. The current folder is importa
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -37,7 +38,7 @@ from mission_gym.env.displays import describe_drawing
 from mission_gym.env.known_ids import is_of_old_gym, name_home, register_declared
 from mission_gym.env.old_api import OLD_API, is_old
 from mission_gym.env.wrapping import check_arguments, name_code, read_wrapper
-from mission_gym.errors import EnvContractError, MissionGymError, TrustError, UsageError, nearest
+from mission_gym.errors import EnvContractError, MissionGymError, TrustError, UsageError, describe, nearest
 from mission_gym.names import BRIDGE, judge, make_importable
 
 Env = gym.Env[Any, Any]
@@ -249,7 +250,8 @@ def _explain_single(name: str, build: Callable[[], Any]) -> UsageError:
 
 def _build(name: str, build: Callable[[], Any], hint: str = "") -> Any:
     """One environment: Gymnasium's, or a parallel one of several agents."""
-    made = _guard(name, lambda: adapt(build()))
+    built = _guard(name, build)
+    made = _guard(name, lambda: adapt(built))
     if isinstance(made, gym.Env) or is_parallel(made):
         return made
     if isinstance(made, gym.vector.VectorEnv):
@@ -365,4 +367,19 @@ def _guard(name: str, build: Callable[[], Any]) -> Any:
             f"{name!r} needs the module {error.name or str(error)!r}, which is not installed"
         ) from error
     except Exception as error:  # border: the user's constructor
-        raise EnvContractError(f"building {name!r} raised {describe_drawing(error)}") from error
+        hint = _suggest_keyword(error, build)
+        raise EnvContractError(f"building {name!r} raised {describe_drawing(error)}{hint}") from error
+
+
+def _suggest_keyword(error: Exception, build: Callable[[], Any]) -> str:
+    """The nearest name for a keyword that what was built does not have."""
+    wrong = re.search(r"unexpected keyword argument '(\w+)'", describe(error))
+    if not isinstance(error, TypeError) or wrong is None or not isinstance(build, partial):
+        return ""
+    target: Any = build.func
+    if target in (gym.make, _make_registered):  # of the id that comes first
+        entry = gym.registry[build.args[0]].entry_point
+        target = load_env_creator(entry) if isinstance(entry, str) else entry
+    with suppress(TypeError, ValueError):  # of a builtin
+        return nearest(wrong[1], inspect.signature(target).parameters)
+    return ""

@@ -39,6 +39,7 @@ class SlotState:
     saved: Any = None  # plain tree, state only
     reason: str = ""
     step_s: float = 0.0  # mean seconds of one step
+    stage: int = 0  # of the curriculum, that its episode began in
 
     @property
     def replay_s(self) -> float:

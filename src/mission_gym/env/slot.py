@@ -1,7 +1,8 @@
 """One running environment: its episode, checked at every step, and its way back after a restart.
 
-In: a factory, the EnvSpec, a function from episode number to seed. Out: after `reset` and `step` the slot
-shows `obs`, `mask` and `info`; `finish` gives the ended Episode. Every vector is built from slots.
+In: a factory, the EnvSpec, a function from episode number to seed; with a curriculum its stages. Out: after
+`reset` and `step` the slot shows `obs`, `mask` and `info`; `finish` gives the ended Episode. Every vector is
+built from slots.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from mission_gym.env.resume import (
     restore_wrappers,
 )
 from mission_gym.env.spaces import any_leaf_specs
+from mission_gym.env.stages import Staging
 from mission_gym.errors import EnvContractError, EnvFailure, MissionGymError, UsageError, describe
 
 MAX_REPLAY_STEPS = 200_000
@@ -44,9 +46,16 @@ class EnvSlot:
     """One environment of a vector. It never resets by itself: whoever steps it decides."""
 
     def __init__(
-        self, factory: Factory, spec: EnvSpec, env_id: int, seed_of: Callable[[int], int | None]
+        self,
+        factory: Factory,
+        spec: EnvSpec,
+        env_id: int,
+        seed_of: Callable[[int], int | None],
+        staging: Staging | None = None,
     ) -> None:
         self._factory = factory
+        self._staging = staging
+        self.stage = 0  # of the running episode
         self.env_id = env_id
         self.episode = 0
         self.seed: int | None = None
@@ -108,15 +117,26 @@ class EnvSlot:
         """Mean seconds of a step, by those that were timed."""
         return self._timed_s / max(self._timed_steps, 1)
 
+    @property
+    def told_stage(self) -> int | None:
+        """The stage of the running episode, None where there are none."""
+        return None if self._staging is None else self.stage
+
     def reset(
-        self, episode: int, seed: int | None = _OWN_SEED, options: dict[str, Any] | None = None
+        self,
+        episode: int,
+        seed: int | None = _OWN_SEED,
+        options: dict[str, Any] | None = None,
+        stage: int | None = None,
     ) -> None:
-        """Begin the given episode, with the seed that belongs to it unless one is given."""
+        """Begin the given episode, with the seed and the stage that belong to it unless they are given."""
         self.episode = episode
         self.seed = self._seed_of(episode) if seed is _OWN_SEED else seed
         self._past_steps += self.steps
         self.steps, self.ret, self.ended = 0, 0.0, True
         self._terms, self._actions = {}, [] if self._keeps_actions else None
+        if self._staging is not None:
+            options = self._enter(self._staging.choose(self.seed) if stage is None else stage)
         try:
             result = self.env.reset(seed=self.seed, options=options)
         except Exception as error:  # border: the user's reset
@@ -125,6 +145,20 @@ class EnvSlot:
             self._contract.refuse(f"reset() must return (observation, info), got {show_short(result)}")
         self._read(*result, ended=False)
         self.ended = False
+
+    def _enter(self, stage: int) -> dict[str, Any] | None:
+        """Let the episode be of a stage: build the environment anew if its arguments are others. The options
+        of its reset."""
+        assert self._staging is not None
+        variant, self.stage = self._staging.stages.variants[stage], stage
+        if variant.factory is not self._factory:
+            before, self._factory = self._factory, variant.factory
+            try:
+                self.rebuild()
+            except MissionGymError as error:
+                self._factory = before  # with which the next attempt begins
+                raise self._failure(f"building it for stage {stage + 1} failed: {error}") from error
+        return variant.options
 
     def step(self, action: Any) -> tuple[float, bool, bool]:
         """Make one step and return (reward, terminated, truncated)."""
@@ -201,7 +235,7 @@ class EnvSlot:
             outcome = check_outcome(self.info.get("outcome"), self._spec, self._where)
             metrics = read_metrics(self.info.get("episode_metrics", {}), self._spec, self._where)
             metrics.update({f"reward_terms/{name}": value for name, value in self._terms.items()})
-        told = (outcome, terminated, metrics, failed)
+        told = (outcome, terminated, metrics, failed, self.stage)
         return Episode(self.env_id, self.episode, seed, self.ret, self.steps, *told)
 
     def state(self) -> SlotState:
@@ -217,6 +251,7 @@ class EnvSlot:
             mask=None if self.mask is None else self.mask.copy(),
             terms=dict(self._terms),
             step_s=self.mean_step_s,
+            stage=self.stage,
         )
         if self.ended:
             state.reason = "its episode was over"
@@ -257,7 +292,9 @@ class EnvSlot:
         owner = find_state_owner(self.env)
         if owner is None:
             return "the environment has no set_state() any more"
-        self.reset(state.episode, state.seed)  # many environments build their parts in reset
+        self.reset(
+            state.episode, state.seed, stage=state.stage
+        )  # many environments build their parts in reset
         try:
             owner.set_state(copy_plain(state.saved["env"]))
             restore_generator(self.env, state.saved["generator"])
@@ -279,7 +316,7 @@ class EnvSlot:
                 f"over the {budget_s:.1f} s allowed"
             )
         try:
-            self.reset(state.episode, state.seed)
+            self.reset(state.episode, state.seed, stage=state.stage)
             for action in action_rows(self._spec, state.actions):
                 self.step(action)
         except MissionGymError as error:
@@ -309,7 +346,7 @@ class EnvSlot:
         actions = None if self._actions is None else np.asarray(self._actions).tolist()
         failure = EnvFailure(f"{self._where()}: {what}")
         place = {"env_index": self.env_id, "episode": self.episode, "seed": self.seed, "step": self.steps}
-        failure.facts = {**place, "actions": actions}
+        failure.facts = {**place, "actions": actions, "stage": self.told_stage}
         return failure
 
 

@@ -83,7 +83,7 @@ def play_frames(opened: OpenRun, seed: int, *, explore: bool = False) -> Iterato
     frame: Any = None
     with closing(env):
         slot = make_slot(lambda: env, spec, 0, lambda episode: seed)
-        slot.reset(0)
+        slot.reset(0, options=opened.environment.recipe(None)[1])
         num_rows = spec.num_agents
         state = opened.policy.initial_state(num_rows)
         while True:

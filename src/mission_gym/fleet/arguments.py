@@ -24,6 +24,8 @@ def _words(name: str, value: Any) -> Iterator[str]:
     elif name == "set":
         for text in [value] if isinstance(value, str) else value:
             yield f"--set={text}"
+    elif name == "curriculum" and isinstance(value, Mapping):
+        yield f"--set=env.curriculum={_yaml(value)}"
     elif isinstance(value, Mapping):
         yield from (f"--{flag}", *(f"{key}={_yaml(item)}" for key, item in value.items()))
     elif isinstance(value, list | tuple) and any(isinstance(item, str) for item in value):

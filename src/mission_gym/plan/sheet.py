@@ -41,6 +41,7 @@ def make_plan(
         Fact("environment", config.env.env_id, describe_spaces(spec)),
         Fact("environments", f"{config.vector.n_envs}", _describe_backend(config, backend)),
         *_describe_agents(config, spec),
+        *_describe_curriculum(config),
         Fact("rollout", f"{rollout}", _describe_rollout(config)),
         *algorithm.describe(config, spec),
         Fact("updates", f"{total // rollout}", f"{total:,} steps"),
@@ -89,6 +90,24 @@ def _describe_agents(config: Settled, spec: EnvSpec) -> list[Fact]:
     each = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     how = f"{each}; they share the policy, and a step is one agent's"
     return [Fact("agents", f"{config.num_rows}", f"{spec.num_agents} in each environment: {how}")]
+
+
+def _describe_curriculum(config: Settled) -> list[Fact]:
+    """A line for each stage."""
+    curriculum = config.env.curriculum
+    if curriculum is None:
+        return []
+    played, facts = curriculum.find(config.evaluation.eval_stage), []
+    for number, (stage, label) in enumerate(zip(curriculum.stages, curriculum.labels, strict=True)):
+        made = ", ".join(f"{key}={value}" for key, value in {**stage.kwargs, **stage.options}.items())
+        parts = ["" if made == label else made, f"until {stage.until}" if stage.until else "to the end"]
+        parts += [f"back if {stage.back}"] if stage.back else []
+        parts += ["evaluations are on it"] if number == played and config.evaluation.eval_freq else []
+        text = "; ".join(part for part in parts if part)
+        facts.append(Fact("" if number else "curriculum", f"{number + 1} {label}", text))
+    if curriculum.earlier:
+        facts.append(Fact("", f"{100 * curriculum.earlier:g} %", "of the episodes are of earlier stages"))
+    return facts
 
 
 def describe_spaces(spec: EnvSpec) -> str:

@@ -28,10 +28,12 @@ def draw_curves(
     bands: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
     marks: Mapping[str, Bounded] | None = None,
     levels: Mapping[str, float] | None = None,
+    beginnings: Sequence[tuple[float, str]] = (),
 ) -> Markup:
     """A chart over steps; `span` is what the upright axis shows at least, as 0 to 100 of per cent. bands: for
     a series its lower and its upper bound at each x. marks: series of points with intervals. levels: dashed
-    lines by name. Nothing where there is nothing to draw."""
+    lines by name. beginnings: upright lines at these x, with what begins. Nothing where there is nothing to
+    draw."""
     series = {name: _finite(points) for name, points in series.items()}
     series = {name: points for name, points in series.items() if points}
     marks = {name: _finite(points) for name, points in (marks or {}).items()}
@@ -55,6 +57,7 @@ def draw_curves(
         above = y + 14 if y < _TOP + 16 else y - 5
         place = f'x="{_WIDTH - _RIGHT - 4}" y="{above}" text-anchor="end"'
         parts.append(f'<text class="tick rim" {place}>{escape(name)}</text>')
+    parts += box.draw_beginnings(beginnings)
     for number, (name, points) in enumerate(series.items()):
         parts += box.draw_line(f"c{number % NUM_COLORS}", points, bands.get(name, ()))
     for number, bounded in enumerate(marks.values(), len(series)):
@@ -92,6 +95,18 @@ class _Box:
                 x, _ = self.place(tick, self._y_low)
                 where = f'x="{x}" y="{_HEIGHT - 12}" text-anchor="middle"'
                 parts.append(f'<text class="tick" {where}>{_short(tick)}</text>')
+        return parts
+
+    def draw_beginnings(self, beginnings: Sequence[tuple[float, str]]) -> list[str]:
+        parts = []
+        free_x = 0.0  # where a label has room
+        for at, label in beginnings:
+            x, _ = self.place(min(at, self._x_high), self._y_low)
+            ends = f'x1="{x}" y1="{_TOP}" x2="{x}" y2="{_HEIGHT - _BOTTOM}"'
+            parts.append(f'<line class="beginning" {ends}/>')
+            if x >= free_x and x + 6.6 * len(label) < _WIDTH:
+                parts.append(f'<text class="tick" x="{x + 4:.1f}" y="{_TOP + 11}">{escape(label)}</text>')
+                free_x = x + 8 + 6.6 * len(label)
         return parts
 
     def draw_line(self, color: str, points: Points, band: Sequence[tuple[float, float, float]]) -> list[str]:

@@ -55,6 +55,7 @@ def describe_run_fully(run: RunDir, tell: Tell) -> dict[str, Any]:
         "predicted_fps",
         "train_fps",
         "created",
+        "stage",
     )
     document = describe_run(run) | {key: status.get(key) for key in keys}
     return document | {

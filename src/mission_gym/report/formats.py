@@ -8,6 +8,8 @@ import shlex
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import yaml
+
 MISSING = "n/a"
 
 
@@ -47,8 +49,17 @@ def show_value(value: Any) -> str:
         items = [str(item) for item in value]
         return (" " if any("," in item for item in items) else ",").join(items)
     if isinstance(value, dict):
-        return " ".join(f"{key}={item}" for key, item in value.items())
+        nested = any(isinstance(item, dict | list) for item in value.values())
+        return _in_one_line(value) if nested else " ".join(f"{key}={item}" for key, item in value.items())
     return "none" if value is None else str(value)
+
+
+def _in_one_line(value: Any) -> str:
+    """As YAML, which `--set` takes."""
+    text: str = yaml.safe_dump(
+        value, default_flow_style=True, width=1 << 30, allow_unicode=True, sort_keys=False
+    )
+    return text.strip()
 
 
 def show_path(path: Path) -> str:

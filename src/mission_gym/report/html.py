@@ -111,6 +111,7 @@ def _draw_charts(run: RunDir, rows: Sequence[Row]) -> list[Markup]:
         ]
         for name in names
     }
+    begun = _list_stages(rows)
     return [
         draw_curves(
             "return",
@@ -121,19 +122,24 @@ def _draw_charts(run: RunDir, rows: Sequence[Row]) -> list[Markup]:
                 for name, each in baselines.items()
                 if each["return_mean"] is not None
             },
+            beginnings=begun,
         ),
         draw_curves(
             "outcomes in training",
             {name: _pick(progress, f"outcome/{name}", 100.0) for name in names},
             unit=" %",
             span=(0.0, 100.0),
+            beginnings=begun,
         ),
-        draw_curves("outcomes in evaluations, 95 %", {}, marks=played, unit=" %", span=(0.0, 100.0)),
+        draw_curves(
+            "outcomes in evaluations, 95 %", {}, marks=played, unit=" %", span=(0.0, 100.0), beginnings=begun
+        ),
         draw_curves(
             "steps/s",
             {"rate": _compute_rates(progress)},
             span=(0.0, 1.0),
             levels={} if predicted is None else {"predicted": predicted},
+            beginnings=begun,
         ),
     ]
 
@@ -142,6 +148,17 @@ def _bound(step: int, values: Sequence[float | None]) -> tuple[float, float, flo
     """A point with its interval; what is missing is not drawn."""
     mean, low, high = (math.nan if value is None else float(value) for value in values)
     return step, mean, mean if math.isnan(low) else low, mean if math.isnan(high) else high
+
+
+def _list_stages(rows: Sequence[Row]) -> list[tuple[float, str]]:
+    """Where the stages of a curriculum began, each with its name."""
+    names: list[str] = next((row["stages"] for row in rows if row.get("stages")), [])
+    first = next((row for row in rows if "curriculum/stage" in row), None)
+    if not names or first is None:
+        return []
+    began = first["step"] - first["curriculum/stage_steps"]
+    begun = [(began, names[int(first["curriculum/stage"]) - 1])]
+    return begun + [(row["step"], row["name"]) for row in rows if row["event"] == "stage"]
 
 
 def _draw_comparison(streams: Mapping[str, Sequence[Row]]) -> list[Markup]:

@@ -12,6 +12,7 @@ from rich.text import Text
 from mission_gym.report.documents import best_evaluation
 from mission_gym.report.formats import MISSING, run_argument, show_count, show_duration, show_path, show_rate
 from mission_gym.report.tables import (
+    list_stage,
     list_verdict,
     make_pairs,
     show_confirmed,
@@ -47,6 +48,7 @@ def view_summary(
     now = "" if made == end["step"] else f", {show_count(made)} of them now,"
     rows = [
         ("steps", f"{show_count(end['step'])}{now} in {show_duration(end['time/elapsed_s'])}"),
+        *list_stage(status),
         ("rate", _show_rates(status, end)),
         ("best", _show_best(run)),
         *_show_shares(metrics),

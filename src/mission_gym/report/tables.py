@@ -70,6 +70,12 @@ def show_failures(status: Document) -> str:
     return f"{lost} of environments; {restarts} workers replaced"
 
 
+def list_stage(status: Document) -> list[tuple[str, str]]:
+    """The stage of the curriculum that a run is in; no row without one."""
+    stage = status.get("stage")
+    return [("stage", f"{stage['number']} of {stage['of']}: {stage['name']}")] if stage else []
+
+
 def show_confirmed(episodes: int | None) -> str:
     """On how many more episodes the best was confirmed, as the end of a sentence."""
     return f", confirmed on {show_count(episodes)} more episodes" if episodes else ""
@@ -85,6 +91,7 @@ def view_run(document: Document) -> RenderableType:
         ("environment", show_value(document["env_id"] or MISSING)),
         ("state", f"{state}: {document['cause']}" if document["cause"] else state),
         ("steps", f"{show_count(document['step'])}{of_total}"),
+        *list_stage(document),
         ("updates", f"{show_count(document['updates'])}"),
         ("gradient steps", show_count(document["gradient_steps"])),
         ("episodes", show_count(document["episodes"])),

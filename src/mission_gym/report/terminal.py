@@ -55,6 +55,8 @@ class RunView:
                 return [Text(self._eval_text(event))]
             case "confirm":
                 return [Text(_confirm_text(event))]
+            case "stage":
+                return [Text(_stage_text(event))]
             case "note":
                 return [Text(event["message"], style="dim")]
             case "warning":
@@ -101,6 +103,8 @@ class RunView:
         if self._main_outcome is not None:
             rate = (now["outcomes"] or {}).get(self._main_outcome)
             parts.insert(3, f"{self._main_outcome} {show_rate(rate)}")
+        if now.get("stage"):
+            parts.insert(2, f"stage {now['stage']['number']}/{now['stage']['of']}")
         return [*parts, now["phase"], self._shares()]
 
     def _shares(self) -> str:
@@ -143,6 +147,13 @@ def _confirm_text(event: Event) -> str:
     step, first = event["best"], event["candidates"][0]["step"]
     before = f"; step {show_count(first)} led before" if first != step else ""
     return f"best: step {show_count(step)}{show_confirmed(event['episodes'])}{before}"
+
+
+def _stage_text(event: Event) -> str:
+    """Where a run has come to in its curriculum, and why."""
+    back = " again" if event["stage"] < event["before"] else ""
+    place = f"stage {event['stage']} of {event['of']}{back} from step {show_count(event['step'])} on"
+    return f"{place}: {event['name']} (stage {event['before']}: {event['why']})"
 
 
 def _view_notes(notes: list[str]) -> list[Text]:

@@ -46,8 +46,8 @@ class ReadyCollector(Collector):
         self._drain()
         super().start()
 
-    def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
-        """As the Collector's. A stop ends each worker's segment after its running step; if that takes too
+    def _fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
+        """A stop ends each worker's segment after its running step; if that takes too
         long, the segment is emptied and its episodes are given up."""
         self._drain()
         self.torn = True

@@ -60,6 +60,7 @@ class BlockCollector(ABC):
 
     torn: a fill was broken off by an error, so the environments stand at unknown steps. memory: the policy's
     running state, each [B, ...], for a checkpoint, between two fills. initial: what it is at the beginning.
+    stage_of: with a curriculum, from the number of a block to the stage that its episodes begin in.
     """
 
     vec: Any
@@ -70,6 +71,7 @@ class BlockCollector(ABC):
         self.torn = False
         self._filling_s = 0.0  # since metrics were asked for
         self.memory, self._initial = memory, initial
+        self.stage_of: Callable[[int], int] | None = None
 
     @abstractmethod
     def start(self) -> None:
@@ -79,10 +81,15 @@ class BlockCollector(ABC):
     def make_short(self, num_steps: int) -> Block:
         """A block of all environments that `fill` takes, of at most the steps of the others."""
 
-    @abstractmethod
     def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
         """Fill the block from where it stands; False if a stop was asked for before its end: it is asked
         before each step, and what was filled until then is kept."""
+        if self.stage_of is not None:
+            self.vec.enter_stage(self.stage_of(number))
+        return self._fill(block, number, stop)
+
+    @abstractmethod
+    def _fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool: ...
 
     def go_on(self, batch: StepBatch) -> None:  # noqa: B027  nothing to do where they are in workers
         """Go on from restored environments."""
@@ -140,8 +147,8 @@ class Collector(BlockCollector):
     def make_short(self, num_steps: int) -> Block:
         return make_block(self.spec, num_steps, self.vec.num_rows, state=self.memory)
 
-    def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
-        """As every collector's; the block is one segment here."""
+    def _fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
+        """The block is one segment here."""
         assert self._batch is not None, "start or go_on comes first"
         self.torn = True
         batch, action_spec, filled = self._batch, self.spec.action, block.filled

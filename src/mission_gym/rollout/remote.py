@@ -122,8 +122,8 @@ class RemoteCollector(BlockCollector):
         """The first rows of a block that workers know: empty it before that one is filled."""
         return part_of(self.blocks[0], num_steps, slice(0, self.vec.num_rows))
 
-    def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
-        """As every collector's, for one of `blocks`.
+    def _fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
+        """Of one of `blocks`.
 
         After a stop each segment of `all` has its own fill count; if some step takes too long, its segment is
         emptied and its episodes are given up. `first_ready` keeps the columns that are in the block, and the

@@ -21,12 +21,14 @@ from mission_gym.learner.contract import Learner
 from mission_gym.plan.wishes import size_paths
 from mission_gym.run.assemble import algorithm_of, settle
 from mission_gym.run.config import resolve
+from mission_gym.run.curriculum import KEY
 from mission_gym.run.env_files import read_as_told, read_files
-from mission_gym.run.environment import EnvSource, note_agents, open_environment, permit_names
+from mission_gym.run.environment import leave_vector_form, note_agents, open_environment, permit_names
 from mission_gym.run.exactness import read_own_config
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.snapshot import learned_steps, learner_arrays
+from mission_gym.run.stages import EnvSource, pick_common
 from mission_gym.run.start import begin
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
 from mission_gym.store.lineage import Lineage, pin, read_lineage
@@ -38,6 +40,8 @@ _EFFECTS = {
     "env.env_id": "the policy meets another environment; its values are wrong at first",
     "env.env_kwargs": "the policy meets a changed environment; its values are wrong at first",
     "env.wrap": "the policy meets a changed environment; its values are wrong at first",
+    "env.curriculum": "a new one begins with its first stage",
+    "evaluation.eval_stage": "scores are of another task than the parent's",
     "env.max_sequence": "the policy sees more or fewer elements of a sequence",
     "policy.normalize_returns": "values stay as they are; their errors weigh by another scale",
     "policy.log_std_init": "not used: the deviation comes from the checkpoint",
@@ -90,6 +94,8 @@ def branch_run(
             f"timesteps={wanted.config.run.timesteps} is not above step {step}, where the branch begins;"
             " give a larger total [--timesteps]"
         )
+    wanted, adapted = leave_vector_form(wanted)
+    told += adapted
     resolved, notes = finish(wanted, step)
     notes = [*told, *notes]
     given = {f"{section}.{name}" for name in flags for section in ("env", "policy")}
@@ -97,8 +103,10 @@ def branch_run(
     given = set() if via else given
     folder = read_lineage(ref.run).folder
     calls = permit_names(resolved.config, given.__contains__, run=ref.run.path, folder=folder)
-    kwargs = _choose_kwargs(ref, parent, resolved)
-    environment = read_as_told(open_environment(resolved.config, kwargs, source, calls=calls), ref.run)
+    files = _choose_files(ref, parent, resolved)
+    kwargs = resolved.config.env.env_kwargs | pick_common(files)
+    opened = open_environment(resolved.config, kwargs, source, calls=calls, files=files, all_stages=True)
+    environment = read_as_told(opened, ref.run)
     noted = note_agents(resolved, environment.spec)
     if noted is not resolved:  # another environment than the parent's
         resolved, notes = finish(note_agents(wanted, environment.spec), step)
@@ -114,7 +122,8 @@ def branch_run(
         inspect=partial(refuse_misfits, checkpoint, parent, resolved),
     ) as session:  # fmt: skip
         pin(ref.run, info.step, session.run.name)
-        carry_over(checkpoint, session)
+        same_stages = parent.config.env.curriculum == resolved.config.env.curriculum
+        carry_over(checkpoint, session, same_stages=same_stages)
         yield session
 
 
@@ -131,33 +140,42 @@ def _reopen(parent: Resolved) -> Resolved:
 
 def _inherit(ref: RunRef, parent: Resolved, wanted: Resolved) -> dict[str, Any]:
     """Keywords that were not given again stay; a child without a name is called after its parent."""
-    kwargs = parent.config.env.env_kwargs | wanted.config.env.env_kwargs
+    before, after = parent.config.env, wanted.config.env
+    stages = after.curriculum.stages if after.curriculum and after.curriculum != before.curriculum else ()
+    staged = {key for stage in stages for key in stage.kwargs}  # a new curriculum takes them over
+    given = after.env_kwargs if after.env_kwargs != before.env_kwargs else {}
+    kwargs = {key: value for key, value in before.env_kwargs.items() if key not in staged} | given
     name = wanted.config.run.run_name
     if name == parent.config.run.run_name:
         name = f"{re.sub(r'-[0-9]{8}-[0-9]{6}(-[0-9]+)?$', '', ref.run.name)}-branch"
     return {"env.env_kwargs": kwargs, "run.run_name": name}
 
 
-def _choose_kwargs(ref: RunRef, parent: Resolved, child: Resolved) -> dict[str, Any]:
-    """The child's keywords; files that were not given anew come from the parent's own copies."""
-    kwargs, before = child.config.env.env_kwargs, parent.config.env.env_kwargs
-    same_env = child.config.env.env_id == parent.config.env.env_id
-    copies = {
-        key: copy
-        for key, copy in read_files(ref.run).items()
-        if same_env and kwargs.get(key) == before.get(key)
-    }
-    return kwargs | copies
+def _choose_files(ref: RunRef, parent: Resolved, child: Resolved) -> dict[str, str]:
+    """The parent's own copies of files that were not given anew, by what names them (`run/stages.py`)."""
+    ours, theirs = (each.config.env for each in (child, parent))
+    if ours.env_id != theirs.env_id:
+        return {}
+    copies = read_files(ref.run)
+    kept = {key for key in pick_common(copies) if ours.env_kwargs.get(key) == theirs.env_kwargs.get(key)}
+    if ours.curriculum == theirs.curriculum:
+        kept |= copies.keys() - pick_common(copies).keys()
+    return {key: copy for key, copy in copies.items() if key in kept}
 
 
-def carry_over(checkpoint: Checkpoint, session: Session) -> None:
-    """Load the learner of the parent, and begin episodes that it has not played."""
+def carry_over(checkpoint: Checkpoint, session: Session, *, same_stages: bool) -> None:
+    """Load the learner of the parent, and begin episodes that it has not played, where it was in the
+    curriculum if that is the same."""
     learner = session.learner
     learner.adopt(learner_arrays(checkpoint))
     states = unpack_states(checkpoint.state, checkpoint.state_json["environments"])
     played = max(state.episode for state in states)
-    offset = checkpoint.state_json["counters"]["session"]["episode_offset"]
-    session.begin_at(learner.step, episode_offset=offset + played + 1)
+    counters = checkpoint.state_json["counters"]["session"]
+    session.begin_at(
+        learner.step,
+        episode_offset=counters["episode_offset"] + played + 1,
+        stages=counters.get(KEY) if same_stages else None,
+    )
 
 
 def refuse_misfits(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved, learner: Learner) -> None:

@@ -12,9 +12,10 @@ from pydantic import TypeAdapter
 from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec
 from mission_gym.env.boxes import may_hold_ids
-from mission_gym.env.factory import EnvRequest, find_snapshot_kwargs, make_factory
+from mission_gym.env.factory import find_snapshot_kwargs
 from mission_gym.errors import RunStateError, UsageError
-from mission_gym.run.environment import Environment, EnvSource, open_environment, permit_names
+from mission_gym.run.environment import Environment, open_environment, permit_names
+from mission_gym.run.stages import EnvSource, list_staged, make_parts, pick_common
 from mission_gym.store.checked import read_checked
 from mission_gym.store.files import disk_errors, write_json
 from mission_gym.store.lineage import Reading, read_lineage
@@ -33,7 +34,9 @@ def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) 
         )
     # Modules of the user's lie where the run was started.
     calls = permit_names(config, lambda path: False, run=run.path, folder=read_lineage(run).folder)
-    environment = open_environment(config, config.env.env_kwargs | read_files(run), source, calls=calls)
+    files = read_files(run)
+    kwargs = config.env.env_kwargs | pick_common(files)
+    environment = open_environment(config, kwargs, source, calls=calls, files=files)
     environment = read_as_told(environment, run)
     made_with = read_lineage(run).env_signature
     if made_with != environment.spec.signature:
@@ -76,10 +79,15 @@ def read_files(run: RunDir) -> dict[str, str]:
     return {key: str(path) for key, path in files.items()}
 
 
-def find_files(request: EnvRequest, runs_dir: Path) -> dict[str, Path]:
-    """The files and folders that the keywords name, or that the environment reads unnamed."""
-    files: dict[str, Path] = {}
-    for key, value in {**request.kwargs, **find_snapshot_kwargs(request)}.items():
+def find_files(config: Config, environment: Environment) -> dict[str, Path]:
+    """The files and folders that the keywords name, those of stages too, or that the environment reads
+    unnamed."""
+    files, runs_dir = dict[str, Path](), Path(config.run.runs_dir)
+    common = replace(environment.request, kwargs=environment.kwargs)
+    named = {**common.kwargs, **find_snapshot_kwargs(common)}
+    if config.env.curriculum is not None and environment.stages is not None:
+        named |= list_staged(config.env.curriculum, environment.stages)
+    for key, value in named.items():
         if not isinstance(value, str) or not value or not os.path.exists(value):
             continue
         path = Path(value).resolve()
@@ -109,9 +117,8 @@ def own_files(
     if not names:
         return environment
     write_json(run.env_files_json, names)
-    if source is not None:
-        kwargs = environment.request.kwargs | read_files(run)
-        opened = open_environment(config, kwargs, source, calls=environment.request.calls)
-        return replace(opened, spec=environment.spec)  # the learner is made for it
-    request = replace(environment.request, kwargs=environment.request.kwargs | read_files(run))
-    return replace(environment, request=request, factory=make_factory(request))
+    owned = read_files(run)
+    kwargs = environment.kwargs | pick_common(owned)
+    return environment.with_parts(
+        make_parts(config, kwargs, source, environment.request.calls, owned), kwargs
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,9 @@ from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config, Settled
 from mission_gym.config.sizes import choose_batch_size
 from mission_gym.data import EnvSpec
-from mission_gym.env.factory import EnvRequest, Factory, limit_steps, make_factory, names_trusted
+from mission_gym.env.factory import EnvRequest, Factory, limit_steps, names_trusted
 from mission_gym.env.pace import Pace
+from mission_gym.env.stages import Stages, Variant
 from mission_gym.env.wrapping import name_code
 from mission_gym.errors import ConfigError
 from mission_gym.names import judge
@@ -27,18 +28,22 @@ from mission_gym.plan.tuner import may_plan
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.policy.trunks import load_network
 from mission_gym.procs import BoundedLog, usable_cores
+from mission_gym.run.stages import (
+    EnvSource,
+    Parts,
+    check_metrics,
+    has_several_arguments,
+    look_at_stages,
+    make_parts,
+)
 from mission_gym.store.trusted import permit
 from mission_gym.streams import training_seed
 from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.restarts import Limits
 
-_PATIENCE = 0.9  # of a worker's deadline: a game over a bridge that hangs is told, and ended, before it
 _MAX_GROUPS = 64  # of environments that wait, where each group makes segments of its own
 
 EVALUATION_STEPS = 10_000  # of an episode that has no limit of its own
-
-
-EnvSource = Callable[..., Any] | None  # a callable of the user's that can't be imported
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,9 @@ class Environment:
     log: BoundedLog = field(default_factory=lambda: BoundedLog(None))  # what environments print
     pace: Pace | None = None  # of a first look, where it was taken
     rivals: tuple[Backend, ...] = ()  # that a plan may choose instead
+    kwargs: dict[str, Any] = field(default_factory=dict)  # of all stages
+    stages: Stages | None = None  # of training; `request` and `factory` are those of evaluations
+    played: Variant | None = None  # the stage that evaluations are on
 
     @property
     def backends(self) -> dict[str, Backend]:
@@ -68,12 +76,33 @@ class Environment:
 
     @property
     def source(self) -> Source:
-        """What vectors of it are made from."""
-        return Source(self.spec.env_id, self.factory, self.request, self.num_workers, self.limits, self.log)
+        """What vectors for training are made from."""
+        factory = self.factory if self.stages is None else self.stages.variants[0].factory
+        return Source(
+            self.spec.env_id,
+            factory,
+            self.request,
+            self.num_workers,
+            self.limits,
+            self.log,
+            stages=self.stages,
+        )
 
     def make_vector(self, num_envs: int, seed_of: SeedOf) -> Vector:
-        """A vector of it."""
-        return self.backend.make_vector(self.source, self.spec, num_envs, seed_of)
+        """A vector for evaluations."""
+        source = replace(self.source, factory=self.factory, stages=None)
+        if self.played is not None and self.backend.own_vector_form:
+            source = replace(source, stages=Stages((self.played,)))
+        return self.backend.make_vector(source, self.spec, num_envs, seed_of)
+
+    def with_parts(self, parts: Parts, kwargs: dict[str, Any]) -> Environment:
+        """The same environment, made from other parts."""
+        return replace(self, kwargs=kwargs, **parts._asdict())
+
+    def recipe(self, stage: int | None) -> tuple[EnvRequest, dict[str, Any] | None]:
+        """What episodes of a stage are made from, and the options of their resets; None: of evaluations."""
+        variant = self.played if stage is None or self.stages is None else self.stages.variants[stage]
+        return (self.request, None) if variant is None else (variant.request, variant.options)
 
 
 _NAMES = ("env.env_id", "env.wrap", "policy.network")  # values that name code
@@ -103,27 +132,40 @@ def open_environment(
     *,
     look_s: float = 0.0,
     calls: tuple[str, ...] | None = None,
+    files: Mapping[str, str] | None = None,
+    all_stages: bool = False,
 ) -> Environment:
-    """Build one environment, read its spec and close it. `kwargs` are those of the config, with files
-    replaced by the run's own copies. look_s: for which steps in a worker are timed. calls: see EnvRequest."""
-    patience_s = _PATIENCE * config.vector.env_timeout
-    request = EnvRequest(config.env.env_id, kwargs, config.env.wrap, calls, patience_s)
+    """Build one environment, read its spec and close it; with `all_stages` that of each stage. `kwargs` are
+    those of the config, with files replaced by the run's own copies; files: those of stages. look_s: for
+    which steps in a worker are timed. calls: see EnvRequest."""
+    parts = make_parts(config, kwargs, source, calls, files or {})
     backend = load_backend(choose_backend(config))
-    factory = make_factory(request if source is None else lambda: source(**kwargs))
     limits = Limits(timeout_s=config.vector.env_timeout, max_restarts=config.vector.max_restarts)
     asked = Source(
         config.env.env_id,
-        factory,
-        request if source is None else None,
+        parts.factory,
+        parts.request if source is None else None,
         limits=limits,
         max_sequence=config.env.max_sequence,
+        stages=parts.stages if backend.own_vector_form else None,
     )
-    spec, pace = backend.look(asked, look_s)
+    curriculum = config.env.curriculum if all_stages else None
+    if curriculum is not None and not backend.own_vector_form:
+        spec, pace = look_at_stages(
+            curriculum, parts, lambda factory: backend.look(replace(asked, factory=factory), look_s)
+        )
+    else:
+        spec, pace = backend.look(asked, look_s)
+    if curriculum is not None:
+        check_metrics(curriculum, spec)
     spec = load_algorithm(config.run.algo).acts(spec)
     backend = load_backend(choose_backend(config, spec))
     rivals = load_rivals(spec) if config.vector.vector == "auto" else ()
     num_workers = choose_num_workers(config, backend)
-    return Environment(spec, request, factory, backend, num_workers, limits, pace=pace, rivals=rivals)
+    plain = Environment(
+        spec, parts.request, parts.factory, backend, num_workers, limits, pace=pace, rivals=rivals
+    )
+    return plain.with_parts(parts, kwargs)
 
 
 def look_first(
@@ -146,6 +188,7 @@ def look_first(
         source,
         look_s=look_s if may_plan(config) else 0.0,
         calls=permit_names(config, first.typed),
+        all_stages=True,
     )
     if misfit is not None and not environment.spec.agents:
         raise misfit
@@ -164,6 +207,25 @@ def note_agents(resolved: Resolved, spec: EnvSpec) -> Resolved:
             f" [{resolved.sources[path]}]"
         )
     return resolved.with_values({path: found}, "environment")
+
+
+def leave_vector_form(resolved: Resolved) -> tuple[Resolved, list[str]]:
+    """A vector form has the same arguments for all its rows: where stages have others, a config that did not
+    ask for it gets single environments, aloud. ConfigError if it did."""
+    config, path = resolved.config, "vector.vector"
+    if not has_several_arguments(config.env.curriculum):
+        return resolved, []
+    backend, source = load_backend(choose_backend(config)), resolved.sources[path]
+    if not backend.own_vector_form:
+        return resolved, []
+    why = (
+        f"vector={backend.name} builds one environment for all rows, and the stages of curriculum"
+        f" {config.env.curriculum} have different kwargs"
+    )
+    if resolved.explicit(path):
+        raise ConfigError(f"{why}; use another vector, or stages with options [{source}]")
+    note = f"{why}; single environments are used"
+    return resolved.with_values({path: "auto"}, f"{source}, adapted"), [note]
 
 
 def place(environment: Environment, config: Settled) -> Environment:

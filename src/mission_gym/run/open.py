@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mission_gym.check.devices import device_memory
+from mission_gym.config.curriculum import find_stage
 from mission_gym.config.schema import Settled
 from mission_gym.data import Array, EnvSpec, Leaves, Weights
 from mission_gym.env.actions import make_action_form
@@ -20,9 +21,10 @@ from mission_gym.policy.sampling import draw_noise
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.run.assemble import algorithm_of, make_loaded_policy, one_blas_thread
 from mission_gym.run.env_files import open_run_environment
-from mission_gym.run.environment import Environment, EnvSource
+from mission_gym.run.environment import Environment
 from mission_gym.run.evaluation import EvalResult, Evaluator, Suite, policy_actor
 from mission_gym.run.exactness import read_own_config
+from mission_gym.run.stages import EnvSource
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
 from mission_gym.store.evals import read_evals, write_eval
 from mission_gym.store.resolve import RunRef, checkpoint_for
@@ -42,20 +44,41 @@ class OpenRun:
     environment: Environment
     policy: ActingPolicy
     notes: tuple[str, ...] = ()  # what is done otherwise than in the run, or than config.yaml says
+    on_other_stage: bool = False  # than the run's own evaluations
+
+    @property
+    def stage(self) -> tuple[int, str] | None:
+        """The number, from 1 on, and the name of the stage that is played; None without a curriculum."""
+        curriculum = self.config.env.curriculum
+        if curriculum is None:
+            return None
+        at = find_stage(curriculum, self.config.evaluation.eval_stage, "--eval-stage")
+        return at + 1, curriculum.labels[at]
 
 
-def open_run(ref: RunRef, source: EnvSource = None) -> OpenRun:
-    """Open the checkpoint that is meant, from the run's snapshot alone."""
+def open_run(ref: RunRef, source: EnvSource = None, *, eval_stage: str | None = None) -> OpenRun:
+    """Open the checkpoint that is meant, from the run's snapshot alone. eval_stage: of its curriculum, to be
+    played on instead of the run's own."""
     checkpoint: Checkpoint = load_checkpoint(checkpoint_for(ref).path)
     damaged: list[str] = []
     if ref.step in (None, "best"):  # which one is the best depends on them
         read_evals(ref.run, damaged.append)
     resolved, told = read_own_config(ref.run, checkpoint)
+    on_other_stage = False
+    if eval_stage is not None:
+        curriculum, own = resolved.config.env.curriculum, resolved.config.evaluation.eval_stage
+        if curriculum is None:
+            raise UsageError(
+                f"run {ref.run.name} has no curriculum, and so no stages; remove it [--eval-stage]"
+            )
+        on_other_stage = find_stage(curriculum, eval_stage, "--eval-stage") != curriculum.find(own)
+        resolved = resolved.with_values({"evaluation.eval_stage": eval_stage}, "flag --eval-stage")
     config, moved = _find_device(resolved.settled)
     environment = open_run_environment(ref.run, config, source)
     weights = Weights(int(checkpoint.meta.get("update", 0)), checkpoint.policy)
     policy = make_loaded_policy(config, environment.spec, weights, acting=True)
-    return OpenRun(ref.run, checkpoint.step, config, environment, policy, (*damaged, *told, *moved))
+    notes = (*damaged, *told, *moved)
+    return OpenRun(ref.run, checkpoint.step, config, environment, policy, notes, on_other_stage)
 
 
 def _find_device(config: Settled) -> tuple[Settled, tuple[str, ...]]:
@@ -82,6 +105,7 @@ def evaluate_run(
     ):
         main, other = (evaluator.play_all(actor, explore=mode) for mode in (explore, not explore))
     document = {"run": opened.run.name, "step": opened.step} | main.document()
+    document |= {"stage": opened.stage[1]} if opened.stage else {}
     document["other_mode"] = other.document()
     return document, [] if algorithm_of(opened.config).sampled_play_is_worse else _warn_about_gap(main, other)
 
@@ -89,6 +113,8 @@ def evaluate_run(
 def keep_result(opened: OpenRun, document: dict[str, Any], suite: Suite = "report") -> None:
     """Keep what `evaluate_run` gave in the run's `eval/`; DiskError."""
     name = f"{suite}-sampled" if document["mode"] == "sampled" else suite
+    if opened.on_other_stage and opened.stage:
+        name = f"{name}-stage{opened.stage[0]}"
     write_eval(opened.run, opened.step, name, document)
 
 

@@ -155,6 +155,15 @@ class Recorder:
             metrics[f"outcome/{name}"] = outcomes.count(name) / count
         return metrics | mean_extras([item[3] for item in self.window])
 
+    def count_cut(self, count: int, counters: dict[str, Any], kept: int) -> None:
+        """Count sequences that were cut to the `kept` elements that are read; the first ones are told."""
+        if count and not counters["cut_sequences"]:
+            self.warn(
+                f"{count} observed sequences had more than the {kept} elements that are read, and were cut;"
+                f" rollout/cut_sequences counts them; use more with --max-sequence {2 * kept}"
+            )
+        counters["cut_sequences"] += count
+
     def add_row(self, step: int, metrics: dict[str, Any]) -> None:
         """Record a row of metrics, and the alarms that it gives. Those about speed stand in the row: equal
         runs have equal rows, and not always these."""

@@ -12,11 +12,11 @@ from mission_gym.plan.ways import device_exists
 from mission_gym.run.assemble import drop_false_twin, make_learner, one_blas_thread
 from mission_gym.run.config import read_config
 from mission_gym.run.env_files import open_run_environment
-from mission_gym.run.environment import EnvSource
 from mission_gym.run.exactness import judge_exactness, write_config
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.snapshot import learned_steps, ours
+from mission_gym.run.stages import EnvSource
 from mission_gym.store.checkpoints import Checkpoint, load_last_good
 from mission_gym.store.evals import read_evals
 from mission_gym.store.rundir import RunDir

@@ -14,11 +14,11 @@ from mission_gym.check.repro import write_bundle
 from mission_gym.clock import steady_s
 from mission_gym.config.schema import Settled
 from mission_gym.data import Block
-from mission_gym.env.factory import EnvRequest
 from mission_gym.errors import DiskError, NotFiniteError, RunStateError, WorkerError
 from mission_gym.learner.contract import Learner
 from mission_gym.rollout.blocks import clear_block
 from mission_gym.rollout.collector import BlockCollector
+from mission_gym.run.environment import Environment
 from mission_gym.run.exactness import store_config
 from mission_gym.run.recorder import Recorder
 from mission_gym.run.retention import find_doomed_checkpoints
@@ -127,14 +127,13 @@ def passed_multiple(step: int, last: int, every: int) -> bool:
     return bool(every) and step // every > last // every
 
 
-def keep_repro(run: RunDir, error: BaseException, request: EnvRequest, recorder: Recorder) -> None:
+def keep_repro(run: RunDir, error: BaseException, environment: Environment, recorder: Recorder) -> None:
     """Write what an environment's failure needs to be repeated."""
-    if not isinstance(error, WorkerError):
+    if not isinstance(error, WorkerError) or error.facts is None:
         return
     try:
-        path = write_bundle(run, error, request)
+        path = write_bundle(run, error, *environment.recipe(error.facts.get("stage")))
     except (DiskError, TypeError) as second:  # keywords of a Python caller need not be JSON
         recorder.warn(f"no repro bundle was kept: {second}")
     else:
-        if path is not None:
-            recorder.warn(f"mission-gym check --repro {path} replays the failure")
+        recorder.warn(f"mission-gym check --repro {path} replays the failure")

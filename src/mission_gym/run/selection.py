@@ -102,7 +102,7 @@ class Selection:
         if self._config.run.stop_when is not None:
             rule = parse_stop_when(self._config.run.stop_when)
             low = result.low(rule.name)
-            if low is not None and rule.reached(low):
+            if low is not None and rule.holds(low):
                 self._counters["goal"] = f"{self._config.run.stop_when} (lower bound {low:.3g})"
 
     def confirm(self, step: int, stop: Stop) -> None:

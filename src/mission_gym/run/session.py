@@ -21,13 +21,14 @@ from mission_gym.pipeline import loop, overlap
 from mission_gym.pipeline.loop import StopFlag, newest
 from mission_gym.procs import BoundedLog
 from mission_gym.run.assemble import make_collector
+from mission_gym.run.curriculum import Progression
 from mission_gym.run.environment import Environment, training_seeds
 from mission_gym.run.rate import Rate
 from mission_gym.run.recorder import Listener, Recorder
 from mission_gym.run.saving import Saver, keep_repro
 from mission_gym.run.selection import Selection
 from mission_gym.run.signals import stop_on_signals
-from mission_gym.run.snapshot import Restored, count_steps, restore_snapshot
+from mission_gym.run.snapshot import Restored, count_steps, list_stages, restore_snapshot
 from mission_gym.run.status import StatusWriter
 from mission_gym.run.telemetry import Telemetry
 from mission_gym.store.checkpoints import Checkpoint, list_checkpoints
@@ -58,6 +59,7 @@ class Session:
         self.counters |= {"cut_sequences": 0}
         seeds = training_seeds(config.run.seed, self.counters)
         _, self.collector, self.blocks = make_collector(config, self.environment, seeds)
+        self.progression = Progression(config.env.curriculum, self.counters, self.collector)
         self.adopt(resolved)
         self.has_begun = False
         self._deadline = float("inf")  # of steady_s
@@ -69,7 +71,7 @@ class Session:
         self.saver = Saver(self.run, config, learner, collector, self.blocks, recorder, counters)
         self.telemetry = Telemetry(config, self.spec, collector, learner)
         self.status = StatusWriter(
-            config, learner, collector, self.blocks, recorder, self.telemetry, counters
+            config, learner, collector, self.blocks, recorder, self.telemetry, counters, self.progression
         )
         self.selection = Selection(self.run, resolved, self.environment, learner, recorder, counters)
         self._follow_best()
@@ -84,13 +86,16 @@ class Session:
         record = checkpoint.state_json["counters"]
         self.counters |= record["session"] | {"goal": None}
         self.recorder.load_state(record["recorder"], checkpoint.step)
+        self.progression.go_on(list_stages(checkpoint))
         restored = restore_snapshot(checkpoint, self.learner, self.collector, self.blocks)
         self.rate.begin_at(self.learner.step)
         return restored
 
-    def begin_at(self, step: int, *, episode_offset: int) -> None:
-        """Begin with a learner that has made `step` steps elsewhere, on episodes from the offset on."""
+    def begin_at(self, step: int, *, episode_offset: int, stages: dict[str, Any] | None = None) -> None:
+        """Begin with a learner that has made `step` steps elsewhere, on episodes from the offset on, where it
+        was in the same curriculum."""
         self.counters |= {"episode_offset": episode_offset, "last_eval": step, "began_at": step}
+        self.progression.begin_at(step, stages)
         self.rate.begin_at(step)
         self.collector.start()
 
@@ -104,8 +109,7 @@ class Session:
             stack.callback(self.close)
             stack.enter_context(stop_on_signals(self.stop))
             stack.enter_context(self.telemetry)
-            known = self.telemetry.env_cpu_is_known
-            self.recorder.watch.watch_speed(self.learner.step, env_cpu_is_known=known)
+            self._watch_speed()
             try:
                 self.status.write(state="running", cause=None)
                 self.has_begun = True
@@ -140,6 +144,10 @@ class Session:
                 if told is not error:
                     raise told from error
                 raise
+
+    def _watch_speed(self) -> None:
+        known = self.telemetry.env_cpu_is_known
+        self.recorder.watch.watch_speed(self.learner.step, env_cpu_is_known=known)
 
     def _out_of_time(self) -> bool:
         return self.stop() or steady_s() >= self._deadline
@@ -202,7 +210,7 @@ class Session:
 
     def fail_early(self, error: BaseException) -> None:
         """Record a failure after which there is nothing to save."""
-        keep_repro(self.run, error, self.environment.request, self.recorder)
+        keep_repro(self.run, error, self.environment, self.recorder)
         self._end("failed", describe(error))
 
     def close(self) -> None:
@@ -214,10 +222,12 @@ class Session:
         """Count the update, and write a row where one is due."""
         self.recorder.add_episodes(progress.episodes)
         self.counters["env_failures"] += sum(episode.failed for episode in progress.episodes)
-        self._count_cut(progress.num_cut or 0)
+        self.recorder.count_cut(progress.num_cut or 0, self.counters, self.config.env.max_sequence)
+        self.progression.see(progress.episodes)
         interval = self.config.run.log_interval
         if progress.update % interval == 0 or progress.step >= self.config.run.timesteps:
             metrics = self.recorder.rolling() | self.collector.metrics() | progress.metrics
+            metrics |= self.progression.metrics(progress.step)
             metrics |= {
                 "time/iterations": progress.update,
                 "time/fps": self.rate.overall(progress.step),
@@ -231,20 +241,13 @@ class Session:
             if progress.num_cut is not None:
                 metrics["rollout/cut_sequences"] = self.counters["cut_sequences"]
             self.recorder.add_row(progress.step, metrics)
+        if moved := self.progression.move(progress.step):
+            self.recorder.emit("stage", step=progress.step, **moved)
+            self._watch_speed()  # that of another stage is another
         for text in self.learner.take_notes():  # a resume measures nothing, so that this is where it shows
             self.recorder.warn(text)
         self._add_timeline(progress.update)
         self.status.tick("training")
-
-    def _count_cut(self, count: int) -> None:
-        """Count sequences that were cut; the first ones are told."""
-        if count and not self.counters["cut_sequences"]:
-            kept = self.config.env.max_sequence
-            self.recorder.warn(
-                f"{count} observed sequences had more than the {kept} elements that are read, and were cut;"
-                f" rollout/cut_sequences counts them; use more with --max-sequence {2 * kept}"
-            )
-        self.counters["cut_sequences"] += count
 
     def _add_timeline(self, update: int | None) -> None:
         timeline = self.telemetry.make_timeline(update)

@@ -167,6 +167,12 @@ def _cut_newest(blocks: Sequence[Block], env_id: int, per_env: int) -> None:
             return
 
 
+def list_stages(checkpoint: Checkpoint) -> list[int]:
+    """The stages of the curriculum that the environments' episodes are of."""
+    states = unpack_states(checkpoint.state, checkpoint.state_json["environments"])
+    return [state.stage for state in states]
+
+
 def learned_steps(checkpoint: Checkpoint) -> int:
     """Transitions that the checkpoint's policy was learned from."""
     return int(checkpoint.state["counters"][1])

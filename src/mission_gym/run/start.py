@@ -39,13 +39,14 @@ from mission_gym.run.env_files import find_files, own_files, tell_readings
 from mission_gym.run.environment import (
     EVALUATION_STEPS,
     Environment,
-    EnvSource,
+    leave_vector_form,
     look_first,
     place,
 )
 from mission_gym.run.exactness import write_config
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
+from mission_gym.run.stages import EnvSource
 from mission_gym.sinks import check_installed, choose_sinks
 from mission_gym.store.announce import announce_run
 from mission_gym.store.files import write_json
@@ -56,7 +57,7 @@ from mission_gym.store.rundir import RunDir, slug
 @contextmanager
 def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) -> Iterator[Session]:
     """A new run, locked and ready to train; the plan was emitted."""
-    resolved = choose_profile(resolved)
+    resolved, adapted = leave_vector_form(choose_profile(resolved))
     environment, resolved = look_first(resolved, source, look_s=LOOK_S)
     workshop = Assembly(environment, algorithm_of(resolved.config))
 
@@ -69,7 +70,7 @@ def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) 
     resolved, notes = finish(tuned.resolved)
     resolved, more = settle(resolved, environment.spec)
     environment = place(environment, resolved.settled)
-    notes += [*tuned.notes, *more]
+    notes += [*adapted, *tuned.notes, *more]
     with begin(resolved, environment, listener, notes, source=source, tuned=tuned) as session:
         yield session
     if tuned.key and session.rate.training is not None and session.rate.is_telling:
@@ -104,7 +105,7 @@ def begin(
     inspect(learner)
     if environment.limited() is not environment and config.evaluation.eval_freq:
         notes = [*notes, f"no step limit is known; evaluations cut episodes at {EVALUATION_STEPS:,} steps"]
-    files = find_files(environment.request, Path(config.run.runs_dir))
+    files = find_files(config, environment)
     with one_blas_thread(), ExitStack() as stack:
         session: Session | None = None
         run = RunDir.create(Path(config.run.runs_dir), config.run.run_name or slug(config.env.env_id))
@@ -186,8 +187,10 @@ def _prepare(
     document |= {"measured": measured | {"ways_to_learn": find_measured(config, spec)}}
     write_json(session.run.plan_json, document)
     session.run.write_status(predicted_fps=round(fps, 1))
+    curriculum = config.env.curriculum
+    staged = {} if curriculum is None else {"stages": curriculum.labels}
     session.recorder.emit(
-        "plan", run=str(session.run.path), name=session.run.name, main_outcome=spec.main_outcome,
+        "plan", run=str(session.run.path), name=session.run.name, main_outcome=spec.main_outcome, **staged,
         **{"time/plan": asdict(plan)},
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from mission_gym.config.schema import Settled
 from mission_gym.data import Block
 from mission_gym.learner.contract import Learner
 from mission_gym.rollout.collector import BlockCollector
+from mission_gym.run.curriculum import Progression
 from mission_gym.run.recorder import Recorder
 from mission_gym.run.snapshot import count_steps
 from mission_gym.run.telemetry import Telemetry
@@ -33,8 +34,9 @@ class StatusWriter:
         recorder: Recorder,
         telemetry: Telemetry,
         counters: Mapping[str, Any],
+        progression: Progression,
     ) -> None:
-        self._config, self._counters = config, counters
+        self._config, self._counters, self._progression = config, counters, progression
         self._learner, self._collector, self._blocks = learner, collector, blocks
         self._recorder, self._telemetry = recorder, telemetry
         self._written_at = self._told_at = steady_s()
@@ -79,5 +81,6 @@ class StatusWriter:
             "return_mean": rolling.get("rollout/ep_rew_mean"),
             "outcomes": {name: rolling.get(f"outcome/{name}") for name in recorder.spec.outcomes} or None,
             "best_step": self.best_step,
+            "stage": self._progression.status(),
         }
         recorder.put_status(status | fields, on_disk=on_disk, durable=durable)

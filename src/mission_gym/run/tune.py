@@ -9,14 +9,16 @@ from mission_gym.config.profiles import choose_profile
 from mission_gym.plan.cache import find_cache, read_plan, write_plan
 from mission_gym.plan.tuner import Say, Tuner, make_plan_key
 from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
-from mission_gym.run.environment import Environment, look_first
+from mission_gym.run.environment import Environment, leave_vector_form, look_first
 
 _TOTALS = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
 
 
 def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = False) -> dict[str, Any]:
     """The document of `tune`: a plan measured with at least this budget, from the cache where it is there."""
-    resolved = choose_profile(resolved)
+    resolved, adapted = leave_vector_form(choose_profile(resolved))
+    for note in adapted:
+        say(note)
     environment, resolved = look_first(resolved)
     workshop = Assembly(environment, algorithm_of(resolved.config))
     key = make_plan_key(resolved, environment.spec)

@@ -61,6 +61,7 @@ class Vector(ABC):
         self.num_rows = num_envs * self.per_env
         self._seed_of = seed_of
         self._all = list(range(num_envs))  # passed on as it is where all rows are meant
+        self._now = np.zeros(1, np.int64)  # the stage of a curriculum
         self._sent: Any = None
         self._ready = False  # there are episodes to step, and no call failed half-way
         self._closed = False
@@ -144,6 +145,10 @@ class Vector(ABC):
         shown = self._restore(states, budget_s)
         self._ready = True
         return shown
+
+    def enter_stage(self, stage: int) -> None:
+        """Let the episodes that begin from now on be of this stage of the curriculum, where there is one."""
+        self._now[0] = stage
 
     def rebuild(self) -> None:
         """Build every environment anew, as in a new vector, and forget what failed. Reset it next."""

@@ -5,6 +5,7 @@ episodes have no seeds of their own, so after a restart all rows begin new ones,
 get_state and set_state.
 Auto-reset: same-step and disabled give our rule. A next-step vector can't: its ended row shows the last
 observation, and the reset row that follows is not valid.
+Stages: options of each reset, for a vector that leaves its resets to us (disabled); its arguments stay.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from mission_gym.env.actions import make_action_form
 from mission_gym.env.contract import check_outcome, read_metrics
 from mission_gym.env.factory import VectorEnv
 from mission_gym.env.resume import SlotState, copy_plain, has_state, read_generator, restore_generator
+from mission_gym.env.stages import Stages
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError, describe
 from mission_gym.vector.base import Options, SeedOf, Vector
 from mission_gym.vector.batch_reader import BatchReader
@@ -32,15 +34,25 @@ class BatchedVec(Vector):
 
     rows_step_alone = False
 
-    def __init__(self, vector_env: VectorEnv, spec: EnvSpec, seed_of: SeedOf) -> None:
+    def __init__(
+        self, vector_env: VectorEnv, spec: EnvSpec, seed_of: SeedOf, stages: Stages | None = None
+    ) -> None:
         super().__init__(spec, vector_env.num_envs, seed_of)
         self._env = vector_env
+        self._stages = stages
+        self._stage_of = np.zeros(self.num_envs, np.int64)  # of the running episode, by row
         self._reader = BatchReader(spec, self.num_envs)
         self._blank = make_rows(spec, self.num_envs)
         self._blank.valid[:] = True
         self._form = make_action_form(spec.action_space)
         self._takes_lists = True  # of seeds, until it refuses one
         self._mode = _read_mode(vector_env, spec)
+        if stages is not None and len(stages.variants) > 1 and self._mode != AutoresetMode.DISABLED:
+            raise UsageError(
+                f"{spec.env_id} resets its rows by itself (autoreset_mode {self._mode.value}), so they can't"
+                " enter stages one by one; let the vector environment leave its resets to us (disabled), or"
+                " use another vector [--vector with --curriculum]"
+            )
         self._num_steps = 0
         self._shown: tuple[Leaves, Array | None]
         self._numbers: Array  # of the running episode, by row
@@ -88,11 +100,9 @@ class BatchedVec(Vector):
         mask = read.masks(obs, infos, shows_last)
         self._resetting = done if self._mode == AutoresetMode.NEXT_STEP else np.zeros_like(done)
         if ended.size and self._mode == AutoresetMode.DISABLED:
-            options = {"reset_mask": done.copy()}
-            obs, infos = self._guard("reset", lambda: self._env.reset(options=options))
-            first_mask = read.masks(obs, infos, ~done)
-            if mask is not None and first_mask is not None:
-                mask = np.where(done[:, None], first_mask, mask)
+            self._choose_stages(done, self._numbers)
+            for begun, options in self._group(done):
+                obs, mask = self._reset_rows(begun, options, mask)
         leaves = read.leaves(obs)
         self._shown = (leaves, mask)
         self._num_steps += int(valid.sum())
@@ -129,6 +139,7 @@ class BatchedVec(Vector):
                 terms={name: float(sums[row]) for name, sums in self._terms.items()},
                 saved=saved if row == 0 else None,
                 reason=reason if saved is None else "",
+                stage=int(self._stage_of[row]),
             )
             for row in range(self.num_envs)
         ]
@@ -150,6 +161,7 @@ class BatchedVec(Vector):
             self._reset_all(numbers + 1)
             return self._show(), [f"boundary: set_state() raised {describe(error)}"] * self.num_envs
         self._numbers = numbers
+        self._stage_of = np.array([state.stage for state in states])
         self._lengths = np.array([state.steps for state in states])
         self._returns = np.array([state.ret for state in states])
         self._terms = {name: np.array([state.terms[name] for state in states]) for name in first.terms}
@@ -173,24 +185,54 @@ class BatchedVec(Vector):
         return []
 
     def _reset_all(self, numbers: Array) -> StepBatch:
-        obs, infos = self._guard("reset", lambda: self._reset_seeded(numbers))
+        everyone = np.ones(self.num_envs, np.bool_)
+        self._choose_stages(everyone, numbers)
+        (_, first), *others = self._group(everyone)
+        obs, infos = self._guard("reset", lambda: self._reset_seeded(numbers, first))
+        mask = self._reader.masks(obs, infos, ~everyone)
+        for rows, options in others:
+            obs, mask = self._reset_rows(rows, options, mask)
         self._numbers = numbers
         self._lengths = np.zeros(self.num_envs, np.int64)
         self._returns = np.zeros(self.num_envs)
         self._terms = {}
         self._resetting = np.zeros(self.num_envs, np.bool_)
-        self._shown = (self._reader.leaves(obs), self._reader.masks(obs, infos, self._resetting))
+        self._shown = (self._reader.leaves(obs), mask)
         return self._show()
 
-    def _reset_seeded(self, numbers: Array) -> Any:
+    def _reset_seeded(self, numbers: Array, options: dict[str, Any] | None) -> Any:
         """Reset with a seed for each row where the environment takes a list, else with the first row's."""
         seeds = [self._seed_of(row, int(number)) for row, number in enumerate(numbers)]
+        given: dict[str, Any] = {} if options is None else {"options": options}
         if self._takes_lists and None not in seeds:
             try:
-                return self._env.reset(seed=seeds)  # type: ignore[arg-type]
+                return self._env.reset(seed=seeds, **given)  # type: ignore[arg-type]
             except Exception:  # noqa: BLE001  border: what is wrong besides the list shows below
                 self._takes_lists = False
-        return self._env.reset(seed=seeds[0])
+        return self._env.reset(seed=seeds[0], **given)
+
+    def _reset_rows(
+        self, rows: Array, options: dict[str, Any] | None, mask: Array | None
+    ) -> tuple[Any, Array | None]:
+        """Begin the next episodes of some rows, bool [B]: what all show then, and their masks."""
+        whole = {**(options or {}), "reset_mask": rows.copy()}
+        obs, infos = self._guard("reset", lambda: self._env.reset(options=whole))
+        first = self._reader.masks(obs, infos, ~rows)
+        return obs, mask if mask is None or first is None else np.where(rows[:, None], first, mask)
+
+    def _choose_stages(self, rows: Array, numbers: Array) -> None:
+        """The stages of the episodes that begin in some rows, by the seeds that they would have alone."""
+        if self._stages is not None:
+            for row in np.flatnonzero(rows).tolist():
+                seed = self._seed_of(row, int(numbers[row]))
+                self._stage_of[row] = self._stages.choose(seed, int(self._now[0]))
+
+    def _group(self, rows: Array) -> list[tuple[Array, dict[str, Any] | None]]:
+        """Some rows by their stages, each group with the options of its resets."""
+        if self._stages is None:
+            return [(rows, None)]
+        groups = [(stage, rows & (self._stage_of == stage)) for stage in range(len(self._stages.variants))]
+        return [(mine, self._stages.variants[stage].options) for stage, mine in groups if mine.any()]
 
     def _show(self) -> StepBatch:
         """Return a batch in which nothing happened, with what the rows show now."""
@@ -208,7 +250,8 @@ class BatchedVec(Vector):
         number, ret, length = int(self._numbers[row]), float(self._returns[row]), int(self._lengths[row])
         self._numbers[row] += 1
         self._returns[row] = self._lengths[row] = 0
-        return Episode(row, number, -1, ret, length, outcome, terminated, metrics)
+        stage = int(self._stage_of[row])
+        return Episode(row, number, -1, ret, length, outcome, terminated, metrics, stage=stage)
 
     def _add_terms(self, infos: dict[str, Any], valid: Array, done: Array) -> None:
         """Add up the reward terms; those of a row that a same-step vector ended are in its final info."""

@@ -23,13 +23,14 @@ RESETTING = -1  # in place of the episode step
 
 class Beat(NamedTuple):
     """What an environment is at: its worker counts `beats` up with every step and reset, 0 where it rests for
-    certain; `step` is RESETTING in a reset."""
+    certain; `step` is RESETTING in a reset, `stage` -1 without a curriculum."""
 
     beats: int
     env_id: int
     episode: int
     seed: int
     step: int
+    stage: int
 
 
 @dataclass(slots=True)
@@ -39,13 +40,14 @@ class Board:
     rows: Rows
     last: Leaves
     actions: Array  # [B, *shape], in the environment's units; objects go with the command instead
-    beats: Array  # int64 [B, 8], the first five as in Beat
+    beats: Array  # int64 [B, 8], the first ones as in Beat
     gauges: Array  # int64 [B, NUM_GAUGES], see `gauges`
     journal: Array  # [B, J, *shape]
     pause: Array  # int64 [1]: not 0 asks collecting workers to stop after their running steps
+    stage: Array  # int64 [1]: of the curriculum, that the run is in
 
     def beat(self, env_id: int) -> Beat:
-        return Beat(*self.beats[env_id, :5].tolist())
+        return read_beat(self.beats[env_id])
 
     def actions_of(self, env_id: int, steps: int) -> list[Any] | None:
         """The actions of the running episode, the one under way included; None if it is too long."""
@@ -72,4 +74,10 @@ def carve_board(allocate: Allocate, spec: EnvSpec, num_envs: int) -> Board:
         gauges=allocate((num_envs, NUM_GAUGES), np.int64),
         journal=for_actions((num_envs, kept, *shape), action.dtype),
         pause=allocate((1,), np.int64),
+        stage=allocate((1,), np.int64),
     )
+
+
+def read_beat(row: Array) -> Beat:
+    """A row of `beats`."""
+    return Beat(*row[: len(Beat._fields)].tolist())

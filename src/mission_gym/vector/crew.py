@@ -24,7 +24,7 @@ from mission_gym.procs import (
     usable_cores,
     wait_for_replies,
 )
-from mission_gym.vector.board import RESETTING, Beat, Board
+from mission_gym.vector.board import RESETTING, Beat, Board, read_beat
 from mission_gym.vector.gauges import HELD_SINCE
 from mission_gym.vector.restarts import Limits, RestartBudget
 from mission_gym.vector.serial import SerialVec
@@ -287,8 +287,7 @@ class Crew:
             since = max(self._asked_at[worker], float(new_at.max()))
         holder = self._find_holder(ids, _HOLDS_S)
         blamed = place if holder is None else holder
-        beat = Beat(*board[blamed, :5].tolist())
-        return Silence(beat, now - since, float(limits[place]), holder is not None)
+        return Silence(read_beat(board[blamed]), now - since, float(limits[place]), holder is not None)
 
     def _newest(self, ids: range) -> Beat:
         """What these environments began last, or what the one does that has its turn at their event loop."""
@@ -362,7 +361,7 @@ class Crew:
         where = f"environment {beat.env_id}, seed {seed}, episode {beat.episode}, step {step}"
         failure = type(cause)(f"{where}: {cause}; {doing}")
         place = {"env_index": beat.env_id, "episode": beat.episode, "seed": seed, "step": step}
-        failure.facts = {**place, "actions": actions}
+        failure.facts = {**place, "actions": actions, "stage": None if beat.stage < 0 else beat.stage}
         return failure
 
 

@@ -21,6 +21,7 @@ from mission_gym.env.coroutines import find_instance
 from mission_gym.env.factory import Env, Factory
 from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot, action_rows
+from mission_gym.env.stages import Stages, Staging
 from mission_gym.errors import EnvFailure, MissionGymError, WrongValue, describe
 from mission_gym.vector.base import Options, RowVector, SeedOf
 from mission_gym.vector.restarts import RestartBudget
@@ -50,6 +51,7 @@ class SerialVec(RowVector):
     max_restarts: of an environment that raises, without a finished episode in between.
     rows, first_id: the arrays to write to and the id of the first environment, for a part of a vector.
     watch: told of every step before it is made.
+    stages, now: of a curriculum, and where the one that the run is in is kept, for a part of a vector.
     Games over a bridge share processes, and are stepped in one message.
     """
 
@@ -69,8 +71,12 @@ class SerialVec(RowVector):
         rows: Rows | None = None,
         first_id: int = 0,
         watch: Callable[[EnvSlot, Any], None] | None = None,
+        stages: Stages | None = None,
+        now: Array | None = None,
     ) -> None:
         super().__init__(spec, num_envs, seed_of)
+        self._now = self._now if now is None else now
+        staging = None if stages is None else Staging(stages, self._now)
         factories = [factory] * num_envs if callable(factory) else list(factory)
         self._infos = infos
         self._autoreset = autoreset
@@ -85,7 +91,7 @@ class SerialVec(RowVector):
         try:
             for env_id, make in enumerate(factories, first_id):
                 with self._sharing():
-                    self._slots.append(make_slot(make, spec, env_id, self._bind(env_id)))
+                    self._slots.append(make_slot(make, spec, env_id, self._bind(env_id), staging))
             self._refuse_shared()
         except BaseException:
             self.close()

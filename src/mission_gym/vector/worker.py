@@ -26,7 +26,7 @@ from mission_gym.vector.rows import COLUMNS, join_axes, make_rows
 from mission_gym.vector.serial import SerialVec
 
 UNANSWERED = object()  # returned by a command whose reply comes later, or not at all
-_BEAT = struct.Struct("<5q")
+_BEAT = struct.Struct("<6q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ class Service:
             "rows": self._rows,
             "first_id": setup.first,
             "watch": self._watch,
+            "now": self.board.stage,
         } | setup.options
         if setup.kind.side_by_side:
             options |= {"rest": self._rest, "gauges": self.board.gauges[cut]}
@@ -162,7 +163,9 @@ class Service:
         step = RESETTING if action is None else slot.steps
         seed = -1 if slot.seed is None else slot.seed
         env_id = slot.env_id
-        _BEAT.pack_into(self._beats[env_id], 0, next(self._num_beats), env_id, slot.episode, seed, step)
+        stage = -1 if slot.told_stage is None else slot.stage
+        place = (slot.episode, seed, step, stage)
+        _BEAT.pack_into(self._beats[env_id], 0, next(self._num_beats), env_id, *place)
         if action is not None and step < self._journal.shape[1]:
             self._journal[env_id, step] = action
 

@@ -15,6 +15,7 @@ import numpy as np
 from mission_gym.data import Array, EnvSpec, Episode, StepBatch
 from mission_gym.env.factory import Factory
 from mission_gym.env.resume import SlotState
+from mission_gym.env.stages import Stages
 from mission_gym.procs import BoundedLog, Carver, Region, Spares, dump_object, usable_cores
 from mission_gym.vector import SERVICE
 from mission_gym.vector.base import Options, RowVector, SeedOf
@@ -35,7 +36,7 @@ class WorkersVec(RowVector):
     kind: how each worker steps its environments. unit: environments that must share a worker. first_ready:
     `recv` gives the rows of the workers that are ready instead of all that were sent. service, extra, carve:
     what another room adds to the workers; what `carve` makes of the shared memory behind the board is in
-    `shared`. spares: children of the service that were started before.
+    `shared`. spares: children of the service that were started before. stages: of a curriculum.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class WorkersVec(RowVector):
         extra: Any = None,
         carve: Callable[[Carver], Any] = lambda carver: None,
         spares: Spares | None = None,
+        stages: Stages | None = None,
     ) -> None:
         super().__init__(spec, num_envs, seed_of)
         factories = [factory] * num_envs if callable(factory) else list(factory)
@@ -74,7 +76,12 @@ class WorkersVec(RowVector):
         self._arrived: dict[int, Any] = {}  # replies that were not handed over yet
         self._objects = [i for i, leaf in enumerate(spec.leaves) if leaf.kind == "object"]
         resets = {"autoreset": autoreset, "late_reset": late_reset}
-        options: dict[str, Any] = {"infos": infos, "max_restarts": limits.max_restarts, **resets}
+        options: dict[str, Any] = {
+            "infos": infos,
+            "max_restarts": limits.max_restarts,
+            "stages": stages,
+            **resets,
+        }
         if self.side_by_side:
             options |= {"timeout_s": limits.timeout_s, "reset_timeout_s": find_reset_limit(limits)}
         setups = [
@@ -92,7 +99,7 @@ class WorkersVec(RowVector):
         self._region.grow(size.size)
         carver = self._region.carver()
         self.board = carve_board(carver, spec, num_envs)
-        self._gauges = GaugeReader(self.board.gauges)
+        self._gauges, self._now = GaugeReader(self.board.gauges), self.board.stage
         self.shared = carve(carver)
         try:
             self.crew = Crew(

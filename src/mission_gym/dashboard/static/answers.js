@@ -24,7 +24,8 @@ export function showAnswers() {
   put(byId("bound-why"), verdict ? [verdict.evidence, verdict.advice?.[0]].filter(Boolean).join("; ") : "it is measured while it trains");
   const pace = `${count(status.now_fps ?? status.fps)} steps/s, predicted ${count(status.predicted_fps)}`;
   put(byId("eta"), alive ? (typeof status.eta_s === "number" ? `in ${duration(status.eta_s)}` : "not known yet") : state === "done" ? "it is done" : `it is ${state}`);
-  put(byId("eta-why"), `${count(status.step)} of ${count(status.total)} steps; ${pace}`);
+  const stage = status.stage ? `stage ${count(status.stage.number)} of ${count(status.stage.of)}, ${status.stage.name}; ` : "";
+  put(byId("eta-why"), `${count(status.step)} of ${count(status.total)} steps; ${stage}${pace}`);
 }
 
 function answerLearning() {

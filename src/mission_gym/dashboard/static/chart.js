@@ -1,4 +1,5 @@
-// A chart: lines, stacks and bands over a common x, marks with intervals, dashed levels, a healthy range.
+// A chart: lines, stacks and bands over a common x, marks with intervals, dashed levels, upright lines where
+// something begins, a healthy range.
 //
 // All charts of a page share their cursor and their zoom. A zoom stays when points are added.
 import { bytes, duration, make, number, put, short } from "./lib.js";
@@ -84,7 +85,7 @@ class Chart {
   }
 
   // data: {x, series: [{label, values, color, dashed, faint}], stacked, marks: [{x, y, low, high, label, color}],
-  // levels: [{label, value}], healthy: [low, high], bands: [{low, high, color}]}
+  // levels: [{label, value}], beginnings: [{x, label}], healthy: [low, high], bands: [{low, high, color}]}
   set(data) {
     this.data = data;
     this.isOld = true;
@@ -192,7 +193,7 @@ class Chart {
   paintMarks(plot) {
     const { ctx } = plot;
     const { left, top, width, height } = plot.bbox;
-    const { marks = [], levels = [] } = this.data;
+    const { marks = [], levels = [], beginnings = [] } = this.data;
     const size = devicePixelRatio;
     ctx.save();
     ctx.beginPath();
@@ -219,6 +220,19 @@ class Chart {
       ctx.fillStyle = style("--quiet");
       ctx.fillText(level.label, ...place);
     }
+    let free = left; // where a label has room
+    for (const { x, label } of beginnings) {
+      const at = plot.valToPos(x, "x", true);
+      ctx.strokeStyle = ctx.fillStyle = style("--quiet");
+      ctx.setLineDash([2 * size, 4 * size]);
+      ctx.beginPath();
+      ctx.moveTo(at, top);
+      ctx.lineTo(at, top + height);
+      ctx.stroke();
+      if (at < free) continue;
+      ctx.fillText(label, at + 4 * size, top + 11 * size);
+      free = at + 8 * size + ctx.measureText(label).width;
+    }
     ctx.setLineDash([]);
     for (const mark of marks) {
       const [x, y] = [plot.valToPos(mark.x, "x", true), plot.valToPos(mark.y, "y", true)];
@@ -241,7 +255,7 @@ class Chart {
 
   // The legend tells the values under the cursor, or the last ones; its chips never move.
   tell(index) {
-    const { x, series, marks = [], levels = [] } = this.data;
+    const { x, series, marks = [], levels = [], beginnings = [] } = this.data;
     const at = index ?? x.length - 1;
     const show = (value) => {
       if (typeof value !== "number") return number(value);
@@ -276,7 +290,7 @@ class Chart {
     const alone = entries.length === 1 ? `${entries[0][2]}` : "";
     put(this.now, index === null || index === undefined ? alone : [alone, where].filter(Boolean).join(" at "));
     if (index === null || index === undefined) {
-      const words = [...entries.map((entry) => `${entry[1]} ${entry[2]}`), ...levels.map((level) => `${level.label} ${show(level.value)}`)];
+      const words = [...entries.map((entry) => `${entry[1]} ${entry[2]}`), ...levels.map((level) => `${level.label} ${show(level.value)}`), ...beginnings.map(({ x: from, label }) => `${label} from ${this.board.byTime ? duration(from) : short(from)} on`)];
       this.figure.setAttribute("aria-label", `${this.title}: ${words.join(", ")}. Plus and minus zoom, arrows move, 0 shows all.`);
     }
   }

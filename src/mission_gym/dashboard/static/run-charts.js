@@ -1,7 +1,7 @@
 // The charts of the Run page: what it learns, how it learns, and what the machine does meanwhile.
 import { colorOf, smooth } from "./chart.js";
 import { count, own, put } from "./lib.js";
-import { across, column, describe, isIll, keysOf, lastOf, levelsOf, line, marksOf, nameOf, run, view } from "./run-data.js";
+import { across, beginnings, column, describe, isIll, keysOf, lastOf, levelsOf, line, marksOf, nameOf, run, view } from "./run-data.js";
 
 const RATE_POINTS = 60;
 const LEFT_OUT = new Set(["train/n_updates", "train/gradient_steps", "train/lag", "train/lag_gradient_steps"]);
@@ -27,6 +27,7 @@ function showMain(chart) {
     series: [line("rollout/ep_rew_mean", "training, last 100 episodes", 0)],
     marks: marksOf((result) => [{ y: result.return_mean, low: result.return_low, high: result.return_high, label: "evaluation, 95 %", color: colorOf(1) }]),
     levels: levelsOf((result) => result.return_mean),
+    beginnings: beginnings(),
   });
   chart("speed", { into, title: "Steps per second", unit: "/s" }).set(rates());
   const outcomes = keysOf("outcome/").sort((a, b) => (b === `outcome/${run.main}`) - (a === `outcome/${run.main}`));
@@ -40,6 +41,7 @@ function showMain(chart) {
         return [{ y: found.rate, low: found.low, high: found.high, label: `${main} in evaluations`, color: colorOf(0) }];
       }),
       levels: levelsOf((result) => own(result.outcomes || {}, main)?.rate),
+      beginnings: beginnings(),
     });
   }
   const terms = keysOf("reward_share/");
@@ -68,7 +70,7 @@ function rates() {
 
 function showEpisodes(chart) {
   const into = byId("episode");
-  chart("length", { into, title: "Length, steps" }).set({ x: across(), series: [line("rollout/ep_len_mean", "steps", 2)] });
+  chart("length", { into, title: "Length, steps" }).set({ x: across(), series: [line("rollout/ep_len_mean", "steps", 2)], beginnings: beginnings() });
   for (const key of [...keysOf("episode/"), ...keysOf("agents/")]) {
     chart(key, { into, title: nameOf(key) }).set({ x: across(), series: [line(key, nameOf(key), 2)] });
   }
@@ -78,7 +80,7 @@ function showEpisodes(chart) {
 export function listDiagnostics() {
   const order = view.docs.map((doc) => doc.name);
   const rank = (key) => (order.indexOf(key) + order.length + 1) % (order.length + 1);
-  const keys = [...keysOf("train/"), ...keysOf("rollout/").filter((key) => !key.startsWith("rollout/ep_"))];
+  const keys = [...keysOf("train/"), ...keysOf("curriculum/"), ...keysOf("rollout/").filter((key) => !key.startsWith("rollout/ep_"))];
   return keys.filter((key) => !LEFT_OUT.has(key)).sort((a, b) => rank(a) - rank(b));
 }
 

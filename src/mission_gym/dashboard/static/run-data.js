@@ -1,7 +1,7 @@
 // The run on show: its columns, evaluations and status, what its metrics mean, and how they are looked at.
 import { colorOf, smooth } from "./chart.js";
 
-export const run = { baselines: {}, columns: { step: [] }, status: {}, evals: [], main: null, end: 0, detail: null, isSample: false };
+export const run = { baselines: {}, columns: { step: [] }, status: {}, evals: [], stages: [], main: null, end: 0, detail: null, isSample: false };
 export const view = { docs: [], weight: 0, byTime: false };
 
 // The columns on show: those of the whole run, or of the range that was zoomed into.
@@ -47,6 +47,21 @@ export function marksOf(pickMarks) {
     for (const mark of pickMarks(result)) if (x !== null && typeof mark.y === "number") marks.push({ x, ...mark });
   }
   return marks;
+}
+
+// Where the stages of a curriculum begin: upright lines with their names.
+export function beginnings() {
+  const [steps, stages] = [run.columns.step, run.columns["curriculum/stage"] || []];
+  const begun = [];
+  let before = null;
+  stages.forEach((stage, index) => {
+    if (stage === null || stage === before) return;
+    const step = steps[index] - (run.columns["curriculum/stage_steps"]?.[index] ?? 0);
+    const x = view.byTime ? timeOf(step) : step;
+    if (x !== null) begun.push({ x, label: run.stages[stage - 1] ?? `stage ${stage}` });
+    before = stage;
+  });
+  return begun;
 }
 
 export function levelsOf(pick) {

@@ -47,8 +47,8 @@ async function load() {
 }
 
 // What charts show beside the rows, which an early look does not find yet.
-function takeBeside({ evals, baselines, main_outcome: main }) {
-  Object.assign(run, { evals, baselines, main });
+function takeBeside({ evals, baselines, main_outcome: main, stages }) {
+  Object.assign(run, { evals, baselines, main, stages });
 }
 
 // Every row of the range that a long run was zoomed into.

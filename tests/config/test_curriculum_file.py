@@ -1,0 +1,194 @@
+"""Curriculum files: what they say, and everything that is wrong in one, at once, by line and nearest name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mission_gym.config.curriculum import Curriculum, list_shipped, read_curriculum
+from mission_gym.config.layers import format_config
+from mission_gym.config.rules import finish
+from mission_gym.errors import ConfigError
+from mission_gym.run.config import resolve
+
+BOTS = """earlier: 0.2
+stages:
+- {kwargs: {num_bots: 10}, until: {steps: 100k}}
+- {name: crowd, kwargs: {num_bots: 25}, until: {metric: "victory >= 0.8", episodes: 200, steps: 300k}}
+- {options: {map: 3}, back: {metric: victory<0.2}}
+"""
+TWO = {"stages": [{"kwargs": {"bots": 1}, "until": {"steps": 64}}, {"kwargs": {"bots": 2}}]}
+
+
+def read(folder: Path, text: str) -> Curriculum:
+    path = folder / "bots.yaml"
+    path.write_text(text)
+    made = read_curriculum(str(path))
+    assert made is not None
+    return made
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(folder, text)
+    return [problem.replace(str(folder), "") for problem in caught.value.problems]
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    made = read(tmp_path, BOTS)
+    assert (made.name, made.earlier) == ("bots", 0.2)
+    assert made.labels == ["num_bots=10", "crowd", "map=3"]
+    assert [str(stage.until) for stage in made.stages] == [
+        "100,000 steps", "victory >= 0.8 over 200 episodes or 300,000 steps", "None",
+    ]  # fmt: skip
+    assert str(made.stages[2].back) == "victory < 0.2 over 100 episodes"
+    assert made.place(1) == f"{tmp_path}/bots.yaml, line 4"
+    assert [made.find(text) for text in ("last", "1", "crowd", "4", "0", "crowds")] == [
+        2,
+        0,
+        1,
+        None,
+        None,
+        None,
+    ]
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    text = """nmae: x
+earlier: 1.5
+stages:
+- {kwarg: {num_bots: 10}, until: {step: 100k}}
+- kwargs: [1]
+  until: {metric: "won=>0.8", episodes: many}
+  name: last
+- {kwargs: {num_bots: 3}}
+- {until: {}, back: {steps: 3, metric: won<0.1}}
+- 7
+- {name: a, until: {episodes: 5}, back: {metric: 3}}
+"""
+    assert problems(tmp_path, text) == [
+        "unknown key 'nmae' (did you mean 'name'?) in a curriculum; it has name, earlier, stages"
+        " [/bots.yaml, line 1]",
+        "earlier=1.5 is not a share from 0 to below 1; correct it [/bots.yaml, line 2]",
+        "unknown key 'kwarg' (did you mean 'kwargs'?) in stage 1; it has name, kwargs, options, until, back"
+        " [/bots.yaml, line 4]",
+        "unknown key 'step' (did you mean 'steps'?) in until; it has steps, metric, episodes"
+        " [/bots.yaml, line 4]",
+        "name='last' does not fit: it is a number, empty or 'last'; use a word [/bots.yaml, line 7]",
+        "kwargs=[1] is not a mapping; correct it [/bots.yaml, line 5]",
+        "episodes: 'many' is not a whole number from 0 up; write it like 5000, 500k, 50M or 1e6"
+        " [/bots.yaml, line 6]",
+        "metric='won=>0.8' is not a comparison; write it like captured>=0.8 or return<-95"
+        " [/bots.yaml, line 6]",
+        "stage 3 has no until, and stages come behind it; add `until: {steps: 100k}` or"
+        ' `until: {metric: "return>=100", episodes: 200}` [/bots.yaml, line 8]',
+        "until says nothing; give steps or metric [/bots.yaml, line 9]",
+        "unknown key 'steps' in back; it has metric, episodes [/bots.yaml, line 9]",
+        "a stage is a mapping, not 7; write `- kwargs: {...}` [/bots.yaml, line 10]",
+        "episodes is the number that a metric is the mean of; add metric [/bots.yaml, line 11]",
+        "metric=3 is not a text like captured>=0.8; correct it [/bots.yaml, line 11]",
+        "stage 6 is the last one and lasts to the end of the run; remove its until [/bots.yaml, line 11]",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("- a\n", "a curriculum is a mapping; write `stages:` and below it a list [/bots.yaml, line 1]"),
+        ("stages: []\n", "a curriculum has a list of 1 to 1000 stages; .* [/bots.yaml, line 1]"),
+        ("stages: [{back: {metric: won<1}}]\n", "stage 1 has no stage before it; remove its back .*line 1]"),
+        ("stages: [}\n", "this is not plain YAML: .*line 1]"),
+        (
+            "stages:\n- {name: a, until: {steps: 1}}\n- {name: a}\n",
+            "stages 1 and 2 are both 'a'; give them names [/bots.yaml, line 3]",
+        ),
+        ("stages: [{until: {steps: 0}}, {}]\n", "steps=0 is below 1; correct it .*"),
+    ],
+)
+def test_single_mistakes(tmp_path: Path, text: str, expected: str) -> None:
+    (problem,) = problems(tmp_path, text)
+    begin, _, end = expected.partition(".*")
+    assert problem.startswith(begin)
+    assert problem.endswith(end)
+
+
+def test_a_name_a_mapping_and_nothing() -> None:
+    for name in list_shipped():
+        assert read_curriculum(name) is not None
+    assert read_curriculum(TWO) == read_curriculum(TWO)
+    assert [read_curriculum(nothing) for nothing in (None, False, "none")] == [None] * 3
+    with pytest.raises(
+        ConfigError, match=r"'level' is neither .* \(did you mean 'levels'\?\); shipped: levels"
+    ):
+        read_curriculum("level")
+    with pytest.raises(ConfigError, match="3 is not a curriculum; give a name, a file or a mapping"):
+        read_curriculum(3)
+
+
+def test_a_file_without_its_ending_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bots.yaml").write_text(BOTS)
+    with pytest.raises(ConfigError, match=r"did you mean the file bots\.yaml\?"):
+        read_curriculum("bots")
+
+
+def test_a_config_holds_it_whole(tmp_path: Path) -> None:
+    """The file may change or go: the run has its own."""
+    path = tmp_path / "bots.yaml"
+    path.write_text(BOTS)
+    resolved = resolve("CartPole-v1", {"curriculum": str(path)})
+    stored = tmp_path / "config.yaml"
+    stored.write_text(format_config(resolved))
+    path.unlink()
+    again = resolve(None, {}, config_file=stored)
+    assert again.config.env.curriculum == resolved.config.env.curriculum
+    assert again.sources["env.curriculum"].startswith("flag --curriculum via config")
+    assert resolve(None, {"curriculum": False}, config_file=stored).config.env.curriculum is None
+
+
+def test_all_problems_of_a_file_stand_beside_those_of_other_flags(tmp_path: Path) -> None:
+    path = tmp_path / "bots.yaml"
+    path.write_text("stagse: 1\n")
+    with pytest.raises(ConfigError) as caught:
+        resolve("CartPole-v1", {"curriculum": str(path), "gamma": "x"})
+    assert len(caught.value.problems) == 3
+    assert caught.value.problems[0].startswith("curriculum: unknown key 'stagse' (did you mean 'stages'?)")
+    assert caught.value.problems[0].endswith("line 1] [flag --curriculum]")
+
+
+def refuse(flags: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        finish(resolve("CartPole-v1", {"curriculum": TWO} | flags))
+    return str(caught.value)
+
+
+def test_what_contradicts_is_refused() -> None:
+    assert refuse({"env_kwargs": {"bots": 5, "size": 2}}) == (
+        "bots=5 is given for all stages, and those of curriculum stages (bots=1 -> bots=2) set it each;"
+        " remove one of them, or train without stages with --no-curriculum [flag --env-kwargs]"
+    )
+    assert refuse({"eval_stage": "bots=3"}) == (
+        "eval_stage=bots=3 is not a stage (did you mean 'bots=2'?); use last or one of 1 (bots=1), 2 (bots=2)"
+        " [flag --eval-stage]"
+    )
+    finish(resolve("CartPole-v1", {"curriculum": TWO, "env_kwargs": {"size": 2}, "eval_stage": "1"}))
+    finish(resolve("CartPole-v1", {"curriculum": False, "env_kwargs": {"bots": 5}}))
+
+
+def test_a_curriculum_of_weaker_sources_gives_way_to_arguments_aloud() -> None:
+    given = resolve("CartPole-v1", {"env_kwargs": {"bots": 5}})
+    shipped = given.with_values({"env.curriculum": TWO}, "settings CartPole-v1")
+    resolved, notes = finish(shipped)
+    assert resolved.config.env.curriculum is None
+    assert (
+        "bots=5 is given, which curriculum stages (bots=1 -> bots=2) would change; trained without it"
+        in notes
+    )
+
+
+def test_a_run_that_ends_before_the_last_stage_is_told() -> None:
+    long = {"stages": [{"name": "a", "until": {"steps": "900k"}}, {"name": "b"}]}
+    _, notes = finish(resolve("CartPole-v1", {"curriculum": long, "timesteps": "100k"}))
+    assert any("the last stage is not reached: those before it take 900,000 steps" in note for note in notes)

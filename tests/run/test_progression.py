@@ -1,0 +1,171 @@
+"""When a run moves through its stages: by steps, by a full mean of the stage's own episodes, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mission_gym.config.curriculum import read_curriculum
+from mission_gym.data import Block, Episode
+from mission_gym.errors import RunStateError
+from mission_gym.rollout.collector import BlockCollector
+from mission_gym.run.curriculum import KEY, Progression
+
+
+class Listening(BlockCollector):
+    """A collector that fills nothing, and remembers the stage that its vector was told."""
+
+    def __init__(self) -> None:
+        super().__init__((), ())
+        self.vec, self.told = self, [-1]
+
+    def enter_stage(self, stage: int) -> None:
+        self.told = [stage]
+
+    def start(self) -> None: ...
+
+    def make_short(self, num_steps: int) -> Block:
+        raise NotImplementedError
+
+    def _fill(self, block: Any, number: int, stop: Any) -> bool:
+        return True
+
+
+def make(*stages: dict[str, Any], counters: dict[str, Any] | None = None) -> tuple[Progression, Listening]:
+    collector = Listening()
+    named = [{"name": f"s{number}"} | stage for number, stage in enumerate(stages)]
+    return Progression(
+        read_curriculum({"stages": named}), {} if counters is None else counters, collector
+    ), collector
+
+
+def play(outcomes: str, stage: int = 0, **fields: Any) -> list[Episode]:
+    """Episodes by their outcomes, w and l."""
+    made = [
+        Episode(0, i, 0, float(o == "w"), 7, {"w": "won", "l": "lost"}[o], True, {})
+        for i, o in enumerate(outcomes)
+    ]
+    return [episode._replace(stage=stage, **fields) for episode in made]
+
+
+def test_steps_are_counted_from_the_beginning_of_a_stage() -> None:
+    run, _ = make({"until": {"steps": 100}}, {"until": {"steps": 50}}, {})
+    assert run.move(99) is None
+    assert run.move(128) == {"before": 1, "stage": 2, "of": 3, "name": "s1", "why": "128 steps"}
+    assert run.move(177) is None
+    assert (run.move(178) or {})["stage"] == 3
+    assert run.move(10**9) is None
+    assert run.status() == {"number": 3, "of": 3, "name": "s2"}
+
+
+def test_a_mean_counts_once_it_is_full_of_the_stages_own_episodes() -> None:
+    run, _ = make(
+        {"until": {"metric": "won>=0.75", "episodes": 4}},
+        {"until": {"metric": "won>=0.75", "episodes": 4}},
+        {},
+    )
+    run.see(play("www"))
+    assert run.move(10) is None
+    assert run.metrics(10) == {
+        "curriculum/stage": 1, "curriculum/stage_steps": 10,
+        "curriculum/metric": 1.0, "curriculum/episodes": 3,
+    }  # fmt: skip
+    run.see(play("w", failed=True) + play("w", stage=1))
+    assert run.move(20) is None
+    run.see(play("l"))
+    assert (run.move(30) or {})["why"] == "won 0.75 >= 0.75 over 4 episodes"
+    assert run.metrics(30) == {"curriculum/stage": 2, "curriculum/stage_steps": 0}
+    run.see(play("wwww"))  # begun in the stage before, or replayed from it
+    assert run.move(40) is None
+    run.see(play("lwww", stage=1))
+    assert (run.move(50) or {})["stage"] == 3
+
+
+@pytest.mark.parametrize(
+    ("metric", "episode", "moves"),
+    [
+        ("return>0.5", {"ret": 0.6}, True),
+        ("return>0.5", {"ret": 0.5}, False),
+        ("length<=7", {"length": 7}, True),
+        ("lost<0.5", {}, True),
+        ("episode/bots>=3", {"metrics": {"bots": 3.0}}, True),
+        ("episode/bots>=3", {"metrics": {}}, False),
+    ],
+)
+def test_metrics(metric: str, episode: dict[str, Any], moves: bool) -> None:
+    run, _ = make({"until": {"metric": metric, "episodes": 1}}, {})
+    run.see(play("w", **episode))
+    assert (run.move(10) is not None) is moves
+
+
+def test_whatever_comes_first_moves_it() -> None:
+    rule = {"until": {"metric": "won>=1", "episodes": 2, "steps": 100}}
+    run, _ = make(rule, rule, {})
+    run.see(play("ww"))
+    assert (run.move(10) or {})["why"].startswith("won 1")
+    assert (run.move(110) or {})["why"] == "100 steps"
+
+
+def test_a_stage_that_is_too_hard_is_left_for_the_one_before() -> None:
+    until, back = {"metric": "won>=0.5", "episodes": 2}, {"metric": "won<0.5", "episodes": 3}
+    run, _ = make({"until": until}, {"back": back})
+    run.see(play("ww"))
+    assert (run.move(10) or {})["stage"] == 2
+    run.see(play("wll", stage=1))
+    assert run.move(20) == {
+        "before": 2, "stage": 1, "of": 2, "name": "s0", "why": "won 0.3333 < 0.5 over 3 episodes",
+    }  # fmt: skip
+    assert run.move(30) is None, "both means begin anew"
+
+
+def test_a_block_keeps_the_stage_that_it_began_in() -> None:
+    run, collector = make({"until": {"steps": 10}}, {})
+    empty: Any = None
+    collector.fill(empty, -1, lambda: False)
+    collector.fill(empty, 4, lambda: False)
+    assert run.move(10) is not None
+    collector.fill(empty, 4, lambda: False)  # the rest of it, after a stop
+    assert collector.told == [0]
+    collector.fill(empty, 5, lambda: False)
+    assert collector.told == [1]
+
+
+def test_it_goes_on_from_a_checkpoints_counters() -> None:
+    counters: dict[str, Any] = {}
+    run, collector = make({"until": {"steps": 10}}, {}, counters=counters)
+    empty: Any = None
+    collector.fill(empty, 4, lambda: False)
+    run.move(10)
+    saved = {KEY: dict(counters[KEY])}
+    other: dict[str, Any] = {}
+    again, collector = make({"until": {"steps": 10}}, {}, counters=other)
+    other |= saved
+    again.go_on([0, 1])
+    assert collector.told == [0], "environments that begin an episode while they come back are of this block"
+    collector.fill(empty, 5, lambda: False)
+    assert collector.told == [1]
+    with pytest.raises(RunStateError, match="is of stage 3, and the curriculum has 2; it was changed in"):
+        again.go_on([2])
+
+
+def test_without_a_curriculum_nothing_is_done_or_told() -> None:
+    counters: dict[str, Any] = {}
+    collector = Listening()
+    run = Progression(None, counters, collector)
+    run.begin_at(5, None)
+    run.see(play("w"))
+    run.go_on([0])
+    assert (run.move(10), run.metrics(10), run.status(), counters) == (None, {}, None, {})
+    collector.fill(None, 0, lambda: False)  # type: ignore[arg-type]
+    assert collector.told == [-1]
+
+
+def test_numbers_of_a_checkpoint_are_plain() -> None:
+    import json
+
+    counters: dict[str, Any] = {}
+    run, _ = make({"until": {"metric": "return>5", "episodes": 9}}, {}, counters=counters)
+    run.see(play("wl", ret=float(np.float64(1.5))))
+    assert json.loads(json.dumps(counters[KEY]))["until"] == [1.5, 1.5]
