@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import socket
 import sqlite3
 import struct
 import sys
@@ -49,6 +50,12 @@ def train_and_resume(tmp_path: Path, track: str) -> tuple[RunDir, list[tuple[int
         rows = [row for row in csv.DictReader(file) if row["train/loss"]]
     assert len(rows) == 5
     return RunDir(run.path), [(int(row["time/total_timesteps"]), float(row["train/loss"])) for row in rows]
+
+
+@pytest.fixture(autouse=True)
+def patient_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the first use of a client takes longer than the end of a run has for it."""
+    monkeypatch.setattr(tracker_module, "_CLOSE_S", LONG_S)
 
 
 def read_wandb(path: Path) -> Iterator[dict[str, Any]]:
@@ -107,6 +114,43 @@ def test_mlflow_has_the_rows_of_both_processes_in_one_run(
     assert kept.data.tags["group"] == "trio"
     history = client.get_metric_history(kept.info.run_id, "train/loss")
     assert sorted((metric.step, metric.value) for metric in history) == losses
+
+
+def test_mlflow_that_is_not_reached_gets_all_rows_later(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real client, against a port where nobody listens, and then against its SQLite store."""
+    pytest.importorskip("mlflow")
+    monkeypatch.setattr(tracker_module, "_FIRST_S", 0.01)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+    from mlflow.tracking import MlflowClient
+
+    said: list[str] = []
+    down, back = threading.Event(), threading.Event()
+
+    def tell(text: str) -> None:
+        said.append(text)
+        (back if "again" in text else down).set()
+
+    log = MetricsLog(place.run.metrics_jsonl)
+    sink = load_sink("mlflow").open(place._replace(tell=tell), None)
+    add(log, sink, 1, 2)
+    assert down.wait(LONG_S)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place.run.path}/mlflow.db")
+    add(log, sink, 3)
+    assert back.wait(LONG_S)
+    sink.close()
+    assert len(said) == 2
+    assert "training goes on" in said[0]
+    client = MlflowClient()
+    (kept,) = client.search_runs([client.get_experiment_by_name("mission-gym").experiment_id])
+    history = client.get_metric_history(kept.info.run_id, "train/loss")
+    assert sorted((metric.step, metric.value) for metric in history) == [(1, 0.5), (2, 1.0), (3, 1.5)]
+    assert kept.data.params["parent"] == "elder"
 
 
 def test_trackio_has_the_rows_of_both_processes_in_one_run(

@@ -20,8 +20,8 @@ export function showAnswers() {
   answerWinning();
   showAlarms();
   const verdict = status.verdict;
-  put(byId("bound"), verdict?.bound || "not known yet");
-  put(byId("bound-why"), verdict ? [verdict.evidence, verdict.advice?.[0]].filter(Boolean).join("; ") : "it is measured while it trains");
+  put(byId("bound"), verdict?.bound || (alive ? "not known yet" : "not known"));
+  put(byId("bound-why"), verdict ? [verdict.evidence, verdict.advice?.[0]].filter(Boolean).join("; ") : alive ? "it is measured while it trains" : "it ended before it was measured");
   const pace = `${count(status.now_fps ?? status.fps)} steps/s, predicted ${count(status.predicted_fps)}`;
   put(byId("eta"), alive ? (typeof status.eta_s === "number" ? `in ${duration(status.eta_s)}` : "not known yet") : state === "done" ? "it is done" : `it is ${state}`);
   const stage = status.stage ? `stage ${count(status.stage.number)} of ${count(status.stage.of)}, ${status.stage.name}; ` : "";

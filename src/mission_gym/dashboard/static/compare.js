@@ -81,8 +81,9 @@ export function middle(values) {
 }
 
 function showQuantity(id, title, pick, more = {}) {
-  const lists = curves().map((curve) => ({ ...curve, lists: curve.runs.map((run) => points(run, pick)).filter((list) => list.length) }));
-  if (!lists.some((curve) => curve.lists.length)) {
+  const withPoints = (curve) => ({ ...curve, lists: curve.runs.map((run) => points(run, pick)).filter((list) => list.length) });
+  const lists = curves().map((curve, index) => ({ ...withPoints(curve), color: colorOf(index) })).filter((curve) => curve.lists.length);
+  if (!lists.length) {
     if (charts.has(id)) {
       board.remove(charts.get(id));
       charts.delete(id);
@@ -93,9 +94,9 @@ function showQuantity(id, title, pick, more = {}) {
   const series = [];
   const pools = [];
   lists.forEach((curve, index) => {
-    const color = colorOf(index);
+    const { color } = curve;
     if (curve.runs.length < 2) {
-      const list = curve.lists[0] || [];
+      const [list] = curve.lists;
       tables.push([list.map(([x]) => x), list.map(([, y]) => y)]);
       series.push({ label: curve.label, color });
       return;
