@@ -18,13 +18,14 @@ from mission_gym.vector.base import Vector
 from mission_gym.vector.batched import BatchedVec
 from mission_gym.vector.restarts import Limits
 from mission_gym.vector.serial import SerialVec
+from mission_gym.vector.threaded import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
 from stage_toys import StagedVector
 
 KINDS = {
     "serial": SerialVec,
     "workers": partial(WorkersVec, num_workers=2),
-    "threads": partial(WorkersVec, threads=True),
+    "threads": partial(WorkersVec, kind=ThreadedVec),
 }
 
 

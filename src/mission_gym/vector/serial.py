@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from mission_gym.bridge.pool import Pool
-from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
+from mission_gym.data import Array, EnvSpec, Episode, StepBatch
 from mission_gym.env.agents_slot import AgentsSlot, make_slot
 from mission_gym.env.coroutines import find_instance
 from mission_gym.env.factory import Env, Factory
@@ -24,19 +24,9 @@ from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.env.stages import Stages, Staging
 from mission_gym.errors import EnvFailure, MissionGymError, WrongValue, describe
 from mission_gym.vector.base import Options, RowVector, SeedOf
+from mission_gym.vector.endings import Ended, keep_last
 from mission_gym.vector.restarts import RestartBudget
 from mission_gym.vector.rows import Rows, make_rows, write_row
-
-
-class Ended(NamedTuple):
-    """What is kept of an episode while the next one begins; of agents that ended (`agents`, by their places)
-    also while theirs goes on without them. Then `obs` and `mask` have a row for each."""
-
-    episode: Episode | None
-    obs: Leaves
-    mask: Array | None
-    info: dict[str, Any]
-    agents: Sequence[int] = ()
 
 
 class SerialVec(RowVector):
@@ -277,13 +267,7 @@ class SerialVec(RowVector):
         positions = list(ended)
         if self.spec.agents:
             positions = [row * self.per_env + agent for row, over in ended.items() for agent in over.agents]
-            self._keep_last(rows, ended)
-        else:
-            for place, over in enumerate(ended.values()):
-                for array, leaf in zip(rows.final_obs, over.obs, strict=True):
-                    array[place] = leaf
-                if rows.final_mask is not None:
-                    rows.final_mask[place] = over.mask
+        keep_last(rows, ended.values())
         batch = self._batch(ids, len(positions), rows)
         batch.ended = np.array(positions, np.int64)
         batch.episodes = [over.episode for over in ended.values() if over.episode is not None]
@@ -291,18 +275,6 @@ class SerialVec(RowVector):
         if self._infos and self._autoreset:
             batch.final_infos = {row: over.info for row, over in ended.items()}
         return batch
-
-    @staticmethod
-    def _keep_last(rows: Rows, ended: dict[int, Ended]) -> None:
-        """Write what agents saw last, one after the other."""
-        first = 0
-        for over in ended.values():
-            places = slice(first, first + len(over.agents))
-            for array, leaf in zip(rows.final_obs, over.obs, strict=True):
-                array[places] = leaf
-            if rows.final_mask is not None:
-                rows.final_mask[places] = over.mask
-            first = places.stop
 
     def _begin(self, slot: EnvSlot, episode: int, **how: Any) -> None:
         if self._watch is not None:

@@ -20,9 +20,10 @@ from mission_gym.data import Array, StepBatch
 from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.errors import EnvFailure, UsageError
+from mission_gym.vector.endings import Ended
 from mission_gym.vector.gauges import NUM_FAILED, NUM_GAUGES, count_step
 from mission_gym.vector.rows import Rows, join_axes, make_rows, write_row
-from mission_gym.vector.serial import Ended, SerialVec
+from mission_gym.vector.serial import SerialVec
 
 Work = Callable[[EnvSlot, int], Any]
 
