@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from time import perf_counter
@@ -43,6 +43,7 @@ from mission_gym.data import EnvSpec, Leaves
 from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory, make_vector_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import MissionGymError, describe
+from mission_gym.procs import CompanionNeeded, attended
 
 BUDGET_S = 10.0
 _RECORDING = 0.4  # the share of the budget; the later checks have theirs in the table below
@@ -80,7 +81,9 @@ def check_environment(
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's own are read where its checker runs
-        findings = _examine(request, num_episodes, seed, budget_s)
+        findings, _ = attended(
+            lambda told: _examine(replace(request, told=told), num_episodes, seed, budget_s)
+        )
     return sort_findings(findings)
 
 
@@ -88,6 +91,8 @@ def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float)
     factory = make_factory(request)
     try:
         env = factory()
+    except CompanionNeeded:
+        raise
     except MissionGymError as error:
         if _is_vector(request):
             return [tell("make", "vector", name=request.env_id)]

@@ -28,12 +28,14 @@ from mission_gym.env.old_api import OLD_API, is_old
 from mission_gym.env.wrapping import check_arguments, name_code, read_wrapper
 from mission_gym.errors import EnvContractError, MissionGymError, UsageError, nearest
 from mission_gym.names import judge, make_importable
+from mission_gym.procs.companions import Companion, CompanionNeeded
 
 Env = gym.Env[Any, Any]
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 Factory = Callable[[], Env]
 
 _ENVPOOL = "envpool:"
+COMPANION = "companion_process"  # of a class or function: what declares a companion
 _TRUSTED = ("gymnasium.envs.classic_control.", "mission_gym.missions.")
 _TRUSTED_WRAPPERS = ("gymnasium.wrappers.common", "mission_gym.")  # others may hold functions of the user's
 
@@ -46,6 +48,9 @@ class EnvRequest:
     kwargs: dict[str, Any] = field(default_factory=dict)
     wrap: tuple[str, ...] = ()  # texts of wrappers (`wrapping`), innermost first
     calls: tuple[str, ...] | None = None  # that may be more than classes (`store/trusted.py`); None: all
+    told: dict[str, Any] = field(
+        default_factory=dict
+    )  # by its companion: more kwargs (`procs/companions.py`)
 
 
 def make_factory(request: EnvRequest | Factory, render_mode: str | None = None) -> Factory:
@@ -86,11 +91,7 @@ def find_snapshot_kwargs(request: EnvRequest) -> dict[str, Any]:
     """
     if not names_trusted(request):  # asking the class would import the user's module here
         return {}
-    target: Any = _find(request.env_id, request.calls)
-    if target in gym.registry:
-        entry = gym.registry[target].entry_point
-        target = load_env_creator(entry) if isinstance(entry, str) else entry
-    hook = getattr(target, "snapshot_kwargs", None)
+    hook = getattr(_find_creator(_find(request.env_id, request.calls)), "snapshot_kwargs", None)
     return {} if hook is None else hook(**request.kwargs)
 
 
@@ -110,6 +111,7 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
     if request.env_id.startswith(_ENVPOOL):
         raise UsageError(f"{request.env_id!r} is vectorised itself; use --vector batched [--vector]")
     target = _find(request.env_id, request.calls)
+    kwargs |= _hear_companion(target, request)
     make = target if callable(target) else partial(gym.make, target)
     env = _build(request.env_id, partial(make, **kwargs))
     for text in request.wrap:
@@ -137,8 +139,9 @@ def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
         )
         return pool
     target = _find(request.env_id, request.calls)
+    kwargs = request.kwargs | _hear_companion(target, request)
     if callable(target):
-        build = partial(target, num_envs=num_envs, **request.kwargs)
+        build = partial(target, num_envs=num_envs, **kwargs)
     else:
         if target in gym.registry and gym.registry[target].vector_entry_point is None:
             raise UsageError(
@@ -146,7 +149,7 @@ def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
                 "use another vector, such as serial [--vector batched]"
             )
         mode = gym.VectorizeMode.VECTOR_ENTRY_POINT
-        build = partial(gym.make_vec, target, num_envs, mode, **request.kwargs)
+        build = partial(gym.make_vec, target, num_envs, mode, **kwargs)
     made = _guard(request.env_id, build)
     if is_sb3(made):
         return FromSB3(made)
@@ -156,6 +159,32 @@ def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
             "environment must be one; use another vector, such as serial [--vector batched]"
         )
     return made
+
+
+def _find_creator(target: Callable[..., Any] | str) -> Any:
+    """The class or function behind a name that `_find` gave."""
+    if callable(target) or target not in gym.registry:
+        return target
+    entry = gym.registry[target].entry_point
+    return load_env_creator(entry) if isinstance(entry, str) else entry
+
+
+def _hear_companion(target: Callable[..., Any] | str, request: EnvRequest) -> dict[str, Any]:
+    """What the environment's companion told; CompanionNeeded if it has one that nobody has started."""
+    if request.told:
+        return request.told
+    hook = getattr(_guard(request.env_id, partial(_find_creator, target)), COMPANION, None)
+    if hook is None:
+        return {}
+    companion = _guard(request.env_id, partial(hook, **request.kwargs))
+    if companion is None:
+        return {}
+    if not isinstance(companion, Companion):
+        raise EnvContractError(
+            f"{COMPANION}() of {request.env_id!r} gave a {type(companion).__name__}; it must give a "
+            "mission_gym.Companion, or None"
+        )
+    raise CompanionNeeded(companion)
 
 
 def _build(name: str, build: Callable[[], Any], hint: str = "") -> Any:

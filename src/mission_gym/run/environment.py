@@ -27,7 +27,7 @@ from mission_gym.names import judge
 from mission_gym.plan.tuner import may_plan
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.policy.trunks import load_network
-from mission_gym.procs import BoundedLog, usable_cores
+from mission_gym.procs import Attendance, BoundedLog, attended, usable_cores
 from mission_gym.store.trusted import permit
 from mission_gym.streams import episode_seed
 from mission_gym.vector.base import SeedOf, Vector
@@ -56,6 +56,7 @@ class Environment:
     log: BoundedLog = field(default_factory=lambda: BoundedLog(None))  # what environments print
     pace: Pace | None = None  # of a first look, where it was taken
     rivals: tuple[Backend, ...] = ()  # that a plan may choose instead
+    companion: Attendance | None = None  # at work as long as somebody holds this
 
     @property
     def backends(self) -> dict[str, Backend]:
@@ -112,22 +113,27 @@ def open_environment(
 ) -> Environment:
     """Build one environment, read its spec and close it. `kwargs` are those of the config, with files
     replaced by the run's own copies. look_s: for which steps in a worker are timed. calls: see EnvRequest."""
-    request = EnvRequest(config.env.env_id, kwargs, config.env.wrap, calls)
     backend = load_backend(choose_backend(config))
     rivals = load_rivals() if config.vector.vector == "auto" else ()
-    factory = make_factory(request if source is None else lambda: source(**kwargs))
     limits = Limits(timeout_s=config.vector.env_timeout, max_restarts=config.vector.max_restarts)
-    asked = Source(
-        config.env.env_id,
-        factory,
-        request if source is None else None,
-        limits=limits,
-        max_sequence=config.env.max_sequence,
-    )
-    spec, pace = backend.look(asked, look_s)
-    spec = load_algorithm(config.run.algo).acts(spec)
-    num_workers = choose_num_workers(config, backend)
-    return Environment(spec, request, factory, backend, num_workers, limits, pace=pace, rivals=rivals)
+
+    def look(told: dict[str, Any]) -> Environment:
+        request = EnvRequest(config.env.env_id, kwargs, config.env.wrap, calls, told)
+        factory = make_factory(request if source is None else lambda: source(**kwargs))
+        asked = Source(
+            config.env.env_id,
+            factory,
+            request if source is None else None,
+            limits=limits,
+            max_sequence=config.env.max_sequence,
+        )
+        spec, pace = backend.look(asked, look_s)
+        spec = load_algorithm(config.run.algo).acts(spec)
+        num_workers = choose_num_workers(config, backend)
+        return Environment(spec, request, factory, backend, num_workers, limits, pace=pace, rivals=rivals)
+
+    environment, companion = attended(look)
+    return replace(environment, companion=companion)
 
 
 def look_first(
