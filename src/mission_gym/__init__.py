@@ -44,8 +44,10 @@ if TYPE_CHECKING:
     from mission_gym.backends.vec import make_vec
     from mission_gym.config.sizes import choose_batch_size, pick_batch_size
     from mission_gym.dashboard.notebook import watch
+    from mission_gym.procs.companions import Companion
 
 _HOMES = {
+    "Companion": "mission_gym.procs.companions",
     "choose_batch_size": "mission_gym.config.sizes",
     "pick_batch_size": "mission_gym.config.sizes",
     "Group": "mission_gym.api",
@@ -58,6 +60,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Companion",
     "Group",
     "Run",
     "__version__",

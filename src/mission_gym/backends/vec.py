@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mission_gym.backends import BACKENDS, load_backend, load_for_coroutines
 from mission_gym.backends.record import Backend, Source
@@ -20,6 +20,7 @@ from mission_gym.vector.restarts import Limits
 if TYPE_CHECKING:  # what loads NumPy or Gymnasium is imported where it is used: workers start before
     from gymnasium.vector import AutoresetMode
 
+    from mission_gym.data import EnvSpec
     from mission_gym.env.factory import Factory, VectorEnv
     from mission_gym.env.pace import Pace
     from mission_gym.vector.adapter import ObservationMode
@@ -64,7 +65,7 @@ def make_vec(
     count = _count_envs(env, num_envs)
     record = None if backend == "auto" else load_backend(backend)
     with hold_template(SERVICE if record is None else record.service), ExitStack() as undo:
-        from mission_gym.procs import Spares, usable_cores
+        from mission_gym.procs import Spares, attended, usable_cores
 
         early: dict[str, Any] = {}
         if record is not None and record.service is not None:
@@ -76,28 +77,35 @@ def make_vec(
         from mission_gym.vector.adapter import GymVector, check_observation_mode
 
         mode = None if autoreset_mode is None else _find_mode(autoreset_mode)
-        source = replace(
-            _make_source(env, count, env_kwargs or {}),
-            num_workers=num_workers,
-            limits=Limits(timeout_s, max_restarts),
-        )
-        if record is None:
+
+        def find(told: dict[str, Any]) -> Source:
+            found = _make_source(env, count, env_kwargs or {}, told)
+            return replace(found, num_workers=num_workers, limits=Limits(timeout_s, max_restarts))
+
+        def look(told: dict[str, Any]) -> tuple[Source, Backend, EnvSpec]:
+            source = find(told)
+            if record is not None:
+                return source, record, record.look(source, bare=True)[0]
             spec, pace = look_in_child(source, _PROBE_S, bare=True)
             awaited = pace if spec.coroutines == "only" else None
             if spec.coroutines == "offered":
                 _, awaited = load_for_coroutines().look(source, _PROBE_S, bare=True)
-            record, processes = choose_for_pace(pace, count, num_workers, awaited)
-            source = replace(source, num_workers=processes)
-        elif record.own_vector_form:
-            return _make_own_form(source, count, mode)
+            chosen, processes = choose_for_pace(pace, count, num_workers, awaited)
+            return replace(source, num_workers=processes), chosen, spec
+
+        made: Any
+        if record is not None and record.own_vector_form:
+            made, companion = attended(lambda told: _make_own_form(find(told), count, mode))
         else:
-            spec, _ = record.look(source, bare=True)
-        check_observation_mode(observation_mode, spec)
-        spec = replace(spec, same_bounds=observation_mode == "same")
-        make = partial(record.make_vector, source, num_envs=count, **early)
-        made = GymVector(make, spec, count, mode or AutoresetMode.NEXT_STEP, observation_mode)
+            (source, chosen, spec), companion = attended(look)
+            check_observation_mode(observation_mode, spec)
+            spec = replace(spec, same_bounds=observation_mode == "same")
+            make = partial(chosen.make_vector, source, num_envs=count, **early)
+            made = GymVector(make, spec, count, mode or AutoresetMode.NEXT_STEP, observation_mode)
+        if companion is not None:
+            made.companion = companion  # at work until the vector is closed
         undo.pop_all()
-        return made
+        return cast("VectorEnv", made)
 
 
 def _count_envs(env: str | Factory | Sequence[Factory], num_envs: int | None) -> int:
@@ -113,11 +121,13 @@ def _count_envs(env: str | Factory | Sequence[Factory], num_envs: int | None) ->
     return count
 
 
-def _make_source(env: str | Factory | Sequence[Factory], num_envs: int, kwargs: dict[str, Any]) -> Source:
+def _make_source(
+    env: str | Factory | Sequence[Factory], num_envs: int, kwargs: dict[str, Any], told: dict[str, Any]
+) -> Source:
     from mission_gym.env.factory import EnvRequest, make_factory
 
     if isinstance(env, str):
-        request = EnvRequest(env, kwargs)
+        request = EnvRequest(env, kwargs, told=told)
         return Source(env, make_factory(request), request)
     given = [env] * num_envs if callable(env) else list(env)
     name = getattr(given[0], "__name__", type(given[0]).__name__)

@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from time import perf_counter, process_time
@@ -46,6 +46,7 @@ from mission_gym.env.pace import time_steps
 from mission_gym.env.probe import probe
 from mission_gym.errors import MissionGymError, describe
 from mission_gym.names import BRIDGE
+from mission_gym.procs import CompanionNeeded, attended
 
 BUDGET_S = 10.0
 _RECORDING = 0.4  # the share of the budget; the later checks have theirs in the table below
@@ -89,7 +90,8 @@ def check_environment(
             return sort_findings(findings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's own are read where its checker runs
-        findings += _examine(request, num_episodes, seed, budget_s)
+        found, _ = attended(lambda told: _examine(replace(request, told=told), num_episodes, seed, budget_s))
+        findings += found
     return sort_findings(findings)
 
 
@@ -97,6 +99,8 @@ def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float)
     factory = make_factory(request)
     try:
         env = factory()
+    except CompanionNeeded:
+        raise
     except MissionGymError as error:
         if _is_vector(request):
             return [tell("make", "vector", name=request.env_id)]

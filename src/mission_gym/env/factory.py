@@ -9,16 +9,10 @@ vectorised themselves one that takes their number. The current folder is importa
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import re
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pkgutil import iter_modules
-from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -26,6 +20,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import TimeLimit
 
 from mission_gym.env.agents import AgentsEnv, ParallelEnv, is_parallel, takes_turns
+from mission_gym.env.border import find_creator, guard, import_named
 from mission_gym.env.coroutines import (
     CoroutineEnv,
     adapt,
@@ -34,18 +29,19 @@ from mission_gym.env.coroutines import (
     is_coroutine,
     offers_form,
 )
-from mission_gym.env.displays import describe_drawing
-from mission_gym.env.known_ids import is_of_old_gym, name_home, register_declared
+from mission_gym.env.known_ids import is_of_old_gym, register_declared
 from mission_gym.env.old_api import OLD_API, is_old
 from mission_gym.env.wrapping import check_arguments, name_code, read_wrapper
-from mission_gym.errors import EnvContractError, MissionGymError, TrustError, UsageError, describe, nearest
-from mission_gym.names import BRIDGE, judge, make_importable
+from mission_gym.errors import EnvContractError, TrustError, UsageError, nearest
+from mission_gym.names import BRIDGE, judge
+from mission_gym.procs.companions import Companion, CompanionNeeded
 
 Env = gym.Env[Any, Any]
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 Factory = Callable[[], Env]
 
 _ENVPOOL = "envpool:"
+COMPANION = "companion_process"  # of a class or function: what declares a companion
 _TRUSTED = ("gymnasium.envs.classic_control.", "mission_gym.missions.")
 _TRUSTED_WRAPPERS = ("gymnasium.wrappers.common", "mission_gym.")  # others may hold functions of the user's
 
@@ -59,6 +55,7 @@ class EnvRequest:
     wrap: tuple[str, ...] = ()  # texts of wrappers (`wrapping`), innermost first
     calls: tuple[str, ...] | None = None  # that may be more than classes (`store/trusted.py`); None: all
     timeout_s: float | None = None  # of a message over a bridge; None: its own default
+    told: dict[str, Any] = field(default_factory=dict)  # more kwargs, by its companion (procs/companions.py)
 
 
 def make_factory(request: EnvRequest | Factory, render_mode: str | None = None) -> Factory:
@@ -104,11 +101,7 @@ def find_snapshot_kwargs(request: EnvRequest) -> dict[str, Any]:
     """
     if not names_trusted(request):  # asking the class would import the user's module here
         return {}
-    target: Any = _find(request, request.env_id)
-    if target in gym.registry:
-        entry = gym.registry[target].entry_point
-        target = load_env_creator(entry) if isinstance(entry, str) else entry
-    hook = getattr(target, "snapshot_kwargs", None)
+    hook = getattr(find_creator(_find(request, request.env_id)), "snapshot_kwargs", None)
     return {} if hook is None else hook(**request.kwargs)
 
 
@@ -154,6 +147,7 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
     if request.env_id.startswith(_ENVPOOL):
         raise UsageError(f"{request.env_id!r} is vectorised itself; use --vector batched [--vector]")
     target = _find(request, request.env_id)
+    kwargs |= _hear_companion(target, request)
     make = target if callable(target) else partial(_make_registered, target)
     env = _build(request.env_id, partial(make, **kwargs))
     for text in request.wrap:
@@ -199,8 +193,8 @@ def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
     from mission_gym.env.foreign import FromEnvPool, FromSB3, is_sb3  # workers have no use for them
 
     if request.env_id.startswith(_ENVPOOL):
-        envpool, task_id = _import("envpool", request.env_id), request.env_id.removeprefix(_ENVPOOL)
-        pool: VectorEnv = _guard(
+        envpool, task_id = import_named("envpool", request.env_id), request.env_id.removeprefix(_ENVPOOL)
+        pool: VectorEnv = guard(
             request.env_id, partial(FromEnvPool, envpool, task_id, num_envs, request.kwargs)
         )
         return pool
@@ -210,8 +204,9 @@ def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
             "the other vectors; leave it out [--vector batched]"
         )
     target = _find(request, request.env_id)
+    kwargs = request.kwargs | _hear_companion(target, request)
     if callable(target):
-        build = partial(target, num_envs=num_envs, **request.kwargs)
+        build = partial(target, num_envs=num_envs, **kwargs)
     else:
         if target in gym.registry and gym.registry[target].vector_entry_point is None:
             raise UsageError(
@@ -219,12 +214,12 @@ def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
                 "use another vector, such as serial [--vector batched]"
             )
         mode = gym.VectorizeMode.VECTOR_ENTRY_POINT
-        build = partial(gym.make_vec, target, num_envs, mode, **request.kwargs)
+        build = partial(gym.make_vec, target, num_envs, mode, **kwargs)
     try:
-        made = _guard(request.env_id, build)
+        made = guard(request.env_id, build)
     except EnvContractError as error:
         if callable(target) and "'num_envs'" in str(error):  # as Python names an argument that is not taken
-            raise _explain_single(request.env_id, partial(target, **request.kwargs)) from error
+            raise _explain_single(request.env_id, partial(target, **kwargs)) from error
         raise
     if is_sb3(made):
         return FromSB3(made)
@@ -248,10 +243,28 @@ def _explain_single(name: str, build: Callable[[], Any]) -> UsageError:
     )
 
 
+def _hear_companion(target: Callable[..., Any] | str, request: EnvRequest) -> dict[str, Any]:
+    """What the environment's companion told; CompanionNeeded if it has one that nobody has started."""
+    if request.told:
+        return request.told
+    hook = getattr(guard(request.env_id, partial(find_creator, target)), COMPANION, None)
+    if hook is None:
+        return {}
+    companion = guard(request.env_id, partial(hook, **request.kwargs))
+    if companion is None:
+        return {}
+    if not isinstance(companion, Companion):
+        raise EnvContractError(
+            f"{COMPANION}() of {request.env_id!r} gave a {type(companion).__name__}; it must give a "
+            "mission_gym.Companion, or None"
+        )
+    raise CompanionNeeded(companion)
+
+
 def _build(name: str, build: Callable[[], Any], hint: str = "") -> Any:
     """One environment: Gymnasium's, or a parallel one of several agents."""
-    built = _guard(name, build)
-    made = _guard(name, lambda: adapt(built))
+    built = guard(name, build)
+    made = guard(name, lambda: adapt(built))
     if isinstance(made, gym.Env) or is_parallel(made):
         return made
     if isinstance(made, gym.vector.VectorEnv):
@@ -270,7 +283,7 @@ def _unite(name: str, made: Any) -> Env:
     """The environment itself, or one of Gymnasium's around a parallel one."""
     if isinstance(made, gym.Env):
         return made
-    united: Env = _guard(name, partial(AgentsEnv, made, name))
+    united: Env = guard(name, partial(AgentsEnv, made, name))
     return united
 
 
@@ -287,7 +300,7 @@ def _find(request: EnvRequest, name: str) -> Callable[..., Any] | str:
     module_name, colon, attribute = name.partition(":")
     if not colon:
         return name
-    module = _import(module_name, name)
+    module = import_named(module_name, name)
     target = getattr(module, attribute, None)
     if callable(target):
         if calls is not None:
@@ -295,7 +308,7 @@ def _find(request: EnvRequest, name: str) -> Callable[..., Any] | str:
         found: Callable[..., Any] = target
         return found
     if attribute not in gym.registry:
-        _guard(name, partial(register_declared, module_name))
+        guard(name, partial(register_declared, module_name))
     if attribute in gym.registry:
         return attribute
     if is_of_old_gym(attribute):
@@ -319,67 +332,3 @@ def _find_bridge(request: EnvRequest, name: str) -> Callable[..., Any]:
 
     timeout_s = request.timeout_s or DEADLINE_S
     return partial(BridgeEnv, name.removeprefix(BRIDGE), timeout_s=timeout_s)
-
-
-def _import(module_name: str, name: str) -> ModuleType:
-    folder = make_importable()
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = error.name or module_name
-        parent, _, child = missing.rpartition(".")
-        is_named = f"{module_name}.".startswith(f"{missing}.")  # rather than imported by what is named
-        if is_named and parent in sys.modules:
-            inside = [module.name for module in iter_modules(getattr(sys.modules[parent], "__path__", ()))]
-            raise UsageError(
-                f"package {parent!r} is here and has no module {child!r}{nearest(child, inside)} [{name}]"
-            ) from error
-        if is_named:
-            raise UsageError(
-                f"no module named {missing!r}; install it, or start in the folder that holds it "
-                f"(now {folder}) [{name}]"
-            ) from error
-        remedy = '; run: pip install "setuptools<81"' if missing == "pkg_resources" else ""
-        raise UsageError(
-            f"module {module_name!r} needs {missing!r}, which is not installed{remedy} [{name}]"
-        ) from error
-    except Exception as error:  # border: the user's module
-        what = describe_drawing(error)
-        raise EnvContractError(f"importing {module_name!r} raised {what} [{name}]") from error
-
-
-def _guard(name: str, build: Callable[[], Any]) -> Any:
-    """Build, with every failure turned into one that says what to do."""
-    try:
-        return build()
-    except MissionGymError:
-        raise
-    except gym.error.UnregisteredEnv as error:
-        remedy = name_home(name) or "give a registered id, module:Id or module:callable"
-        hint = "" if name_home(name) else nearest(name, gym.registry)
-        raise UsageError(f"unknown environment {name!r}{hint}; {remedy} ({error})") from error
-    except gym.error.DependencyNotInstalled as error:
-        extra = re.search(r"gymnasium\[[\w-]+\]", str(error))
-        remedy = f'; run: pip install "{extra.group()}"' if extra else ""
-        raise UsageError(f"{name!r} needs a package that is not installed: {error}{remedy}") from error
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{name!r} needs the module {error.name or str(error)!r}, which is not installed"
-        ) from error
-    except Exception as error:  # border: the user's constructor
-        hint = _suggest_keyword(error, build)
-        raise EnvContractError(f"building {name!r} raised {describe_drawing(error)}{hint}") from error
-
-
-def _suggest_keyword(error: Exception, build: Callable[[], Any]) -> str:
-    """The nearest name for a keyword that what was built does not have."""
-    wrong = re.search(r"unexpected keyword argument '(\w+)'", describe(error))
-    if not isinstance(error, TypeError) or wrong is None or not isinstance(build, partial):
-        return ""
-    target: Any = build.func
-    if target in (gym.make, _make_registered):  # of the id that comes first
-        entry = gym.registry[build.args[0]].entry_point
-        target = load_env_creator(entry) if isinstance(entry, str) else entry
-    with suppress(TypeError, ValueError):  # of a builtin
-        return nearest(wrong[1], inspect.signature(target).parameters)
-    return ""

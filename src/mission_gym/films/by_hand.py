@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from mission_gym.env.agents import AgentsEnv
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.errors import UsageError
 from mission_gym.films.film import take_picture, telling
+from mission_gym.procs import attended
 
 _BAR_PX = 30
 _INK, _PAPER = (228, 234, 242), (16, 21, 30)
@@ -77,7 +79,7 @@ def play_by_hand(request: EnvRequest, seed: int, say: Callable[[str], None]) -> 
     _check_display()
     import pygame
 
-    env = make_factory(request, render_mode="rgb_array")()
+    env, _companion = attended(lambda told: make_factory(replace(request, told=told), "rgb_array")())
     with closing(env):
         if isinstance(env, AgentsEnv):
             raise UsageError(

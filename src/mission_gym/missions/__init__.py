@@ -4,6 +4,7 @@ import gymnasium
 
 CAPTURE_ID = "mission_gym/Capture-v0"
 PLACEMENT_ID = "mission_gym/Placement-v0"
+EXPLORE_ID = "mission_gym/Explore-v0"
 
 for _id, _name in ((CAPTURE_ID, "capture"), (PLACEMENT_ID, "placement")):
     if _id not in gymnasium.registry:
@@ -12,3 +13,6 @@ for _id, _name in ((CAPTURE_ID, "capture"), (PLACEMENT_ID, "placement")):
             entry_point=f"mission_gym.missions.{_name}.env:{_name.capitalize()}Env",
             vector_entry_point=f"mission_gym.missions.{_name}.vector_env:{_name.capitalize()}VectorEnv",
         )
+
+if EXPLORE_ID not in gymnasium.registry:  # it waits for a site: rows side by side gain nothing
+    gymnasium.register(EXPLORE_ID, entry_point="mission_gym.missions.explore.env:ExploreEnv")

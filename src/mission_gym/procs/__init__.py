@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mission_gym.procs.children import BoundedLog, Child, Spares, dump_object, wait_for_replies
+    from mission_gym.procs.companions import Attendance, Companion, CompanionNeeded, attend, attended
     from mission_gym.procs.inside import Link, child_main, describe_error, end_broken
     from mission_gym.procs.machine import MachineFacts, free_memory_bytes, read_machine, usable_cores
     from mission_gym.procs.memory import Carver, Region
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 # Loaded when first used: the first processes start before the rest of this room is there.
 _HOMES = {
     "children": ("BoundedLog", "Child", "Spares", "dump_object", "wait_for_replies"),
+    "companions": ("Attendance", "Companion", "CompanionNeeded", "attend", "attended"),
     "inside": ("Link", "child_main", "describe_error", "end_broken"),
     "machine": ("MachineFacts", "free_memory_bytes", "read_machine", "usable_cores"),
     "memory": ("Carver", "Region"),
@@ -28,13 +30,18 @@ _HOMES = {
 }
 
 __all__ = [
+    "Attendance",
     "BoundedLog",
     "Carver",
     "Child",
+    "Companion",
+    "CompanionNeeded",
     "Link",
     "MachineFacts",
     "Region",
     "Spares",
+    "attend",
+    "attended",
     "child_main",
     "describe_error",
     "dump_object",

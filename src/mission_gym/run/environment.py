@@ -27,7 +27,7 @@ from mission_gym.names import judge
 from mission_gym.plan.tuner import may_plan
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.policy.trunks import load_network
-from mission_gym.procs import BoundedLog, usable_cores
+from mission_gym.procs import Attendance, BoundedLog, attended, usable_cores
 from mission_gym.run.stages import (
     EnvSource,
     Parts,
@@ -62,6 +62,7 @@ class Environment:
     kwargs: dict[str, Any] = field(default_factory=dict)  # of all stages
     stages: Stages | None = None  # of training; `request` and `factory` are those of evaluations
     played: Variant | None = None  # the stage that evaluations are on
+    companion: Attendance | None = None  # at work as long as somebody holds this
 
     @property
     def backends(self) -> dict[str, Backend]:
@@ -137,35 +138,40 @@ def open_environment(
 ) -> Environment:
     """Build one environment, read its spec and close it; with `all_stages` that of each stage. `kwargs` are
     those of the config, with files replaced by the run's own copies; files: those of stages. look_s: for
-    which steps in a worker are timed. calls: see EnvRequest."""
-    parts = make_parts(config, kwargs, source, calls, files or {})
-    backend = load_backend(choose_backend(config))
-    limits = Limits(timeout_s=config.vector.env_timeout, max_restarts=config.vector.max_restarts)
-    asked = Source(
-        config.env.env_id,
-        parts.factory,
-        parts.request if source is None else None,
-        limits=limits,
-        max_sequence=config.env.max_sequence,
-        stages=parts.stages if backend.own_vector_form else None,
-    )
-    curriculum = config.env.curriculum if all_stages else None
-    if curriculum is not None and not backend.own_vector_form:
-        spec, pace = look_at_stages(
-            curriculum, parts, lambda factory: backend.look(replace(asked, factory=factory), look_s)
+    which steps in a worker are timed. calls: see EnvRequest. A companion that it declares is started."""
+
+    def look(told: dict[str, Any]) -> Environment:
+        parts = make_parts(config, kwargs, source, calls, files or {}, told)
+        backend = load_backend(choose_backend(config))
+        limits = Limits(timeout_s=config.vector.env_timeout, max_restarts=config.vector.max_restarts)
+        asked = Source(
+            config.env.env_id,
+            parts.factory,
+            parts.request if source is None else None,
+            limits=limits,
+            max_sequence=config.env.max_sequence,
+            stages=parts.stages if backend.own_vector_form else None,
         )
-    else:
-        spec, pace = backend.look(asked, look_s)
-    if curriculum is not None:
-        check_metrics(curriculum, spec)
-    spec = load_algorithm(config.run.algo).acts(spec)
-    backend = load_backend(choose_backend(config, spec))
-    rivals = load_rivals(spec) if config.vector.vector == "auto" else ()
-    num_workers = choose_num_workers(config, backend)
-    plain = Environment(
-        spec, parts.request, parts.factory, backend, num_workers, limits, pace=pace, rivals=rivals
-    )
-    return plain.with_parts(parts, kwargs)
+        curriculum = config.env.curriculum if all_stages else None
+        if curriculum is not None and not backend.own_vector_form:
+            spec, pace = look_at_stages(
+                curriculum, parts, lambda factory: backend.look(replace(asked, factory=factory), look_s)
+            )
+        else:
+            spec, pace = backend.look(asked, look_s)
+        if curriculum is not None:
+            check_metrics(curriculum, spec)
+        spec = load_algorithm(config.run.algo).acts(spec)
+        backend = load_backend(choose_backend(config, spec))
+        rivals = load_rivals(spec) if config.vector.vector == "auto" else ()
+        num_workers = choose_num_workers(config, backend)
+        plain = Environment(
+            spec, parts.request, parts.factory, backend, num_workers, limits, pace=pace, rivals=rivals
+        )
+        return plain.with_parts(parts, kwargs)
+
+    environment, companion = attended(look)
+    return replace(environment, companion=companion)
 
 
 def look_first(

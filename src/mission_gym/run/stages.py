@@ -17,6 +17,7 @@ from mission_gym.env.factory import EnvRequest, Factory, make_factory
 from mission_gym.env.pace import Pace
 from mission_gym.env.stages import Stages, Variant, check_alike
 from mission_gym.errors import ConfigError, MissionGymError, TrustError, UsageError, nearest
+from mission_gym.procs import CompanionNeeded
 
 EnvSource = Callable[..., Any] | None  # a callable of the user's that can't be imported
 _PREFIX = "stages."
@@ -39,11 +40,12 @@ def make_parts(
     source: EnvSource,
     calls: tuple[str, ...] | None,
     files: Mapping[str, str],
+    told: dict[str, Any],
 ) -> Parts:
     """What builds the environment of a config. kwargs: of all stages. files: the run's own copies, where a
-    keyword of a stage names one (`name_file`)."""
+    keyword of a stage names one (`name_file`). told: by the companion."""
     patience_s = _PATIENCE * config.vector.env_timeout
-    plain = EnvRequest(config.env.env_id, kwargs, config.env.wrap, calls, patience_s)
+    plain = EnvRequest(config.env.env_id, kwargs, config.env.wrap, calls, patience_s, told)
     curriculum = config.env.curriculum
     if curriculum is None:
         return Parts(plain, _build(plain, source))
@@ -104,7 +106,7 @@ def look_at_stages(
             seen = look(variant.whole)
             found = found or seen
             check_alike(found[0], seen[0])
-        except TrustError:
+        except (TrustError, CompanionNeeded):
             raise
         except MissionGymError as error:
             kinds.append(type(error))

@@ -18,6 +18,7 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space, iterate
 from mission_gym.data import Array, EnvSpec, LeafSpec, Leaves, StepBatch
 from mission_gym.env.spaces import any_leaf_specs, make_unflattener
 from mission_gym.errors import EnvContractError, MissionGymError, UsageError, WrongType, WrongValue
+from mission_gym.procs import Attendance
 from mission_gym.vector.base import NothingSent, RowVector, StepsUnderWay, Vector
 
 Make = Callable[..., Vector]  # spec, seed_of, infos, autoreset, late_reset -> vector
@@ -45,6 +46,8 @@ class GymVector(VectorEnv[Any, Any, Any]):
     observation_mode: as in Gymnasium: `same` spaces of all, or spaces of one layout with `different` bounds,
     or the batched and the single space to show.
     """
+
+    companion: Attendance | None = None  # of the environments
 
     def __init__(
         self,
@@ -176,6 +179,7 @@ class GymVector(VectorEnv[Any, Any, Any]):
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments."""
         self._vec.close()
+        self.companion = None
 
     def _check_reset_mask(self, mask: Any) -> list[int]:
         expected = f"expected a bool array of shape ({self.num_envs},) with at least one True"

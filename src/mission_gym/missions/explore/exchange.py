@@ -1,0 +1,260 @@
+"""How a page is asked for, without any network: generators that yield wishes and are sent what came of them.
+
+A wish is Get or Pause. Whoever fulfils them, with threads or on an event loop, decides nothing: redirects,
+robots.txt, back-off and all limits are here, once for both forms of the mission. Every fetch ends within
+`patience_s` and one request's `timeout_s`, whatever the site does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections.abc import Generator
+from typing import ClassVar, NamedTuple
+from urllib.robotparser import RobotFileParser
+
+from mission_gym.errors import EnvContractError, UsageError
+from mission_gym.missions.explore.pages import Page, is_same_site, join, origin_of, read_page
+
+AGENT = "mission-gym"
+HEADERS = {"User-Agent": f"{AGENT}/1", "Accept": "text/html,*/*;q=0.5", "Accept-Encoding": "gzip"}
+_MAX_REDIRECTS = 5
+_PAUSE_S, _MAX_PAUSE_S = 0.1, 4.0  # of back-off: it doubles
+_MAX_QUEUE_S = 20.0  # of requests that keep their distance
+_REDIRECTS = (301, 302, 303, 307, 308)
+_BUSY = (429, 503)
+UNREACHABLE, TIMEOUT, BROKEN, TOO_LARGE, REFUSED = "unreachable", "timeout", "broken", "too_large", "refused"
+FAILURES = ("status", TIMEOUT, BROKEN, TOO_LARGE, REFUSED, "redirects", "off_site", "forbidden")
+
+
+class Limits(NamedTuple):
+    """What one request, and one fetch, may take."""
+
+    timeout_s: float = 8.0
+    patience_s: float = 15.0
+    max_bytes: int = 1 << 20
+
+
+class Get(NamedTuple):
+    url: str
+
+
+class Pause(NamedTuple):
+    seconds: float
+
+
+Wish = Get | Pause
+
+
+class Answer(NamedTuple):
+    """What came of a Get; failure: one of the names above, or empty."""
+
+    status: int = 0
+    body: bytes = b""
+    content_type: str = ""
+    location: str = ""
+    retry_after: str = ""
+    failure: str = ""
+    took_s: float = 0.0
+
+
+class Fetched(NamedTuple):
+    """What came of a fetch. is_down: nobody answered at all; else failure names why there is no page."""
+
+    page: Page
+    num_requests: int = 1
+    num_retries: int = 0
+    failure: str = ""
+    is_down: bool = False
+
+
+Fetching = Generator[Wish, Answer | None, Fetched]
+
+
+class Pacer:
+    """Spreads the requests of all environments of a process that share it. Threads may share it too."""
+
+    _shared: ClassVar[dict[tuple[str, float], Pacer]] = {}
+    _lock = threading.Lock()
+
+    def __init__(self, requests_per_s: float) -> None:
+        self._gap_s = 1.0 / requests_per_s if requests_per_s else 0.0
+        self._next = 0.0
+
+    @classmethod
+    def of(cls, origin: str, requests_per_s: float) -> Pacer:
+        """The one for a site."""
+        with cls._lock:
+            return cls._shared.setdefault((origin, requests_per_s), cls(requests_per_s))
+
+    def slow_down(self, gap_s: float) -> None:
+        """Leave at least so much between two requests."""
+        self._gap_s = max(self._gap_s, gap_s)
+
+    def claim(self) -> float:
+        """Seconds to wait before the next request may be made; UsageError if that is too long."""
+        with self._lock:
+            now = time.monotonic()
+            start = max(now, self._next)
+            if start - now > _MAX_QUEUE_S:
+                raise UsageError(
+                    f"requests to the site would wait for over {_MAX_QUEUE_S:.0f} s, at one every "
+                    f"{self._gap_s:g} s; use fewer environments [--n-envs], or allow more [requests_per_s]"
+                )
+            self._next = start + self._gap_s
+            return start - now
+
+
+class Host:
+    """One site: what it asks of robots, once known; and how fast it may be asked."""
+
+    def __init__(self, base_url: str, limits: Limits, pacer: Pacer | None = None) -> None:
+        self.base_url, self.limits = base_url, limits
+        self._robots: RobotFileParser | None = None
+        self._pacer = pacer
+
+    def allows(self, url: str) -> bool:
+        """Whether robots.txt lets us ask for an address."""
+        return self._robots is None or self._robots.can_fetch(AGENT, url)
+
+    def read_robots(self) -> Generator[Wish, Answer | None, bool]:
+        """Ask for robots.txt, once; False if nobody answers. Without one everything is allowed; where it is
+        refused or broken, nothing is (RFC 9309)."""
+        if self._robots is not None:
+            return True
+        url = f"{origin_of(self.base_url)}/robots.txt"
+        answer = yield from self.ask(url)
+        for _ in range(_MAX_REDIRECTS):
+            url = join(url, answer.location)
+            if answer.status not in _REDIRECTS or not url or not is_same_site(url, self.base_url):
+                break
+            answer = yield from self.ask(url)
+        if answer.failure == UNREACHABLE:
+            return False
+        if answer.failure == REFUSED:
+            raise EnvContractError(
+                f"{self.base_url} is at an address that may not be connected to: it is not on the public "
+                "Internet; for a site on this machine give allow_loopback=true [base_url]"
+            )
+        robots = RobotFileParser()
+        if answer.status == 200 and not answer.failure:
+            robots.parse(answer.body.decode("utf-8", "replace").splitlines())
+        elif answer.failure or answer.status >= 500:
+            robots.parse(["User-agent: *", "Disallow: /"])
+        robots.modified()  # it answers nothing before
+        self._robots = robots
+        if self._pacer is not None and (delay_s := robots.crawl_delay(AGENT)):
+            self._pacer.slow_down(float(delay_s))
+        return True
+
+    def ask(self, url: str) -> Generator[Wish, Answer | None, Answer]:
+        """One request, which is not judged."""
+        return (yield from _Asking(self.limits, self._pacer).ask(url))
+
+    def fetch(self, url: str) -> Fetching:
+        """The page at an address of this site, through redirects inside of it."""
+        asked = _Asking(self.limits, self._pacer)
+
+        def fail(failure: str) -> Fetched:
+            return Fetched(Page(url), max(1, asked.num_requests), asked.num_retries, failure)
+
+        if not self.allows(url):
+            return fail("forbidden")
+        for _ in range(_MAX_REDIRECTS + 1):
+            answer = yield from asked.ask(url)
+            if answer.failure == UNREACHABLE:
+                return fail(UNREACHABLE)._replace(is_down=True)
+            if answer.failure:
+                return fail(answer.failure)
+            if answer.status not in _REDIRECTS:
+                if not 200 <= answer.status < 300:
+                    return fail("status")
+                page = read_page(url, answer.body, answer.content_type)
+                links = tuple(link for link in page.links if self.allows(link.url))
+                return Fetched(page._replace(links=links), asked.num_requests, asked.num_retries)
+            target = join(url, answer.location)
+            if not target:
+                return fail(BROKEN)
+            if not is_same_site(target, self.base_url):
+                return fail("off_site")
+            if not self.allows(target):
+                return fail("forbidden")
+            url = target
+        return fail("redirects")
+
+
+class _Asking:
+    """The requests of one fetch, which share its patience."""
+
+    def __init__(self, limits: Limits, pacer: Pacer | None) -> None:
+        self._pacer = pacer
+        self._left_s = limits.patience_s
+        self.num_requests = self.num_retries = 0
+
+    def ask(self, url: str) -> Generator[Wish, Answer | None, Answer]:
+        """One request, made again where that may help: after a while if nobody answers or the site is busy,
+        at once if the connection broke. Only what was answered in the end counts as a request."""
+        pause_s, may_break = _PAUSE_S, True
+        self.num_requests += 1
+        while True:
+            if self._pacer is not None and (wait_s := self._pacer.claim()):
+                yield Pause(wait_s)
+            answer = yield Get(url)
+            assert answer is not None
+            self._left_s -= answer.took_s
+            if answer.failure == BROKEN and may_break and self._left_s > 0:
+                may_break = False
+            elif answer.failure == UNREACHABLE or answer.status in _BUSY:
+                wait_s = max(pause_s, _read_seconds(answer.retry_after))
+                if wait_s > self._left_s:
+                    return answer
+                yield Pause(wait_s)
+                self._left_s -= wait_s
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+            elif self._left_s <= 0 and not answer.failure and answer.status in _REDIRECTS:
+                return answer._replace(failure=TIMEOUT)
+            else:
+                return answer
+            self.num_retries += 1
+
+
+def _read_seconds(retry_after: str) -> float:
+    """Of a Retry-After header that gives seconds; a date is not read, and back-off alone waits."""
+    return float(retry_after) if retry_after.isascii() and retry_after.isdigit() else 0.0
+
+
+class BodyError(Exception):
+    """A body that is refused; the text is the failure."""
+
+
+class Body:
+    """Gathers a body as it comes, unpacked, within its limit."""
+
+    def __init__(self, encoding: str, max_bytes: int) -> None:
+        name = encoding.strip().lower()
+        if name not in ("", "identity", "gzip", "x-gzip", "deflate"):
+            raise BodyError(BROKEN)
+        self._unpack = (
+            zlib.decompressobj(47 if name != "deflate" else 15) if name not in ("", "identity") else None
+        )
+        self._max_bytes, self._num_packed = max_bytes, 0
+        self._data = bytearray()
+
+    def add(self, chunk: bytes) -> None:
+        """BodyError if it is too large, packed or unpacked, or can't be unpacked."""
+        self._num_packed += len(chunk)
+        if self._unpack is not None:
+            try:
+                chunk = self._unpack.decompress(chunk, self._max_bytes + 1 - len(self._data))
+            except zlib.error as error:
+                raise BodyError(BROKEN) from error
+        self._data += chunk
+        if max(len(self._data), self._num_packed) > self._max_bytes:
+            raise BodyError(TOO_LARGE)
+
+    def finish(self) -> bytes:
+        """The whole body; BodyError if it was cut off."""
+        if self._unpack is not None and self._num_packed and not self._unpack.eof:
+            raise BodyError(BROKEN)
+        return bytes(self._data)

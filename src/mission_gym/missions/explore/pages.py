@@ -1,0 +1,157 @@
+"""What a page says: bytes of HTML in, words and links out. Nothing in them is trusted.
+
+Words are runs of letters, in lower case. Links are those of the same site, each address once, in the order
+of the page, without fragments; what is beyond the limits is left out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+from urllib.parse import quote, urljoin, urlsplit
+
+from mission_gym.errors import UsageError
+
+try:
+    from selectolax.lexbor import LexborHTMLParser
+except ImportError as error:
+    raise UsageError(
+        f"mission_gym/Explore-v0 needs a package that is not installed ({error}); "
+        'run: pip install "mission-gym[web]"'
+    ) from error
+
+_MAX_LINKS = 400
+_MAX_HTML = (
+    100_000  # characters, scripts aside: of tags that are nested on purpose parsers take the square of it
+)
+_MAX_ADDRESS = 2000
+_RESERVED = "/:?#[]@!$&'()*+,;=%~"  # characters that mean something in an address
+_UNSAFE = re.compile(r"[^!#-;=?-\[\]_a-z~]")
+_WORD = re.compile(r"[^\W\d_]{3,}")
+_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
+_SCRIPTS = [
+    (re.compile(f"<{tag}\\b", re.IGNORECASE), re.compile(f"</{tag}\\b", re.IGNORECASE))
+    for tag in ("script", "style")
+]
+Words = frozenset[str]
+
+
+class Link(NamedTuple):
+    """A link to a page of the same site."""
+
+    url: str
+    words: Words  # of its text and its address
+    in_frame: bool  # in the navigation, the header or the footer
+    in_aside: bool
+    is_next: bool  # to the next page of a list
+
+
+class Page(NamedTuple):
+    """What was read of a page; of one that could not be had, nothing."""
+
+    url: str
+    title: Words = frozenset()
+    text: Words = frozenset()
+    links: tuple[Link, ...] = ()
+
+
+def read_page(url: str, body: bytes, content_type: str) -> Page:
+    """Read an answer; what is not HTML has neither words nor links."""
+    kind, _, parameters = content_type.partition(";")
+    if kind.strip().lower() not in ("", "text/html", "application/xhtml+xml"):
+        return Page(url)
+    html = _decode(body, parameters)
+    for begin, end in _SCRIPTS:
+        html = _leave_out(html, begin, end)
+    tree = LexborHTMLParser(html[:_MAX_HTML])
+    tree.strip_tags(["noscript", "template", "svg"])
+    titles = " ".join(node.text() for node in tree.css("title, h1")[:4])
+    text = tree.body.text(separator=" ") if tree.body is not None else ""
+    frame = {node.mem_id for node in tree.css("nav a, header a, footer a")}
+    aside = {node.mem_id for node in tree.css("aside a")}
+    base = tree.css_first("base[href]")
+    start = url if base is None else join(url, base.attributes.get("href") or "") or url
+    links: dict[str, Link] = {}
+    for node in tree.css("a[href]"):
+        address = join(start, node.attributes.get("href") or "")
+        if not address or address == url or address in links or not is_same_site(address, url):
+            continue
+        shown = node.text()[:_MAX_ADDRESS]
+        rel = (node.attributes.get("rel") or "").lower().split()
+        words = find_words(shown) | find_words(urlsplit(address).path)
+        is_next = "next" in rel or shown.strip().lower() == "next"
+        links[address] = Link(address, words, node.mem_id in frame, node.mem_id in aside, is_next)
+        if len(links) == _MAX_LINKS:
+            break
+    return Page(url, find_words(titles), find_words(text), tuple(links.values()))
+
+
+def join(url: str, reference: str) -> str:
+    """The address that a page at `url` means by a reference; empty if it means none."""
+    reference = reference.partition("#")[0].strip().replace("%2e", ".").replace("%2E", ".")
+    if len(reference) > _MAX_ADDRESS:
+        return ""
+    if _UNSAFE.search(reference):
+        reference = quote(reference, _RESERVED)
+    if reference[:1] == "/" != reference[1:2] and "/." not in reference:  # most of them: ten times as fast
+        return origin_of(url) + reference
+    try:
+        joined = urlsplit(urljoin(url, reference))
+        if joined.scheme not in ("http", "https") or not joined.hostname or joined.username is not None:
+            return ""
+        origin = _make_origin(joined.scheme, joined.hostname, joined.port)
+    except ValueError:  # such as a port that is not a number
+        return ""
+    return origin + (joined.path or "/") + (f"?{joined.query}" if joined.query else "")
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port of an address that `join` gave."""
+    return url[: url.index("/", 8)]
+
+
+def is_same_site(address: str, url: str) -> bool:
+    """Whether two addresses that `join` gave have the same scheme, host and port."""
+    return address.startswith(f"{origin_of(url)}/")
+
+
+def _make_origin(scheme: str, host: str, port: int | None) -> str:
+    host = f"[{host}]" if ":" in host else host.lower()
+    usual = {"http": 80, "https": 443}[scheme]
+    return f"{scheme}://{host}" + ("" if port in (None, usual) else f":{port}")
+
+
+def find_words(text: str) -> Words:
+    """The different words of a text."""
+    return frozenset(_WORD.findall(text.lower()))
+
+
+def compare(words: Words, wanted: Words) -> float:
+    """The cosine of two sets of words, from 0 to 1."""
+    if not words or not wanted:
+        return 0.0
+    return len(words & wanted) / math.sqrt(len(words) * len(wanted))
+
+
+def _leave_out(html: str, begin: re.Pattern[str], end: re.Pattern[str]) -> str:
+    """A text without what lies between two patterns; of one that is never closed, without the rest."""
+    parts, place = [], 0
+    while opened := begin.search(html, place):
+        parts.append(html[place : opened.start()])
+        closed = end.search(html, opened.end())
+        if closed is None:
+            return "".join(parts)
+        place = closed.start()  # the parser leaves out an end without a beginning
+    return "".join([*parts, html[place:]])
+
+
+def _decode(body: bytes, parameters: str) -> str:
+    """By the charset of the header, else of the page, else UTF-8; what does not fit is replaced."""
+    named = re.search(r"charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", parameters, re.IGNORECASE)
+    declared = _CHARSET.search(body[:2048])
+    charset = named[1] if named else declared[1].decode() if declared else "utf-8"
+    try:
+        return body.decode(charset, "replace")
+    except (LookupError, ValueError):  # unknown, or not one of texts
+        return body.decode("utf-8", "replace")

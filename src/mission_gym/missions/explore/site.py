@@ -1,0 +1,312 @@
+"""A web site that nobody wrote: every page is a function of the site's number and the path, made when asked
+for.
+
+A home page leads to sections, these to communities, whose articles are listed on pages of ten. Articles link
+to others of their community and to few of others. News are written with a community's words and lead nowhere
+else. Some articles are dead ends, some answer with an error or slowly, some links go through a redirect,
+some say nothing but `read more`. All sizes and words differ from site to site.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import NamedTuple
+
+LISTED = 10  # articles on one page of a list
+_POOL = 400  # words that all titles of a site share
+_FIRST_SECTION, _FIRST_COMMUNITY = 1000, 2000  # numbers of words: those of the pool come first
+_SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
+_NUM_WORDS = len(_SYLLABLES) ** 3
+_EIGHT = struct.Struct("<8I")
+# How articles answer that are hostile; the server does what a Reply can't say.
+FAULTS = ("reset", "slow_body", "huge", "bomb", "loop", "charset", "private")
+_ERRORS = ((404, "Not Found"), (500, "Internal Server Error"))
+
+
+class SiteRules(NamedTuple):
+    """What all sites of a server have in common; shares are of articles, or of the links that list them."""
+
+    num_pages: int = 3000  # about
+    dead_ends: float = 0.1
+    errors: float = 0.05
+    slow: float = 0.04
+    redirects: float = 0.1
+    nameless: float = 0.08  # links that do not say what they lead to
+    vague: float = 0.3  # tasks that do not name the section
+    faults: float = 0.0  # articles that answer in one of the hostile ways
+
+
+class Reply(NamedTuple):
+    """What the server answers."""
+
+    body: bytes = b""
+    status: int = 200
+    reason: str = "OK"
+    kind: str = "text/html; charset=utf-8"
+    location: str = ""
+    is_slow: bool = False
+    fault: str = ""  # one of FAULTS
+
+
+class _Link(NamedTuple):
+    path: str
+    text: str
+    rel: str = ""
+
+
+class _Article(NamedTuple):
+    section: int
+    community: int
+    number: int
+
+
+class Site:
+    """One site. Paths begin with its number."""
+
+    def __init__(self, number: int, rules: SiteRules) -> None:
+        self._number, self._rules = number, rules
+        self._root = f"/{number}"
+        drawn = self._draw("sizes")
+        self._first_word = int(drawn[2] * _NUM_WORDS)
+        self._word_step = 1 + 210 * int(drawn[3] * 1000)  # shares no factor with the number of words
+        self._num_sections = 6 + int(3 * drawn[0])
+        self._num_communities = 4 + int(4 * drawn[1])
+        self._mean_size = max(1.0, rules.num_pages / (self._num_sections * self._num_communities))
+
+    def reply(self, path: str) -> Reply:
+        """The answer to a path below the site's number."""
+        kind, *parts = path.strip("/").split("/")
+        if not kind and not parts:
+            return self._page("welcome", "", self._home_links(), self._news(-1, "home"))
+        try:
+            numbers = [int(part) for part in parts]
+        except ValueError:
+            return _refuse(404)
+        if kind == "task" and len(numbers) == 1:
+            return self._task(numbers[0])
+        if kind == "loop" and len(numbers) == 1:
+            return self._hostile(kind, numbers[0])
+        if kind == "section" and len(numbers) == 1 and self._has(*numbers):
+            return self._section(*numbers)
+        if kind == "topic" and len(numbers) == 3 and self._has(*numbers[:2]):
+            return self._topic(*numbers)
+        if kind == "news" and len(numbers) == 2 and self._has(numbers[0]):
+            return self._news_page(*numbers)
+        if kind in ("article", "go") and len(numbers) == 3 and self._has(*numbers):
+            article = _Article(*numbers)
+            if kind == "go":
+                return Reply(status=302, reason="Found", location=self._path(article))
+            return self._article(article)
+        return _refuse(404)
+
+    def _task(self, number: int) -> Reply:
+        """What to find: an article that can be had, by words of its title, community and section."""
+        for attempt in range(1000):
+            drawn = self._draw("task", number, attempt)
+            section = int(drawn[0] * self._num_sections)
+            community = int(drawn[1] * self._num_communities)
+            article = _Article(section, community, int(drawn[2] * self._size(section, community)))
+            if not self._is_broken(article):
+                break
+        words = [*self._community_words(section, community)[:2], *self._title(article).split()[1:]]
+        if drawn[3] >= self._rules.vague:
+            words.insert(0, self._section_word(section))
+        task = {"home": f"{self._root}/", "target": self._path(article), "words": " ".join(words)}
+        return Reply(json.dumps(task).encode(), kind="application/json")
+
+    def _section(self, section: int) -> Reply:
+        links = [
+            _Link(self._topic_path(section, community), self._community_name(section, community))
+            for community in range(self._num_communities)
+        ]
+        links += self._featured(2, "section", section)
+        return self._page(self._section_word(section), "", links, self._news(section, "section"), section)
+
+    def _topic(self, section: int, community: int, number: int) -> Reply:
+        """A page of the list of a community's articles."""
+        size = self._size(section, community)
+        last = (size - 1) // LISTED
+        if not 0 <= number <= last:
+            return _refuse(404)
+        entries = range(number * LISTED, min(size, (number + 1) * LISTED))
+        links = [self._entry(_Article(section, community, entry)) for entry in entries]
+        if number > 0:
+            links.append(_Link(self._topic_path(section, community, number - 1), "previous", "prev"))
+        if number < last:
+            links.append(_Link(self._topic_path(section, community, number + 1), "next", "next"))
+        name = self._community_name(section, community)
+        return self._page(name, name, links, self._news(section, "topic", community), section)
+
+    def _article(self, article: _Article) -> Reply:
+        drawn = self._draw("fate", *article)
+        if drawn[0] < self._rules.errors:
+            return _refuse(*_ERRORS[int(2 * drawn[1])])
+        if drawn[5] < self._rules.faults:
+            return self._hostile(FAULTS[int(len(FAULTS) * drawn[6])])
+        section, community, number = article
+        title = self._title(article)
+        text = " ".join(
+            (title, *self._community_words(section, community), *self._pooled(8, "text", *article))
+        )
+        if drawn[2] < self._rules.dead_ends:
+            return self._page(title, text, [], [])
+        size = self._size(section, community)
+        related = {int(part * size) for part in self._draw("related", *article)[:4]} - {number}
+        links = [self._entry(_Article(section, community, other)) for other in sorted(related)]
+        links += self._featured(2, "article", *article)
+        news = self._news(section, "article", community)[:1]
+        page = self._page(title, text, links, news, section, community)
+        return page._replace(is_slow=drawn[3] < self._rules.slow)
+
+    def _hostile(self, fault: str, number: int = 0) -> Reply:
+        away = {"loop": f"{self._root}/loop/{number + 1}", "private": "http://169.254.169.254/latest/"}
+        if fault in away:
+            return Reply(status=302, reason="Found", location=away[fault])
+        if fault == "charset":
+            return Reply(b"<title>\xff\xfe\x00</title>\x81<p>\xc3\x28", kind="text/html; charset=no-such-8")
+        return Reply(fault=fault)
+
+    def _news_page(self, section: int, number: int) -> Reply:
+        title = self._news_title(section, number)
+        links = [self._news_link(section, int(64 * part)) for part in self._draw("more", section, number)[:3]]
+        return self._page(title, " ".join((title, *self._pooled(8, "news", section, number))), links, [])
+
+    def _home_links(self) -> list[_Link]:
+        sections = range(self._num_sections)
+        named = [_Link(self._section_path(section), self._section_word(section)) for section in sections]
+        return named + self._featured(4, "home")
+
+    def _page(
+        self,
+        title: str,
+        text: str,
+        links: list[_Link],
+        news: list[_Link],
+        section: int | None = None,
+        community: int | None = None,
+    ) -> Reply:
+        trail = [_Link(f"{self._root}/", "home")]
+        if section is not None and community is not None:
+            trail.append(
+                _Link(self._topic_path(section, community), self._community_name(section, community))
+            )
+        elif section is not None and text:
+            trail.append(_Link(self._section_path(section), self._section_word(section)))
+        if not links:
+            trail = []
+        html = (
+            '<!doctype html><html><head><meta charset="utf-8">'
+            f"<title>{title}</title></head><body><nav>{''.join(_show(trail))}</nav>"
+            f"<main><h1>{title}</h1><p>{text}</p><ul>{''.join(_show(links, 'li'))}</ul></main>"
+            f"<aside>{''.join(_show(news))}</aside></body></html>"
+        )
+        return Reply(html.encode())
+
+    def _entry(self, article: _Article) -> _Link:
+        """A link of a list to an article."""
+        drawn = self._draw("article", *article)
+        kind = "go" if drawn[4] < self._rules.redirects else "article"
+        text = "read more" if drawn[5] < self._rules.nameless else self._title(article, drawn)
+        return _Link(self._path(article, kind), text)
+
+    def _featured(self, count: int, *place: int | str) -> list[_Link]:
+        """Links to articles of anywhere."""
+        links = []
+        for number in range(count):
+            drawn = self._draw("featured", *place, number)
+            section, community = (
+                int(drawn[0] * self._num_sections),
+                int(drawn[1] * self._num_communities),
+            )
+            article = _Article(section, community, int(drawn[2] * self._size(section, community)))
+            links.append(_Link(self._path(article), self._title(article)))
+        return links
+
+    def _news(self, section: int, *place: int | str) -> list[_Link]:
+        """Links to news: of all sections (-1), of one, or of one of its communities."""
+        drawn = self._draw("news links", section, *place)
+        links = []
+        for part, other in zip(drawn[:3], drawn[3:6], strict=True):
+            about = int(other * self._num_sections) if section < 0 else section
+            number = int(64 * part)
+            if len(place) > 1:  # of the community
+                number -= number % self._num_communities - int(place[1])
+            links.append(self._news_link(about, number))
+        return links
+
+    def _news_link(self, section: int, number: int) -> _Link:
+        return _Link(f"{self._root}/news/{section}/{number}", self._news_title(section, number))
+
+    def _news_title(self, section: int, number: int) -> str:
+        """Words of one of the section's communities, and others."""
+        words = self._community_words(section, number % self._num_communities)[:2]
+        return " ".join((*words, *self._pooled(2, "news title", section, number)))
+
+    def _title(self, article: _Article, drawn: list[float] | None = None) -> str:
+        """A word of the community, and three of the pool."""
+        drawn = self._draw("article", *article) if drawn is None else drawn
+        first = self._community_words(article.section, article.community)[int(4 * drawn[0])]
+        return " ".join((first, *(self._word(int(_POOL * part)) for part in drawn[1:4])))
+
+    def _pooled(self, count: int, *place: int | str) -> list[str]:
+        return [self._word(int(_POOL * part)) for part in self._draw(*place)[:count]]
+
+    def _section_word(self, section: int) -> str:
+        return self._word(_FIRST_SECTION + section)
+
+    def _community_words(self, section: int, community: int) -> list[str]:
+        first = _FIRST_COMMUNITY + 4 * (section * self._num_communities + community)
+        return [self._word(first + number) for number in range(4)]
+
+    def _community_name(self, section: int, community: int) -> str:
+        return " ".join(self._community_words(section, community)[:2])
+
+    def _word(self, number: int) -> str:
+        """Three syllables; words of one site differ."""
+        rest, last = divmod((self._first_word + self._word_step * number) % _NUM_WORDS, len(_SYLLABLES))
+        first, middle = divmod(rest, len(_SYLLABLES))
+        return _SYLLABLES[first] + _SYLLABLES[middle] + _SYLLABLES[last]
+
+    def _size(self, section: int, community: int) -> int:
+        """Articles of a community: from a third to five thirds of the mean."""
+        return max(1, round(self._mean_size * (1 / 3 + 4 / 3 * self._draw("size", section, community)[0])))
+
+    def _is_broken(self, article: _Article) -> bool:
+        drawn = self._draw("fate", *article)
+        return drawn[0] < self._rules.errors or drawn[5] < self._rules.faults
+
+    def _has(self, section: int, community: int = 0, number: int = 0) -> bool:
+        return (
+            0 <= section < self._num_sections
+            and 0 <= community < self._num_communities
+            and 0 <= number < self._size(section, community)
+        )
+
+    def _path(self, article: _Article, kind: str = "article") -> str:
+        return f"{self._root}/{kind}/{article.section}/{article.community}/{article.number}"
+
+    def _section_path(self, section: int) -> str:
+        return f"{self._root}/section/{section}"
+
+    def _topic_path(self, section: int, community: int, number: int = 0) -> str:
+        return f"{self._root}/topic/{section}/{community}/{number}"
+
+    def _draw(self, *place: int | str) -> list[float]:
+        """Eight numbers from 0 to 1 that belong to a place of this site."""
+        text = "/".join(map(str, (self._number, *place)))
+        digest = blake2b(text.encode(), digest_size=32).digest()
+        return [part / 2**32 for part in _EIGHT.unpack(digest)]
+
+
+def _show(links: list[_Link], around: str = "") -> Iterator[str]:
+    before, after = (f"<{around}>", f"</{around}>") if around else ("", " ")
+    for link in links:
+        rel = f' rel="{link.rel}"' if link.rel else ""
+        yield f'{before}<a href="{link.path}"{rel}>{link.text}</a>{after}'
+
+
+def _refuse(status: int, reason: str = "Not Found") -> Reply:
+    return Reply(f"<title>{status}</title><h1>{reason}</h1>".encode(), status, reason)
