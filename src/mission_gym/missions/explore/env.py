@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -34,17 +35,25 @@ class ExploreEnv(gym.Env[Array, np.int64]):
     """Find a page of a web site by following links. Keyword arguments: those of `Settings`."""
 
     metadata: ClassVar[dict[str, Any]] = METADATA  # type: ignore[misc]
-    coroutine_form = "mission_gym.missions.explore.aio_env:AsyncExploreEnv"
 
     def __init__(self, render_mode: str | None = None, **settings: Any) -> None:
         if render_mode not in (None, "rgb_array"):
             raise UsageError(f"render_mode={render_mode!r} is unknown; use rgb_array or none")
+        self._settings = settings
         read = read_settings(settings)
         self.explorer, self._attendance = open_explorer(read)
         self.observation_space, self.action_space = make_spaces(self.explorer)
         self.baselines: dict[str, Policy] = make_baselines(self.explorer)
         self.render_mode = render_mode
         self._client = Client(read.limits, read.may_use_loopback)
+
+    if find_spec("aiohttp") is not None:  # of the extra `web`
+
+        def coroutine_form(self) -> Any:
+            """The same mission as coroutines."""
+            from mission_gym.missions.explore.aio_env import AsyncExploreEnv
+
+            return AsyncExploreEnv(**self._settings)
 
     @staticmethod
     def companion_process(**settings: Any) -> Companion | None:
