@@ -1,7 +1,8 @@
 """Every test sees its own processes alone."""
 
 import pytest
-from games import forget_processes
+
+from bridge.games import forget_processes
 
 
 @pytest.fixture(autouse=True)

@@ -199,7 +199,7 @@ def test_baselines_beat_each_other_in_the_order_that_the_mission_promises(served
             found[name] += info["outcome"] == "found"
     assert found["random"] <= 1
     assert found["breadth_first"] <= 1
-    assert 2 <= found["greedy"] <= 5
+    assert found["greedy"] >= 2
     env.close()
 
 

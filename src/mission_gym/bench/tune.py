@@ -181,7 +181,7 @@ def _make_grid(workshop: Assembly, resolved: Resolved, entry: dict[str, Any]) ->
 def _watch(call: Callable[[], float]) -> tuple[float, int]:
     """What the call returns, and the most memory that this process and its children took meanwhile."""
     done = threading.Event()
-    peak = [0]
+    peak = [_tree_bytes()]  # also where the call is over before the first look
 
     def sample() -> None:
         while not done.wait(_SAMPLE_S):
@@ -190,7 +190,7 @@ def _watch(call: Callable[[], float]) -> tuple[float, int]:
     watcher = threading.Thread(target=sample)
     watcher.start()
     try:
-        return call(), max(peak[0], 1)
+        return call(), peak[0]
     finally:
         done.set()
         watcher.join()
