@@ -20,6 +20,7 @@ _NUMBER = re.compile(r"[-+.]?[0-9]")  # how it begins; long ones take quadratic 
 def check_yaml(text: str) -> None:
     """Refuse what a small text could fill the memory with, or keep us busy for hours: YAMLError."""
     depth = 0
+    event: Any  # its kinds have different fields
     for event in yaml.parse(text, Loader=Loader):
         what, value = "", getattr(event, "value", "")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
