@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,10 @@ class Fatal(Staged):
 
     def __init__(self, bots: int = 1, folder: str = "") -> None:
         super().__init__(bots)
-        if bots == 2 and not (flag := Path(folder) / "died").exists():
-            flag.touch()
-            os._exit(7)
+        if bots == 2 and not (died := Path(folder) / "died").exists():
+            with suppress(FileExistsError):  # of two processes that build at once one is the first
+                died.mkdir()
+                os._exit(7)
 
 
 class StagedVector(VectorEnv[Array, Array, Array]):

@@ -9,9 +9,11 @@ import gymnasium as gym
 import pytest
 
 import coroutine_toys as toys
-from mission_gym.backends import BACKENDS, load_backend, load_default, load_for_coroutines, load_rivals
+from mission_gym.backends import BACKENDS, aio, load_backend, load_default, load_for_coroutines, load_rivals
 from mission_gym.backends.record import Source
+from mission_gym.env.coroutines import has_coroutines
 from mission_gym.env.factory import EnvRequest, make_factory
+from mission_gym.env.stages import Stages, Variant
 from mission_gym.errors import UsageError, WorkerDied
 from mission_gym.run.config import schema
 from mission_gym.vector import probing
@@ -100,3 +102,15 @@ def test_a_trusted_environment_needs_no_child(monkeypatch: pytest.MonkeyPatch) -
 def test_callables_have_no_vector_form() -> None:
     with pytest.raises(UsageError, match="a callable environment can't be batched"):
         load_backend("batched").look(Source("mine", Crashing))
+
+
+def test_stages_on_event_loops_are_coroutines_too() -> None:
+    requests = [EnvRequest("coroutine_toys:Both", {"shown": shown}) for shown in (0, 1, 0)]
+    shared = make_factory(requests[0])
+    factories = (shared, make_factory(requests[1]), shared)
+    stages = Stages(tuple(Variant(*pair) for pair in zip(requests, factories, strict=True)))
+    source = aio._as_coroutines(Source("both", shared, stages=stages))
+    assert source.stages is not None
+    made = [variant.factory for variant in source.stages.variants]
+    assert made[0] is made[2] is source.factory  # else a slot would build its environment twice
+    assert all(has_coroutines(factory()) for factory in made)

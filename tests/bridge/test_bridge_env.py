@@ -18,8 +18,12 @@ from gymnasium.wrappers import TimeLimit
 import mission_gym as mg
 from bridge.games import game, processes, wait_until
 from mission_gym.bridge import BridgeEnv
+from mission_gym.env.factory import EnvRequest, make_factory
+from mission_gym.env.probe import probe
 from mission_gym.env.slot import find_announce
+from mission_gym.env.stages import Stages, Variant
 from mission_gym.errors import UsageError
+from mission_gym.vector.serial import SerialVec
 
 WALK = game("walk_game", "prints")
 
@@ -60,6 +64,20 @@ def test_a_game_may_use_a_socket() -> None:
     env.reset(seed=1)
     assert env.step(1)[1] == -0.01
     env.close()
+    assert not processes()
+
+
+def test_games_that_a_stage_builds_anew_share_a_process() -> None:
+    requests = [EnvRequest(f"bridge:{WALK}", {"length": length}) for length in (8, 9)]
+    stages = Stages(tuple(Variant(each, make_factory(each)) for each in requests))
+    first = stages.variants[0].factory
+    with SerialVec(first, probe(first, "walk"), 2, lambda env_id, episode: episode, stages=stages) as vec:
+        for stage in (0, 1):
+            vec.enter_stage(stage)
+            vec.reset()
+            one, two = (env.unwrapped for env in vec.envs)
+            assert one._engine is two._engine
+            assert len(processes()) == 2  # a keeper and its game
     assert not processes()
 
 

@@ -18,11 +18,12 @@ if TYPE_CHECKING:  # what loads NumPy or Gymnasium is imported where it is used:
 def _as_coroutines(source: Source) -> Source:
     """The same environments, in their coroutine form where they have both."""
     from mission_gym.env.factory import as_coroutines
+    from mission_gym.env.stages import change_factories
 
     given = source.factory
-    return replace(
-        source, factory=as_coroutines(given) if callable(given) else list(map(as_coroutines, given))
-    )
+    factories = [given] if callable(given) else given
+    made, stages = change_factories(as_coroutines, factories, source.stages)
+    return replace(source, factory=made[0] if callable(given) else made, stages=stages)
 
 
 def _look(source: Source, measure_s: float = 0.0, *, bare: bool = False) -> tuple[EnvSpec, Pace | None]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _here = threading.local()
 
@@ -16,13 +18,15 @@ class Pool:
     def __init__(self) -> None:
         self.engines: dict[Any, list[Any]] = {}
 
-    @contextmanager
-    def open(self) -> Iterator[None]:
-        """What this thread builds meanwhile shares processes, as far as those take several games."""
-        before = getattr(_here, "pool", None)
+    def share(self, factory: Callable[[], T]) -> Callable[[], T]:
+        """What builds the same, in processes of this pool as far as those take several games."""
+        return partial(self._build, factory)
+
+    def _build(self, factory: Callable[[], T]) -> T:
+        before = current_pool()
         _here.pool = self
         try:
-            yield
+            return factory()
         finally:
             _here.pool = before
 

@@ -4,7 +4,8 @@ an episode is of. That is a function of its seed and of the stage that the run i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -39,11 +40,6 @@ class Stages:
     variants: tuple[Variant, ...]
     earlier: float = 0.0
 
-    @property
-    def change_arguments(self) -> bool:
-        """Whether the environments must be built anew for some of them."""
-        return any(each.factory is not self.variants[0].factory for each in self.variants)
-
     def choose(self, seed: int | None, stage: int) -> int:
         """The stage of an episode with this seed that begins while the run is in `stage`."""
         return stage if seed is None else choose_earlier(seed, stage, self.earlier)
@@ -59,6 +55,24 @@ class Staging:
     def choose(self, seed: int | None) -> int:
         """The stage of an episode that begins now."""
         return self.stages.choose(seed, int(self.now[0]))
+
+
+def change_factories(
+    change: Callable[[Factory], Factory], factories: Sequence[Factory], stages: Stages | None
+) -> tuple[list[Factory], Stages | None]:
+    """Factories and those of the stages, each changed once: a slot builds anew where the factory is another,
+    so those that were one stay one."""
+    changed: dict[int, Factory] = {}
+
+    def once(factory: Factory) -> Factory:
+        if id(factory) not in changed:
+            changed[id(factory)] = change(factory)
+        return changed[id(factory)]
+
+    if stages is not None:
+        variants = (replace(each, factory=once(each.factory)) for each in stages.variants)
+        stages = replace(stages, variants=tuple(variants))
+    return [once(factory) for factory in factories], stages
 
 
 class _ResetOptions(gym.Wrapper[Any, Any, Any, Any]):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from mission_gym.env.coroutines import find_instance
 from mission_gym.env.factory import Env, Factory
 from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot, action_rows
-from mission_gym.env.stages import Stages, Staging
+from mission_gym.env.stages import Stages, Staging, change_factories
 from mission_gym.errors import EnvFailure, MissionGymError, WrongValue, describe
 from mission_gym.vector.base import Options, RowVector, SeedOf
 from mission_gym.vector.endings import Ended, keep_last
@@ -66,8 +65,10 @@ class SerialVec(RowVector):
     ) -> None:
         super().__init__(spec, num_envs, seed_of)
         self._now = self._now if now is None else now
-        staging = None if stages is None else Staging(stages, self._now)
         factories = [factory] * num_envs if callable(factory) else list(factory)
+        if not self.side_by_side:  # where games that share a process would wait for each other
+            factories, stages = change_factories(Pool().share, factories, stages)
+        staging = None if stages is None else Staging(stages, self._now)
         self._infos = infos
         self._autoreset = autoreset
         self._late_reset = late_reset
@@ -77,19 +78,13 @@ class SerialVec(RowVector):
         self._watch = watch
         self._first_id = first_id
         self.use(rows or make_rows(spec, num_envs))
-        self._pool = Pool()
         try:
             for env_id, make in enumerate(factories, first_id):
-                with self._sharing():
-                    self._slots.append(make_slot(make, spec, env_id, self._bind(env_id), staging))
+                self._slots.append(make_slot(make, spec, env_id, self._bind(env_id), staging))
             self._refuse_shared()
         except BaseException:
             self.close()
             raise
-
-    def _sharing(self) -> AbstractContextManager[None]:
-        """Games that share a process; not where their rows would then wait for each other."""
-        return nullcontext() if self.side_by_side else self._pool.open()
 
     def _refuse_shared(self) -> None:
         """Rows that share an instance would step one another's episode."""
@@ -291,8 +286,7 @@ class SerialVec(RowVector):
             if self._watch is not None:
                 self._watch(slot, None)  # it may take as long as a reset
             try:
-                with self._sharing():
-                    slot.rebuild()
+                slot.rebuild()
                 if episode is not None:
                     slot.reset(episode, **how)
                 return
@@ -306,8 +300,7 @@ class SerialVec(RowVector):
     def _rebuild_row(self, slot: EnvSlot, row: int) -> None:
         if self._watch is not None:
             self._watch(slot, None)
-        with self._sharing():
-            slot.rebuild()
+        slot.rebuild()
 
     def _state(self, ids: list[int]) -> list[SlotState]:
         return self._do(ids, lambda slot, row: slot.state())
