@@ -7,18 +7,11 @@ import time
 import pytest
 
 from mission_gym.team import Team
-from waits import LONG_S
+from waits import LONG_S, wait_until
 
 
 def threads_of(name):
     return [thread for thread in threading.enumerate() if thread.name == name]
-
-
-def wait_until(holds):
-    deadline = time.monotonic() + LONG_S
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert holds()
 
 
 @pytest.mark.parametrize(("num_tasks", "num_helpers"), [(0, 0), (1, 0), (5, 0), (1, 2), (3, 1), (40, 3)])

@@ -7,10 +7,29 @@ so it grows there: `patience(seconds)`.
 
 import os
 import time
+from collections.abc import Callable
+
+import psutil
 
 LONG_S = 300.0
 _SPIN_S, _FRESH_S = 0.02, 2.0
 _last = (-_FRESH_S, 1.0)  # when the slowness was measured, and what it was
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    """Wait for what must come."""
+    end = time.monotonic() + LONG_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs: it may end at any moment, and one that nobody waited for has ended, too."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def patience(seconds: float) -> float:

@@ -2,13 +2,9 @@
 
 import shlex
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-
-from waits import LONG_S
 
 _HERE = Path(__file__).parent
 
@@ -29,10 +25,3 @@ def forget_processes() -> None:
 def processes() -> list[psutil.Process]:
     """What this process has started since then, and what that has."""
     return [each for each in psutil.Process().children(recursive=True) if each not in _before]
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + LONG_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)

@@ -16,7 +16,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import TimeLimit
 
 import mission_gym as mg
-from bridge.games import game, processes, wait_until
+from bridge.games import game, processes
 from mission_gym.bridge import BridgeEnv
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
@@ -24,6 +24,7 @@ from mission_gym.env.slot import find_announce
 from mission_gym.env.stages import Stages, Variant
 from mission_gym.errors import UsageError
 from mission_gym.vector.serial import SerialVec
+from waits import is_alive, wait_until
 
 WALK = game("walk_game", "prints")
 
@@ -146,14 +147,7 @@ def test_nothing_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
     assert ended.returncode == -signal.SIGKILL
     pids = [int(pid) for pid in told.read_text().split()]
     assert len(pids) == 3
-    wait_until(lambda: not any(map(_runs, pids)))
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    wait_until(lambda: not any(map(is_alive, pids)))
 
 
 def test_what_cannot_be_started_is_told() -> None:

@@ -15,6 +15,7 @@ import pytest
 import mission_gym as mg
 from mission_gym.dashboard.guard import keep_token
 from mission_gym.errors import UsageError
+from waits import is_alive, wait_until
 
 
 def test_a_cell_shows_it_and_close_ends_it(tmp_path: Path) -> None:
@@ -51,11 +52,7 @@ input()
     server = int(notebook.stdout.readline())
     notebook.send_signal(signal.SIGKILL)
     notebook.communicate()
-    import psutil
-
-    if psutil.pid_exists(server):
-        psutil.wait_procs([psutil.Process(server)], timeout=60)
-    assert not psutil.pid_exists(server)
+    wait_until(lambda: not is_alive(server))
 
 
 def test_a_dashboard_that_can_not_start_says_why(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from mission_gym.store.files import read_json
 from mission_gym.store.groups import GroupDir, list_groups
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
-from waits import LONG_S
+from waits import LONG_S, wait_until
 
 ENV_ID = "toys:Identity"
 SMALL = ["--n-envs", "4", "--n-steps", "16", "--no-tensorboard", "--network-arch", "8", "--vector", "serial"]
@@ -158,13 +157,6 @@ def test_a_job_file_runs_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["jobs", "run", "q.yaml"]) == 2
     assert "job 'base' was changed since it began" in capsys.readouterr().err
     assert len(list_groups(Path("runs"))) == 1
-
-
-def wait_until(is_so: Any) -> None:
-    begun = time.monotonic()
-    while not is_so():
-        assert time.monotonic() - begun < LONG_S
-        time.sleep(0.05)
 
 
 def is_training() -> bool:

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -16,7 +15,7 @@ from mission_gym.check.findings import has_errors
 from mission_gym.env.factory import EnvRequest
 from mission_gym.errors import WorkerDied
 from mission_gym.procs import Companion, attend
-from waits import LONG_S
+from waits import is_alive, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -25,15 +24,8 @@ def log(tmp_path, monkeypatch):
     monkeypatch.setenv(LOG, str(tmp_path / "log"))
 
 
-def wait_until(condition):
-    end = time.monotonic() + LONG_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def wait_gone(pid):
-    wait_until(lambda: not psutil.pid_exists(pid))
+    wait_until(lambda: not is_alive(pid))
 
 
 def test_equal_companions_are_one_and_end_with_the_last_who_holds_it():

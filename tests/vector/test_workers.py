@@ -40,7 +40,7 @@ from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.threaded import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
 from seeds import seed_of
-from waits import LONG_S, patience
+from waits import LONG_S, is_alive, patience, wait_until
 
 SPEC = probe(Hazard, "hazard")
 
@@ -400,10 +400,7 @@ def test_children_of_environments_end_with_their_worker(tmp_path: Path) -> None:
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + LONG_S
-    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
-        assert time.monotonic() < deadline, f"{pids} still run"
-        time.sleep(0.01)
+    wait_until(lambda: not any(map(is_alive, pids)))
 
 
 @pytest.mark.slow

@@ -20,8 +20,8 @@ from mission_gym.env.event_loop import (
     Call,
     CancelledCall,
     PlainCaller,
-    Turns,
     find_loop,
+    time_turns,
     wait_for,
     waits_on_loop,
 )
@@ -96,7 +96,8 @@ class AioVec(SideBySideVec):
             job, row = await own.take()
             if job is None:
                 return
-            own.expect(self._reset_timeout_s)  # of whatever has no deadline of its own
+            if not job.is_step:
+                own.expect(self._reset_timeout_s)  # of whatever has no deadline of its own
             try:
                 job.given[row] = await caller.call(job.work, own.slot, row)
             except BaseException as error:  # noqa: BLE001  border: a task; told to whoever waits
@@ -174,7 +175,7 @@ class _EnvTask:
             return await _outlast(asked)
         self._call, self._call_since = asked, time.monotonic()
         try:
-            return await Turns(asked.coroutine, self._marks)
+            return await time_turns(asked.coroutine, self._marks)
         except asyncio.CancelledError as error:
             if self._lateness:
                 raise TimeoutError(self._lateness) from error
