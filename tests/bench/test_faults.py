@@ -11,30 +11,20 @@ from mission_gym.errors import UsageError
 # Group and name of faults that take a second or two each on a quiet machine; `bench faults --full` has all.
 SAMPLE = {
     ("environments", "raise in step, workers"),
-    ("environments", "exit in constructor, workers"),
     ("files", "policy.safetensors: bits flipped"),
-    ("files", "state.json: missing"),
     ("trust", "the standard library: eval"),
     ("trust", "code inside the run: eval"),
-    ("trust", "a folder of his own: train"),
     ("data safety", "files that leave the run"),
     ("disk and console", "disk full at the start"),
 }
 
 
-@pytest.fixture(scope="module")
-def reports():
+def test_the_sample_holds_and_is_counted_by_group():
     chosen = [fault for fault in faults.make_faults() if (fault.group, fault.name) in SAMPLE]
     assert len(chosen) == len(SAMPLE)
     kill = make_kills(num_full=1, chain=1)
-    return faults.run_faults([*kill, *chosen], at_once=1)  # one process that loads everything, not two
-
-
-def test_the_sample_holds(reports):
+    reports = faults.run_faults([*kill, *chosen], at_once=1)  # one process that loads everything, not two
     assert {report.fault.name: report.problem for report in reports if report.problem} == {}
-
-
-def test_rows_count_each_group(reports):
     rows = faults.make_rows(reports)
     assert [row["case"] for row in rows][:2] == ["faults: kills", "faults: environments"]
     assert all(row["peers"] == {} and row["ratio"] is None and row["ours"] == row["held"] for row in rows)

@@ -37,7 +37,7 @@ def _ppo(full: bool) -> list[Row]:
 
 
 def _dqn(full: bool) -> list[Row]:
-    return measure_dqn(DqnGrid(num_steps=20_000, repeats=7, learning=LEARNING) if full else DqnGrid())
+    return measure_dqn(DqnGrid(num_steps=60_000, repeats=7, learning=LEARNING) if full else DqnGrid())
 
 
 def _learning(full: bool) -> list[Row]:

@@ -55,6 +55,7 @@ class WaitingGrid:
         OverlapGrid(env=_AWAITED, vector="aio", longer=1.5),
     )
     plan_s: float = 12.0
+    planned: tuple[str, ...] = ("mission_gym.bench.burn:Burn", _AWAITED)
     by_hand: int = 64
 
 
@@ -66,7 +67,7 @@ def measure_waiting(grid: WaitingGrid) -> list[Row]:
     rows += [_measure_bare(grid, max(grid.sizes)), *_measure_processes(grid, max(grid.sizes))]
     rows += [measure_time(each) for each in grid.overlaps]
     with one_blas_thread():
-        rows += [_measure_plan(grid, TuneCase("", env)) for env in ("mission_gym.bench.burn:Burn", _AWAITED)]
+        rows += [_measure_plan(grid, env) for env in grid.planned]
     return rows
 
 
@@ -190,20 +191,18 @@ def _measure_processes(grid: WaitingGrid, size: int) -> list[Row]:
     ]  # fmt: skip
 
 
-def _measure_plan(grid: WaitingGrid, case: TuneCase) -> Row:
+def _measure_plan(grid: WaitingGrid, env: str) -> Row:
     """The rate of the plan beside so many environments by hand, for a wait of 15 ms."""
     flags = {"n_envs": grid.by_hand, "vector": "threads"}
     rates: dict[str, Callable[[], float]]
-    planned, rates = time_plan(
-        TuneCase(case.env_id, case.env_id, kwargs={"wait_s": 0.015}), grid.plan_s, grid.seconds, flags
-    )
+    planned, rates = time_plan(TuneCase(env, env, kwargs={"wait_s": 0.015}), grid.plan_s, grid.seconds, flags)
     made: dict[str, list[float]] = {name: [] for name in rates}
     for _ in range(grid.repeats):
         for name, measure in rates.items():
             made[name].append(measure())
     ours, theirs = (statistics.median(made[name]) for name in ("planned", "by hand"))
     return {
-        "case": f"plan of {case.env_id.partition(':')[2]} that waits 15 ms", "ours": ours,
+        "case": f"plan of {env.partition(':')[2]} that waits 15 ms", "ours": ours,
         "peers": {f"{grid.by_hand} threads by hand": theirs}, "ratio": ours / theirs, "unit": "steps/s",
         "chosen": planned, "target": 1.0,
         "spread": {name: [min(column), max(column)] for name, column in made.items()},
