@@ -1,5 +1,6 @@
 """The HTML report of a real run: whole, self-contained, and with what it was given."""
 
+import itertools
 import re
 import shutil
 from html.parser import HTMLParser
@@ -176,6 +177,16 @@ def test_marks_levels_and_a_legend_that_wraps():
     assert ">scripted &amp; co</text>" in svg
     assert svg.count('class="level"') == 1
     assert draw_curves("t", {"a": []}) == ""
+
+
+def test_names_of_levels_that_are_close_are_below_each_other():
+    levels = {"a": 5.0, "b": 5.1, "c": 0.0, "d": 0.01, "e": 0.02}
+    svg = draw_curves("t", {"x": [(0, 0.0), (9, 10.0)]}, levels=levels)
+    names = re.findall(r'y="([\d.]+)" text-anchor="end">([a-e])<', svg)
+    assert [name for _, name in names] == ["b", "a", "e"]  # there is no room for the last two
+    heights = [float(y) for y, _ in names]
+    assert all(lower - upper >= 13 for upper, lower in itertools.pairwise(heights))
+    assert svg.count('class="level"') == 5
 
 
 @pytest.mark.parametrize(

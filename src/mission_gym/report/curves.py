@@ -17,6 +17,7 @@ Bounded = Sequence[tuple[float, float, float, float]]  # x, y, and the interval 
 NUM_COLORS = 8
 _WIDTH, _HEIGHT = 560, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 22, 14, 34
+_LINE = 13  # between two lines of text
 
 
 def draw_curves(
@@ -51,13 +52,7 @@ def draw_curves(
     ]
     box = _Box(xs, [*ys, *levels.values(), *(span or ())])
     parts = [*box.draw_axes(unit)]
-    for name, value in levels.items():
-        _, y = box.place(0.0, value)
-        parts.append(f'<line class="level" x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}"/>')
-        above = y + 14 if y < _TOP + 16 else y - 5
-        place = f'x="{_WIDTH - _RIGHT - 4}" y="{above}" text-anchor="end"'
-        parts.append(f'<text class="tick rim" {place}>{escape(name)}</text>')
-    parts += box.draw_beginnings(beginnings)
+    parts += [*box.draw_levels(levels), *box.draw_beginnings(beginnings)]
     for number, (name, points) in enumerate(series.items()):
         parts += box.draw_line(f"c{number % NUM_COLORS}", points, bands.get(name, ()))
     for number, bounded in enumerate(marks.values(), len(series)):
@@ -95,6 +90,20 @@ class _Box:
                 x, _ = self.place(tick, self._y_low)
                 where = f'x="{x}" y="{_HEIGHT - 12}" text-anchor="middle"'
                 parts.append(f'<text class="tick" {where}>{_short(tick)}</text>')
+        return parts
+
+    def draw_levels(self, levels: Mapping[str, float]) -> list[str]:
+        """Dashed lines; their names are above them, or as far below that as those of higher lines need."""
+        parts = []
+        free_y = _TOP + 14.0  # where the next name has room
+        for name, value in sorted(levels.items(), key=lambda level: -level[1]):
+            _, y = self.place(0.0, value)
+            parts.append(f'<line class="level" x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}"/>')
+            at = max(y - 5, free_y)
+            free_y = at + _LINE
+            if at < _HEIGHT - _BOTTOM:
+                place = f'x="{_WIDTH - _RIGHT - 4}" y="{at:.1f}" text-anchor="end"'
+                parts.append(f'<text class="tick rim" {place}>{escape(name)}</text>')
         return parts
 
     def draw_beginnings(self, beginnings: Sequence[tuple[float, str]]) -> list[str]:
