@@ -28,6 +28,7 @@ from mission_gym.bench.contest import Row
 from mission_gym.env.factory import VectorEnv
 
 _SMALL = 64  # bytes of an observation
+_BETWEEN_S = 1.0  # two kills at most; a game of Python's starts in a third of that
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +75,17 @@ def _measure_cost(size: int, grid: BridgeGrid) -> float:
 
 
 def _kill(count: int) -> Row:
-    """Kill the game's process at random moments while a vector steps."""
+    """Kill the game's process at random moments while a vector steps; some of them while it starts."""
     rng, steps, killed = random.Random(0), 0, 0
     children = psutil.Process().children
     before = set(children(recursive=True))
-    vector = make_vec(_name(0, _SMALL), 4, backend="serial", max_restarts=20)
+    vector = make_vec(_name(0, _SMALL), 4, backend="serial", max_restarts=count)
     over = threading.Event()
 
     def strike() -> None:
         nonlocal killed
         while killed < count:
-            time.sleep(rng.uniform(0.0, 0.3))
+            time.sleep(rng.uniform(0.0, _BETWEEN_S))
             for process in set(children(recursive=True)) - before:
                 with suppress(psutil.Error, OSError):
                     if "mission_gym.bench.bridge_game" in process.cmdline():  # not the keeper
