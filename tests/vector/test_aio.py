@@ -24,6 +24,7 @@ from mission_gym.env.probe import probe
 from mission_gym.errors import EnvFailure, UsageError, WorkerDied, WorkerTimeout
 from mission_gym.procs import BoundedLog
 from mission_gym.vector import crew as crew_module
+from mission_gym.vector import restarts
 from mission_gym.vector.aio import AioVec
 from mission_gym.vector.gauges import BLOCKED_NS, NUM_STEPS, GaugeReader
 from mission_gym.vector.restarts import Limits
@@ -254,7 +255,7 @@ def test_a_loop_process_that_somebody_kills() -> None:
 
 
 def test_a_reset_that_hangs_is_broken_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(crew_module, "FIRST_TIMEOUT_S", patience(1.2))
+    monkeypatch.setattr(restarts, "FIRST_TIMEOUT_S", patience(1.2))
     hazard = {"kind": "reset hangs", "at": 0, "once": str(tmp_path / "x")}
     with make({1: hazard}, timeout_s=patience(0.1)) as vec:
         assert vec.reset().obs[0].tolist() == [[0, 0]] * 4

@@ -10,9 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from mission_gym.errors import MissionGymError, WorkerDied, WorkerError, WorkerTimeout, describe
 from mission_gym.procs import (
@@ -24,14 +22,13 @@ from mission_gym.procs import (
     usable_cores,
     wait_for_replies,
 )
-from mission_gym.vector.board import RESETTING, Beat, Board, read_beat
-from mission_gym.vector.gauges import HELD_SINCE
+from mission_gym.vector import restarts
+from mission_gym.vector.board import Beat, Board
+from mission_gym.vector.listening import Listener
 from mission_gym.vector.restarts import Limits, RestartBudget
 from mission_gym.vector.serial import SerialVec
 
-FIRST_TIMEOUT_S = 300.0  # building and the first reset
 _INSPECT_S = 0.25
-_HOLDS_S = 1.0  # at an event loop: longer than any turn should take
 _CLOSE_S = 5.0
 _MEMORY_SHARE = 0.8  # of the memory free at the start, for all workers together
 
@@ -55,15 +52,6 @@ class Note:
     """What a worker tells without being asked."""
 
     content: Any
-
-
-class Silence(NamedTuple):
-    """How long nothing was heard of an environment."""
-
-    beat: Beat  # what it began last
-    silent_s: float
-    limit_s: float
-    holds: bool  # an event loop, on which others wait
 
 
 class Crew:
@@ -94,15 +82,11 @@ class Crew:
         self.begin_message: Callable[[int], Any] | None = None
         self.take_begun: Callable[[int, Any], None] = lambda worker, reply: None
         self._target, self._setups, self._spares = target, setups, spares
-        self._region, self._board, self._limits, self._log = region, board, limits, log
+        self._region, self._log = region, log
         self._memory_limit = limits.memory_bytes or int(free_memory_bytes() * _MEMORY_SHARE / self.size)
         self._spin = usable_cores() > self.size
         self._inspected = time.monotonic()
-        self._side_by_side = kind.side_by_side
-        self._grace_s = kind.grace_s
-        self._heard = np.zeros(len(board.beats), np.int64)  # last beats, by environment
-        self._new_at = np.zeros(len(board.beats))  # when they were new
-        self._asked_at = [time.monotonic()] * self.size  # by worker
+        self._listener = Listener(board, env_ids, limits, kind)
         self._children: list[Child] = []
         try:
             self._children = [self._start(worker) for worker in range(self.size)]
@@ -113,7 +97,7 @@ class Crew:
 
     def send(self, worker: int, *message: Any) -> None:
         """Give a command; a worker that can't take it is found by the next wait."""
-        self._asked_at[worker] = time.monotonic()
+        self._listener.note_asked(worker)
         with contextlib.suppress(WorkerError):
             self._children[worker].send(message)
 
@@ -212,7 +196,7 @@ class Crew:
         One that is killed meanwhile, by whomever, costs a restart as at any other time. What its environments
         do themselves, raising or ending the process, they would do again.
         """
-        end = time.monotonic() + FIRST_TIMEOUT_S
+        end = time.monotonic() + restarts.FIRST_TIMEOUT_S
         for worker in workers:
             try:
                 self._wait_built(worker, end)
@@ -230,9 +214,8 @@ class Crew:
             what = f"the worker process {child.describe_end()} while building its environments"
             raise WorkerDied(f"{self._name(worker)}: {what}") from error
         if not replies:
-            raise WorkerTimeout(
-                f"{self._name(worker)}: building took over {FIRST_TIMEOUT_S:.0f} s\n{child.read_stack()}"
-            )
+            took = f"building took over {restarts.FIRST_TIMEOUT_S:.0f} s"
+            raise WorkerTimeout(f"{self._name(worker)}: {took}\n{child.read_stack()}")
         open_reply(replies[0])
 
     def _name(self, worker: int) -> str:
@@ -246,7 +229,7 @@ class Crew:
             return lost
         self._inspected = time.monotonic()
         for worker in workers:
-            child, (beat, silent_s, limit_s, holds) = self._children[worker], self._listen(worker)
+            child, silence = self._children[worker], self._listener.listen(worker)
             at: Beat | None = None  # where it is known better than by the newest beat
             memory = child.memory_bytes()
             if child.is_gone():
@@ -256,58 +239,21 @@ class Crew:
                     f"the worker process {child.pid} holds {memory / 1e6:.0f} MB, over its limit of "
                     f"{self._memory_limit / 1e6:.0f} MB"
                 )
-            elif silent_s > limit_s:
-                at, what = beat, "reset()" if beat.step == RESETTING else "step()"
-                waited = f"{limit_s - self._grace_s:.0f} s"
-                waited += ", and blocked the event loop, on which all others wait" if holds else ""
-                cause = WorkerTimeout(
-                    f"{what} did not return within {waited} [--env-timeout]; the worker's stack:\n"
-                    f"{child.read_stack()}"
-                )
+            elif silence.silent_s > silence.limit_s:
+                at = silence.beat
+                cause = WorkerTimeout(f"{silence.describe()}; the worker's stack:\n{child.read_stack()}")
             else:
                 continue
             lost.append((worker, self._replace(worker, cause, at)))
         return lost
-
-    def _listen(self, worker: int) -> Silence:
-        """What a worker has been at for too long, or nearest to that."""
-        ids, now = self.env_ids[worker], time.monotonic()
-        rows = slice(ids[0], ids[-1] + 1)
-        board, new_at = self._board.beats[rows].copy(), self._new_at[rows]
-        beats, timeout_s = board[:, 0], self._limits.timeout_s
-        new_at[beats != self._heard[rows]] = now
-        self._heard[rows] = beats
-        limits = np.where(board[:, 4] == RESETTING, find_reset_limit(self._limits), timeout_s) + self._grace_s
-        at_work = np.flatnonzero(beats) if self._side_by_side else np.empty(0, np.int64)
-        if len(at_work):
-            place = int(at_work[(new_at + limits)[at_work].argmin()])
-            since = float(new_at[place])
-        else:  # one after the other the newest is of the one at work; or all rest, and were heard of lately
-            place = int(beats.argmax())
-            since = max(self._asked_at[worker], float(new_at.max()))
-        holder = self._find_holder(ids, _HOLDS_S)
-        blamed = place if holder is None else holder
-        return Silence(read_beat(board[blamed]), now - since, float(limits[place]), holder is not None)
-
-    def _newest(self, ids: range) -> Beat:
-        """What these environments began last, or what the one does that has its turn at their event loop."""
-        holder = self._find_holder(ids)
-        return self._board.beat(ids[int(self._board.beats[ids, 0].argmax()) if holder is None else holder])
-
-    def _find_holder(self, ids: range, least_s: float = 0.0) -> int | None:
-        """Which of these environments has had its turn at the event loop for so long: the others wait."""
-        since = self._board.gauges[ids, HELD_SINCE]
-        place = int(since.argmax())
-        held_s = 1e-9 * (time.monotonic_ns() - int(since[place]))
-        return place if since[place] and held_s >= least_s else None
 
     def _replace(self, worker: int, cause: WorkerError, at: Beat | None = None) -> Lost:
         """End a worker and start another with new episodes; raises when its restarts are used up.
 
         at: what it was at, where that is known better than by the newest beat.
         """
-        beat = at or self._newest(self.env_ids[worker])
-        failure = self._explain(worker, cause, beat)
+        beat = at or self._listener.find_newest(worker)
+        failure = self._listener.explain(cause, beat) or type(cause)(f"{self._name(worker)}: {cause}")
         self._restart(worker, failure, beat)
         return Lost(failure)
 
@@ -321,12 +267,10 @@ class Crew:
             details = f"its last words:\n{tail}" if tail and isinstance(failure, WorkerDied) else ""
             self.budget.spend(blamed, failure, details)
             self.num_restarts += 1
-            self._board.beats[ids] = 0
-            self._board.gauges[ids, HELD_SINCE] = 0
-            self._heard[ids] = 0
+            self._listener.forget(worker)
             self._children[worker] = self._start(worker)
             try:
-                self._wait_built(worker, time.monotonic() + FIRST_TIMEOUT_S)
+                self._wait_built(worker, time.monotonic() + restarts.FIRST_TIMEOUT_S)
                 if self.begin_message is not None:
                     self._begin(worker)
                 return
@@ -334,40 +278,18 @@ class Crew:
                 failure = again
             except Exception as again:  # noqa: BLE001  border: it could not be built this time
                 failure = WorkerDied(str(again) if isinstance(again, MissionGymError) else describe(again))
-            beat = self._newest(ids)
+            beat = self._listener.find_newest(worker)
 
     def _begin(self, worker: int) -> None:
         """Begin new episodes in a new worker, with the same watch as over any command."""
         assert self.begin_message is not None
         child = self._children[worker]
         child.send(self.begin_message(worker))
-        replies = child.wait(FIRST_TIMEOUT_S)
+        replies = child.wait(restarts.FIRST_TIMEOUT_S)
         if not replies:
-            raise WorkerTimeout(f"reset() did not return within {FIRST_TIMEOUT_S:.0f} s")
+            raise WorkerTimeout(f"reset() did not return within {restarts.FIRST_TIMEOUT_S:.0f} s")
         self.take_begun(worker, open_reply(replies[0]))
-        self._asked_at[worker] = time.monotonic()
-
-    def _explain(self, worker: int, cause: WorkerError, beat: Beat) -> WorkerError:
-        """Say where a worker was when it failed, with what a repro bundle needs."""
-        if not beat.beats:
-            return type(cause)(f"{self._name(worker)}: {cause}")
-        seed = None if beat.seed < 0 else beat.seed
-        step = max(beat.step, 0)
-        actions: list[Any] | None = []
-        doing = "in reset()"
-        if beat.step != RESETTING:
-            actions = self._board.actions_of(beat.env_id, step)
-            doing = f"the action was {actions[-1] if actions else '?'}"
-        where = f"environment {beat.env_id}, seed {seed}, episode {beat.episode}, step {step}"
-        failure = type(cause)(f"{where}: {cause}; {doing}")
-        place = {"env_index": beat.env_id, "episode": beat.episode, "seed": seed, "step": step}
-        failure.facts = {**place, "actions": actions, "stage": None if beat.stage < 0 else beat.stage}
-        return failure
-
-
-def find_reset_limit(limits: Limits) -> float:
-    """Seconds that a reset may take."""
-    return max(limits.timeout_s, FIRST_TIMEOUT_S)
+        self._listener.note_asked(worker)
 
 
 def _open(reply: Any) -> Any:

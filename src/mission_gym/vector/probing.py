@@ -11,7 +11,7 @@ from mission_gym.env.pace import Pace, read_queued_s
 from mission_gym.env.spaces import MAX_SEQUENCE
 from mission_gym.errors import WorkerDied, WorkerTimeout
 from mission_gym.procs import BoundedLog, Child, dump_object
-from mission_gym.vector import crew
+from mission_gym.vector import restarts
 from mission_gym.vector.crew import open_reply
 from mission_gym.vector.restarts import RestartBudget
 
@@ -31,7 +31,7 @@ def probe_in_worker(
     measured for about `measure_s`; None if a step fails or ends the child. Of steps that take longer than
     that, the pace is as long as was waited, and what the child computed meanwhile. max_restarts: how often
     another child looks when one was killed before it told."""
-    setup, timeout_s = dump_object((factory, env_id, measure_s, bare, max_sequence)), crew.FIRST_TIMEOUT_S
+    setup, timeout_s = dump_object((factory, env_id, measure_s, bare, max_sequence)), restarts.FIRST_TIMEOUT_S
     budget = RestartBudget(max_restarts)
     while True:
         child = Child("mission_gym.vector.worker:serve_probe", setup, on_output=BoundedLog(None))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from mission_gym.errors import MissionGymError, WorkerError
 
+FIRST_TIMEOUT_S = 300.0  # building and the first reset
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 
@@ -20,6 +21,11 @@ class Limits:
     timeout_s: float = 60.0
     max_restarts: int = 5
     memory_bytes: int | None = None  # of one worker; None: an equal share of what is free
+
+    @property
+    def reset_timeout_s(self) -> float:
+        """Of a reset, which may take as long as the first."""
+        return max(self.timeout_s, FIRST_TIMEOUT_S)
 
 
 class RestartBudget:

@@ -20,7 +20,7 @@ from mission_gym.procs import BoundedLog, Carver, Region, Spares, dump_object, u
 from mission_gym.vector import SERVICE
 from mission_gym.vector.base import Options, RowVector, SeedOf
 from mission_gym.vector.board import carve_board
-from mission_gym.vector.crew import Crew, Lost, find_reset_limit
+from mission_gym.vector.crew import Crew, Lost
 from mission_gym.vector.gauges import GaugeReader, Waiting
 from mission_gym.vector.restarts import Limits
 from mission_gym.vector.rows import join_axes, rows_of, split_parts, split_rows
@@ -83,7 +83,7 @@ class WorkersVec(RowVector):
             **resets,
         }
         if self.side_by_side:
-            options |= {"timeout_s": limits.timeout_s, "reset_timeout_s": find_reset_limit(limits)}
+            options |= {"timeout_s": limits.timeout_s, "reset_timeout_s": limits.reset_timeout_s}
         setups = [
             WorkerSetup(
                 spec, factories[ids[0] : ids[-1] + 1], ids[0], ids[-1] + 1, num_envs,
