@@ -7,40 +7,32 @@ an exception of the environment becomes an error, and the others still run.
 
 from __future__ import annotations
 
-import random
 import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from itertools import islice
 from time import perf_counter, process_time
 
 import gymnasium as gym
-import numpy as np
-from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import PassiveEnvChecker
 
 from mission_gym.check import judges
 from mission_gym.check.bridge import check_bridge
 from mission_gym.check.comparison import compare_with_batched, find_equal_actions, play_side_by_side
+from mission_gym.check.exam import Exam
 from mission_gym.check.findings import Finding, has_errors, sort_findings, tell
 from mission_gym.check.judges import FEW_STEPS, MAX_STEPS, Skipped, describe_failure
+from mission_gym.check.seeding import check_seeding, replay_anew
 from mission_gym.check.traces import (
     Clock,
-    Difference,
-    Moment,
     Survey,
-    Trace,
-    differ_by_rounding,
     find_difference,
-    observe_at,
     record,
-    replay,
 )
-from mission_gym.data import EnvSpec, Leaves
+from mission_gym.data import EnvSpec
 from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory, make_vector_factory
 from mission_gym.env.pace import time_steps
 from mission_gym.env.probe import probe
@@ -60,20 +52,6 @@ _NOISE = (
     "symmetric and normalized",
     "render modes",
 )
-
-
-@dataclass(slots=True)
-class _Exam:
-    """What the checks share."""
-
-    request: EnvRequest
-    factory: Factory
-    spec: EnvSpec
-    survey: Survey
-    registered: GymSpec | None  # as the environment has it
-    doubt: str = "whether episodes can be repeated was not tried, for time"  # "" where they can
-    carries_over: bool = False  # what an instance has played changes what it plays next
-    skipped: list[str] = field(default_factory=list)
 
 
 def check_environment(
@@ -120,7 +98,7 @@ def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float)
         others = _run_check("gymnasium", _ask_gymnasium(factory), _AGREES, [])
         more = [finding for finding in others if finding.what not in failure.what]
         return [failure, *more, tell("skipped", "until_started")]
-    exam = _Exam(request, factory, spec, survey, registered)
+    exam = Exam(request, factory, spec, survey, registered)
     if len(survey.traces) < num_episodes and not survey.failures:
         exam.skipped.append(f"{num_episodes - len(survey.traces)} of {num_episodes} episodes, for time")
     findings: list[Finding] = []
@@ -174,104 +152,7 @@ def _run_check(name: str, check: Iterator[Finding], ok: str, skipped: list[str])
     return findings or [Finding("ok", name, ok)]
 
 
-def _check_seeding(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
-    traces = exam.survey.traces
-    if not traces:
-        exam.doubt = "no episode could be played"
-        raise Skipped(f"seeding: {exam.doubt}")
-    env = exam.factory()
-    try:
-        # The first trace twice: an instance that has played must begin as a new one does.
-        tried, compared = (traces[0], *traces[:3]), 0
-        for trace in tried:
-            if compared and out_of_time():
-                break
-            played = list(replay(env, exam.spec, trace, out_of_time))
-            difference = find_difference(trace.moments, played)
-            if difference:
-                env.close()  # some allow one instance at a time
-                yield _judge_difference(exam, trace, difference, out_of_time)
-                return
-            compared += len(played) - 1
-        if compared < min(FEW_STEPS, sum(len(trace.actions) for trace in tried)):
-            raise Skipped(f"seeding: only {compared} steps were compared, for time")
-        exam.doubt = ""
-        starts = {trace.moments[0].obs for trace in traces}
-        if len(traces) >= 2 and len(starts) == 1:
-            yield _judge_equal_starts(exam, env, out_of_time)
-    finally:
-        env.close()
-
-
-def _judge_difference(exam: _Exam, trace: Trace, difference: Difference, out_of_time: Clock) -> Finding:
-    """Tell a seed that does not decide the episode from an instance in which something survives reset()."""
-    registered, step = exam.registered, difference.step
-    what = f"seed {trace.seed} and the same actions gave two different episodes: {difference.what} differs"
-    if registered is not None and registered.nondeterministic:
-        exam.doubt = "it is registered as nondeterministic"
-        return tell("seeding", "declared", what=what)
-    if not find_difference(_replay_anew(exam, trace, step), _replay_anew(exam, trace, step)):
-        exam.carries_over, exam.doubt = True, "an instance that has played before plays otherwise"
-        return tell("seeding", "survives", seed=trace.seed, what=difference.what)
-    exam.doubt = "episodes can't be repeated"
-    if differ_by_rounding(_observe_anew(exam, trace, step), _observe_anew(exam, trace, step)):
-        return tell("seeding", "rounding", seed=trace.seed, what=difference.what)
-    is_zero = trace.seed == 0 and not exam.spec.mask_source  # what is legal may differ between seeds
-    if is_zero and not find_difference(*(_replay_anew(exam, trace, step, seed=1) for _ in range(2))):
-        return tell("seeding", "zero", what=difference.what)
-    source = "" if out_of_time() else _find_global_source(exam, trace, step)
-    if not source:
-        return tell("seeding", "differs", what=what, instead="")
-    what += f"; it draws from the global {source}"
-    return tell("seeding", "differs", what=what, instead=f", not from {source}")
-
-
-def _replay_anew(exam: _Exam, trace: Trace, step: int, seed: int | None = None) -> list[Moment]:
-    """A trace up to a step, in a new instance. seed: another one than the trace's."""
-    env = exam.factory()
-    try:
-        return list(islice(replay(env, exam.spec, trace, seed=seed), step + 1))
-    finally:
-        env.close()
-
-
-def _observe_anew(exam: _Exam, trace: Trace, step: int) -> Leaves:
-    """What a new instance shows at a step of a trace."""
-    env = exam.factory()
-    try:
-        return observe_at(env, exam.spec, trace, step)
-    finally:
-        env.close()
-
-
-def _find_global_source(exam: _Exam, trace: Trace, step: int) -> str:
-    """Name the global generator that decides the episode up to a step, if one of them does: new instances,
-    which differ from each other, agree once it is seeded."""
-    states = random.getstate(), np.random.get_state()
-    reseed: dict[str, Callable[[int], None]] = {"random": random.seed, "numpy.random": np.random.seed}
-    try:
-        for name, set_seed in reseed.items():
-            played = []
-            for _ in range(2):
-                set_seed(0)
-                played.append(_replay_anew(exam, trace, step))
-            if not find_difference(*played):
-                return name
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-    return ""
-
-
-def _judge_equal_starts(exam: _Exam, env: Env, out_of_time: Clock) -> Finding:
-    first, second = exam.survey.traces[:2]
-    differ = exam.spec.mask_source or find_difference(
-        first.moments, replay(env, exam.spec, first, out_of_time, second.seed)
-    )
-    return tell("seeding", "equal_starts" if differ else "equal_episodes")
-
-
-def _check_actions(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
+def _check_actions(exam: Exam, out_of_time: Clock) -> Iterator[Finding]:
     if exam.doubt:
         raise Skipped(f"dead actions: {exam.doubt}")
     if exam.survey.failures:
@@ -282,7 +163,7 @@ def _check_actions(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
         raise Skipped(left_out)
 
 
-def _check_backends(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
+def _check_backends(exam: Exam, out_of_time: Clock) -> Iterator[Finding]:
     if exam.spec.coroutines == "only" and (share := _find_blocked_share(exam)) > _BLOCKED:
         yield tell("backends", "blocks", share=f"{100 * share:.0f}")
     refusal = _try_two(exam.factory)
@@ -298,7 +179,7 @@ def _check_backends(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
         apart = find_difference(trace.moments, played)
         if apart is None:
             continue
-        if find_difference(_replay_anew(exam, trace, apart.step), played):
+        if find_difference(replay_anew(exam, trace, apart.step), played):
             difference = f"{apart.what}, seed {trace.seed}"
             break
         # A new instance alone agrees: what was recorded came from one that had played.
@@ -314,7 +195,7 @@ def _check_backends(exam: _Exam, out_of_time: Clock) -> Iterator[Finding]:
             yield Finding(level, "backends", text, why, fix)
 
 
-def _find_blocked_share(exam: _Exam) -> float:
+def _find_blocked_share(exam: Exam) -> float:
     """Of the time of steps, how much their coroutines held the event loop without computing."""
     from mission_gym.env.event_loop import read_held_s
 
@@ -379,8 +260,8 @@ _JUDGES: tuple[tuple[str, Callable[[EnvSpec, Survey], Iterator[Finding]], str], 
     ("speed", judges.judge_speed, ""),
 )
 # The last number is the share of the budget that is spent when the check has to end.
-_CHECKS: tuple[tuple[str, Callable[[_Exam, Clock], Iterator[Finding]], str, float], ...] = (
-    ("seeding", _check_seeding, "the seed decides the episode", 0.6),
+_CHECKS: tuple[tuple[str, Callable[[Exam, Clock], Iterator[Finding]], str, float], ...] = (
+    ("seeding", check_seeding, "the seed decides the episode", 0.6),
     ("actions", _check_actions, "every action has an effect of its own", 0.8),
     ("backends", _check_backends, "", 1.0),
 )
