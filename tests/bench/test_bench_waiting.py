@@ -14,8 +14,10 @@ TINY = OverlapGrid(
 
 
 def test_every_row_is_there() -> None:
-    grid = WaitingGrid(sizes=(2, 4), wait_s=0.001, seconds=0.05, repeats=1, processes=2, overlaps=(TINY,))
-    grid = replace(grid, plan_s=0.5, by_hand=4, planned=grid.planned[1:])
+    grid = WaitingGrid(
+        sizes=(2, 4), wait_s=0.001, seconds=0.05, repeats=1, crawlers=4, processes=2, overlaps=(TINY,)
+    )
+    grid = replace(grid, crawlers=4, processes=2, plan_s=0.5, by_hand=4, planned=grid.planned[1:])
     *sizes, bare, memory, steps, share, overlap, plan = measure_waiting(grid)
     assert [row["limit"] for row in sizes] == [2000.0, 2000.0, 4000.0, 4000.0]
     assert all(row["ours"] > 0 and row["cores"] >= 0 for row in sizes)

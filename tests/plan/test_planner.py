@@ -110,8 +110,8 @@ WAITING = replace(OURS, backends=(WORKERS, THREADS), minibatch=64, at_once=lambd
         (20e-3, 0.001, {"backends": (WORKERS, THREADS, AIO)}, (AIO, 2, 1024, 17, 64)),
         (1.0, 0.0001, {"backends": (WORKERS, AIO)}, (AIO, 1, 4096, 17, 64)),  # as many as there may be
         (1.0, 0.0001, {}, (THREADS, 1, 1024, 17, 64)),
-        (20e-3, 0.02, {"backends": (WORKERS, AIO)}, (AIO, 4, 512, 17, 64)),
-        (2e-3, 0.01, {"backends": (WORKERS, AIO)}, (AIO, 2, 256, 17, 64)),
+        (20e-3, 0.02, {"backends": (WORKERS, AIO)}, (AIO, 4, 256, 17, 64)),
+        (2e-3, 0.01, {"backends": (WORKERS, AIO)}, (AIO, 2, 128, 17, 64)),
         (20e-3, 0.001, {"max_rollout": 2048}, (THREADS, 1, 64, 17, 64)),
         (20e-3, 0.001, {"max_rollout": 1024}, (THREADS, 1, 32, 32, None)),  # the rollout can't grow
         (20e-3, 0.001, {"minibatch": None}, (THREADS, 1, 512, 17, None)),  # dqn: no minibatches of it

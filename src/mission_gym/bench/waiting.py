@@ -1,13 +1,13 @@
 """`bench waiting`: environments that wait 20 ms a step, by the hundred on one event loop.
 
 Stepping is `make_vec`, collecting what a run does with a 64,64 policy. They are held against the limit
-(environments / latency), against bare coroutines on a plain asyncio loop, and against 32 processes of SB3's
-SubprocVecEnv, all in turn; then memory, overlap, and the plan against what was chosen by hand before.
+(environments / latency), and against bare coroutines on a plain asyncio loop. Crawlers of a site that answers
+after 20 ms are held against 32 processes of SB3's SubprocVecEnv. Then memory, overlap, and the plan against
+what was chosen by hand before.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import multiprocessing
 import statistics
 import sys
@@ -17,21 +17,25 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import psutil
 
 from mission_gym.backends import load_for_coroutines
 from mission_gym.backends.vec import make_vec
-from mission_gym.bench.burn import AwaitedBurn, Burn, loop_on_asyncio
+from mission_gym.bench.burn import AwaitedBurn, loop_on_asyncio
 from mission_gym.bench.contest import Row
+from mission_gym.bench.crawl import AwaitedCrawler, Crawler
 from mission_gym.bench.overlap import OverlapGrid, measure_time
 from mission_gym.bench.tune import TuneCase, time_plan
 from mission_gym.bench.vector import Measure, closing, collect, make_weights, step_for
 from mission_gym.env.factory import make_factory
 from mission_gym.env.probe import probe
+from mission_gym.missions.explore.settings import Settings, make_companion
 from mission_gym.plan.env_costs import weigh_processes
-from mission_gym.procs.machine import usable_cores
+from mission_gym.procs import usable_cores
+from mission_gym.procs.companions import attend
 from mission_gym.run.assemble import one_blas_thread
 from mission_gym.run.environment import choose_acting_rows
 from mission_gym.vector.aio import AioVec
@@ -49,7 +53,8 @@ class WaitingGrid:
     wait_s: float = 0.02
     seconds: float = 2.0
     repeats: int = 3
-    processes: int = 32  # of SB3
+    crawlers: int = 256
+    processes: int = 32  # of SB3, with a crawler each
     overlaps: tuple[OverlapGrid, ...] = (
         OverlapGrid(env=_AWAITED, vector="aio"),
         OverlapGrid(env=_AWAITED, vector="aio", longer=1.5),
@@ -64,7 +69,8 @@ def measure_waiting(grid: WaitingGrid) -> list[Row]:
     rows: list[Row] = []
     for size in grid.sizes:
         rows += _measure_size(grid, size)
-    rows += [_measure_bare(grid, max(grid.sizes)), *_measure_processes(grid, max(grid.sizes))]
+    rows += [_measure_bare(grid, max(grid.sizes)), _measure_memory(grid, max(grid.sizes))]
+    rows += _measure_crawlers(grid)
     rows += [measure_time(each) for each in grid.overlaps]
     with one_blas_thread():
         rows += [_measure_plan(grid, env) for env in grid.planned]
@@ -147,48 +153,58 @@ def _measure_bare(grid: WaitingGrid, size: int) -> Row:
     }  # fmt: skip
 
 
-def _measure_processes(grid: WaitingGrid, size: int) -> list[Row]:
-    """The memory of one environment; steps and memory beside processes of SB3 where it is installed."""
+def _measure_memory(grid: WaitingGrid, size: int) -> Row:
+    """What one environment more takes on an event loop."""
     factory = make_factory(partial(AwaitedBurn, wait_s=grid.wait_s))
-    peers: dict[str, Any] = {}
-    with ExitStack() as stack:
-        weights = []
-        for count in (1, size):
-            vec: Any = stack.enter_context(closing(make_vec(factory, count, backend="aio")))
+    weights = []
+    for count in (1, size):
+        with closing(make_vec(factory, count, backend="aio")) as vec:
             vec.reset(seed=0)
             step_for(vec.step, count, 0.2)
             weights.append(weigh_processes(vec.inner.pids()) or 0)
-        contestants: dict[str, Measure] = {"ours": partial(step_for, vec.step, size)}
-        if importlib.util.find_spec("stable_baselines3"):
+    return {
+        "case": f"memory of one environment, {size} of them on one event loop",
+        "ours": (weights[1] - weights[0]) / (size - 1) / 1e6, "peers": {}, "ratio": None, "unit": "MB PSS",
+        "target": _MOST_MB, "loop_mb": weights[0] / 1e6,
+    }  # fmt: skip
+
+
+def _measure_crawlers(grid: WaitingGrid) -> list[Row]:
+    """Pages of one site for each second, and memory: event loops beside processes of SB3's, where that and
+    what its crawlers need is installed."""
+    loops, size = usable_cores(), grid.crawlers
+    missing = [name for name in ("stable_baselines3", "requests", "bs4") if not find_spec(name)]
+    contestants: dict[str, Measure] = {}
+    weights: dict[str, float] = {}
+    with ExitStack() as stack:
+        site = Settings(latency_ms=1000 * grid.wait_s, jitter_ms=0.0)
+        server = stack.enter_context(closing(attend(make_companion(site))))
+        home = f"{server.told['served_at']}1/"
+        factory = make_factory(partial(AwaitedCrawler, home))
+        spec = probe(factory, "crawler")
+        group = choose_acting_rows(size, load_for_coroutines().count_groups(size))
+        made = collect([factory] * size, spec, make_weights(spec), group, 32, kind=AioVec, num_workers=loops)
+        contestants["ours"], vec = stack.enter_context(made)
+        if not missing:
             from stable_baselines3.common.vec_env import SubprocVecEnv
 
-            make = partial(Burn, wait_s=grid.wait_s)
-            theirs = SubprocVecEnv([make] * grid.processes, start_method="fork")
+            theirs = SubprocVecEnv([partial(Crawler, home)] * grid.processes)
             stack.callback(theirs.close)
             theirs.reset()
             contestants["sb3"] = partial(step_for, theirs.step, grid.processes)
-            peers["sb3"] = sum(weigh_processes([each.pid]) or 0 for each in theirs.processes)
         rates = {name: statistics.median(each) for name, each in _repeat(grid, contestants).items()}
-    each_mb = (weights[1] - weights[0]) / (size - 1) / 1e6
-    missing = "" if peers else "sb3 is not installed: pip install mission-gym[sb3]"
-    against = f"{size} envs on one event loop beside {grid.processes} processes of SB3"
-    return [
-        {
-            "case": f"memory of one environment, {size} of them on one event loop", "ours": each_mb,
-            "peers": {}, "ratio": None, "unit": "MB PSS", "target": _MOST_MB, "loop_mb": weights[0] / 1e6,
-        },
-        {
-            "case": f"steps, {against}", "ours": rates["ours"], "peers": {"sb3": rates.get("sb3")},
-            "ratio": rates["ours"] / rates["sb3"] if peers else None, "unit": "steps/s", "target": _TIMES,
-            "note": missing,
-        },
-        {
-            "case": f"memory, {against}", "ours": weights[1] / 1e6,
-            "peers": {"sb3": peers["sb3"] / 1e6 if peers else None},
-            "ratio": peers["sb3"] / weights[1] if peers else None, "unit": "MB PSS",
-            "target": 1 / _MEMORY_SHARE, "note": missing,
-        },
-    ]  # fmt: skip
+        weights["ours"] = len(vec.pids()) * (weigh_processes(vec.pids()) or 0) / 1e6
+        if not missing:
+            weights["sb3"] = sum(weigh_processes([each.pid]) or 0 for each in theirs.processes) / 1e6
+    against = f"{size} crawlers on {loops} event loops beside {grid.processes} processes of SB3"
+    note = f"pip install {' '.join(missing)}, for the peer" if missing else ""
+    common = {"peers": {"sb3": None}, "ratio": None, "note": note}
+    steps: Row = common | {"case": f"steps, {against}", "ours": rates["ours"], "unit": "steps/s"}
+    memory: Row = common | {"case": f"memory, {against}", "ours": weights["ours"], "unit": "MB PSS"}
+    if not missing:
+        steps |= {"peers": {"sb3": rates["sb3"]}, "ratio": rates["ours"] / rates["sb3"]}
+        memory |= {"peers": {"sb3": weights["sb3"]}, "ratio": weights["sb3"] / weights["ours"]}
+    return [steps | {"target": _TIMES}, memory | {"target": 1 / _MEMORY_SHARE}]
 
 
 def _measure_plan(grid: WaitingGrid, env: str) -> Row:
