@@ -154,7 +154,7 @@ def test_robots_txt_of_the_site_is_obeyed(form):
             _, info = env.reset(seed=0)
             assert info["action_mask"].sum() == 2
             env.reset(seed=1)
-        assert site.asked == ["/robots.txt", "/", "/"]
+        assert site.asked == ["/robots.txt", "/target", "/", "/"]
 
 
 @pytest.mark.parametrize(
@@ -163,6 +163,7 @@ def test_robots_txt_of_the_site_is_obeyed(form):
         "10.0.0.1", "172.16.5.4", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
         "255.255.255.255", "198.18.0.1", "::", "fe80::1%eth0", "fc00::1", "ff02::1", "::ffff:10.0.0.1",
         "::ffff:169.254.169.254", "64:ff9b::a00:1", "2002:a00:1::", "fd00:ec2::254", "no address",
+        "64:ff9b:1::a00:1", "::10.0.0.1", "fec0::1",
     ],
 )  # fmt: skip
 def test_private_and_special_addresses_are_refused_in_every_form(address):

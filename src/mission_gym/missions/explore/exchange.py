@@ -1,62 +1,40 @@
 """How a page is asked for, without any network: generators that yield wishes and are sent what came of them.
 
-A wish is Get or Pause. Whoever fulfils them, with threads or on an event loop, decides nothing: redirects,
-robots.txt, back-off and all limits are here, once for both forms of the mission. Every fetch ends within
-`patience_s` and one request's `timeout_s`, whatever the site does.
+Whoever fulfils them, with threads or on an event loop, decides nothing: redirects, robots.txt, back-off and
+all limits are here, once for both forms of the mission. Every fetch ends within `patience_s` and one
+request's `timeout_s`, whatever the site does.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-import zlib
 from collections.abc import Generator
 from typing import ClassVar, NamedTuple
 from urllib.robotparser import RobotFileParser
 
 from mission_gym.errors import EnvContractError, UsageError
 from mission_gym.missions.explore.pages import Page, is_same_site, join, origin_of, read_page
+from mission_gym.missions.explore.wishes import (
+    AGENT,
+    BROKEN,
+    REFUSED,
+    TIMEOUT,
+    TOO_LARGE,
+    UNREACHABLE,
+    Answer,
+    Get,
+    Limits,
+    Pause,
+    Wish,
+)
 
-AGENT = "mission-gym"
-HEADERS = {"User-Agent": f"{AGENT}/1", "Accept": "text/html,*/*;q=0.5", "Accept-Encoding": "gzip"}
 _MAX_REDIRECTS = 5
 _PAUSE_S, _MAX_PAUSE_S = 0.1, 4.0  # of back-off: it doubles
 _MAX_QUEUE_S = 20.0  # of requests that keep their distance
 _REDIRECTS = (301, 302, 303, 307, 308)
 _BUSY = (429, 503)
-UNREACHABLE, TIMEOUT, BROKEN, TOO_LARGE, REFUSED = "unreachable", "timeout", "broken", "too_large", "refused"
 FAILURES = ("status", TIMEOUT, BROKEN, TOO_LARGE, REFUSED, "redirects", "off_site", "forbidden")
-
-
-class Limits(NamedTuple):
-    """What one request, and one fetch, may take."""
-
-    timeout_s: float = 8.0
-    patience_s: float = 15.0
-    max_bytes: int = 1 << 20
-
-
-class Get(NamedTuple):
-    url: str
-
-
-class Pause(NamedTuple):
-    seconds: float
-
-
-Wish = Get | Pause
-
-
-class Answer(NamedTuple):
-    """What came of a Get; failure: one of the names above, or empty."""
-
-    status: int = 0
-    body: bytes = b""
-    content_type: str = ""
-    location: str = ""
-    retry_after: str = ""
-    failure: str = ""
-    took_s: float = 0.0
 
 
 class Fetched(NamedTuple):
@@ -222,39 +200,3 @@ class _Asking:
 def _read_seconds(retry_after: str) -> float:
     """Of a Retry-After header that gives seconds; a date is not read, and back-off alone waits."""
     return float(retry_after) if retry_after.isascii() and retry_after.isdigit() else 0.0
-
-
-class BodyError(Exception):
-    """A body that is refused; the text is the failure."""
-
-
-class Body:
-    """Gathers a body as it comes, unpacked, within its limit."""
-
-    def __init__(self, encoding: str, max_bytes: int) -> None:
-        name = encoding.strip().lower()
-        if name not in ("", "identity", "gzip", "x-gzip", "deflate"):
-            raise BodyError(BROKEN)
-        self._unpack = (
-            zlib.decompressobj(47 if name != "deflate" else 15) if name not in ("", "identity") else None
-        )
-        self._max_bytes, self._num_packed = max_bytes, 0
-        self._data = bytearray()
-
-    def add(self, chunk: bytes) -> None:
-        """BodyError if it is too large, packed or unpacked, or can't be unpacked."""
-        self._num_packed += len(chunk)
-        if self._unpack is not None:
-            try:
-                chunk = self._unpack.decompress(chunk, self._max_bytes + 1 - len(self._data))
-            except zlib.error as error:
-                raise BodyError(BROKEN) from error
-        self._data += chunk
-        if max(len(self._data), self._num_packed) > self._max_bytes:
-            raise BodyError(TOO_LARGE)
-
-    def finish(self) -> bytes:
-        """The whole body; BodyError if it was cut off."""
-        if self._unpack is not None and self._num_packed and not self._unpack.eof:
-            raise BodyError(BROKEN)
-        return bytes(self._data)
