@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Generator
 from typing import ClassVar, NamedTuple
-from urllib.robotparser import RobotFileParser
 
 from mission_gym.errors import EnvContractError, UsageError
 from mission_gym.missions.explore.pages import Page, is_same_site, join, origin_of, read_page
+from mission_gym.missions.explore.robots import Robots
 from mission_gym.missions.explore.wishes import (
     AGENT,
     BROKEN,
@@ -89,12 +89,12 @@ class Host:
 
     def __init__(self, base_url: str, limits: Limits, pacer: Pacer | None = None) -> None:
         self.base_url, self.limits = base_url, limits
-        self._robots: RobotFileParser | None = None
+        self._robots: Robots | None = None
         self._pacer = pacer
 
     def allows(self, url: str) -> bool:
         """Whether robots.txt lets us ask for an address."""
-        return self._robots is None or self._robots.can_fetch(AGENT, url)
+        return self._robots is None or self._robots.allows(url)
 
     def read_robots(self) -> Generator[Wish, Answer | None, bool]:
         """Ask for robots.txt, once; False if nobody answers. Without one everything is allowed; where it is
@@ -115,15 +115,14 @@ class Host:
                 f"{self.base_url} is at an address that may not be connected to: it is not on the public "
                 "Internet; for a site on this machine give allow_loopback=true [base_url]"
             )
-        robots = RobotFileParser()
-        if answer.status == 200 and not answer.failure:
-            robots.parse(answer.body.decode("utf-8", "replace").splitlines())
-        elif answer.failure or answer.status >= 500:
-            robots.parse(["User-agent: *", "Disallow: /"])
-        robots.modified()  # it answers nothing before
-        self._robots = robots
-        if self._pacer is not None and (delay_s := robots.crawl_delay(AGENT)):
-            self._pacer.slow_down(float(delay_s))
+        text = ""
+        if answer.failure or answer.status >= 500:
+            text = "User-agent: *\nDisallow: /"
+        elif answer.status == 200:
+            text = answer.body.decode("utf-8", "replace")
+        self._robots = Robots(text, AGENT)
+        if self._pacer is not None:
+            self._pacer.slow_down(self._robots.delay_s)
         return True
 
     def ask(self, url: str) -> Generator[Wish, Answer | None, Answer]:
