@@ -57,9 +57,9 @@ def end_command(process: subprocess.Popen[bytes], grace_s: float) -> bool:
             process.wait(grace_s)
     by_itself = process.poll() is not None
     if not hasattr(os, "fork"):
-        from mission_gym.procs.children import end_tree
+        from mission_gym.procs.children import ProcessTree
 
-        end_tree(process.pid)
+        ProcessTree(process.pid).end()
     process.terminate()
     try:
         process.wait(_END_S)
