@@ -108,6 +108,7 @@ def test_a_site_that_is_gone_ends_the_episode_and_the_next_ones_go_on_when_it_is
         _, _, terminated, truncated, info = env.step(FIRST_LINK)
         assert (info["outcome"], terminated, truncated) == ("site_down", False, True)
         assert info["episode_metrics"]["retries"] >= 1
+        assert env.explorer.describe_target()[1].endswith("more had none")
         obs, info = env.reset(seed=1)
         assert obs[0] == 0
         assert np.flatnonzero(info["action_mask"]).tolist() == [0]
@@ -117,6 +118,17 @@ def test_a_site_that_is_gone_ends_the_episode_and_the_next_ones_go_on_when_it_is
             env.reset(seed=2)
             *_, info = env.step(FIRST_LINK)
             assert info["outcome"] is None
+
+
+def test_a_site_that_never_answered_is_told_as_such():
+    with LocalSite({}) as site:
+        pass
+    with explore(ExploreEnv, site, patience_s=0.2) as env:
+        env.reset(seed=0)
+        name, health = env.describe_target()
+    assert f"{name}/" == site.url
+    assert health.startswith("does not answer (")
+    assert health.endswith("): episodes end with site_down until it does")
 
 
 @FORMS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,13 @@ def test_threads_and_an_event_loop_learn_the_same(tmp_path: Path, straight: RunD
     with start(tmp_path, EXPLORE_ID, **SHORT | {"vector": "threads"}) as session:
         assert final_state(drain(session)) == final_state(straight)
     assert (straight.path / "env" / "rules.yaml").is_file()
+
+
+def test_the_plan_tells_how_the_target_answers(straight: RunDir) -> None:
+    facts = json.loads(straight.plan_json.read_text())["facts"]
+    (target,) = (fact for fact in facts if fact["name"] == "target")
+    assert target["value"].startswith("http://127.0.0.1:")
+    assert re.fullmatch(r"answers after \d+ ms, the mean of \d+ requests", target["reason"])
 
 
 @pytest.mark.parametrize("vector", ["aio", "threads"])

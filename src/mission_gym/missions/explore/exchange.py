@@ -91,6 +91,23 @@ class Host:
         self.base_url, self.limits = base_url, limits
         self._robots: Robots | None = None
         self._pacer = pacer
+        self._num_answers, self._num_silent, self._answered_s = 0, 0, 0.0
+
+    def note(self, answer: Answer) -> None:
+        """Count a request, and how long its answer took."""
+        if answer.status:
+            self._num_answers += 1
+            self._answered_s += answer.took_s
+        else:
+            self._num_silent += 1
+
+    def describe_health(self) -> str:
+        """How the site has answered so far."""
+        if not self._num_answers:
+            return f"does not answer ({self._num_silent} requests): episodes end with site_down until it does"
+        silent = f", {self._num_silent} more had none" if self._num_silent else ""
+        latency_ms = 1000 * self._answered_s / self._num_answers
+        return f"answers after {latency_ms:.0f} ms, the mean of {self._num_answers} requests{silent}"
 
     def allows(self, url: str) -> bool:
         """Whether robots.txt lets us ask for an address."""
@@ -127,11 +144,11 @@ class Host:
 
     def ask(self, url: str) -> Generator[Wish, Answer | None, Answer]:
         """One request, which is not judged."""
-        return (yield from _Asking(self.limits, self._pacer).ask(url))
+        return (yield from _Asking(self, self._pacer).ask(url))
 
     def fetch(self, url: str) -> Fetching:
         """The page at an address of this site, through redirects inside of it."""
-        asked = _Asking(self.limits, self._pacer)
+        asked = _Asking(self, self._pacer)
 
         def fail(failure: str) -> Fetched:
             return Fetched(Page(url), max(1, asked.num_requests), asked.num_retries, failure)
@@ -164,9 +181,9 @@ class Host:
 class _Asking:
     """The requests of one fetch, which share its patience."""
 
-    def __init__(self, limits: Limits, pacer: Pacer | None) -> None:
-        self._pacer = pacer
-        self._left_s = limits.patience_s
+    def __init__(self, host: Host, pacer: Pacer | None) -> None:
+        self._host, self._pacer = host, pacer
+        self._left_s = host.limits.patience_s
         self.num_requests = self.num_retries = 0
 
     def ask(self, url: str) -> Generator[Wish, Answer | None, Answer]:
@@ -179,6 +196,7 @@ class _Asking:
                 yield Pause(wait_s)
             answer = yield Get(url)
             assert answer is not None
+            self._host.note(answer)
             self._left_s -= answer.took_s
             if answer.failure == BROKEN and may_break and self._left_s > 0:
                 may_break = False

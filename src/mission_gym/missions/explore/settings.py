@@ -92,7 +92,13 @@ def read_settings(given: dict[str, Any]) -> Settings:
 
 
 class Declared:
-    """What both forms of the mission tell of themselves before one is built."""
+    """What both forms of the mission tell of themselves."""
+
+    explorer: Explorer
+
+    def describe_target(self) -> tuple[str, str]:
+        """The site that requests go to, and how it answers, for the plan of a run."""
+        return self.explorer.describe_target()
 
     @staticmethod
     def companion_process(**given: Any) -> Companion | None:
