@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mission_gym.env import elements
 from mission_gym.env.factory import Env, EnvRequest, make_factory
 from waits import LONG_S
 
@@ -71,7 +72,18 @@ def test_the_named_button_is_the_first_and_a_dead_driver_leaves_no_browser() -> 
     driver.kill()
     with pytest.raises(Exception, match=r"onnection"):
         env.reset(seed=6)
-    assert not are_gone(browsers)
+    wait_until(lambda: are_gone(browsers))
+    env.close()
+
+
+def test_a_browser_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elements, "_ANSWER_S", 1.0)
+    env = make()
+    env.reset(seed=0)
+    browsers = find_browsers(os.getpid())
+    next(each for each in browsers if each.parent() in browsers).suspend()
+    with pytest.raises(Exception, match="timed out"):
+        env.step(0)
     env.close()
     wait_until(lambda: are_gone(browsers))
 

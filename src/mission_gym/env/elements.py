@@ -8,7 +8,8 @@ Discrete action. Screenshots are taken for films alone, without them a step is t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -22,6 +23,7 @@ from mission_gym.procs.children import ProcessTree
 
 OUTCOMES = ("success", "failure", "out_of_steps")
 _CLICK, _TYPE, _NOTHING = "CLICK_ELEMENT", "FOCUS_ELEMENT_AND_TYPE_FIELD", "NONE"
+_ANSWER_S = 20.0  # of a browser; Selenium would wait for two minutes
 _NO_CLOCK = "core.EPISODE_MAX_TIME = 1e9;"  # ms
 _TYPED = ("input_text", "input_password", "input_number", "input_search", "textarea")
 _KINDS = (("button", "input_submit", "input_button"), ("a",), _TYPED, ("input_checkbox", "input_radio"),
@@ -87,8 +89,10 @@ class Elements(gym.Wrapper[Any, Any, Any, Any]):
         self._look_at_browser()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        obs, info = self.env.reset(seed=seed, options={"record_screenshots": self._draws, **(options or {})})
-        self._look_at_browser()
+        with self._watch():
+            given = {"record_screenshots": self._draws, **(options or {})}
+            obs, info = self.env.reset(seed=seed, options=given)
+            self._look_at_browser()
         self._num_steps = 0
         if self._draws:
             self._picture = np.array(obs["screenshot"], np.uint8)
@@ -106,7 +110,8 @@ class Elements(gym.Wrapper[Any, Any, Any, Any]):
             if typed:
                 chosen["field"] = typed - 1
         before = self._elements[place : place + 1]
-        obs, _, terminated, truncated, info = self.env.step(self._blank | chosen)
+        with self._watch():
+            obs, _, terminated, truncated, info = self.env.step(self._blank | chosen)
         self._num_steps += 1
         reward, outcome = 0.0, None
         if terminated:
@@ -144,8 +149,19 @@ class Elements(gym.Wrapper[Any, Any, Any, Any]):
         mask[0, 0] |= not self._elements
         return mask.ravel()
 
+    @contextmanager
+    def _watch(self) -> Iterator[None]:
+        """End a browser in which something failed: if it hangs, its driver would wait for it to close."""
+        try:
+            yield
+        except Exception:
+            if self._browser is not None:
+                self._browser.end()
+            raise
+
     def _look_at_browser(self) -> None:
-        """Stop the clock of a browser that was started, and note its processes."""
+        """Note the processes of a browser that was started, stop its clock, and wait for its answers only for
+        a while."""
         driver = getattr(getattr(self.env.unwrapped, "instance", None), "driver", None)
         if driver is None or driver is self._driver:
             return
@@ -153,6 +169,8 @@ class Elements(gym.Wrapper[Any, Any, Any, Any]):
             self._browser.end()
         self._driver, self._browser = driver, ProcessTree(driver.service.process.pid)
         driver.execute_script(_NO_CLOCK)
+        if (config := getattr(driver.command_executor, "client_config", None)) is not None:
+            config.timeout = _ANSWER_S
 
     def _tell(self, info: dict[str, Any], outcome: str | None) -> dict[str, Any]:
         told = {name: value for name, value in info.items() if name != "root_dom"}
