@@ -59,13 +59,15 @@ def make() -> Env:
 
 def test_the_named_button_is_the_first_and_a_dead_driver_leaves_no_browser() -> None:
     env = make()
-    outcomes = []
+    outcomes, seen = [], []
     for place in (0, 1):
         obs, info = env.reset(seed=5)
+        seen.append(obs["elements"].tobytes())
         assert env.observation_space.contains(obs)
         assert info["action_mask"].tolist() == [1, 1, 0, 0]
         outcomes.append(env.step(place)[4]["outcome"])
     assert outcomes == ["success", "failure"]
+    assert seen[0] == seen[1]  # whatever was clicked before
     driver, *_ = (each for each in find_browsers(os.getpid()) if each.name() == "chromedriver")
     browsers = find_browsers(driver.pid)
     assert browsers

@@ -28,7 +28,7 @@ _NO_CLOCK = "core.EPISODE_MAX_TIME = 1e9;"  # ms
 _TYPED = ("input_text", "input_password", "input_number", "input_search", "textarea")
 _KINDS = (("button", "input_submit", "input_button"), ("a",), _TYPED, ("input_checkbox", "input_radio"),
           ("label",), ("span",), ("t", "p", "div"))  # fmt: skip
-_FOCUSED, _TAMPERED, _LEAF = 0, 1, 3  # places in the flags of an element
+_LEAF = 3  # its place in the flags of an element; the others carry over from one episode to the next
 _MAX_TEXT = 256
 _NUM_FIELDS = 3  # of the instruction, that elements are compared to
 _GREEN, _RED = (40, 170, 80), (220, 50, 50)
@@ -43,7 +43,7 @@ class _Element(NamedTuple):
     features: list[float]
 
 
-NUM_FEATURES = 1 + 4 + (len(_KINDS) + 1) + 2 + 3 + 3 + 2 * _NUM_FIELDS
+NUM_FEATURES = 1 + 4 + (len(_KINDS) + 1) + 3 + 3 + 2 * _NUM_FIELDS
 
 
 class Elements(gym.Wrapper[Any, Any, Any, Any]):
@@ -220,7 +220,6 @@ class Elements(gym.Wrapper[Any, Any, Any, Any]):
             1.0,
             *(min(max(value, 0.0), 1.0) for value in box),
             *kinds,
-            *(float(each["flags"][place]) for place in (_FOCUSED, _TAMPERED)),
             share,
             quoted,
             float(bool(typed)),
