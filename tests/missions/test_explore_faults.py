@@ -3,7 +3,9 @@ forms."""
 
 import asyncio
 import socket
+import threading
 from contextlib import closing
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import numpy as np
 import pytest
@@ -83,6 +85,35 @@ def test_a_compressed_bomb_is_refused_before_it_is_unpacked(form):
         env.reset(seed=0)
         env.step(FIRST_LINK)
         assert env.explorer.failures == {"too_large": 1}
+
+
+class Hinting(StreamRequestHandler):
+    """Sends hints before each answer, which links to the next path."""
+
+    def handle(self):
+        while words := self.rfile.readline().split():
+            while self.rfile.readline().strip():
+                pass
+            path = words[1].decode()
+            body = f"<title>page {path}</title><a href='{path}a'>on</a>".encode()
+            hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n" * 2
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n" % len(body)
+            self.wfile.write(hints + head + body)
+
+
+@FORMS
+def test_hints_before_an_answer_are_left_out(form):
+    with ThreadingTCPServer(("127.0.0.1", 0), Hinting) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with explore(form, f"http://127.0.0.1:{server.server_address[1]}/") as env:
+            env.reset(seed=0)
+            for _ in range(3):
+                env.step(FIRST_LINK)
+            urls = env.explorer.memory.graph.urls
+            assert [url.rpartition("/")[2] for url in urls] == ["", "a", "aa", "aaa", "aaaa"]
+            assert not env.explorer.failures
+        server.shutdown()
 
 
 @FORMS

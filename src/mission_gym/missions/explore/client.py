@@ -6,7 +6,7 @@ import socket
 import ssl
 import time
 from collections.abc import Generator
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse, parse_headers
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -38,6 +38,18 @@ class _Socket(_Deadline, socket.socket):
 
 class _TlsSocket(_Deadline, ssl.SSLSocket):
     pass
+
+
+class _Response(HTTPResponse):
+    """Leaves out answers that others follow, such as 103: the one after it would be read as that of the next
+    request."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        while True:
+            found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+            if not 101 < found[1] < 200:
+                return found
+            parse_headers(self.fp)
 
 
 class Client:
@@ -126,6 +138,7 @@ class Client:
             connection = HTTPConnection(host, port)
             connection.default_port = _PORTS[scheme]  # else the Host header would name it
             connection.sock = wrapped
+            connection.response_class = _Response
             connection.auto_open = 0  # it would connect by itself, to whatever the name means then
             return connection
         raise failure or OSError("no address")
