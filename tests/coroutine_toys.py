@@ -100,6 +100,8 @@ class AsyncHazard:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "exit":
                 sys.exit(5)
+            case "odd":
+                raise Odd
             case "cancelled":
                 asyncio.current_task().cancel()
                 await asyncio.sleep(0)
@@ -122,6 +124,10 @@ class AsyncHazard:
     def close(self) -> None:
         if self.kind == "close raises":
             raise RuntimeError("the session is gone")
+
+
+class Odd(BaseException):
+    """Of the kind that `except Exception` lets pass."""
 
 
 async def leave() -> None:

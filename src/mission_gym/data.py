@@ -130,6 +130,7 @@ class EnvSpec:
     same_bounds: bool = True  # of the observations of all environments of a vector, beside their layout
     agents: tuple[str, ...] = ()  # of an environment of several: each has these spaces, and a row of its own
     coroutines: Literal["none", "offered", "only"] = "none"  # whether its steps are some
+    target: tuple[str, str] | None = field(default=None, compare=False)  # `describe_target()`, when looked at
 
     @property
     def num_agents(self) -> int:

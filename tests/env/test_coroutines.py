@@ -139,7 +139,12 @@ def test_attributes_are_the_environments_own() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [("raise", "the site fell over"), ("cancelled", "it was cancelled"), ("exit", "it raised SystemExit")],
+    [
+        ("raise", "the site fell over"),
+        ("cancelled", "it was cancelled"),
+        ("exit", "it raised SystemExit"),
+        ("odd", "it raised Odd"),
+    ],
 )
 def test_what_a_coroutine_raises_is_an_ordinary_exception(kind: str, text: str) -> None:
     env = make_factory(partial(AsyncHazard, kind, at=1))()

@@ -61,6 +61,11 @@ class WrongOutcomes(Binary):
     metadata = {"outcomes": "won"}
 
 
+class Untold(Identity):
+    def describe_target(self):
+        raise ConnectionError("no route")
+
+
 class NoInfo(Binary):
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=seed)[0], None
@@ -79,12 +84,24 @@ class NoInfo(Binary):
         (WrongMain, r'metadata\["main_outcome"\]=\'wins\' is not one of'),
         (WrongOutcomes, r'metadata\["outcomes"\] must be a list of names'),
         (Toy, "must have an observation_space and an action_space"),
+        (Untold, r"describe_target\(\) must give two texts, .*; it raised ConnectionError: no route"),
         (NoInfo, r"reset\(\) must return \(observation, dict\), got NoneType"),
     ],
 )
 def test_broken_environments(factory, message):
     with pytest.raises(EnvContractError, match=message):
         probe(factory, "toy")
+
+
+def test_what_it_depends_on_is_asked_for_and_is_no_part_of_what_it_is():
+    class Depending(Identity):
+        def describe_target(self):
+            return "the simulator", f"answers after {id(self)} ms"
+
+    one, other = (probe(Depending, "toy") for _ in range(2))
+    assert one == other
+    assert one.target[0] == "the simulator"
+    assert probe(Identity, "toy").target is None
 
 
 def test_the_environment_is_closed():

@@ -160,7 +160,7 @@ def test_a_page_that_was_seen_costs_no_request_and_going_back_is_the_way_one_cam
         env.step(FIRST_LINK + 1)  # home
         env.step(FIRST_LINK)
         assert memory() == ["", "a", "", "a"]
-        assert site.asked == asked == ["/robots.txt", "/", "/a", "/go", "/a"]
+        assert site.asked == asked == ["/robots.txt", "/never", "/", "/a", "/go", "/a"]
         _, _, _, _, info = env.step(NEXT)  # there is none: a step, and nothing else
         assert memory() == ["", "a", "", "a"]
         assert info["reward_terms"]["step"] < 0
@@ -219,6 +219,20 @@ def test_own_sites_give_their_targets_from_a_list_or_a_file(tmp_path):
         env = ExploreEnv(targets="/gone", **own)
         with pytest.raises(EnvContractError, match=r"/gone can't be a target \(status\); name a page"):
             env.reset(seed=0)
+
+
+@pytest.mark.parametrize("target", ["/old", "/old the wanted words"])
+def test_a_target_is_found_at_the_address_it_redirects_to_and_asked_for_once(target):
+    moved = page(status=301)._replace(location="/new")
+    replies = {"/a%20b": page("home", "/new"), "/old": moved, "/new": page("new")}
+    with LocalSite(replies) as site:
+        env = ExploreEnv(base_url=f"{site.url}a b", targets=target, allow_loopback=True, requests_per_s=0)
+        for seed in range(2):
+            env.reset(seed=seed)
+            *_, info = env.step(FIRST_LINK)
+            assert info["outcome"] == "found"
+        env.close()
+        assert site.asked.count("/old") == 1
 
 
 @pytest.mark.parametrize(

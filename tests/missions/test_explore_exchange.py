@@ -5,7 +5,8 @@ import gzip
 import pytest
 
 from mission_gym.errors import EnvContractError, UsageError
-from mission_gym.missions.explore.exchange import (
+from mission_gym.missions.explore.exchange import Host, Pacer
+from mission_gym.missions.explore.wishes import (
     BROKEN,
     REFUSED,
     TIMEOUT,
@@ -15,9 +16,7 @@ from mission_gym.missions.explore.exchange import (
     Body,
     BodyError,
     Get,
-    Host,
     Limits,
-    Pacer,
     Pause,
 )
 

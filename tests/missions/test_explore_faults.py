@@ -3,7 +3,9 @@ forms."""
 
 import asyncio
 import socket
+import threading
 from contextlib import closing
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import numpy as np
 import pytest
@@ -85,6 +87,35 @@ def test_a_compressed_bomb_is_refused_before_it_is_unpacked(form):
         assert env.explorer.failures == {"too_large": 1}
 
 
+class Hinting(StreamRequestHandler):
+    """Sends hints before each answer, which links to the next path."""
+
+    def handle(self):
+        while words := self.rfile.readline().split():
+            while self.rfile.readline().strip():
+                pass
+            path = words[1].decode()
+            body = f"<title>page {path}</title><a href='{path}a'>on</a>".encode()
+            hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n" * 2
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n" % len(body)
+            self.wfile.write(hints + head + body)
+
+
+@FORMS
+def test_hints_before_an_answer_are_left_out(form):
+    with ThreadingTCPServer(("127.0.0.1", 0), Hinting) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with explore(form, f"http://127.0.0.1:{server.server_address[1]}/") as env:
+            env.reset(seed=0)
+            for _ in range(3):
+                env.step(FIRST_LINK)
+            urls = env.explorer.memory.graph.urls
+            assert [url.rpartition("/")[2] for url in urls] == ["", "a", "aa", "aaa", "aaaa"]
+            assert not env.explorer.failures
+        server.shutdown()
+
+
 @FORMS
 def test_a_charset_that_does_not_exist_is_read_as_far_as_it_goes(form):
     odd = Reply(b"<a href='/target'>\xff\xfe</a>\x81", kind="text/html; charset=no-such-8")
@@ -108,6 +139,7 @@ def test_a_site_that_is_gone_ends_the_episode_and_the_next_ones_go_on_when_it_is
         _, _, terminated, truncated, info = env.step(FIRST_LINK)
         assert (info["outcome"], terminated, truncated) == ("site_down", False, True)
         assert info["episode_metrics"]["retries"] >= 1
+        assert env.explorer.describe_target()[1].endswith("more had none")
         obs, info = env.reset(seed=1)
         assert obs[0] == 0
         assert np.flatnonzero(info["action_mask"]).tolist() == [0]
@@ -117,6 +149,17 @@ def test_a_site_that_is_gone_ends_the_episode_and_the_next_ones_go_on_when_it_is
             env.reset(seed=2)
             *_, info = env.step(FIRST_LINK)
             assert info["outcome"] is None
+
+
+def test_a_site_that_never_answered_is_told_as_such():
+    with LocalSite({}) as site:
+        pass
+    with explore(ExploreEnv, site, patience_s=0.2) as env:
+        env.reset(seed=0)
+        name, health = env.describe_target()
+    assert f"{name}/" == site.url
+    assert health.startswith("does not answer (")
+    assert health.endswith("): episodes end with site_down until it does")
 
 
 @FORMS
@@ -154,7 +197,7 @@ def test_robots_txt_of_the_site_is_obeyed(form):
             _, info = env.reset(seed=0)
             assert info["action_mask"].sum() == 2
             env.reset(seed=1)
-        assert site.asked == ["/robots.txt", "/", "/"]
+        assert site.asked == ["/robots.txt", "/target", "/", "/"]
 
 
 @pytest.mark.parametrize(
@@ -163,6 +206,7 @@ def test_robots_txt_of_the_site_is_obeyed(form):
         "10.0.0.1", "172.16.5.4", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
         "255.255.255.255", "198.18.0.1", "::", "fe80::1%eth0", "fc00::1", "ff02::1", "::ffff:10.0.0.1",
         "::ffff:169.254.169.254", "64:ff9b::a00:1", "2002:a00:1::", "fd00:ec2::254", "no address",
+        "64:ff9b:1::a00:1", "::10.0.0.1", "fec0::1",
     ],
 )  # fmt: skip
 def test_private_and_special_addresses_are_refused_in_every_form(address):

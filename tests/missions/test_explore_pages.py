@@ -66,6 +66,9 @@ def test_links_words_and_places_are_read():
         ("<title>grün</title>".encode(), 'text/html; charset="hex"'),
         ('<meta charset="cp1252"><title>grün</title>'.encode("cp1252"), "text/html"),
         ("<title>grün</title>".encode(), ""),
+        ("<title>grün</title>".encode("gb18030"), "text/html; charset=gb2312"),
+        # which would be unpacked, and takes the square of the time
+        ("<title>grün</title>".encode() + b"a" * 1000 + b"-" + b"a" * 500_000, "text/html; charset=punycode"),
     ],
 )
 def test_charsets_good_and_bad_are_read(body, kind):

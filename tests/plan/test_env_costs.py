@@ -1,5 +1,8 @@
 """Real environments timed in real children."""
 
+import sys
+from subprocess import PIPE, Popen
+
 import pytest
 from gymnasium import spaces
 
@@ -9,7 +12,8 @@ from mission_gym.env.probe import probe
 from mission_gym.errors import EnvContractError, EnvFailure, WorkerDied
 from mission_gym.plan.env_costs import measure_env
 from mission_gym.plan.facts import EnvFacts
-from toys import Toy
+from toys import Identity, Toy
+from waits import patience
 
 TOYS = "toys:"
 
@@ -28,6 +32,35 @@ def test_waiting_is_told_from_computing() -> None:
     assert facts.slowdown >= 1.0
     assert facts.worker_bytes > 0
     assert not measure("mission_gym.bench.burn:Burn", spins=20_000).waits
+
+
+class Delegating(Identity):
+    """Lets a process of its own compute, as one that drives a browser does."""
+
+    code = "import sys\nfor line in sys.stdin: sum(range(400_000)); print(flush=True)"
+
+    def __init__(self) -> None:
+        super().__init__()
+        command = [sys.executable, "-S", "-c", self.code]
+        self.helper = Popen(command, stdin=PIPE, stdout=PIPE, text=True)
+
+    def step(self, action: object) -> tuple[object, float, bool, bool, dict[str, object]]:
+        assert self.helper.stdin is not None
+        assert self.helper.stdout is not None
+        self.helper.stdin.write("go\n")
+        self.helper.stdin.flush()
+        self.helper.stdout.readline()
+        return super().step(action)
+
+    def close(self) -> None:
+        self.helper.kill()
+        self.helper.communicate()
+
+
+def test_what_an_environment_lets_others_compute_is_not_waiting_and_has_its_weight() -> None:
+    facts = measure_env(Delegating, probe(Delegating, "toy"), 1, patience(0.3))
+    assert not facts.waits
+    assert facts.memory_bytes > 2_000_000
 
 
 def test_masks_are_obeyed_while_timing() -> None:

@@ -42,6 +42,17 @@ def test_equal_companions_are_one_and_end_with_the_last_who_holds_it():
     assert len(read_starts()) == 2
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
+def test_a_fork_that_lets_go_of_it_does_not_end_it():
+    code = (
+        "from mission_gym.procs import Companion, attend; import os, sys; "
+        "held = attend(Companion('companion_toys:serve')); forked = os.fork(); "
+        "forked or sys.exit(); os.waitpid(forked, 0); print(held._service.child.is_gone())"
+    )
+    told = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    assert told.stdout == "False\n"
+
+
 def test_one_that_dies_begins_again_as_it_was():
     attendance = attend(Companion("companion_toys:serve"))
     os.kill(attendance.pid, signal.SIGKILL)

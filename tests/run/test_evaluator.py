@@ -47,6 +47,17 @@ def test_a_kill_of_the_only_process_that_plays_costs_no_evaluation(vector: str, 
     assert (result.episodes, result.return_mean) == (4, 1.0)
 
 
+@pytest.mark.parametrize(("vector", "most"), [("threads", 3), ("serial", None)])
+def test_environments_that_wait_are_as_many_as_the_run_has(vector: str, most: int | None) -> None:
+    config = resolve("<toy>", {"vector": vector, "n_envs": 3}).config
+    environment = open_environment(config, {}, Carrying)
+    assert environment.most_playing == most
+    with Evaluator(environment, "select", 8) as evaluator:
+        assert evaluator.play_all(Actor(act)).episodes == 8
+        assert evaluator._vec is not None
+        assert evaluator._vec.num_envs == (most or 8)
+
+
 def test_episodes_that_all_fail_again_are_told() -> None:
     with (
         Evaluator(open_toy("workers", always=True), "select", 2) as evaluator,

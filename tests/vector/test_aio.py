@@ -173,7 +173,7 @@ def test_a_plain_environment_is_refused_with_threads_named() -> None:
             make_vec(make_it, 2, backend="aio")
 
 
-@pytest.mark.parametrize("kind", ["raise", "hang", "exit", "cancelled"])
+@pytest.mark.parametrize("kind", ["raise", "hang", "exit", "odd", "cancelled"])
 def test_a_fault_of_one_costs_its_episode_alone(kind: str, tmp_path: Path) -> None:
     limits = {"timeout_s": patience(0.5)} if kind == "hang" else {}
     with make({2: {"kind": kind, "once": str(tmp_path / "x")}}, **limits) as vec:

@@ -158,6 +158,11 @@ class Backend:
         """Processes beside the learner's."""
         return num_workers if self.processes is None else self.processes
 
+    def limit_playing(self, num_envs: int) -> int | None:
+        """Environments of an evaluation at most, in a run of so many: what waits is often a process of its
+        own, such as a browser. None: any number."""
+        return num_envs if self.for_waiting else None
+
     def name_workers(self, num_workers: int) -> str:
         """`3 workers` for sentences, where their number may be chosen; else nothing."""
         if self.processes is not None:

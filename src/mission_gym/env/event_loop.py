@@ -241,7 +241,7 @@ class CallLine:
             coroutine, done = item
             try:
                 result = await _guard(time_turns(coroutine, _line_marks))
-            except Exception as error:  # noqa: BLE001  border: the user's coroutine
+            except BaseException as error:  # noqa: BLE001  border: the user's coroutine
                 done.set_exception(error)
             else:
                 done.set_result(result)
@@ -257,5 +257,7 @@ async def _guard(awaitable: Awaitable[Any]) -> Any:
             while task.uncancel():
                 pass
         raise CancelledCall("it was cancelled") from error
-    except (SystemExit, KeyboardInterrupt) as error:
+    except Exception:
+        raise
+    except BaseException as error:
         raise RuntimeError(f"it raised {type(error).__name__}") from error

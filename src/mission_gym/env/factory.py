@@ -31,7 +31,7 @@ from mission_gym.env.coroutines import (
 )
 from mission_gym.env.known_ids import is_of_old_gym, register_declared
 from mission_gym.env.old_api import OLD_API, is_old
-from mission_gym.env.wrapping import check_arguments, name_code, read_wrapper
+from mission_gym.env.wrapping import check_arguments, draws, name_code, read_wrapper
 from mission_gym.errors import EnvContractError, TrustError, UsageError, nearest
 from mission_gym.names import BRIDGE, judge
 from mission_gym.procs.companions import Companion, CompanionNeeded
@@ -142,7 +142,7 @@ def refuse_plain(name: str) -> str:
 
 def _make(request: EnvRequest, render_mode: str | None) -> Env:
     kwargs = dict(request.kwargs)
-    if render_mode is not None:
+    if render_mode is not None and not any(map(draws, request.wrap)):
         kwargs["render_mode"] = render_mode
     if request.env_id.startswith(_ENVPOOL):
         raise UsageError(f"{request.env_id!r} is vectorised itself; use --vector batched [--vector]")
@@ -152,6 +152,8 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
     env = _build(request.env_id, partial(make, **kwargs))
     for text in request.wrap:
         call = read_wrapper(text)
+        if render_mode is not None and draws(text):
+            call = call._replace(kwargs={**call.kwargs, "render_mode": render_mode})
         wrapper = _find(request, call.name)
         if not callable(wrapper):
             raise UsageError(f"wrapper {text!r} is not a callable; give module:callable [--wrap]")

@@ -5,6 +5,7 @@ The one way to measure that, for `train`, `tune` and `make_vec`.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import suppress
@@ -41,21 +42,24 @@ def time_steps(factory: Factory, spec: EnvSpec, seconds: float) -> Pace:
     slot = make_slot(factory, spec, 0, lambda episode: episode)
     try:
         slot.reset(0)
-        return measure_pace(slot, spec, seconds)
+        return measure_pace(slot, spec, seconds, has_process=False)
     finally:
         with suppress(Exception):  # border: a throw-away environment that can't close harms nothing
             slot.env.close()
 
 
-def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
-    """Play in a slot that was reset for about `seconds`."""
+def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float, *, has_process: bool = True) -> Pace:
+    """Play in a slot that was reset for about `seconds`. has_process: whether this process is there for
+    environments alone, so that what runs below it is theirs, such as a browser: what that computes is not
+    waiting."""
     rng = np.random.default_rng(0)
     spec.action_space.seed(0)
     walls: list[float] = []
     cpus: list[float] = []
     reset_s = 0.0
+    elsewhere = _read_elsewhere_s(slot, has_process)  # which takes a while itself
     # The clock is looked at first and last: time in the queue between two looks is then inside the whole.
-    begun, queued, cpu, held = time.perf_counter(), read_queued_s(), _read_cpu_s(slot), _read_held_s()
+    begun, queued, cpu, held = time.perf_counter(), read_queued_s(), time.process_time(), _read_held_s()
     while len(walls) < _MOST_STEPS and (time.perf_counter() - begun < seconds or len(walls) < _FEWEST_STEPS):
         if slot.ended:
             start = time.perf_counter()
@@ -66,8 +70,9 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float) -> Pace:
         slot.step(action)
         cpus.append(time.thread_time() - cpu_start)
         walls.append(time.perf_counter() - start)
-    cpu_s, queued_s = _read_cpu_s(slot) - cpu, read_queued_s() - queued
+    cpu_s, queued_s = time.process_time() - cpu, read_queued_s() - queued
     wall_s = time.perf_counter() - begun
+    cpu_s += max(_read_elsewhere_s(slot, has_process) - elsewhere, 0.0)
     cpu_s = min(max(cpu_s, _read_held_s() - held), wall_s)
     # On a busy machine a step also waits for a core: that is not the environment's waiting.
     own_s = max(wall_s - queued_s, cpu_s, 1e-9)
@@ -87,11 +92,15 @@ def _read_held_s() -> float:
     return 0.0 if loops is None else float(loops.read_held_s())
 
 
-def _read_cpu_s(slot: EnvSlot) -> float:
-    """CPU seconds of this process, and of the one where the game is, if it is in another."""
-    env = slot.env
-    elsewhere = env.get_wrapper_attr("engine_cpu_s")() if env.has_wrapper_attr("engine_cpu_s") else 0.0
-    return time.process_time() + float(elsewhere)
+def _read_elsewhere_s(slot: EnvSlot, has_process: bool) -> float:
+    """CPU seconds of the process where the game is, or of all that environments have started."""
+    if slot.env.has_wrapper_attr("engine_cpu_s"):
+        return float(slot.env.get_wrapper_attr("engine_cpu_s")())
+    if not has_process:
+        return 0.0
+    from mission_gym.procs.children import ProcessTree
+
+    return ProcessTree(os.getpid(), only_below=True).read_cpu_s()
 
 
 def _draw_action(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Any:

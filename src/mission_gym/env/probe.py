@@ -35,10 +35,11 @@ from mission_gym.env.spaces import (
     leaf_specs,
 )
 from mission_gym.env.wrappers import count_frames
-from mission_gym.errors import EnvContractError
+from mission_gym.errors import EnvContractError, describe
 
 MASK_KEY = "action_mask"
 MASK_METHOD = "action_masks"
+TARGET_METHOD = "describe_target"
 _NUM_LOOKS = 64  # observations that are looked at for ids; a picture mostly shows itself in the first
 
 
@@ -58,10 +59,24 @@ def probe(factory: Factory, env_id: str, bare: bool = False, max_sequence: int =
 
 def look_at(env: Env, env_id: str, bare: bool = False, max_sequence: int = MAX_SEQUENCE) -> EnvSpec:
     """As `probe`, for an environment that the caller closes."""
-    spec = _look_at(env, env_id, bare, max_sequence)
+    spec = replace(_look_at(env, env_id, bare, max_sequence), target=_ask_target(env, env_id))
     if has_coroutines(env):
         return replace(spec, coroutines="only")
     return replace(spec, coroutines="offered") if offers_form(env.unwrapped) else spec
+
+
+def _ask_target(env: Env, env_id: str) -> tuple[str, str] | None:
+    """What an environment tells of something outside that it depends on: its name, and how it is."""
+    if not env.has_wrapper_attr(TARGET_METHOD):
+        return None
+    try:
+        name, health = env.get_wrapper_attr(TARGET_METHOD)()
+    except Exception as error:  # border: the user's method
+        raise EnvContractError(
+            f"{env_id}: {TARGET_METHOD}() must give two texts, what the environment depends on and how it is;"
+            f" it raised {describe(error)}"
+        ) from error
+    return str(name), str(health)
 
 
 def _look_at(env: Env, env_id: str, bare: bool, max_sequence: int) -> EnvSpec:

@@ -24,6 +24,13 @@ class Short(NamedTuple):
     kind: type = int
     least: int = 0
     most: int = 0
+    module: str = _MODULE
+    draws: bool = False  # it takes a render mode, instead of the environment
+
+    @property
+    def code(self) -> str:
+        """What it stands for."""
+        return f"{self.module}:{self.target}"
 
 
 SHORT = {
@@ -37,6 +44,14 @@ SHORT = {
     "last-action": Short("LastAction", "last-action", "show the action before beside the observation"),
     "agent-id": Short("AgentId", "agent-id", "show each of several agents which one it is"),
     "drop": Short("Drop", "drop:mission", "leave keys of a Dict observation out", str, least=1, most=_ANY),
+    "elements": Short(
+        "Elements",
+        "elements:16 or elements:16,2",
+        "MiniWoB++: click one of 16 elements, or type one of 2 fields into it",
+        most=3,
+        module="mission_gym.env.elements",
+        draws=True,
+    ),
     "weigh": Short("Weigh", "weigh:1,0.5", "sum up a vector reward by weights", float, least=1, most=_ANY),
 }
 
@@ -62,10 +77,16 @@ def name_code(texts: tuple[str, ...] | list[str]) -> tuple[str, ...]:
     return tuple(read_wrapper(text).name for text in texts)
 
 
+def draws(text: str) -> bool:
+    """Whether a wrapper draws by itself, in environments that can't."""
+    short = split_short(text)
+    return short is not None and short[0] in SHORT and SHORT[short[0]].draws
+
+
 def list_short() -> list[dict[str, str]]:
     """The wrappers that have a short name: name, usage, text and what it stands for."""
     return [
-        {"name": name, "usage": short.usage, "text": short.text, "wrapper": f"{_MODULE}:{short.target}"}
+        {"name": name, "usage": short.usage, "text": short.text, "wrapper": short.code}
         for name, short in SHORT.items()
     ]
 
@@ -101,7 +122,7 @@ def _read_short(text: str, name: str, args: tuple[str, ...]) -> Call:
             raise UsageError(
                 f"wrapper {text!r}: {arg!r} is not {_KINDS[short.kind]}; write {short.usage} [--wrap]"
             ) from error
-    return Call(f"{_MODULE}:{short.target}", tuple(values))
+    return Call(short.code, tuple(values))
 
 
 def _count(text: str) -> int:

@@ -6,6 +6,7 @@ an error of the parent that says so; it harms nobody.
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from mission_gym.env.pace import Pace, measure_pace
 from mission_gym.errors import WorkerDied, WorkerTimeout
 from mission_gym.plan.facts import EnvFacts
 from mission_gym.procs import BoundedLog, Child, Link, describe_error, dump_object
+from mission_gym.procs.children import ProcessTree
 from mission_gym.vector.crew import open_reply
 
 _SERVICE = "mission_gym.plan.env_costs:serve_timing"
@@ -118,7 +120,9 @@ def weigh_processes(pids: Sequence[int]) -> int | None:
 
 
 def _resident_bytes() -> int:
-    return int(psutil.Process().memory_info().rss)
+    """Of this process, and of those that its environments have started."""
+    below = ProcessTree(os.getpid(), only_below=True)
+    return int(psutil.Process().memory_info().rss) + below.read_bytes()
 
 
 def _seed(episode: int) -> int:

@@ -74,7 +74,11 @@ def count_bytes(config: Settled, spec: EnvSpec, backend: Backend) -> dict[str, A
     block = block_bytes(spec, config.algorithm.n_steps_per_env, config.num_rows)
     encoded = sum(leaf.encoded_bytes for leaf in spec.leaves)
     has_spare = config.compute.overlap == "on" or config.vector.blocks == "first_ready"
-    plays = count_playing(config.evaluation.eval_episodes, own_vector_form=backend.own_vector_form)
+    plays = count_playing(
+        config.evaluation.eval_episodes,
+        own_vector_form=backend.own_vector_form,
+        at_most=backend.limit_playing(config.num_envs),
+    )
     return {
         "step_bytes": -(-block // config.rollout_size),
         "block_copies": 1 + has_spare,

@@ -40,6 +40,7 @@ def make_plan(
     facts = [
         Fact("environment", config.env.env_id, describe_spaces(spec)),
         Fact("environments", f"{config.vector.n_envs}", _describe_backend(config, backend)),
+        *([Fact("target", *spec.target)] if spec.target else []),
         *_describe_agents(config, spec),
         *_describe_curriculum(config),
         Fact("rollout", f"{rollout}", _describe_rollout(config)),

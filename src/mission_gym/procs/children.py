@@ -149,7 +149,7 @@ class Child:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(grace_s)
         if not _HAS_KEEPER:
-            end_tree(self.pid)
+            ProcessTree(self.pid).end()
         self._process.terminate()
         try:
             self._process.wait(_END_S)
@@ -210,12 +210,42 @@ def describe_code(code: int) -> str:
     return f"was killed by signal {-code}"
 
 
-def end_tree(pid: int) -> None:
-    """Kill a process and what can be found of what it started, where it has no keeper."""
-    import psutil
+class ProcessTree:
+    """A process and what it has started by now. They are known again when it is gone, and never mistaken for
+    others that got their numbers."""
 
-    with contextlib.suppress(psutil.Error):
-        for process in (*psutil.Process(pid).children(recursive=True), psutil.Process(pid)):
+    def __init__(self, pid: int, *, only_below: bool = False) -> None:
+        import psutil
+
+        self._processes: list[psutil.Process] = []
+        with contextlib.suppress(psutil.Error):
+            top = psutil.Process(pid)
+            self._processes = top.children(recursive=True) + ([] if only_below else [top])
+
+    def read_cpu_s(self) -> float:
+        """CPU seconds of those that are there."""
+        return self._sum(lambda process: sum(process.cpu_times()[:2]))
+
+    def read_bytes(self) -> int:
+        """Memory of those that are there, each with its part of what they share where the system tells."""
+        return int(
+            self._sum(lambda process: getattr(process.memory_full_info(), "pss", process.memory_info().rss))
+        )
+
+    def _sum(self, read: Callable[[Any], float]) -> float:
+        import psutil
+
+        total = 0.0
+        for process in self._processes:
+            with contextlib.suppress(psutil.Error):
+                total += read(process)
+        return total
+
+    def end(self) -> None:
+        """Kill what is left of them."""
+        import psutil
+
+        for process in self._processes:
             with contextlib.suppress(psutil.Error):
                 process.kill()
 

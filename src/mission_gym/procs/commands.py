@@ -57,9 +57,9 @@ def end_command(process: subprocess.Popen[bytes], grace_s: float) -> bool:
             process.wait(grace_s)
     by_itself = process.poll() is not None
     if not hasattr(os, "fork"):
-        from mission_gym.procs.children import end_tree
+        from mission_gym.procs.children import ProcessTree
 
-        end_tree(process.pid)
+        ProcessTree(process.pid).end()
     process.terminate()
     try:
         process.wait(_END_S)
@@ -71,12 +71,6 @@ def end_command(process: subprocess.Popen[bytes], grace_s: float) -> bool:
 
 def read_cpu_s(process: subprocess.Popen[bytes]) -> float:
     """CPU seconds of a command and of what it has started and not yet ended; its keeper takes none."""
-    import psutil
+    from mission_gym.procs.children import ProcessTree
 
-    total = 0.0
-    with suppress(psutil.Error):
-        top = psutil.Process(process.pid)
-        for each in (top, *top.children(recursive=True)):
-            with suppress(psutil.Error):
-                total += sum(each.cpu_times()[:2])
-    return total
+    return ProcessTree(process.pid).read_cpu_s()

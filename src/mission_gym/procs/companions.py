@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -85,7 +86,7 @@ class _Service:
     """The companion's process, and the thread that starts another when it has died."""
 
     def __init__(self, companion: Companion) -> None:
-        self._companion = companion
+        self._companion, self._pid = companion, os.getpid()
         self._ended = threading.Event()
         self._lock = threading.Lock()  # around starting and ending
         self.child, self.told = _start(companion, None)
@@ -93,6 +94,8 @@ class _Service:
         thread.start()
 
     def end(self) -> None:
+        if os.getpid() != self._pid:  # a fork lets go of what is not its own
+            return
         self._ended.set()
         with self._lock:
             self.child.end()

@@ -27,12 +27,13 @@ class Actor:
     initial_state: Callable[[int], Leaves] = lambda num_rows: ()
 
 
-def count_playing(num_episodes: int, *, own_vector_form: bool) -> int:
+def count_playing(num_episodes: int, *, own_vector_form: bool, at_most: int | None = None) -> int:
     """Environments that play a suite; part of its definition where noise is drawn.
 
-    An environment's own vector form takes seeds only at its first reset: one episode per row.
+    An environment's own vector form takes seeds only at its first reset: one episode per row. at_most: where
+    each may be a browser, no more than the run has.
     """
-    return num_episodes if own_vector_form else min(num_episodes, _PARALLEL)
+    return num_episodes if own_vector_form else min(num_episodes, _PARALLEL, at_most or _PARALLEL)
 
 
 def seed_of_suite(seeds: Sequence[int], num_envs: int) -> Callable[[int, int], int]:

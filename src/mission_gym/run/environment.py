@@ -63,6 +63,7 @@ class Environment:
     stages: Stages | None = None  # of training; `request` and `factory` are those of evaluations
     played: Variant | None = None  # the stage that evaluations are on
     companion: Attendance | None = None  # at work as long as somebody holds this
+    most_playing: int | None = None  # environments of an evaluation
 
     @property
     def backends(self) -> dict[str, Backend]:
@@ -168,7 +169,9 @@ def open_environment(
         plain = Environment(
             spec, parts.request, parts.factory, backend, num_workers, limits, pace=pace, rivals=rivals
         )
-        return plain.with_parts(parts, kwargs)
+        n_envs = config.vector.n_envs
+        most_playing = backend.limit_playing(n_envs) if isinstance(n_envs, int) else None
+        return replace(plain.with_parts(parts, kwargs), most_playing=most_playing)
 
     environment, companion = attended(look)
     return replace(environment, companion=companion)
@@ -237,7 +240,12 @@ def leave_vector_form(resolved: Resolved) -> tuple[Resolved, list[str]]:
 def place(environment: Environment, config: Settled) -> Environment:
     """The environment on the backend of a settled config."""
     backend = load_backend(config.vector.vector)
-    return replace(environment, backend=backend, num_workers=config.vector.num_workers)
+    return replace(
+        environment,
+        backend=backend,
+        num_workers=config.vector.num_workers,
+        most_playing=backend.limit_playing(config.num_envs),
+    )
 
 
 def choose_backend(config: Config, spec: EnvSpec | None = None) -> str:

@@ -109,7 +109,9 @@ class Evaluator(AbstractContextManager["Evaluator"]):
         if own_form:
             self.close()  # its rows can't be built anew
         if self._vec is None:
-            num_envs = count_playing(self._num_episodes, own_vector_form=own_form)
+            num_envs = count_playing(
+                self._num_episodes, own_vector_form=own_form, at_most=environment.most_playing
+            )
             self._vec = environment.make_vector(num_envs, seed_of_suite(self._seeds, num_envs))
         else:
             self._vec.rebuild()

@@ -180,7 +180,9 @@ class _EnvTask:
             if self._lateness:
                 raise TimeoutError(self._lateness) from error
             raise CancelledCall("it was cancelled") from error
-        except (SystemExit, KeyboardInterrupt) as error:
+        except Exception:
+            raise
+        except BaseException as error:
             raise RuntimeError(f"it raised {type(error).__name__}") from error
         finally:
             self._call = None

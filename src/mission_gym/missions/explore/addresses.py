@@ -22,4 +22,5 @@ def may_connect(address: str, allow_loopback: bool) -> bool:
         found = inner or found
     if found.is_loopback:
         return allow_loopback
-    return found.is_global and not found.is_multicast
+    special = found.is_multicast or found.is_reserved or getattr(found, "is_site_local", False)
+    return found.is_global and not special

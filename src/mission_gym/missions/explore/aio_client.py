@@ -9,20 +9,9 @@ from collections.abc import Generator
 from typing import Any, TypeVar
 
 from mission_gym.errors import UsageError
+from mission_gym.missions.explore import wishes
 from mission_gym.missions.explore.addresses import may_connect
-from mission_gym.missions.explore.exchange import (
-    BROKEN,
-    HEADERS,
-    REFUSED,
-    TIMEOUT,
-    UNREACHABLE,
-    Answer,
-    Body,
-    BodyError,
-    Get,
-    Limits,
-    Wish,
-)
+from mission_gym.missions.explore.wishes import Answer, Body, BodyError, Get, Limits, Wish, read_answer
 
 try:
     import aiohttp
@@ -33,7 +22,6 @@ except ImportError as error:
         'run: pip install "mission-gym[web]"'
     ) from error
 
-_CHUNK = 65_536
 Result = TypeVar("Result")
 
 
@@ -45,12 +33,12 @@ class AioClient:
         self._session: aiohttp.ClientSession | None = None
         self._was_refused = False
 
-    async def fulfil(self, wishes: Generator[Wish, Answer | None, Result]) -> Result:
+    async def fulfil(self, asking: Generator[Wish, Answer | None, Result]) -> Result:
         """Run a generator of wishes to its end."""
         answer: Answer | None = None
         try:
             while True:
-                wish = wishes.send(answer)
+                wish = asking.send(answer)
                 if isinstance(wish, Get):
                     answer = await self.get(wish.url)
                 else:
@@ -67,13 +55,13 @@ class AioClient:
         try:
             answer = await self._get(url)
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError):
-            answer = Answer(failure=REFUSED if self._was_refused else UNREACHABLE)
+            answer = Answer(failure=wishes.REFUSED if self._was_refused else wishes.UNREACHABLE)
         except TimeoutError:
-            answer = Answer(failure=TIMEOUT)
+            answer = Answer(failure=wishes.TIMEOUT)
         except BodyError as error:
             answer = Answer(failure=str(error))
         except (aiohttp.ClientError, OSError, ValueError):
-            answer = Answer(failure=BROKEN)
+            answer = Answer(failure=wishes.BROKEN)
         return answer._replace(took_s=time.monotonic() - begun)
 
     async def _get(self, url: str) -> Answer:
@@ -81,15 +69,9 @@ class AioClient:
             self._session = self._open()
         async with self._session.get(URL(url, encoded=True), allow_redirects=False) as response:
             body = Body(response.headers.get("Content-Encoding", ""), self._limits.max_bytes)
-            async for chunk in response.content.iter_chunked(_CHUNK):
+            async for chunk in response.content.iter_chunked(wishes.CHUNK):
                 body.add(chunk)
-            return Answer(
-                response.status,
-                body.finish(),
-                response.headers.get("Content-Type", ""),
-                response.headers.get("Location", ""),
-                response.headers.get("Retry-After", ""),
-            )
+            return read_answer(response.status, response.headers, body)
 
     def _open(self) -> aiohttp.ClientSession:
         limits = aiohttp.ClientTimeout(total=self._limits.timeout_s, sock_connect=self._limits.timeout_s)
@@ -103,11 +85,11 @@ class AioClient:
         return aiohttp.ClientSession(
             connector=connector,
             timeout=limits,
-            headers=HEADERS,
+            headers=wishes.HEADERS,
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
-            max_line_size=_CHUNK,
-            max_field_size=_CHUNK,
+            max_line_size=wishes.CHUNK,
+            max_field_size=wishes.CHUNK,
         )
 
     def _make_socket(self, info: Any) -> socket.socket:

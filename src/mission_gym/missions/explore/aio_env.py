@@ -14,11 +14,10 @@ from mission_gym.data import Array
 from mission_gym.missions.explore.aio_client import AioClient
 from mission_gym.missions.explore.baselines import Policy, make_baselines
 from mission_gym.missions.explore.env import METADATA, draw_number, make_spaces, open_explorer, read_action
-from mission_gym.missions.explore.settings import declare_companion, read_settings, snapshot
-from mission_gym.procs.companions import Companion
+from mission_gym.missions.explore.settings import Declared, read_settings
 
 
-class AsyncExploreEnv:
+class AsyncExploreEnv(Declared):
     """Find a page of a web site by following links. Keyword arguments: those of `Settings`."""
 
     metadata: ClassVar[dict[str, Any]] = METADATA | {"render_modes": []}
@@ -30,16 +29,6 @@ class AsyncExploreEnv:
         self.baselines: dict[str, Policy] = make_baselines(self.explorer)
         self._client = AioClient(read.limits, read.may_use_loopback)
         self._np_random: Any = None
-
-    @staticmethod
-    def companion_process(**settings: Any) -> Companion | None:
-        """The server of the generated sites, for all environments."""
-        return declare_companion(settings)
-
-    @staticmethod
-    def snapshot_kwargs(rules_file: str | None = None, **others: Any) -> dict[str, Any]:
-        """The file of rules in use, for a run to own."""
-        return snapshot(rules_file)
 
     async def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -6,26 +6,14 @@ import socket
 import ssl
 import time
 from collections.abc import Generator
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse, parse_headers
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from mission_gym.missions.explore import wishes
 from mission_gym.missions.explore.addresses import may_connect
-from mission_gym.missions.explore.exchange import (
-    BROKEN,
-    HEADERS,
-    REFUSED,
-    TIMEOUT,
-    UNREACHABLE,
-    Answer,
-    Body,
-    BodyError,
-    Get,
-    Limits,
-    Wish,
-)
+from mission_gym.missions.explore.wishes import Answer, Body, BodyError, Get, Limits, Wish, read_answer
 
-_CHUNK = 65_536
 _PORTS = {"http": 80, "https": 443}
 Result = TypeVar("Result")
 
@@ -52,6 +40,18 @@ class _TlsSocket(_Deadline, ssl.SSLSocket):
     pass
 
 
+class _Response(HTTPResponse):
+    """Leaves out answers that others follow, such as 103: the one after it would be read as that of the next
+    request."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        while True:
+            found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+            if not 101 < found[1] < 200:
+                return found
+            parse_headers(self.fp)
+
+
 class Client:
     """One connection to one site, opened when needed and kept open."""
 
@@ -60,12 +60,12 @@ class Client:
         self._connection: HTTPConnection | None = None
         self._tls: ssl.SSLContext | None = None
 
-    def fulfil(self, wishes: Generator[Wish, Answer | None, Result]) -> Result:
+    def fulfil(self, asking: Generator[Wish, Answer | None, Result]) -> Result:
         """Run a generator of wishes to its end."""
         answer: Answer | None = None
         try:
             while True:
-                wish = wishes.send(answer)
+                wish = asking.send(answer)
                 if isinstance(wish, Get):
                     answer = self.get(wish.url)
                 else:
@@ -89,35 +89,29 @@ class Client:
             try:
                 self._connection = self._open(parts.scheme, parts.hostname or "", parts.port, deadline)
             except PermissionError:
-                return Answer(failure=REFUSED)
+                return Answer(failure=wishes.REFUSED)
             except (OSError, ssl.SSLError, UnicodeError):
-                return Answer(failure=UNREACHABLE)
+                return Answer(failure=wishes.UNREACHABLE)
         connection: Any = self._connection
         connection.sock.deadline = deadline
         try:
             connection.sock.settimeout(self._limits.timeout_s)
             connection.request(
-                "GET", parts.path + (f"?{parts.query}" if parts.query else ""), headers=HEADERS
+                "GET", parts.path + (f"?{parts.query}" if parts.query else ""), headers=wishes.HEADERS
             )
             response = connection.getresponse()
             body = Body(response.headers.get("Content-Encoding", ""), self._limits.max_bytes)
-            while chunk := response.read(_CHUNK):
+            while chunk := response.read(wishes.CHUNK):
                 body.add(chunk)
             if response.length:  # it ended too early
-                return Answer(failure=BROKEN)
-            answer = Answer(
-                response.status,
-                body.finish(),
-                response.headers.get("Content-Type", ""),
-                response.headers.get("Location", ""),
-                response.headers.get("Retry-After", ""),
-            )
+                return Answer(failure=wishes.BROKEN)
+            answer = read_answer(response.status, response.headers, body)
         except TimeoutError:
-            return Answer(failure=TIMEOUT)
+            return Answer(failure=wishes.TIMEOUT)
         except BodyError as error:
             return Answer(failure=str(error))
         except (OSError, HTTPException, ValueError):  # ValueError: a header or a chunk that can't be read
-            return Answer(failure=BROKEN)
+            return Answer(failure=wishes.BROKEN)
         if response.will_close:
             self.close()
         return answer
@@ -144,6 +138,8 @@ class Client:
             connection = HTTPConnection(host, port)
             connection.default_port = _PORTS[scheme]  # else the Host header would name it
             connection.sock = wrapped
+            connection.response_class = _Response
+            connection.auto_open = 0  # it would connect by itself, to whatever the name means then
             return connection
         raise failure or OSError("no address")
 

@@ -14,14 +14,8 @@ from mission_gym.errors import UsageError
 from mission_gym.missions.explore.baselines import Policy, make_baselines
 from mission_gym.missions.explore.client import Client
 from mission_gym.missions.explore.explorer import OUTCOMES, Explorer
-from mission_gym.missions.explore.settings import (
-    Settings,
-    declare_companion,
-    make_companion,
-    read_settings,
-    snapshot,
-)
-from mission_gym.procs.companions import Attendance, Companion, attend
+from mission_gym.missions.explore.settings import Declared, Settings, make_companion, read_settings
+from mission_gym.procs.companions import Attendance, attend
 
 METADATA: dict[str, Any] = {
     "render_modes": ["rgb_array"],
@@ -31,7 +25,7 @@ METADATA: dict[str, Any] = {
 }
 
 
-class ExploreEnv(gym.Env[Array, np.int64]):
+class ExploreEnv(Declared, gym.Env[Array, np.int64]):
     """Find a page of a web site by following links. Keyword arguments: those of `Settings`."""
 
     metadata: ClassVar[dict[str, Any]] = METADATA  # type: ignore[misc]
@@ -54,16 +48,6 @@ class ExploreEnv(gym.Env[Array, np.int64]):
             from mission_gym.missions.explore.aio_env import AsyncExploreEnv
 
             return AsyncExploreEnv(**self._settings)
-
-    @staticmethod
-    def companion_process(**settings: Any) -> Companion | None:
-        """The server of the generated sites, for all environments."""
-        return declare_companion(settings)
-
-    @staticmethod
-    def snapshot_kwargs(rules_file: str | None = None, **others: Any) -> dict[str, Any]:
-        """The file of rules in use, for a run to own."""
-        return snapshot(rules_file)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -1,62 +1,40 @@
 """How a page is asked for, without any network: generators that yield wishes and are sent what came of them.
 
-A wish is Get or Pause. Whoever fulfils them, with threads or on an event loop, decides nothing: redirects,
-robots.txt, back-off and all limits are here, once for both forms of the mission. Every fetch ends within
-`patience_s` and one request's `timeout_s`, whatever the site does.
+Whoever fulfils them, with threads or on an event loop, decides nothing: redirects, robots.txt, back-off and
+all limits are here, once for both forms of the mission. Every fetch ends within `patience_s` and one
+request's `timeout_s`, whatever the site does.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-import zlib
 from collections.abc import Generator
 from typing import ClassVar, NamedTuple
-from urllib.robotparser import RobotFileParser
 
 from mission_gym.errors import EnvContractError, UsageError
 from mission_gym.missions.explore.pages import Page, is_same_site, join, origin_of, read_page
+from mission_gym.missions.explore.robots import Robots
+from mission_gym.missions.explore.wishes import (
+    AGENT,
+    BROKEN,
+    REFUSED,
+    TIMEOUT,
+    TOO_LARGE,
+    UNREACHABLE,
+    Answer,
+    Get,
+    Limits,
+    Pause,
+    Wish,
+)
 
-AGENT = "mission-gym"
-HEADERS = {"User-Agent": f"{AGENT}/1", "Accept": "text/html,*/*;q=0.5", "Accept-Encoding": "gzip"}
 _MAX_REDIRECTS = 5
 _PAUSE_S, _MAX_PAUSE_S = 0.1, 4.0  # of back-off: it doubles
 _MAX_QUEUE_S = 20.0  # of requests that keep their distance
 _REDIRECTS = (301, 302, 303, 307, 308)
 _BUSY = (429, 503)
-UNREACHABLE, TIMEOUT, BROKEN, TOO_LARGE, REFUSED = "unreachable", "timeout", "broken", "too_large", "refused"
 FAILURES = ("status", TIMEOUT, BROKEN, TOO_LARGE, REFUSED, "redirects", "off_site", "forbidden")
-
-
-class Limits(NamedTuple):
-    """What one request, and one fetch, may take."""
-
-    timeout_s: float = 8.0
-    patience_s: float = 15.0
-    max_bytes: int = 1 << 20
-
-
-class Get(NamedTuple):
-    url: str
-
-
-class Pause(NamedTuple):
-    seconds: float
-
-
-Wish = Get | Pause
-
-
-class Answer(NamedTuple):
-    """What came of a Get; failure: one of the names above, or empty."""
-
-    status: int = 0
-    body: bytes = b""
-    content_type: str = ""
-    location: str = ""
-    retry_after: str = ""
-    failure: str = ""
-    took_s: float = 0.0
 
 
 class Fetched(NamedTuple):
@@ -111,12 +89,29 @@ class Host:
 
     def __init__(self, base_url: str, limits: Limits, pacer: Pacer | None = None) -> None:
         self.base_url, self.limits = base_url, limits
-        self._robots: RobotFileParser | None = None
+        self._robots: Robots | None = None
         self._pacer = pacer
+        self._num_answers, self._num_silent, self._answered_s = 0, 0, 0.0
+
+    def note(self, answer: Answer) -> None:
+        """Count a request, and how long its answer took."""
+        if answer.status:
+            self._num_answers += 1
+            self._answered_s += answer.took_s
+        else:
+            self._num_silent += 1
+
+    def describe_health(self) -> str:
+        """How the site has answered so far."""
+        if not self._num_answers:
+            return f"does not answer ({self._num_silent} requests): episodes end with site_down until it does"
+        silent = f", {self._num_silent} more had none" if self._num_silent else ""
+        latency_ms = 1000 * self._answered_s / self._num_answers
+        return f"answers after {latency_ms:.0f} ms, the mean of {self._num_answers} requests{silent}"
 
     def allows(self, url: str) -> bool:
         """Whether robots.txt lets us ask for an address."""
-        return self._robots is None or self._robots.can_fetch(AGENT, url)
+        return self._robots is None or self._robots.allows(url)
 
     def read_robots(self) -> Generator[Wish, Answer | None, bool]:
         """Ask for robots.txt, once; False if nobody answers. Without one everything is allowed; where it is
@@ -137,24 +132,23 @@ class Host:
                 f"{self.base_url} is at an address that may not be connected to: it is not on the public "
                 "Internet; for a site on this machine give allow_loopback=true [base_url]"
             )
-        robots = RobotFileParser()
-        if answer.status == 200 and not answer.failure:
-            robots.parse(answer.body.decode("utf-8", "replace").splitlines())
-        elif answer.failure or answer.status >= 500:
-            robots.parse(["User-agent: *", "Disallow: /"])
-        robots.modified()  # it answers nothing before
-        self._robots = robots
-        if self._pacer is not None and (delay_s := robots.crawl_delay(AGENT)):
-            self._pacer.slow_down(float(delay_s))
+        text = ""
+        if answer.failure or answer.status >= 500:
+            text = "User-agent: *\nDisallow: /"
+        elif answer.status == 200:
+            text = answer.body.decode("utf-8", "replace")
+        self._robots = Robots(text, AGENT)
+        if self._pacer is not None:
+            self._pacer.slow_down(self._robots.delay_s)
         return True
 
     def ask(self, url: str) -> Generator[Wish, Answer | None, Answer]:
         """One request, which is not judged."""
-        return (yield from _Asking(self.limits, self._pacer).ask(url))
+        return (yield from _Asking(self, self._pacer).ask(url))
 
     def fetch(self, url: str) -> Fetching:
         """The page at an address of this site, through redirects inside of it."""
-        asked = _Asking(self.limits, self._pacer)
+        asked = _Asking(self, self._pacer)
 
         def fail(failure: str) -> Fetched:
             return Fetched(Page(url), max(1, asked.num_requests), asked.num_retries, failure)
@@ -187,9 +181,9 @@ class Host:
 class _Asking:
     """The requests of one fetch, which share its patience."""
 
-    def __init__(self, limits: Limits, pacer: Pacer | None) -> None:
-        self._pacer = pacer
-        self._left_s = limits.patience_s
+    def __init__(self, host: Host, pacer: Pacer | None) -> None:
+        self._host, self._pacer = host, pacer
+        self._left_s = host.limits.patience_s
         self.num_requests = self.num_retries = 0
 
     def ask(self, url: str) -> Generator[Wish, Answer | None, Answer]:
@@ -202,6 +196,7 @@ class _Asking:
                 yield Pause(wait_s)
             answer = yield Get(url)
             assert answer is not None
+            self._host.note(answer)
             self._left_s -= answer.took_s
             if answer.failure == BROKEN and may_break and self._left_s > 0:
                 may_break = False
@@ -222,39 +217,3 @@ class _Asking:
 def _read_seconds(retry_after: str) -> float:
     """Of a Retry-After header that gives seconds; a date is not read, and back-off alone waits."""
     return float(retry_after) if retry_after.isascii() and retry_after.isdigit() else 0.0
-
-
-class BodyError(Exception):
-    """A body that is refused; the text is the failure."""
-
-
-class Body:
-    """Gathers a body as it comes, unpacked, within its limit."""
-
-    def __init__(self, encoding: str, max_bytes: int) -> None:
-        name = encoding.strip().lower()
-        if name not in ("", "identity", "gzip", "x-gzip", "deflate"):
-            raise BodyError(BROKEN)
-        self._unpack = (
-            zlib.decompressobj(47 if name != "deflate" else 15) if name not in ("", "identity") else None
-        )
-        self._max_bytes, self._num_packed = max_bytes, 0
-        self._data = bytearray()
-
-    def add(self, chunk: bytes) -> None:
-        """BodyError if it is too large, packed or unpacked, or can't be unpacked."""
-        self._num_packed += len(chunk)
-        if self._unpack is not None:
-            try:
-                chunk = self._unpack.decompress(chunk, self._max_bytes + 1 - len(self._data))
-            except zlib.error as error:
-                raise BodyError(BROKEN) from error
-        self._data += chunk
-        if max(len(self._data), self._num_packed) > self._max_bytes:
-            raise BodyError(TOO_LARGE)
-
-    def finish(self) -> bytes:
-        """The whole body; BodyError if it was cut off."""
-        if self._unpack is not None and self._num_packed and not self._unpack.eof:
-            raise BodyError(BROKEN)
-        return bytes(self._data)

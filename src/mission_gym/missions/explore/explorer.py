@@ -15,12 +15,13 @@ import numpy as np
 
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
-from mission_gym.missions.explore.exchange import FAILURES, Answer, Fetched, Host, Pause, Wish
+from mission_gym.missions.explore.exchange import FAILURES, Fetched, Host
 from mission_gym.missions.explore.memory import Memory, SeenLink
 from mission_gym.missions.explore.observation import BACK, FIRST_LINK, NEXT, STOP, num_features, observe
-from mission_gym.missions.explore.pages import Page
+from mission_gym.missions.explore.pages import Page, origin_of
 from mission_gym.missions.explore.rules import Rules
 from mission_gym.missions.explore.tasks import Task, Tasks
+from mission_gym.missions.explore.wishes import Answer, Pause, Wish
 
 OUTCOMES = ("found", "gave_up", "budget", "site_down")
 _DOWN_S = 1.0  # between episodes without a site
@@ -114,6 +115,10 @@ class Explorer:
         mask[NEXT] = self.memory.here.next is not None
         mask[FIRST_LINK : FIRST_LINK + len(self.memory.slots)] = 1
         return mask
+
+    def describe_target(self) -> tuple[str, str]:
+        """The site, and how it answers."""
+        return origin_of(self.host.base_url), self.host.describe_health()
 
     def get_state(self) -> dict[str, Any]:
         """Everything that an exact continuation needs, as plain values."""

@@ -6,6 +6,7 @@ of the page, without fragments; what is beyond the limits is left out.
 
 from __future__ import annotations
 
+import codecs
 import math
 import re
 from typing import NamedTuple
@@ -30,6 +31,9 @@ _RESERVED = "/:?#[]@!$&'()*+,;=%~"  # characters that mean something in an addre
 _UNSAFE = re.compile(r"[^!#-;=?-\[\]_a-z~]")
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
+_TEXT_CODECS = re.compile(
+    r"utf-(8|16|32)|ascii|iso8859|cp\d|koi8|gb|big5|euc|iso2022|shift_jis|mac|hz|johab|tis|ptcp|kz"
+)
 _SCRIPTS = [
     (re.compile(f"<{tag}\\b", re.IGNORECASE), re.compile(f"</{tag}\\b", re.IGNORECASE))
     for tag in ("script", "style")
@@ -152,6 +156,8 @@ def _decode(body: bytes, parameters: str) -> str:
     declared = _CHARSET.search(body[:2048])
     charset = named[1] if named else declared[1].decode() if declared else "utf-8"
     try:
-        return body.decode(charset, "replace")
-    except (LookupError, ValueError):  # unknown, or not one of texts
-        return body.decode("utf-8", "replace")
+        codec = codecs.lookup(charset).name
+    except (LookupError, ValueError):
+        codec = ""
+    # Others are not charsets of pages, and some take the square of what they are given (punycode).
+    return body.decode(codec if _TEXT_CODECS.match(codec) else "utf-8", "replace")

@@ -8,11 +8,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mission_gym.errors import ConfigError, UsageError, nearest
-from mission_gym.missions.explore.exchange import Host, Limits, Pacer
+from mission_gym.missions.explore.exchange import Host, Pacer
 from mission_gym.missions.explore.explorer import Explorer
 from mission_gym.missions.explore.pages import join, origin_of
 from mission_gym.missions.explore.rules import SHIPPED, load_rules
 from mission_gym.missions.explore.tasks import GeneratedTasks, OwnTasks, Tasks, read_targets
+from mission_gym.missions.explore.wishes import Limits
 from mission_gym.procs.companions import Companion
 
 _GENERATED = ("site", "num_pages", "faults", "latency_ms", "jitter_ms")
@@ -53,7 +54,7 @@ class Settings:
         if self.base_url is None:
             tasks: Tasks = GeneratedTasks(self.site)
             return Explorer(rules, Host(served_at, self.limits), tasks)
-        url = join(self.base_url, "")
+        url = join(self.base_url, self.base_url)
         pacer = Pacer.of(origin_of(url), self.requests_per_s)
         tasks = OwnTasks(read_targets(self.targets or "", url))
         return Explorer(rules, Host(url, self.limits, pacer), tasks)
@@ -90,11 +91,26 @@ def read_settings(given: dict[str, Any]) -> Settings:
     return settings
 
 
-def declare_companion(given: dict[str, Any]) -> Companion | None:
-    """The server of the generated sites, where they are asked for and nobody said where they are."""
-    settings = read_settings(given)
-    needed = settings.base_url is None and settings.served_at is None
-    return make_companion(settings) if needed else None
+class Declared:
+    """What both forms of the mission tell of themselves."""
+
+    explorer: Explorer
+
+    def describe_target(self) -> tuple[str, str]:
+        """The site that requests go to, and how it answers, for the plan of a run."""
+        return self.explorer.describe_target()
+
+    @staticmethod
+    def companion_process(**given: Any) -> Companion | None:
+        """The server of the generated sites, where they are asked for and nobody said where they are."""
+        settings = read_settings(given)
+        needed = settings.base_url is None and settings.served_at is None
+        return make_companion(settings) if needed else None
+
+    @staticmethod
+    def snapshot_kwargs(rules_file: str | None = None, **others: Any) -> dict[str, Any]:
+        """The file of rules in use, for a run to own."""
+        return {"rules_file": str(SHIPPED if rules_file is None else rules_file)}
 
 
 def make_companion(settings: Settings) -> Companion:
@@ -102,11 +118,6 @@ def make_companion(settings: Settings) -> Companion:
     names = ("num_pages", "faults", "latency_ms", "jitter_ms")
     arguments = {name: value for name, value in asdict(settings).items() if name in names}
     return Companion("mission_gym.missions.explore.server:serve", arguments)
-
-
-def snapshot(rules_file: str | None) -> dict[str, Any]:
-    """The file of rules in use, for a run to own."""
-    return {"rules_file": str(SHIPPED if rules_file is None else rules_file)}
 
 
 def _plain(value: Any) -> Any:

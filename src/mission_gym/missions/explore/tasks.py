@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from mission_gym.errors import EnvContractError, UsageError
-from mission_gym.missions.explore.exchange import Answer, Host, Wish
+from mission_gym.missions.explore.exchange import Fetched, Host
 from mission_gym.missions.explore.pages import Words, find_words, is_same_site, join
+from mission_gym.missions.explore.wishes import Answer, Wish
 
 _MAX_WORDS = 12  # of a title
 
@@ -57,7 +58,7 @@ class OwnTasks:
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self._targets = targets
-        self._titles: dict[str, Words] = {}  # by address, once read
+        self._known: dict[Target, tuple[str, Words]] = {}
 
     def give(self, host: Host, number: int) -> Generator[Wish, Answer | None, Task | None]:
         if not (yield from host.read_robots()):
@@ -66,22 +67,27 @@ class OwnTasks:
             raise EnvContractError(
                 f"robots.txt does not allow {host.base_url}; begin at a page that it allows [base_url]"
             )
-        url, words = self._targets[number % len(self._targets)]
-        wanted = find_words(words) if words else self._titles.get(url)
-        if wanted is None:
-            fetched = yield from host.fetch(url)
+        target = self._targets[number % len(self._targets)]
+        if target not in self._known:
+            fetched = yield from host.fetch(target.url)
             if fetched.is_down:
                 return None
-            wanted = frozenset(sorted(fetched.page.title)[:_MAX_WORDS])
-            if fetched.failure or not wanted:
-                cause = fetched.failure or "its title has no words"
-                raise EnvContractError(
-                    f"{url} can't be a target ({cause}); name a page that can be had, or describe it: "
-                    "`/path some words` [targets]"
-                )
-            url = fetched.page.url
-            self._titles[url] = wanted
-        return Task(host.base_url, url, wanted)
+            self._known[target] = _describe(target, fetched)
+        return Task(host.base_url, *self._known[target])
+
+
+def _describe(target: Target, fetched: Fetched) -> tuple[str, Words]:
+    """The address that a target is found at, behind redirects, and its words."""
+    if target.words:  # it may be found later, even if it can't be had now
+        return target.url if fetched.failure else fetched.page.url, find_words(target.words)
+    wanted = frozenset(sorted(fetched.page.title)[:_MAX_WORDS])
+    if fetched.failure or not wanted:
+        cause = fetched.failure or "its title has no words"
+        raise EnvContractError(
+            f"{target.url} can't be a target ({cause}); name a page that can be had, or describe it: "
+            "`/path some words` [targets]"
+        )
+    return fetched.page.url, wanted
 
 
 def read_targets(targets: str, base_url: str) -> list[Target]:
