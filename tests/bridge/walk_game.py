@@ -58,5 +58,8 @@ class Walk:
         self.at, self.time = state
 
 
+if "stateless" in sys.argv:
+    del Walk.get_state
+
 if __name__ == "__main__":
     serve(Walk)
