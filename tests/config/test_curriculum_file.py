@@ -64,7 +64,7 @@ stages:
   until: {metric: "won=>0.8", episodes: many}
   name: last
 - {kwargs: {num_bots: 3}}
-- {until: {}, back: {steps: 3, metric: won<0.1}}
+- {kwargs: {num_bots: 3}, until: {}, back: {steps: 3, metric: won<0.1}}
 - 7
 - {name: a, until: {episodes: 5}, back: {metric: 3}}
 """
@@ -90,6 +90,7 @@ stages:
         "episodes is the number that a metric is the mean of; add metric [/bots.yaml, line 11]",
         "metric=3 is not a text like captured>=0.8; correct it [/bots.yaml, line 11]",
         "stage 6 is the last one and lasts to the end of the run; remove its until [/bots.yaml, line 11]",
+        "stages 3 and 4 are both 'num_bots=3'; give them names [/bots.yaml, line 9]",
     ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from test_exact_resume import assert_equal_runs, drain, final_state, silent, sta
 import mission_gym as mg
 from mission_gym.api import Run
 from mission_gym.check.repro import replay_bundle
-from mission_gym.errors import ConfigError, EnvFailure, RunStateError, UsageError
+from mission_gym.errors import ConfigError, EnvContractError, EnvFailure, RunStateError, UsageError
 from mission_gym.run.branch import branch_run
 from mission_gym.run.config import resolve
 from mission_gym.run.env_files import read_files
@@ -271,6 +271,19 @@ def test_all_that_does_not_fit_is_refused_before_there_is_a_run(tmp_path: Path) 
         in str(caught.value)
     )
     assert not list(tmp_path.iterdir())
+
+
+def test_stages_are_told_in_their_order_and_what_is_wrong_in_all_once(tmp_path: Path) -> None:
+    stages = [{"name": f"s{bots}", "kwargs": {"bots": bots}, "until": {"steps": 5}} for bots in (1, 2)]
+    wrong = [{"name": "a", "kwargs": {"bot": 1}, "until": {"steps": 5}}, *stages]
+    last = {"name": "z", "kwargs": {"shap": 7}}
+    with pytest.raises(ConfigError) as caught, begin(tmp_path, curriculum={"stages": [*wrong, last]}):
+        pass
+    assert [line.partition(":")[0] for line in str(caught.value).splitlines()] == ["stage 1 (a)", "stage 4 (z)"]
+    plain = {"curriculum": {"stages": [*stages, {"name": "z"}]}, "env_kwargs": {"bot": 3}}
+    with pytest.raises(EnvContractError, match="^building .* argument 'bot'") as caught, begin(tmp_path, **plain):
+        pass
+    assert str(caught.value).count("bots") == 1
 
 
 def test_a_failure_is_kept_with_its_stage(tmp_path: Path) -> None:
