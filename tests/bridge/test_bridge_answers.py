@@ -11,11 +11,14 @@ from mission_gym.bridge.answers import Fault, read_hello, read_rows
 from mission_gym.bridge.clients.mission_gym_bridge import Rows, box, discrete, pack, text, unpack
 
 SPACES = [
-    ({"type": "discrete", "n": 2, "start": "a"}, r'"start" of "action_space" must be a whole number, got \'a\''),
+    ({"type": "discrete", "n": 2, "start": "a"}, r'"start" of "action_space" must be a whole number'),
     ({"type": "discrete", "n": 2, "start": None}, "must be a whole number, got None"),
     ({"type": "discrete", "n": 1 << 40}, r'"n" of "action_space" must be a number above 0 and below 2\^31'),
     ({"type": "multi_discrete", "nvec": [1 << 40]}, r"must be a list of numbers above 0 and below 2\^31"),
-    ({"type": "dict", "spaces": {1: discrete(2), "a": discrete(2)}}, r"has a part with the name 1; use a text"),
+    (
+        {"type": "dict", "spaces": {1: discrete(2), "a": discrete(2)}},
+        "has a part with the name 1; use a text",
+    ),
     ({"type": "dict", "spaces": {}}, r'"action_space" has no parts'),
     ({"type": "tuple", "spaces": []}, r'"action_space" has no parts'),
     (box((2,), low=math.nan), r'"action_space" is not a box'),

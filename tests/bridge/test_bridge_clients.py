@@ -117,7 +117,8 @@ def test_javascript_packs_as_python_does() -> None:
 def test_masks_of_javascript_keep_their_parts() -> None:
     script = (
         f"const {{packMask}} = require({str(CLIENTS / 'mission-gym-bridge.cjs')!r});"
-        "console.log(JSON.stringify(packMask([[1, 0], null, new Uint8Array([0, 7])]).map((x) => x && [...x])));"
+        "const masks = packMask([[1, 0], null, new Uint8Array([0, 7])]);"
+        "console.log(JSON.stringify(masks.map((mask) => mask && [...mask])));"
     )
     done = subprocess.run([NODE or "", "-e", script], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [[1, 0], None, [0, 1]]

@@ -42,6 +42,8 @@ def test_a_game_is_an_environment_of_gymnasium() -> None:
         assert obs["place"][0] == pytest.approx(ahead["place"][0] + 1 / 9)  # the keyword arrived
         assert (reward, terminated, truncated) == (-0.01, False, False)
         assert env.metadata["main_outcome"] == "home"
+        assert env.spec is not None
+        assert env.spec.max_episode_steps == 30
         assert env.render().tolist() == np.full((4, 6, 3), 1).tolist()
         state = env.get_state()
         forward = env.step(1)

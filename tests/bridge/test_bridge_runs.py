@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge.games import game, processes
+from bridge.games import game, processes, wait_until
 from mission_gym.run.config import resolve
 from mission_gym.run.resume import resume_run
 from mission_gym.run.start import start_run
@@ -53,3 +53,14 @@ def test_a_bridged_run_is_resumed_exactly(
     assert any(f"came back by {how}" in note for note in notes), notes
     assert last_arrays(stopped) == last_arrays(straight)
     assert not processes()
+
+
+def test_what_games_use_is_the_runs_own(tmp_path: Path) -> None:
+    """Else a run that computes in its games would be told to end them."""
+    wanted = SMALL | {"runs_dir": str(tmp_path), "vector": "serial"}
+    with start_run(resolve(f"bridge:{game('walk_game')}", wanted), lambda event: None) as session:
+        for _ in session.updates():
+            break
+        assert not session.telemetry.env_cpu_is_known
+        counted = session.telemetry.sampler._readings._children
+        wait_until(lambda: {each.pid for each in processes()} <= set(counted))

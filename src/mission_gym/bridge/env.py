@@ -42,7 +42,7 @@ class BridgeEnv(gym.Env[Any, Any]):
         self.metadata = hello.metadata | {"render_modes": modes}
         if render_mode is not None and render_mode not in modes:
             self.close()
-            how = "only rgb_array is drawn" if modes else "can't draw: its answer to hello tells no \"render\""
+            how = "draws only rgb_array" if modes else 'can\'t draw: its answer to hello tells no "render"'
             raise UsageError(f"{BRIDGE}{command} {how} [render_mode={render_mode}]")
         limit = hello.max_episode_steps
         name = re.sub(r"[^\w.-]+", "-", hello.name)

@@ -12,6 +12,8 @@ It needs Python 3.10 and NumPy. A game is a class in the form of a `gymnasium.En
 
     serve(Game)
 
+It may have get_state() and set_state(state), metadata, max_episode_steps, after which it truncates, and
+render(), which gives uint8 [height, width, 3]; then it takes render_mode, "rgb_array" for frames.
 What the game prints goes to stderr, so that it can't break a message.
 """
 
@@ -125,7 +127,7 @@ class Games:
         self._obs = describe_space(game.observation_space)
         self._action = describe_space(game.action_space)
         metadata = {key: value for key, value in getattr(game, "metadata", {}).items() if _is_plain(value)}
-        spec = getattr(game, "spec", None)
+        limit = getattr(getattr(game, "spec", None), "max_episode_steps", None)
         return {
             "version": VERSION,
             "name": type(getattr(game, "unwrapped", game)).__name__,
@@ -134,7 +136,7 @@ class Games:
             "max_games": self._max_games,
             "state": hasattr(game, "get_state") and hasattr(game, "set_state"),
             "render": _draws(game),
-            "max_episode_steps": getattr(spec, "max_episode_steps", None),
+            "max_episode_steps": getattr(game, "max_episode_steps", limit),
             "metadata": metadata,
         }
 
