@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_exact_resume import assert_equal_runs, drain, final_state, silent, start, stop_at_poll
+from test_exact_resume import (
+    assert_equal_runs,
+    drain,
+    final_state,
+    monitor_rows,
+    rows,
+    silent,
+    start,
+    stop_at_poll,
+)
 
 import mission_gym as mg
 from mission_gym.api import Run
@@ -109,6 +118,24 @@ def test_resumed_exactly_in_a_stage_and_where_one_ends(
     assert "the resume is exact" in next(event["notes"] for event in said if event["event"] == "resume")
     assert_equal_runs(run, straight())
     assert events(run, "stage") == events(straight(), "stage")
+
+
+@pytest.mark.parametrize("poll", [40, 75, 110])
+def test_states_come_back_into_the_environment_of_their_stage(
+    poll: int, straight: Callable[..., RunDir], tmp_path: Path
+) -> None:
+    """It is built anew on the way."""
+    with begin(tmp_path, "stage_toys:Saving") as session:
+        stop_at_poll(session, poll)
+        run = drain(session)
+    said: list[dict[str, Any]] = []
+    with resume_run(run, said.append) as session:
+        drain(session)
+    (notes,) = [event["notes"] for event in said if event["event"] == "resume"]
+    assert "4 of 4 environments came back by state" in notes
+    whole = straight(env="stage_toys:Saving")
+    assert rows(run) == rows(whole)
+    assert monitor_rows(run) == monitor_rows(whole)
 
 
 @pytest.mark.parametrize("kind", ["workers", "threads", "acting here"])
