@@ -50,6 +50,16 @@ class Staged(Toy):
         return obs, reward, terminated, truncated, info
 
 
+class Saving(Staged):
+    """Comes back by a state of its own."""
+
+    def get_state(self) -> list[Any]:
+        return [self.steps, self.level, self.drawn]
+
+    def set_state(self, state: list[Any]) -> None:
+        self.steps, self.level, self.drawn = state
+
+
 class Dying(Staged):
     """Raises at step `die`, if that is not 0."""
 

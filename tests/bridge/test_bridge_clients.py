@@ -80,7 +80,10 @@ def test_an_environment_of_gymnasium_is_served_as_it_is(tmp_path: Path) -> None:
     import gymnasium as gym
 
     here = gym.make("CartPole-v1")
-    there = BridgeEnv(shlex.join([sys.executable, str(tmp_path / "serve.py")]))
+    command = shlex.join([sys.executable, str(tmp_path / "serve.py")])
+    (found,) = check_bridge(EnvRequest(f"bridge:{command}"))
+    assert found.what.endswith("hello, reset, step, render"), found
+    there = BridgeEnv(command)
     assert there.observation_space == here.observation_space
     assert there.spec is not None
     assert there.spec.max_episode_steps == 500
@@ -111,6 +114,17 @@ def test_javascript_packs_as_python_does() -> None:
 
 
 @needs_node
+def test_masks_of_javascript_keep_their_parts() -> None:
+    script = (
+        f"const {{packMask}} = require({str(CLIENTS / 'mission-gym-bridge.cjs')!r});"
+        "const masks = packMask([[1, 0], null, new Uint8Array([0, 7])]);"
+        "console.log(JSON.stringify(masks.map((mask) => mask && [...mask])));"
+    )
+    done = subprocess.run([NODE or "", "-e", script], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [[1, 0], None, [0, 1]]
+
+
+@needs_node
 @pytest.mark.parametrize("socket", ["", " {socket}"])
 def test_a_game_in_javascript(socket: str) -> None:
     command = shlex.join([NODE or "", str(Path(__file__).parent / "walk_game.cjs"), str(CLIENTS)]) + socket
@@ -122,5 +136,6 @@ def test_a_game_in_javascript(socket: str) -> None:
     moved, reward, *_, info = env.step(env.action_space.sample() | {"go": 1})
     assert moved["place"][0] == pytest.approx(obs["place"][0] + 0.2)
     assert (reward, info["action_mask"]["go"].tolist()) == (-0.25, [1, 1])
+    assert (info["seen"], "secret" in info) == ([1], False)
     env.close()
     assert not processes()

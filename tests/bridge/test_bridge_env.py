@@ -18,6 +18,7 @@ from gymnasium.wrappers import TimeLimit
 import mission_gym as mg
 from bridge.games import game, processes
 from mission_gym.bridge import BridgeEnv
+from mission_gym.bridge.pool import Pool
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.env.slot import find_announce
@@ -42,6 +43,8 @@ def test_a_game_is_an_environment_of_gymnasium() -> None:
         assert obs["place"][0] == pytest.approx(ahead["place"][0] + 1 / 9)  # the keyword arrived
         assert (reward, terminated, truncated) == (-0.01, False, False)
         assert env.metadata["main_outcome"] == "home"
+        assert env.spec is not None
+        assert env.spec.max_episode_steps == 30
         assert env.render().tolist() == np.full((4, 6, 3), 1).tolist()
         state = env.get_state()
         forward = env.step(1)
@@ -79,6 +82,27 @@ def test_games_that_a_stage_builds_anew_share_a_process() -> None:
             one, two = (env.unwrapped for env in vec.envs)
             assert one._engine is two._engine
             assert len(processes()) == 2  # a keeper and its game
+    assert not processes()
+
+
+def test_a_game_that_is_closed_twice_is_not_another_ones() -> None:
+    pool = Pool()
+    first, second = (pool.share(lambda: BridgeEnv(WALK))() for _ in range(2))
+    first.announce_action(1)
+    first.close()
+    third = pool.share(lambda: BridgeEnv(WALK))()
+    assert third._game == 0
+    second.close()
+    first.close()
+    third.reset(seed=1)
+    assert third.step(1)[1] == -0.01
+    third.close()
+    assert not processes()
+
+
+def test_a_game_that_does_not_draw_is_not_asked_to() -> None:
+    with pytest.raises(UsageError, match=r"^bridge:.* can't draw: its answer to hello tells no \"render\""):
+        BridgeEnv(game("faulty_game", "none"), render_mode="rgb_array")
     assert not processes()
 
 

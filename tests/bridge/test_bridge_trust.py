@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mission_gym.env.factory import EnvRequest, make_factory
-from mission_gym.errors import TrustError
+from mission_gym.errors import EnvContractError, TrustError
 from mission_gym.store.trusted import permit, with_leave
 
 
@@ -27,6 +27,15 @@ def test_a_command_needs_leave_in_each_folder(monkeypatch: pytest.MonkeyPatch, t
         permit([name])
     assert with_leave(lambda: permit([name]), lambda error: True) == (name,)
     assert permit([name]) == (name,)
+
+
+def test_no_keyword_of_a_config_is_a_command(tmp_path: Path) -> None:
+    """The class is installed, and may be named by everybody; a command of its own would need no leave."""
+    here = tmp_path / "here"
+    request = EnvRequest("mission_gym.bridge:BridgeEnv", {"command": f"touch {here}"}, calls=())
+    with pytest.raises(EnvContractError, match="missing 1 required positional argument: 'command'"):
+        make_factory(request)()
+    assert not here.exists()
 
 
 def test_a_command_that_nobody_judged_is_not_started() -> None:

@@ -15,6 +15,7 @@ class Walk:
 
     observation_space = dict_of(place=box((2,), "float32", -2.0, 2.0), sign=text(8))
     action_space = discrete(2)
+    max_episode_steps = 30
     metadata = {"outcomes": ["home", "lost"], "main_outcome": "home"}
 
     def __init__(self, length=8, render_mode=None):
@@ -57,6 +58,9 @@ class Walk:
     def set_state(self, state):
         self.at, self.time = state
 
+
+if "stateless" in sys.argv:
+    del Walk.get_state
 
 if __name__ == "__main__":
     serve(Walk)

@@ -39,6 +39,19 @@ def test_version(capsys, args):
         (["trian"], r"'trian' is not a command \(did you mean 'train'\?\); the commands are demo, train"),
         (["runs", "shw"], r"'shw' is not a command of runs \(did you mean 'show'\?\)"),
         (["train", ENV_ID, "--n-env", "4"], r"unknown flag '--n-env' \(did you mean '--n-envs'\?\)"),
+        (
+            ["train", ENV_ID, "--no-curriculum", "--num-bots", "5"],
+            r"'--num-bots' .*; an argument of the environment is given as --env-kwargs num_bots=5",
+        ),
+        (["check", ENV_ID, "--bots=5"], r"is given as --env-kwargs bots=5"),
+        (
+            ["train", ENV_ID, "--curriculum", "levels", "--no-curriculum"],
+            r"--curriculum and --no-curriculum give the same value twice; keep one",
+        ),
+        (
+            ["train", ENV_ID, "--curriculum", "levels", "--env-kwargs", "level=hard"],
+            r"level=hard is given for all stages, .* or train without stages with --no-curriculum",
+        ),
         (["train", ENV_ID, "--no-tensorbord"], r"unknown flag .* \(did you mean '--no-tensorboard'\?\)"),
         (["eval", "x", "--epsiodes=3"], r"unknown flag '--epsiodes' \(did you mean '--episodes'\?\)"),
         (["train", ENV_ID, "another"], r"'another' is one argument too many; see `mission-gym train --help`"),

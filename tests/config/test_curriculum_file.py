@@ -64,7 +64,7 @@ stages:
   until: {metric: "won=>0.8", episodes: many}
   name: last
 - {kwargs: {num_bots: 3}}
-- {until: {}, back: {steps: 3, metric: won<0.1}}
+- {kwargs: {num_bots: 3}, until: {}, back: {steps: 3, metric: won<0.1}}
 - 7
 - {name: a, until: {episodes: 5}, back: {metric: 3}}
 """
@@ -90,6 +90,7 @@ stages:
         "episodes is the number that a metric is the mean of; add metric [/bots.yaml, line 11]",
         "metric=3 is not a text like captured>=0.8; correct it [/bots.yaml, line 11]",
         "stage 6 is the last one and lasts to the end of the run; remove its until [/bots.yaml, line 11]",
+        "stages 3 and 4 are both 'num_bots=3'; give them names [/bots.yaml, line 9]",
     ]  # fmt: skip
 
 
@@ -120,18 +121,26 @@ def test_a_name_a_mapping_and_nothing() -> None:
     assert read_curriculum(TWO) == read_curriculum(TWO)
     assert [read_curriculum(nothing) for nothing in (None, False, "none")] == [None] * 3
     with pytest.raises(
-        ConfigError, match=r"'level' is neither .* \(did you mean 'levels'\?\); shipped: levels"
+        ConfigError, match=r"'level' is neither .* \(did you mean 'levels'\?\); shipped: bots, levels"
     ):
         read_curriculum("level")
     with pytest.raises(ConfigError, match="3 is not a curriculum; give a name, a file or a mapping"):
         read_curriculum(3)
 
 
+def test_bots_takes_from_ten_to_fifty() -> None:
+    made = read_curriculum("bots")
+    assert made is not None
+    told = [(stage.kwargs, stage.until.steps if stage.until else None) for stage in made.stages]
+    bots = [{"num_bots": number} for number in (10, 25, 50)]
+    assert told == list(zip(bots, (100_000, 300_000, None), strict=True))
+
+
 def test_a_file_without_its_ending_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("bots.yaml").write_text(BOTS)
-    with pytest.raises(ConfigError, match=r"did you mean the file bots\.yaml\?"):
-        read_curriculum("bots")
+    Path("robots.yaml").write_text(BOTS)
+    with pytest.raises(ConfigError, match=r"did you mean the file robots\.yaml\?"):
+        read_curriculum("robots")
 
 
 def test_a_config_holds_it_whole(tmp_path: Path) -> None:

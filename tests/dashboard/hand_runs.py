@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -107,16 +107,17 @@ def make_row(step: int, **more: float) -> dict[str, Any]:
 class HandRun:
     """A run at work whose rows a test writes."""
 
-    def __init__(self, runs_dir: Path, name: str = "hand", outcome: str = "won") -> None:
+    def __init__(
+        self, runs_dir: Path, name: str = "hand", outcome: str = "won", stages: Sequence[str] = ()
+    ) -> None:
         self.dir = RunDir.create(runs_dir, name)
         self.name = self.dir.name
         self.outcome = outcome
         self.dir.write_status(state="done", step=0, total=1000, outcomes={outcome: 0.5}, cause="by hand")
         self.log = MetricsLog(self.dir.metrics_jsonl)
         facts = [{"name": "environment", "value": "toys:Hand", "reason": ""}]
-        self.log.append(
-            {"event": "plan", "main_outcome": outcome, "time/plan": {"facts": facts, "notes": []}}
-        )
+        plan = {"event": "plan", "main_outcome": outcome, "time/plan": {"facts": facts, "notes": []}}
+        self.log.append(plan | ({"stages": list(stages)} if stages else {}))
 
     def add(self, *steps: int, **more: float) -> None:
         for step in steps:

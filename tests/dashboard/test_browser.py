@@ -106,6 +106,32 @@ def test_a_run_appears_and_grows_without_a_reload(
     tab.check()
 
 
+def test_every_stage_in_view_is_named(
+    browser: Any, serve: Callable[..., Server], hand_run: HandRun, tmp_path: Path
+) -> None:
+    """Also one that began left of the view: the first, before the first row, and others after a zoom."""
+    run = HandRun(tmp_path, "staged", stages=["few", "more", "crowd"])
+    for step, stage, made in ((10, 1, 10), (20, 2, 5), (30, 2, 15), (40, 3, 5), (50, 3, 15)):
+        run.add(step, **{"curriculum/stage": stage, "curriculum/stage_steps": made})
+    tab = Tab(browser, serve(tmp_path))
+    tab.page.add_init_script(
+        "const paint = CanvasRenderingContext2D.prototype.fillText; window.painted = [];"
+        "CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {"
+        " window.painted.push(text); paint.call(this, text, ...rest); }"
+    )
+    tab.open(f"/run/{run.name}")
+    tab.wait_for_steps("Return", [10, 20, 30, 40, 50])
+    tab.page.wait_for_function("() => ['few', 'more', 'crowd'].every(name => window.painted.includes(name))")
+    tab.page.evaluate(
+        "() => { const figure = [...document.querySelectorAll('figure.chart')].find("
+        " each => each.querySelector('h3').firstChild.textContent === 'Return');"
+        " window.painted = []; figure.chart.plot.setScale('x', {min: 21, max: 29}); }"
+    )
+    tab.page.wait_for_function("() => window.painted.includes('more')")
+    assert not {"few", "crowd"} & set(tab.page.evaluate("window.painted"))
+    tab.check()
+
+
 def test_a_page_finds_a_restarted_server_again_and_keeps_its_zoom(
     browser: Any, serve: Callable[..., Server], hand_run: HandRun, tmp_path: Path
 ) -> None:

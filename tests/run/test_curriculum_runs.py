@@ -8,12 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_exact_resume import assert_equal_runs, drain, final_state, silent, start, stop_at_poll
+from test_exact_resume import (
+    assert_equal_runs,
+    drain,
+    final_state,
+    monitor_rows,
+    rows,
+    silent,
+    start,
+    stop_at_poll,
+)
 
 import mission_gym as mg
 from mission_gym.api import Run
 from mission_gym.check.repro import replay_bundle
-from mission_gym.errors import ConfigError, EnvFailure, RunStateError, UsageError
+from mission_gym.errors import ConfigError, EnvContractError, EnvFailure, RunStateError, UsageError
 from mission_gym.run.branch import branch_run
 from mission_gym.run.config import resolve
 from mission_gym.run.env_files import read_files
@@ -109,6 +118,24 @@ def test_resumed_exactly_in_a_stage_and_where_one_ends(
     assert "the resume is exact" in next(event["notes"] for event in said if event["event"] == "resume")
     assert_equal_runs(run, straight())
     assert events(run, "stage") == events(straight(), "stage")
+
+
+@pytest.mark.parametrize("poll", [40, 75, 110])
+def test_states_come_back_into_the_environment_of_their_stage(
+    poll: int, straight: Callable[..., RunDir], tmp_path: Path
+) -> None:
+    """It is built anew on the way."""
+    with begin(tmp_path, "stage_toys:Saving") as session:
+        stop_at_poll(session, poll)
+        run = drain(session)
+    said: list[dict[str, Any]] = []
+    with resume_run(run, said.append) as session:
+        drain(session)
+    (notes,) = [event["notes"] for event in said if event["event"] == "resume"]
+    assert "4 of 4 environments came back by state" in notes
+    whole = straight(env="stage_toys:Saving")
+    assert rows(run) == rows(whole)
+    assert monitor_rows(run) == monitor_rows(whole)
 
 
 @pytest.mark.parametrize("kind", ["workers", "threads", "acting here"])
@@ -271,6 +298,21 @@ def test_all_that_does_not_fit_is_refused_before_there_is_a_run(tmp_path: Path) 
         in str(caught.value)
     )
     assert not list(tmp_path.iterdir())
+
+
+def test_stages_are_told_in_their_order_and_what_is_wrong_in_all_once(tmp_path: Path) -> None:
+    stages = [{"name": f"s{bots}", "kwargs": {"bots": bots}, "until": {"steps": 5}} for bots in (1, 2)]
+    wrong = [{"name": "a", "kwargs": {"bot": 1}, "until": {"steps": 5}}, *stages]
+    last = {"name": "z", "kwargs": {"shap": 7}}
+    with pytest.raises(ConfigError) as caught, begin(tmp_path, curriculum={"stages": [*wrong, last]}):
+        pass
+    told = [problem.partition(":")[0] for problem in caught.value.problems]
+    assert told == ["stage 1 (a)", "stage 4 (z)"]
+    plain = {"curriculum": {"stages": [*stages, {"name": "z"}]}, "env_kwargs": {"bot": 3}}
+    with pytest.raises(EnvContractError) as other, begin(tmp_path, **plain):
+        pass
+    assert str(other.value).startswith("building 'stage_toys:Staged' raised TypeError")
+    assert str(other.value).count("(did you mean 'bots'?)") == 1
 
 
 def test_a_failure_is_kept_with_its_stage(tmp_path: Path) -> None:

@@ -165,7 +165,11 @@ def _read_list(answer: dict[str, Any], name: str, count: int, kind: type) -> lis
 
 def _read_masks(info: dict[str, Any]) -> dict[str, Any]:
     if "action_mask" in info:
-        info["action_mask"] = _mask(info["action_mask"])
+        told = info["action_mask"]
+        try:
+            info["action_mask"] = _mask(told)
+        except (TypeError, ValueError, OverflowError):
+            raise Fault(f'"action_mask" must be bytes of 0 and 1, got {told!r}'[:200]) from None
     return info
 
 

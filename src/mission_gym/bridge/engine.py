@@ -175,6 +175,11 @@ class Engine:
         self._forget(game)
         self._read({"type": "set_state", "games": [game], "states": [state]}, lambda answer: None)
 
+    def leave(self, game: int) -> None:
+        """Let another one have a game."""
+        self._forget(game)
+        self.games.discard(game)
+
     def _forget(self, game: int) -> None:
         self._announced.pop(game, None)
         self._arrived.pop(game, None)

@@ -12,6 +12,7 @@ from mission_gym.bridge.clients.mission_gym_bridge import pack
 from mission_gym.bridge.engine import Engine
 from mission_gym.bridge.pool import Pool, current_pool
 from mission_gym.errors import UsageError
+from mission_gym.names import BRIDGE
 
 DEADLINE_S = 60.0
 
@@ -23,8 +24,9 @@ class BridgeEnv(gym.Env[Any, Any]):
     With a game that tells its state, it has `get_state` and `set_state`.
     """
 
+    # The command is never a keyword: no config can name one, but by `bridge:`, for which leave is asked.
     def __init__(
-        self, command: str, *, render_mode: str | None = None, timeout_s: float = DEADLINE_S, **kwargs: Any
+        self, command: str, /, *, render_mode: str | None = None, timeout_s: float = DEADLINE_S, **kwargs: Any
     ) -> None:
         self.command, self.render_mode = command, render_mode
         try:
@@ -36,7 +38,12 @@ class BridgeEnv(gym.Env[Any, Any]):
         self._engine, self._game = self._find_game(kwargs, timeout_s)
         hello = self._engine.hello
         self.observation_space, self.action_space = hello.observation_space, hello.action_space
-        self.metadata = hello.metadata | {"render_modes": ["rgb_array"] if hello.render else []}
+        modes = ["rgb_array"] if hello.render else []
+        self.metadata = hello.metadata | {"render_modes": modes}
+        if render_mode is not None and render_mode not in modes:
+            self.close()
+            how = "draws only rgb_array" if modes else 'can\'t draw: its answer to hello tells no "render"'
+            raise UsageError(f"{BRIDGE}{command} {how} [render_mode={render_mode}]")
         limit = hello.max_episode_steps
         name = re.sub(r"[^\w.-]+", "-", hello.name)
         self.spec = EnvSpec(id=f"{name}-v0", entry_point=None, max_episode_steps=limit)
@@ -54,6 +61,7 @@ class BridgeEnv(gym.Env[Any, Any]):
             shared.append(engine)
         game = min(set(range(len(engine.games) + 1)) - engine.games)
         engine.games.add(game)
+        self._is_open = True
         return engine, game
 
     def reset(
@@ -90,6 +98,9 @@ class BridgeEnv(gym.Env[Any, Any]):
 
     def close(self) -> None:
         """Leave the game; its process ends with the last one."""
-        self._engine.games.discard(self._game)
+        if not self._is_open:  # its number may be another one's by now
+            return
+        self._is_open = False
+        self._engine.leave(self._game)
         if not self._engine.games:
             self._engine.end()

@@ -20,10 +20,19 @@ Space = spaces.Space[Any]
 _TYPES = ("box", "discrete", "multi_discrete", "multi_binary", "text", "dict", "tuple")
 _DTYPES = ("float32", "float64", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "bool")
 _MAX_ELEMENTS = 1 << 27
+_MAX_INT = (1 << 31) - 1  # choices travel as int32
 
 
 class SpaceError(ValueError):
     """A space is not told as it should be."""
+
+
+class AnyText(spaces.Text):
+    """Text of any characters; Gymnasium's own has a set of them."""
+
+    def contains(self, x: Any) -> bool:
+        """Tell whether it is a string that is short enough."""
+        return isinstance(x, str) and len(x) <= self.max_length
 
 
 def read_space(told: Any, where: str, *, acts: bool = False) -> Space:
@@ -38,23 +47,29 @@ def read_space(told: Any, where: str, *, acts: bool = False) -> Space:
         raise SpaceError(f"{where} is text, which can't be an action")
     if kind == "dict":
         parts = _get(told, "spaces", where, dict)
+        if strange := [key for key in parts if not isinstance(key, str)]:
+            raise SpaceError(f"{where} has a part with the name {_short(strange[0])}; use a text")
         return spaces.Dict(
-            {str(key): read_space(parts[key], f"{where}.{key}", acts=acts) for key in sorted(parts)}
+            {key: read_space(parts[key], f"{where}.{key}", acts=acts) for key in sorted(parts)}
         )
     if kind == "tuple":
         each = _get(told, "spaces", where, list)
         return spaces.Tuple([read_space(part, f"{where}.{i}", acts=acts) for i, part in enumerate(each)])
     if kind == "discrete":
-        return spaces.Discrete(_count(told, "n", where), start=int(told.get("start", 0)))
+        n, start = _count(told, "n", where), told.get("start", 0)
+        if type(start) is not int or not -_MAX_INT <= start <= _MAX_INT - n:
+            raise SpaceError(f'"start" of {where} must be a whole number, got {_short(start)}')
+        return spaces.Discrete(n, start=start)
     if kind == "multi_discrete":
         nvec = _get(told, "nvec", where, list)
-        if not nvec or not all(type(n) is int and n > 0 for n in nvec):
-            raise SpaceError(f'"nvec" of {where} must be a list of numbers above 0, got {_short(nvec)}')
+        if not nvec or not all(type(n) is int and 0 < n <= _MAX_INT for n in nvec):
+            what = "a list of numbers above 0 and below 2^31"
+            raise SpaceError(f'"nvec" of {where} must be {what}, got {_short(nvec)}')
         return spaces.MultiDiscrete(nvec)
     if kind == "multi_binary":
         return spaces.MultiBinary(_count(told, "n", where))
     if kind == "text":
-        return spaces.Text(_count(told, "max_length", where), min_length=0)
+        return AnyText(_count(told, "max_length", where), min_length=0)
     return _read_box(told, where)
 
 
@@ -172,13 +187,15 @@ def _get(told: dict[str, Any], key: str, where: str, kind: type) -> Any:
         raise SpaceError(
             f'"{key}" of {where} must be a {"map" if kind is dict else "list"}, got {_short(value)}'
         )
+    if key == "spaces" and not value:
+        raise SpaceError(f"{where} has no parts")
     return value
 
 
 def _count(told: dict[str, Any], key: str, where: str) -> int:
     value = told.get(key)
-    if type(value) is not int or value < 1:
-        raise SpaceError(f'"{key}" of {where} must be a number above 0, got {_short(value)}')
+    if type(value) is not int or not 0 < value <= _MAX_INT:
+        raise SpaceError(f'"{key}" of {where} must be a number above 0 and below 2^31, got {_short(value)}')
     return value
 
 

@@ -6,7 +6,8 @@ single answers are those that training reads by (`bridge/answers.py`); here are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,20 +30,21 @@ _SEEDS = (11, 12)
 
 def check_bridge(request: EnvRequest, timeout_s: float = _TIMEOUT_S) -> list[Finding]:
     """Talk to the game's process once; an error is the first thing that it does wrong."""
+    start = partial(Engine, request.env_id.removeprefix(BRIDGE), request.kwargs, timeout_s=timeout_s)
     try:
-        engine = Engine(request.env_id.removeprefix(BRIDGE), request.kwargs, timeout_s=timeout_s)
+        engine = start()
     except BridgeError as error:
-        return [tell("bridge", "wrong", what=str(error), number=1)]
+        return [tell("bridge", "wrong", what=str(error))]
     except UsageError as error:
         return [Finding("error", "bridge", str(error), "the command can't be started", "check the command")]
     try:
-        exam = _Exam(engine)
+        exam = _Exam(engine, start)
         findings = list(exam.examine())
         if not any(finding.level == "error" for finding in findings):
             findings += exam.conclude()
         return findings
     except BridgeError as error:
-        return [*exam.warnings(), tell("bridge", "wrong", what=str(error), number=engine.num_messages)]
+        return [*exam.warnings(), tell("bridge", "wrong", what=str(error))]
     finally:
         engine.end(0.0)
 
@@ -50,8 +52,8 @@ def check_bridge(request: EnvRequest, timeout_s: float = _TIMEOUT_S) -> list[Fin
 class _Exam:
     """The conversation."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, start: Callable[..., Engine]) -> None:
+        self._engine, self._start = engine, start
         self._hello: Hello = engine.hello
         self._kind = "hello"
         self._strange: dict[str, set[str]] = {}
@@ -89,8 +91,7 @@ class _Exam:
             return
         if self._hello.render:
             self._told.append("render")
-            self._reset([0], [_SEEDS[0]])
-            self._ask_render()
+            self._ask_frame()
         if self._hello.state:
             self._told += ["get_state", "set_state"]
             if finding := self._try_state():
@@ -172,10 +173,17 @@ class _Exam:
         self._note()
         return rows
 
-    def _ask_render(self) -> None:
-        self._kind = "render"
-        self._engine.render(0)
-        self._note()
+    def _ask_frame(self) -> None:
+        """A picture, of a process that heard in its handshake that there will be some."""
+        before, self._engine = self._engine, self._start(render=True)
+        try:
+            self._reset([0], [_SEEDS[0]])
+            self._kind = "render"
+            self._engine.render(0)
+            self._note()
+        finally:
+            self._engine.end(0.0)
+            self._engine = before
 
     def _note(self) -> None:
         strange = {str(name) for name in set(self._engine.last_answer) - KNOWN[self._kind]}

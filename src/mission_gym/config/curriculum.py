@@ -201,17 +201,18 @@ class _Reader:
             )
             return None
         read = [self._read_stage(stage, number, len(stages)) for number, stage in enumerate(stages)]
+        labels = [_label(stage, number) for number, stage in enumerate(read, 1)]
+        for number, label in enumerate(labels):
+            if label in labels[:number]:
+                first = labels.index(label) + 1
+                self.wrong(
+                    f"stages {first} and {number + 1} are both {label!r}; give them names", ("stages", number)
+                )
         if self.problems:
             return None
         made = Curriculum(name=name, earlier=float(earlier), stages=tuple(read))
         places = tuple(self.tree.place(("stages", number)) for number in range(len(stages)))
         made._places = places if all(places) else ()
-        for number, label in enumerate(made.labels):
-            if label in made.labels[:number]:
-                first = made.labels.index(label) + 1
-                self.wrong(
-                    f"stages {first} and {number + 1} are both {label!r}; give them names", ("stages", number)
-                )
         return made
 
     def _read_stage(self, stage: Any, number: int, count: int) -> Stage:

@@ -35,6 +35,14 @@ def finish(resolved: Resolved, start: int = 0) -> tuple[Resolved, list[str]]:
     return _fill_intervals(resolved), notes
 
 
+def refuse_contradictions(resolved: Resolved) -> None:
+    """Tell what contradicts the curriculum, before an environment is built for what can't be."""
+    problems: list[str] = []
+    _fit_curriculum(resolved, [], problems)
+    if problems:
+        raise ConfigError(problems)
+
+
 def rollout_text(config: Config) -> str:
     """The size of a rollout, and what it is made of."""
     agents = f" x {config.vector.num_agents} agents" if config.vector.num_agents > 1 else ""

@@ -289,12 +289,11 @@ class EnvSlot:
 
     def _restore_saved(self, state: SlotState) -> str:
         """Go on through set_state; return why it failed, or an empty string."""
+        # Many environments build their parts in reset; and for another stage it is another environment.
+        self.reset(state.episode, state.seed, stage=state.stage)
         owner = find_state_owner(self.env)
         if owner is None:
             return "the environment has no set_state() any more"
-        self.reset(
-            state.episode, state.seed, stage=state.stage
-        )  # many environments build their parts in reset
         try:
             owner.set_state(copy_plain(state.saved["env"]))
             restore_generator(self.env, state.saved["generator"])

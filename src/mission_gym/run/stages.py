@@ -97,8 +97,7 @@ def look_at_stages(
     not fit are told at once."""
     assert parts.stages is not None
     found: tuple[EnvSpec, Pace | None] | None = None
-    problems: list[str] = []
-    kinds: list[type[MissionGymError]] = []
+    wrong: dict[int, MissionGymError] = {}
     variants = list(enumerate(parts.stages.variants))
     variants.sort(key=lambda item: item[1] is not parts.played)  # the others are held against it
     for number, variant in variants:
@@ -109,15 +108,24 @@ def look_at_stages(
         except (TrustError, CompanionNeeded):
             raise
         except MissionGymError as error:
-            kinds.append(type(error))
-            label = curriculum.labels[number]
-            problems.append(f"stage {number + 1} ({label}): {error} [{curriculum.place(number)}]")
-    if problems and all(issubclass(kind, UsageError) for kind in kinds):
-        raise ConfigError(problems)
-    if problems:
-        raise next(kind for kind in kinds if not issubclass(kind, UsageError))("\n".join(problems))
+            wrong[number] = error
+    if wrong:
+        raise _join(curriculum, wrong)
     assert found is not None
     return found
+
+
+def _join(curriculum: Curriculum, wrong: dict[int, MissionGymError]) -> MissionGymError:
+    """What is wrong with stages as one error; what is the same in all of them does not come from any."""
+    told = {str(error) for error in wrong.values()}
+    if len(told) == 1 and len(wrong) == len(curriculum.stages):
+        return next(iter(wrong.values()))
+    problems = [
+        f"stage {number + 1} ({curriculum.labels[number]}): {wrong[number]} [{curriculum.place(number)}]"
+        for number in sorted(wrong)
+    ]
+    kinds = [type(error) for error in wrong.values() if not isinstance(error, UsageError)]
+    return kinds[0]("\n".join(problems)) if kinds else ConfigError(problems)
 
 
 def check_metrics(curriculum: Curriculum, spec: EnvSpec) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from mission_gym.check.devices import device_memory, name_card
 from mission_gym.config.layers import Resolved
 from mission_gym.config.profiles import choose_profile
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import finish, refuse_contradictions
 from mission_gym.config.schema import Config, parse_stop_when
 from mission_gym.errors import ConfigError, WorkerError
 from mission_gym.learner.contract import Learner
@@ -58,6 +58,7 @@ from mission_gym.store.rundir import RunDir, slug
 def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) -> Iterator[Session]:
     """A new run, locked and ready to train; the plan was emitted."""
     resolved, adapted = leave_vector_form(choose_profile(resolved))
+    refuse_contradictions(resolved)
     environment, resolved = look_first(resolved, source, look_s=LOOK_S)
     workshop = Assembly(environment, algorithm_of(resolved.config))
 

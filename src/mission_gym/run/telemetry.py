@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import Any, Self
+
+import psutil
 
 from mission_gym.backends import load_backend
 from mission_gym.check.devices import time_product
@@ -22,6 +25,7 @@ from mission_gym.monitor.accounting import phase_metrics
 from mission_gym.monitor.gpu import Probe, load_nvml, open_gpu
 from mission_gym.monitor.sampler import MachineSampler, Use
 from mission_gym.monitor.verdict import VerdictFacts, judge
+from mission_gym.names import BRIDGE
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.collector import BlockCollector
 from mission_gym.run.assemble import algorithm_of
@@ -39,7 +43,10 @@ class Telemetry:
     def __init__(self, config: Settled, spec: EnvSpec, collector: BlockCollector, learner: Learner) -> None:
         self.clock = PhaseClock("main")
         self._config, self._spec, self._collector, self._learner = config, spec, collector, learner
-        self.sampler = MachineSampler(collector.vec.pids, _make_probes(config.compute.device))
+        pids = collector.vec.pids
+        if _is_elsewhere(config):
+            pids = partial(_list_with_games, pids)
+        self.sampler = MachineSampler(pids, _make_probes(config.compute.device))
         self._every = max(1, config.run.timesteps // config.rollout_size // _NUM_TIMELINES)
         self._updates: deque[tuple[int, list[Span]]] = deque(maxlen=_NUM_UPDATES)
         self._row, self._total = Phases(), Phases()
@@ -124,10 +131,25 @@ def make_facts(config: Settled, spec: EnvSpec, learner: Learner) -> VerdictFacts
         cores=usable_cores(),
         n_epochs=algorithm.num_epochs(config),
         num_parameters=num_parameters,
-        env_cpu_is_known=backend.cpu_is_known and (backend.runs_here or compute.acting == "numpy"),
+        env_cpu_is_known=(
+            backend.cpu_is_known
+            and (backend.runs_here or compute.acting == "numpy")
+            and not _is_elsewhere(config)
+        ),
         flops_per_sample=algorithm.flops_per_parameter(config) * num_parameters if is_mlp else None,
         matmul_flops_per_s=2.0 * rows**3 / time_product(compute.device, rows, _MATMUL_TIMES),
     )
+
+
+def _is_elsewhere(config: Settled) -> bool:
+    """Whether the environments compute in processes of games, which are not those that are timed."""
+    return config.env.env_id.startswith(BRIDGE)
+
+
+def _list_with_games(pids: Callable[[], Sequence[int]]) -> list[int]:
+    """Processes of a run and of its games."""
+    below = psutil.Process().children(recursive=True)
+    return sorted({*pids(), *(each.pid for each in below)})
 
 
 def _make_probes(device: str) -> dict[str, Probe]:

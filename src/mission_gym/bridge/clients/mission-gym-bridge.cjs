@@ -173,7 +173,8 @@ class Rows {
       if (given.length !== size) throw new Error(`an observation has ${given.length} numbers, its space says ${size}`);
       this.obs[i].set(leaf.dtype === "int64" ? given.map((x) => BigInt(x)) : given, row * size);
     }
-    if (info && Object.keys(info).length) this.info[row] = { ...info };
+    const plain = Object.entries(info ?? {}).filter(([, each]) => isPlain(each));
+    if (plain.length) this.info[row] = Object.fromEntries(plain);
     if (info?.action_mask) this.info[row].action_mask = packMask(info.action_mask);
     if (this.reward) this.reward[row] = reward;
     this.terminated[row] = terminated ? 1 : 0;
@@ -198,6 +199,8 @@ const toBytes = (array) => Buffer.from(array.buffer, array.byteOffset, array.byt
 const makeColumn = (leaf, count) => new (arrayOf(leaf))(count * sizeOf(leaf));
 
 function packMask(mask) {
+  const isPart = (each) => each === null || typeof each === "object";
+  if (Array.isArray(mask) && mask.some(isPart)) return mask.map((each) => each && packMask(each));
   if (Array.isArray(mask) || ArrayBuffer.isView(mask)) return Buffer.from(Array.from(mask, (x) => (x ? 1 : 0)));
   return Object.fromEntries(Object.entries(mask).map(([key, each]) => [key, each && packMask(each)]));
 }
@@ -260,6 +263,16 @@ function pack(value) {
   const parts = [];
   packInto(parts, value, 0);
   return Buffer.concat(parts);
+}
+
+/** What can't travel in an info is left out. */
+function isPlain(value) {
+  try {
+    pack(value);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 function packInto(parts, value, depth) {
@@ -355,4 +368,4 @@ function unpackAt(data, start, depth) {
   return [Object.fromEntries(entries), at];
 }
 
-module.exports = { box, dictOf, discrete, makeRandom, multiBinary, multiDiscrete, pack, serve, text, tupleOf, unpack };
+module.exports = { box, dictOf, discrete, makeRandom, multiBinary, multiDiscrete, pack, packMask, serve, text, tupleOf, unpack };

@@ -12,6 +12,8 @@ It needs Python 3.10 and NumPy. A game is a class in the form of a `gymnasium.En
 
     serve(Game)
 
+It may have get_state() and set_state(state), metadata, max_episode_steps, after which it truncates, and
+render(), which gives uint8 [height, width, 3]; then it takes render_mode, "rgb_array" for frames.
 What the game prints goes to stderr, so that it can't break a message.
 """
 
@@ -80,11 +82,10 @@ def serve(make: Callable[..., Any], max_games: int = 64) -> None:
         if not body:
             return
         try:
-            reply = answer(unpack(body))
+            packed = pack(answer(unpack(body)))
         except Exception as error:  # noqa: BLE001  the other side tells it, and ends this process
             traceback.print_exc()
-            reply = {"error": f"{type(error).__name__}: {error}"}
-        packed = pack(reply)
+            packed = pack({"error": f"{type(error).__name__}: {error}"})
         try:
             write.write(HEADER.pack(len(packed)) + packed)
             write.flush()
@@ -126,7 +127,7 @@ class Games:
         self._obs = describe_space(game.observation_space)
         self._action = describe_space(game.action_space)
         metadata = {key: value for key, value in getattr(game, "metadata", {}).items() if _is_plain(value)}
-        spec = getattr(game, "spec", None)
+        limit = getattr(getattr(game, "spec", None), "max_episode_steps", None)
         return {
             "version": VERSION,
             "name": type(getattr(game, "unwrapped", game)).__name__,
@@ -134,8 +135,8 @@ class Games:
             "action_space": self._action,
             "max_games": self._max_games,
             "state": hasattr(game, "get_state") and hasattr(game, "set_state"),
-            "render": hasattr(game, "render"),
-            "max_episode_steps": getattr(spec, "max_episode_steps", None),
+            "render": _draws(game),
+            "max_episode_steps": getattr(game, "max_episode_steps", limit),
             "metadata": metadata,
         }
 
@@ -223,6 +224,9 @@ class Rows:
     ) -> None:
         """Write what a game gave."""
         for array, value in zip(self._obs, _flatten(self._space, obs), strict=True):
+            if not isinstance(array, list) and _shape(value) != array.shape[1:]:
+                told = f"an observation has the shape {_shape(value)}, its space says {array.shape[1:]}"
+                raise ValueError(told)
             array[row] = value
         self._infos[row] = _plain_info(info) if info else None
         if self._reward is not None:
@@ -340,6 +344,18 @@ def _mask(mask: Any) -> Any:
     return None if mask is None else np.asarray(mask, np.uint8).tobytes()
 
 
+def _shape(value: Any) -> tuple[int, ...]:
+    import numpy as np
+
+    return np.shape(value)
+
+
+def _draws(game: Any) -> bool:
+    """Every environment of Gymnasium has `render`; its metadata says whether that draws."""
+    modes = getattr(game, "metadata", {}).get("render_modes")
+    return hasattr(game, "render") and (modes is None or "rgb_array" in modes)
+
+
 def _is_plain(value: Any) -> bool:
     try:
         pack(value)
@@ -399,6 +415,8 @@ def _pack(value: Any, put: Callable[[bytes], Any], depth: int) -> None:
     elif isinstance(value, dict):
         put(_head(len(value), 0x80, 16, 0xDD))
         for key, each in value.items():
+            if isinstance(key, tuple):  # it would arrive as a list, which can't be a key
+                raise TypeError(f"a tuple can't travel as a key: {key!r}")
             _pack(key, put, depth + 1)
             _pack(each, put, depth + 1)
     elif hasattr(value, "tolist"):

@@ -221,17 +221,19 @@ class Chart {
       ctx.fillText(level.label, ...place);
     }
     let free = left; // where a label has room
-    for (const { x, label } of beginnings) {
-      const at = plot.valToPos(x, "x", true);
+    const places = beginnings.map(({ x }) => plot.valToPos(x, "x", true));
+    for (const [index, { label }] of beginnings.entries()) {
+      const at = places[index];
       ctx.strokeStyle = ctx.fillStyle = style("--quiet");
       ctx.setLineDash([2 * size, 4 * size]);
       ctx.beginPath();
       ctx.moveTo(at, top);
       ctx.lineTo(at, top + height);
       ctx.stroke();
-      if (at < free) continue;
-      ctx.fillText(label, at + 4 * size, top + 11 * size);
-      free = at + 8 * size + ctx.measureText(label).width;
+      const from = Math.max(at, left); // what began left of the view is named at its edge
+      if (from < free || from > left + width || places[index + 1] <= left) continue;
+      ctx.fillText(label, from + 4 * size, top + 11 * size);
+      free = from + 8 * size + ctx.measureText(label).width;
     }
     ctx.setLineDash([]);
     for (const mark of marks) {
