@@ -12,9 +12,7 @@ from mission_gym.errors import UsageError
 SAMPLE = {
     ("environments", "raise in step, workers"),
     ("files", "policy.safetensors: bits flipped"),
-    ("trust", "the standard library: eval"),
     ("trust", "code inside the run: eval"),
-    ("data safety", "files that leave the run"),
     ("disk and console", "disk full at the start"),
 }
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from bridge.games import game, processes, wait_until
+from bridge.games import game, processes
 from mission_gym.run.config import resolve
 from mission_gym.run.resume import resume_run
 from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
 from mission_gym.store.rundir import RunDir
+from waits import wait_until
 
 SMALL = {
     "n_envs": 3, "n_steps_per_env": 16, "batch_size": 16, "n_epochs": 2, "timesteps": 144, "eval_freq": 0,
