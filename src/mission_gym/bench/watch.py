@@ -32,6 +32,7 @@ from mission_gym.store.tables import MetricsLog
 
 _TIMEOUT_S = 120.0
 _NUM_TABS = 5
+_BEAT_S = 60.0  # at most between two heartbeats of a training, on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +202,12 @@ def _measure_rate(run: RunDir, seconds: float) -> float:
         status = run.read_status()
         return status["heartbeat"], status["step"]
 
-    before = read()
+    before = after = read()
     time.sleep(seconds)
-    after = read()
+    end = time.monotonic() + _BEAT_S
+    while after[0] == before[0] and time.monotonic() < end:
+        time.sleep(0.01)
+        after = read()
     return (after[1] - before[1]) / (after[0] - before[0])
 
 
