@@ -28,7 +28,7 @@ from mission_gym.bench.contest import Row
 from mission_gym.env.factory import VectorEnv
 
 _SMALL = 64  # bytes of an observation
-_BETWEEN_S = 1.0  # two kills at most; a game of Python's starts in a third of that
+_BETWEEN_S = 3.0  # two kills at most; a game of Python starts in a third of that
 
 
 @dataclass(frozen=True, slots=True)
