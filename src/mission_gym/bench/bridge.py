@@ -28,7 +28,6 @@ from mission_gym.bench.contest import Row
 from mission_gym.env.factory import VectorEnv
 
 _SMALL = 64  # bytes of an observation
-_BETWEEN_S = 3.0  # two kills at most; a game of Python starts in a third of that
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,7 @@ class BridgeGrid:
     seconds: float = 1.0
     repeats: int = 5
     num_kills: int = 10
+    between_s: float = 3.0  # two kills at most; a game of Python starts in a third of that
 
 
 def measure_bridge(grid: BridgeGrid) -> list[Row]:
@@ -52,7 +52,7 @@ def measure_bridge(grid: BridgeGrid) -> list[Row]:
         small, large = min(costs), max(costs)
         per_byte = 1000 * (costs[large] - costs[small]) / (large - small)
         rows.append(_row("a byte of an observation", per_byte, "ns"))
-    return [*rows, _kill(grid.num_kills)]
+    return [*rows, _kill(grid.num_kills, grid.between_s)]
 
 
 def _measure_speed(spins: int, step_us: int, games: int, grid: BridgeGrid) -> Row:
@@ -74,7 +74,7 @@ def _measure_cost(size: int, grid: BridgeGrid) -> float:
         return statistics.median(1e6 / _step(vector, 1, grid.seconds / 2) for _ in range(grid.repeats))
 
 
-def _kill(count: int) -> Row:
+def _kill(count: int, between_s: float) -> Row:
     """Kill the game's process at random moments while a vector steps; some of them while it starts."""
     rng, steps, killed = random.Random(0), 0, 0
     children = psutil.Process().children
@@ -85,7 +85,7 @@ def _kill(count: int) -> Row:
     def strike() -> None:
         nonlocal killed
         while killed < count:
-            time.sleep(rng.uniform(0.0, _BETWEEN_S))
+            time.sleep(rng.uniform(0.0, between_s))
             for process in set(children(recursive=True)) - before:
                 with suppress(psutil.Error, OSError):
                     if "mission_gym.bench.bridge_game" in process.cmdline():  # not the keeper
