@@ -51,6 +51,12 @@ def jobs_here(monkeypatch, tmp_path):
         monkeypatch.setattr(f"mission_gym.bench.{name}.run_jobs", run_here)
 
 
+def test_contests_load_without_the_packages_of_a_mission():
+    asked = "import sys, mission_gym.bench.main; print('selectolax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_unknown_name_is_refused_with_the_nearest():
     with pytest.raises(UsageError, match=r"'learnin' \(did you mean 'learning'\?\); choose one of ppo, dqn"):
         main.run_bench("learnin", full=False)

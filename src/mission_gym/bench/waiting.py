@@ -32,7 +32,6 @@ from mission_gym.bench.tune import TuneCase, time_plan
 from mission_gym.bench.vector import Measure, closing, collect, make_weights, step_for
 from mission_gym.env.factory import make_factory
 from mission_gym.env.probe import probe
-from mission_gym.missions.explore.settings import Settings, make_companion
 from mission_gym.plan.env_costs import weigh_processes
 from mission_gym.procs import usable_cores
 from mission_gym.procs.companions import attend
@@ -42,6 +41,11 @@ from mission_gym.vector.aio import AioVec
 
 _AWAITED = "mission_gym.bench.burn:AwaitedBurn"
 _OF_LIMIT, _OF_BARE, _MOST_MB = 0.9, 0.8, 1.0
+_PEER_NEEDS = {
+    "stable_baselines3": "stable-baselines3",
+    "requests": "requests",
+    "bs4": "beautifulsoup4",
+}  # modules and their packages
 _TIMES, _MEMORY_SHARE = 5.0, 0.1  # what the contest against processes must show
 
 
@@ -171,9 +175,14 @@ def _measure_memory(grid: WaitingGrid, size: int) -> Row:
 
 def _measure_crawlers(grid: WaitingGrid) -> list[Row]:
     """Pages of one site for each second, and memory: event loops beside processes of SB3's, where that and
-    what its crawlers need is installed."""
+    what its crawlers need is installed. Nothing without what ours need."""
+    if not all(map(find_spec, ("aiohttp", "selectolax"))):
+        print('no crawlers: they need pip install "mission-gym[web]"', file=sys.stderr)
+        return []
+    from mission_gym.missions.explore.settings import Settings, make_companion
+
     loops, size = usable_cores(), grid.crawlers
-    missing = [name for name in ("stable_baselines3", "requests", "bs4") if not find_spec(name)]
+    missing = [package for module, package in _PEER_NEEDS.items() if not find_spec(module)]
     contestants: dict[str, Measure] = {}
     weights: dict[str, float] = {}
     with ExitStack() as stack:
