@@ -35,8 +35,9 @@ def answer_step(message):
 if fault == "grandchild":
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 if fault == "stderr":
-    for _ in range(300):
-        os.write(2, b"x" * (1 << 16))
+    block = b"x" * (1 << 16)
+    for _ in range(1 << 14):  # 1 GiB
+        os.write(2, block)
 while True:
     message = read()
     kind = message["type"]

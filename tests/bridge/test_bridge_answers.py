@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mission_gym.bridge.answers import Fault, read_hello, read_rows
-from mission_gym.bridge.clients.mission_gym_bridge import Rows, box, discrete, pack, text, unpack
+from mission_gym.bridge.clients.mission_gym_bridge import Rows, Values, box, discrete, pack, text, unpack
 
 SPACES = [
     ({"type": "discrete", "n": 2, "start": "a"}, r'"start" of "action_space" must be a whole number'),
@@ -52,13 +52,13 @@ def test_any_text_is_a_text() -> None:
 
 
 def test_the_python_client_refuses_observations_of_another_shape() -> None:
-    rows = Rows(box((2,)), 1)
+    rows = Rows(Values(box((2,))), 1)
     with rows.guard(0):
         rows.write(0, [0.5], {})  # NumPy would write it twice
     assert rows.answer()["errors"] == ["ValueError: an observation has the shape (1,), its space says (2,)"]
 
 
 def test_an_info_that_cannot_travel_is_left_out() -> None:
-    rows = Rows(box((2,)), 1)
+    rows = Rows(Values(box((2,))), 1)
     rows.write(0, [0.5, 0.5], {"units": {(1, 2): "tank"}, "score": 3})
     assert unpack(pack(rows.answer()))["info"] == [{"score": 3}]

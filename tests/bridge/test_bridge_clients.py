@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from enum import Enum, IntEnum
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,12 @@ def test_what_is_not_messagepack_is_refused(data: str) -> None:
 
 def test_numbers_of_numpy_travel() -> None:
     assert unpack(pack({"a": np.float32(0.5), "b": np.arange(3)})) == {"a": 0.5, "b": [0, 1, 2]}
+
+
+def test_values_of_own_classes_travel_as_what_they_derive_from() -> None:
+    colour, size = Enum("Colour", {"RED": "red"}, type=str), IntEnum("Size", {"LARGE": 200})
+    sent = [colour.RED, size.LARGE, np.str_("name"), np.bytes_(b"raw"), bytearray(b"raw")]
+    assert unpack(pack(sent)) == ["red", 200, "name", b"raw", b"raw"]
 
 
 def test_spaces_of_gymnasium_come_back() -> None:

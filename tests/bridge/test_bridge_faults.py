@@ -61,7 +61,7 @@ def test_a_wrong_handshake_is_named(fault: str) -> None:
     assert not processes()
 
 
-def test_a_process_that_prints_without_end_is_drained(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_process_that_prints_a_gigabyte_is_drained(capfd: pytest.CaptureFixture[str]) -> None:
     env = BridgeEnv(game("faulty_game", "stderr"))
     env.reset()
     env.close()

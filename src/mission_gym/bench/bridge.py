@@ -1,4 +1,4 @@
-"""`bench bridge`: what a bridge costs, against a plain loop of the same game in this process, in turn.
+"""`bench bridge`: what a bridge costs, against a plain loop of the game in its own process, in turn.
 
 One game and several in one message; overhead by step and by byte; and the game's process killed at random
 moments, after which nothing may be left.
@@ -22,7 +22,6 @@ import numpy as np
 import psutil
 
 from mission_gym.backends.vec import make_vec
-from mission_gym.bench.bridge_game import BurnGame
 from mission_gym.bench.burn import measure_spins_per_us
 from mission_gym.bench.contest import Row
 from mission_gym.env.factory import VectorEnv
@@ -59,7 +58,8 @@ def _measure_speed(spins: int, step_us: int, games: int, grid: BridgeGrid) -> Ro
     plain, bridged = [], []
     with _vector(spins, _SMALL, games) as vector:
         for _ in range(grid.repeats):
-            plain.append(_loop(spins, grid.seconds))
+            _, told = vector.reset(options={"loop_s": grid.seconds / games})
+            plain.append(float(np.mean(told["own_rate"])))
             bridged.append(_step(vector, games, grid.seconds))
     ratio = statistics.median(ours / own for ours, own in zip(bridged, plain, strict=True))
     several = f"{games} games in one message" if games > 1 else "1 game"
@@ -126,18 +126,6 @@ def _step(vector: VectorEnv, games: int, seconds: float) -> float:
     while time.perf_counter() - begun < seconds:
         vector.step(actions)
         steps += games
-    return steps / (time.perf_counter() - begun)
-
-
-def _loop(spins: int, seconds: float) -> float:
-    """Steps per second of the game in a plain loop."""
-    game, steps, begun = BurnGame(spins, _SMALL), 0, time.perf_counter()
-    game.reset()
-    while time.perf_counter() - begun < seconds:
-        *_, truncated, _ = game.step(1)
-        steps += 1
-        if truncated:
-            game.reset()
     return steps / (time.perf_counter() - begun)
 
 

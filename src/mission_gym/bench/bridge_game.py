@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,26 @@ class BurnGame:
         self._spins, self._obs, self._steps = spins, np.zeros(size, np.uint8), 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Begin an episode."""
+        """Begin an episode. Option loop_s: tell the steps per second of a plain loop of that length, made
+        here, where no bridge is crossed."""
         self._steps = 0
-        return self._obs, {}
+        return self._obs, {"own_rate": self._loop(options["loop_s"])} if options else {}
 
     def step(self, action: int) -> Any:
         """Make a step."""
         self._steps += 1
         spin(self._spins)
         return self._obs, 1.0, False, self._steps >= 200, {}
+
+    def _loop(self, seconds: float) -> float:
+        steps, begun = 0, time.perf_counter()
+        while time.perf_counter() - begun < seconds:
+            *_, truncated, _ = self.step(1)
+            steps += 1
+            if truncated:
+                self.reset()
+        self._steps = 0
+        return steps / (time.perf_counter() - begun)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ it should be.
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from mission_gym.bridge.clients.mission_gym_bridge import VERSION
 from mission_gym.bridge.spaces import Layout, Space, SpaceError, read_space
 from mission_gym.data import Array
 
+_BYTES = {"float64": 8, "uint8": 1}
 KNOWN = {  # what an answer may hold
     "hello": {
         "version", "name", "observation_space", "action_space", "max_games", "state", "render",
@@ -104,7 +106,7 @@ def read_rows(hello: Hello, answer: dict[str, Any], count: int, *, steps: bool) 
     errors = _read_list(answer, "errors", count, str)
     rewards, flags = [0.0] * count, [[False] * count] * 2
     if steps:
-        rewards = _read_column(answer, "reward", count, "<f8").tolist()
+        rewards = list(struct.unpack(f"<{count}d", _read_column(answer, "reward", count, "float64")))
         flags = [_read_flags(answer, name, count) for name in ("terminated", "truncated")]
     observed = hello.observations.read(answer["obs"], count)
     shown = [{} if info is None else _read_masks(info) for info in infos]
@@ -133,19 +135,19 @@ def read_states(answer: dict[str, Any], count: int) -> list[Any]:
     return states
 
 
-def _read_column(answer: dict[str, Any], name: str, count: int, dtype: str) -> Array:
-    data, size = answer.get(name), count * np.dtype(dtype).itemsize
+def _read_column(answer: dict[str, Any], name: str, count: int, dtype: str) -> bytes:
+    data, size = answer.get(name), count * _BYTES[dtype]
     if type(data) is not bytes or len(data) != size:
         got = f"{len(data)} bytes" if isinstance(data, bytes) else repr(data)
-        raise Fault(f'"{name}" must be {size} bytes, {np.dtype(dtype).name} for each game, got {got}'[:200])
-    return np.frombuffer(data, dtype)
+        raise Fault(f'"{name}" must be {size} bytes, {dtype} for each game, got {got}'[:200])
+    return data
 
 
 def _read_flags(answer: dict[str, Any], name: str, count: int) -> list[bool]:
-    column = _read_column(answer, name, count, "|u1")
-    if (column > 1).any():
-        raise Fault(f'"{name}" must be a byte 0 or 1 for each game, got {column.tolist()}'[:200])
-    return [bool(flag) for flag in column]
+    column = _read_column(answer, name, count, "uint8")
+    if column.strip(b"\0\1"):  # what is left begins with another one
+        raise Fault(f'"{name}" must be a byte 0 or 1 for each game, got {list(column)}'[:200])
+    return [flag == 1 for flag in column]
 
 
 def _read_list(answer: dict[str, Any], name: str, count: int, kind: type) -> list[Any]:

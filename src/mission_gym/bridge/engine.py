@@ -34,6 +34,7 @@ from mission_gym.bridge.answers import (
 )
 from mission_gym.bridge.clients.mission_gym_bridge import HEADER, SOCKET, VERSION, pack, unpack
 from mission_gym.bridge.errors import BridgeError, GameError
+from mission_gym.bridge.waiting import Watch
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
 from mission_gym.names import BRIDGE
@@ -64,6 +65,7 @@ class Engine:
         self.num_messages = 0
         self.last_answer: dict[str, Any] = {}  # for who looks closer
         self._buffer = bytearray()
+        self._watch = Watch()
         self._announced: dict[int, list[bytes]] = {}
         self._arrived: dict[int, Row] = {}
         self._tail: deque[bytes] = deque()
@@ -144,14 +146,17 @@ class Engine:
         return self._read(message, read, max(START_S, self.timeout_s))
 
     def announce(self, game: int, action: list[bytes]) -> None:
-        """Let a game be stepped together with the next one for which `step` is called."""
+        """Let a game be stepped with the next message, together with others that were announced."""
         self._announced[game] = action
 
-    def step(self, game: int, action: list[bytes]) -> Row:
-        """Step a game, and with it those that were announced."""
+    def has_stepped(self, game: int) -> bool:
+        """Whether a game was stepped with another one, and what it showed is here."""
+        return game in self._arrived
+
+    def step(self, game: int) -> Row:
+        """What a game shows that was announced: those that were are stepped now, unless they have been."""
         if game not in self._arrived:
-            asked = self._announced | {game: action}
-            self._announced = {}
+            asked, self._announced = self._announced, {}
             rows = self.step_games(list(asked), list(asked.values()))
             self._arrived.update(zip(asked, rows, strict=True))
         return _checked(self._arrived.pop(game))
@@ -257,7 +262,7 @@ class Engine:
             if left_s <= 0:
                 told = f", after {len(buffer)} bytes of it" if buffer else ""
                 raise self._break(f"gave no answer for {limit_s:g} s{told}", message)
-            if not wait_for_pipes([self._pipes], left_s, spin=False):
+            if not self._watch.wait(self._pipes, left_s):
                 continue
             try:
                 chunk, ended = self._pipes.read()

@@ -78,8 +78,9 @@ class BridgeEnv(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Make a step."""
-        engine = self._engine
-        row = engine.step(self._game, engine.hello.actions.pack(action))
+        if not self._engine.has_stepped(self._game):
+            self.announce_action(action)
+        row = self._engine.step(self._game)
         return row.obs, row.reward, row.terminated, row.truncated, row.info
 
     def render(self) -> Any:

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 
 CAN_POLL = hasattr(select, "poll")
 SPIN_S = 30e-6
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16  # what a pipe holds; a larger block would be mapped and unmapped at every read
 
 
 class PolledPipes:
@@ -54,7 +54,7 @@ class PolledPipes:
             if not part:
                 return b"".join(parts), True
             parts.append(part)
-            if len(part) < 1 << 16:
+            if len(part) < _CHUNK:
                 return b"".join(parts), False
 
     def close(self) -> None:

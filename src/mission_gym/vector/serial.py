@@ -177,7 +177,7 @@ class SerialVec(RowVector):
                 if (over := self._step_agents(slot, row, actions[row], rows)) is not None:
                     ended[row] = over
             return self._finish(ids, rows, ended)
-        if slots[0].announces and not self.side_by_side:
+        if len(slots) > 1 and slots[0].announces and not self.side_by_side:
             for slot, action in zip(slots, actions, strict=True):
                 slot.announce(action)
         late_reset = self._late_reset

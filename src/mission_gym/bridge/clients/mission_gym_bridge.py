@@ -124,15 +124,14 @@ class Games:
         if message.get("render"):
             self._kwargs["render_mode"] = "rgb_array"
         game = self._games[0] = self._make(**self._kwargs)
-        self._obs = describe_space(game.observation_space)
-        self._action = describe_space(game.action_space)
+        self._obs, self._action = Values(game.observation_space), Values(game.action_space)
         metadata = {key: value for key, value in getattr(game, "metadata", {}).items() if _is_plain(value)}
         limit = getattr(getattr(game, "spec", None), "max_episode_steps", None)
         return {
             "version": VERSION,
             "name": type(getattr(game, "unwrapped", game)).__name__,
-            "observation_space": self._obs,
-            "action_space": self._action,
+            "observation_space": self._obs.space,
+            "action_space": self._action.space,
             "max_games": self._max_games,
             "state": hasattr(game, "get_state") and hasattr(game, "set_state"),
             "render": _draws(game),
@@ -158,7 +157,7 @@ class Games:
 
     def _step(self, message: dict[str, Any]) -> dict[str, Any]:
         numbers = message["games"]
-        actions = read_actions(self._action, message["actions"], len(numbers))
+        actions = self._action.read(message["actions"], len(numbers))
         rows = Rows(self._obs, len(numbers), steps=True)
         for row, number in enumerate(numbers):
             with rows.guard(row):
@@ -181,17 +180,43 @@ class Games:
         return {}
 
 
+class Values:
+    """How values of a space travel: leaf by leaf, those of several games in one array [G, *shape]."""
+
+    def __init__(self, space: Any) -> None:
+        self.space = describe_space(space)
+        self._leaves = leaves_of(self.space)
+        self._forms = [
+            None if leaf["type"] == "text" else (dtype_of(leaf), shape_of(leaf)) for leaf in self._leaves
+        ]
+
+    def read(self, leaves: list[bytes], count: int) -> list[Any]:
+        """The action of each game, as Gymnasium gives it."""
+        import numpy as np
+
+        columns: list[list[Any]] = []
+        for leaf, form, data in zip(self._leaves, self._forms, leaves, strict=True):
+            dtype, shape = form or ("", ())
+            column = np.frombuffer(data, dtype).reshape(count, *shape)
+            columns.append(column.tolist() if leaf["type"] == "discrete" else list(column.copy()))
+        return [_nest(self.space, iter(row)) for row in zip(*columns, strict=True)]
+
+    def make(self, count: int) -> list[Any]:
+        """Of each leaf what takes the values of so many games."""
+        import numpy as np
+
+        return [
+            [""] * count if form is None else np.zeros((count, *form[1]), form[0]) for form in self._forms
+        ]
+
+
 class Rows:
     """An answer about several games, row by row; a game that raises leaves its error instead."""
 
-    def __init__(self, space: dict[str, Any], count: int, steps: bool = False) -> None:
+    def __init__(self, values: Values, count: int, steps: bool = False) -> None:
         import numpy as np
 
-        self._space, self._leaves = space, leaves_of(space)
-        self._obs: list[Any] = []
-        for leaf in self._leaves:
-            is_text = leaf["type"] == "text"
-            self._obs.append([""] * count if is_text else np.zeros((count, *shape_of(leaf)), dtype_of(leaf)))
+        self._space, self._obs = values.space, values.make(count)
         self._infos: list[Any] = [None] * count
         self._errors: list[str | None] = [None] * count
         self._reward = np.zeros(count, "<f8") if steps else None
@@ -224,9 +249,8 @@ class Rows:
     ) -> None:
         """Write what a game gave."""
         for array, value in zip(self._obs, _flatten(self._space, obs), strict=True):
-            if not isinstance(array, list) and _shape(value) != array.shape[1:]:
-                told = f"an observation has the shape {_shape(value)}, its space says {array.shape[1:]}"
-                raise ValueError(told)
+            if not isinstance(array, list) and (shape := _shape(value)) != array.shape[1:]:
+                raise ValueError(f"an observation has the shape {shape}, its space says {array.shape[1:]}")
             array[row] = value
         self._infos[row] = _plain_info(info) if info else None
         if self._reward is not None:
@@ -297,17 +321,6 @@ def shape_of(leaf: dict[str, Any]) -> tuple[int, ...]:
     return (len(leaf["nvec"]),) if leaf["type"] == "multi_discrete" else (leaf["n"],)
 
 
-def read_actions(space: dict[str, Any], leaves: list[bytes], count: int) -> list[Any]:
-    """The action of each game, as Gymnasium gives it."""
-    import numpy as np
-
-    columns = []
-    for leaf, data in zip(leaves_of(space), leaves, strict=True):
-        column = np.frombuffer(data, dtype_of(leaf)).reshape(count, *shape_of(leaf)).copy()
-        columns.append([int(x) for x in column] if leaf["type"] == "discrete" else list(column))
-    return [_nest(space, iter([column[row] for column in columns])) for row in range(count)]
-
-
 def _nest(space: dict[str, Any], values: Any) -> Any:
     if space["type"] == "dict":
         return {key: _nest(space["spaces"][key], values) for key in sorted(space["spaces"])}
@@ -345,6 +358,8 @@ def _mask(mask: Any) -> Any:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
+    if hasattr(value, "shape"):
+        return tuple(value.shape)
     import numpy as np
 
     return np.shape(value)
@@ -392,22 +407,17 @@ def pack(value: Any) -> bytes:
 
 
 def _pack(value: Any, put: Callable[[bytes], Any], depth: int) -> None:
-    if depth > _DEPTH:
-        raise ValueError(f"a value is nested deeper than {_DEPTH} levels")
-    if value is None:
-        put(b"\xc0")
-    elif value is True or value is False:
-        put(b"\xc3" if value else b"\xc2")
-    elif isinstance(value, int):
-        put(_pack_int(int(value)))
-    elif isinstance(value, float):
-        put(struct.pack(">Bd", 0xCB, value))
-    elif isinstance(value, str):
+    kind = type(value)  # what travels in every step comes first
+    if kind is bytes:
+        put(_head(len(value), 0, 0, 0xC4))
+        put(value)
+    elif kind is str:
         data = value.encode()
         put(_head(len(data), 0xA0, 32, 0xD9) + data)
-    elif isinstance(value, bytes | bytearray | memoryview):
-        put(_head(len(value), 0, 0, 0xC4))
-        put(bytes(value))
+    elif kind is int:
+        put(_pack_int(value))
+    elif depth > _DEPTH:
+        raise ValueError(f"a value is nested deeper than {_DEPTH} levels")
     elif isinstance(value, list | tuple):
         put(_head(len(value), 0x90, 16, 0xDB))
         for each in value:
@@ -419,6 +429,18 @@ def _pack(value: Any, put: Callable[[bytes], Any], depth: int) -> None:
                 raise TypeError(f"a tuple can't travel as a key: {key!r}")
             _pack(key, put, depth + 1)
             _pack(each, put, depth + 1)
+    elif value is None:
+        put(b"\xc0")
+    elif value is True or value is False:
+        put(b"\xc3" if value else b"\xc2")
+    elif isinstance(value, float):
+        put(struct.pack(">Bd", 0xCB, value))
+    elif isinstance(value, int):  # of a class of its own, as those below may be
+        put(_pack_int(int(value)))
+    elif isinstance(value, str):
+        _pack(str.__str__(value), put, depth)
+    elif isinstance(value, bytes | bytearray | memoryview):
+        _pack(bytes(value), put, depth)
     elif hasattr(value, "tolist"):
         _pack(value.tolist(), put, depth + 1)
     else:
@@ -427,7 +449,7 @@ def _pack(value: Any, put: Callable[[bytes], Any], depth: int) -> None:
 
 def _pack_int(value: int) -> bytes:
     if -32 <= value < 128:
-        return struct.pack("b" if value < 0 else "B", value)
+        return bytes((value & 0xFF,))
     letters = "bhiq" if value < 0 else "BHIQ"
     for power, letter in enumerate(letters):
         bits = 8 << power
@@ -440,9 +462,9 @@ def _head(size: int, short: int, below: int, code: int) -> bytes:
     """The head of a string, of bytes, of a list or of a map. code: of its form with one byte for the size,
     which lists and maps do not have."""
     if size < below:
-        return bytes([short | size])
+        return bytes((short | size,))
     if size < 256 and code in (0xD9, 0xC4):
-        return bytes([code, size])
+        return bytes((code, size))
     if size < 1 << 16:
         return struct.pack(">BH", code + 1, size)
     return struct.pack(">BI", code + 2, size)
@@ -451,7 +473,7 @@ def _head(size: int, short: int, below: int, code: int) -> bytes:
 def unpack(data: bytes) -> Any:
     """Undo `pack`; ValueError for anything else."""
     try:
-        value, end = _unpack(memoryview(data), 0, 0)
+        value, end = _unpack(data, 0, 0)
     except (struct.error, IndexError, UnicodeDecodeError, TypeError) as error:
         raise ValueError(f"not MessagePack: {error}") from None
     if end != len(data):
@@ -462,43 +484,55 @@ def unpack(data: bytes) -> Any:
 _NUMBERS = {0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q"}
 _NUMBERS.update({0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"})
 _PLAIN = {0xC0: None, 0xC2: False, 0xC3: True}
-_SIZED: dict[int, tuple[str, Any]] = {0xC4: (">B", bytes), 0xC5: (">H", bytes), 0xC6: (">I", bytes)}
+_SIZED: dict[int, tuple[str, Any]] = {0xC5: (">H", bytes), 0xC6: (">I", bytes)}
 _SIZED.update({0xD9: (">B", str), 0xDA: (">H", str), 0xDB: (">I", str)})
 _SIZED.update({0xDC: (">H", list), 0xDD: (">I", list), 0xDE: (">H", dict), 0xDF: (">I", dict)})
 
 
-def _unpack(view: memoryview, at: int, depth: int) -> tuple[Any, int]:
-    if depth > _DEPTH:
-        raise ValueError(f"not MessagePack: nested deeper than {_DEPTH} levels")
-    code = view[at]
+def _unpack(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    code = data[at]
     at += 1
+    kind: Any
     if code < 0x80:
         return code, at
-    if code >= 0xE0:
-        return code - 256, at
-    if code in _PLAIN:
-        return _PLAIN[code], at
-    if code in _NUMBERS:
-        layout = _NUMBERS[code]
-        return struct.unpack_from(layout, view, at)[0], at + struct.calcsize(layout)
-    kind: Any
     if code < 0xC0:
-        kind, size = (
-            (dict, code & 15) if code < 0x90 else (list, code & 15) if code < 0xA0 else (str, code & 31)
-        )
+        if code < 0xA0:
+            kind, size = (dict if code < 0x90 else list), code & 15
+        else:
+            kind, size = str, code & 31
+    elif code == 0xC4:
+        kind, size = bytes, data[at]
+        at += 1
+    elif code >= 0xE0:
+        return code - 256, at
+    elif code in _PLAIN:
+        return _PLAIN[code], at
+    elif code in _NUMBERS:
+        layout = _NUMBERS[code]
+        return struct.unpack_from(layout, data, at)[0], at + struct.calcsize(layout)
     elif code in _SIZED:
         layout, kind = _SIZED[code]
-        (size,) = struct.unpack_from(layout, view, at)
+        (size,) = struct.unpack_from(layout, data, at)
         at += struct.calcsize(layout)
     else:
         raise ValueError(f"not MessagePack as it is used here: byte 0x{code:02x}")
-    if size > len(view) - at:
+    end = at + size
+    if end > len(data):
         raise ValueError("not MessagePack: it ends in the middle of a value")
-    if kind in (bytes, str):
-        data = bytes(view[at : at + size])
-        return (data if kind is bytes else data.decode()), at + size
-    values = []
-    for _ in range(size * 2 if kind is dict else size):
-        value, at = _unpack(view, at, depth + 1)
-        values.append(value)
-    return (dict(zip(values[::2], values[1::2], strict=True)) if kind is dict else values), at
+    if kind is bytes:
+        return data[at:end], end
+    if kind is str:
+        return data[at:end].decode(), end
+    if depth >= _DEPTH:
+        raise ValueError(f"not MessagePack: nested deeper than {_DEPTH} levels")
+    if kind is list:
+        values = []
+        for _ in range(size):
+            value, at = _unpack(data, at, depth + 1)
+            values.append(value)
+        return values, at
+    pairs = {}
+    for _ in range(size):
+        key, at = _unpack(data, at, depth + 1)
+        pairs[key], at = _unpack(data, at, depth + 1)
+    return pairs, at

@@ -1,0 +1,70 @@
+"""Waiting for an answer, awake and asleep."""
+
+import os
+
+import pytest
+
+from mission_gym.bridge import waiting
+from mission_gym.procs.pipes import PolledPipes
+
+pytestmark = pytest.mark.skipif(waiting._THREAD is None, reason="only Linux counts who lost a core")
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    """Pipes, the end to write to, how often a core was lost, and the waits that were asleep."""
+    read_fd, write_fd = os.pipe()
+    lost, asleep = [0], []
+    wait = waiting.wait_for_pipes
+
+    def count(pipes, timeout_s, spin):
+        asleep.extend([timeout_s] if timeout_s else [])
+        return wait(pipes, timeout_s, spin)
+
+    monkeypatch.setattr(waiting, "wait_for_pipes", count)
+    monkeypatch.setattr(waiting, "_count_taken", lambda: lost[0])
+    yield PolledPipes(write_fd, read_fd), write_fd, lost, asleep
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+def test_an_answer_that_comes_soon_is_awaited_awake(ends):
+    pipes, write_fd, _, asleep = ends
+    watch = waiting.Watch()
+    for _ in range(3):
+        os.write(write_fd, b"answer")
+        assert watch.wait(pipes, 10.0)
+        assert pipes.read() == (b"answer", False)
+    assert not asleep
+
+
+def test_behind_a_late_answer_the_next_is_awaited_asleep(ends, monkeypatch):
+    pipes, write_fd, *_ = ends
+    tries = []
+    monkeypatch.setattr(waiting.Watch, "_stay_awake", lambda *args: tries.append(args))
+    watch = waiting.Watch()
+    for soon_s in (0.0, 0.0, 0.0, 60.0, 60.0):  # the first three answers are late
+        monkeypatch.setattr(waiting, "_SOON_S", soon_s)
+        os.write(write_fd, b"answer")
+        assert watch.wait(pipes, 10.0)
+        pipes.read()
+    assert len(tries) == 2  # the first wait, and the one behind an answer that came soon
+
+
+def test_who_loses_the_core_sleeps_for_a_while(ends, monkeypatch):
+    pipes, write_fd, lost, asleep = ends
+    monkeypatch.setattr(waiting, "_REST", 2)
+    monkeypatch.setattr(waiting, "_count_taken", lambda: lost.append(lost.pop() + 1) or lost[0])
+    watch = waiting.Watch()
+    os.write(write_fd, b"answer")
+    awake = []
+    for _ in range(5):
+        asleep.clear()
+        assert watch.wait(pipes, 10.0)
+        awake.append(not asleep)
+    assert awake == [True, False, False, True, False]
+
+
+def test_silence_ends_at_the_deadline(ends):
+    pipes, *_ = ends
+    assert not waiting.Watch().wait(pipes, 0.01)
