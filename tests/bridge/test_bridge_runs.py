@@ -63,5 +63,5 @@ def test_what_games_use_is_the_runs_own(tmp_path: Path) -> None:
         for _ in session.updates():
             break
         assert not session.telemetry.env_cpu_is_known
-        counted = session.telemetry.sampler._readings._children
-        wait_until(lambda: {each.pid for each in processes()} <= set(counted))
+        readings = session.telemetry.sampler._readings
+        wait_until(lambda: {each.pid for each in processes()} <= {each.pid for each in readings._below})

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,29 +45,31 @@ def test_it_samples_cores_memory_and_probes_and_ends() -> None:
         assert all(0.0 <= share <= 1.0 for share in sample.cores)
 
 
-def test_workers_count_and_those_that_ended_do_not_disturb() -> None:
-    code = "import sys; block = bytearray(50_000_000); print(1, flush=True); sys.stdin.read()"
+def test_all_processes_below_count_and_those_that_ended_do_not_disturb() -> None:
+    alone = _read_memory()
+    below = "block = bytearray(50_000_000); print(1, flush=True); input()"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {below!r}])"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        with_child, alone = (_read_memory(pids) for pids in ([child.pid], []))
-        child.kill()
-    assert with_child > alone + 40e6
-    assert _read_memory([child.pid]) > 0
+        assert _read_memory(lambda: child.communicate(b"\n")) > alone + 40e6
 
 
-def _read_memory(pids: list[int]) -> float:
+def _read_memory(then: Callable[[], object] = lambda: None) -> float:
+    """Memory of this process and those below. then: done while the sampler still looks at them."""
     asked = threading.Semaphore(0)
 
     def probe() -> float:
         asked.release()
         return 0.0
 
-    with MachineSampler(lambda: pids, {"x": probe}, every_s=0.001) as sampler:
-        for _ in range(8):
-            assert asked.acquire(timeout=LONG_S)
+    with MachineSampler({"x": probe}, every_s=0.001) as sampler:
+        for action in (lambda: None, then):
+            action()
+            for _ in range(8):
+                assert asked.acquire(timeout=LONG_S)
     return next(size for sample in sampler.take() if (size := sample.values.get("memory_bytes")))
 
 

@@ -166,7 +166,7 @@ def test_others_that_took_the_machine_are_told_of() -> None:
     crowded = MACHINE | {"machine/cpu": 1.0, "machine/own_cores": 1.5}
     for times in (ENV, UPDATE):
         found = verdict(times, crowded)
-        assert found.evidence.endswith("processes beside this run and its workers took 2.5 of 4 cores")
+        assert found.evidence.endswith("processes that are not of this run took 2.5 of 4 cores")
         assert found.advice[0].startswith("end those processes")
         assert found.bound == verdict(times).bound
     assert "beside" not in verdict(ENV, MACHINE | {"machine/cpu": 1.0, "machine/own_cores": 3.5}).evidence

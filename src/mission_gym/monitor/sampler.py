@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -22,6 +22,7 @@ SAMPLE_S = 0.2
 PHASES = ("collect", "update", "evaluate", "save")  # for which the use of cores and GPU is told
 _PER_PHASE = {"cpu", "gpu_use", "gpu_power_w", "gpu_temperature_c", "gpu_memory_bytes"}
 _EVERY = 5  # samples between looks at processes and memory, which cost the most and change the least
+_EVERY_LIST = 25  # between looks for new processes: all of the machine are read for that
 _NUM_SAMPLES = 4096  # kept between two calls of `take`: a quarter of an hour
 
 
@@ -35,15 +36,11 @@ class Sample(NamedTuple):
 
 
 class MachineSampler:
-    """A context manager; `pids` are this run's worker processes now."""
+    """A context manager. A run is this process and all below it: workers, and what environments start (games,
+    browsers, servers)."""
 
-    def __init__(
-        self,
-        pids: Callable[[], Sequence[int]] = tuple,
-        probes: Mapping[str, Probe] | None = None,
-        every_s: float = SAMPLE_S,
-    ) -> None:
-        self._readings = _Readings(pids, probes or {})
+    def __init__(self, probes: Mapping[str, Probe] | None = None, every_s: float = SAMPLE_S) -> None:
+        self._readings = _Readings(probes or {})
         self._every_s = every_s
         self._samples: list[Sample] = []
         self._lock = threading.Lock()
@@ -77,10 +74,10 @@ class MachineSampler:
 class _Readings:
     """Counters of the system, as differences since the last reading."""
 
-    def __init__(self, pids: Callable[[], Sequence[int]], probes: Mapping[str, Probe]) -> None:
-        self._pids, self._probes = pids, probes
+    def __init__(self, probes: Mapping[str, Probe]) -> None:
+        self._probes = probes
         self._me = psutil.Process()
-        self._children: dict[int, psutil.Process] = {}
+        self._below: list[psutil.Process] = []
         affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
         self._usable = sorted(affinity) if affinity else None
         self._at = self._looked_at = time.perf_counter()
@@ -120,14 +117,14 @@ class _Readings:
         seconds, self._looked_at = self._at - self._looked_at, self._at
         used = {self._me.pid: time.process_time()}
         size = self._me.memory_info().rss
-        known, self._children = self._children, {}
-        for pid in self._pids():
+        if self._turn % _EVERY_LIST == 0:
+            self._below = self._me.children(recursive=True)
+        for child in self._below:
             try:
-                child = self._children[pid] = known.get(pid) or psutil.Process(pid)
                 times, taken = child.cpu_times(), child.memory_info()
             except psutil.Error:  # it has just ended
                 continue
-            used[pid] = times.user + times.system
+            used[child.pid] = times.user + times.system
             size += taken.rss - getattr(taken, "shared", 0)
         before, self._used = self._used, used
         memory = psutil.virtual_memory()

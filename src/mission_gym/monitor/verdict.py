@@ -254,8 +254,8 @@ def _tell_others(verdict: Verdict, case: _Case) -> Verdict:
     busy = case.machine.get("machine/cpu")
     if own is None or busy is None or busy * cores - own < OTHERS * cores:
         return verdict
-    told = f"processes beside this run and its workers took {busy * cores - own:.2g} of {cores} cores"
-    advice = "end those processes, or wait for them, unless environments started them: this run gets the rest"
+    told = f"processes that are not of this run took {busy * cores - own:.2g} of {cores} cores"
+    advice = "end those processes, or wait for them: this run gets the rest"
     return replace(verdict, evidence=f"{verdict.evidence}; {told}", advice=[advice, *verdict.advice])
 
 

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from functools import partial, reduce
+from functools import reduce
 from operator import or_
 from typing import Any, Self
-
-import psutil
 
 from mission_gym.backends import load_backend
 from mission_gym.check.devices import time_product
@@ -43,10 +40,7 @@ class Telemetry:
     def __init__(self, config: Settled, spec: EnvSpec, collector: BlockCollector, learner: Learner) -> None:
         self.clock = PhaseClock("main")
         self._config, self._spec, self._collector, self._learner = config, spec, collector, learner
-        pids = collector.vec.pids
-        if _is_elsewhere(config):
-            pids = partial(_list_with_games, pids)
-        self.sampler = MachineSampler(pids, _make_probes(config.compute.device))
+        self.sampler = MachineSampler(_make_probes(config.compute.device))
         self._every = max(1, config.run.timesteps // config.rollout_size // _NUM_TIMELINES)
         self._updates: deque[tuple[int, list[Span]]] = deque(maxlen=_NUM_UPDATES)
         self._row, self._total = Phases(), Phases()
@@ -144,12 +138,6 @@ def make_facts(config: Settled, spec: EnvSpec, learner: Learner) -> VerdictFacts
 def _is_elsewhere(config: Settled) -> bool:
     """Whether the environments compute in processes of games, which are not those that are timed."""
     return config.env.env_id.startswith(BRIDGE)
-
-
-def _list_with_games(pids: Callable[[], Sequence[int]]) -> list[int]:
-    """Processes of a run and of its games."""
-    below = psutil.Process().children(recursive=True)
-    return sorted({*pids(), *(each.pid for each in below)})
 
 
 def _make_probes(device: str) -> dict[str, Probe]:
