@@ -1,5 +1,9 @@
 """Baselines on the report suite: legal, repeatable, and named by the environment."""
 
+from functools import partial
+from itertools import count
+from threading import Barrier
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -13,6 +17,7 @@ from mission_gym.policy.sampling import draw_random
 from mission_gym.run.baselines import run_baselines
 from mission_gym.run.environment import Environment
 from toys import DictMask, Identity, Pointer
+from waits import LONG_S
 
 
 class Scripted(DictMask):
@@ -47,9 +52,9 @@ class Shifted(Pointer):
         return obs, float(action[0] + 10 * action[1]), *rest
 
 
-def open_toy(factory):
+def open_toy(factory, backend="serial"):
     spec = probe(factory, "toy")
-    return Environment(spec, EnvRequest("toy"), make_factory(factory), load_backend("serial"))
+    return Environment(spec, EnvRequest("toy"), make_factory(factory), load_backend(backend))
 
 
 def test_masks_are_respected_and_every_baseline_plays_the_same_suite():
@@ -63,6 +68,53 @@ def test_masks_are_respected_and_every_baseline_plays_the_same_suite():
     assert results["noop"]["episodes"] == 20
     assert results["noop"]["length_mean"] == 10.0
     assert (results["random"]["mode"], results["noop"]["mode"]) == ("sampled", "greedy")
+
+
+def test_scripted_players_of_environments_that_wait_play_side_by_side():
+    class Together(Scripted):
+        """No step ends before all players have begun one."""
+
+        meeting = Barrier(4)
+
+        def expert(self, obs, info):
+            self.meeting.wait(LONG_S)
+            return super().expert(obs, info)
+
+    together = run_baselines(open_toy(Together, "threads"), 4, names=["expert"])
+    assert together == run_baselines(open_toy(Scripted), 4, names=["expert"])
+
+
+class Endless(Identity):
+    baselines = {"calm": lambda obs, info: obs}
+
+    def step(self, action):
+        obs, reward, *_, info = super().step(action)
+        return obs, reward, False, False, info
+
+
+def test_a_scripted_player_who_does_not_end_is_cut(monkeypatch):
+    monkeypatch.setattr("mission_gym.run.environment.EVALUATION_STEPS", 30)
+    assert run_baselines(open_toy(Endless), 2, names=["calm"])["calm"]["length_mean"] == 30
+
+
+def test_a_player_that_fails_ends_the_others(monkeypatch):
+    monkeypatch.setattr("mission_gym.run.environment.EVALUATION_STEPS", 10**12)
+    begun, players = Barrier(2), count()
+
+    class OneFails(Endless):
+        def __init__(self):
+            super().__init__()
+            self.baselines = {"first": partial(self.play, next(players))}
+
+        def play(self, player, obs, info):
+            if self.steps == 0:
+                begun.wait(LONG_S)
+            if player % 2:
+                raise RuntimeError("no more")
+            return obs
+
+    with pytest.raises(EnvFailure, match="'first' raised RuntimeError: no more"):
+        run_baselines(open_toy(OneFails, "threads"), 2, names=["first"])
 
 
 def test_an_environment_knows_its_own_noop_best():

@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
+from functools import partial
+from operator import attrgetter
+from threading import Event
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from mission_gym.data import Array, EnvSpec, Leaves
+from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.actions import make_action_row
 from mission_gym.env.factory import make_vector_factory
 from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError, describe, nearest
 from mission_gym.policy.sampling import best_of_parts, draw_random
-from mission_gym.rollout.playing import Actor
+from mission_gym.rollout.playing import Actor, count_playing
 from mission_gym.run.environment import Environment
 from mission_gym.run.evaluation import EvalResult, evaluate, summarise
 from mission_gym.streams import generator, suite_seeds
@@ -130,18 +134,37 @@ def _batched_actor(policy: Scripted, name: str, spec: EnvSpec) -> Actor:
 
 
 def _play_scripted(environment: Environment, name: str, num_episodes: int) -> EvalResult:
-    """One environment plays one episode per seed."""
+    """One environment plays one episode per seed; several do, side by side, where they wait."""
+    play = partial(_play_part, environment.limited(), name, is_over := Event())
+    if not environment.backend.for_waiting:
+        return summarise(play(range(num_episodes)), environment.spec, explore=False)
+    num_players = count_playing(num_episodes, own_vector_form=False, at_most=environment.most_playing)
+    parts = [range(first, num_episodes, num_players) for first in range(num_players)]
+    with ThreadPoolExecutor(num_players) as pool:
+        players = [pool.submit(play, part) for part in parts]
+        try:
+            wait(players, return_when=FIRST_EXCEPTION)
+        finally:  # one has failed, or the user has no patience
+            is_over.set()
+    episodes = [episode for player in players for episode in player.result()]
+    return summarise(sorted(episodes, key=attrgetter("number")), environment.spec, explore=False)
+
+
+def _play_part(environment: Environment, name: str, is_over: Event, numbers: range) -> list[Episode]:
+    """Play some of the report suite's seeds with a scripted policy, until it is over for all."""
     spec = environment.spec
-    seeds, to_row = suite_seeds("report", num_episodes), make_action_row(spec.action_space)
+    seeds, to_row = suite_seeds("report", numbers.stop), make_action_row(spec.action_space)
     env = _Remember(environment.factory())
     policy: Scripted = env.unwrapped.baselines[name]  # type: ignore[attr-defined]  # may be a method of this one
     slot = EnvSlot(lambda: env, spec, 0, seeds.__getitem__)
-    episodes = []
+    episodes: list[Episode] = []
     try:
-        for number in range(num_episodes):
+        for number in numbers:
             slot.reset(number)
             terminated = False
             while not slot.ended:
+                if is_over.is_set():
+                    return episodes
                 try:
                     chosen = policy(env.obs, slot.info)
                     action = action_rows(spec, to_row(chosen).reshape(1, *spec.action.shape))[0]
@@ -154,4 +177,4 @@ def _play_scripted(environment: Environment, name: str, num_episodes: int) -> Ev
             episodes.append(slot.finish(terminated))
     finally:
         env.close()
-    return summarise(episodes, spec, explore=False)
+    return episodes
