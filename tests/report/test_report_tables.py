@@ -160,3 +160,15 @@ def test_lineage_is_a_tree_from_the_eldest_down():
         "grandchild from step 1,024",
         "sibling from step 2,048",
     ]
+
+
+def test_what_an_environment_tells_of_its_episodes_is_shown_beside_baselines():
+    told = {
+        "requests": {"mean": 12.5, "low": 12.0, "high": 13.0},
+        "retries": {"mean": 0.0, "low": 0, "high": 0},
+    }
+    text = render(tables.view_results({"trained": RESULT | {"metrics": told}, "random": RESULT}))
+    row = next(line for line in text.splitlines() if line.startswith("requests"))
+    assert "12.5 (12 to 13)" in row
+    assert "n/a" in row
+    assert "retries" not in text  # none of them had any

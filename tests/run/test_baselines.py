@@ -198,3 +198,10 @@ def test_refusals():
         run_baselines(open_toy(Misdeclared), 2)
     with pytest.raises(EnvFailure, match=r"baseline 'clumsy' raised KeyError: 'missing' at seed .*, step 0"):
         run_baselines(open_toy(Clumsy), 2, names=["clumsy"])
+
+
+def test_what_the_environment_tells_of_its_episodes_is_summed_up():
+    told = run_baselines(open_toy(Scripted), 20, names=["expert", "random"])
+    assert told["expert"]["metrics"] == {"right": {"mean": 9.0, "low": 9.0, "high": 9.0}}
+    assert told["random"]["metrics"]["right"]["low"] < told["random"]["metrics"]["right"]["mean"] < 9
+    assert "metrics" not in run_baselines(open_toy(Identity), 2, names=["noop"])["noop"]

@@ -15,7 +15,7 @@ import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.agents import AGENTS, type_of_agent
-from mission_gym.env.contract import check_outcome, read_metrics, show_short
+from mission_gym.env.contract import TERMS, check_outcome, read_metrics, show_short
 from mission_gym.env.factory import Factory
 from mission_gym.env.slot import MAX_REPLAY_STEPS, UNTIMED, EnvSlot
 from mission_gym.env.stages import Staging
@@ -116,7 +116,7 @@ class AgentsSlot(EnvSlot):
             told = set(self._outcomes.values())
             outcome = told.pop() if len(told) == 1 else None
             metrics = {name: sum(values) / len(values) for name, values in self._told.items()}
-            metrics.update({f"reward_terms/{name}": value for name, value in self._terms.items()})
+            metrics.update({f"{TERMS}{name}": value for name, value in self._terms.items()})
             metrics.update(self._measure_types())
         end = (outcome, terminated, metrics, failed, self.stage)
         return Episode(self.env_id, self.episode, seed, self.ret, self.steps, *end)

@@ -19,6 +19,8 @@ from mission_gym.env.reading import ObsReader
 from mission_gym.env.spaces import mask_parts
 from mission_gym.errors import EnvContractError, describe, nearest
 
+TERMS = "reward_terms/"  # prefix of a reward term among an episode's metrics
+
 
 class Contract:
     """The checks of one environment. where: tells the place in its episode."""

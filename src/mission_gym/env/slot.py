@@ -20,7 +20,7 @@ from numpy import ndarray  # a lookup in NumPy is a tenth of what a cheap step m
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.actions import make_action_form
-from mission_gym.env.contract import Contract, check_outcome, read_metrics, show_short
+from mission_gym.env.contract import TERMS, Contract, check_outcome, read_metrics, show_short
 from mission_gym.env.factory import Env, Factory
 from mission_gym.env.old_api import OLD_API
 from mission_gym.env.probe import MASK_METHOD
@@ -234,7 +234,7 @@ class EnvSlot:
         if not self._spec.bare and not failed:
             outcome = check_outcome(self.info.get("outcome"), self._spec, self._where)
             metrics = read_metrics(self.info.get("episode_metrics", {}), self._spec, self._where)
-            metrics.update({f"reward_terms/{name}": value for name, value in self._terms.items()})
+            metrics.update({f"{TERMS}{name}": value for name, value in self._terms.items()})
         told = (outcome, terminated, metrics, failed, self.stage)
         return Episode(self.env_id, self.episode, seed, self.ret, self.steps, *told)
 

@@ -193,6 +193,11 @@ def show_outcome(rate: Document) -> str:
     return f"{show_rate(rate['rate'])} ({show_rate(rate['low'])} to {show_rate(rate['high'])})"
 
 
+def show_metric(metric: Document) -> str:
+    """A mean with its 95 % interval."""
+    return show_interval({f"x_{part}": value for part, value in metric.items()}, "x")
+
+
 def view_results(results: Mapping[str, Document]) -> RenderableType:
     """Evaluations side by side, a column each; `eval`, `baselines` and `demo`."""
     outcomes = dict.fromkeys(name for result in results.values() for name in result["outcomes"])
@@ -202,6 +207,10 @@ def view_results(results: Mapping[str, Document]) -> RenderableType:
     for name in outcomes:
         rates = (result["outcomes"].get(name) for result in results.values())
         table.add_row(name, *(show_outcome(rate) if rate else MISSING for rate in rates))
+    told = [result.get("metrics", {}) for result in results.values()]
+    for name in dict.fromkeys(name for each in told for name in each):
+        if any(each[name]["mean"] for each in told if name in each):  # the others never happened
+            table.add_row(name, *(show_metric(each[name]) if name in each else MISSING for each in told))
     for kind in dict.fromkeys(kind for result in results.values() for kind in result.get("agents", {})):
         types = [result.get("agents", {}).get(kind) for result in results.values()]
         shown = (show_interval(each, "return") if each else MISSING for each in types)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.agents import AGENTS
+from mission_gym.env.contract import TERMS
 from mission_gym.errors import EnvFailure
 from mission_gym.intervals import compute_bootstrap, compute_wilson
 from mission_gym.rollout.collector import ActingPolicy
@@ -40,6 +41,9 @@ class EvalResult:
     num_steps: int  # of all its episodes
     returns: tuple[float, ...]
     agents: dict[str, dict[str, Any]] = field(default_factory=dict)  # type -> return_mean, ..., outcomes
+    metrics: dict[str, dict[str, float]] = field(
+        default_factory=dict
+    )  # the environment's own: mean, low, high
 
     @property
     def score(self) -> float:
@@ -55,8 +59,10 @@ class EvalResult:
         return self.outcomes[name]["low"] if name in self.outcomes else None
 
     def document(self) -> dict[str, Any]:
-        """The result with the keys of `eval --json`; `agents` where there are several in an environment."""
-        own = ("main_outcome", "num_steps", "returns", *(() if self.agents else ("agents",)))
+        """The result with the keys of `eval --json`; `agents` where there are several in an environment,
+        `metrics` where it tells some of its episodes."""
+        own = {"main_outcome", "num_steps", "returns"}
+        own |= {name for name in ("agents", "metrics") if not getattr(self, name)}
         return {name: value for name, value in asdict(self).items() if name not in own}
 
 
@@ -151,7 +157,21 @@ def summarise(episodes: list[Episode], spec: EnvSpec, explore: bool) -> EvalResu
         "sampled" if explore else "greedy",
         spec.main_outcome,
     )
-    return replace(result, agents=_summarise_agents(episodes)) if spec.agents else result
+    return replace(
+        result,
+        agents=_summarise_agents(episodes) if spec.agents else {},
+        metrics=_summarise_metrics(episodes),
+    )
+
+
+def _summarise_metrics(episodes: list[Episode]) -> dict[str, dict[str, float]]:
+    """What the environment told of its episodes, without terms of the reward."""
+    found = {}
+    for name in dict.fromkeys(name for episode in episodes for name in episode.metrics):
+        if not name.startswith((AGENTS, TERMS)):
+            values = [episode.metrics[name] for episode in episodes if name in episode.metrics]
+            found[name] = compute_bootstrap(values)._asdict()
+    return found
 
 
 def _summarise_agents(episodes: list[Episode]) -> dict[str, dict[str, Any]]:

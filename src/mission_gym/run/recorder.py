@@ -15,6 +15,7 @@ from typing import Any
 from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec, Episode
 from mission_gym.env.agents import AGENTS
+from mission_gym.env.contract import TERMS
 from mission_gym.errors import DiskError
 from mission_gym.monitor.alarms import Alarm, Watch
 from mission_gym.run.rate import Rate
@@ -23,7 +24,6 @@ from mission_gym.sinks.stream import Stream
 from mission_gym.store.rundir import RunDir
 
 Listener = Callable[[dict[str, Any]], None]
-_TERM = "reward_terms/"  # prefix of a reward term among an episode's metrics
 _WINDOW = 100  # episodes behind the rolling means, as in SB3
 
 
@@ -199,12 +199,12 @@ def mean_extras(extras: list[dict[str, float]]) -> dict[str, float]:
     for name in dict.fromkeys(name for extra in extras for name in extra):
         values = [extra[name] for extra in extras if name in extra]
         means[name] = sum(values) / len(values)
-    terms = {name.removeprefix(_TERM): mean for name, mean in means.items() if name.startswith(_TERM)}
+    terms = {name.removeprefix(TERMS): mean for name, mean in means.items() if name.startswith(TERMS)}
     total = sum(abs(mean) for mean in terms.values())
     metrics = {
         name if name.startswith(AGENTS) else f"episode/{name}": mean
         for name, mean in means.items()
-        if not name.startswith(_TERM)
+        if not name.startswith(TERMS)
     }
     for name, mean in terms.items():
         metrics[f"reward/{name}"] = mean

@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
 from mission_gym.env.actions import make_action_form
-from mission_gym.env.contract import check_outcome, read_metrics
+from mission_gym.env.contract import TERMS, check_outcome, read_metrics
 from mission_gym.env.factory import VectorEnv
 from mission_gym.env.resume import SlotState, copy_plain, has_state, read_generator, restore_generator
 from mission_gym.env.stages import Stages
@@ -245,7 +245,7 @@ class BatchedVec(Vector):
         outcome = check_outcome(_at(infos, "outcome", row), self.spec, lambda: f"row {row} of the batch")
         metrics = read_metrics(_row_of(infos.get("episode_metrics", {}), row), self.spec, lambda: "the batch")
         for name, sums in self._terms.items():
-            metrics[f"reward_terms/{name}"] = float(sums[row])
+            metrics[f"{TERMS}{name}"] = float(sums[row])
             sums[row] = 0.0
         number, ret, length = int(self._numbers[row]), float(self._returns[row]), int(self._lengths[row])
         self._numbers[row] += 1
