@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from mission_gym.cli.groups import resolve_values
 from mission_gym.cli.main import main
 from mission_gym.run.config import resolve
 from mission_gym.store.groups import list_groups
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.sweeps import read_sweep
+from mission_gym.sweep.question import Wish, make_question
 
 SMALL = [
     "--n-envs",
@@ -61,6 +63,32 @@ def test_everything_that_is_wrong_is_told_at_once(capsys: pytest.CaptureFixture[
     assert not Path("runs").exists()
 
 
+def test_the_search_begins_with_what_there_is() -> None:
+    wish = Wish(over="learning_rate=1e-5..1e-2,n_steps=16..512", seeds_per_trial="2")
+    values = {
+        "env": "CartPole-v1",
+        "preset": "fast",
+        "learning_rate": "1e-6",
+        "seed": "3",
+        "timesteps": "50k",
+    }
+    question = make_question(wish, values, resolve_values, print)
+    starts = {start.source: start.values for start in question.starts}
+    assert starts == {
+        "default": {"learning_rate": 1e-6, "n_steps_per_env": 256},
+        "shipped settings": {"learning_rate": 1e-3, "n_steps_per_env": 32},
+        "defaults of the schema": {"learning_rate": 3e-4, "n_steps_per_env": 128},
+    }
+    default, shipped, _ = question.starts
+    assert default.given == {}
+    # All of the shipped settings, not of the searched fields alone.
+    told = [shipped.given[name] for name in ("n_envs", "network_arch", "n_epochs", "target_kl")]
+    assert told == [8, [64, 64], 20, None]
+    assert (question.values["n_envs"], question.seeds, question.retest_seeds) == (16, [3, 4], [5, 6, 7, 8, 9])
+    assert question.trials == 40
+    assert make_question(Wish(budget="9h"), {"env": "CartPole-v1"}, resolve_values, print).trials is None
+
+
 @pytest.mark.slow
 def test_a_sweep_of_trainings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "toys:Identity", *SMALL, *FEW, "--seed", "5", "--json"]) == 0
@@ -84,4 +112,4 @@ def test_a_sweep_of_trainings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "toys:Identity", *SMALL, *FEW, "--seed", "5"]) == 0
     assert len(read_sweep(group).trials) == 2
     assert main(["sweep", "toys:Identity", *SMALL, *FEW, "--seed", "6", "--gamma", "0.9"]) == 2
-    assert "was begun with other values of seed, gamma; give the same" in capsys.readouterr().err
+    assert "was begun with other values of gamma, seed; give the same" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def draw_bars(title: str, shares: Mapping[str, float]) -> Markup:
         parts.append(
             f'<text class="tick" x="{_NAMES - 7}" y="{y + 12}" text-anchor="end">{escape(name)}</text>'
         )
-        parts.append(f'<rect class="bar c0" {at}/>')
+        parts.append(f'<rect class="portion c0" {at}/>')
         parts.append(
             f'<text class="tick" x="{_NAMES + width + 6:.1f}" y="{y + 12}">{100 * share:.0f} %</text>'
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast, get_args
 
 from mission_gym.config.layers import Resolved, find_settings
+from mission_gym.config.plain import to_plain
 from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.config.sizes import parse_count, parse_duration_s
@@ -162,7 +163,7 @@ def _look(
     last = first + numbers.num_seeds
     return Question(
         asked=values, values=told, over=wish.over or "", axes=axes,
-        starts=_list_starts(base, axes, told, resolve), measure=rehearsal.main_outcome or "return",
+        starts=_list_starts(base, axes, values, resolve), measure=rehearsal.main_outcome or "return",
         trials=numbers.trials, budget_s=numbers.budget_s, seeds=list(range(first, last)),
         retest=numbers.retest, retest_seeds=list(range(last, last + numbers.num_retest_seeds)),
         pruner=cast(Any, wish.pruner), folder=os.getcwd(),
@@ -170,35 +171,50 @@ def _look(
 
 
 def _list_starts(base: Resolved, axes: list[Axis], values: Values, resolve: Resolve) -> list[Start]:
-    """What the search begins with: what is trained without it, shipped settings where a preset or flags stand
-    over them, and the defaults of the schema; each once."""
+    """What the search begins with: what is trained without it; what would be without a preset and without the
+    searched fields that were given; and the defaults of the schema. Each once, if it fits what was given."""
     plain = finish(base)[0]
-    names = {axis.name for axis in axes}
-    aliases = {alias for field in base.schema.fields if field.name in names for alias in field.aliases}
-    others = {key: value for key, value in values.items() if key not in {"preset", *names, *aliases}}
-    shipped = _try_resolve(others, resolve, []) if find_settings(base.config.env.env_id) else None
+    starts = [Start(source=DEFAULT, values=_pick(plain, axes), given={})]
+    if below := _try_finish(lambda: _drop_choices(base, axes, values, resolve)):
+        shipped = find_settings(base.config.env.env_id)
+        source = "shipped settings" if shipped else "without preset and flags"
+        if given := _tell_apart(below, plain):
+            starts.append(Start(source=source, values=_pick(below, axes), given=given))
     defaults = {field.path: field.default for field in base.schema.fields} | dict(
         base.config.algorithm.PROFILE
     )
-    found = [Start(source=DEFAULT, values=_pick(plain, axes), given={})]
-    for source, chosen in (
-        ("shipped settings", shipped and {axis.path: shipped.config.value(axis.path) for axis in axes}),
-        ("defaults of the schema", {axis.path: defaults[axis.path] for axis in axes}),
-    ):
-        if not chosen:
-            continue
-        try:
-            fitted = finish(base.with_values(chosen, "sweep"))[0]
-        except ConfigError:
-            continue
-        start = Start(
-            source=source,
-            values=_pick(fitted, axes),
-            given=fit_values(base, {axis.path: fitted.config.value(axis.path) for axis in axes}),
-        )
-        if start.values not in [each.values for each in found]:
-            found.append(start)
-    return found
+    chosen = {axis.path: defaults[axis.path] for axis in axes}
+    if fitted := _try_finish(lambda: base.with_values(chosen, "sweep")):
+        found = _pick(fitted, axes)
+        if found not in [start.values for start in starts]:
+            given = fit_values(base, {axis.path: fitted.config.value(axis.path) for axis in axes})
+            starts.append(Start(source="defaults of the schema", values=found, given=given))
+    return starts
+
+
+def _try_finish(make: Callable[[], Resolved]) -> Resolved | None:
+    try:
+        return finish(make())[0]
+    except ConfigError:
+        return None
+
+
+def _drop_choices(base: Resolved, axes: list[Axis], values: Values, resolve: Resolve) -> Resolved:
+    """The config without a preset, and without the searched fields that were given."""
+    names = {axis.name for axis in axes}
+    aliases = {alias for field in base.schema.fields if field.name in names for alias in field.aliases}
+    others = {key: value for key, value in values.items() if key not in {"preset", *names, *aliases}}
+    agents = {"vector.num_agents": base.config.vector.num_agents}
+    return fix_envs(choose_profile(resolve(others))).with_values(agents, "environment")
+
+
+def _tell_apart(resolved: Resolved, plain: Resolved) -> Values:
+    """What a run is told to learn as in one config, where it would learn as in the other."""
+    algo = plain.config.run.algo
+    paths = ["vector.n_envs", *(path for path in plain.sources if path.split(".")[0] in (algo, "policy"))]
+    values = {path: resolved.config.value(path) for path in paths}
+    different = {path: value for path, value in values.items() if value != plain.config.value(path)}
+    return {path.split(".")[1]: to_plain(value) for path, value in different.items()}
 
 
 def _pick(resolved: Resolved, axes: list[Axis]) -> Values:
