@@ -99,6 +99,7 @@ def test_trials_that_fail_have_a_cause_and_are_not_the_end(
     assert "no trial was finished and trained again" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_goes_on(sweepers: Sweepers) -> None:
     group = sweepers.make(trials=5, seeds=[0, 1], retest_seeds=[2, 3])
     study = group.path / STUDY

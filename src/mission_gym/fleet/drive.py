@@ -51,7 +51,7 @@ def stay_with(
                 jobs = group.read_jobs()
                 watch(jobs)
                 if feed is not None:
-                    if not asked and feed(jobs):
+                    if not asked and not should_stop() and feed(jobs):
                         queue.register(group)  # another supervisor may have seen it without work, and left it
                         continue
                     names = list(jobs)

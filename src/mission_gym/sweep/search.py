@@ -53,7 +53,7 @@ class Search:
         self._at_once = max(1, cores // self._needs.cores)
         self._spent_before_s, self._began = self._record.spent_s, time.monotonic()
         self._saved_s = 0.0
-        self._said_end = False
+        self._is_over = False  # the search: fresh seeds decide
 
     def go_on(self, jobs: Jobs) -> None:
         """Let what a kill or a stop has ended be tried again, once more than it was."""
@@ -131,7 +131,7 @@ class Search:
 
     def _may_ask(self, trials: Sequence[Trial], jobs: Jobs, num_new: int) -> bool:
         """Whether there is a core for one more trial, and trials and time are left."""
-        if not self._has_trials_left(trials):
+        if self._is_over or not self._has_trials_left(trials):
             return False
         if len(trials) >= len(self._question.starts) and not self._has_time_left():
             return False
@@ -173,13 +173,13 @@ class Search:
     def _request_again(self, trials: Sequence[Trial], jobs: Jobs) -> list[JobRequest]:
         """The runs on fresh seeds that are not asked for yet: of the default when nothing more is tried, and
         of the best when all trials have ended."""
-        if self._has_trials_left(trials) and self._has_time_left():
+        if not self._is_over and self._has_trials_left(trials) and self._has_time_left():
             return []
-        is_over = all(trial.row.state != "running" for trial in trials)
-        chosen = choose_candidates(trials, self._question.retest) if is_over else trials[:1]
-        if is_over and not self._said_end:
+        has_ended = all(trial.row.state != "running" for trial in trials)
+        chosen = choose_candidates(trials, self._question.retest) if has_ended else trials[:1]
+        if has_ended and not self._is_over:
             self._say(f"the search is over after {len(trials)} trials; fresh seeds decide")
-            self._said_end = True
+            self._is_over = True
         return [
             request
             for trial in chosen

@@ -13,7 +13,7 @@ from mission_gym.config.plain import to_plain
 from mission_gym.intervals import compute_iqm, compute_iqm_interval
 from mission_gym.report.formats import show_number
 from mission_gym.store.groups import Job
-from mission_gym.store.sweeps import DEFAULT, Candidate, Question, name_retest
+from mission_gym.store.sweeps import DEFAULT, Candidate, Question, is_retest, name_retest
 from mission_gym.sweep.study import Trial, rank
 from mission_gym.sweep.trials import gather, list_jobs
 
@@ -34,10 +34,9 @@ def choose_candidates(trials: Sequence[Trial], num_best: int) -> list[Trial]:
 def judge_candidates(trials: Sequence[Trial], jobs: Mapping[str, Job], question: Question) -> list[Candidate]:
     """What the settings that were trained again came to, the best first."""
     found = []
-    for trial in trials:
+    retested = {job.request.variant for job in jobs.values() if is_retest(job)}
+    for trial in (each for each in trials if name_retest(each.row.number) in retested):
         again = list_jobs(jobs, name_retest(trial.row.number))
-        if not again:
-            continue
         ending = gather([job for job in again if job.has_ended], question.measure)
         values = [result.value for result in ending.results]
         interval = compute_iqm_interval([values]) if values else None
