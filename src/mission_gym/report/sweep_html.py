@@ -19,6 +19,7 @@ from mission_gym.store.groups import GroupDir
 from mission_gym.store.sweeps import DEFAULT
 
 Document = Mapping[str, Any]
+_LARGE = 1e300  # no value of a field
 
 
 def make_sweep_html(group: GroupDir) -> str:
@@ -74,6 +75,6 @@ def _draw_slice(document: Document, axis: Document) -> Markup:
     points = [
         (float(value), score)
         for value, score in values
-        if isinstance(value, int | float) and not (is_log and value <= 0)
+        if isinstance(value, int | float) and abs(value) < _LARGE and not (is_log and value <= 0)
     ]
     return draw_points(title, points, is_log=is_log)

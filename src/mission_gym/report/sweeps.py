@@ -24,7 +24,7 @@ def describe_sweep(group: GroupDir) -> dict[str, Any]:
     """The document of `sweep` and `sweep show`: what group.json and sweep.json hold."""
     record, best = read_sweep(group), group.path / BEST
     own = {"best": None, DEFAULT: None} | group.read().model_dump() | {"path": str(group.path)}
-    preset = best.read_text("utf-8") if record.is_done and best.is_file() else None
+    preset = best.read_text("utf-8", "replace") if record.is_done and best.is_file() else None
     return own | record.model_dump() | {"preset": preset}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, TypeAdapter
 
@@ -24,12 +24,13 @@ OF_A_SWEEP = (STUDY, f"{STUDY}.lock", BEST, _RECORD, _LOCK)
 DEFAULT = "default"  # the source of the first trial: what is trained without a sweep
 Value = bool | int | float | str | None
 Values = dict[str, Any]  # by field name
+_Seeds = Annotated[list[Count], Field(min_length=1)]
 
 
 class Axis(BaseModel):
     """A field that is searched: a range from low to high, or choices."""
 
-    path: Str
+    path: Annotated[str, Field(pattern=r"^\w+\.\w+$")]
     low: int | float = 0
     high: int | float = 0
     scale: Literal["linear", "log", "gap", "power"] = "linear"
@@ -70,9 +71,9 @@ class Question(BaseModel):
     measure: Str  # what is ranked by its lower bound: return, or the main outcome
     trials: Count | None
     budget_s: float | None
-    seeds: list[Count]  # of every trial
+    seeds: _Seeds  # of every trial
     retest: Count
-    retest_seeds: list[Count]  # of the best ones, trained again; none of `seeds`
+    retest_seeds: _Seeds  # of the best ones, trained again; none of `seeds`
     pruner: Literal["none", "median"] = "none"
     folder: Str  # where it was asked for
 

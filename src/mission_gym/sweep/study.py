@@ -39,6 +39,12 @@ _STATES: dict[TrialState, Any] = {
 }  # fmt: skip
 
 
+# What comes out of a journal in which something else stands than a sweep wrote.
+_DAMAGES = (
+    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, RecursionError,
+)  # fmt: skip
+
+
 class Trial(NamedTuple):
     """A trial of the study."""
 
@@ -66,7 +72,8 @@ class Study:
                     directions=["maximize", "minimize"],
                     load_if_exists=True,
                 )
-        except (ValueError, TypeError, LookupError, AssertionError) as error:  # what Optuna finds in it
+            self._order(self.list_trials())
+        except _DAMAGES as error:
             raise RunStateError(
                 f"{path} is damaged: {type(error).__name__}; restore it from a copy"
             ) from error
