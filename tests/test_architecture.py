@@ -30,7 +30,7 @@ LEVELS = [
     {"run"},
     {"films"},
     {"fleet", "report", "bench"},
-    {"screen", "dashboard"},
+    {"screen", "dashboard", "sweep"},
     {"api", "cli", "scripts", "__main__"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}

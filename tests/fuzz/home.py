@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from damage import Edit, Literal, Put, apply
-from readers import PLANNED, READERS, Kind, resolve_planned
+from readers import PLANNED, READERS, SEARCHED, Kind, resolve_planned
 
 import mission_gym as mg
 from mission_gym.bench.faults.forge import sign
@@ -36,6 +36,8 @@ from mission_gym.store import trusted
 from mission_gym.store.evals import read_evals, write_eval
 from mission_gym.store.groups import GroupDir, JobRequest
 from mission_gym.store.rundir import RunDir
+from mission_gym.store.sweeps import Candidate, Question, SweepRecord, write_sweep
+from mission_gym.sweep.study import Study
 from waits import LONG_S, patience
 
 LIMIT_S = 60.0  # of computing in one reading: most take a tenth of a second, some compile a kernel
@@ -76,6 +78,7 @@ class Home:
             self._drop_stamps()
             self._confirm()
             self._group()
+            self._sweep()
             _write_parts(self.pristine)
 
     def _train(self, name: str, step: int, **flags: Any) -> None:
@@ -104,6 +107,41 @@ class Home:
             group.note("run", name, run=run)
             group.note("ended", name, state="done", cause="all steps made")
         group.write(name="pack", kind="seeds", runs=list(self._runs), created=1.0, iqm=1.0)
+
+    def _sweep(self) -> None:
+        """A sweep whose winner is the two runs, and its study."""
+        group = GroupDir(self.pristine / "runs" / "search")
+        (group.path / "jobs").mkdir(parents=True)
+        asked = {
+            "variant": "retest-t000",
+            "arguments": (),
+            "folder": str(self.here),
+            "python": sys.executable,
+        }
+        group.add(JobRequest(name=name, **asked) for name in ("parent", "child"))
+        for name, run in zip(("parent", "child"), self._runs, strict=True):
+            group.note("started", name, cores=1)
+            group.note("run", name, run=run)
+            group.note("ended", name, state="done", cause="all steps made")
+        group.write(name="search", kind="sweep", runs=list(self._runs), created=1.0, iqm=1.0)
+        study = Study(group.path, "search", SEARCHED, 0)
+        for number in range(3):
+            values = {"gamma": 0.95, "activation": "relu"}
+            study.add("default" if number == 0 else "search", values, values)
+        study.finish(0, 1.0, 2.0)
+        study.fail(1, "NotFiniteError")
+        rows = [trial.row for trial in study.list_trials()]
+        question = Question(
+            asked={}, values={"env": ENV_ID}, over="", axes=SEARCHED, starts=[], measure="return", trials=3,
+            budget_s=None, seeds=[0], retest=1, retest_seeds=[1, 2], folder=str(self.here),
+        )  # fmt: skip
+        bounds = {"iqm": 1.0, "low": 0.5, "high": 2.0, "seeds": 2, "seconds": 1.0}
+        winner = Candidate(trial=0, source="default", values=rows[0].values, **bounds)
+        record = SweepRecord(
+            question=question, spent_s=9.0, is_done=True, trials=rows, importance={"gamma": 1.0},
+            candidates=[winner], best_trial=0, verdict="it stays",
+        )  # fmt: skip
+        write_sweep(group, record)
 
     def prepare(self, kind: Kind) -> None:
         """Make what few kinds need, where it is needed."""

@@ -22,8 +22,14 @@ from mission_gym.run.resume import resume_run
 from mission_gym.run.start import start_run
 from mission_gym.store import trusted
 from mission_gym.store.rundir import RunDir
+from mission_gym.store.sweeps import Axis
+from mission_gym.sweep.study import Study
 
 PLANNED = "CartPole-v1"  # whose plan is kept
+SEARCHED = [
+    Axis(path="ppo.gamma", low=0.9, high=0.99, scale="gap"),
+    Axis(path="policy.activation", choices=["tanh", "relu"]),
+]
 
 
 def _command(*args: str, view: bool = True) -> Callable[[Path], None]:
@@ -96,6 +102,10 @@ def _load_rules(home: Path) -> None:
     load_mission(4, 2, 4, "random", home / "rules.yaml")
 
 
+def _open_study(home: Path) -> None:
+    Study(home / "runs" / "search", "search", SEARCHED, 0).draw(9)
+
+
 RUNS_DIR = ("--runs-dir", "{home}/runs")
 READERS: dict[str, Callable[[Path], None]] = {
     "list": _command("runs", "list", *RUNS_DIR),
@@ -103,6 +113,9 @@ READERS: dict[str, Callable[[Path], None]] = {
     "compare": _command("runs", "compare", "parent", "child", *RUNS_DIR),
     "compare groups": _command("runs", "compare", "pack", "child", *RUNS_DIR),
     "status": _command("jobs", "status", "pack", *RUNS_DIR),
+    "show sweep": _command("sweep", "show", "search", *RUNS_DIR),
+    "compare sweeps": _command("runs", "compare", "search", "child", *RUNS_DIR),
+    "study": _open_study,
     "check jobs": _command("jobs", "check", "{home}/jobs.yaml"),
     "lineage": _command("runs", "lineage", "parent", *RUNS_DIR),
     "descent": _command("runs", "lineage", "child", *RUNS_DIR),
@@ -147,6 +160,8 @@ KINDS = (
     Kind("config", f"{PARENT}/config.yaml", "yaml", (*LISTS, *OPENS, "config"), num_examples=24),
     Kind("group", "runs/pack/group.json", "json", ("compare groups", "status")),
     Kind("journal", "runs/pack/journal.jsonl", "lines", ("status",)),
+    Kind("sweep", "runs/search/sweep.json", "json", ("show sweep", "compare sweeps")),
+    Kind("study", "runs/search/study.log", "lines", ("study",)),
     Kind("job file", "jobs.yaml", "yaml", ("check jobs",), num_examples=16),
     Kind("config file", "given.yaml", "yaml", ("train",), num_examples=10),
     Kind("metrics", f"{PARENT}/metrics.jsonl", "lines", ("timeline", "show", "resume")),

@@ -161,6 +161,11 @@ def _stop(args: Sequence[str]) -> int:
         targets = [(group, list(group.read_jobs())) for group in queue.list_groups()]
     else:
         targets = [_find_jobs(flags.name, flags.runs_dir)]
+    for group, names in targets:
+        if group.read().kind == "sweep" and len(names) == len(group.read_jobs()):
+            from mission_gym.cli.sweeping import stop_driver
+
+            stop_driver(group)  # else it would ask for more
     targets = [(group, _list_living(group.read_jobs(), names)) for group, names in targets]
     for group, names in targets:
         ask(group, names, "stop")
@@ -190,6 +195,10 @@ def _resume(args: Sequence[str]) -> int:
     group = _find_group(flags.group, flags.runs_dir)
     if not flags.trust:
         queue.check_own(group)
+    if group.read().kind == "sweep":
+        from mission_gym.cli.sweeping import go_on
+
+        return go_on(queue, group, as_json=flags.json)
     known = group.read_jobs()
     ask(group, [name for name, job in known.items() if job.state in ("failed", "stopped")], "resume")
     queue.register(group)
@@ -203,6 +212,10 @@ def _wait(args: Sequence[str]) -> int:
 
 def _stay(group: GroupDir, *, as_json: bool) -> int:
     """Wait for a group without owning it: an interruption ends the waiting alone."""
+    if group.read().kind == "sweep":
+        from mission_gym.cli.sweeping import wait_for_sweep
+
+        return wait_for_sweep(group, as_json=as_json)
     with JobsScreen(group) as screen:
         names = list(group.read_jobs())
         found = stay_with(Queue(), group, names, say=screen.say, watch=screen.watch, joins=False)

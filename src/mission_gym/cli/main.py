@@ -41,6 +41,7 @@ COMMANDS = {
     "record": _Command("recording", "film the episodes that a run's policy plays"),
     "play": _Command("playing", "play an environment by hand, in a window"),
     "jobs": _Command("jobs", "many runs, packed: run, check, add, status, logs, stop, resume, wait, example"),
+    "sweep": _Command("sweeping", "search for settings, and test the best again: sweep ENV, sweep show NAME"),
     "runs": _Command("runs", "list, show, compare, lineage, timeline, clean"),
     "report": _Command("reporting", "one self-contained HTML file about runs and groups"),
     "watch": _Command("watching", "the live dashboard of all runs, in a browser"),

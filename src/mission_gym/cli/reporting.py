@@ -16,8 +16,11 @@ from mission_gym.errors import UsageError
 from mission_gym.report.formats import show_path
 from mission_gym.report.groups import RunSet
 from mission_gym.report.html import make_html
+from mission_gym.report.sweep_html import make_sweep_html
+from mission_gym.report.sweeps import gather_sweep
 from mission_gym.screen.streams import inert, say
 from mission_gym.store.files import write_atomic
+from mission_gym.store.groups import GroupDir
 from mission_gym.store.rundir import RunDir
 
 
@@ -46,10 +49,15 @@ def report(args: Sequence[str]) -> None:
         raise UsageError(f"{flags.out.parent} is not a folder; make it first, or name another place [--out]")
     runs: dict[Path, RunDir] = {}
     groups: list[RunSet] = []
+    sweeps: list[GroupDir] = []
     for text in flags.runs:
         group = find_named_group(text, flags.runs_dir)
         if group is None:
             found = [flags.find(text).run]
+        elif group.read().kind == "sweep":
+            sweeps.append(group)
+            groups += gather_sweep(group)
+            found = []  # its runs are many
         else:
             # Paths are those of the machine that made the group; its runs lie beside it.
             beside = (RunDir(group.path.parent / Path(path).name) for path in group.read().runs)
@@ -58,10 +66,17 @@ def report(args: Sequence[str]) -> None:
             of_each = tuple(variants.get(run.name, "") for run in found)
             groups.append(RunSet(group.name, tuple(found), of_each))
         runs |= {run.path: run for run in found}
-    if not runs:
+    if not runs and len(sweeps) == 1:
+        page = make_sweep_html(sweeps[0])
+    elif not runs:
         raise UsageError(f"{', '.join(flags.runs)} has no run that is there yet [RUN|GROUP ...]")
-    alone = next(iter(runs)) if len(runs) == 1 else None
+    else:
+        page = make_html(list(runs.values()), groups=groups, sweeps=sweeps)
+    alone = next(iter(runs)) if len(runs) == 1 and not sweeps else None
     path = flags.out or (alone or Path()) / "report.html"
-    write_atomic(Path(os.path.abspath(path)), make_html(list(runs.values()), groups=groups))
-    say(f"{len(runs)} runs" if alone is None else f"run {alone.name}")
+    write_atomic(Path(os.path.abspath(path)), page)
+    told = [f"sweep {each.name}" for each in sweeps]
+    if runs:
+        told.append(f"{len(runs)} runs" if alone is None else f"run {alone.name}")
+    say(", ".join(told))
     print(inert(show_path(path)))

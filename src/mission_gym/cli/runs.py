@@ -38,6 +38,7 @@ from mission_gym.report.groups import (
     make_comparison_csv,
     view_group_comparison,
 )
+from mission_gym.report.sweeps import gather_sweep
 from mission_gym.report.tables import view_comparison, view_config, view_lineage, view_run, view_runs
 from mission_gym.report.timeline import make_png
 from mission_gym.report.timing import describe_time, view_time
@@ -125,23 +126,33 @@ def _show(args: Sequence[str]) -> None:
 
 def _compare(args: Sequence[str]) -> None:
     flags = parse(CompareFlags, args, "runs compare", "Compare results and configs of runs, or of groups.")
-    if len(flags.runs) < 2:
-        raise UsageError(f"{len(flags.runs)} runs are given; a comparison needs two or more [RUN ...]")
     groups = [find_named_group(text, flags.runs_dir) for text in flags.runs]
+    if len(groups) < 2 and not (groups and _is_sweep(groups[0])):
+        raise UsageError(f"{len(flags.runs)} runs are given; a comparison needs two or more [RUN ...]")
     if not any(groups) and not (flags.csv or flags.html):
         document = compare_runs([flags.find(text).run for text in flags.runs], say)
         show(document, as_json=flags.json, view=view_comparison)
         return
-    sets = [
-        gather_runs(group, say) if group else RunSet(text, (flags.find(text).run,))
-        for text, group in zip(flags.runs, groups, strict=True)
-    ]
+    sets: list[RunSet] = []
+    for text, group in zip(flags.runs, groups, strict=True):
+        if group is None:
+            sets.append(RunSet(text, (flags.find(text).run,)))
+        elif _is_sweep(group):
+            sets += gather_sweep(group)
+        else:
+            sets.append(gather_runs(group, say))
+    if not sets:
+        raise UsageError(f"{', '.join(flags.runs)} has no run on fresh seeds yet [RUN ...]")
     document = compare_groups(sets, say)
     show(document, as_json=flags.json, view=view_group_comparison)
     if flags.csv:
         write_atomic(flags.csv, make_comparison_csv(document))
     if flags.html:
         write_atomic(flags.html, make_group_html(" and ".join(each.name for each in sets), document))
+
+
+def _is_sweep(group: GroupDir | None) -> bool:
+    return group is not None and group.read().kind == "sweep"
 
 
 def find_named_group(text: str, runs_dir: Path) -> GroupDir | None:

@@ -174,6 +174,13 @@ def ask_for_workers(values: dict[str, Any]) -> None:
         raise UsageError(f"--subproc is --vector workers, and --vector {values['vector']} is given; keep one")
 
 
+def list_given(flags: Any) -> dict[str, Any]:
+    """What was given, layers included, by the names of flags: what a group tells its runs."""
+    others = {"env": flags.env_id, "preset": flags.preset, "config": flags.config, "set": flags.set or None}
+    others |= {"trust": flags.trust or None, "via": flags.via}
+    return given_values(flags) | {name: value for name, value in others.items() if value is not None}
+
+
 def _train_group(flags: Any) -> int:
     """Several seeds, or a run that goes on without this terminal."""
     from mission_gym.cli.groups import follow_group, leave_group
@@ -183,9 +190,7 @@ def _train_group(flags: Any) -> int:
     from mission_gym.fleet.requests import make_seed_group
     from mission_gym.plan.wishes import fix_envs
 
-    others = {"env": flags.env_id, "preset": flags.preset, "config": flags.config, "set": flags.set or None}
-    others |= {"subproc": flags.subproc or None, "trust": flags.trust or None, "via": flags.via}
-    given = given_values(flags) | {name: value for name, value in others.items() if value is not None}
+    given = list_given(flags) | ({"subproc": True} if flags.subproc else {})
     resolved = _resolve(flags)
     finish(fix_envs(choose_profile(resolved)))  # refuses before there is a folder
     queue = Queue()

@@ -8,7 +8,7 @@ Text is accepted wherever a flag or a file may hold it: `500k`, `3e-4`, `5m`, `1
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -231,6 +231,17 @@ class RunSection(Section):
     )
 
 
+Scale = Literal["linear", "log", "gap", "power"]
+
+
+class Span(NamedTuple):
+    """A range that a sweep searches. gap: the distance to 1 on a log scale; power: powers of two."""
+
+    low: float
+    high: float
+    scale: Scale = "linear"
+
+
 class AlgorithmSection(Section):
     """What every algorithm's section has, and what the rules ask of it. The rest of it is its own."""
 
@@ -243,6 +254,7 @@ class AlgorithmSection(Section):
     FALLING: ClassVar[tuple[str, ...]] = ("learning_rate",)  # fields that may fall to their `_final`
     COSTS: ClassVar[frozenset[str]] = frozenset()  # what the cost of a step of training depends on
     EFFECTS: ClassVar[Mapping[str, str]] = {}  # by path: what a change means for what was learned
+    SEARCH: ClassVar[Mapping[str, Span]] = {}  # fields that a sweep searches, where it is not told which
     UNUSED: ClassVar[tuple[Unused, ...]] = ()  # explicit values that a run may not use
     PROFILE: ClassVar[Mapping[str, Any]] = {}  # by path: what stands in for defaults of shared sections
     RETIRED: ClassVar[Mapping[str, str]] = {}  # fields of earlier versions' files: what to use now

@@ -18,6 +18,7 @@ from mission_gym.store.files import disk_errors
 from mission_gym.store.groups import GroupDir, list_groups
 from mission_gym.store.resolve import list_runs, match_name
 from mission_gym.store.rundir import RunDir
+from mission_gym.store.sweeps import OF_A_SWEEP
 
 _LOCK = ".journal.jsonl-lock"
 
@@ -100,6 +101,7 @@ def _find_own(group: GroupDir, names: list[str]) -> Iterator[Path]:
     root = Path(os.path.realpath(group.path))
     here = GroupDir(root)
     of_jobs = [each(name) for name in names for each in (here.log, here.lock, here.run_file, here.end_file)]
-    for path in [*of_jobs, *(root / name for name in ("report.html", "journal.jsonl", "group.json", _LOCK))]:
+    whole = (*OF_A_SWEEP, "report.html", "journal.jsonl", "group.json", _LOCK)
+    for path in [*of_jobs, *(root / name for name in whole)]:
         if path.is_file() and os.path.realpath(path) == str(path):
             yield path

@@ -16,6 +16,7 @@ from mission_gym.fleet.supervisor import TICK_S, Say, Supervisor
 from mission_gym.store.groups import GroupDir, Job
 
 Watch = Callable[[Mapping[str, Job]], None]
+Feed = Callable[[Mapping[str, Job]], bool]
 
 
 def stay_with(
@@ -27,10 +28,12 @@ def stay_with(
     watch: Watch = lambda jobs: None,
     should_stop: Callable[[], bool] = lambda: False,
     joins: bool = True,
+    feed: Feed | None = None,
 ) -> dict[str, Job]:
     """Return the jobs of a group when all of `names` have ended. watch: is shown them at every tick.
     should_stop: once true, these jobs are asked to save and end, and waited for. joins: the group is new to
-    the queue, and who looks after that is said."""
+    the queue, and who looks after that is said. feed: is shown them too, may ask for more jobs, says whether
+    it did, and is asked again until it does not; then all jobs of the group are waited for."""
     supervisor: Supervisor | None = None
     try:
         with ExitStack() as stack:
@@ -47,9 +50,17 @@ def stay_with(
                 is_listed = any(each.path == group.path for each in queue.list_groups())  # before the journal
                 jobs = group.read_jobs()
                 watch(jobs)
+                if feed is not None:
+                    if not asked and not should_stop() and feed(jobs):
+                        queue.register(group)  # another supervisor may have seen it without work, and left it
+                        continue
+                    names = list(jobs)
                 if all(jobs[name].has_ended for name in names) and not _has_entry(queue, group, jobs):
                     return jobs
                 if not is_listed and not any(group.is_alive(name) for name in names):
+                    if feed is not None and not asked:  # the same, a moment later
+                        queue.register(group)
+                        continue
                     raise RunStateError(
                         f"{group.path} has jobs left and is in no queue of this machine;"
                         f" `mission-gym jobs resume {group.path}` goes on with it"

@@ -8,14 +8,14 @@ from pathlib import Path
 from mission_gym.errors import ConfigError
 from mission_gym.fleet.drive import ask
 from mission_gym.fleet.queue import Queue
-from mission_gym.store.groups import GroupDir, JobRequest, list_groups
+from mission_gym.store.groups import GroupDir, JobRequest, Kind, list_groups
 
 
-def find_group_of(name: str, runs_dir: Path) -> GroupDir | None:
-    """The newest group in a folder that a job file of this name made."""
+def find_group_of(name: str, runs_dir: Path, kind: Kind = "jobs") -> GroupDir | None:
+    """The newest group of a name in a folder, as a job file or a sweep made it."""
     for group in reversed(list_groups(runs_dir)):
         record = group.read()
-        if (record.kind, record.name) == ("jobs", name):
+        if (record.kind, record.name) == (kind, name):
             return group
     return None
 

@@ -9,7 +9,7 @@ import hashlib
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal
@@ -41,9 +41,22 @@ class Queue:
     def _lock_path(self, role: Role = "supervisor") -> Path:
         return self.folder / f"{role}.lock"
 
-    def make_group(self, runs_dir: Path, name: str, kind: Kind, requests: Sequence[JobRequest]) -> GroupDir:
-        """Make a new group of this user, and put it into the queue."""
-        group = GroupDir.create(runs_dir, name, kind, requests, self._claim)
+    def make_group(
+        self,
+        runs_dir: Path,
+        name: str,
+        kind: Kind,
+        requests: Sequence[JobRequest],
+        prepare: Callable[[GroupDir], None] = lambda group: None,
+    ) -> GroupDir:
+        """Make a new group of this user, and put it into the queue. prepare: is called before others can see
+        it."""
+
+        def claim(group: GroupDir) -> None:
+            prepare(group)
+            self._claim(group)
+
+        group = GroupDir.create(runs_dir, name, kind, requests, claim)
         self.register(group)
         return group
 

@@ -30,7 +30,8 @@ def write_result(group: GroupDir, jobs: Iterable[Job]) -> None:
                 env_ids.add(_read_env_id(RunDir(job.run)))
                 best = max(best or (last, str(job.run)), (last, str(job.run)))
     variants = {name: _estimate([values]) | {"seeds": len(values)} for name, values in returns.items()}
-    if len(env_ids) > 1:  # returns of different environments are no sample of anything
+    if len(env_ids) > 1 or group.read().kind == "sweep":
+        # Returns of different environments, or of settings that were tried, are no sample of anything.
         best, pooled = None, _estimate([])
     else:
         pooled = _estimate(list(returns.values()))

@@ -15,8 +15,8 @@ from markupsafe import Markup, escape
 Points = Sequence[tuple[float, float]]
 Bounded = Sequence[tuple[float, float, float, float]]  # x, y, and the interval around y
 NUM_COLORS = 8
-_WIDTH, _HEIGHT = 560, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 22, 14, 34
+WIDTH, HEIGHT = 560, 240
+LEFT, RIGHT, TOP, BOTTOM = 58, 22, 14, 34
 _LINE = 13  # between two lines of text
 
 
@@ -58,7 +58,7 @@ def draw_curves(
     for number, bounded in enumerate(marks.values(), len(series)):
         parts += box.draw_marks(f"c{number % NUM_COLORS}", bounded)
     names = [*series, *marks]
-    head = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">'
+    head = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
     body = "\n".join(parts)
     return Markup(
         f'<figure class="curves"><h3>{escape(title)}</h3>{_draw_legend(names)}{head}\n{body}\n</svg></figure>'
@@ -74,35 +74,35 @@ class _Box:
         self._y_low, self._y_high = self._y_ticks[0], self._y_ticks[-1]
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        across = (x / self._x_high) * (_WIDTH - _LEFT - _RIGHT)
-        up = (y - self._y_low) / (self._y_high - self._y_low) * (_HEIGHT - _TOP - _BOTTOM)
-        return round(_LEFT + across, 1), round(_HEIGHT - _BOTTOM - up, 1)
+        across = (x / self._x_high) * (WIDTH - LEFT - RIGHT)
+        up = (y - self._y_low) / (self._y_high - self._y_low) * (HEIGHT - TOP - BOTTOM)
+        return round(LEFT + across, 1), round(HEIGHT - BOTTOM - up, 1)
 
     def draw_axes(self, unit: str) -> list[str]:
         parts = []
         for tick in self._y_ticks:
             _, y = self.place(0.0, tick)
-            parts.append(f'<line class="grid" x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}"/>')
-            text = f"{_short(tick)}{unit}"
-            parts.append(f'<text class="tick" x="{_LEFT - 7}" y="{y + 4}" text-anchor="end">{text}</text>')
+            parts.append(f'<line class="grid" x1="{LEFT}" y1="{y}" x2="{WIDTH - RIGHT}" y2="{y}"/>')
+            text = f"{show_tick(tick)}{unit}"
+            parts.append(f'<text class="tick" x="{LEFT - 7}" y="{y + 4}" text-anchor="end">{text}</text>')
         for tick in find_ticks(0.0, self._x_high):
             if tick <= self._x_high:
                 x, _ = self.place(tick, self._y_low)
-                where = f'x="{x}" y="{_HEIGHT - 12}" text-anchor="middle"'
-                parts.append(f'<text class="tick" {where}>{_short(tick)}</text>')
+                where = f'x="{x}" y="{HEIGHT - 12}" text-anchor="middle"'
+                parts.append(f'<text class="tick" {where}>{show_tick(tick)}</text>')
         return parts
 
     def draw_levels(self, levels: Mapping[str, float]) -> list[str]:
         """Dashed lines; their names are above them, or as far below that as those of higher lines need."""
         parts = []
-        free_y = _TOP + 14.0  # where the next name has room
+        free_y = TOP + 14.0  # where the next name has room
         for name, value in sorted(levels.items(), key=lambda level: -level[1]):
             _, y = self.place(0.0, value)
-            parts.append(f'<line class="level" x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}"/>')
+            parts.append(f'<line class="level" x1="{LEFT}" y1="{y}" x2="{WIDTH - RIGHT}" y2="{y}"/>')
             at = max(y - 5, free_y)
             free_y = at + _LINE
-            if at < _HEIGHT - _BOTTOM:
-                place = f'x="{_WIDTH - _RIGHT - 4}" y="{at:.1f}" text-anchor="end"'
+            if at < HEIGHT - BOTTOM:
+                place = f'x="{WIDTH - RIGHT - 4}" y="{at:.1f}" text-anchor="end"'
                 parts.append(f'<text class="tick rim" {place}>{escape(name)}</text>')
         return parts
 
@@ -111,10 +111,10 @@ class _Box:
         free_x = 0.0  # where a label has room
         for at, label in beginnings:
             x, _ = self.place(min(at, self._x_high), self._y_low)
-            ends = f'x1="{x}" y1="{_TOP}" x2="{x}" y2="{_HEIGHT - _BOTTOM}"'
+            ends = f'x1="{x}" y1="{TOP}" x2="{x}" y2="{HEIGHT - BOTTOM}"'
             parts.append(f'<line class="beginning" {ends}/>')
-            if x >= free_x and x + 6.6 * len(label) < _WIDTH:
-                parts.append(f'<text class="tick" x="{x + 4:.1f}" y="{_TOP + 11}">{escape(label)}</text>')
+            if x >= free_x and x + 6.6 * len(label) < WIDTH:
+                parts.append(f'<text class="tick" x="{x + 4:.1f}" y="{TOP + 11}">{escape(label)}</text>')
                 free_x = x + 8 + 6.6 * len(label)
         return parts
 
@@ -168,7 +168,7 @@ def find_ticks(low: float, high: float) -> list[float]:
     return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
 
 
-def _short(value: float) -> str:
+def show_tick(value: float) -> str:
     """A tick as 0.5, 40, 20k or 1.5M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:

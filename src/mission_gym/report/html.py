@@ -21,7 +21,9 @@ from mission_gym.report.formats import show_count
 from mission_gym.report.group_html import render_groups
 from mission_gym.report.groups import RunSet, compare_groups
 from mission_gym.report.pages import describe_panels, list_films, make_templates, render_panels
+from mission_gym.report.sweep_html import render_sweep
 from mission_gym.store.evals import SELECT, read_baselines, read_evals
+from mission_gym.store.groups import GroupDir
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 
@@ -45,10 +47,12 @@ def make_html(
     pictures: Iterable[Picture] | None = None,
     *,
     groups: Sequence[RunSet] = (),
+    sweeps: Sequence[GroupDir] = (),
     verdict: str = "",
 ) -> str:
     """The text of the report. results: evaluations by the name of who played; pictures: without them, those
-    films of the runs that are small enough; groups: what some of the runs belong to, with bands over them."""
+    films of the runs that are small enough; groups: what some of the runs belong to, with bands over them;
+    sweeps: searches, with their trials."""
     streams = [MetricsLog.read(run.metrics_jsonl) for run in runs]
     names = name_apart(runs)
     templates = make_templates()
@@ -61,6 +65,7 @@ def make_html(
         if len(groups) == 1
         else f"{len(runs)} runs",
         verdict=verdict,
+        sweeps=Markup("").join(Markup(render_sweep(templates, each)) for each in sweeps),
         groups=render_groups(templates, compare_groups(groups, lambda text: None)) if groups else "",
         charts=_draw_charts(one, streams[0])
         if one

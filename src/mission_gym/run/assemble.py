@@ -52,17 +52,15 @@ def algorithm_of(config: Config) -> Algorithm:
     return load_algorithm(config.run.algo)
 
 
-def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
-    """Replace every `auto` that depends on the machine or the environment, and say what was left out; refuse
-    explicit values that this run would not use."""
+def find_misfits(resolved: Resolved, spec: EnvSpec) -> list[str]:
+    """A problem for each explicit value that a run on this environment would not use, or can't have."""
     if resolved.config.vector.vector == "auto":
         resolved = resolved.with_values({"vector.vector": choose_backend(resolved.config, spec)}, "plan")
     config, sources, algorithm = resolved.config, resolved.sources, algorithm_of(resolved.config)
-    backend = load_backend(config.vector.vector)
     is_mlp, compute = algorithm.layout(config, spec).is_mlp, config.compute
     facts = RunFacts(
         config,
-        backend,
+        load_backend(config.vector.vector),
         has_vector_leaves=any(leaf.kind == "vector" for leaf in spec.leaves),
         has_box_actions=spec.action.num_reals > 0,
         acts_with_torch=compute.acting == "torch" or not is_mlp,
@@ -91,8 +89,19 @@ def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
             f"device={compute.device} is not available: this torch sees no such device; use cpu or auto"
             f" [{sources['compute.device']}]"
         )
-    if problems:
+    return problems
+
+
+def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
+    """Replace every `auto` that depends on the machine or the environment, and say what was left out; refuse
+    explicit values that this run would not use."""
+    if resolved.config.vector.vector == "auto":
+        resolved = resolved.with_values({"vector.vector": choose_backend(resolved.config, spec)}, "plan")
+    if problems := find_misfits(resolved, spec):
         raise ConfigError(problems)
+    sources, algorithm = resolved.sources, algorithm_of(resolved.config)
+    backend = load_backend(resolved.config.vector.vector)
+    is_mlp = algorithm.layout(resolved.config, spec).is_mlp
     resolved, threads, notes = drop_false_twin(resolved, spec)
     config, compute = resolved.config, resolved.config.compute
     ways = list_possible(config, algorithm, is_mlp, threads)

@@ -30,7 +30,7 @@ from mission_gym.store.journal import Journal
 from mission_gym.store.resolve import match_name
 from mission_gym.store.rundir import RunDir, make_stamped
 
-Kind = Literal["seeds", "jobs", "train"]
+Kind = Literal["seeds", "jobs", "train", "sweep"]
 State = Literal["queued", "starting", "running", "done", "failed", "stopped"]
 ENDED = ("done", "failed", "stopped")
 Point = Literal["best", "last"]

@@ -1,0 +1,103 @@
+"""Sweeps as plain values and as views: trials, what each field matters, and the winner on fresh seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from mission_gym.report.formats import MISSING, show_duration, show_number, show_rate, show_value
+from mission_gym.report.groups import RunSet
+from mission_gym.report.tables import make_pairs, make_table
+from mission_gym.store.groups import GroupDir
+from mission_gym.store.rundir import RunDir
+from mission_gym.store.sweeps import BEST, DEFAULT, is_retest, name_retest, read_sweep
+
+Document = Mapping[str, Any]
+_NUM_TRIALS = 60  # rows of a table
+_STYLES = {"complete": "green", "failed": "bold red", "pruned": "yellow", "running": "cyan"}
+
+
+def describe_sweep(group: GroupDir) -> dict[str, Any]:
+    """The document of `sweep` and `sweep show`: what group.json and sweep.json hold."""
+    record, best = read_sweep(group), group.path / BEST
+    own = {"best": None, DEFAULT: None} | group.read().model_dump() | {"path": str(group.path)}
+    preset = best.read_text("utf-8", "replace") if record.is_done and best.is_file() else None
+    return own | record.model_dump() | {"preset": preset}
+
+
+def list_retested(group: GroupDir) -> list[RunSet]:
+    """The runs on fresh seeds that are done, by variant; they lie beside the group."""
+    runs: dict[str, list[RunDir]] = {}
+    for job in group.read_jobs().values():
+        if job.run is not None and job.state == "done" and is_retest(job):
+            run = RunDir(group.path.parent / job.run.name)
+            runs.setdefault(job.request.variant, []).append(run)
+    return [RunSet(variant, tuple(each)) for variant, each in runs.items()]
+
+
+def gather_sweep(group: GroupDir) -> list[RunSet]:
+    """What a sweep is compared by: the default and the winner on fresh seeds."""
+    record = read_sweep(group)
+    names = {name_retest(each.trial): DEFAULT for each in record.candidates if each.source == DEFAULT}
+    if record.best_trial is not None:
+        names.setdefault(name_retest(record.best_trial), "best")
+    retested = [each for each in list_retested(group) if each.name in names]
+    return [each._replace(name=f"{group.name} {names[each.name]}") for each in retested]
+
+
+def view_sweep(document: Document) -> RenderableType:
+    """The trials, the importance of each field, and the settings that were trained again."""
+    question = document["question"]
+    names = [axis["path"].split(".")[1] for axis in question["axes"]]
+    views: list[RenderableType] = [_view_trials(document, names)]
+    if document["importance"]:
+        rows = [(name, show_rate(share)) for name, share in document["importance"].items()]
+        views += [Text("\nimportance of each field", style="bold"), make_pairs(rows)]
+    if document["candidates"]:
+        seeds = question["retest_seeds"]
+        head = f"\ntrained again on seeds {seeds[0]} to {seeds[-1]}: {question['measure']}, 95 % intervals"
+        views += [Text(head, style="bold"), _view_candidates(document, names)]
+    if document["verdict"]:
+        views.append(Text(f"\n{document['verdict']}", style="bold"))
+    if document["preset"]:
+        views.append(Text(f"\n{document['preset'].rstrip()}"))
+    return Group(*views)
+
+
+def _view_trials(document: Document, names: list[str]) -> RenderableType:
+    trials = document["trials"]
+    numbers = ("trial", "lower bound", "seconds", *names)
+    table = make_table("trial", "from", "state", "lower bound", "seconds", *names, "cause", numbers=numbers)
+    for row in trials[-_NUM_TRIALS:]:
+        table.add_row(
+            str(row["number"]),
+            row["source"],
+            Text(row["state"], style=_STYLES.get(row["state"], "")),
+            show_number(row["score"]),
+            show_number(row["seconds"]),
+            *(show_value(row["values"].get(name, MISSING)) for name in names),
+            Text(row["cause"].partition("\n")[0], style="dim"),
+        )
+    states = [row["state"] for row in trials]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in _STYLES if state in states)
+    left_out = f"; the last {_NUM_TRIALS} are shown" if len(trials) > _NUM_TRIALS else ""
+    told = f"{len(trials)} trials: {counts}{left_out}; {show_duration(document['spent_s'])} spent"
+    return Group(table, Text(told, style="dim"))
+
+
+def _view_candidates(document: Document, names: list[str]) -> RenderableType:
+    numbers = ("trial", "IQM", "low", "high", "seeds", *names)
+    table = make_table("trial", "from", "IQM", "low", "high", "seeds", *names, "failed", numbers=numbers)
+    for each in document["candidates"]:
+        is_best = each["trial"] == document["best_trial"]
+        table.add_row(
+            str(each["trial"]), each["source"],
+            *(show_number(each[key]) for key in ("iqm", "low", "high")), str(each["seeds"]),
+            *(show_value(each["values"].get(name, MISSING)) for name in names),
+            Text("; ".join(cause.partition("\n")[0] for cause in each["causes"]), style="dim"),
+            style="bold" if is_best else "",
+        )  # fmt: skip
+    return table

@@ -1,0 +1,188 @@
+"""Which fields are searched, over which ranges: those of the schema, or `--over learning_rate=1e-5..1e-2`.
+
+An axis has two forms. In the study a value is what is trained with. The sampler gets it straightened: powers
+of two by their exponent, a discount by its distance to 1.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mission_gym.config.layers import Resolved
+from mission_gym.config.rules import finish
+from mission_gym.config.schema import Scale
+from mission_gym.errors import ConfigError, nearest
+from mission_gym.report.formats import show_value
+from mission_gym.store.sweeps import Axis, Value
+
+_BETWEEN = re.compile(r",(?=\s*[A-Za-z_][\w.-]*\s*=)")  # items, not the commas of `64,64|256,256`
+_LOG_RATIO = 100.0  # between the ends of a range of which nothing is known, from which on it is a log scale
+_DIGITS = 3  # of a number that the search draws
+_NOT_SEARCHED = {
+    "vector": "is chosen for speed, not for learning; leave it to the plan, or give it as a flag",
+    "compute": "is chosen for speed, not for learning; leave it to the plan, or give it as a flag",
+}
+_SAME_FOR_ALL = "must be the same for all trials; give it as a flag"
+
+
+class Straight(NamedTuple):
+    """A range as the sampler gets it."""
+
+    low: float
+    high: float
+    is_log: bool
+    is_whole: bool
+
+
+def list_axes(base: Resolved) -> list[Axis]:
+    """The ranges of the schema, without the fields that the user gave."""
+    algo = base.config.run.algo
+    axes = []
+    for name, span in base.config.algorithm.SEARCH.items():
+        path = f"{algo}.{name}"
+        if not base.explicit(path):
+            ends = [base.with_values({path: end}, "schema").config.value(path) for end in span[:2]]
+            axes.append(Axis(path=path, low=ends[0], high=ends[1], scale=span.scale))
+    return axes
+
+
+def read_axes(over: str, base: Resolved, problems: list[str]) -> list[Axis]:
+    """The ranges of --over; what is wrong is added to the problems."""
+    paths = base.schema.paths_of_names(base.config.run.algo)
+    axes: dict[str, Axis] = {}
+    for item in _BETWEEN.split(over):
+        name, equals, text = (part.strip() for part in item.partition("="))
+        name = name.replace("-", "_")
+        path = paths.get(name)
+        if path is None:
+            problems.append(f"{name!r} is not a known field{nearest(name, paths)}; correct the name [--over]")
+        elif path in axes:
+            problems.append(f"{name} is given twice; keep one [--over]")
+        elif path.split(".")[0] not in (base.config.run.algo, "policy"):
+            why = _NOT_SEARCHED.get(path.split(".")[0], _SAME_FOR_ALL)
+            problems.append(f"{name} is not searched: it {why} [--over]")
+        elif not equals or not text:
+            problems.append(f"{name} has no range; write {name}=low..high or {name}=a|b [--over]")
+        else:
+            found = _read_choices if "|" in text else _read_range
+            try:
+                axes[path] = found(path, text, base)
+            except ConfigError as error:
+                problems += error.problems
+    return list(axes.values())
+
+
+def _read_choices(path: str, text: str, base: Resolved) -> Axis:
+    name = path.split(".")[1]
+    values = _check(path, [part.strip() for part in text.split("|")], base)
+    choices = list(dict.fromkeys(make_choice(value) for value in values))
+    if len(choices) < 2:
+        raise ConfigError(f"{name}={text} leaves nothing to choose; name two values or more [--over]")
+    return Axis(path=path, choices=choices)
+
+
+def _read_range(path: str, text: str, base: Resolved) -> Axis:
+    name = path.split(".")[1]
+    low_text, dots, high_text = text.partition("..")
+    if not dots:
+        raise ConfigError(f"{name}={text} is not a range; write {name}=low..high or {name}=a|b [--over]")
+    if not low_text.strip() or not high_text.strip():
+        raise ConfigError(f"{name}={text} is empty: an end is missing; write {name}=low..high [--over]")
+    low, high = _check(path, [low_text.strip(), high_text.strip()], base)
+    if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
+        raise ConfigError(f"{name}={text} is not a range of numbers; write its values as a|b [--over]")
+    if low >= high:
+        raise ConfigError(f"{name}={text} is empty: {low} is not below {high}; correct the ends [--over]")
+    return Axis(path=path, low=low, high=high, scale=_find_scale(name, low, high, base))
+
+
+def _check(path: str, texts: Sequence[str], base: Resolved) -> list[Any]:
+    """The values as the schema has them; ConfigError with all that it refuses."""
+    values, problems = [], []
+    for text in texts:
+        try:
+            values.append(base.with_values({path: text}, "--over").config.value(path))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return values
+
+
+def _find_scale(name: str, low: float, high: float, base: Resolved) -> Scale:
+    known = base.config.algorithm.SEARCH.get(name)
+    if known is None:
+        return "log" if low > 0 and high / low >= _LOG_RATIO else "linear"
+    has_powers = low >= 1 and math.ceil(math.log2(low)) < math.floor(math.log2(high))
+    fits = {"linear": True, "log": low > 0, "gap": high < 1, "power": has_powers}
+    return known.scale if fits[known.scale] else "linear"
+
+
+def make_choice(value: Any) -> Value:
+    """A value as one of several choices: what is not a scalar, as its flag takes it."""
+    return value if isinstance(value, bool | int | float | str | None) else show_value(value)
+
+
+def cut_rollouts(axes: Sequence[Axis], path: str, most: int, problems: list[str]) -> list[Axis]:
+    """The axes with no more steps of an environment than the plan allows a rollout."""
+    found = []
+    for axis in axes:
+        if axis.path == path and not axis.choices and axis.high > most:
+            if axis.low >= most:
+                problems.append(
+                    f"{axis.name}={axis.low}..{axis.high} makes rollouts that leave a trial too few updates;"
+                    f" stay below {most}, or give more --timesteps [--over]"
+                )
+            axis = axis.model_copy(update={"high": max(most, axis.low)})
+        found.append(axis)
+    return [axis for axis in found if axis.choices or axis.low < axis.high]
+
+
+def fit_values(base: Resolved, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run is told for a setting, by field name: the values (by path), and what else of the algorithm
+    they change. Those that do not fit together are adapted, as a preset's are; if that can't be done, the run
+    is refused, and its trial has failed."""
+    told = {path.split(".")[1]: value for path, value in values.items()}
+    try:
+        plain, fitted = finish(base)[0].config, finish(base.with_values(values, "sweep"))[0].config
+    except ConfigError:
+        return told
+    own = {name: (getattr(plain.algorithm, name), value) for name, value in fitted.algorithm}
+    return told | {name: value for name, (before, value) in own.items() if name in told or value != before}
+
+
+def straighten(axis: Axis) -> Straight:
+    """The range that the sampler draws from."""
+    if axis.scale == "power":
+        return Straight(math.ceil(math.log2(axis.low)), math.floor(math.log2(axis.high)), False, True)
+    if axis.scale == "gap":
+        return Straight(1.0 - axis.high, 1.0 - axis.low, True, False)
+    return Straight(axis.low, axis.high, axis.scale == "log", axis.is_whole)
+
+
+def to_straight(axis: Axis, value: float) -> float:
+    """A value as the sampler gets it; one outside the range as its nearest end."""
+    value = min(max(value, axis.low), axis.high)
+    if axis.scale == "power":
+        low, high, *_ = straighten(axis)
+        return min(max(round(math.log2(value)), low), high)
+    return 1.0 - value if axis.scale == "gap" else value
+
+
+def from_straight(axis: Axis, drawn: float) -> Value:
+    """What is trained with: some digits of what the sampler drew."""
+    if axis.scale == "power":
+        return int(2 ** round(drawn))
+    if axis.is_whole:
+        return round(drawn)
+    number = _round(drawn)
+    if axis.scale == "gap":
+        number = float(f"{1.0 - number:.12g}")
+    return min(max(number, float(axis.low)), float(axis.high))
+
+
+def _round(number: float) -> float:
+    return float(f"{number:.{_DIGITS}g}")
