@@ -12,9 +12,16 @@ from pydantic import BaseModel
 
 from mission_gym.errors import ConfigError
 
-Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was built
+_Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was built
 _MAX_BYTES, _MAX_DEPTH, _MAX_DIGITS = 1 << 20, 32, 1000
 _NUMBER = re.compile(r"[-+.]?[0-9]")  # how it begins; long ones take quadratic time
+
+
+class Loader(_Safe):  # type: ignore[misc]
+    """Gives plain values alone: what looks like a date stays text."""
+
+
+Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: loader.construct_scalar(node))
 
 
 def check_yaml(text: str) -> None:
@@ -58,7 +65,7 @@ def read_yaml(text: str, where: str) -> Any:
             f"only plain YAML values are read, and nothing in it was run: {_brief(error)};"
             f" remove the tag or key [{where}]"
         ) from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: what looks like a date and is not one
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"this is not valid YAML: {_brief(error)}; correct it [{where}]") from error
 
 

@@ -58,7 +58,7 @@ def read_tree(path: Path) -> Tree:
             tree.value = _build(node, (), path, tree)
     except OSError as error:
         tree.problems.append(f"the file can't be read ({error.strerror}); check the path [{path}]")
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: what looks like a date or is no UTF-8
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else 1
         what = getattr(error, "problem", None) or error
@@ -95,14 +95,14 @@ def _build(node: yaml.Node, key: Key, path: Path, tree: Tree) -> Any:
     if isinstance(node, yaml.MappingNode):
         built: dict[Any, Any] = {}
         for name_node, item in node.value:
-            name = yaml.SafeLoader("").construct_object(name_node)
+            name = Loader("").construct_object(name_node)
             place = f"{path}, line {name_node.start_mark.line + 1}"
             if name in built:
                 tree.problems.append(f"key {name!r} is there twice; keep one of them [{place}]")
             tree.places[(*key, name)] = place
             built[name] = _build(item, (*key, name), path, tree)
         return built
-    return yaml.SafeLoader("").construct_object(node)
+    return Loader("").construct_object(node)
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> None:
