@@ -194,7 +194,7 @@ def test_an_id_of_a_known_package_says_where_it_lives(env_id, said, monkeypatch)
 
 def test_an_id_of_an_installed_package_is_only_named(monkeypatch):
     monkeypatch.setattr("mission_gym.env.known_ids.importlib.util.find_spec", lambda name: object())
-    with pytest.raises(UsageError, match="of the package minigrid: name it minigrid:MiniGrid-X-v0"):
+    with pytest.raises(UsageError, match=r"of the package minigrid: name it minigrid:MiniGrid-X-v0$"):
         build("MiniGrid-X-v0")
 
 

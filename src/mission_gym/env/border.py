@@ -62,12 +62,7 @@ def guard(name: str, build: Callable[[], Any]) -> Any:
     except MissionGymError:
         raise
     except gym.error.UnregisteredEnv as error:
-        home = name_home(name)
-        remedy = home or "give a registered id, module:Id or module:callable"
-        hint = "" if home else nearest_id(name, gym.registry)
-        if not home and all(part.isidentifier() for part in name.split(".")) and "." in name:
-            remedy = f"if it is a module, {name_callable(name)}"
-        raise UsageError(f"unknown environment {name!r}{hint}; {remedy} ({error})") from error
+        raise UsageError(f"unknown environment {name!r}{_suggest_name(name, error)}") from error
     except gym.error.DependencyNotInstalled as error:
         extra = re.search(r"gymnasium\[[\w-]+\]", str(error))
         remedy = f'; run: pip install "{extra.group()}"' if extra else ""
@@ -79,6 +74,16 @@ def guard(name: str, build: Callable[[], Any]) -> Any:
     except Exception as error:  # border: the user's constructor
         hint = _suggest_keyword(error, build)
         raise EnvContractError(f"building {name!r} raised {describe_drawing(error)}{hint}") from error
+
+
+def _suggest_name(name: str, error: Exception) -> str:
+    """How to name an environment that Gymnasium does not know."""
+    if home := name_home(name):
+        return f"; {home}"
+    if "." in name and all(part.isidentifier() for part in name.split(".")):
+        return f"; if it is a module, {name_callable(name)}"
+    hint = nearest_id(name, gym.registry)
+    return f"{hint}; give a registered id, module:Id or module:callable ({error})"
 
 
 def _suggest_keyword(error: Exception, build: Callable[[], Any]) -> str:
