@@ -526,6 +526,15 @@ def test_a_vector_is_not_accused_of_being_one():
     assert "--vector batched" in finding.fix
 
 
+def test_a_wrong_name_says_itself_what_to_do():
+    (finding,) = check("MiniGrid-Empty-5x5-v0")
+    assert finding.level == "error"
+    assert "name it minigrid:MiniGrid-Empty-5x5-v0" in finding.what
+    assert finding.fix == ""
+    (finding,) = check(f"{TOYS}:Faulty", kwargs={"fail": "constructor"})
+    assert finding.fix == "check --env-kwargs, then the constructor"
+
+
 def make_with_arguments(size):
     return Walk()
 
