@@ -118,6 +118,12 @@ def test_a_request_is_json_and_its_factory_pickles():
         ("needs_old:Thing", {}, UsageError, r'needs \'pkg_resources\', .*; run: pip install "setuptools<81"'),
         ("breaks:Thing", {}, EnvContractError, "importing 'breaks' raised ValueError: half written"),
         (
+            "gymnasium:VizdoomBasic-v1",
+            {},
+            UsageError,
+            "registers no environment 'VizdoomBasic-v1'; .*name it vizdoom.gymnasium_wrapper:VizdoomBasic-v1",
+        ),
+        (
             "own_envs:mak",
             {},
             UsageError,

@@ -29,7 +29,7 @@ from mission_gym.env.coroutines import (
     is_coroutine,
     offers_form,
 )
-from mission_gym.env.known_ids import is_of_old_gym, name_callable, nearest_id, register_declared
+from mission_gym.env.known_ids import is_of_old_gym, name_callable, name_home, nearest_id, register_declared
 from mission_gym.env.old_api import OLD_API, is_old
 from mission_gym.env.wrapping import check_arguments, draws, name_code, read_wrapper
 from mission_gym.errors import EnvContractError, TrustError, UsageError
@@ -328,6 +328,8 @@ def _find(request: EnvRequest, name: str) -> Callable[..., Any] | str:
     )
     if attribute in list_modules(module):
         hint = f"; {name_callable(f'{module_name}.{attribute}')}"
+    elif (home := name_home(attribute)) and not home.endswith(f" {name}"):  # of another module
+        hint = f"; {home}"
     raise UsageError(
         f"module {module_name!r} has no callable and registers no environment {attribute!r}{hint} [{name}]"
     )
