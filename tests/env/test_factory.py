@@ -130,6 +130,7 @@ def test_a_request_is_json_and_its_factory_pickles():
             r"registers no environment 'mak' \(did you mean 'make'\?\); name the",
         ),
         ("gymnasium:Own-v9", {}, UsageError, "'gymnasium' has no callable and registers no environment"),
+        ("own_envs:Snake-v1", {}, UsageError, "registers no environment 'Snake-v1'; name the"),  # not make
         ("own_envs:nothing", {}, EnvContractError, "gave a int, no gymnasium.Env$"),
         (
             "own_envs:Alike",

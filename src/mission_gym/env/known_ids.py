@@ -87,11 +87,13 @@ def name_package(module: str) -> str:
 
 
 def nearest_id(name: str, known: Iterable[str]) -> str:
-    """As `errors.nearest`, for ids: versions make no two names alike, but the same version is preferred."""
+    """As `errors.nearest`, for ids: versions make no two names alike, but the same version is preferred, and
+    who gives one means no callable."""
     version = _VERSION.search(name)
     stems: dict[str, list[str]] = {}
     for each in known:
-        stems.setdefault(_VERSION.sub("", each).lower(), []).append(each)
+        if not version or _VERSION.search(each):
+            stems.setdefault(_VERSION.sub("", each).lower(), []).append(each)
     close = difflib.get_close_matches(_VERSION.sub("", name).lower(), list(stems), n=1, cutoff=0.6)
     if not close:
         return ""
