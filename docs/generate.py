@@ -138,7 +138,7 @@ def _render_acceptance(rows: Sequence[Mapping[str, Any]]) -> str:
     lines.append(f"Of {ids} other ids {ids - odd} were opened and stepped without an error.")
     lines += [f"Unless said otherwise: {', '.join(sorted(map(' '.join, usual)))}.", ""]
     head = ("package", "versions", "id and flags", "verdict", "other ids", "why, and notes", "tried on")
-    lines += [_table(head, table), "", "### Other ids that are refused, or in which `check` finds an error", ""]
+    lines += [_table(head, table), "", "### Other ids that are refused, or that `check` faults", ""]
     for row in rows:
         for problem, names in row["family"].get("problems", {}).items():
             shown = ", ".join(map(_code, names[:5])) + (

@@ -152,7 +152,7 @@ def try_package(package: Package, layer: Layer) -> Row:
     row: Row = {
         "package": package.name, "env": package.env, "fault": package.fault, "note": package.note,
         "date": date.today().isoformat(),
-        "variables": [f"{name}={value}" for name, value in package.variables.items()],
+        "variables": [f"{name}={tidy(value)}" for name, value in package.variables.items()],
         "flags": [*package.env_flags, *package.train_flags], "versions": {}, "commands": {}, "family": {},
     }  # fmt: skip
     installed = layer.install(package.install)
