@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -125,7 +126,7 @@ def _render_acceptance(rows: Sequence[Mapping[str, Any]]) -> str:
         (
             row["package"],
             ", ".join(" ".join(pair) for pair in row["versions"].items() if pair not in usual),
-            _code(" ".join([*row["variables"], row["env"], *row["flags"]])),
+            _code(" ".join([*row["variables"], shlex.join([row["env"], *row["flags"]])])),
             row["verdict"],
             _show_family(row["family"]),
             _escape("; ".join(filter(None, (_say_why(row), row["note"])))),
@@ -137,7 +138,7 @@ def _render_acceptance(rows: Sequence[Mapping[str, Any]]) -> str:
     lines.append(f"Of {ids} other ids {ids - odd} were opened and stepped without an error.")
     lines += [f"Unless said otherwise: {', '.join(sorted(map(' '.join, usual)))}.", ""]
     head = ("package", "versions", "id and flags", "verdict", "other ids", "why, and notes", "tried on")
-    lines += [_table(head, table), "", "### Other ids that are refused", ""]
+    lines += [_table(head, table), "", "### Other ids that are refused, or that `check` faults", ""]
     for row in rows:
         for problem, names in row["family"].get("problems", {}).items():
             shown = ", ".join(map(_code, names[:5])) + (

@@ -60,6 +60,7 @@ class Package:
     env_flags: tuple[str, ...] = ()  # of `check` and `train`
     train_flags: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)  # of the process
+    files: tuple[str, ...] = ()  # of this repository, copied into the folder that the commands run in
     timesteps: int = 4096  # of `train`, which whole rollouts must fit into; `resume` goes on to twice as many
     deadline_s: float = 600.0  # of each command
     family: Mapping[str, Any] = field(
@@ -151,7 +152,7 @@ def try_package(package: Package, layer: Layer) -> Row:
     row: Row = {
         "package": package.name, "env": package.env, "fault": package.fault, "note": package.note,
         "date": date.today().isoformat(),
-        "variables": [f"{name}={value}" for name, value in package.variables.items()],
+        "variables": [f"{name}={tidy(value)}" for name, value in package.variables.items()],
         "flags": [*package.env_flags, *package.train_flags], "versions": {}, "commands": {}, "family": {},
     }  # fmt: skip
     installed = layer.install(package.install)
@@ -160,6 +161,9 @@ def try_package(package: Package, layer: Layer) -> Row:
         return row | {"verdict": "not installed"}
     asked = layer.run(("-c", _READ_VERSIONS, *package.install, *_BASE), "home", LIST_S)
     row["versions"] = json.loads(asked.out)
+    (layer.folder / "empty").mkdir()
+    for file in package.files:
+        shutil.copy(ROOT / file, layer.folder / "empty")
     for name, args in name_commands(package).items():
         ended = layer.run(("-m", "mission_gym", name, *args), "empty", package.deadline_s)
         row["commands"][name] = describe(ended, findings=name == "check")

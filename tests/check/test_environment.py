@@ -526,6 +526,28 @@ def test_a_vector_is_not_accused_of_being_one():
     assert "--vector batched" in finding.fix
 
 
+class Wide(Walk):
+    """Shows more than its space has, from the first observation on."""
+
+    def observe(self):
+        return np.zeros(7, np.float32)
+
+
+def test_what_never_began_is_told_without_times():
+    findings = check("Wide")
+    assert "has shape (7,)" in the_one(findings, "error", "contract").what
+    assert the_one(findings, "info", "speed").what == "observation of 8 bytes"
+
+
+def test_a_wrong_name_says_itself_what_to_do():
+    (finding,) = check("MiniGrid-Empty-5x5-v0")
+    assert finding.level == "error"
+    assert "name it minigrid:MiniGrid-Empty-5x5-v0" in finding.what
+    assert finding.fix == ""
+    (finding,) = check(f"{TOYS}:Faulty", kwargs={"fail": "constructor"})
+    assert finding.fix == "check --env-kwargs, then the constructor"
+
+
 def make_with_arguments(size):
     return Walk()
 

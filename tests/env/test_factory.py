@@ -34,7 +34,15 @@ def make_one(num_envs):
 def nothing():
     return 3
 
+class Alike:
+    def reset(self): ...
+    def step(self, action): ...
+
+def shim(env_id, creator):
+    return Identity(len(env_id + creator))
+
 gym.register("Own-v0", entry_point=Identity)
+gym.register("Shim-v0", entry_point=shim)
 """
 
 
@@ -50,9 +58,10 @@ def own_module(tmp_path, monkeypatch):
     for name in ("own_envs", "needs_more", "needs_old", "breaks"):
         sys.modules.pop(name, None)
     gym.registry.pop("Own-v0", None)
+    gym.registry.pop("Shim-v0", None)
 
 
-def build(env_id, wrap=(), render_mode=None, **kwargs):
+def build(env_id, /, wrap=(), render_mode=None, **kwargs):
     return make_factory(EnvRequest(env_id, kwargs, wrap), render_mode)()
 
 
@@ -60,6 +69,7 @@ def test_ids_modules_and_callables(own_module):
     assert build("CartPole-v1", max_episode_steps=7).spec.max_episode_steps == 7
     assert build("own_envs:Own-v0").spec.id == "Own-v0"
     assert build("own_envs:make", n=6).action_space.n == 6
+    assert build("own_envs:Shim-v0", env_id="ab", creator="c").action_space.n == 3  # names of ours, too
     assert make_factory(Identity)().action_space.n == 4
     assert build("CartPole-v1", render_mode="rgb_array").render_mode == "rgb_array"
 
@@ -81,6 +91,22 @@ def test_a_request_is_json_and_its_factory_pickles():
     [
         ("CartPol-v1", {}, UsageError, r"unknown environment 'CartPol-v1' \(did you mean 'CartPole-v1'\?\)"),
         ("CartPole-v9", {}, UsageError, r"did you mean 'CartPole-v[01]'"),
+        ("cart_pole-v0", {}, UsageError, r"did you mean 'CartPole-v0'"),
+        ("Pong-v5", {}, UsageError, "unknown environment 'Pong-v5'; give a registered id"),  # not Ant-v5
+        ("ale_py:ALE/Pong-v5", {}, UsageError, "no module named 'ale_py'; run: pip install ale-py, or start"),
+        ("PongNoFrameskip-v4", {}, UsageError, "pip install ale-py, and name it ale_py:PongNoFrameskip-v4"),
+        (
+            "mpe2.simple_v3",
+            {},
+            UsageError,
+            "if it is a module, name a callable of the module, such as .*mpe2.simple_v3:parallel_env",
+        ),
+        (
+            "gymnasium:wrappers",
+            {},
+            UsageError,
+            "registers no environment 'wrappers'; name a callable of the module, such as gymnasium.wrappers:",
+        ),
         ("no_such_module:Thing", {}, UsageError, "no module named 'no_such_module'; install it, or start in"),
         ("needs_more:Thing", {}, UsageError, "needs 'a_package_that_is_not_there', which is not installed"),
         (
@@ -92,13 +118,26 @@ def test_a_request_is_json_and_its_factory_pickles():
         ("needs_old:Thing", {}, UsageError, r'needs \'pkg_resources\', .*; run: pip install "setuptools<81"'),
         ("breaks:Thing", {}, EnvContractError, "importing 'breaks' raised ValueError: half written"),
         (
+            "gymnasium:VizdoomBasic-v1",
+            {},
+            UsageError,
+            "registers no environment 'VizdoomBasic-v1'; .*name it vizdoom.gymnasium_wrapper:VizdoomBasic-v1",
+        ),
+        (
             "own_envs:mak",
             {},
             UsageError,
             r"registers no environment 'mak' \(did you mean 'make'\?\); name the",
         ),
         ("gymnasium:Own-v9", {}, UsageError, "'gymnasium' has no callable and registers no environment"),
-        ("own_envs:nothing", {}, EnvContractError, "gave a int, no gymnasium.Env"),
+        ("own_envs:Snake-v1", {}, UsageError, "registers no environment 'Snake-v1'; name the"),  # not make
+        ("own_envs:nothing", {}, EnvContractError, "gave a int, no gymnasium.Env$"),
+        (
+            "own_envs:Alike",
+            {},
+            EnvContractError,
+            r"gave a Alike, no gymnasium.Env; it has reset\(\) and step\(\), so let a function of yours",
+        ),
         ("own_envs:make", {}, EnvContractError, "raised TypeError: .*missing 1 required"),
         (
             "toys:Faulty",
@@ -162,7 +201,7 @@ def test_an_id_of_a_known_package_says_where_it_lives(env_id, said, monkeypatch)
 
 def test_an_id_of_an_installed_package_is_only_named(monkeypatch):
     monkeypatch.setattr("mission_gym.env.known_ids.importlib.util.find_spec", lambda name: object())
-    with pytest.raises(UsageError, match="of the package minigrid: name it minigrid:MiniGrid-X-v0"):
+    with pytest.raises(UsageError, match=r"of the package minigrid: name it minigrid:MiniGrid-X-v0$"):
         build("MiniGrid-X-v0")
 
 
@@ -193,6 +232,7 @@ def test_an_id_of_the_old_gym_names_the_bridge(own_module, monkeypatch):
     old_gym = SimpleNamespace(envs=SimpleNamespace(registry={"Old-v0": object()}))
     monkeypatch.setitem(sys.modules, "gym", old_gym)
     bridge = "pip install shimmy, and name it shimmy:GymV26Environment-v0 --env-kwargs env_id=own_envs:Old-v0"
+    bridge = f'{bridge} "make_kwargs={{disable_env_checker: true}}"'
     with pytest.raises(
         UsageError, match=f"'Old-v0' is registered with gym, not with Gymnasium; run: {bridge}"
     ):

@@ -45,6 +45,15 @@ def test_it_samples_cores_memory_and_probes_and_ends() -> None:
         assert all(0.0 <= share <= 1.0 for share in sample.cores)
 
 
+def test_memory_and_load_are_known_of_a_run_of_a_moment() -> None:
+    with MachineSampler(every_s=3600.0) as sampler:
+        pass
+    use = Use()
+    use.add(sampler.take(), [])
+    assert {"machine/memory_use", "machine/memory_bytes", "machine/load"} <= use.metrics().keys()
+    assert "machine/cpu" not in use.metrics()
+
+
 def test_all_processes_below_count_and_those_that_ended_do_not_disturb() -> None:
     alone = _read_memory()
     below = "block = bytearray(50_000_000); print(1, flush=True); input()"

@@ -1,4 +1,6 @@
-"""Actions with parts and masks over combinations, as runs: known optima, exact resume, equal backends."""
+"""Actions with parts and masks over combinations, as runs: known optima, exact resume.
+
+Equal backends: `test_every_kind.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from test_dqn_runs import start as start_dqn
-from test_exact_resume import assert_equal_runs, drain, final_state, start, stop_at_poll
+from test_exact_resume import assert_equal_runs, drain, start, stop_at_poll
 
 import mission_gym as mg
 from action_toys import Brittle, Couples, Guarded, Levers, Throw
@@ -103,15 +105,6 @@ def test_dqn_goes_on_exactly_among_combinations(tmp_path: Path) -> None:
         drain(session)
     assert "the resume is exact" in next(event["notes"] for event in said if event["event"] == "resume")
     assert_equal_runs(*runs)
-
-
-@pytest.mark.parametrize("env", ["Throw", "Guarded"])
-def test_every_backend_makes_the_same_run(env: str, tmp_path: Path) -> None:
-    states, same = [], {"timesteps": 128, "acting_rows": 4, "overlap": "off"}
-    for flags in ({}, {"vector": "workers", "num_workers": 1}, {"vector": "threads"}):
-        with start(tmp_path, f"action_toys:{env}", **same | flags) as session:
-            states.append(final_state(drain(session)))
-    assert states[0] == states[1] == states[2]
 
 
 @pytest.mark.parametrize("kernel", ["compiled", "torch"])

@@ -1,5 +1,5 @@
-"""Runs whose observations are texts, sequences, ids, planes and pictures: equal on every backend, exact after
-a resume, played by `predict`, learned by both algorithms."""
+"""Runs whose observations are texts, sequences, ids, planes and pictures: played by `predict`, learned by
+both algorithms, kept by a replay. Equal backends and exact resume: `test_every_kind.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_exact_resume import assert_equal_runs, drain, final_state, rows, silent, start, stop_at_poll
+from test_exact_resume import assert_equal_runs, drain, silent, start, stop_at_poll
 
 import mission_gym as mg
 from mission_gym.errors import ConfigError, RunStateError, UsageError
@@ -37,25 +37,6 @@ def run_short(tmp_path: Path, form: str, stop_at: int | None = None, **flags: An
         if stop_at is not None:
             stop_at_poll(session, stop_at)
         return drain(session)
-
-
-@pytest.mark.parametrize("form", ["mission", "list", "wide_grid", "planes"])
-def test_a_resume_is_exact(form: str, tmp_path: Path) -> None:
-    run = run_short(tmp_path, form, stop_at=20)
-    assert run.read_status()["state"] == "stopped"
-    with resume_run(run, silent) as session:
-        drain(session)
-    assert_equal_runs(run, run_short(tmp_path, form))
-
-
-@pytest.mark.parametrize(
-    ("form", "vector"),
-    [("mission", "threads"), ("list", "workers"), ("grid", "workers"), ("large", "workers")],
-)
-def test_backends_are_equal(form: str, vector: str, tmp_path: Path) -> None:
-    serial, other = (run_short(tmp_path, form, vector=each) for each in ("serial", vector))
-    assert final_state(serial) == final_state(other)
-    assert rows(serial) == rows(other)
 
 
 @pytest.mark.parametrize("form", ["words", "list"])

@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+import mission_gym as mg
 from mission_gym.backends.vec import make_vec
 from mission_gym.errors import EnvContractError, UsageError
 from toys import Constant, DictMask, Identity, Toy
@@ -188,6 +189,28 @@ def test_objects_survive_the_death_of_their_worker(tmp_path):
         before = obs
     assert vec.inner.statistics()["worker_restarts"] == 1
     vec.close()
+
+
+class Alone(Constant):
+    """As emulators that allow one instance in a process."""
+
+    def __init__(self):
+        super().__init__()
+        if vars(Alone).get("is_open"):
+            raise RuntimeError("only one emulator in a process")
+        Alone.is_open = True
+
+    def close(self):
+        Alone.is_open = False
+
+
+def test_what_is_alone_in_its_process_gets_a_worker_of_its_own(tmp_path):
+    with pytest.raises(EnvContractError, match=r"only one emulator.*another one .* --num-workers 4"):
+        make_vec(Alone, 2, backend="workers", num_workers=1)
+    sizes = {"n_envs": 2, "n_steps_per_env": 16, "timesteps": 64, "vector": "workers", "num_workers": 2}
+    flags = sizes | {"eval_freq": 32, "eval_episodes": 3, "tensorboard": False, "progress": False}
+    run = mg.train(f"{__name__}:Alone", runs_dir=str(tmp_path), **flags)
+    assert run.evaluate(episodes=3)["episodes"] == 3
 
 
 def test_a_number_of_actions_that_does_not_fit_is_refused():

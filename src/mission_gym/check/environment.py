@@ -36,7 +36,7 @@ from mission_gym.data import EnvSpec
 from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory, make_vector_factory
 from mission_gym.env.pace import time_steps
 from mission_gym.env.probe import probe
-from mission_gym.errors import MissionGymError, describe
+from mission_gym.errors import EnvContractError, MissionGymError, describe
 from mission_gym.names import BRIDGE
 from mission_gym.procs import CompanionNeeded, attended
 
@@ -82,7 +82,8 @@ def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float)
     except MissionGymError as error:
         if _is_vector(request):
             return [tell("make", "vector", name=request.env_id)]
-        return [describe_failure("make", error, "check the name and --env-kwargs, then the constructor")]
+        built = isinstance(error, EnvContractError)  # a wrong name says itself what to do
+        return [describe_failure("make", error, "check --env-kwargs, then the constructor" if built else "")]
     registered = env.spec
     seeds = range(seed, seed + num_episodes)
     try:

@@ -168,8 +168,8 @@ def judge_speed(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:
         if seconds:
             median, high = np.percentile(np.multiply(seconds, 1e6), [50, 99])
             parts.append(f"{name} {median:.0f} us (p99 {high:.0f} us)")
-    size = sum(leaf.size_bytes for leaf in spec.leaves)
-    yield tell("speed", "seen", parts=", ".join(parts), size=size)
+    parts.append(f"observation of {sum(leaf.size_bytes for leaf in spec.leaves)} bytes")
+    yield tell("speed", "seen", parts=", ".join(parts))
 
 
 def _name(leaf: LeafSpec) -> str:

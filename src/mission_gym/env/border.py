@@ -17,7 +17,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
 from mission_gym.env.displays import describe_drawing
-from mission_gym.env.known_ids import name_home
+from mission_gym.env.known_ids import name_callable, name_home, name_package, nearest_id
 from mission_gym.errors import EnvContractError, MissionGymError, UsageError, describe, nearest
 from mission_gym.names import make_importable
 
@@ -32,13 +32,13 @@ def import_named(module_name: str, name: str) -> ModuleType:
         parent, _, child = missing.rpartition(".")
         is_named = f"{module_name}.".startswith(f"{missing}.")  # rather than imported by what is named
         if is_named and parent in sys.modules:
-            inside = [module.name for module in iter_modules(getattr(sys.modules[parent], "__path__", ()))]
+            hint = nearest(child, list_modules(sys.modules[parent]))
             raise UsageError(
-                f"package {parent!r} is here and has no module {child!r}{nearest(child, inside)} [{name}]"
+                f"package {parent!r} is here and has no module {child!r}{hint} [{name}]"
             ) from error
         if is_named:
             raise UsageError(
-                f"no module named {missing!r}; install it, or start in the folder that holds it "
+                f"no module named {missing!r}; {name_package(missing)}, or start in the folder that holds it "
                 f"(now {folder}) [{name}]"
             ) from error
         remedy = '; run: pip install "setuptools<81"' if missing == "pkg_resources" else ""
@@ -50,6 +50,11 @@ def import_named(module_name: str, name: str) -> ModuleType:
         raise EnvContractError(f"importing {module_name!r} raised {what} [{name}]") from error
 
 
+def list_modules(package: ModuleType) -> list[str]:
+    """The modules inside a package; none in a plain module."""
+    return [module.name for module in iter_modules(getattr(package, "__path__", ()))]
+
+
 def guard(name: str, build: Callable[[], Any]) -> Any:
     """Build, with every failure turned into one that says what to do."""
     try:
@@ -57,9 +62,7 @@ def guard(name: str, build: Callable[[], Any]) -> Any:
     except MissionGymError:
         raise
     except gym.error.UnregisteredEnv as error:
-        remedy = name_home(name) or "give a registered id, module:Id or module:callable"
-        hint = "" if name_home(name) else nearest(name, gym.registry)
-        raise UsageError(f"unknown environment {name!r}{hint}; {remedy} ({error})") from error
+        raise UsageError(f"unknown environment {name!r}{_suggest_name(name, error)}") from error
     except gym.error.DependencyNotInstalled as error:
         extra = re.search(r"gymnasium\[[\w-]+\]", str(error))
         remedy = f'; run: pip install "{extra.group()}"' if extra else ""
@@ -71,6 +74,16 @@ def guard(name: str, build: Callable[[], Any]) -> Any:
     except Exception as error:  # border: the user's constructor
         hint = _suggest_keyword(error, build)
         raise EnvContractError(f"building {name!r} raised {describe_drawing(error)}{hint}") from error
+
+
+def _suggest_name(name: str, error: Exception) -> str:
+    """How to name an environment that Gymnasium does not know."""
+    if home := name_home(name):
+        return f"; {home}"
+    if "." in name and all(part.isidentifier() for part in name.split(".")):
+        return f"; if it is a module, {name_callable(name)}"
+    hint = nearest_id(name, gym.registry)
+    return f"{hint}; give a registered id, module:Id or module:callable ({error})"
 
 
 def _suggest_keyword(error: Exception, build: Callable[[], Any]) -> str:

@@ -20,7 +20,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import TimeLimit
 
 from mission_gym.env.agents import AgentsEnv, ParallelEnv, is_parallel, takes_turns
-from mission_gym.env.border import find_creator, guard, import_named
+from mission_gym.env.border import find_creator, guard, import_named, list_modules
 from mission_gym.env.coroutines import (
     CoroutineEnv,
     adapt,
@@ -29,10 +29,10 @@ from mission_gym.env.coroutines import (
     is_coroutine,
     offers_form,
 )
-from mission_gym.env.known_ids import is_of_old_gym, register_declared
+from mission_gym.env.known_ids import is_of_old_gym, name_callable, name_home, nearest_id, register_declared
 from mission_gym.env.old_api import OLD_API, is_old
 from mission_gym.env.wrapping import check_arguments, draws, name_code, read_wrapper
-from mission_gym.errors import EnvContractError, TrustError, UsageError, nearest
+from mission_gym.errors import EnvContractError, TrustError, UsageError
 from mission_gym.names import BRIDGE, judge
 from mission_gym.procs.companions import Companion, CompanionNeeded
 
@@ -169,7 +169,7 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
     return _unite(request.env_id, env)
 
 
-def _make_registered(env_id: str, **kwargs: Any) -> Env:
+def _make_registered(env_id: str, /, **kwargs: Any) -> Env:
     """As `gymnasium.make`, which knows no coroutines: what may have some is made plain before it looks."""
     spec = gym.registry.get(env_id)
     entry: Any = None if spec is None else spec.entry_point
@@ -187,7 +187,7 @@ def _make_registered(env_id: str, **kwargs: Any) -> Env:
     return env
 
 
-def _create_plain(creator: Callable[..., Any], **kwargs: Any) -> Any:
+def _create_plain(creator: Callable[..., Any], /, **kwargs: Any) -> Any:
     return adapt(creator(**kwargs))
 
 
@@ -278,6 +278,8 @@ def _build(name: str, build: Callable[[], Any], hint: str = "") -> Any:
         )
     elif is_old(made):
         hint = f"; {OLD_API}"
+    elif callable(getattr(made, "reset", None)) and callable(getattr(made, "step", None)):
+        hint = "; it has reset() and step(), so let a function of yours return a gymnasium.Env around it"
     raise EnvContractError(f"{name!r} gave a {type(made).__name__}, no gymnasium.Env{hint}")
 
 
@@ -316,14 +318,20 @@ def _find(request: EnvRequest, name: str) -> Callable[..., Any] | str:
     if is_of_old_gym(attribute):
         raise UsageError(
             f"{attribute!r} is registered with gym, not with Gymnasium; run: pip install shimmy, and "
-            f"name it shimmy:GymV26Environment-v0 --env-kwargs env_id={name} (GymV21Environment-v0 if its "
-            f"step() gives four values) [{name}]"
+            f"name it shimmy:GymV26Environment-v0 --env-kwargs env_id={name} "
+            '"make_kwargs={disable_env_checker: true}" (GymV21Environment-v0 if its step() gives four '
+            f"values; the checker is gym's, and fails with NumPy 2) [{name}]"
         )
     known = [key for key, value in vars(module).items() if callable(value)] + list(gym.registry)
+    hint = (
+        f"{nearest_id(attribute, known)}; name the module whose import registers it, or one of its callables"
+    )
+    if attribute in list_modules(module):
+        hint = f"; {name_callable(f'{module_name}.{attribute}')}"
+    elif (home := name_home(attribute)) and not home.endswith(f" {name}"):  # of another module
+        hint = f"; {home}"
     raise UsageError(
-        f"module {module_name!r} has no callable and registers no environment "
-        f"{attribute!r}{nearest(attribute, known)}; name the module whose import registers it, or one of its "
-        f"callables [{name}]"
+        f"module {module_name!r} has no callable and registers no environment {attribute!r}{hint} [{name}]"
     )
 
 

@@ -1,13 +1,18 @@
-"""Ids of third-party environments: which package they are of, and who registers them."""
+"""Ids of third-party environments: which package they are of, who registers them, and which id was meant."""
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
+import re
 import sys
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.metadata import entry_points
 from typing import NamedTuple
+
+_VERSION = re.compile(r"-v\d+$")
 
 
 class _Home(NamedTuple):
@@ -17,7 +22,7 @@ class _Home(NamedTuple):
 
 
 _HOMES = (
-    _Home(("ALE/*",), "ale_py", "ale-py"),
+    _Home(("ALE/*", "*NoFrameskip-v[04]", "*Deterministic-v[04]"), "ale_py", "ale-py"),
     _Home(("MiniGrid-*", "BabyAI-*"), "minigrid", "minigrid"),
     _Home(("Panda*-v*",), "panda_gym", "panda-gym"),
     _Home(
@@ -44,6 +49,7 @@ _HOMES = (
     _Home(("gym_xarm/*",), "gym_xarm", "gym-xarm"),
     _Home(("gym_hil/*",), "gym_hil", "gym-hil"),
     _Home(("dm_control/*",), "shimmy", '"shimmy[dm-control]"'),
+    _Home(("GymV2*Environment-v0",), "shimmy", "shimmy"),
     _Home(("gymnasium_2048/*",), "gymnasium_2048", "gymnasium-2048"),
     _Home(("tetris_gymnasium/*",), "tetris_gymnasium.envs", "tetris-gymnasium"),
     _Home(("PyFlyt/*",), "PyFlyt.gym_envs", "pyflyt"),
@@ -71,6 +77,34 @@ def name_home(env_id: str) -> str:
             get = "" if importlib.util.find_spec(top) else f"run: pip install {package}, and "
             return f"it is of the package {package}: {get}name it {module}:{env_id}"
     return ""
+
+
+def name_package(module: str) -> str:
+    """What to install for a module that is not here: its package, where that is known."""
+    tops = {home.module.partition(".")[0]: home.package for home in _HOMES}
+    package = tops.get(module.partition(".")[0])
+    return "install it" if package is None else f"run: pip install {package}"
+
+
+def nearest_id(name: str, known: Iterable[str]) -> str:
+    """As `errors.nearest`, for ids: versions make no two names alike, but the same version is preferred, and
+    who gives one means no callable."""
+    version = _VERSION.search(name)
+    stems: dict[str, list[str]] = {}
+    for each in known:
+        if not version or _VERSION.search(each):
+            stems.setdefault(_VERSION.sub("", each).lower(), []).append(each)
+    close = difflib.get_close_matches(_VERSION.sub("", name).lower(), list(stems), n=1, cutoff=0.6)
+    if not close:
+        return ""
+    found = stems[close[0]]
+    best = next((each for each in found if version and each.endswith(version.group())), found[-1])
+    return f" (did you mean {best!r}?)"
+
+
+def name_callable(module: str) -> str:
+    """How to name an environment of a module, for who named the module alone."""
+    return f"name a callable of the module, such as {module}:make, of PettingZoo's {module}:parallel_env"
 
 
 @cache

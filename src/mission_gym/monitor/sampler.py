@@ -63,12 +63,14 @@ class MachineSampler:
         return taken
 
     def _work(self) -> None:
-        self._readings.read()
+        self._keep(self._readings.read())  # memory and load are known at once, of a run of a moment too
         while not self._done.wait(self._every_s):
-            sample = self._readings.read()
-            with self._lock:
-                self._samples = [*self._samples[1 - _NUM_SAMPLES :], sample]
+            self._keep(self._readings.read())
             self.cpu_s = time.thread_time()
+
+    def _keep(self, sample: Sample) -> None:
+        with self._lock:
+            self._samples = [*self._samples[1 - _NUM_SAMPLES :], sample]
 
 
 class _Readings:

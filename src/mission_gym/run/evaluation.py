@@ -14,7 +14,7 @@ from typing import Any, Literal
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.agents import AGENTS
 from mission_gym.env.contract import TERMS
-from mission_gym.errors import EnvFailure
+from mission_gym.errors import EnvContractError, EnvFailure
 from mission_gym.intervals import compute_bootstrap, compute_wilson
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.rollout.playing import Actor, count_playing, play, seed_of_suite
@@ -118,10 +118,18 @@ class Evaluator(AbstractContextManager["Evaluator"]):
             num_envs = count_playing(
                 self._num_episodes, own_vector_form=own_form, at_most=environment.most_playing
             )
-            self._vec = environment.make_vector(num_envs, seed_of_suite(self._seeds, num_envs))
+            try:
+                self._vec = self._make_vector(num_envs)
+            except EnvContractError:  # training may have one in each process, as many as that can hold
+                if num_envs <= environment.num_workers:
+                    raise
+                self._vec = self._make_vector(environment.num_workers)
         else:
             self._vec.rebuild()
         return self._vec
+
+    def _make_vector(self, num_envs: int) -> Vector:
+        return self._environment.make_vector(num_envs, seed_of_suite(self._seeds, num_envs))
 
     def play_all(self, actor: Actor, *, explore: bool = False) -> EvalResult:
         """Play every seed of the suite to the end."""

@@ -21,11 +21,16 @@ from mission_gym.env.factory import Env, Factory
 from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.env.stages import Stages, Staging, change_factories
-from mission_gym.errors import EnvFailure, MissionGymError, WrongValue, describe
+from mission_gym.errors import EnvContractError, EnvFailure, MissionGymError, WrongValue, describe
 from mission_gym.vector.base import Options, RowVector, SeedOf
 from mission_gym.vector.endings import Ended, keep_last
 from mission_gym.vector.restarts import RestartBudget
 from mission_gym.vector.rows import Rows, make_rows, write_row
+
+_ALONE = (
+    "another one in the same process could be built: if a process can hold only one, give each a worker of "
+    "its own, such as --vector workers --n-envs 4 --num-workers 4"
+)
 
 
 class SerialVec(RowVector):
@@ -82,6 +87,12 @@ class SerialVec(RowVector):
             for env_id, make in enumerate(factories, first_id):
                 self._slots.append(make_slot(make, spec, env_id, self._bind(env_id), staging))
             self._refuse_shared()
+        except EnvContractError as error:
+            built = len(self._slots)
+            self.close()
+            if not built:
+                raise
+            raise EnvContractError(f"{error}; {_ALONE}") from error.__cause__
         except BaseException:
             self.close()
             raise
