@@ -42,6 +42,8 @@ def test_seeds_are_read(given: Any, expected: tuple[int, ...]) -> None:
         ([1, "x"], "can't be read"),
         ([-1], "0 or above"),
         ("100000000", "use 1 to 1000"),
+        (1 << 63, "can't be read"),
+        (-2, "are 0"),
     ],
 )
 def test_seeds_that_can_not_be_meant_are_refused(given: Any, message: str) -> None:

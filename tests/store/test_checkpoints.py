@@ -235,7 +235,7 @@ def test_a_newer_format_is_refused(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("key", ["step", "files", "meta"])
-@pytest.mark.parametrize("value", [None, [], "x", {"score": "high", "a": 1}])
+@pytest.mark.parametrize("value", [None, [], "x", {"score": "high", "a": 1}, {"update": None}])
 def test_a_signed_head_of_other_types_is_refused(folder, key, value):
     path = save(folder, 1) / "meta.json"
     head = json.loads(path.read_bytes()) | {key: value}

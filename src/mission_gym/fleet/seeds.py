@@ -15,7 +15,7 @@ def parse_seeds(given: object, first: int, source: str) -> tuple[int, ...]:
     seeds: Sequence[int] | None = None
     if isinstance(given, list | tuple) and all(type(each) is int for each in given):
         seeds = list(given)
-    elif type(given) is int or (isinstance(given, str) and re.fullmatch(r"\d{1,9}", given.strip())):
+    elif (type(given) is int or isinstance(given, str)) and re.fullmatch(r"-?\d{1,9}", str(given).strip()):
         seeds = range(first, first + int(str(given)))
     elif isinstance(given, str):
         text = given.replace(" ", "")

@@ -247,6 +247,7 @@ def _describe(step: int, path: Path) -> CheckpointInfo | None:
 
 class _Meta(Record):
     score: float | None = None
+    update: Count = 0
 
 
 class _Head(Record):
