@@ -78,3 +78,13 @@ def test_what_looks_like_a_date_stays_text(text: str, tmp_path: Path) -> None:
     assert read_yaml(f"day: {text}", "here") == {"day": text}
     (tmp_path / "given.yaml").write_text(f"{text}: {text}\n")
     assert read_tree(tmp_path / "given.yaml").value == {text: text}
+
+
+@pytest.mark.parametrize("text", ["{[1, 2]: 3}", "a: 1\n{b: 2}: 3"])
+def test_a_key_that_is_no_text_is_told_with_its_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "given.yaml").write_text(text)
+    line = text.count("\n") + 1
+    assert [problem.split(" [")[0] for problem in read_tree(tmp_path / "given.yaml").problems] == [
+        "a key is a list or a mapping; write a text"
+    ]
+    assert read_tree(tmp_path / "given.yaml").problems[0].endswith(f"given.yaml, line {line}]")

@@ -95,8 +95,11 @@ def _build(node: yaml.Node, key: Key, path: Path, tree: Tree) -> Any:
     if isinstance(node, yaml.MappingNode):
         built: dict[Any, Any] = {}
         for name_node, item in node.value:
-            name = Loader("").construct_object(name_node)
             place = f"{path}, line {name_node.start_mark.line + 1}"
+            if not isinstance(name_node, yaml.ScalarNode):
+                tree.problems.append(f"a key is a list or a mapping; write a text [{place}]")
+                continue
+            name = Loader("").construct_object(name_node)
             if name in built:
                 tree.problems.append(f"key {name!r} is there twice; keep one of them [{place}]")
             tree.places[(*key, name)] = place
