@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from mission_gym.algorithms.ppo.section import ADVANTAGE_FLOOR, LOG_RATIO_LIMIT, StepSettings
 
@@ -56,12 +57,14 @@ def compute_losses(batch: Minibatch, settings: StepSettings) -> Losses:
     # A limit on how large r gets, not on its gradient: a bad action's probability must still come down.
     log_ratio = log_ratio - (log_ratio - LOG_RATIO_LIMIT).clamp_min(0.0).detach()
     ratio = log_ratio.exp()
-    clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
-    surrogate = torch.minimum(ratio * batch.advantage, clipped * batch.advantage)
+    with torch.no_grad():  # a ratio that is clipped has no gradient
+        clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
+        stays = ratio * batch.advantage <= clipped * batch.advantage
+    surrogate = torch.where(stays, ratio, clipped) * batch.advantage
     policy = -(surrogate * batch.weight).sum()
 
     # L_value = E[(V - G)^2]
-    value = ((batch.value - batch.returns).square() * batch.weight).sum()
+    value = (F.mse_loss(batch.value, batch.returns, reduction="none") * batch.weight).sum()
 
     # H = E[entropy of pi]
     entropy = (batch.entropy * batch.weight).sum()
@@ -69,12 +72,13 @@ def compute_losses(batch: Minibatch, settings: StepSettings) -> Losses:
     total = policy + settings.vf_coef * value - settings.ent_coef * entropy
     with torch.no_grad():
         error = ratio - 1.0
+        distance = error.abs()
         return Losses(
             total=total,
             policy=policy,
             value=value,
             entropy=entropy,
             approx_kl=((error - log_ratio) * batch.weight).sum(),
-            clip_fraction=((error.abs() > clip_range) * batch.weight).sum(),
-            ratio_error=error.abs().amax(),
+            clip_fraction=((distance > clip_range) * batch.weight).sum(),
+            ratio_error=distance.amax(),
         )
