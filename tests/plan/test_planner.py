@@ -220,7 +220,7 @@ def test_a_device_that_learns_beside_collecting_wins_at_equal_speed() -> None:
 
 
 def test_a_learner_beside_workers_on_every_core_is_counted() -> None:
-    card = UpdateCost("cuda", "torch", 1, 50e-6)
+    card = UpdateCost("cuda", "torch", 1, 5e-6)
     wishes = replace(OURS, at_once=lambda layout, update: True)
     given = facts(machine(4), ENVS["usual"], wishes, (card,))
     slower = {
@@ -228,7 +228,8 @@ def test_a_learner_beside_workers_on_every_core_is_counted() -> None:
         for workers in (3, 4)
         for layout in [Layout(WORKERS, workers, 12, 128)]
     }
-    assert slower[4] < slower[3] == 1.0
+    assert slower[3] == pytest.approx(1.0)
+    assert slower[4] < 0.99
 
 
 def test_memory_bounds_the_environments() -> None:

@@ -18,6 +18,7 @@ from mission_gym.errors import ConfigError, DeviceMemoryError, RunStateError
 from mission_gym.films import film
 from mission_gym.learner.capture import Captured
 from mission_gym.learner.stacked import StackedActorCritic
+from mission_gym.run import assemble
 from mission_gym.run.open import open_run
 from mission_gym.run.resume import resume_run
 from mission_gym.store.resolve import find_run
@@ -154,6 +155,7 @@ def test_a_card_that_disappears_ends_the_run_with_its_cause(tmp_path: Path) -> N
 def test_a_device_that_computes_something_else_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(assemble, "_proved", {})
     honest = StackedActorCritic.__call__
 
     def lie(self: Any, *args: Any) -> Any:
@@ -169,6 +171,7 @@ def test_a_device_that_computes_something_else_is_refused(
 def test_a_captured_step_that_differs_from_the_step_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(assemble, "_proved", {})
     monkeypatch.setattr(Captured, "__call__", lambda self, *inputs: self._output)  # nothing is made
     with pretend("cuda"), pytest.raises(ConfigError, match=r"a captured step moves .* otherwise"):
         train(tmp_path, env="CartPole-v1")

@@ -96,9 +96,9 @@ def _is_kernel(func: Any) -> bool:
 class DeviceTensor(torch.Tensor):
     """A tensor on the pretended device."""
 
-    device = property(lambda self: torch.device(_device.kind, 0))  # type: ignore[assignment]
-    is_cuda = property(lambda self: _device.kind == "cuda")  # type: ignore[assignment]
-    is_cpu = property(lambda self: False)  # type: ignore[assignment]
+    device = property(lambda self: torch.device(_device.kind, 0))
+    is_cuda = property(lambda self: _device.kind == "cuda")
+    is_cpu = property(lambda self: False)
 
     def numpy(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"can't convert {_device.kind} device type tensor to numpy. Use Tensor.cpu() first")
@@ -111,7 +111,9 @@ class DeviceTensor(torch.Tensor):
             return func(*args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs, name = kwargs or {}, func._schema.name
         if _device.is_lost:
             raise RuntimeError("CUDA error: unspecified launch failure")
@@ -152,7 +154,7 @@ def _place(value: Any, requires_grad: bool = False) -> Any:
     return torch.Tensor._make_subclass(DeviceTensor, value, requires_grad)
 
 
-def _upload(tensor: torch.Tensor, waits: bool) -> torch.Tensor:
+def _upload(tensor: torch.Tensor, waits: bool) -> Any:
     if waits:
         _device.count_wait("a copy to the device")
     _device.counts["uploads"] += 1
@@ -253,7 +255,7 @@ def _list_patches(device: Device) -> Iterator[Any]:
     major, minor = device.capability
     card = SimpleNamespace(name=device.name, uuid="0", major=major, minor=minor, total_memory=8 << 30)
     if device.kind == "cuda":
-        mocks = {
+        mocks: dict[str, Any] = {
             "is_available": lambda: True,
             "device_count": lambda: 1,
             "get_device_name": lambda *args: device.name,

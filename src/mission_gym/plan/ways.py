@@ -168,7 +168,7 @@ def find_measured(config: Config, spec: EnvSpec) -> dict[str, Measured]:
 def explain_way(config: Settled, spec: EnvSpec) -> str:
     """How the learner computes, and what the alternatives took."""
     compute = config.compute
-    precision = compute.precision
+    precision: str = compute.precision
     if compute.device == "cuda" and precision == "float32" and has_tf32():
         precision = "TF32"
     threads = "1 thread" if compute.threads == 1 else f"{compute.threads} threads"
@@ -193,7 +193,7 @@ def _document(config: Config, spec: EnvSpec) -> dict[str, Any]:
         "policy": config.policy.model_dump(mode="json"),
         "algorithm": config.algorithm.model_dump(mode="json"),
         "rows": config.num_rows,
-        "threads": config.compute.threads,
+        "learner_threads": config.compute.threads,
         "spec": spec.signature,
         "machine": [machine.cpu, machine.usable_cores, *machine.nvidia_gpus],
     }

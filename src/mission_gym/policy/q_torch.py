@@ -36,7 +36,7 @@ class NoisyLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if self.noise is None:
             return super().forward(x)
-        for_in, for_out = self.noise.split([self.in_features, self.out_features])
+        for_in, for_out = torch.split(self.noise, [self.in_features, self.out_features])
         weight = self.weight + self.weight_sigma * torch.outer(for_out, for_in)
         return F.linear(x, weight, self.bias + self.bias_sigma * for_out)
 
@@ -100,7 +100,7 @@ class QNetwork(nn.Module):
     def set_noise(self, noise: Tensor | None) -> None:
         """Give every noisy layer its part; None: play without."""
         sizes = [layer.num_noise for layer in self.noisy]
-        parts = [None] * len(sizes) if noise is None else noise.split(sizes)
+        parts = [None] * len(sizes) if noise is None else torch.split(noise, sizes)
         for layer, part in zip(self.noisy, parts, strict=True):
             layer.noise = part
 

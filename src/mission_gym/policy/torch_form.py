@@ -89,7 +89,7 @@ class ActorCritic(nn.Module):
 @cache
 def _open_acting_stream(device: torch.device) -> torch.cuda.Stream:
     """One for all policies of a device: torch has few, and would hand out the learner's again."""
-    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call, no-any-return]
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 class TorchActing(EncodingPolicy):

@@ -37,7 +37,8 @@ def fetch(tensor: Tensor) -> Array:
 def _order_by_memory(source: Tensor) -> tuple[Tensor, list[int]]:
     """A view whose axes have the order of memory, behind that of the rows, and the order that leads back: the
     host copies what lies side by side, and the device transposes."""
-    order = [0, *sorted(range(1, source.dim()), key=lambda axis: -source.stride(axis))][: source.dim()]
+    strides = source.stride()
+    order = [0, *sorted(range(1, source.dim()), key=lambda axis: -strides[axis])][: source.dim()]
     return source.permute(order), np.argsort(order).tolist()
 
 

@@ -46,6 +46,8 @@ from mission_gym.run.environment import (
 )
 from mission_gym.vector.base import SeedOf
 
+_proved: dict[tuple[Any, ...], str] = {}  # by what a proof depends on: plans settle many configs
+
 
 def algorithm_of(config: Config) -> Algorithm:
     """The record of the config's algorithm."""
@@ -169,9 +171,13 @@ def prove_device(config: Settled, spec: EnvSpec) -> str:
     step does; empty if it does. Before a device is used it proves itself."""
     if config.compute.device == "cpu":
         return ""
-    _set_up_torch(config)
-    with device_memory(config):
-        return algorithm_of(config).prove_device(config, spec)
+    own = tuple(config.algorithm.model_dump().items())
+    key = (config.policy, own, config.compute.device, config.compute.precision, spec.signature)
+    if key not in _proved:
+        _set_up_torch(config)
+        with device_memory(config):
+            _proved[key] = algorithm_of(config).prove_device(config, spec)
+    return _proved[key]
 
 
 def _refuse_false_device(resolved: Resolved, spec: EnvSpec, algorithm: Algorithm) -> None:

@@ -50,7 +50,9 @@ class TorchQKernel(TorchNetwork):
         super().__init__(self.online, device, ADAM_EPSILON, can_capture=spec.network is None)
         self.target_net = QNetwork(spec, seed).to(self.device).requires_grad_(False)
         # Tensors of the target network, each with the one that it follows; on a device one for all.
-        self._pairs = list(zip(self.target_net.parameters(), self.online.parameters(), strict=True))
+        self._pairs: list[tuple[Tensor, Tensor]] = list(
+            zip(self.target_net.parameters(), self.online.parameters(), strict=True)
+        )
         if self.device.type != "cpu":
             self._pairs = [(self.adam.flatten(self.target_net), self.adam.flat)]
         self._fixed = torch.zeros(len(_Numbers._fields), device=self.device)
@@ -58,7 +60,7 @@ class TorchQKernel(TorchNetwork):
 
     def learn(self, batches: Batches, settings: QSettings, noise_of: NoiseOf) -> QStats:
         num, size = len(batches.action), settings.batch_size
-        inputs = [each.split(size) for each in self._load(batches)]
+        inputs = [torch.split(each, size) for each in self._load(batches)]
         if self.online.noisy:
             inputs.append(self._draw_noise(noise_of, num // size).unbind())
         numbers = _Numbers(settings.learning_rate, settings.max_grad_norm, settings.tau)
