@@ -19,6 +19,7 @@ from mission_gym.films import film
 from mission_gym.learner.capture import Captured
 from mission_gym.learner.stacked import StackedActorCritic
 from mission_gym.run import assemble
+from mission_gym.run.device_proof import prove_devices
 from mission_gym.run.open import open_run
 from mission_gym.run.resume import resume_run
 from mission_gym.store.resolve import find_run
@@ -175,6 +176,12 @@ def test_a_captured_step_that_differs_from_the_step_is_refused(
     monkeypatch.setattr(Captured, "__call__", lambda self, *inputs: self._output)  # nothing is made
     with pretend("cuda"), pytest.raises(ConfigError, match=r"a captured step moves .* otherwise"):
         train(tmp_path, env="CartPole-v1")
+
+
+def test_the_doctor_lets_every_device_prove_itself() -> None:
+    with pretend("cuda", capability=(7, 5)):  # without bf16, which can't be pretended
+        assert prove_devices() == {"cuda float32": ""}
+    assert prove_devices() == {}
 
 
 TRIES = "try --batch-size 8, --network-arch 4, --n-envs 2, --device cpu, in a new run or a branch"
