@@ -97,6 +97,18 @@ def test_a_pass_over_a_block_has_the_shape_of_a_minibatch() -> None:
     np.testing.assert_allclose(passes.log_prob, whole.log_prob, atol=1e-6)
 
 
+def test_bf16_gives_exact_numbers_where_policies_are_compared() -> None:
+    coarse, plain = (
+        TorchKernel(make_spec(), seed=1, precision=precision, batch_size=BATCH)
+        for precision in ("bf16", "float32")
+    )
+    samples = make_samples(plain)
+    found, _ = coarse.evaluate(samples.inputs, samples.action, samples.mask, exact=True)
+    np.testing.assert_array_equal(found, samples.log_prob)
+    assert coarse.is_coarse
+    assert not plain.is_coarse
+
+
 class Tape(TorchDispatchMode):
     """What a CUDA graph is, on the CPU: every operation with its own tensors, to be repeated in place."""
 

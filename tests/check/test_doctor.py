@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from mission_gym.check.devices import DeviceFacts, TorchFacts, measure_device, read_torch
-from mission_gym.check.machine import diagnose
+from mission_gym.check.machine import diagnose, judge_proof
+from mission_gym.check.trials import Attempt
 from mission_gym.procs import MachineFacts
 
 CPU = DeviceFacts("cpu", matmul_s=0.02)
@@ -193,3 +194,13 @@ def test_devices_that_crash_are_told_apart_from_an_import_that_does() -> None:
     (found,) = [each for each in diagnose(LAPTOP, torch) if each.level == "error"]
     assert found.what == "the devices of torch 2.13.0 can't be used: it was killed by SIGSEGV"
     assert "CUDA_VISIBLE_DEVICES" in found.fix
+
+
+def test_a_device_that_computes_something_else_is_an_error() -> None:
+    holds, fails = judge_proof(
+        Attempt('{"cuda float32": "", "cuda bf16": "its loss is 2 where the loss gives 1"}')
+    )
+    assert (holds.level, fails.level) == ("ok", "error")
+    assert fails.what.endswith("on cuda bf16 are not those of the CPU: its loss is 2 where the loss gives 1")
+    (broken,) = judge_proof(Attempt(error="it was killed by SIGSEGV"))
+    assert broken.what.endswith("it was killed by SIGSEGV")

@@ -204,3 +204,22 @@ def test_missing_samples_are_not_zero() -> None:
 def test_nothing_timed_is_no_verdict() -> None:
     assert judge(phases(1.0), MACHINE, make_facts()) is None
     assert judge(phases(0.0), MACHINE, make_facts()) is None
+
+
+def test_a_busy_gpu_that_slows_its_clock_is_throttled() -> None:
+    clocks = {"machine/gpu_clock_mhz": 1200.0, "machine/gpu_clock_mhz_max": 2100.0}
+    machine = MACHINE | clocks | {"machine/gpu_use": 0.9, "machine/gpu_temperature_c_max": 87.0}
+    found = verdict(UPDATE, machine, device="cuda")
+    assert found.evidence.endswith(
+        "the GPU is throttled: its clock is 1200 MHz in the mean of 2100 at up to 87 C"
+    )
+    assert found.advice[0].startswith("cool the GPU")
+    idle = verdict(UPDATE, machine | {"machine/gpu_use": 0.1}, device="cuda")
+    assert "throttled" not in idle.evidence  # a GPU without work slows down by itself
+
+
+@pytest.mark.parametrize(("device", "cause"), [("mps", "sudo powermetrics"), ("cuda", "NVML")])
+def test_a_use_that_cannot_be_read_is_said_with_its_cause(device: str, cause: str) -> None:
+    found = verdict(UPDATE, MACHINE, device=device)
+    assert "GPU use n/a: " in found.evidence
+    assert cause in found.evidence

@@ -202,12 +202,34 @@ def test_few_layouts_are_tried_the_fixed_rules_first() -> None:
     ],
 )
 def test_the_device_is_chosen_by_speed(updates: tuple[UpdateCost, ...], kernel: str) -> None:
-    assert choose_update(updates).kernel == kernel
     given = facts(machine(8), ENVS["usual"], updates=updates)
+    assert choose_update(given).kernel == kernel
     plan = choose(given)
     collect_s = predict_collect_s(given, plan.layout)
     assert plan.steps_per_s == pytest.approx(1 / (collect_s + plan.update.step_s))
     assert any(str(updates[1]) in reason for reason in plan.reasons)
+
+
+def test_a_device_that_learns_beside_collecting_wins_at_equal_speed() -> None:
+    """Both phases take 100 us: in turns 5,000 steps/s, side by side 10,000."""
+    card = UpdateCost("cuda", "torch", 1, 100e-6)
+    wishes = replace(OURS, open_envs=False, at_once=lambda layout, update: update.device == "cuda")
+    given = facts(machine(2), EnvFacts(1e-6), wishes, (replace(NUMPY, step_s=100e-6), card))
+    trial = Trial(wishes.layout, 100e-6)
+    assert choose_update(replace(given, trials=(trial,))) == card
+
+
+def test_a_learner_beside_workers_on_every_core_is_counted() -> None:
+    card = UpdateCost("cuda", "torch", 1, 5e-6)
+    wishes = replace(OURS, at_once=lambda layout, update: True)
+    given = facts(machine(4), ENVS["usual"], wishes, (card,))
+    slower = {
+        workers: predict_rate(given, layout, card) * predict_collect_s(given, layout)
+        for workers in (3, 4)
+        for layout in [Layout(WORKERS, workers, 12, 128)]
+    }
+    assert slower[3] == pytest.approx(1.0)
+    assert slower[4] < 0.99
 
 
 def test_memory_bounds_the_environments() -> None:

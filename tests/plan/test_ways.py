@@ -75,6 +75,12 @@ def test_the_fastest_way_wins_if_it_gains_enough(times: dict[Way, float], chosen
     assert choose_way(times) == chosen
 
 
+def test_a_way_that_learns_beside_collecting_hides_the_shorter_of_the_two() -> None:
+    times = {CPU: 100e-6, CUDA: 100e-6}
+    assert choose_way(times, 100e-6, lambda way: way == CUDA) == CUDA
+    assert choose_way(times, 1e-6, lambda way: way == CUDA) == CPU
+
+
 def test_a_device_that_fails_is_left_out() -> None:
     assert choose_way({CPU: 0.5, CUDA: "out of memory"}) == CPU
 
@@ -99,6 +105,7 @@ def test_a_machine_with_a_bf16_cpu_measures_and_says_so(
     """The machine is invented, the choice is made by invented times, the run is real."""
     monkeypatch.setattr(choosing, "_measured", {})
     monkeypatch.setattr(choosing, "find_devices", lambda: {"cpu": True, "mps": False})
+    monkeypatch.setattr(choosing, "_WORTH_A_START", 0)
     times = {"float32": 0.02, "bf16": 0.008}
 
     def measure(learner: Any, *_: Any) -> float:
@@ -117,6 +124,22 @@ def test_a_machine_with_a_bf16_cpu_measures_and_says_so(
     assert isinstance(ways["mps torch float32"], str)  # what torch says without such a device
     fact = next(fact for fact in plan["facts"] if fact["name"] == "learner")
     assert "torch kernel, bf16, 1 thread; learning from a step: cpu torch float32 2e+04 us" in fact["reason"]
+
+
+def test_a_short_run_does_not_start_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "find_devices", lambda: {"cpu": False, "cuda": True})
+    short, long = (resolve("CartPole-v1", SMALL | {"timesteps": steps}).config for steps in (192, 100_000))
+    assert choosing.list_possible(short, ALGORITHM, True, 1) == [CPU]
+    assert choosing.list_possible(long, ALGORITHM, True, 1) == [CPU, CUDA, CUDA16]
+
+
+def test_times_are_kept_so_that_equal_runs_choose_equally(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved = resolve("CartPole-v1", SMALL)
+    spec = open_environment(resolved.config, {}).spec
+    for taken in (0.5, 0.1):
+        monkeypatch.setattr(choosing, "_measured", {})  # another process
+        times = choosing.measure_ways([CPU, TORCH], resolved.config, spec, lambda way, taken=taken: taken)
+        assert times == {CPU: 0.5, TORCH: 0.5}
 
 
 def test_with_only_a_plain_cpu_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,15 +11,19 @@ import pytest
 import torch
 
 import mission_gym as mg
+from mission_gym.bench.pretended import pretend
 from mission_gym.cli.main import main
 from mission_gym.env.factory import make_factory
-from mission_gym.errors import DeviceMemoryError, RunStateError
+from mission_gym.errors import ConfigError, DeviceMemoryError, RunStateError
 from mission_gym.films import film
+from mission_gym.learner.capture import Captured
+from mission_gym.learner.stacked import StackedActorCritic
+from mission_gym.run import assemble
+from mission_gym.run.device_proof import prove_devices
 from mission_gym.run.open import open_run
 from mission_gym.run.resume import resume_run
 from mission_gym.store.resolve import find_run
 from mission_gym.store.rundir import RunDir
-from pretended import pretend
 
 PICTURES = "toys:Glimpses"
 SMALL: dict[str, Any] = {
@@ -55,7 +59,7 @@ def test_pictures_are_learned_on_every_device(kind: str, flags: dict[str, Any], 
         run.evaluate(2)
     assert run.status()["state"] == "done"
     assert device.counts["uploads"]
-    assert bool(device.counts["replays"]) == (kind == "cuda" and flags is SMALL)
+    assert bool(device.counts["replays"]) == (kind == "cuda")
 
 
 def test_pictures_are_learned_on_the_cpu_beside_an_mps_device(tmp_path: Path) -> None:
@@ -135,6 +139,47 @@ def test_a_resume_tells_of_steps_that_cannot_be_captured(tmp_path: Path) -> None
         assert len(list(session.updates())) == 2
     (warning,) = [event["message"] for event in heard if event["event"] == "warning"]
     assert warning.startswith("gradient steps are not captured as a graph, and take longer: CUDA error")
+
+
+def test_a_card_that_disappears_fails_the_run_with_the_words_of_the_driver(tmp_path: Path) -> None:
+    with pretend("cuda") as device:
+        updates = mg.iterate(PICTURES, runs_dir=str(tmp_path), device="cuda", **SMALL)
+        run = next(updates).run
+        device.is_lost = True
+        with pytest.raises(RuntimeError, match="unspecified launch failure"):
+            next(updates)
+    assert run.status()["state"] == "failed"
+
+
+def test_a_device_that_computes_something_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assemble, "_proved", {})
+    honest = StackedActorCritic.__call__
+
+    def lie(self: Any, *args: Any) -> Any:
+        params, value = honest(self, *args)
+        return params, value + 1.0
+
+    monkeypatch.setattr(StackedActorCritic, "__call__", lie)
+    refused = "device=cuda is not possible: it does not compute the loss of ppo: its value loss is"
+    with pretend("cuda"), pytest.raises(ConfigError, match=refused):
+        train(tmp_path, env="CartPole-v1")
+
+
+def test_a_captured_step_that_differs_from_the_step_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assemble, "_proved", {})
+    monkeypatch.setattr(Captured, "__call__", lambda self, *inputs: self._output)  # nothing is made
+    with pretend("cuda"), pytest.raises(ConfigError, match=r"a captured step moves .* otherwise"):
+        train(tmp_path, env="CartPole-v1")
+
+
+def test_the_doctor_lets_every_device_prove_itself() -> None:
+    with pretend("cuda", capability=(7, 5)):  # without bf16, which can't be pretended
+        assert prove_devices() == {"cuda float32": ""}
+    assert prove_devices() == {}
 
 
 TRIES = "try --batch-size 8, --network-arch 4, --n-envs 2, --device cpu, in a new run or a branch"

@@ -8,6 +8,7 @@ something broken; a warning costs speed or will break a run; an info is worth kn
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from pathlib import Path
 from mission_gym.check.devices import DeviceFacts, TorchFacts, read_torch
 from mission_gym.check.findings import Finding, sort_findings, tell
 from mission_gym.check.packages import PACKAGES, judge_package
-from mission_gym.check.trials import DEADLINE_S, run_trial
+from mission_gym.check.trials import DEADLINE_S, Attempt, run_trial
 from mission_gym.procs.machine import MachineFacts, read_machine
 
 _GB = 1e9
@@ -62,6 +63,16 @@ def diagnose(machine: MachineFacts, torch: TorchFacts) -> list[Finding]:
         *_judge_surroundings(machine),
     ]
     return sort_findings(findings)
+
+
+def judge_proof(trial: Attempt) -> list[Finding]:
+    """Judge the causes, by device and precision, that a process of its own printed as JSON."""
+    if trial.error:
+        return [tell("proof", "broken", error=trial.error)]
+    causes = json.loads(trial.output)
+    return [
+        tell("proof", "fails" if cause else "holds", way=way, cause=cause) for way, cause in causes.items()
+    ]
 
 
 def _judge_cores(machine: MachineFacts) -> Iterator[Finding]:

@@ -24,10 +24,13 @@ class BenchFlags:
         tyro.conf.arg(
             metavar="NAME",
             help="ppo, dqn, learning, defaults, vector, waiting, bridge, capture, overlap, tune, fleet,"
-            " watch, soak, faults or accounting.",
+            " watch, gpu, soak, faults or accounting.",
         ),
     ]
     full: Annotated[Switch, said("The whole grid; the default takes under ten minutes.")] = False
+    pretend: Annotated[
+        Switch, said("gpu: count kernels and waits on a pretended card; no GPU is needed.")
+    ] = False
     json: AsJson = False
 
 
@@ -37,6 +40,6 @@ def bench(args: Sequence[str]) -> int:
     from mission_gym.bench.main import run_bench
 
     with messages_to_stderr():
-        rows = run_bench(flags.name, full=flags.full)
+        rows = run_bench(flags.name, full=flags.full, pretend=flags.pretend)
     show(rows, as_json=flags.json, view=view_faults if flags.name == "faults" else view_bench)
     return int(any(row.get("holds") is False for row in rows if flags.name in _PROOFS))

@@ -9,12 +9,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from mission_gym.check.findings import Finding, has_errors
-from mission_gym.check.machine import examine
-from mission_gym.check.trials import DEADLINE_S
+from mission_gym.check.findings import Finding, has_errors, sort_findings
+from mission_gym.check.machine import Examination, examine, judge_proof
+from mission_gym.check.trials import DEADLINE_S, run_trial
 from mission_gym.screen.streams import inert
 
 _COLOURS = {"error": 31, "warning": 33, "info": 36, "ok": 32}  # of the terminal
@@ -41,6 +41,7 @@ def doctor(args: Sequence[str]) -> int:
     )
     flags = parser.parse_args(args)
     found = examine(flags.runs_dir, flags.deadline)
+    found = replace(found, findings=sort_findings([*found.findings, *_prove(found, flags.deadline)]))
     if flags.json:
         document = asdict(found)
         document["machine"]["usable_cores"] = found.machine.usable_cores
@@ -49,6 +50,13 @@ def doctor(args: Sequence[str]) -> int:
         text = _show(found.findings)
     print(text)
     return 2 if has_errors(found.findings) else 0
+
+
+def _prove(found: Examination, deadline_s: float) -> list[Finding]:
+    """Whether gradient steps on each accelerator are those of the CPU, as before a training."""
+    if not any(device.name != "cpu" and not device.error for device in found.torch.devices):
+        return []
+    return judge_proof(run_trial("from mission_gym.run.device_proof import main; main()", deadline_s))
 
 
 def _show(findings: Iterable[Finding]) -> str:

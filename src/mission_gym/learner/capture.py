@@ -6,7 +6,9 @@ never move. How it is recorded is a parameter, so that all the rest runs without
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -25,9 +27,21 @@ def record_cuda(step: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     # An acting thread may use the device meanwhile.
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+    with _no_garbage(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         output = step()
     return graph.replay, output
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Collect none within: to free a graph or an event of CUDA's is forbidden during a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Captured:

@@ -157,6 +157,10 @@ class Algorithm:
         """Why the compiled kernel is left out with so many threads, empty if it agrees with the loss."""
         return str(import_module(f"{self._folder}.build").prove(config, spec, threads))
 
+    def prove_device(self, config: Settled, spec: EnvSpec) -> str:
+        """Why the device is left out, empty if it computes what the CPU does."""
+        return str(import_module(f"{self._folder}.build").prove_device(config, spec))
+
     @property
     def _folder(self) -> str:
         return self.section.__module__.rpartition(".")[0]

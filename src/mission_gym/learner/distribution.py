@@ -48,11 +48,13 @@ class Distribution:
         if illegal is not None:
             params = params.masked_fill(illegal, FILLER)
         log_p = F.log_softmax(self._parts(params), dim=-1)
-        log_prob = log_p.gather(-1, action.long().unsqueeze(-1)).squeeze(-1).sum(-1)
+        log_prob = log_p.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
+        log_prob = log_prob.sum(-1) if len(self.action.nvec) > 1 else log_prob.squeeze(-1)
         p = log_p.exp()
-        # 0 log 0 = 0: a masked entry may hold -inf, which would make the product NaN.
-        entropy = -(p * log_p.masked_fill(p == 0, 0.0)).sum((-1, -2))
-        return log_prob, entropy
+        if illegal is not None or self.columns is not None:
+            # 0 log 0 = 0: a masked entry may hold -inf, which would make the product NaN.
+            log_p = log_p.masked_fill(p == 0, 0.0)
+        return log_prob, -(p * log_p).sum((-1, -2))
 
     def _parts(self, flat: Tensor) -> Tensor:
         if self.columns is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,6 +28,14 @@ class NetworkKernel(Protocol):
         """Copies of the optimizer's arrays by name."""
 
     def load_optimizer(self, arrays: dict[str, Array]) -> None: ...
+
+    def keep(self) -> Any:
+        """The state of network and optimizer, to be put back if need be; it stays where they are."""
+
+    def put_back(self, kept: Any) -> None: ...
+
+    def kept_parameters(self, kept: Any) -> dict[str, Array]:
+        """The network's arrays by name, as they were kept."""
 
 
 class Views(Protocol):
@@ -77,3 +85,13 @@ class CompiledNetwork:
         fill_views(self._first, arrays, "mean.")
         fill_views(self._second, arrays, "square.")
         self.num_steps = int(arrays["step"])
+
+    def keep(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        return self.parameters(), self.optimizer()
+
+    def put_back(self, kept: tuple[dict[str, Array], dict[str, Array]]) -> None:
+        self.load_parameters(kept[0])
+        self.load_optimizer(kept[1])
+
+    def kept_parameters(self, kept: tuple[dict[str, Array], dict[str, Array]]) -> dict[str, Array]:
+        return kept[0]

@@ -3,15 +3,18 @@ the reference on the loss, its statistics and the gradient. What disagrees is le
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mission_gym.data import Array
+from mission_gym.data import Array, EnvSpec, Leaves
 
 # float32 leaves up to 1e-3 of a ratio in doubt where a deviation is small; a changed equation far more.
 _TOLERANCE = 5e-3
+# The same on accelerators, by precision; products in TF32 have 10 bits of mantissa, in bf16 7.
+_DEVICE_TOLERANCE = {"float32": 3e-2, "bf16": 0.2}
+_CAPTURED_TOLERANCE = 1e-2  # of the step that a captured one may differ from: sums have no fixed order
 _LEAST = 0.01  # of the whole gradient: the part of one parameter is judged as if it were no smaller
 
 
@@ -22,16 +25,63 @@ class Evidence(NamedTuple):
     gradient: Mapping[str, Array]  # by parameter, before clipping
 
 
-def find_disagreement(twin: Evidence, reference: Evidence) -> str:
+class DeviceKernel(Protocol):
+    """What a proof of a device asks of a torch kernel."""
+
+    record: Any  # how steps are captured, None where they are not
+
+    def keep(self) -> Any: ...
+
+    def put_back(self, kept: Any) -> None: ...
+
+    def parameters(self) -> dict[str, Array]: ...
+
+
+def find_device_disagreement(
+    found: Evidence, expected: Evidence, precision: str, kernel: DeviceKernel, step: Callable[[], object]
+) -> str:
+    """What a device computes otherwise than the CPU, from equal weights, or a captured step otherwise than
+    the same step by itself; empty if it is nothing. step: makes one with the kernel, captured if it may."""
+    if cause := find_disagreement(found, expected, _DEVICE_TOLERANCE[precision]):
+        return cause
+    if kernel.record is None:
+        return ""
+    before, kept = kernel.parameters(), kernel.keep()
+    step()
+    captured = kernel.parameters()
+    kernel.put_back(kept)
+    record, kernel.record = kernel.record, None
+    step()
+    kernel.record = record
+    eager = kernel.parameters()
+    for name, array in eager.items():
+        error, size = (float(np.linalg.norm(array - other[name])) for other in (captured, before))
+        if not error <= _CAPTURED_TOLERANCE * max(size, 1e-9):
+            return f"a captured step moves {name} by {error / max(size, 1e-9):.2g} of its way otherwise"
+    return ""
+
+
+def draw_inputs(spec: EnvSpec, num_rows: int, rng: np.random.Generator) -> Leaves:
+    """Observations [N, ...] for a proof: random numbers and pictures, zeros of the rest."""
+    leaves = [np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in spec.leaves]
+    for leaf in leaves:
+        if leaf.dtype.kind == "f":
+            leaf[:] = rng.standard_normal(leaf.shape)
+        elif leaf.dtype == np.uint8 and leaf.ndim > 2:
+            leaf[:] = rng.integers(0, 256, leaf.shape)
+    return tuple(leaves)
+
+
+def find_disagreement(twin: Evidence, reference: Evidence, tolerance: float = _TOLERANCE) -> str:
     """The first thing on which the twin differs from the reference, empty if there is none."""
     for name, expected in reference.numbers.items():
         found = twin.numbers[name]
-        if not abs(found - expected) <= _TOLERANCE * max(abs(expected), 1e-2):
+        if not abs(found - expected) <= tolerance * max(abs(expected), 1e-2):
             return f"its {name} is {found:.6g} where the loss gives {expected:.6g}"
     scale = np.sqrt(sum(float(np.square(array).sum()) for array in reference.gradient.values()))
     for name, array in reference.gradient.items():
         error = float(np.linalg.norm(twin.gradient[name] - array))
         size = max(float(np.linalg.norm(array)), _LEAST * scale, 1e-12)
-        if not error <= _TOLERANCE * size:
+        if not error <= tolerance * size:
             return f"its gradient of {name} is off by {error / size:.2g} of its size"
     return ""

@@ -12,7 +12,6 @@ Probe = Callable[[], float | None]  # None: no such reading
 
 _FIELDS: Mapping[str, Callable[[Any, Any], float]] = {
     "gpu_use": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100.0,
-    "gpu_memory_bytes": lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
     "gpu_power_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000.0,
     "gpu_temperature_c": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
     "gpu_clock_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
@@ -26,14 +25,17 @@ def load_nvml() -> Any:
     return pynvml
 
 
-def open_gpu(nvml: Any, uuid: str) -> dict[str, Probe]:
-    """Probes of the GPU with this UUID, `GPU-...`; none where NVML or the GPU can't be reached."""
-    try:
-        nvml.nvmlInit()
-        gpu = nvml.nvmlDeviceGetHandleByUUID(uuid)
-    except nvml.NVMLError:
-        return {}
-    return {name: _Field(nvml, gpu, read) for name, read in _FIELDS.items()}
+def open_gpu(nvml: Any, *uuids: str) -> dict[str, Probe]:
+    """Probes of the GPU with the first of these UUIDs, `GPU-...`, that there is; none where NVML or the GPU
+    can't be reached."""
+    for uuid in uuids:
+        try:
+            nvml.nvmlInit()
+            gpu = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        except nvml.NVMLError:
+            continue
+        return {name: _Field(nvml, gpu, read) for name, read in _FIELDS.items()}
+    return {}
 
 
 class _Field:

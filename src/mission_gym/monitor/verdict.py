@@ -22,6 +22,11 @@ LONG_STEP_S = (
 WAITING_SHARE = 0.5  # CPU time of the environments, over what they would get of a core; below it they wait
 FULL_MEMORY = 0.95
 LOW_GPU = 0.5
+THROTTLED = 0.8  # of its fastest clock: what a busy GPU runs at in the mean when heat or power bound it
+_UNREAD = {
+    "mps": "macOS tells it to administrators alone (sudo powermetrics)",
+    "cuda": "NVML, which comes with the driver, does not tell it",
+}
 OVERLAPS = 0.05
 OTHERS = 0.25  # of the cores, taken by processes that are not this run's
 
@@ -232,9 +237,13 @@ _JUDGES: Mapping[str, Callable[[_Case], Verdict]] = {
 def _explain_gpu(verdict: Verdict, case: _Case) -> Verdict:
     """Say what a low use of the GPU is: no fault where it has nothing to do, or too little at a time."""
     _, seconds, machine, facts = case
-    use = machine.get("machine/gpu_use")
-    if facts.config.compute.device != "cuda" or use is None or use >= LOW_GPU:
+    use, device = machine.get("machine/gpu_use"), facts.config.compute.device
+    if device == "cpu":
         return verdict
+    if use is None:
+        return replace(verdict, evidence=f"{verdict.evidence}; GPU use n/a: {_UNREAD[device]}")
+    if use >= LOW_GPU:
+        return _tell_throttling(verdict, machine)
     told = f"{verdict.evidence}; GPU use is {100 * use:.0f} %"
     if not verdict.bound.startswith("update"):
         needed = 100 * seconds["learn"] / seconds["wall"]
@@ -246,6 +255,18 @@ def _explain_gpu(verdict: Verdict, case: _Case) -> Verdict:
         " starting a gradient step takes longer than computing it"
     )
     return replace(verdict, evidence=told, advice=[*verdict.advice, advice])
+
+
+def _tell_throttling(verdict: Verdict, machine: Mapping[str, float]) -> Verdict:
+    """Say that a GPU with work to do has slowed its clock: settings of a run do not cool it."""
+    clock, fastest = machine.get("machine/gpu_clock_mhz"), machine.get("machine/gpu_clock_mhz_max")
+    if clock is None or fastest is None or clock >= THROTTLED * fastest:
+        return verdict
+    heat = machine.get("machine/gpu_temperature_c_max")
+    at = "" if heat is None else f" at up to {heat:.0f} C"
+    told = f"the GPU is throttled: its clock is {clock:.0f} MHz in the mean of {fastest:.0f}{at}"
+    advice = "cool the GPU, raise its power limit or plug the laptop in: no setting of a run does that"
+    return replace(verdict, evidence=f"{verdict.evidence}; {told}", advice=[advice, *verdict.advice])
 
 
 def _tell_others(verdict: Verdict, case: _Case) -> Verdict:

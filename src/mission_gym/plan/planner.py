@@ -6,7 +6,6 @@ it says is scaled by the nearest trial of the same backend.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import exp, log, log2, sqrt
 from statistics import fmean
 from typing import Any
@@ -28,7 +27,7 @@ _WORKER_S = 0.2e-3  # and for each worker of them
 
 def choose(facts: Facts) -> Choice:
     """The plan of a run; ConfigError, with the nearest plan that does, if nothing fits in memory."""
-    update, wishes = choose_update(facts.updates), facts.wishes
+    update, wishes = choose_update(facts), facts.wishes
     layouts = _list_fitting(facts)
     if not layouts:
         raise ConfigError(explain_misfit(facts.machine, facts.env, wishes))
@@ -66,10 +65,13 @@ def _leave_worthy(facts: Facts, rates: dict[Layout, float]) -> dict[Layout, floa
     }
 
 
-def choose_update(updates: Sequence[UpdateCost]) -> UpdateCost:
-    """The fastest way to learn; the fixed rules' own, which is the first, unless another clearly wins."""
-    best = min(updates, key=lambda each: each.step_s)
-    return best if updates[0].step_s > MARGIN * best.step_s else updates[0]
+def choose_update(facts: Facts) -> UpdateCost:
+    """The way to learn whose best layout is fastest: one that learns beside collecting hides the shorter of
+    the two. The fixed rules' own, which is the first, unless another clearly wins."""
+    layouts = _list_fitting(facts) or [facts.wishes.layout]
+    rates = {each: max(predict_rate(facts, one, each) for one in layouts) for each in facts.updates}
+    best = max(rates, key=rates.__getitem__)
+    return best if rates[best] > MARGIN * rates[facts.updates[0]] else facts.updates[0]
 
 
 def shortlist(facts: Facts, most: int) -> list[Layout]:
@@ -78,7 +80,7 @@ def shortlist(facts: Facts, most: int) -> list[Layout]:
     A backend whose best is by the model three times slower than another's is not worth its start. The best of
     several that are nearly as good is the one with the fewest environments.
     """
-    update = choose_update(facts.updates)
+    update = choose_update(facts)
     costs = {each: 1.0 / predict_rate(facts, each, update) for each in _list_fitting(facts)}
     best = {each.backend: min(costs[one] for one in costs if one.backend == each.backend) for each in costs}
     ranked = sorted(costs, key=costs.__getitem__)
@@ -177,8 +179,14 @@ def show_time(seconds: float) -> str:
 
 def predict_rate(facts: Facts, layout: Layout, update: UpdateCost) -> float:
     """Steps per second of training; the slower phase alone counts where they run at once."""
-    both = (predict_collect_s(facts, layout), update.step_s)
-    return 1.0 / (max if facts.wishes.at_once(layout, update) else sum)(both)
+    collect_s = predict_collect_s(facts, layout)
+    if not facts.wishes.at_once(layout, update):
+        return 1.0 / (collect_s + update.step_s)
+    if update.device != "cpu":
+        # The learner's thread has a core as long as it gives the device work.
+        share, cores = update.step_s / max(collect_s, update.step_s), facts.machine.usable_cores
+        collect_s *= max(1.0, (min(layout.num_workers, cores) + share) / cores)
+    return 1.0 / max(collect_s, update.step_s)
 
 
 def predict_collect_s(facts: Facts, layout: Layout) -> float:

@@ -13,6 +13,8 @@ from mission_gym.env.agents import type_of_agent
 from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.ways import explain_overlap, explain_way
 
+_LOW_USE = 0.5  # of an accelerator
+
 
 def make_plan(
     config: Settled,
@@ -25,10 +27,11 @@ def make_plan(
     start: int,
     evaluations: Fact,
     reasons: Sequence[str] = (),
+    of_device: Sequence[Fact] = (),
 ) -> Plan:
     """Put the plan of the steps behind `start` together; `plan.json` and the terminal show these facts.
 
-    reasons: of a tuned plan, one sentence each.
+    reasons: of a tuned plan, one sentence each. of_device: what is expected of an accelerator.
     """
     rollout, total = config.rollout_size, config.run.timesteps - start
     eval_freq, save_freq = config.evaluation.eval_freq, config.checkpoints.checkpoint_freq
@@ -49,6 +52,7 @@ def make_plan(
         Fact("network", network, f"{shape}, acting with {compute.acting}"),
         Fact("learner", compute.device, explain_way(config, spec)),
         explain_overlap(config, backend, algorithm),
+        *of_device,
         evaluations,
         Fact("checkpoints", f"every {save_freq:,} steps", "and after every evaluation" if eval_freq else ""),
         Fact("memory", f"{memory_bytes / 1e9:.2f} GB", f"torch, {holds}, network, workers, environments"),
@@ -56,6 +60,26 @@ def make_plan(
     ]
     facts += [Fact("" if number else "reasons", "", reason) for number, reason in enumerate(reasons)]
     return Plan(tuple(facts), memory_bytes, predicted_fps, tuple(notes))
+
+
+def expect_use(
+    config: Settled, collect_s: float, update_s: float, taken_bytes: int | None, free_bytes: int | None
+) -> list[Fact]:
+    """How busy an accelerator will be, from the measured phases: no fault where environments bound a run."""
+    if config.compute.device == "cpu":
+        return []
+    in_turns = config.compute.overlap == "off"
+    share = update_s / (collect_s + update_s if in_turns else max(collect_s, update_s))
+    bound = "learning bounds this run" if update_s > collect_s else "environments bound this run"
+    reason = f"learning {1e6 * update_s:.3g} us and collecting {1e6 * collect_s:.3g} us a step; {bound}"
+    if share < _LOW_USE:
+        reason += f"; on enough cores {int(1.0 / share)} runs side by side would fill it"
+    facts = [Fact("device use", f"about {100 * share:.0f} %", reason)]
+    if taken_bytes is not None and free_bytes is not None:
+        many = f"; {1 + free_bytes // max(taken_bytes, 1)} such runs would fit" if share < _LOW_USE else ""
+        sizes = f"measured in an update; {free_bytes / 1e9:.1f} GB are free beside it{many}"
+        facts.append(Fact("device memory", f"{taken_bytes / 1e9:.2f} GB", sizes))
+    return facts
 
 
 def judge_preset(preset: str | None, total: int, fps: float, cores: int) -> list[str]:

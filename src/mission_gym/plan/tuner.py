@@ -18,13 +18,13 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec
 from mission_gym.env.pace import time_steps
-from mission_gym.errors import ConfigError, MissionGymError
+from mission_gym.errors import ConfigError, DeviceMemoryError, MissionGymError
 from mission_gym.plan.cache import make_key, read_plan, write_plan
 from mission_gym.plan.costs import NUM_BLOCKS, Workshop, measure_act, measure_collect, rehearse
 from mission_gym.plan.env_costs import measure_env, weigh_processes
 from mission_gym.plan.facts import Choice, EnvFacts, Facts, Layout, Trial, UpdateCost
 from mission_gym.plan.memory import check_memory, read_own_machine
-from mission_gym.plan.planner import choose, model_collect_s, shortlist
+from mission_gym.plan.planner import MARGIN, choose, model_collect_s, shortlist
 from mission_gym.plan.ways import Way, device_exists
 from mission_gym.plan.wishes import (
     DEFAULT_ENVS,
@@ -49,6 +49,7 @@ _LEAST_STEPS = 30_000  # of a run, before anything is measured for it
 _SLOWEST_UPDATE_S = 500e-6  # a transition, where nothing was measured yet: to tell that a run is short
 _PATIENCE_S = 20.0  # for processes to start on a busy machine; one that hangs costs so much, once
 _TRIAL_BLOCK_S = 0.15
+_ACTING_STEPS = 16  # of the blocks that compare where the policy acts
 _REHEARSAL_S = 2.0  # of rollouts as short as DQN's, of which the first hundreds say little
 _REHEARSAL_SHARE = 0.4  # of the time, kept for the real loop of the choice, whose rate is promised
 
@@ -163,7 +164,7 @@ class Tuner:
             facts = self._try(facts, layout)
         for way in self._ways[1:]:
             if self._left_s() > _REHEARSAL_SHARE * self._budget_s:
-                facts = replace(facts, updates=(*facts.updates, self._time_update(*way)))
+                facts = self._add_update(facts, *way)
         num_trials = 2 if self._budget_s < 5 else 4 if self._budget_s < 15 else 8
         for layout in shortlist(facts, num_trials)[2:]:
             facts = self._try(facts, layout)
@@ -192,6 +193,32 @@ class Tuner:
                 wishes = replace(wishes, backends=tuple(dict.fromkeys((*wishes.backends, *waiting))))
         act = measure_act(self._workshop, self._ruled, self._weights)
         return Facts(self._machine, env, act, (self._time_update(*self._ways[0]),), wishes)
+
+    def _add_update(self, facts: Facts, way: Way, threads: int) -> Facts:
+        """Time another way to learn; a device that fails is left out, aloud."""
+        try:
+            return replace(facts, updates=(*facts.updates, self._time_update(way, threads)))
+        except (RuntimeError, TypeError, DeviceMemoryError, ConfigError) as error:  # border: drivers
+            if way.device == "cpu":
+                raise
+            self._say(f"{way} is left out: {str(error).splitlines()[0]}")
+            return facts
+
+    def _try_acting(self, choice: Choice, config: Settled) -> str | None:
+        """The form that acts faster where the network is an MLP and a device learns, measured in the chosen
+        layout; None where that is not open."""
+        if (self._resolved.config.compute.acting, config.compute.acting) != ("auto", "numpy"):
+            return None
+        if choice.update.device == "cpu" or self._left_s() < _REHEARSAL_SHARE * self._budget_s:
+            return None
+        self._say(f"trying to act on {choice.update.device}")
+        seconds = {}
+        for acting in ("numpy", "torch"):
+            compute = config.compute.model_copy(update={"acting": acting})
+            vec, collector, _ = self._workshop.make_collector(config.model_copy(update={"compute": compute}))
+            with vec:
+                seconds[acting] = measure_collect(collector, self._weights, _ACTING_STEPS, NUM_BLOCKS).step_s
+        return "torch" if seconds["numpy"] > MARGIN * seconds["torch"] else "numpy"
 
     def _time_update(self, way: Way, threads: int) -> UpdateCost:
         self._say(f"timing an update: {way}, {threads} threads")
@@ -236,6 +263,9 @@ class Tuner:
                 values[f"compute.{name}"] = getattr(choice.update, name)
         rate, rehearsed = choice.steps_per_s, False
         config = self._workshop.settle(apply(self._base, values))
+        if acting := self._try_acting(choice, config):
+            values["compute.acting"] = acting
+            config = self._workshop.settle(apply(self._base, values))
         cycle_s = config.rollout_size / choice.steps_per_s
         if self._left_s() > 0.5 + 2.5 * cycle_s:
             self._say("rehearsing the choice")

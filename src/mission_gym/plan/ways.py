@@ -17,8 +17,10 @@ from mission_gym.config.schema import ComputeSection, Config, Settled
 from mission_gym.data import EnvSpec, Fact
 from mission_gym.errors import DeviceMemoryError
 from mission_gym.learner.contract import Algorithm
+from mission_gym.plan.cache import make_key, read_plan, write_plan
 from mission_gym.policy.branches import count_work
-from mission_gym.procs import usable_cores
+from mission_gym.procs import read_machine, usable_cores
+from mission_gym.procs.versions import versions
 
 # Another way than the first must be this much faster: times are noisy, and the first is the plainest.
 _GAIN = 1.1
@@ -28,6 +30,7 @@ _GAIN = 1.1
 _WORK_FOR_THREADS, _WORK_FOR_TORCH_THREADS = 2_500_000, 25_000_000
 # Of a layer, on a CPU: narrower products are bound by their calls, and the first in bf16 takes a second.
 _BF16_WIDTH = 256
+_WORTH_A_START = 20_000  # steps of a run: a shorter one is over before CUDA has started and was measured
 _CPUINFO = Path("/proc/cpuinfo")
 _CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # of x86 and ARM
 
@@ -58,14 +61,20 @@ def device_exists(device: str) -> bool:
     return device == "mps" and torch.backends.mps.is_available()
 
 
+def has_tf32() -> bool:
+    """Whether the card multiplies in TF32 and bf16; older ones, such as a T4, take float32 as it is."""
+    import torch
+
+    return torch.cuda.get_device_capability() >= (8, 0)
+
+
 def find_devices() -> dict[str, bool]:
     """The devices that there are, each with whether it computes bf16 by itself."""
-    import torch
 
     flags = set(_CPUINFO.read_text("utf-8").split()) if _CPUINFO.exists() else set()
     devices = {"cpu": not flags.isdisjoint(_CPU_FLAGS)}
     if device_exists("cuda"):
-        devices["cuda"] = torch.cuda.get_device_capability() >= (8, 0)
+        devices["cuda"] = has_tf32()
     if device_exists("mps"):
         devices["mps"] = False
     return devices
@@ -74,6 +83,8 @@ def find_devices() -> dict[str, bool]:
 def list_possible(config: Config, algorithm: Algorithm, is_mlp: bool, threads: int) -> list[Way]:
     """The ways to learn that the algorithm has for what the config leaves open."""
     devices = {name: has_bf16 and algorithm.has_bf16 for name, has_bf16 in find_devices().items()}
+    if config.compute.device == "auto" and config.run.timesteps < _WORTH_A_START:
+        devices = {"cpu": devices["cpu"]}
     if is_mlp and max(config.policy.network_arch) < _BF16_WIDTH:
         devices["cpu"] = False
     return list_ways(config.compute, is_mlp and algorithm.has_twin(config, threads), devices)
@@ -108,27 +119,44 @@ def choose_threads(config: Config, spec: EnvSpec, algorithm: Algorithm, is_mlp: 
     return usable_cores() if work * int(config.algorithm.batch_size) >= enough else 1
 
 
-def choose_way(measured: Mapping[Way, Measured]) -> Way:
-    """The first way, or the fastest if that gains enough; one that failed is out of question."""
-    made = {way: taken for way, taken in measured.items() if not isinstance(taken, str)}
-    first, fastest = next(iter(made)), min(made, key=made.__getitem__)
-    return fastest if made[first] > _GAIN * made[fastest] else first
+def choose_way(
+    measured: Mapping[Way, Measured],
+    collect_s: float = 0.0,
+    beside: Callable[[Way], bool] = lambda way: False,
+) -> Way:
+    """The first way, or the one whose run is fastest if that gains enough; what failed is out of question.
+
+    collect_s: of a transition, as far as it is known. beside: whether a way learns beside collecting.
+    """
+    costs = {
+        way: (max if beside(way) else sum)((collect_s, taken))
+        for way, taken in measured.items()
+        if not isinstance(taken, str)
+    }
+    first, fastest = next(iter(costs)), min(costs, key=costs.__getitem__)
+    return fastest if costs[first] > _GAIN * costs[fastest] else first
 
 
 def measure_ways(
     ways: Sequence[Way], config: Config, spec: EnvSpec, measure: Callable[[Way], float]
 ) -> dict[Way, Measured]:
-    """Time each way; an accelerator that fails is left out with its cause."""
+    """Time each way, unless that was done in this process, or on this machine; an accelerator that fails is
+    left out with its cause."""
     made = _measured.setdefault(_key(config, spec), {})
+    kept_as = f"ways-{make_key(_document(config, spec))}"
+    for name, taken in (read_plan(kept_as) or {}).items():
+        made.setdefault(Way(*name.split()), taken)
     for way in ways:
         if way in made:
             continue
         try:
             made[way] = measure(way)
-        except (RuntimeError, DeviceMemoryError) as error:  # border: drivers raise whatever they like
+        except (RuntimeError, TypeError, DeviceMemoryError) as error:  # border: drivers raise what they like
             if way.device == "cpu":
                 raise
             made[way] = str(error).splitlines()[0]
+    # Equal runs choose equally. What failed may be mended, and is tried again.
+    write_plan(kept_as, {str(way): taken for way, taken in made.items() if not isinstance(taken, str)})
     return {way: made[way] for way in ways}
 
 
@@ -140,7 +168,9 @@ def find_measured(config: Config, spec: EnvSpec) -> dict[str, Measured]:
 def explain_way(config: Settled, spec: EnvSpec) -> str:
     """How the learner computes, and what the alternatives took."""
     compute = config.compute
-    precision = "TF32" if compute.device == "cuda" and compute.precision != "bf16" else compute.precision
+    precision: str = compute.precision
+    if compute.device == "cuda" and precision == "float32" and has_tf32():
+        precision = "TF32"
     threads = "1 thread" if compute.threads == 1 else f"{compute.threads} threads"
     times = [
         f"{way} failed: {taken}" if isinstance(taken, str) else f"{way} {1e6 * taken:.3g} us"
@@ -154,6 +184,19 @@ def _key(config: Config, spec: EnvSpec) -> tuple[Any, ...]:
     # The fields alone: a settled section equals the one it came from.
     own = tuple(config.algorithm.model_dump().items())
     return config.policy, own, config.compute.threads, spec.signature
+
+
+def _document(config: Config, spec: EnvSpec) -> dict[str, Any]:
+    """The same as plain values, with the machine and the versions: what kept times are known by."""
+    machine = read_machine()
+    return versions() | {
+        "policy": config.policy.model_dump(mode="json"),
+        "algorithm": config.algorithm.model_dump(mode="json"),
+        "rows": config.num_rows,
+        "learner_threads": config.compute.threads,
+        "spec": spec.signature,
+        "machine": [machine.cpu, machine.usable_cores, *machine.nvidia_gpus],
+    }
 
 
 def choose_overlap(config: Settled, backend: Backend, algorithm: Algorithm) -> Fact:

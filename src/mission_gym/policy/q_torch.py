@@ -18,31 +18,25 @@ from mission_gym.policy.choosing import EPSILON, choose, draw_layer_noise, noise
 from mission_gym.policy.layout import PolicySpec
 from mission_gym.policy.q_numpy import stream_names
 from mission_gym.policy.torch_form import ACTIVATIONS, TorchActing
+from mission_gym.policy.transfer import send
 from mission_gym.policy.trunks import SQRT2, Inputs, make_linear, make_trunk
 
 
 class NoisyLinear(nn.Linear):
-    """A linear layer whose weights carry factorised noise, drawn by `disturb` and taken away by `calm`."""
+    """A linear layer whose weights carry factorised noise, where it is set: `num_noise` numbers."""
 
     def __init__(self, num_in: int, num_out: int, sigma: float) -> None:
         super().__init__(num_in, num_out)
         start = sigma / num_in**0.5
         self.weight_sigma = nn.Parameter(torch.full((num_out, num_in), start))
         self.bias_sigma = nn.Parameter(torch.full((num_out,), start))
-        self._noise: tuple[Tensor, Tensor] | None = None
-
-    def disturb(self, rng: np.random.Generator) -> None:
-        drawn = draw_layer_noise(rng, self.in_features, self.out_features)
-        for_in, for_out = (torch.from_numpy(each).to(self.weight.device) for each in drawn)
-        self._noise = for_out, for_in
-
-    def calm(self) -> None:
-        self._noise = None
+        self.num_noise = num_in + num_out
+        self.noise: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._noise is None:
+        if self.noise is None:
             return super().forward(x)
-        for_out, for_in = self._noise
+        for_in, for_out = torch.split(self.noise, [self.in_features, self.out_features])
         weight = self.weight + self.weight_sigma * torch.outer(for_out, for_in)
         return F.linear(x, weight, self.bias + self.bias_sigma * for_out)
 
@@ -98,15 +92,17 @@ class QNetwork(nn.Module):
         value = cast(Tensor, self.get_submodule("value")(x))
         return advantage + (value - advantage.mean(dim=1, keepdim=True))
 
-    def disturb(self, rng: np.random.Generator) -> None:
-        """Draw the noise of every noisy layer."""
-        for module in self.noisy:
-            module.disturb(rng)
+    def draw_noise(self, rng: np.random.Generator) -> Array:
+        """The noise of every noisy layer, one behind the other."""
+        drawn = [draw_layer_noise(rng, layer.in_features, layer.out_features) for layer in self.noisy]
+        return np.concatenate([part for layer in drawn for part in layer])
 
-    def calm(self) -> None:
-        """Play without noise."""
-        for module in self.noisy:
-            module.calm()
+    def set_noise(self, noise: Tensor | None) -> None:
+        """Give every noisy layer its part; None: play without."""
+        sizes = [layer.num_noise for layer in self.noisy]
+        parts = [None] * len(sizes) if noise is None else torch.split(noise, sizes)
+        for layer, part in zip(self.noisy, parts, strict=True):
+            layer.noise = part
 
 
 class TorchQPolicy(TorchActing):
@@ -123,8 +119,7 @@ class TorchQPolicy(TorchActing):
 
     def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
         """Actions for leaves [B, ...]; `noise` [B, 1] explores, None plays greedily."""
-        if noise is None:
-            self._model.calm()
-        else:
-            self._model.disturb(noise_stream(noise))
+        if self._model.noisy:
+            drawn = None if noise is None else self._model.draw_noise(noise_stream(noise))
+            self._model.set_noise(None if drawn is None else send(drawn, self.device))
         return choose(self._compute(self._model, obs), mask, noise, self._epsilon)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -85,6 +86,12 @@ class ActorCritic(nn.Module):
         return cast(tuple[Tensor, Tensor], self.trunk(flat, shaped))
 
 
+@cache
+def _open_acting_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all policies of a device: torch has few, and would hand out the learner's again."""
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+
+
 class TorchActing(EncodingPolicy):
     """Acts with a torch network: for pictures, sequences and networks of the user's own."""
 
@@ -97,7 +104,7 @@ class TorchActing(EncodingPolicy):
         # A learner beside this queues a whole epoch; an action must not wait behind it.
         self._stream: torch.cuda.Stream | None = None
         if self.device.type == "cuda":
-            self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
+            self._stream = _open_acting_stream(self.device)
             self._stream.wait_stream(torch.cuda.current_stream())
 
     def _on_stream(self) -> AbstractContextManager[Any]:

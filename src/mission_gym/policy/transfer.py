@@ -1,25 +1,52 @@
-"""Arrays to tensors on a device, into memory that is allocated once."""
+"""Arrays to tensors on a device and back. To CUDA they go through pinned memory, so that nobody waits: torch
+reuses such memory only when the copies from it are done."""
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from mission_gym.data import Array
 
+_CHUNK_BYTES = 4 << 20  # of pinned memory, which is taken from everybody
+
+
+def send(array: Array, device: torch.device) -> Tensor:
+    """The array on the device; nobody waits for the copy."""
+    if device.type != "cuda":
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+    stored, back = _order_by_memory(torch.from_numpy(array))
+    return stored.contiguous().pin_memory().to(device, non_blocking=True).permute(back)
+
+
+def fetch(tensor: Tensor) -> Array:
+    """The tensor on the host. A thread that waits for CUDA sleeps: its core is for others."""
+    if tensor.device.type != "cuda":
+        return tensor.cpu().numpy()
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host.copy_(tensor, non_blocking=True)
+    done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    done.record()
+    done.synchronize()
+    return host.numpy().copy()
+
+
+def _order_by_memory(source: Tensor) -> tuple[Tensor, list[int]]:
+    """A view whose axes have the order of memory, behind that of the rows, and the order that leads back: the
+    host copies what lies side by side, and the device transposes."""
+    strides = source.stride()
+    order = [0, *sorted(range(1, source.dim()), key=lambda axis: -strides[axis])][: source.dim()]
+    return source.permute(order), np.argsort(order).tolist()
+
 
 class Resident:
-    """A tensor that arrays [N, ...] are copied into; it moves only to grow, and N may vary.
-
-    To CUDA the way leads through pinned memory, so that nobody waits for the copy.
-    """
+    """A tensor that arrays [N, ...] are copied into; it moves only to grow, and N may vary."""
 
     def __init__(self, device: torch.device) -> None:
         self._tensor = torch.empty(0, device=device)
-        self._pinned: Tensor | None = None
-        self._copied: torch.cuda.Event | None = None
-        if device.type == "cuda":
-            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def load(self, array: Array) -> Tensor:
         """Copy an array in, whatever its strides; returns the rows that hold it."""
@@ -29,12 +56,16 @@ class Resident:
         if not fits or num > len(self._tensor):
             shape = (num + num // 8, *source.shape[1:])  # room for a few rows more next time
             self._tensor = torch.empty(shape, dtype=source.dtype, device=self._tensor.device)
-            if self._copied is not None:
-                self._pinned = torch.empty(shape, dtype=source.dtype, pin_memory=True)
         rows = self._tensor[:num]
-        if self._pinned is None or self._copied is None:
+        if rows.device.type != "cuda":
             return rows.copy_(source)
-        self._copied.synchronize()  # the copy before may still read the pinned rows
-        rows.copy_(self._pinned[:num].copy_(source), non_blocking=True)
-        self._copied.record()
+        stored, back = _order_by_memory(source)
+        row_bytes = max(1, math.prod(source.shape[1:]) * source.element_size())
+        chunk = max(1, _CHUNK_BYTES // row_bytes)
+        for start in range(0, num, chunk):
+            part = slice(start, start + chunk)
+            pinned = torch.empty(stored[part].shape, dtype=stored.dtype, pin_memory=True).copy_(stored[part])
+            if back != sorted(back):
+                pinned = pinned.to(rows.device, non_blocking=True).permute(back)
+            rows[part].copy_(pinned, non_blocking=True)
         return rows

@@ -46,6 +46,8 @@ from mission_gym.run.environment import (
 )
 from mission_gym.vector.base import SeedOf
 
+_proved: dict[tuple[Any, ...], str] = {}  # by what a proof depends on: plans settle many configs
+
 
 def algorithm_of(config: Config) -> Algorithm:
     """The record of the config's algorithm."""
@@ -92,9 +94,9 @@ def find_misfits(resolved: Resolved, spec: EnvSpec) -> list[str]:
     return problems
 
 
-def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
+def settle(resolved: Resolved, spec: EnvSpec, step_s: float = 0.0) -> tuple[Resolved, list[str]]:
     """Replace every `auto` that depends on the machine or the environment, and say what was left out; refuse
-    explicit values that this run would not use."""
+    explicit values that this run would not use. step_s: of an environment, where it was timed."""
     if resolved.config.vector.vector == "auto":
         resolved = resolved.with_values({"vector.vector": choose_backend(resolved.config, spec)}, "plan")
     if problems := find_misfits(resolved, spec):
@@ -121,7 +123,11 @@ def settle(resolved: Resolved, spec: EnvSpec) -> tuple[Resolved, list[str]]:
         * choose_acting_rows(config.num_envs, count_groups(config, backend)),
     }
     resolved = _fill(resolved, chosen)
-    way = ways[0] if len(ways) == 1 else _measure_ways(resolved, ways, spec, backend, algorithm)
+    if len(ways) == 1:
+        way = ways[0]
+        _refuse_false_device(_fill(resolved, _way_values(way)), spec, algorithm)
+    else:
+        way = _measure_ways(resolved, ways, spec, backend, algorithm, step_s)
     resolved = _fill(resolved, _way_values(way))
     if resolved.config.compute.overlap == "auto":
         without = resolved.with_values({"compute.overlap": "off"}, "plan")
@@ -141,7 +147,12 @@ def _way_values(way: Way) -> dict[str, Any]:
 
 
 def _measure_ways(
-    resolved: Resolved, ways: list[Way], spec: EnvSpec, backend: Backend, algorithm: Algorithm
+    resolved: Resolved,
+    ways: list[Way],
+    spec: EnvSpec,
+    backend: Backend,
+    algorithm: Algorithm,
+    step_s: float,
 ) -> Way:
     """The fastest of several ways to learn; ConfigError, before one is made, if memory lacks."""
 
@@ -150,10 +161,42 @@ def _measure_ways(
 
     def measure(way: Way) -> float:
         config = choose(way)
+        if cause := prove_device(config, spec):
+            raise RuntimeError(cause)
         return algorithm.measure_update_s(make_learner(config, spec), config, spec)
 
+    def runs_beside(way: Way) -> bool:
+        if resolved.config.compute.overlap != "auto":
+            return resolved.config.compute.overlap == "on"
+        return choose_overlap(choose(way), backend, algorithm).value == "on"
+
     check_memory(choose(ways[0]), backend, spec, algorithm)
-    return choose_way(measure_ways(ways, resolved.config, spec, measure))
+    collect_s = step_s / spec.num_agents / choose(ways[0]).vector.num_workers
+    return choose_way(measure_ways(ways, resolved.config, spec, measure), collect_s, runs_beside)
+
+
+def prove_device(config: Settled, spec: EnvSpec) -> str:
+    """Why a device is left out: where it does not compute what the CPU does, or a captured step not what a
+    step does; empty if it does. Before a device is used it proves itself."""
+    if config.compute.device == "cpu":
+        return ""
+    own = tuple(config.algorithm.model_dump().items())
+    key = (config.policy, own, config.compute.device, config.compute.precision, spec.signature)
+    if key not in _proved:
+        _set_up_torch(config)
+        with device_memory(config):
+            _proved[key] = algorithm_of(config).prove_device(config, spec)
+    return _proved[key]
+
+
+def _refuse_false_device(resolved: Resolved, spec: EnvSpec, algorithm: Algorithm) -> None:
+    """ConfigError if the only way to learn is on a device that does not prove itself."""
+    config = _fill(resolved, {"compute.overlap": "off"}).settled
+    if cause := prove_device(config, spec):
+        raise ConfigError(
+            f"device={config.compute.device} is not possible: it does not compute the loss of"
+            f" {algorithm.name}: {cause}; use cpu [{resolved.sources['compute.device']}]"
+        )
 
 
 def drop_false_twin(
@@ -226,8 +269,7 @@ def _set_up_torch(config: Settled) -> None:
     import torch
 
     torch.set_num_threads(config.compute.threads)
-    if config.compute.device == "cuda":
-        torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision("high" if config.compute.device == "cuda" else "highest")
 
 
 def make_collector(config: Settled, environment: Environment, seed_of: SeedOf) -> Collected:
@@ -256,7 +298,7 @@ class Assembly:
 
     def settle(self, resolved: Resolved) -> Settled:
         finished, _ = finish(resolved)
-        return settle(finished, self.environment.spec)[0].settled
+        return settle(finished, self.environment.spec, self.environment.step_s)[0].settled
 
     def make_learner(self, config: Settled) -> Learner:
         return make_learner(config, self.environment.spec)

@@ -66,6 +66,11 @@ class Environment:
     most_playing: int | None = None  # environments of an evaluation
 
     @property
+    def step_s(self) -> float:
+        """Seconds of a step by the first look, 0 where none was taken."""
+        return self.pace.step_s if self.pace else 0.0
+
+    @property
     def backends(self) -> dict[str, Backend]:
         """Those that it may run on, by name, the one chosen first."""
         return {each.name: each for each in (self.backend, *self.rivals)}

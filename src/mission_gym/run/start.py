@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from mission_gym.check.devices import device_memory, name_card
+from mission_gym.check.devices import device_memory, free_device_bytes, name_card, peak_device_bytes
 from mission_gym.config.layers import Resolved
 from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish, refuse_contradictions
@@ -22,7 +22,7 @@ from mission_gym.plan.costs import NUM_BLOCKS, measure_collect, predict_fps, pri
 from mission_gym.plan.evaluations import describe_evaluations, fit_freq
 from mission_gym.plan.facts import EnvFacts
 from mission_gym.plan.memory import check_memory
-from mission_gym.plan.sheet import judge_preset, make_plan
+from mission_gym.plan.sheet import expect_use, judge_preset, make_plan
 from mission_gym.plan.tuner import LOOK_S, Tuned, tune_run
 from mission_gym.plan.ways import find_measured
 from mission_gym.procs import usable_cores
@@ -69,7 +69,7 @@ def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) 
     with one_blas_thread():
         tuned = tune_run(workshop, resolved, say)
     resolved, notes = finish(tuned.resolved)
-    resolved, more = settle(resolved, environment.spec)
+    resolved, more = settle(resolved, environment.spec, environment.step_s)
     environment = place(environment, resolved.settled)
     notes += [*adapted, *tuned.notes, *more]
     with begin(resolved, environment, listener, notes, source=source, tuned=tuned) as session:
@@ -176,8 +176,20 @@ def _prepare(
         fitted, spec, total, episode_steps=episode_steps, collect_s=collect_s, train_s=total / fps
     )
     reasons = tuning["reasons"] if tuning else []
+    device = config.compute.device
+    of_device = expect_use(config, collect_s, update_s, peak_device_bytes(device), free_device_bytes(device))
     plan = make_plan(
-        config, session.environment.backend, spec, algorithm, memory, fps, notes, start, evaluations, reasons
+        config,
+        session.environment.backend,
+        spec,
+        algorithm,
+        memory,
+        fps,
+        notes,
+        start,
+        evaluations,
+        reasons,
+        of_device,
     )
     document = asdict(plan) | {
         "versions": versions(name_card(config.compute.device)),

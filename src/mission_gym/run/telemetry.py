@@ -148,4 +148,8 @@ def _make_probes(device: str) -> dict[str, Probe]:
 
     if device == "mps":
         return {"gpu_memory_bytes": torch.mps.driver_allocated_memory}
-    return open_gpu(load_nvml(), f"GPU-{torch.cuda.get_device_properties(0).uuid}")
+    uuid = torch.cuda.get_device_properties().uuid
+    # A part of a card (MIG) has a name of its own. What NVML tells of memory is the whole card's.
+    return open_gpu(load_nvml(), f"GPU-{uuid}", f"MIG-{uuid}") | {
+        "gpu_memory_bytes": torch.cuda.memory_reserved
+    }

@@ -14,7 +14,7 @@ from mission_gym.algorithms.dqn.section import DqnSection, own_section
 from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
 from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec
-from mission_gym.learner.proof import find_disagreement
+from mission_gym.learner.proof import draw_inputs, find_device_disagreement, find_disagreement
 from mission_gym.policy import Encoded, Encoder, PolicySpec
 from mission_gym.policy.q_torch import QNetwork
 from mission_gym.policy.torch_form import model_arrays
@@ -69,23 +69,43 @@ def prove_twin(policy: PolicySpec, settings: QSettings, mask_size: int) -> str:
         kernel.load_parameters(online)
         kernel.load_target(target)
     for scale in (1.0, 100.0):
-        batches = _make_batches(policy, mask_size, scale, rng)
+        batches = _make_batches(policy, mask_size, scale, rng, *(_draw_flat(policy, rng) for _ in range(2)))
         expected = reference.differentiate(batches, settings)
         if cause := find_disagreement(twin.differentiate(batches, settings), expected):
             return cause
     return ""
 
 
-def _make_batches(policy: PolicySpec, mask_size: int, scale: float, rng: np.random.Generator) -> Batches:
+def prove_device(config: Settled, spec: EnvSpec) -> str:
+    """Where the device disagrees with the CPU, or a captured step with the same step; empty if nowhere."""
+    policy, rng = layout(config, spec), generator("proof")
+    settings = make_settings(own_section(config), _ROWS, own_section(config).learning_rate)
+    encoder = Encoder(policy.leaves, normalize=False)
+    ends = (encoder.encode(draw_inputs(spec, _ROWS, rng)) for _ in range(2))
+    batches = _make_batches(policy, spec.mask_size, 1.0, rng, *ends)
+    reference, kernel = TorchQKernel(policy, seed=0), TorchQKernel(policy, 0, config.compute.device)
+    found, expected = (each.differentiate(batches, settings) for each in (kernel, reference))
+
+    def step() -> None:
+        kernel.learn(batches, settings, lambda place: generator("proof", "noisy", place))
+
+    return find_device_disagreement(found, expected, config.compute.precision, kernel, step)
+
+
+def _make_batches(
+    policy: PolicySpec,
+    mask_size: int,
+    scale: float,
+    rng: np.random.Generator,
+    inputs: Encoded,
+    next_inputs: Encoded,
+) -> Batches:
     """Rows with masks, ends of episodes, errors on both sides of 1, and every other field random."""
     num_actions = policy.action.num_params
     mask = None
     if mask_size:
         mask = rng.random((_ROWS, mask_size)) < 0.6
         mask[:, 0] = True
-    inputs, next_inputs = (
-        Encoded(rng.standard_normal((_ROWS, _num_flat(policy)), np.float32), ()) for _ in range(2)
-    )
     return Batches(
         inputs=inputs,
         action=rng.integers(0, num_actions, _ROWS),
@@ -95,6 +115,10 @@ def _make_batches(policy: PolicySpec, mask_size: int, scale: float, rng: np.rand
         next_mask=mask,
         weight=rng.uniform(0.1, 1.0, _ROWS).astype(np.float32),
     )
+
+
+def _draw_flat(policy: PolicySpec, rng: np.random.Generator) -> Encoded:
+    return Encoded(rng.standard_normal((_ROWS, _num_flat(policy)), np.float32), ())
 
 
 def _num_flat(policy: PolicySpec) -> int:

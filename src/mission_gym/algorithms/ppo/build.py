@@ -15,8 +15,8 @@ from mission_gym.algorithms.ppo.section import LOG_RATIO_LIMIT, PpoSection, Step
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.config.schema import Config, Settled
 from mission_gym.data import Array, EnvSpec
-from mission_gym.learner.proof import find_disagreement
-from mission_gym.policy import Encoded, PolicySpec
+from mission_gym.learner.proof import draw_inputs, find_device_disagreement, find_disagreement
+from mission_gym.policy import Encoded, Encoder, PolicySpec
 from mission_gym.policy.sampling import draw_random
 from mission_gym.policy.torch_form import ActorCritic, model_arrays
 from mission_gym.streams import generator, torch_seed
@@ -63,12 +63,34 @@ def prove_twin(policy: PolicySpec, settings: StepSettings, threads: int, mask_si
     reference.load_parameters(arrays)
     twin = CompiledKernel(policy, arrays, threads)
     for case in _CASES:
-        samples = _make_samples(case, policy, num_flat, mask_size, reference, rng)
+        inputs = Encoded(rng.standard_normal((_ROWS, num_flat), np.float32), ())
+        samples = _make_samples(case, policy, inputs, mask_size, reference, rng)
         for numbers in (settings, settings._replace(ent_coef=1.0, vf_coef=1.0)):
             expected = reference.differentiate(samples, numbers)
             if cause := find_disagreement(twin.differentiate(samples, numbers), expected):
                 return cause
     return ""
+
+
+def prove_device(config: Settled, spec: EnvSpec) -> str:
+    """Where the device disagrees with the CPU, or a captured step with the same step; empty if nowhere."""
+    policy, compute = layout(config, spec), config.compute
+    settings = own_section(config).step_settings(0, config.run.timesteps)
+    encoder = Encoder(policy.leaves, normalize=False, critic_leaves=policy.critic_leaves)
+    rng = generator("proof")
+    inputs = encoder.encode(draw_inputs(spec, _ROWS, rng))
+    reference = TorchKernel(policy, seed=0)
+    samples = _make_samples(_CASES[0], policy, inputs, spec.mask_size, reference, rng)
+    kernel = TorchKernel(policy, None, compute.device, precision=compute.precision, batch_size=_ROWS // 2)
+    kernel.load_parameters(reference.parameters())
+    found, expected = (each.differentiate(samples, settings) for each in (kernel, reference))
+    order = np.arange(_ROWS).reshape(2, -1)
+
+    def step() -> None:
+        kernel.load_samples(samples)
+        kernel.epoch(order, settings, lambda: False)
+
+    return find_device_disagreement(found, expected, compute.precision, kernel, step)
 
 
 class _Case(NamedTuple):
@@ -97,7 +119,7 @@ def _draw(name: str, array: Array, policy: PolicySpec, rng: np.random.Generator)
 def _make_samples(
     case: _Case,
     policy: PolicySpec,
-    num_flat: int,
+    inputs: Encoded,
     mask_size: int,
     reference: TorchKernel,
     rng: np.random.Generator,
@@ -109,7 +131,6 @@ def _make_samples(
         drawn[:_TAILS] = case.tails * np.sign(drawn[:_TAILS])
         return (scale * drawn).astype(np.float32)
 
-    inputs = Encoded(rng.standard_normal((_ROWS, num_flat), np.float32), ())
     mask = None
     if mask_size:
         mask = rng.random((_ROWS, mask_size)) < 0.6

@@ -32,6 +32,8 @@ _NO_MASK = np.empty((0, 0), np.bool_)
 class CompiledKernel(CompiledNetwork):
     """See `kernel.Kernel`. Begins with the arrays it is given: the same draw as the torch form's."""
 
+    is_coarse = reads_late = False
+
     def __init__(self, spec: PolicySpec, initial: dict[str, Array], threads: int = 1) -> None:
         net, first, second = (Net(spec) for _ in range(3))
         self.flat, self.first, self.second = net.flat, first.flat, second.flat
@@ -51,7 +53,9 @@ class CompiledKernel(CompiledNetwork):
             self._scratches[key] = make_scratch(self._spec, num_rows, mask_size)
         return self._scratches[key]
 
-    def evaluate(self, inputs: Encoded, action: Array, mask: Array | None) -> tuple[Array, Array]:
+    def evaluate(
+        self, inputs: Encoded, action: Array, mask: Array | None, *, exact: bool = False
+    ) -> tuple[Array, Array]:
         flat, action = inputs.flat, np.asarray(action, np.float32)
         mask = _NO_MASK if mask is None else mask
         log_prob, values = np.empty(len(action), np.float32), np.empty(len(flat), np.float32)
@@ -97,6 +101,9 @@ class CompiledKernel(CompiledNetwork):
             if time.perf_counter() - begun < 0.5 * _CALL_S:
                 self._minibatches *= 2
         return table
+
+    def read(self, tables: list[Array]) -> list[Array]:
+        return tables
 
     def _learn(self, order: Array, settings: StepSettings, table: Array) -> None:
         """A gradient step for each row of `order`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.data import Array
@@ -51,8 +51,14 @@ def make_evidence(row: Array, settings: StepSettings, gradient: dict[str, Array]
 class Kernel(NetworkKernel, Protocol):
     """See the module."""
 
-    def evaluate(self, inputs: Encoded, action: Array, mask: Array | None) -> tuple[Array, Array]:
-        """Log-probabilities of the first len(action) rows and values of all rows, float32."""
+    is_coarse: bool  # it computes in less than float32, in which the policy acts
+    reads_late: bool  # `read` waits for a device that computes meanwhile: it is asked once, at the end
+
+    def evaluate(
+        self, inputs: Encoded, action: Array, mask: Array | None, *, exact: bool = False
+    ) -> tuple[Array, Array]:
+        """Log-probabilities of the first len(action) rows and values of all rows, float32. exact: computed in
+        it, too."""
 
     def rescale_values(self, factor: float, shift: float) -> None:
         """Let the critic give factor v + shift where it gave v, by its last layer."""
@@ -60,9 +66,12 @@ class Kernel(NetworkKernel, Protocol):
     def load_samples(self, samples: Samples) -> None:
         """Take the transitions of this update, once."""
 
-    def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> Array | None:
-        """One gradient step per row of `order` [num_minibatches, batch_size]; their statistics, float64
-        [num_minibatches, NUM_STATS], None if stopped."""
+    def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> Any | None:
+        """One gradient step per row of `order` [num_minibatches, batch_size]; what `read` makes their
+        statistics of, None if stopped."""
+
+    def read(self, tables: list[Any]) -> list[Array]:
+        """The statistics of epochs, each float64 [num_minibatches, NUM_STATS]."""
 
     def differentiate(self, samples: Samples, settings: StepSettings) -> Evidence:
         """Loss, statistics and gradient of the samples as one minibatch; no step is made."""

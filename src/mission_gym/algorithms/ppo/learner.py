@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from mission_gym.algorithms.ppo.kernel import (
     Samples,
 )
 from mission_gym.algorithms.ppo.section import SettledPpo, StepSettings
-from mission_gym.data import Array, Block, UpdateStats, Weights
+from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError, RunStateError
 from mission_gym.learner.advantages import ValueScale, compute_gae, compute_importance
 from mission_gym.learner.blocks import check_finite, strip
@@ -36,6 +37,13 @@ from mission_gym.streams import generator
 
 MOST_SKIPPED = 5  # updates in a row whose gradient was not finite: the last of them ends the run
 _RECENT = 256  # updates whose gradient steps are remembered; an older segment counts as far as that
+
+
+class _Before(NamedTuple):
+    """The state before an update."""
+
+    network: Any  # as its kernel keeps it
+    rest: dict[str, Array]
 
 
 class PpoLearner(Learner):
@@ -63,34 +71,46 @@ class PpoLearner(Learner):
         self._total_steps = total_steps
         self.recent: list[int] = []  # gradient steps of the last updates, the newest first
         self.skipped = self.skipped_in_row = 0  # updates whose gradient was not finite
-        self._before: dict[str, Array] | None = None  # the last update
+        self._before: _Before | None = None  # the last update
+        self._behind: Weights | None = None  # of a checkpoint, until the first update
+        self._weights: Weights | None = None  # as they are now, once somebody asked
         self._has_memory = bool(spec.state_shapes)
         self.value_scale = ValueScale() if normalize_returns else None
 
+    def prime(self, obs: Leaves) -> None:
+        super().prime(obs)
+        self._weights = None
+
     def weights(self) -> Weights:
-        return Weights(self.version, self.policy())
+        if self._weights is None:
+            self._weights = Weights(self.version, self.policy())
+        return self._weights
 
     def update(self, block: Block, stop: Callable[[], bool] = lambda: False) -> UpdateStats | None:
         """Learn from a full block. None, with the state as before, if a stop was asked for."""
         start = time.perf_counter()
         check_finite(block, self.version)
-        self._before = self.arrays()
+        self._before, self._weights = _Before(self.kernel.keep(), self._rest()), None
         flat_raw, samples, values = self._samples(block)
         self.kernel.load_samples(samples)
         self.clock.add("values", time.perf_counter() - start)
         settings = self.step_settings()
         rng = generator(self.seed, "minibatches", self.version)
+        target_kl = self.section.target_kl
         tables: list[Array] = []  # the statistics of each epoch
-        for _ in range(self.section.n_epochs):
-            table = self.kernel.epoch(self.draw_order(rng, block), settings, stop)
-            if table is None:
+        unread: list[Any] = []
+        for epoch in range(self.section.n_epochs):
+            unread.append(self.kernel.epoch(self.draw_order(rng, block), settings, stop))
+            if unread[-1] is None:
                 self.undo()
                 return None
-            tables.append(table)
-            if not np.isfinite(table[:, GRAD_NORM]).all():
-                return self._skip(block, tables, settings, samples, values)
-            kl, target_kl = table.mean(axis=0)[APPROX_KL], self.section.target_kl
-            if target_kl is not None and kl > 1.5 * target_kl:
+            if self.kernel.reads_late and target_kl is None and epoch + 1 < self.section.n_epochs:
+                continue
+            tables += self.kernel.read(unread)
+            unread = []
+            if not np.isfinite([table[:, GRAD_NORM] for table in tables]).all():
+                return self._skip(block, _cut(tables), settings, samples, values)
+            if target_kl is not None and tables[-1].mean(axis=0)[APPROX_KL] > 1.5 * target_kl:
                 break
 
         if self.encoder.normalizer is not None:
@@ -124,6 +144,7 @@ class PpoLearner(Learner):
     ) -> UpdateStats:
         """The block is done with: count it, and tell of it."""
         lag_metrics = self._lag_metrics(block, samples)
+        self._weights = None
         self.version += 1
         self.step += block.num_steps * block.num_rows
         self.gradient_steps += gradient_steps
@@ -142,15 +163,17 @@ class PpoLearner(Learner):
     def undo(self) -> None:
         """Put everything back to the state before the last update."""
         assert self._before is not None, "an update comes first"
-        self.load_arrays(self._before)
+        self.kernel.put_back(self._before.network)
+        self._load_rest(self._before.rest)
 
     def behind(self) -> Weights | None:
         if self._before is None:
-            return None
-        return Weights(self.version - 1, strip(self._before, "policy/"))
+            return self._behind
+        arrays = self.kernel.kept_parameters(self._before.network) | strip(self._before.rest, "policy/")
+        return Weights(self.version - 1, arrays)
 
     def load_behind(self, arrays: dict[str, Array]) -> None:
-        self._before = {f"policy/{name}": array for name, array in arrays.items()}
+        self._behind = Weights(self.version - 1, arrays)
 
     def _samples(self, block: Block) -> tuple[Array, Samples, Array]:
         """Values, advantages and old log-probabilities of a block, in one pass over the network."""
@@ -175,9 +198,12 @@ class PpoLearner(Learner):
             next_value[final.t, final.column] = final_value
         next_value[block.terminated] = 0.0  # terminated wins if both flags are set
 
-        reward = block.reward.astype(np.float64)
+        reward, acted = block.reward.astype(np.float64), log_prob
+        if self.kernel.is_coarse and (block.version != self.version).any():
+            # Two policies are compared here, not two precisions.
+            acted, _ = self.kernel.evaluate(inputs, action, mask, exact=True)
         importance = compute_importance(
-            log_prob.reshape(num_steps, num_rows), block.log_prob, self.version - block.version
+            acted.reshape(num_steps, num_rows), block.log_prob, self.version - block.version
         )
         advantage, returns = compute_gae(
             reward, values[:-1], next_value, ended, self.section.gamma, self.section.gae_lambda, importance
@@ -219,27 +245,47 @@ class PpoLearner(Learner):
         self.load_arrays(arrays | ours.arrays())
         if self.value_scale is None and theirs is not None:
             self.kernel.rescale_values(theirs.deviation, theirs.mean)
+            self._weights = None
 
     def arrays(self) -> dict[str, Array]:
-        arrays = super().arrays()
+        return super().arrays() | self._rest()
+
+    def _rest(self) -> dict[str, Array]:
+        """What it goes on from beside network and optimizer."""
+        normalizer, rest = self.encoder.normalizer, dict[str, Array]()
+        if normalizer is not None:
+            rest = {f"policy/{name}": array for name, array in normalizer.arrays().items()}
         if self.value_scale is not None:
-            arrays |= self.value_scale.arrays()
-        arrays["skipped"] = np.array([self.skipped, self.skipped_in_row], np.int64)
-        return arrays | {"counters": np.array([*arrays["counters"], *self.recent], np.int64)}
+            rest |= self.value_scale.arrays()
+        rest["skipped"] = np.array([self.skipped, self.skipped_in_row], np.int64)
+        counters = (self.version, self.step, self.gradient_steps, *self.recent)
+        return rest | {"counters": np.array(counters, np.int64)}
 
     def load_arrays(self, arrays: dict[str, Array]) -> None:
+        if self.value_scale is not None and "value_scale" not in arrays:
+            raise RunStateError(
+                "the checkpoint is of a version that divided rewards by the deviation of returns, so its"
+                " run can't go on as it was; `mission-gym branch` takes it over with its values [resume]"
+            )
         super().load_arrays(arrays)
-        self._before = None
+        self._load_rest(arrays)
+
+    def _load_rest(self, arrays: dict[str, Array]) -> None:
+        self._before = self._behind = self._weights = None
+        if self.encoder.normalizer is not None:
+            self.encoder.normalizer.load(strip(arrays, "policy/"))
         if self.value_scale is not None:
-            if "value_scale" not in arrays:
-                raise RunStateError(
-                    "the checkpoint is of a version that divided rewards by the deviation of returns, so its"
-                    " run can't go on as it was; `mission-gym branch` takes it over with its values [resume]"
-                )
             self.value_scale.load(arrays)
+        self.version, self.step, self.gradient_steps = (int(count) for count in arrays["counters"][:3])
         self.recent = [int(steps) for steps in arrays["counters"][3:]]
         # Runs of before it was counted have skipped nothing.
         self.skipped, self.skipped_in_row = (int(count) for count in arrays.get("skipped", (0, 0)))
+
+
+def _cut(tables: list[Array]) -> list[Array]:
+    """Up to the first that is not finite: what comes behind it was made without need."""
+    bad = next(n for n, table in enumerate(tables) if not np.isfinite(table[:, GRAD_NORM]).all())
+    return tables[: bad + 1]
 
 
 def _read_scale(arrays: dict[str, Array]) -> ValueScale | None:
@@ -305,7 +351,7 @@ def _metrics(
     if learner.value_scale is not None:
         metrics["train/value_scale"] = learner.value_scale.deviation
         metrics["train/value_offset"] = learner.value_scale.mean
-    log_std = learner.kernel.parameters().get("log_std")
+    log_std = learner.weights().arrays.get("log_std")
     if log_std is not None:
         metrics["train/std"] = float(np.exp(log_std).mean())
     return metrics

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from mission_gym.algorithms.ppo.section import ADVANTAGE_FLOOR, LOG_RATIO_LIMIT, StepSettings
 
@@ -51,30 +52,32 @@ def compute_losses(batch: Minibatch, settings: StepSettings) -> Losses:
     """L = L_policy + vf_coef L_value - ent_coef H."""
     clip_range = settings.clip_range
 
-    # L_policy = -E[min(r A, clip(r, 1 - c, 1 + c) A)],  r = pi / pi_old
+    # r = pi / pi_old
     log_ratio = batch.log_prob - batch.old_log_prob
     # A limit on how large r gets, not on its gradient: a bad action's probability must still come down.
     log_ratio = log_ratio - (log_ratio - LOG_RATIO_LIMIT).clamp_min(0.0).detach()
     ratio = log_ratio.exp()
-    clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
-    surrogate = torch.minimum(ratio * batch.advantage, clipped * batch.advantage)
-    policy = -(surrogate * batch.weight).sum()
-
-    # L_value = E[(V - G)^2]
-    value = ((batch.value - batch.returns).square() * batch.weight).sum()
-
-    # H = E[entropy of pi]
-    entropy = (batch.entropy * batch.weight).sum()
-
-    total = policy + settings.vf_coef * value - settings.ent_coef * entropy
-    with torch.no_grad():
+    with torch.no_grad():  # a ratio that is clipped has no gradient
+        clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
+        stays = ratio * batch.advantage <= clipped * batch.advantage
         error = ratio - 1.0
-        return Losses(
-            total=total,
-            policy=policy,
-            value=value,
-            entropy=entropy,
-            approx_kl=((error - log_ratio) * batch.weight).sum(),
-            clip_fraction=((error.abs() > clip_range) * batch.weight).sum(),
-            ratio_error=error.abs().amax(),
-        )
+        distance = error.abs()
+        kl, beyond = error - log_ratio, (distance > clip_range).float()
+
+    # L_policy = -E[min(r A, clip(r, 1 - c, 1 + c) A)]
+    surrogate = torch.where(stays, ratio, clipped) * batch.advantage
+    # L_value = E[(V - G)^2]
+    squared = F.mse_loss(batch.value, batch.returns, reduction="none")
+    # H = E[entropy of pi]
+    rows = torch.stack([surrogate, squared, batch.entropy, kl, beyond])
+    gain, value, entropy, approx_kl, clip_fraction = (rows * batch.weight).sum(-1).unbind()
+    policy = -gain
+    return Losses(
+        total=policy + settings.vf_coef * value - settings.ent_coef * entropy,
+        policy=policy,
+        value=value,
+        entropy=entropy,
+        approx_kl=approx_kl.detach(),
+        clip_fraction=clip_fraction.detach(),
+        ratio_error=distance.amax(),
+    )

@@ -19,12 +19,15 @@ from mission_gym.algorithms.ppo.loss import Losses, Minibatch, compute_losses, n
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.data import Array
 from mission_gym.learner.adam import TorchNetwork
-from mission_gym.learner.capture import Captured, Recorder, record_cuda
 from mission_gym.learner.distribution import Distribution
 from mission_gym.learner.proof import Evidence
+from mission_gym.learner.stacked import StackedActorCritic, can_stack
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.policy.torch_form import ActorCritic
-from mission_gym.policy.transfer import Resident
+from mission_gym.policy.transfer import Resident, fetch, send
+from mission_gym.policy.trunks import Inputs
+
+Network = Callable[[Inputs, torch.dtype], tuple[Tensor, Tensor]]
 
 
 class TorchKernel(TorchNetwork):
@@ -44,13 +47,15 @@ class TorchKernel(TorchNetwork):
         batch_size: int | None = None,
     ) -> None:
         self.spec, self.model = spec, ActorCritic(spec, seed)
-        super().__init__(self.model, device, ADAM_EPSILON)
+        # A network of the user's own may decide something on the host.
+        super().__init__(self.model, device, ADAM_EPSILON, can_capture=spec.network is None)
+        self._network: Network = self.model
+        if can_stack(self.model):
+            self._network = StackedActorCritic(self.model, self.adam)
+        self.reads_late = self.device.type == "cuda"
         self.distribution = Distribution(spec.action, self.device)
-        # A network of the user's own may decide something on the host, which a graph would not repeat.
-        self.record: Recorder | None = None
-        if self.device.type == "cuda" and spec.network is None:
-            self.record = record_cuda
-        self._precision = torch.bfloat16 if precision == "bf16" else torch.float32
+        self.is_coarse = precision == "bf16"
+        self._precision = torch.bfloat16 if self.is_coarse else torch.float32
         self._batch_size = batch_size
         self._flat, self._columns = Resident(self.device), Resident(self.device)
         self._shaped = [Resident(self.device) for leaf in spec.leaves if not leaf.is_flat]
@@ -59,12 +64,14 @@ class TorchKernel(TorchNetwork):
         self._numbers = torch.zeros(len(StepSettings._fields), device=self.device)
         self._settings = StepSettings(*cast(Any, self._numbers.unbind()))
         self._rate: float = 0.0
-        self._captured: tuple[tuple[int, ...], Captured] | None = None
 
-    def evaluate(self, inputs: Encoded, action: Array, mask: Array | None) -> tuple[Array, Array]:
-        self._load_inputs(inputs)
-        actions = torch.from_numpy(action).to(self.device)
-        illegal = None if mask is None else torch.from_numpy(~mask).to(self.device)
+    def evaluate(
+        self, inputs: Encoded, action: Array, mask: Array | None, *, exact: bool = False
+    ) -> tuple[Array, Array]:
+        if inputs is not self._loaded:
+            self._load_inputs(inputs)
+        actions = send(action, self.device)
+        illegal = None if mask is None else send(~mask, self.device)
         num, num_acted = len(inputs.flat), len(action)
         rows = min(self._batch_size or num, num)
         with torch.inference_mode():
@@ -72,9 +79,9 @@ class TorchKernel(TorchNetwork):
             for start in range(0, num, rows):
                 start = min(start, num - rows)  # the last pass makes some rows twice, and has the same shape
                 part = slice(start, start + rows)
-                params, value = self.model(
+                params, value = self._network(
                     (self._inputs[0][part], tuple(_channels_second(each[part]) for each in self._inputs[1])),
-                    self._precision,
+                    torch.float32 if exact else self._precision,
                 )
                 values[part] = value
                 acted = slice(start, min(start + rows, num_acted))
@@ -85,7 +92,8 @@ class TorchKernel(TorchNetwork):
                         actions[acted],
                         None if illegal is None else illegal[acted],
                     )
-            return log_probs.cpu().numpy(), values.cpu().numpy()
+            both = fetch(torch.cat([log_probs, values]))
+        return both[:num_acted], both[num_acted:]
 
     def rescale_values(self, factor: float, shift: float) -> None:
         head = cast(torch.nn.Linear, self.model.critic[-1])
@@ -97,7 +105,8 @@ class TorchKernel(TorchNetwork):
         """The real numbers of actions, as the policy draws them from noise [N, num_reals]."""
         self._load_inputs(inputs)
         with torch.inference_mode():
-            params = self.model((self._inputs[0], ()), torch.float32)[0].cpu().numpy()
+            shaped = tuple(map(_channels_second, self._inputs[1]))
+            params = fetch(self._network((self._inputs[0], shaped), torch.float32)[0])
         mean = params[:, params.shape[1] - noise.shape[1] :]
         return np.asarray(mean + np.exp(self.parameters()["log_std"]) * noise, np.float32)
 
@@ -124,16 +133,21 @@ class TorchKernel(TorchNetwork):
             name: slice(end - width, end) for name, width, end in zip(fields, widths, ends, strict=True)
         }
 
-    def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> Array | None:
+    def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> Tensor | None:
         flat, columns, index = self._gather(order, settings)
         self._rate = settings.learning_rate if self.record is None else self._settings.learning_rate
-        step = self._make_step((flat[0], columns[0], index[0]))
+        first = (flat[0], columns[0], index[0])
+        places = tuple(image.data_ptr() for image in self._inputs[1])
+        step = self.capture((*flat.shape[1:], *columns.shape[1:], *places), self._step, first)
         table = torch.empty(len(order), NUM_STATS, device=self.device)
         for row, *minibatch in zip(table, flat, columns, index, strict=True):
             if stop():
                 return None
             row.copy_(step(*minibatch))
-        return table.cpu().numpy().astype(np.float64)
+        return table
+
+    def read(self, tables: list[Tensor]) -> list[Array]:
+        return list(fetch(torch.stack(tables)).astype(np.float64))
 
     def differentiate(self, samples: Samples, settings: StepSettings) -> Evidence:
         self.load_samples(samples)
@@ -147,7 +161,7 @@ class TorchKernel(TorchNetwork):
     def _gather(self, order: Array, settings: StepSettings) -> tuple[Tensor, Tensor, Tensor]:
         """The inputs and columns of every minibatch, rows of `order`: one gather for the epoch, of which
         minibatches are slices. Advantages are normalised over each."""
-        index = torch.from_numpy(order).to(self.device)
+        index = send(order, self.device)
         flat, columns = (
             source.index_select(0, index.view(-1)).view(*index.shape, -1)
             for source in (self._inputs[0], self._rows)
@@ -159,29 +173,12 @@ class TorchKernel(TorchNetwork):
         if settings.normalize_advantage:
             advantage.copy_(normalize_advantages(advantage, weight))
         advantage *= importance
-        self._numbers.copy_(torch.tensor(settings, dtype=torch.float32))
+        self._numbers.copy_(send(np.array(settings, np.float32), self.device))
         return flat, columns, index
 
     def _column(self, columns: Tensor, name: str) -> Tensor:
         """A view of the field that is one number for each row."""
         return columns[..., self._places[name].start]
-
-    def _make_step(self, minibatch: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-        """The gradient step for minibatches like this one: captured where that is possible."""
-        if self.record is None:
-            return self._step
-        flat, columns, _ = minibatch
-        key = (*flat.shape, *columns.shape, *(image.data_ptr() for image in self._inputs[1]))
-        if self._captured is None or self._captured[0] != key:
-            state = (*self.adam.state, *self.model.buffers())
-            try:
-                self._captured = key, Captured(self._step, minibatch, state, self.record)
-            except RuntimeError as error:  # border: drivers raise whatever they like
-                self.record = None
-                cause = str(error).splitlines()[0]
-                self.notes.append(f"gradient steps are not captured as a graph, and take longer: {cause}")
-                return self._step
-        return self._captured[1]
 
     def _step(self, flat: Tensor, columns: Tensor, index: Tensor) -> Tensor:
         """One gradient step, without leaving the device; returns a row of the table."""
@@ -194,7 +191,7 @@ class TorchKernel(TorchNetwork):
         """The loss of a minibatch, and its gradient in `adam.grad`."""
         illegal = columns[:, self._places["illegal"]]
         shaped = tuple(_channels_second(each.index_select(0, index)) for each in self._inputs[1])
-        params, value = self.model((flat, shaped), self._precision)
+        params, value = self._network((flat, shaped), self._precision)
         log_prob, entropy = self.distribution(
             params,
             self.model.log_std,
@@ -211,8 +208,7 @@ class TorchKernel(TorchNetwork):
             },
         )
         losses = compute_losses(batch, self._settings)
-        self.adam.grad.zero_()
-        losses.total.backward()  # type: ignore[no-untyped-call]
+        self.adam.differentiate(losses.total)
         return losses
 
     def _load_inputs(self, inputs: Encoded) -> None:

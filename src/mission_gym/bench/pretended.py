@@ -6,7 +6,8 @@
 
 A tensor "on" it is a subclass with CPU storage whose `device` says cuda:0 or mps:0. Every operation checks
 that its tensors live on one device, mps refuses float64. A graph records the operations between its begin and
-its end, and replays them in place. Unseen: races, real memory, bf16, the choice of kernels, speed.
+its end, and replays them in place. Kernels are counted as operations that compute something: views and empty
+memory are none. Unseen: races, real memory, bf16, the choice of kernels, speed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakSet
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -33,6 +35,7 @@ _WAITING = {
     "aten::masked_select",
     "aten::is_nonzero",
 }
+_FREE = {"aten::_unsafe_view", "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty"}
 _CREATES = {"empty", "zeros", "ones", "full", "tensor", "arange"}
 
 
@@ -42,10 +45,22 @@ class Device:
 
     kind: str  # cuda or mps
     name: str = "Pretended card"
+    capability: tuple[int, int] = (8, 0)
+    free_bytes: int = 8 << 30
     largest_bytes: int = 1 << 40  # a tensor that is larger can't be had
+    peak_bytes: int = 0  # what max_memory_allocated says
     fails_to_capture: bool = False
-    counts: Counter[str] = field(default_factory=Counter)  # waits, uploads, replays
+    is_lost: bool = False  # it has fallen off the bus
+    counts: Counter[str] = field(default_factory=Counter)  # waits, uploads, replays, kernels
+    kernels: Counter[str] = field(default_factory=Counter)  # by name, replays aside
     tape: list[tuple[Any, ...]] | None = None  # of the capture under way
+    graphs: WeakSet[_Graph] = field(default_factory=WeakSet)  # that are held
+
+    @property
+    def kernels_of_graph(self) -> int:
+        """How many kernels a replay of the one graph launches."""
+        (graph,) = self.graphs
+        return sum(_is_kernel(func) for func, *_ in graph.tape)
 
     def count_wait(self, what: str) -> None:
         """The host waits for the device, which a capture forbids."""
@@ -71,12 +86,19 @@ class Device:
 _device = Device("none")  # the one that is pretended now
 
 
+def _is_kernel(func: Any) -> bool:
+    """Whether an operation computes something: one that returns a view of an argument does not."""
+    if func._schema.name in _FREE:
+        return False
+    return not any(each.alias_info and not each.alias_info.is_write for each in func._schema.returns)
+
+
 class DeviceTensor(torch.Tensor):
     """A tensor on the pretended device."""
 
-    device = property(lambda self: torch.device(_device.kind, 0))  # type: ignore[assignment]
-    is_cuda = property(lambda self: _device.kind == "cuda")  # type: ignore[assignment]
-    is_cpu = property(lambda self: False)  # type: ignore[assignment]
+    device = property(lambda self: torch.device(_device.kind, 0))
+    is_cuda = property(lambda self: _device.kind == "cuda")
+    is_cpu = property(lambda self: False)
 
     def numpy(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"can't convert {_device.kind} device type tensor to numpy. Use Tensor.cpu() first")
@@ -89,13 +111,17 @@ class DeviceTensor(torch.Tensor):
             return func(*args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs, name = kwargs or {}, func._schema.name
+        if _device.is_lost:
+            raise RuntimeError("CUDA error: unspecified launch failure")
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         on_host = [tensor for tensor in given if not isinstance(tensor, DeviceTensor)]
-        to_host = name in _COPIES and not isinstance(args[0], DeviceTensor)
+        to_host = name in _COPIES and not isinstance(tree_leaves(args[0])[0], DeviceTensor)
         if name in _COPIES and on_host:
-            if to_host or not (kwargs.get("non_blocking") or args[2:3] == (True,)):
+            if not (kwargs.get("non_blocking") or args[2:3] == (True,)):
                 _device.count_wait(name)
             _device.counts["uploads"] += not to_host
         elif any(tensor.dim() for tensor in on_host):
@@ -105,6 +131,9 @@ class DeviceTensor(torch.Tensor):
             )
         if name in _WAITING:
             _device.count_wait(name)
+        if _is_kernel(func):
+            _device.counts["kernels"] += 1
+            _device.kernels[name] += 1
         with no_dispatch():
             out = func(*args, **kwargs)
         if to_host:
@@ -125,8 +154,9 @@ def _place(value: Any, requires_grad: bool = False) -> Any:
     return torch.Tensor._make_subclass(DeviceTensor, value, requires_grad)
 
 
-def _upload(tensor: torch.Tensor) -> torch.Tensor:
-    _device.count_wait("a copy to the device")
+def _upload(tensor: torch.Tensor, waits: bool) -> Any:
+    if waits:
+        _device.count_wait("a copy to the device")
     _device.counts["uploads"] += 1
     _device.take(tensor)
     return _place(tensor.detach().clone())
@@ -151,11 +181,13 @@ class _Placement(TorchFunctionMode):
             rest = [a for a in args[1:] if isinstance(a, torch.dtype)]
             tensor = args[0]
             if places and _is_here(places[0]) and not isinstance(tensor, DeviceTensor):
-                tensor = _upload(tensor)
+                tensor = _upload(tensor, waits=not kwargs.get("non_blocking"))
             elif places and not _is_here(places[0]) and isinstance(tensor, DeviceTensor):
                 tensor = _download(tensor)
             kwargs.pop("non_blocking", None)
             return func(tensor, *rest, **kwargs) if rest or kwargs else tensor
+        if name == "pin_memory":
+            return args[0]
         if name == "empty":
             kwargs.pop("pin_memory", None)
         if name in _CREATES and _is_here(kwargs.get("device")):
@@ -181,11 +213,15 @@ class _Event:
 
     def record(self, *args: Any) -> None: ...
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        _device.count_wait("an event")
 
 
 class _Graph:
     tape: list[tuple[Any, ...]]
+
+    def __init__(self) -> None:
+        _device.graphs.add(self)
 
     def replay(self) -> None:
         _device.counts["replays"] += 1
@@ -216,15 +252,21 @@ def _stream_context(stream: Any) -> Any:
 
 def _list_patches(device: Device) -> Iterator[Any]:
     """What of torch is replaced."""
-    card = SimpleNamespace(name=device.name, uuid="0", major=8, minor=0, total_memory=8 << 30)
+    major, minor = device.capability
+    card = SimpleNamespace(name=device.name, uuid="0", major=major, minor=minor, total_memory=8 << 30)
     if device.kind == "cuda":
-        mocks = {
+        mocks: dict[str, Any] = {
             "is_available": lambda: True,
             "device_count": lambda: 1,
             "get_device_name": lambda *args: device.name,
-            "get_device_capability": lambda *args: (8, 0),
+            "get_device_capability": lambda *args: device.capability,
             "get_device_properties": lambda *args: card,
-            "mem_get_info": lambda *args: (8 << 30, 8 << 30),
+            "mem_get_info": lambda *args: (device.free_bytes, 8 << 30),
+            "max_memory_allocated": lambda *args: device.peak_bytes,
+            "memory_reserved": lambda *args: 0,
+            "memory_allocated": lambda *args: 0,
+            "reset_peak_memory_stats": lambda *args: None,
+            "synchronize": lambda *args: device.count_wait("all streams"),
             "Stream": _Stream,
             "Event": _Event,
             "CUDAGraph": _Graph,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pretended import pretend
+from mission_gym.bench.pretended import pretend
 
 KINDS = ("cuda", "mps")
 
