@@ -23,7 +23,7 @@ class BenchFlags:
         tyro.conf.Positional[str],
         tyro.conf.arg(
             metavar="NAME",
-            help="ppo, dqn, learning, defaults, vector, waiting, bridge, capture, overlap, tune, fleet,"
+            help="ppo, dqn, learning, defaults, vector, waiting, bridge, capture, territory, overlap, tune, fleet,"
             " watch, soak, faults or accounting.",
         ),
     ]
