@@ -1,8 +1,8 @@
 """`bench territory`: the territory mission's simulator beside its rules in plain Python and in JavaScript.
 
-All play the same seeds. Ours is what a training loop calls, on one core, with observations, masks and infos; the
-plain-Python reference makes states and rewards alone, so the ratio is no less than it says. The JavaScript
-engine makes observations, in its own loop and over the bridge. Medians of the repeats.
+Ours is what a training loop calls, on one core, with observations, masks and infos; the plain-Python
+reference plays the same games and makes states and rewards alone. The JavaScript engine makes observations too, in its
+own loop with other actions and over the bridge with the same. Medians of the repeats.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def measure_territory(grid: TerritoryGrid) -> list[Row]:
         rate = statistics.median(ours)
         rows.append(
             {
-                "case": f"territory, {size} x {size}, {num_bots} bots, one core", "ours": rate, "peers": medians,
+                "case": f"territory, {size} x {size}, {num_bots} bots, one core", "ours": rate,
+                "peers": medians,
                 "ratio": rate / medians[PLAIN], "unit": "steps/s", "spread": [min(ours), max(ours)],
             }
         )  # fmt: skip

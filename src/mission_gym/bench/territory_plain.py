@@ -53,7 +53,8 @@ class PlainGame:
     def reset(self, seed: int, episode: int = 0) -> None:
         """Begin an episode."""
         self.stream = mix((mix(mix(seed & BITS) ^ seed >> 32) + episode * STEP) & BITS)
-        self.step_number, self.outcome = 0, None
+        self.step_number = 0
+        self.outcome: str | None = None
         self.conquered = self.lost = self.eliminations = self.attacks = 0
         self.lay_terrain()
         self.settle()

@@ -1,7 +1,8 @@
 """Scripted policies: batches of observations and masks in, actions out.
 
-They read the numbers and the mask alone. Both attack where most cells can be taken. expander counts cells of enemies half and sends half of its troops;
-conqueror counts them alike, sends no more than it needs, and only against those it outnumbers two to one.
+They read the numbers and the mask alone. Both attack where most cells can be taken. expander counts cells of
+enemies half and sends half of its troops; conqueror counts them alike, sends no more than it needs, and only
+against those it outnumbers two to one.
 """
 
 from __future__ import annotations
