@@ -1,8 +1,8 @@
 """`bench territory`: the territory mission's simulator beside its rules in plain Python and in JavaScript.
 
 Ours is what a training loop calls, on one core, with observations, masks and infos; the plain-Python
-reference plays the same games and makes states and rewards alone. The JavaScript engine makes observations too, in its
-own loop with other actions and over the bridge with the same. Medians of the repeats.
+reference plays the same games and makes states and rewards alone. The JavaScript engine makes observations
+too, in its own loop with other actions and over the bridge with the same. Medians of the repeats.
 """
 
 from __future__ import annotations
