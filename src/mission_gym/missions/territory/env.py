@@ -21,7 +21,7 @@ from mission_gym.missions.territory.simulator import Obs, Simulator
 _ROW = np.zeros(1, np.int64)
 
 
-class TerritoryEnv(gym.Env[Obs, np.int64]):
+class TerritoryEnv(gym.Env[dict[str, Any], np.int64]):
     """Grow on a map against scripted nations.
 
     size: cells of a side, 64 to 256 by 32. num_bots: the other nations. rules_file: a file like the shipped
@@ -124,7 +124,7 @@ class TerritoryEnv(gym.Env[Obs, np.int64]):
 
 def make_spaces() -> tuple[spaces.Dict, spaces.Discrete]:
     """The spaces of a single game, the same for every size and number of bots."""
-    seen = {
+    seen: dict[str, spaces.Space[Any]] = {
         "map": spaces.Box(0, 255, (NUM_PLANES, VIEW, VIEW), np.uint8),
         "numbers": spaces.Box(0.0, 1.0, (NUM_NUMBERS,), np.float32),
     }
