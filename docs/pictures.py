@@ -8,6 +8,7 @@ from PIL import Image
 
 from mission_gym.missions.capture.env import CaptureEnv
 from mission_gym.missions.placement.env import PlacementEnv
+from mission_gym.missions.territory.env import TerritoryEnv
 
 IMAGES = Path(__file__).parent / "images"
 MOMENTS = {"easy": (3, 50), "normal": (11, 62), "hard": (5, 60)}  # seed, commands of the holder
@@ -38,7 +39,17 @@ def draw_plan(seed: int) -> Image.Image:
     return Image.fromarray(env.render())
 
 
+def draw_war(seed: int, steps: int) -> Image.Image:
+    """A game after so many steps of the scripted conqueror."""
+    env = TerritoryEnv(size=128, num_bots=10, render_mode="rgb_array")
+    obs, info = env.reset(seed=seed)
+    for _ in range(steps):
+        obs, _, _, _, info = env.step(env.baselines["conqueror"](obs, info))
+    return Image.fromarray(env.render())
+
+
 if __name__ == "__main__":
     for level, (seed, commands) in MOMENTS.items():
         draw(level, seed, commands).quantize(256).save(IMAGES / f"capture-{level}.png", optimize=True)
     draw_plan(seed=3).quantize(256).save(IMAGES / "placement.png", optimize=True)
+    draw_war(seed=2, steps=110).quantize(256).save(IMAGES / "territory.png", optimize=True)

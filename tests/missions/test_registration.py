@@ -22,5 +22,5 @@ LIST = "; print(*(name for name in gymnasium.registry if name.startswith('missio
 )
 def test_gymnasium_knows_the_missions(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code + LIST], capture_output=True, text=True, check=True)
-    names = ["Capture-v0", "Placement-v0", "Explore-v0"]
+    names = ["Capture-v0", "Placement-v0", "Territory-v0", "Explore-v0"]
     assert done.stdout.split() == [f"mission_gym/{name}" for name in names]

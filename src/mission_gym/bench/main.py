@@ -23,6 +23,7 @@ from mission_gym.bench.gpu import count_gpu, measure_gpu
 from mission_gym.bench.learning import ALL_CASES, LearningGrid, measure_learning
 from mission_gym.bench.overlap import OverlapGrid, measure_overlap
 from mission_gym.bench.ppo import PpoGrid, measure_ppo
+from mission_gym.bench.territory import TerritoryGrid, measure_territory
 from mission_gym.bench.tune import TuneGrid, measure_tune
 from mission_gym.bench.vector import FULL, VectorGrid, measure_vector
 from mission_gym.bench.waiting import WaitingGrid, measure_waiting
@@ -99,6 +100,12 @@ def _bridge(full: bool) -> list[Row]:
     return measure_bridge(BridgeGrid(num_kills=100) if full else BridgeGrid())
 
 
+def _territory(full: bool) -> list[Row]:
+    return measure_territory(
+        TerritoryGrid(((64, 5), (128, 10), (256, 50)), repeats=5) if full else TerritoryGrid()
+    )
+
+
 CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "ppo": _ppo,
     "dqn": _dqn,
@@ -116,6 +123,7 @@ CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "fleet": _fleet,
     "bridge": _bridge,
     "gpu": measure_gpu,
+    "territory": _territory,
 }
 
 

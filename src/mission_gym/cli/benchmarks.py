@@ -23,8 +23,8 @@ class BenchFlags:
         tyro.conf.Positional[str],
         tyro.conf.arg(
             metavar="NAME",
-            help="ppo, dqn, learning, defaults, vector, waiting, bridge, capture, overlap, tune, fleet,"
-            " watch, gpu, soak, faults or accounting.",
+            help="ppo, dqn, learning, defaults, vector, waiting, bridge, capture, territory, overlap, tune,"
+            " fleet, watch, gpu, soak, faults or accounting.",
         ),
     ]
     full: Annotated[Switch, said("The whole grid; the default takes under ten minutes.")] = False

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mission_gym.algorithms import load_algorithm
-from mission_gym.missions import CAPTURE_ID, PLACEMENT_ID
+from mission_gym.missions import CAPTURE_ID, PLACEMENT_ID, TERRITORY_ID
 from mission_gym.screen.streams import say
 
 _SIMULATORS = {
     CAPTURE_ID: "mission_gym.missions.capture.simulator",
     PLACEMENT_ID: "mission_gym.missions.placement.simulator",
+    TERRITORY_ID: "mission_gym.missions.territory.simulator",
 }
 _PATIENCE_S = 1.0  # to load what was compiled from the disk takes about half a second
 

@@ -5,8 +5,9 @@ import gymnasium
 CAPTURE_ID = "mission_gym/Capture-v0"
 PLACEMENT_ID = "mission_gym/Placement-v0"
 EXPLORE_ID = "mission_gym/Explore-v0"
+TERRITORY_ID = "mission_gym/Territory-v0"
 
-for _id, _name in ((CAPTURE_ID, "capture"), (PLACEMENT_ID, "placement")):
+for _id, _name in ((CAPTURE_ID, "capture"), (PLACEMENT_ID, "placement"), (TERRITORY_ID, "territory")):
     if _id not in gymnasium.registry:
         gymnasium.register(
             _id,

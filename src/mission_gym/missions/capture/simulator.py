@@ -24,8 +24,8 @@ from mission_gym.missions.capture.sim.layout import (
     num_features,
 )
 from mission_gym.missions.capture.sim.rows import begin_rows, step_rows
-from mission_gym.missions.capture.sim.sharing import open_rows
 from mission_gym.missions.capture.world import make_world
+from mission_gym.missions.sharing import open_rows
 from mission_gym.team import Team
 
 _SHARES_PER_THREAD = 16  # the end of a step waits for no more than one of them

@@ -13,6 +13,7 @@ import numpy as np
 
 from mission_gym.compiled import name_sources
 from mission_gym.data import Array
+from mission_gym.missions import sharing
 
 Record = Any  # one element of a structured array; numba passes it by reference
 
@@ -104,7 +105,7 @@ RULES = np.dtype(
             " spawn_m spawn_fan spawn_jitter post_m post_turn post_spread post_jitter patrol_m patrol_jitter"
             " leash_m standoff_m random_share aim_spread tag_m tag_full_m tag_far_share tag_cos",
         ).descr,
-        (name_sources(Path(__file__).parent.glob("*.py")), "i8"),
+        (name_sources([*Path(__file__).parent.glob("*.py"), Path(sharing.__file__)]), "i8"),
     ]
 )
 

@@ -28,8 +28,8 @@ from mission_gym.missions.capture.sim.motion import can_touch, move, stay_inside
 from mission_gym.missions.capture.sim.objective import goal_distance, potential, run_objective, settle
 from mission_gym.missions.capture.sim.observation import write_row
 from mission_gym.missions.capture.sim.sensing import update_sight, update_tracks
-from mission_gym.missions.capture.sim.sharing import take_rows
 from mission_gym.missions.capture.sim.tagging import attack, defend
+from mission_gym.missions.sharing import take_rows
 
 
 @kernel

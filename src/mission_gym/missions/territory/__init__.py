@@ -1,0 +1,1 @@
+"""The territory mission: grow on a map against scripted nations."""
