@@ -84,8 +84,9 @@ def test_a_default_that_nothing_beats_stays(sweepers: Sweepers) -> None:
 
 
 def test_trials_that_fail_have_a_cause_and_are_not_the_end(
-    sweepers: Sweepers, capsys: pytest.CaptureFixture[str]
+    sweepers: Sweepers, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # on fewer a cause is folded where there is room
     group = sweepers.make(axes=[Axis(path="ppo.learning_rate", low=6e-3, high=1e-2, scale="log")], trials=4)
     assert work(group) == 0
     assert [row.state for row in read_sweep(group).trials] == ["complete"] * 2 + ["failed"] * 2
