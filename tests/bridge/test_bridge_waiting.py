@@ -51,18 +51,22 @@ def test_behind_a_late_answer_the_next_is_awaited_asleep(ends, monkeypatch):
     assert len(tries) == 2  # the first wait, and the one behind an answer that came soon
 
 
-def test_who_loses_the_core_sleeps_for_a_while(ends, monkeypatch):
+def test_who_loses_the_core_sleeps_for_longer_each_time(ends, monkeypatch):
     pipes, write_fd, lost, asleep = ends
-    monkeypatch.setattr(waiting, "_REST", 2)
-    monkeypatch.setattr(waiting, "_count_taken", lambda: lost.append(lost.pop() + 1) or lost[0])
+    is_wanted = [True]
+    monkeypatch.setattr(waiting, "_count_taken", lambda: lost.append(lost.pop() + is_wanted[0]) or lost[0])
     watch = waiting.Watch()
     os.write(write_fd, b"answer")
-    awake = []
-    for _ in range(5):
+
+    def count_asleep(num_waits):
         asleep.clear()
-        assert watch.wait(pipes, 10.0)
-        awake.append(not asleep)
-    assert awake == [True, False, False, True, False]
+        for _ in range(num_waits):
+            assert watch.wait(pipes, 10.0)
+        return len(asleep)
+
+    assert count_asleep(1 + 2 + 1 + 4 + 1 + 8) == 2 + 4 + 8
+    is_wanted[0] = False
+    assert count_asleep(100) == 0
 
 
 def test_silence_ends_at_the_deadline(ends):

@@ -15,7 +15,7 @@ except ImportError:  # Windows
 from mission_gym.procs.pipes import Pipes, PolledPipes, wait_for_pipes
 
 _SOON_S = 2e-3  # what sleep costs matters less behind that
-_REST = 1000  # messages, after the core was taken from this thread
+_RESTS = (2, 1000)  # messages, after the core was taken from this thread: twice as many each time in a row
 _THREAD = getattr(resource, "RUSAGE_THREAD", None)  # of Linux
 
 
@@ -24,6 +24,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._left = 0  # messages until it is tried to stay awake
+        self._rest = _RESTS[0]
 
     def wait(self, pipes: Pipes, timeout_s: float) -> bool:
         """Wait until something can be read; False if nothing came in time."""
@@ -33,8 +34,11 @@ class Watch:
         else:
             taken = _count_taken()
             came = self._stay_awake(pipes, begun + min(_SOON_S, timeout_s))
+            least, most = _RESTS
             if _count_taken() > taken:
-                self._left = _REST
+                self._left, self._rest = self._rest, min(2 * self._rest, most)
+            else:
+                self._rest = max(self._rest // 2, least)
             if came:
                 return True
         came = bool(wait_for_pipes([pipes], max(timeout_s - (time.perf_counter() - begun), 0.0), spin=False))
