@@ -1,6 +1,6 @@
 """Waiting for an answer: awake where it comes soon and nobody else wants the core, asleep otherwise.
 
-A process that slept goes on late and with cold caches: of a step of 1 ms over a bridge that is a fourteenth.
+A process that slept goes on late, and with cold caches.
 """
 
 from __future__ import annotations
