@@ -5,17 +5,14 @@ Row i with seed s plays, bit for bit, what a single environment with seed s play
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector import AutoresetMode
 
 from mission_gym.data import Array
-from mission_gym.errors import UsageError
-from mission_gym.missions.batches import give, spread, to_seeds
+from mission_gym.missions.batches import ThreadedMission, refuse_drawing
 from mission_gym.missions.capture.baselines import Baselines, BatchPolicy
 from mission_gym.missions.capture.env import CaptureEnv, check_actions, make_spaces
 from mission_gym.missions.capture.scenario import load_scenario
@@ -25,7 +22,7 @@ from mission_gym.procs import usable_cores
 _ROWS_PER_THREAD = 64  # with fewer, waking a thread takes longer than it saves
 
 
-class CaptureVectorEnv(VectorEnv[Array, Array, Array]):
+class CaptureVectorEnv(ThreadedMission):
     """N games at once.
 
     threads: how many share the rows; by default one for each usable core, while each has enough to do. It
@@ -47,72 +44,17 @@ class CaptureVectorEnv(VectorEnv[Array, Array, Array]):
         blind: bool = False,
         threads: int | None = None,
     ) -> None:
-        if render_mode is not None:
-            raise UsageError(
-                f"render_mode={render_mode!r}: the batched mission draws nothing; build a single environment"
-            )
-        self.num_envs = num_envs
+        refuse_drawing(render_mode)
         if threads is None:
             threads = max(1, min(usable_cores(), num_envs // _ROWS_PER_THREAD))
-        self.simulator = Simulator(load_scenario(level, config_dir), num_envs, threads=threads, blind=blind)
-        self.single_observation_space, self.single_action_space = make_spaces(self.simulator)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self.baselines: dict[str, BatchPolicy] = Baselines(self.simulator.scenario).batch
-        self._rows = np.arange(num_envs)
-        self._seeded = self._running = False
-
-    def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
-        """Begin an episode in every row. seed: one for each row, or one number s for s, s + 1, ..."""
-        super().reset(seed=seed if isinstance(seed, int) else None)
-        if seed is not None:
-            self.simulator.seed(self._rows, to_seeds(seed, self.num_envs))
-        elif not self._seeded:  # else every row goes on to the next episode of its seed
-            self.simulator.seed(self._rows, self.np_random.integers(1 << 62, size=self.num_envs))
-        obs, mask = self.simulator.make_outputs()
-        self.simulator.begin(self._rows, obs, mask)
-        self._seeded = self._running = True
-        return obs, {"outcome": np.full(self.num_envs, None, object), "action_mask": mask}
+        simulator = Simulator(load_scenario(level, config_dir), num_envs, threads=threads, blind=blind)
+        super().__init__(simulator, num_envs, make_spaces(simulator))
+        self.baselines: dict[str, BatchPolicy] = Baselines(simulator.scenario).batch
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        """Play one command in every row; a row that ended shows its next episode already.
-
-        What it showed last is in infos["final_obs"], its last info in infos["final_info"].
-        """
-        if not self._running:
-            raise UsageError("step() before reset(); reset first")
+        """Play one command in every row."""
+        self._check_running()
         shape = (self.num_envs, self.simulator.num_attackers)
         shown = self.simulator.step(check_actions(np.asarray(actions), shape))
         terms = self.simulator.name_terms(shown.terms)
-        infos: dict[str, Any] = {
-            "outcome": np.full(self.num_envs, None, object),
-            "reward_terms": terms,
-            "action_mask": shown.mask,
-        }
-        rows = np.flatnonzero(shown.ended)
-        if rows.size:
-            infos["final_obs"], infos["_final_obs"] = shown.obs.copy(), shown.ended.copy()
-            infos["final_info"] = give(
-                shown.ended,
-                outcome=self.simulator.read_outcomes(),
-                reward_terms=give(shown.ended, **terms),
-                episode_metrics=spread(shown.ended, self.simulator.read_metrics(rows)),
-                action_mask=shown.mask.copy(),
-            )
-            infos["_final_info"] = shown.ended.copy()
-            self.simulator.begin(rows, shown.obs, shown.mask)
-        return shown.obs, shown.rewards, shown.ended, np.zeros(self.num_envs, np.bool_), infos
-
-    def get_state(self) -> dict[str, Any]:
-        """Everything that an exact continuation needs, as plain values."""
-        return self.simulator.get_state()
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go on exactly from what `get_state` gave."""
-        self.simulator.set_state(state)
-        self._seeded = self._running = True
-
-    def close_extras(self, **kwargs: Any) -> None:
-        self.simulator.close()
+        return self._give(shown.obs, shown.rewards, shown.mask, shown.ended, terms)
