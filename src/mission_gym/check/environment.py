@@ -40,6 +40,7 @@ from mission_gym.errors import EnvContractError, MissionGymError, describe
 from mission_gym.names import BRIDGE
 from mission_gym.procs import CompanionNeeded, attended
 
+Say = Callable[[str], None]
 BUDGET_S = 10.0
 _RECORDING = 0.4  # the share of the budget; the later checks have theirs in the table below
 _LOOP_S, _BLOCKED = 0.3, 0.5  # for which coroutines are stepped, and the share that is too much
@@ -55,25 +56,34 @@ _NOISE = (
 
 
 def check_environment(
-    request: EnvRequest, *, num_episodes: int = 10, seed: int = 0, budget_s: float = BUDGET_S
+    request: EnvRequest,
+    *,
+    num_episodes: int = 10,
+    seed: int = 0,
+    budget_s: float = BUDGET_S,
+    say: Say = lambda part: None,
 ) -> list[Finding]:
     """Make the environment, play `num_episodes` random episodes and judge them; errors come first.
 
     budget_s: about how long all of it may take; what was left out for that is named in a finding.
+    say: is told what comes next, to go on "while ...".
     """
     findings: list[Finding] = []
+    say("it was built")
     if request.env_id.startswith(BRIDGE):
         findings = check_bridge(request)
         if has_errors(findings):
             return sort_findings(findings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's own are read where its checker runs
-        found, _ = attended(lambda told: _examine(replace(request, told=told), num_episodes, seed, budget_s))
+        found, _ = attended(
+            lambda told: _examine(replace(request, told=told), num_episodes, seed, budget_s, say)
+        )
         findings += found
     return sort_findings(findings)
 
 
-def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float) -> list[Finding]:
+def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float, say: Say) -> list[Finding]:
     factory = make_factory(request)
     try:
         env = factory()
@@ -93,9 +103,11 @@ def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float)
         def out_of_time(share: float = 1.0) -> bool:
             return perf_counter() > begin + share * budget_s
 
+        say("random episodes were played")
         survey = record(factory, spec, seeds, MAX_STEPS, partial(out_of_time, _RECORDING))
     except Exception as error:  # noqa: BLE001  border: the user's environment
         failure = describe_failure("start", error, "repair this first, then check again")
+        say("Gymnasium's own checker played")
         others = _run_check("gymnasium", _ask_gymnasium(factory), _AGREES, [])
         more = [finding for finding in others if finding.what not in failure.what]
         return [failure, *more, tell("skipped", "until_started")]
@@ -113,6 +125,7 @@ def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float)
         if out_of_time(share):
             exam.skipped.append(f"{name}, for time")
         else:
+            say(f"the check of {name} ran")
             findings += _run_check(name, check(exam, partial(out_of_time, share)), ok, exam.skipped)
     if has_errors(findings):
         exam.skipped.append("Gymnasium's own checker, until the errors are repaired")
@@ -123,6 +136,7 @@ def _examine(request: EnvRequest, num_episodes: int, seed: int, budget_s: float)
     elif spec.mask_source:
         exam.skipped.append("Gymnasium's own checker, which does not know action masks")
     else:
+        say("Gymnasium's own checker played")
         findings += _run_check("gymnasium", _ask_gymnasium(factory), _AGREES, exam.skipped)
     if exam.skipped:
         findings.append(tell("skipped", "some", skipped="; ".join(exam.skipped)))
