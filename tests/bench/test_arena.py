@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 
 import numpy as np
@@ -15,7 +16,7 @@ from mission_gym.config.layers import read_settings
 TOYS = {
     name: toy
     for name, toy in vars(arena).items()
-    if isinstance(toy, type) and issubclass(toy, arena.Toy) and toy is not arena.Toy
+    if isinstance(toy, type) and issubclass(toy, arena.Toy) and toy not in (arena.Toy, arena.Catch)
 }
 BY_NAME = {case.name: case for case in CASES}
 
@@ -161,3 +162,36 @@ def test_the_sparse_goal_is_found_as_often_as_said():
         chance[spot] = 0.0  # never begun from
         found += chance.sum() / (size**2 - 1) / size**2
     assert found == pytest.approx(env.random, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["CatchPixels", "CatchPlanes"])
+def test_all_balls_can_be_caught_and_a_quarter_is_by_chance(name):
+    env = TOYS[name]()
+
+    def follow(_):
+        column, slant = env.column, env.slant
+        for _ in range(env.cells - 1 - env.row):
+            column, slant = env.move(column, slant)
+        return int(np.sign(min(max(column, 1), env.cells - 2) - env.paddle)) + 1
+
+    assert play(env, follow) == env.optimum
+    landings = []
+    for column, slant in itertools.product(range(env.cells), env.slants):
+        for _ in range(env.cells - 1):
+            column, slant = env.move(column, slant)
+        landings.append(column)
+    # A paddle that begins anywhere and moves at random stays anywhere.
+    caught = np.mean([abs(column - paddle) <= 1 for column in landings for paddle in range(1, env.cells - 1)])
+    assert env.balls * (2 * caught - 1) == pytest.approx(env.random)
+
+
+def test_a_ball_shows_where_it_came_from():
+    pixels, planes = TOYS["CatchPixels"](), TOYS["CatchPlanes"]()
+    for env in (pixels, planes):
+        env.reset(seed=3)
+    shown, *_ = planes.step(1)
+    picture, *_ = pixels.step(1)
+    assert shown.sum(axis=(0, 1)).tolist() == [1, 1, 3]
+    cells = picture[::4, ::4, 0]
+    assert [(cells == grey).sum() for grey in (255, 128, 192)] == [1, 1, 3]
+    assert np.array_equal(cells == 255, shown[:, :, 0])

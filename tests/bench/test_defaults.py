@@ -41,6 +41,7 @@ def _trials(side, *scores):
         (cleanrl, "LargeRewards", 4 * 16),  # rollouts of 512, four minibatches, four epochs
         (ours, "pendulum", None),
         (sb3, "pendulum", 320),
+        (cleanrl, "CatchPixels", 2 * 16),  # of 1,024, four minibatches, four epochs
         (cleanrl, "pendulum", 320),
     ],
 )
@@ -50,7 +51,7 @@ def test_every_side_trains_and_is_examined(side, name, gradient_steps, tmp_path,
     result = side.train(Job("", _BY_NAME[name].env_id, {"timesteps": 2048, "seed": 1}, 2), tmp_path)
     assert result.warm_steps == result.evals[-1].step == 2048
     assert gradient_steps in (None, result.gradient_steps)
-    low, high = {"LargeRewards": (-100_000, 100_000), "pendulum": (-2000, 0)}[name]
+    low, high = {"LargeRewards": (-100_000, 100_000), "pendulum": (-2000, 0), "CatchPixels": (-10, 10)}[name]
     assert all(low <= score <= high for score in (result.report_return, result.evals[-1].return_mean))
 
 

@@ -236,3 +236,78 @@ class Continuing(Toy):
         """The level after an action that does not slip."""
         moved = max(level + action - 1, 0)
         return 0 if moved > self.top else moved
+
+
+class Catch(Toy):
+    """Ten balls fall over a board of 12 x 12, one by one, straight or aslant, and bounce off its sides.
+
+    1 for each that a paddle of three cells catches, -1 for each other. Which way a ball goes is seen from its
+    trail, the cell that it came from.
+    """
+
+    optimum, random = 10.0, -5.0
+    cells, balls, slants = 12, 10, (-1, 0, 1)
+    length = balls * (cells - 1)
+
+    def __init__(self, obs_space: spaces.Space[Any]) -> None:
+        super().__init__(obs_space, 3)
+        self.row, self.column, self.slant, self.paddle = 0, 0, 0, 1
+        self.trail: tuple[int, int] | None = None
+
+    def draw(self) -> None:
+        self.paddle = int(self.np_random.integers(1, self.cells - 1))
+        self.drop()
+
+    def drop(self) -> None:
+        """The next ball."""
+        self.row, self.column, self.trail = 0, int(self.np_random.integers(self.cells)), None
+        self.slant = int(self.np_random.choice(self.slants))
+
+    def step(self, action: Any) -> _Step:
+        self.paddle = min(max(self.paddle + int(action) - 1, 1), self.cells - 2)
+        self.trail = self.row, self.column
+        self.column, self.slant = self.move(self.column, self.slant)
+        self.row += 1
+        reward = 0.0
+        if self.row == self.cells - 1:
+            reward = 1.0 if abs(self.column - self.paddle) <= 1 else -1.0
+            self.drop()
+        return self.advance(reward)
+
+    def move(self, column: int, slant: int) -> tuple[int, int]:
+        """Column and slant of a ball one row below."""
+        slant = slant if 0 <= column + slant < self.cells else -slant
+        return column + slant, slant
+
+
+class CatchPixels(Catch):
+    """The game as a grey picture of 48 x 48."""
+
+    pixels = 4  # of a cell's side
+
+    def __init__(self) -> None:
+        side = self.cells * self.pixels
+        super().__init__(spaces.Box(0, 255, (side, side, 1), np.uint8))
+
+    def observe(self) -> Array:
+        shown = np.zeros((self.cells, self.cells), np.uint8)
+        if self.trail is not None:
+            shown[self.trail] = 128
+        shown[self.row, self.column] = 255
+        shown[-1, self.paddle - 1 : self.paddle + 2] = 192
+        return shown.repeat(self.pixels, 0).repeat(self.pixels, 1)[:, :, None]
+
+
+class CatchPlanes(Catch):
+    """The game as planes of bits: ball, trail and paddle."""
+
+    def __init__(self) -> None:
+        super().__init__(spaces.Box(0, 1, (self.cells, self.cells, 3), np.bool_))
+
+    def observe(self) -> Array:
+        shown = np.zeros((self.cells, self.cells, 3), np.bool_)
+        shown[self.row, self.column, 0] = True
+        if self.trail is not None:
+            shown[(*self.trail, 1)] = True
+        shown[-1, self.paddle - 1 : self.paddle + 2, 2] = True
+        return shown

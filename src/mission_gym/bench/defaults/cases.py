@@ -47,4 +47,6 @@ CASES = (
     Case("bipedal_walker", 300_000, -99.0, "300 is solved", "box2d"),
     Case("mountain_car", 200_000, -200.0, "about -100"),
     Case("mountain_car_continuous", 200_000, -33.0, "about 94"),
+    Case("CatchPixels", 100_000, -5.0, "10"),
+    Case("CatchPlanes", 100_000, -5.0, "10"),
 )

@@ -1,11 +1,14 @@
-"""Stable-Baselines3's PPO with its own defaults: `PPO("MlpPolicy", env)`, and nothing else."""
+"""Stable-Baselines3's PPO with its own defaults: `PPO("MlpPolicy", env)`, or `"CnnPolicy"` for what it
+takes for a picture, and nothing else."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.preprocessing import is_image_space
 
 from mission_gym.bench.defaults.exam import Examiner
 from mission_gym.bench.sb3 import count_gradient_steps, make_actor
@@ -16,7 +19,12 @@ from mission_gym.env.factory import EnvRequest, make_factory
 def train(job: Job, folder: Path) -> Result:
     """Train in this process, with one environment; nothing is written to the folder."""
     env = make_factory(EnvRequest(job.env_id))()
-    return examine(job, PPO("MlpPolicy", env, seed=job.flags["seed"], device="cpu"))
+    return examine(job, PPO(choose_policy(env), env, seed=job.flags["seed"], device="cpu"))
+
+
+def choose_policy(env: Any) -> str:
+    """The policy for the environment's observations."""
+    return "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
 
 
 def examine(job: Job, model: PPO) -> Result:
