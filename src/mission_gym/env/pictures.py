@@ -94,10 +94,10 @@ class Pool(_Pictures):
             )
         cut = image[(slice(None),) * axis + (slice(height // side * side), slice(width // side * side))]
         # Sums of slices that lie apart are several times faster than a mean over axes of a few pixels.
-        total = sum(
-            cut[(slice(None),) * axis + (slice(row, None, side), slice(column, None, side))].astype(np.uint32)
-            for row in range(side)
-            for column in range(side)
-        )
+        total = np.zeros((), np.uint32)
+        for row in range(side):
+            for column in range(side):
+                apart = (slice(row, None, side), slice(column, None, side))
+                total = total + cut[(slice(None),) * axis + apart]
         mean: Array = (total // side**2).astype(np.uint8)
         return mean
