@@ -26,6 +26,13 @@ def test_tune_measures_once_and_keeps_the_plan(tmp_path, monkeypatch, capsys):
     assert "kept from before" in out
     assert "<- knee" in out
     assert "timing" not in err
+    assert main([*asked, "--markdown"]) == 0
+    out, _ = capsys.readouterr()
+    assert out.startswith(f"# Scaling guide: {ENV_ID}\n\nMachine: ")
+    assert "| environments | steps/s | gain | memory | each more |  |" in out
+    assert "| 5M | " in out
+    assert main([*asked, "--markdown", "--json"]) == 2
+    assert "JSON or Markdown" in capsys.readouterr().err
 
 
 def test_tune_plans_dqn_from_its_profile(tmp_path, monkeypatch, capsys):

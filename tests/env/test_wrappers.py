@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from mission_gym.env import wrappers
+from mission_gym.env import pictures, wrappers
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.errors import EnvContractError
 
@@ -73,6 +73,49 @@ def test_grey_and_resize() -> None:
     for wrap in (wrappers.Grey, wrappers.Resize):
         with pytest.raises(EnvContractError, match="uint8 images"):
             wrap(Counter())
+
+
+class Shown(gym.Env[Any, Any]):
+    """Shows one picture for ever, beside a number."""
+
+    def __init__(self, picture: Any) -> None:
+        whole = spaces.Box(0, 255, picture.shape, picture.dtype)
+        self.observation_space = spaces.Dict(picture=whole, number=spaces.Discrete(2))
+        self.action_space = spaces.Discrete(2)
+        self.picture = picture
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return {"picture": self.picture, "number": 1}, {}
+
+
+def test_crop_and_pool_take_pictures_of_either_layout_and_keys_of_a_dict() -> None:
+    planes = np.arange(2 * 6 * 8, dtype=np.uint8).reshape(2, 6, 8)
+    for picture, axis in ((planes, 1), (np.ascontiguousarray(np.moveaxis(planes, 0, -1)), 0), (planes[0], 0)):
+        top = np.moveaxis(picture, 0, -1) if axis else picture
+        for env, expected in (
+            (pictures.Crop(Shown(picture), 4), top[1:5, 2:6]),
+            (pictures.Crop(Shown(picture), 4, 6, 0, 2), top[:4, 2:]),
+            (
+                pictures.Pool(Shown(picture), 3),
+                top[:, :6].reshape(2, 3, 2, 3, -1).mean((1, 3)).astype(np.uint8),
+            ),
+        ):
+            shown = env.reset()[0]
+            assert env.observation_space.contains(shown)
+            assert shown["number"] == 1
+            got = np.moveaxis(shown["picture"], 0, -1) if axis else shown["picture"]
+            assert np.array_equal(got, expected.reshape(got.shape))
+
+
+def test_crop_and_pool_refuse_what_they_can_not_show() -> None:
+    picture = np.zeros((6, 8), np.uint8)
+    with pytest.raises(EnvContractError, match=r"Crop wants 7 pixels from -1 on, and there are 6 \[--wrap\]"):
+        pictures.Crop(Shown(picture), 7)
+    with pytest.raises(EnvContractError, match=r"Pool makes one pixel of 7 x 7, and there are 6 x 8"):
+        pictures.Pool(Shown(picture), 7)
+    for wrap in (pictures.Crop, pictures.Pool):
+        with pytest.raises(EnvContractError, match="needs images of uint8"):
+            wrap(Counter(), 2)
 
 
 def test_clip_and_time_limit() -> None:

@@ -57,8 +57,19 @@ def test_record_writes_a_gif_of_several_sampled_episodes(runs, tmp_path):
     ("args", "message"),
     [
         (["toy"], "can't be filmed: its render modes are none; an environment that draws has rgb_array"),
-        (["pole", "--out", "film.avi"], r"'film.avi' has no known ending; films end in .gif or .mp4 [--out]"),
+        (
+            ["pole", "--out", "film.avi"],
+            r"'film.avi' has no known ending; films end in .gif, .mp4, .html [--out]",
+        ),
         (["pole", "--out", "nowhere/film.gif"], "the folder nowhere does not exist"),
+        (
+            ["pole", "--out", "film.html"],
+            "CartPole-v1 makes no pages of its episodes: it has no method make_page()",
+        ),
+        (
+            ["pole", "--out", "film.html", "--episodes", "2"],
+            "episodes=2: a page plays one; use 1 [--episodes]",
+        ),
         (["pole", "--episodes", "0"], "episodes=0 is not a positive count [--episodes]"),
     ],
 )

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import numpy as np
 import pytest
 
+import mission_gym as mg
+from mission_gym.cli.main import main
 from mission_gym.missions.territory.env import TerritoryEnv
 from waits import LONG_S
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium here; `apt-get install chromium` brings it"
+)
 
 
 @pytest.fixture
@@ -41,7 +47,46 @@ def test_a_replay_survives_a_resume_and_is_plain_json(played):
     assert len(played.make_page()) < 300_000
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; `apt-get install chromium` brings it")
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The page that `record` writes of a run's policy, on the seed 7."""
+    folder = tmp_path_factory.mktemp("recorded")
+    sizes = {"n_envs": 2, "n_steps_per_env": 16, "timesteps": 32, "batch_size": 16, "n_epochs": 1}
+    shared = {"runs_dir": str(folder), "progress": False, "eval_freq": 0, "tensorboard": False}
+    mg.train("mission_gym/Territory-v0", run_name="war", wrap=["time-limit:40"], **sizes, **shared)
+    path = folder / "game.html"
+    assert main(["record", "war", "--runs-dir", str(folder), "--seed", "7", "--out", str(path)]) == 0
+    return path
+
+
+def test_record_writes_the_page_of_the_episode_that_was_played(recorded):
+    inside = re.search(
+        r'<script id="replay" type="application/json">(.*?)</script>', recorded.read_text("utf-8")
+    )
+    replay = json.loads(inside[1])
+    env = TerritoryEnv()
+    env.reset(seed=7)
+    for action in replay["actions"]:
+        env.step(action)
+    assert len(replay["actions"]) == 40
+    assert env.make_replay() == replay
+
+
+@needs_chromium
+def test_the_recorded_page_plays_in_a_browser(recorded):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        page = browser.new_page()
+        page.set_default_timeout(1000 * LONG_S)
+        page.goto(recorded.as_uri())
+        page.click("#play")
+        page.wait_for_function("game.time === 40 && timer === null")
+        assert page.inner_text("#error") == ""
+        browser.close()
+
+
+@needs_chromium
 def test_the_page_plays_the_game_from_a_file(played, tmp_path):
     sync_api = pytest.importorskip("playwright.sync_api")
     path = tmp_path / "game.html"

@@ -1,12 +1,14 @@
 """The HTML report of a real run: whole, self-contained, and with what it was given."""
 
 import itertools
+import json
 import re
 import shutil
 from html.parser import HTMLParser
 
 import pytest
 from PIL import Image
+from test_guide import ENTRY
 
 import mission_gym as mg
 from mission_gym.report.curves import draw_curves
@@ -138,6 +140,23 @@ def test_markup_and_escapes_of_a_run_are_text(tmp_path):
     assert "<img src=x" not in page
     assert page.count("&lt;img src=x") >= 6
     assert "\x1b" not in page
+
+
+@pytest.mark.parametrize(
+    ("tuning", "shown"), [(ENTRY, True), (ENTRY | {"scaling": []}, False), (None, False)]
+)
+def test_a_tuned_run_shows_the_scaling_guide(tmp_path, tuning, shown):
+    run = RunDir.create(tmp_path, "tuned")
+    run.metrics_jsonl.write_text("")
+    fact = {"name": "rollout", "value": "512", "reason": "<4 x 128>"}
+    run.plan_json.write_text(json.dumps({"facts": [fact], "notes": [], "tuning": tuning}))
+    page = make_html([run])
+    balance = Balance()
+    balance.feed(page)
+    assert balance.stack == []
+    assert "&lt;4 x 128&gt;" in page
+    assert ("Scaling guide of this machine" in page) == shown
+    assert ("13:53:20" in page) == shown
 
 
 def test_films_of_the_run_are_part_of_the_file(tmp_path):

@@ -1,4 +1,4 @@
-"""`record`: a film of a run's policy."""
+"""`record`: a film of a run's policy, or a page that plays its episode."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from mission_gym.errors import UsageError
 from mission_gym.report.formats import show_count, show_path
 from mission_gym.screen.streams import inert, say
 from mission_gym.store.checkpoints import step_name
+from mission_gym.store.files import write_atomic
 from mission_gym.streams import suite_seeds
 
 
@@ -28,7 +29,9 @@ class RecordFlags(PlayedRunFlags):
         said("Seed of the first episode, which the others count on from. Without it: the report suite.", "N"),
     ] = None
     episodes: Annotated[int, tyro.conf.arg(metavar="K", help="Episodes, one after the other.")] = 1
-    out: Annotated[Path | None, said("Where to. Without it: an MP4 in the run.", "FILE.gif|.mp4")] = None
+    out: Annotated[Path | None, said("Where to. Without it: an MP4 in the run.", "FILE.gif|.mp4|.html")] = (
+        None
+    )
 
 
 def record(args: Sequence[str]) -> None:
@@ -37,7 +40,7 @@ def record(args: Sequence[str]) -> None:
     if flags.episodes < 1:
         raise UsageError(f"episodes={flags.episodes} is not a positive count [--episodes]")
     ref = flags.find(flags.run)
-    from mission_gym.films.film import check_film_path, play_frames, read_fps, write_films
+    from mission_gym.films.film import PAGE, check_film_path, play_frames, play_page, read_fps, write_films
     from mission_gym.run.open import open_run
 
     with messages_to_stderr():
@@ -46,7 +49,10 @@ def record(args: Sequence[str]) -> None:
             say(text)
         path = flags.out or opened.run.path / f"{step_name(opened.step)}.mp4"
         check_film_path(path)
-        fps = read_fps(opened)
+        is_page = path.suffix.lower() == PAGE
+        if is_page and flags.episodes > 1:
+            raise UsageError(f"episodes={flags.episodes}: a page plays one; use 1 [--episodes]")
+        fps = 0.0 if is_page else read_fps(opened)
         if flags.seed is None:
             seeds = suite_seeds("report", flags.episodes)
         else:
@@ -57,5 +63,8 @@ def record(args: Sequence[str]) -> None:
                 yield from play_frames(opened, seed, explore=flags.stochastic)
 
         say(f"filming {opened.run.name} at step {show_count(opened.step)}")
-        write_films([path], frames(), fps)
+        if is_page:
+            write_atomic(path, play_page(opened, seeds[0], explore=flags.stochastic))
+        else:
+            write_films([path], frames(), fps)
     print(inert(show_path(path)))

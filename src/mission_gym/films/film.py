@@ -1,4 +1,5 @@
-"""Films: a policy plays in an environment that draws, and the pictures become a GIF or an MP4.
+"""Films: a policy plays in an environment that draws, and the pictures become a GIF or an MP4; or a page that
+plays the episode anew, where the environment makes one (`make_page()`).
 
 Pictures flow one by one, uint8 [H, W, 3], from the environment into the files.
 """
@@ -29,7 +30,9 @@ from mission_gym.run.open import OpenRun
 from mission_gym.store.files import TEMPORARY, disk_errors
 from mission_gym.streams import generator
 
-FORMATS = (".gif", ".mp4")
+PAGE = ".html"
+FORMATS = (".gif", ".mp4", PAGE)
+PAGE_METHOD = "make_page"
 _PALETTE_PICTURES = 12  # that a GIF's colours are taken from
 _COMMON = 48  # colours of 256 that are kept as they are
 _GIF_FPS = 20.0  # viewers slow down what is faster
@@ -77,28 +80,47 @@ def telling(call: str) -> Iterator[None]:
 
 def play_frames(opened: OpenRun, seed: int, *, explore: bool = False) -> Iterator[Array]:
     """Play one episode; a picture before the first step and after each, the last one for a while."""
-    spec = opened.environment.spec
     env = make_factory(opened.environment.request, render_mode="rgb_array")()
-    rng = generator("record", seed)
     frame: Any = None
     with closing(env):
-        slot = make_slot(lambda: env, spec, 0, lambda episode: seed)
-        slot.reset(0, options=opened.environment.recipe(None)[1])
-        num_rows = spec.num_agents
-        state = opened.policy.initial_state(num_rows)
-        while True:
+        for _ in _play(opened, env, seed, explore=explore):
             frame = take_picture(env)
             yield frame
-            if slot.ended:
-                break
-            noise = draw_noise(spec.action, rng, 1, num_rows)[0] if explore else None
-            leaves = slot.obs if spec.agents else tuple(np.asarray(leaf)[None] for leaf in slot.obs)
-            mask = None if slot.mask is None else slot.mask.reshape(num_rows, -1)
-            with device_memory(opened.config, acting=True):
-                stored, _, state = opened.policy.act(leaves, mask, noise, state)
-            slot.step(action_rows(spec, spec.action.to_env(stored))[0])
         fps = env.metadata.get("render_fps") or _DEFAULT_FPS
     yield from repeat(frame, round(_LAST_S * fps))
+
+
+def play_page(opened: OpenRun, seed: int, *, explore: bool = False) -> str:
+    """Play one episode, and let the environment make a page of it; UsageError if it makes none."""
+    env = make_factory(opened.environment.request)()
+    with closing(env):
+        if not env.has_wrapper_attr(PAGE_METHOD):
+            raise UsageError(
+                f"{opened.environment.spec.env_id} makes no pages of its episodes: it has no method"
+                f" {PAGE_METHOD}() that returns one as HTML; use .gif or .mp4 [--out]"
+            )
+        for _ in _play(opened, env, seed, explore=explore):
+            pass
+        with telling(f"{PAGE_METHOD}()"):
+            return str(env.get_wrapper_attr(PAGE_METHOD)())
+
+
+def _play(opened: OpenRun, env: Env, seed: int, *, explore: bool) -> Iterator[None]:
+    """Play one episode in an environment; yields before the first step and after each."""
+    spec, rng = opened.environment.spec, generator("record", seed)
+    slot = make_slot(lambda: env, spec, 0, lambda episode: seed)
+    slot.reset(0, options=opened.environment.recipe(None)[1])
+    num_rows = spec.num_agents
+    state = opened.policy.initial_state(num_rows)
+    yield
+    while not slot.ended:
+        noise = draw_noise(spec.action, rng, 1, num_rows)[0] if explore else None
+        leaves = slot.obs if spec.agents else tuple(np.asarray(leaf)[None] for leaf in slot.obs)
+        mask = None if slot.mask is None else slot.mask.reshape(num_rows, -1)
+        with device_memory(opened.config, acting=True):
+            stored, _, state = opened.policy.act(leaves, mask, noise, state)
+        slot.step(action_rows(spec, spec.action.to_env(stored))[0])
+        yield
 
 
 def place_beside(films: Sequence[tuple[str, Iterator[Array]]], width: int) -> Iterator[Array]:
@@ -118,7 +140,7 @@ def place_beside(films: Sequence[tuple[str, Iterator[Array]]], width: int) -> It
 def check_film_path(path: Path) -> None:
     """Refuse what is not a film before an hour was spent on it."""
     if path.suffix.lower() not in FORMATS:
-        raise UsageError(f"{path.name!r} has no known ending; films end in {' or '.join(FORMATS)} [--out]")
+        raise UsageError(f"{path.name!r} has no known ending; films end in {', '.join(FORMATS)} [--out]")
     if not path.parent.is_dir():
         raise UsageError(f"the folder {path.parent} does not exist; make it or name another [--out]")
 

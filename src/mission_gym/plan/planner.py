@@ -91,21 +91,34 @@ def shortlist(facts: Facts, most: int) -> list[Layout]:
     return list(dict.fromkeys([*wanted[: facts.wishes.layout in costs], *worth]))[:most]
 
 
-def make_scaling(facts: Facts, update: UpdateCost) -> list[dict[str, Any]]:
-    """The best layout for each number of environments, doubling, with the knee marked: there more of them
-    give less than a twentieth."""
-    machine, env, wishes = facts.machine, facts.env, facts.wishes
-    ruled, points = wishes.layout, list[dict[str, Any]]()
+def list_scaling(facts: Facts, update: UpdateCost) -> list[Layout]:
+    """The best layout for each number of environments, doubling."""
+    machine, ruled = facts.machine, facts.wishes.layout
     most = max(64, 4 * machine.usable_cores, 2 * ruled.n_envs)
     if facts.wishes.open_envs:
         most = max(most, 2 * max(each.n_envs for each in list_layouts(facts)))
     most = min(most, _MOST_ROWS)
-    for n_envs in sorted({ruled.n_envs, *(1 << power for power in range(int(log2(most)) + 1))}):
-        rates = {each: predict_rate(facts, each, update) for each in spread(facts, n_envs)}
-        best = max(rates, key=rates.__getitem__)
-        memory, does_fit = predict_memory(env, wishes, best), fits(machine, env, wishes, best)
-        cost = {"steps_per_s": rates[best], "memory_bytes": memory, "fits": does_fit}
-        points.append(best.document() | cost)
+    counts = sorted({ruled.n_envs, *(1 << power for power in range(int(log2(most)) + 1))})
+    return [
+        max(spread(facts, n_envs), key=lambda each: predict_rate(facts, each, update)) for n_envs in counts
+    ]
+
+
+def make_scaling(facts: Facts, update: UpdateCost) -> list[dict[str, Any]]:
+    """The scaling table, with the knee marked: there more environments give less than a twentieth. tried:
+    whether a row's layout was, or follows from the nearest that was."""
+    machine, env, wishes = facts.machine, facts.env, facts.wishes
+    tried = {trial.layout for trial in facts.trials}
+    points = [
+        each.document()
+        | {
+            "steps_per_s": predict_rate(facts, each, update),
+            "memory_bytes": predict_memory(env, wishes, each),
+            "fits": fits(machine, env, wishes, each),
+            "tried": each in tried,
+        }
+        for each in list_scaling(facts, update)
+    ]
     top = max((point["steps_per_s"] for point in points if point["fits"]), default=0.0)
     knee = next((point for point in points if point["fits"] and point["steps_per_s"] >= KNEE * top), None)
     return [point | {"knee": point is knee} for point in points]

@@ -23,8 +23,15 @@ from mission_gym.plan.cache import make_key, read_plan, write_plan
 from mission_gym.plan.costs import NUM_BLOCKS, Workshop, measure_act, measure_collect, rehearse
 from mission_gym.plan.env_costs import measure_env, weigh_processes
 from mission_gym.plan.facts import Choice, EnvFacts, Facts, Layout, Trial, UpdateCost
-from mission_gym.plan.memory import check_memory, read_own_machine
-from mission_gym.plan.planner import MARGIN, choose, model_collect_s, shortlist
+from mission_gym.plan.memory import check_memory, fits, read_own_machine
+from mission_gym.plan.planner import (
+    MARGIN,
+    choose,
+    list_scaling,
+    make_scaling,
+    model_collect_s,
+    shortlist,
+)
 from mission_gym.plan.ways import Way, device_exists
 from mission_gym.plan.wishes import (
     DEFAULT_ENVS,
@@ -51,6 +58,7 @@ _PATIENCE_S = 20.0  # for processes to start on a busy machine; one that hangs c
 _TRIAL_BLOCK_S = 0.15
 _ACTING_STEPS = 16  # of the blocks that compare where the policy acts
 _REHEARSAL_S = 2.0  # of rollouts as short as DQN's, of which the first hundreds say little
+_LONG_S = 15.0  # a budget that allows many trials; those inside a run are shorter
 _REHEARSAL_SHARE = 0.4  # of the time, kept for the real loop of the choice, whose rate is promised
 
 
@@ -165,7 +173,7 @@ class Tuner:
         for way in self._ways[1:]:
             if self._left_s() > _REHEARSAL_SHARE * self._budget_s:
                 facts = self._add_update(facts, *way)
-        num_trials = 2 if self._budget_s < 5 else 4 if self._budget_s < 15 else 8
+        num_trials = 2 if self._budget_s < 5 else 4 if self._budget_s < _LONG_S else 8
         for layout in shortlist(facts, num_trials)[2:]:
             facts = self._try(facts, layout)
         choice = choose(facts)
@@ -174,7 +182,12 @@ class Tuner:
             tried = len(facts.trials)
             facts = self._try(facts, choice.layout)
             choice = choose(facts)
-        return self._finish(facts, choice)
+        rows = list_scaling(facts, choice.update) if self._budget_s >= _LONG_S else []
+        for layout in rows:  # of the table: nothing is chosen by them
+            is_new = layout not in {trial.layout for trial in facts.trials}
+            if is_new and fits(self._machine, facts.env, facts.wishes, layout):
+                facts = self._try(facts, layout)
+        return self._finish(facts, replace(choice, scaling=make_scaling(facts, choice.update)))
 
     def _measure_facts(self) -> Facts:
         """The environment, the fixed rules' own way to learn, and acting."""
@@ -287,6 +300,11 @@ class Tuner:
                     {"layout": each.layout.document(), "collect_s": each.collect_s} for each in facts.trials
                 ],
                 "rehearsed": rehearsed,
+            },
+            "machine": {
+                "cpu": self._machine.cpu,
+                "usable_cores": self._machine.usable_cores,
+                "memory_bytes": self._machine.memory_bytes,
             },
             "budget_s": self._budget_s,
             "spent_s": time.perf_counter() - self._begun,

@@ -27,6 +27,7 @@ from mission_gym.report.formats import (
     show_rate,
     show_value,
 )
+from mission_gym.report.guide import Guide, make_guide
 from mission_gym.report.summary import list_next_commands
 from mission_gym.report.tables import list_verdict, show_interval, show_outcome
 from mission_gym.report.timing import check_time, list_machine, list_phases, sum_up
@@ -205,8 +206,16 @@ def _describe_plan(run: RunDir) -> dict[str, Any]:
         notes = [str(note) for note in plan["notes"]]
         versions = {str(name): str(version) for name, version in (plan.get("versions") or {}).items()}
     except (MissionGymError, KeyError, TypeError, AttributeError):
-        return {"facts": [], "notes": [], "versions": {}}
-    return {"facts": facts, "notes": notes, "versions": versions}
+        return {"facts": [], "notes": [], "versions": {}, "guide": None}
+    return {"facts": facts, "notes": notes, "versions": versions, "guide": _describe_guide(plan)}
+
+
+def _describe_guide(plan: Row) -> Guide | None:
+    """The scaling guide of a run that was tuned; None of others, and where it can't be read."""
+    try:
+        return make_guide(plan["tuning"]) if plan.get("tuning") else None
+    except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, IndexError):
+        return None
 
 
 def _describe_config(run: RunDir) -> dict[str, Any]:
