@@ -9,9 +9,11 @@ import mission_gym as mg
 import toys
 from mission_gym.cli.main import main
 from mission_gym.errors import EnvContractError
-from mission_gym.films.film import place_beside, play_frames, take_picture, write_films
+from mission_gym.films.film import place_beside, play_frames, write_films
+from mission_gym.films.studio import take_picture
 from mission_gym.run.open import open_run
 from mission_gym.store.resolve import find_run
+from waits import patience
 
 TOY = "toys:Identity"
 
@@ -116,3 +118,32 @@ def test_a_picture_that_the_environment_can_not_give_is_told() -> None:
 
     with pytest.raises(EnvContractError, match=r"render\(\) raised RuntimeError: no screen"):
         take_picture(Broken())
+
+
+HAZARD = "mission_gym.bench.faults.hazard:Hazard"
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "message"),
+    [
+        ("segfault", 3, "the process that played it was killed by SIGSEGV"),
+        ("exit", 3, "the process that played it ended with code"),
+        ("KeyboardInterrupt", 3, "the environment raised KeyboardInterrupt"),
+        ("hang", 3, "no answer to take_picture within"),
+        ("raise", 2, "render() raised"),
+        ("shape", 2, "render() gave"),
+    ],
+)
+def test_an_environment_that_breaks_while_it_is_filmed_is_told_in_one_message(
+    kind, code, message, tmp_path, capsys
+):
+    values = {"kind": kind, "place": "render", "after": 3}
+    timeout_s = patience(2.0) if kind == "hang" else 60.0
+    sizes = {"n_envs": 2, "n_steps_per_env": 32, "timesteps": 64, "eval_freq": 0, "tensorboard": False}
+    mg.train(HAZARD, env_kwargs=values, env_timeout=timeout_s, run_name="h", runs_dir=str(tmp_path), **sizes)
+    capsys.readouterr()
+    assert main(["record", "h", "--runs-dir", str(tmp_path), "--out", str(tmp_path / "film.gif")]) == code
+    told = capsys.readouterr().err
+    assert message in told
+    assert "Traceback (most recent call last)" not in told
+    assert not list(tmp_path.glob("*film*"))

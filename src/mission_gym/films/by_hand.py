@@ -20,7 +20,7 @@ from mission_gym.data import Array
 from mission_gym.env.agents import AgentsEnv
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.errors import UsageError
-from mission_gym.films.film import take_picture, telling
+from mission_gym.films.studio import take_picture, telling
 from mission_gym.procs import attended
 
 _BAR_PX = 30

@@ -10,7 +10,7 @@ import math
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from mission_gym.check.devices import device_memory
 from mission_gym.data import Array
-from mission_gym.env.agents_slot import make_slot
-from mission_gym.env.factory import Env, make_factory
 from mission_gym.env.slot import action_rows
-from mission_gym.errors import EnvContractError, UsageError, describe
+from mission_gym.errors import UsageError
+from mission_gym.films.studio import PAGE_METHOD, Studio
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.run.open import OpenRun
 from mission_gym.store.files import TEMPORARY, disk_errors
@@ -32,11 +31,9 @@ from mission_gym.streams import generator
 
 PAGE = ".html"
 FORMATS = (".gif", ".mp4", PAGE)
-PAGE_METHOD = "make_page"
 _PALETTE_PICTURES = 12  # that a GIF's colours are taken from
 _COMMON = 48  # colours of 256 that are kept as they are
 _GIF_FPS = 20.0  # viewers slow down what is faster
-_DEFAULT_FPS = 30.0
 _LAST_S = 1.5  # how long the end of an episode stays
 _LABEL_PX = 30
 _INK, _PAPER = (228, 234, 242), (16, 21, 30)
@@ -44,82 +41,51 @@ _INK, _PAPER = (228, 234, 242), (16, 21, 30)
 
 def read_fps(opened: OpenRun) -> float:
     """Pictures a second as the environment wants them; UsageError if it can't draw."""
-    env = make_factory(opened.environment.request)()
-    with closing(env):
-        modes = env.metadata.get("render_modes") or []
-        fps = env.metadata.get("render_fps") or _DEFAULT_FPS
+    with Studio(opened.environment, draws=False) as studio:
+        modes, fps, _ = studio.about()
     if "rgb_array" not in modes:
-        known = ", ".join(str(mode) for mode in modes) or "none"
         raise UsageError(
-            f"{opened.environment.spec.env_id} can't be filmed: its render modes are {known}; an environment"
-            " that draws has rgb_array in metadata['render_modes'] and takes render_mode"
+            f"{opened.environment.spec.env_id} can't be filmed: its render modes are"
+            f" {', '.join(modes) or 'none'}; an environment that draws has rgb_array in"
+            " metadata['render_modes'] and takes render_mode"
         )
-    return float(fps)
-
-
-def take_picture(env: Env) -> Array:
-    """What the environment shows, [H, W, 3]; EnvContractError if it can't."""
-    with telling("render()"):
-        picture = np.asarray(env.render())
-    if picture.ndim != 3 or picture.shape[2] != 3 or not np.issubdtype(picture.dtype, np.number):
-        raise EnvContractError(
-            f"render() gave {picture.dtype} of shape {picture.shape}; with render_mode='rgb_array' it must "
-            "give a picture, uint8 [H, W, 3]"
-        )
-    return picture
-
-
-@contextmanager
-def telling(call: str) -> Iterator[None]:
-    """Within, what the environment raises is told in one sentence."""
-    try:
-        yield
-    except Exception as error:  # border: the user's environment
-        raise EnvContractError(f"{call} raised {describe(error)}") from error
+    return fps
 
 
 def play_frames(opened: OpenRun, seed: int, *, explore: bool = False) -> Iterator[Array]:
     """Play one episode; a picture before the first step and after each, the last one for a while."""
-    env = make_factory(opened.environment.request, render_mode="rgb_array")()
-    frame: Any = None
-    with closing(env):
-        for _ in _play(opened, env, seed, explore=explore):
-            frame = take_picture(env)
+    with Studio(opened.environment, draws=True) as studio:
+        for _ in _play(opened, studio, seed, explore=explore):
+            frame = studio.take_picture()
             yield frame
-        fps = env.metadata.get("render_fps") or _DEFAULT_FPS
+        fps = studio.about().fps
     yield from repeat(frame, round(_LAST_S * fps))
 
 
 def play_page(opened: OpenRun, seed: int, *, explore: bool = False) -> str:
     """Play one episode, and let the environment make a page of it; UsageError if it makes none."""
-    env = make_factory(opened.environment.request)()
-    with closing(env):
-        if not env.has_wrapper_attr(PAGE_METHOD):
+    with Studio(opened.environment, draws=False) as studio:
+        if not studio.about().makes_pages:
             raise UsageError(
                 f"{opened.environment.spec.env_id} makes no pages of its episodes: it has no method"
                 f" {PAGE_METHOD}() that returns one as HTML; use .gif or .mp4 [--out]"
             )
-        for _ in _play(opened, env, seed, explore=explore):
+        for _ in _play(opened, studio, seed, explore=explore):
             pass
-        with telling(f"{PAGE_METHOD}()"):
-            return str(env.get_wrapper_attr(PAGE_METHOD)())
+        return studio.make_page()
 
 
-def _play(opened: OpenRun, env: Env, seed: int, *, explore: bool) -> Iterator[None]:
-    """Play one episode in an environment; yields before the first step and after each."""
+def _play(opened: OpenRun, studio: Studio, seed: int, *, explore: bool) -> Iterator[None]:
+    """Play one episode in a studio; yields before the first step and after each."""
     spec, rng = opened.environment.spec, generator("record", seed)
-    slot = make_slot(lambda: env, spec, 0, lambda episode: seed)
-    slot.reset(0, options=opened.environment.recipe(None)[1])
-    num_rows = spec.num_agents
-    state = opened.policy.initial_state(num_rows)
+    scene = studio.begin(seed)
+    state = opened.policy.initial_state(spec.num_agents)
     yield
-    while not slot.ended:
-        noise = draw_noise(spec.action, rng, 1, num_rows)[0] if explore else None
-        leaves = slot.obs if spec.agents else tuple(np.asarray(leaf)[None] for leaf in slot.obs)
-        mask = None if slot.mask is None else slot.mask.reshape(num_rows, -1)
+    while not scene.ended:
+        noise = draw_noise(spec.action, rng, 1, spec.num_agents)[0] if explore else None
         with device_memory(opened.config, acting=True):
-            stored, _, state = opened.policy.act(leaves, mask, noise, state)
-        slot.step(action_rows(spec, spec.action.to_env(stored))[0])
+            stored, _, state = opened.policy.act(scene.leaves, scene.mask, noise, state)
+        scene = studio.step(action_rows(spec, spec.action.to_env(stored))[0])
         yield
 
 

@@ -346,14 +346,15 @@ def remount(folder: Path, how: str) -> None:
     _mount(["-o", f"remount,{how}", str(folder)])
 
 
-def fill(folder: Path) -> Path:
-    """Fill a disk; returns the file to delete."""
+def fill(folder: Path, leave_bytes: int = 0) -> Path:
+    """Fill a disk but for so many bytes; returns the file to delete."""
     ballast = folder / "ballast"
     with ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         for piece in (1 << 16, 1 << 12):
             with contextlib.suppress(OSError):
                 while True:
                     file.write(b"x" * piece)
+    os.truncate(ballast, ballast.stat().st_size - leave_bytes)
     return ballast
 
 
