@@ -31,6 +31,10 @@ class Encoded(NamedTuple):
     flat: Array
     shaped: tuple[Array, ...]
 
+    def rows(self, rows: slice) -> Encoded:
+        """Some of the N, as views."""
+        return Encoded(self.flat[rows], tuple([array[rows] for array in self.shaped]))
+
 
 class Normalizer:
     """Running mean and variance of the flat features, float64. Entries that are not of a vector leaf
