@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Self
 
 from mission_gym.data import Phases, Span
 
@@ -50,15 +50,16 @@ class PhaseClock:
         key = (self.role, phase)
         self._seconds[key] = self._seconds.get(key, 0.0) + seconds
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Time the block under `name`, also when it raises."""
+    def phase(self, name: str) -> Self:
+        """Time the block of a `with` statement under `name`, also when it raises. Phases are not nested."""
         self._running = name, self._now()
-        try:
-            yield
-        finally:
-            self.split()
-            self._running = None
+        return self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None:
+        self.split()
+        self._running = None
 
     def split(self) -> None:
         """Count the phase under way up to now; the rest of it comes later. For the clock's own thread."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -256,7 +256,7 @@ class Block:
     @property
     def num_filled(self) -> int:
         """Transitions that it holds."""
-        return int(self.filled.sum())
+        return int(np.add.reduce(self.filled))
 
     @property
     def is_full(self) -> bool:
@@ -315,10 +315,15 @@ class Phases:
 
     def __or__(self, other: Phases) -> Phases:
         """Both together: seconds of the same phase of the same role are added."""
-        seconds = dict(self.seconds)
+        both = Phases(dict(self.seconds), list(self.spans))
+        both |= other
+        return both
+
+    def __ior__(self, other: Phases) -> Self:
         for key, more in other.seconds.items():
-            seconds[key] = seconds.get(key, 0.0) + more
-        return Phases(seconds, self.spans + other.spans)
+            self.seconds[key] = self.seconds.get(key, 0.0) + more
+        self.spans += other.spans
+        return self
 
 
 @dataclass(slots=True)

@@ -25,8 +25,10 @@ def make_spec(activation: str = "relu", *, dueling: bool = False, noisy: bool = 
     return PolicySpec((LEAF,), CHOICE, (16, 8), activation, q=QSpec(dueling, 0.5 if noisy else None))
 
 
-def make_batches(*, masked: bool = False, weighted: bool = False, scale: float = 1.0) -> Batches:
-    rng, num = np.random.default_rng(0), SIZE * STEPS
+def make_batches(
+    *, masked: bool = False, weighted: bool = False, scale: float = 1.0, num_steps: int = STEPS
+) -> Batches:
+    rng, num = np.random.default_rng(0), SIZE * num_steps
     mask = rng.random((num, A)) < 0.5
     mask[:, 1] = True
     return Batches(
@@ -119,6 +121,20 @@ def test_the_target_stays_until_it_is_copied_and_moves_by_tau() -> None:
         for name, array in kernel.target().items():
             expected = online[name] + 0.25 * (kernel.parameters()[name] - online[name])
             np.testing.assert_allclose(array, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("tau", [1.0, 0.1])
+def test_steps_of_one_call_are_those_made_one_by_one(double: bool, tau: float) -> None:
+    """Also where the target network passes rows of several steps, with fewer left for its last pass."""
+    (_, kernel), (_, single), num_steps = make_pair(make_spec()), make_pair(make_spec()), 20
+    batches, settings = make_batches(num_steps=num_steps), QSettings(SIZE, 1e-3, 1.0, double, True, tau)
+    got = kernel.learn(batches, settings, noise_of)
+    for step in range(num_steps):
+        rows = slice(step * SIZE, (step + 1) * SIZE)
+        expected = single.learn(cut_batches(batches, rows), settings, noise_of)
+        np.testing.assert_allclose(got.table[step], expected.table[0], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(got.errors[rows], expected.errors, atol=1e-4)
 
 
 def test_noise_is_fresh_in_every_step_and_learned() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from mission_gym.data import Array, Block, Leaves
@@ -28,12 +30,12 @@ def check_finite(block: Block, update: int | None) -> None:
     when, kept, then = f"update {update}", "the weights are as before this update", ", then resume"
     if update is None:
         when, kept, then = "a short block before the first update", "nothing was learned", ""
-    named = {f"observation leaf {i}": leaf for i, leaf in enumerate(block.obs) if leaf.dtype.kind == "f"}
-    for name, array in (named | {"reward": block.reward}).items():
-        if np.isfinite(array.sum(dtype=np.float64)):
+    for place, array in enumerate((*block.obs, block.reward)):
+        if array.dtype.kind != "f" or math.isfinite(np.add.reduce(array, axis=None, dtype=np.float64)):
             continue
         bad = np.argwhere(~np.isfinite(array))
         if len(bad):
+            name = "reward" if place == len(block.obs) else f"observation leaf {place}"
             t, row = (int(x) for x in bad[0][:2])
             raise NotFiniteError(
                 f"{name} of environment {block.env_ids[row]} is {array[tuple(bad[0])]} at step {t} of {when};"

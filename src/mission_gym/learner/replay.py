@@ -56,12 +56,19 @@ class ReplayLayout(NamedTuple):
 class Sampled(NamedTuple):
     """Transitions [N, ...] with n-step returns: the target of a value is reward + discount * V(next_obs)."""
 
-    obs: Leaves
+    both: Leaves  # each [2 N, ...]: the observations, then the next ones
     action: Array  # int64 [N]
     reward: Array  # float32 [N], discounted sum
     discount: Array  # float32 [N], 0 where terminated
-    next_obs: Leaves
     next_mask: Array | None  # bool [N, M]
+
+    @property
+    def obs(self) -> Leaves:
+        return tuple(leaf[: len(self.action)] for leaf in self.both)
+
+    @property
+    def next_obs(self) -> Leaves:
+        return tuple(leaf[len(self.action) :] for leaf in self.both)
 
 
 class Stored(NamedTuple):
@@ -90,6 +97,10 @@ class Replay:
         self.terminated, self.truncated, self.valid = (np.zeros(shape, bool) for _ in range(3))
         self.final = np.full(shape, -1, np.int64)  # number in the side table
         self.age = np.zeros(shape, np.int32)  # steps since the episode's first observation
+        self._flat_rows = (
+            self.action.reshape(-1), self.reward.reshape(-1), self.terminated.reshape(-1),
+            self.truncated.reshape(-1), self.valid.reshape(-1), self.final.reshape(-1),
+        )  # fmt: skip
         self.finals = _Finals(layout)
         self.total = 0  # number of the row whose transition comes next
         self.first = 0  # number of the first row with a transition
@@ -170,27 +181,25 @@ class Replay:
 
     def gather(self, ids: Array) -> Sampled:
         """The transitions of ids, with n-step returns that end where the episode or the valid data ends."""
-        start, num = self.slots_of(ids), len(ids)
+        num = len(ids)
+        action, ends, final = np.empty(num, np.int64), np.empty((2, num), np.int64), np.empty(num, np.int64)
         reward, discount = np.empty(num, np.float32), np.empty(num, np.float32)
-        behind, final = np.empty(num, np.int64), np.empty(num, np.int64)
         num_finals = self._loops.sum_steps(
-            self.reward.reshape(-1), self.terminated.reshape(-1), self.truncated.reshape(-1),
-            self.valid.reshape(-1), self.final.reshape(-1), self.num_envs, self.layout.n_step,
-            self.layout.gamma, start, reward, discount, behind, final,
+            *self._flat_rows, self.num_envs, self.layout.n_step, self.layout.gamma, ids,
+            action, reward, discount, ends, final,
         )  # fmt: skip
-        next_obs = self._take_obs(behind)
+        both = self._take_obs(ends.reshape(-1))
         next_mask = None
         if self.mask is not None:
-            next_mask = self.mask.reshape(-1, self.layout.mask_size).take(behind, axis=0)
+            next_mask = self.mask.reshape(-1, self.layout.mask_size).take(ends[1], axis=0)
         if num_finals:
             places = np.flatnonzero(final >= 0)
             last_obs, last_mask = self.finals.take(final[places])
-            for leaf, last in zip(next_obs, last_obs, strict=True):
-                leaf[places] = last
+            for leaf, last in zip(both, last_obs, strict=True):
+                leaf[num + places] = last
             if next_mask is not None:
                 next_mask[places] = last_mask
-        action = self.action.reshape(-1).take(start).astype(np.int64)
-        return Sampled(self._take_obs(start), action, reward, discount, next_obs, next_mask)
+        return Sampled(both, action, reward, discount, next_mask)
 
     def _flat(self, rows: Array) -> Array:
         return (rows[:, None] * self.num_envs + np.arange(self.num_envs)).ravel()

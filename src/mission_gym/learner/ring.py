@@ -57,6 +57,7 @@ def draw_ids(noise: Array, valid: Array, first: int, count: int, ids: Array) -> 
 
 @entry
 def sum_steps(
+    actions: Array,
     rewards: Array,
     terminated: Array,
     truncated: Array,
@@ -65,21 +66,24 @@ def sum_steps(
     num_envs: int,
     n_step: int,
     gamma: float,
-    start: Array,
+    ids: Array,
+    action: Array,
     reward: Array,
     discount: Array,
-    behind: Array,
+    ends: Array,
     final: Array,
 ) -> int:
-    """R = sum gamma^j r_j over at most n steps from each slot of `start`, which ends with the episode.
+    """R = sum gamma^j r_j over at most n steps from each id on, which ends with the episode.
 
-    The first five are the replay's, flat; writes R, the discount of what follows (0 where terminated), its
-    slot and its number in the side table, -1 for none; returns how many have one. A transition that is not
-    valid is not entered: the value of its observation takes over.
+    The first six are the replay's, flat. Writes the first action, R, the discount of what follows (0 where
+    terminated), to `ends` [2, N] the slots of the first observation and of the one that follows, and the
+    latter's number in the side table, -1 for none; returns how many have one. A transition that is not valid
+    is not entered: the value of its observation takes over.
     """
     size, num_finals = len(rewards), 0
-    for i in range(len(start)):
-        place, total, factor, last = start[i], 0.0, 1.0, -1
+    for i in range(len(ids)):
+        place, total, factor, last = ids[i] % size, 0.0, 1.0, -1
+        ends[0, i], action[i] = place, actions[place]
         for _ in range(n_step):
             if not valid[place]:
                 break
@@ -92,7 +96,7 @@ def sum_steps(
                 place -= size
             if ended:
                 break
-        reward[i], discount[i], behind[i], final[i] = total, factor, place, last
+        reward[i], discount[i], ends[1, i], final[i] = total, factor, place, last
         num_finals += last >= 0
     return num_finals
 

@@ -153,12 +153,10 @@ class Use:
                 self._maxima[name] = max(value, self._maxima.get(name, value))
             if sample.cores:
                 self._cores = [*self._cores[-24:], sample.cores]
-            for span in spans:
-                # A sample that reaches over several phases counts for each by the seconds it has there.
-                weight = min(span.end, sample.end) - max(span.start, sample.start)
-                if weight > 0 and span.phase in PHASES:
-                    for name in sample.values.keys() & _PER_PHASE:
-                        self._count(f"{name}_{span.phase}", sample.values[name], weight)
+            # A sample that reaches over several phases counts for each by the seconds it has there.
+            for phase, weight in _weigh_phases(sample, spans).items():
+                for name in sample.values.keys() & _PER_PHASE:
+                    self._count(f"{name}_{phase}", sample.values[name], weight)
 
     def _count(self, name: str, value: float, weight: float) -> None:
         total, weights = self._totals.get(name, (0.0, 0.0))
@@ -173,3 +171,13 @@ class Use:
     def cores(self) -> list[float]:
         """The mean busy share of each core over the last five seconds of samples."""
         return [round(sum(shares) / len(shares), 3) for shares in zip(*self._cores, strict=False)]
+
+
+def _weigh_phases(sample: Sample, spans: Sequence[Span]) -> dict[str, float]:
+    """The seconds of a sample that lie in spans, by phase."""
+    seconds = dict.fromkeys(PHASES, 0.0)
+    begin, until = sample.start, sample.end
+    for _, phase, start, end in spans:
+        if start < until and end > begin and phase in seconds:
+            seconds[phase] += min(end, until) - max(start, begin)
+    return {phase: weight for phase, weight in seconds.items() if weight > 0.0}

@@ -53,7 +53,7 @@ def make_progress(learner: Learner, block: Block, stats: UpdateStats, phases: Ph
 
 def newest(blocks: Sequence[Block]) -> Block:
     """The block that is being filled: the first that is not full, or the last of all."""
-    return next((block for block in blocks if not block.is_full), blocks[-1])
+    return next((block for block in blocks[:-1] if not block.is_full), blocks[-1])
 
 
 class StopFlag:

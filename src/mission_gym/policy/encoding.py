@@ -31,6 +31,10 @@ class Encoded(NamedTuple):
     flat: Array
     shaped: tuple[Array, ...]
 
+    def rows(self, rows: slice) -> Encoded:
+        """Some of the N, as views."""
+        return Encoded(self.flat[rows], tuple([array[rows] for array in self.shaped]))
+
 
 class Normalizer:
     """Running mean and variance of the flat features, float64. Entries that are not of a vector leaf
@@ -153,10 +157,12 @@ class Encoder:
 
     def encode(self, obs: Leaves) -> Encoded:
         """The network inputs for leaves [N, ...]."""
+        return Encoded(self.encode_flat(obs), tuple([convert(obs[place]) for place, convert in self._shape]))
+
+    def encode_flat(self, obs: Leaves) -> Array:
+        """The flat ones alone, which are all where an MLP reads them."""
         flat = self.flatten(obs)
-        if self.normalizer is not None:
-            flat = self.normalizer.apply(flat)
-        return Encoded(flat, tuple([convert(obs[place]) for place, convert in self._shape]))
+        return flat if self.normalizer is None else self.normalizer.apply(flat)
 
     def count_cut(self, obs: Leaves) -> int | None:
         """How many sequences in leaves [..., *leaf.shape] had more elements than are kept; None without

@@ -68,7 +68,7 @@ class NumpyPolicy(EncodingPolicy):
 
     def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
         """Actions for leaves [B, ...]; `noise` [B, K] explores, None plays greedily."""
-        x = self._encoder.encode(obs).flat
+        x = self._encoder.encode_flat(obs)
         for weight, bias in self._layers[:-1]:
             x = x @ weight
             x += bias

@@ -68,7 +68,7 @@ class NumpyQPolicy(EncodingPolicy):
 
     def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
         """Actions for leaves [B, ...]; `noise` [B, 1] explores, None plays greedily."""
-        x = self._encoder.encode(obs).flat
+        x = self._encoder.encode_flat(obs)
         for layer in self._body:
             x = self._activation(_apply(layer, x))
         streams = self._streams

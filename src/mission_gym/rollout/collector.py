@@ -28,7 +28,7 @@ from mission_gym.rollout.blocks import (
     sort_episodes,
     sort_finals,
 )
-from mission_gym.streams import generator
+from mission_gym.streams import NumberedStreams
 
 STOP_S = 2.5  # what a stop request may wait for slow steps; the run must be saved within five seconds
 
@@ -128,7 +128,6 @@ class Collector(BlockCollector):
         self.vec = vec
         self.policy = policy
         self.spec = spec
-        self.seed = seed
         self._batch: StepBatch | None = None
         size = acting_rows or vec.num_rows
         self._columns = np.arange(vec.num_rows)
@@ -136,6 +135,7 @@ class Collector(BlockCollector):
         self._groups = [
             ((first_row + start) // size, slice(start, min(start + size, vec.num_rows))) for start in starts
         ]
+        self._streams = [NumberedStreams(seed, "act", group) for group, _ in self._groups]
 
     def start(self) -> None:
         self._batch = self.vec.reset()
@@ -193,20 +193,15 @@ class Collector(BlockCollector):
     def _draw_noise(self, block: Block, number: int) -> list[Array]:
         """The noise [T, B, K] of each group for a whole block."""
         return [
-            draw_noise(
-                self.spec.action,
-                generator(self.seed, "act", group, number),
-                block.num_steps,
-                rows.stop - rows.start,
-            )
-            for group, rows in self._groups
+            draw_noise(self.spec.action, stream.at(number), block.num_steps, rows.stop - rows.start)
+            for stream, (_, rows) in zip(self._streams, self._groups, strict=True)
         ]
 
     def _act(self, block: Block, t: int, batch: StepBatch, noise: list[Array]) -> None:
         """Choose the actions of row t, group by group."""
         for (_, rows), drawn in zip(self._groups, noise, strict=True):
             mask = None if batch.mask is None else batch.mask[rows]
-            self._act_group(block, t, rows, tuple(leaf[rows] for leaf in batch.obs), mask, drawn)
+            self._act_group(block, t, rows, tuple([leaf[rows] for leaf in batch.obs]), mask, drawn)
 
     def _act_group(
         self, block: Block, t: int, rows: slice, obs: Leaves, mask: Array | None, noise: Array

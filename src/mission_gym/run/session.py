@@ -62,7 +62,7 @@ class Session:
         self.progression = Progression(config.env.curriculum, self.counters, self.collector)
         self.adopt(resolved)
         self.has_begun = False
-        self._deadline = float("inf")  # of steady_s
+        self._deadline: float | None = None  # of steady_s
 
     def adopt(self, resolved: Resolved) -> None:
         """Take a config that differs in when evaluations are made; before the first step."""
@@ -150,7 +150,7 @@ class Session:
         self.recorder.watch.watch_speed(self.learner.step, env_cpu_is_known=known)
 
     def _out_of_time(self) -> bool:
-        return self.stop() or steady_s() >= self._deadline
+        return self.stop() or (self._deadline is not None and steady_s() >= self._deadline)
 
     def _ended(self) -> bool:
         return self.stop() or self.counters["goal"] is not None

@@ -64,7 +64,7 @@ class Telemetry:
         """Count an update, and what the main role did since the last one."""
         phases = progress.phases | self.clock.take()
         self._row |= phases
-        self._row.spans = self._row.spans[-_NUM_SPANS:]
+        del self._row.spans[:-_NUM_SPANS]
         self._updates.append((progress.update, phases.spans))
 
     @property

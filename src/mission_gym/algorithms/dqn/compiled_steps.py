@@ -35,6 +35,7 @@ def _judge(
     settings: QSettings,
     dueling: bool,
     work: Scratch,
+    next_values: Array,
     errors: Array,
     stats: Array,
 ) -> None:
@@ -49,13 +50,13 @@ def _judge(
         row = first + i
         best, highest = 0, _ZERO
         for a in range(num_actions):
-            judged = work.q[size + i, a] if settings.double else work.next_values[i, a]
+            judged = work.q[size + i, a] if settings.double else next_values[i, a]
             if batch.next_mask.size and not batch.next_mask[row, a]:
                 judged = _FILLER
             if a == 0 or judged > highest:
                 best, highest = a, judged
         value = work.q[i, batch.action[row]]
-        error = value - (batch.reward[row] + batch.discount[row] * work.next_values[i, best])
+        error = value - (batch.reward[row] + batch.discount[row] * next_values[i, best])
         size_of = abs(error)
         if settings.huber:
             slope = min(max(error, -_ONE), _ONE)
@@ -98,14 +99,20 @@ def learn(
     """
     flat, target, grad, first, second = vectors
     size, num_passed = settings.batch_size, len(work.x)
+    # Until the target network moves, one pass has the values of several steps: larger products are faster.
+    num_ahead = len(work.next_values) if settings.tau == 1.0 else size
     for k in range(len(table)):
         begin = k * size
-        forward(shape, target, batch.next_flat[begin : begin + size], work, work.next_values)
+        place = begin % num_ahead
+        if place == 0:
+            ahead = batch.next_flat[begin : begin + num_ahead]
+            forward(shape, target, ahead, work, work.next_values[: len(ahead)])
         _copy_rows(batch.flat, begin, work.x, 0, size)
         if settings.double:  # one pass over both ends of a transition
             _copy_rows(batch.next_flat, begin, work.x, size, size)
         forward(shape, flat, work.x, work, work.q)
-        _judge(batch, begin, settings, shape.num_streams > 1, work, errors, table[k])
+        next_values = work.next_values[place : place + size]
+        _judge(batch, begin, settings, shape.num_streams > 1, work, next_values, errors, table[k])
         backward(shape, flat, grad, size, num_passed, work)
         norm = math.sqrt(np.dot(grad, grad))
         table[k, GRAD_NORM] = norm

@@ -40,6 +40,7 @@ from mission_gym.streams import Streams, generator
 _GATHER_ROWS, _GATHER_PICTURES = 4096, 256
 _HEADS = ("q.2.", "value.2.")  # the last layer of each stream, by the names of its parameters
 _SCALE = "value_scale.moments"
+_NO_STEPS = np.zeros((0, NUM_STATS))
 _PATIENCE = 10  # gradient steps in a row that are not finite: then something is wrong for good
 
 
@@ -100,7 +101,7 @@ class DqnLearner(Learner):
         self._counted = 0  # valid transitions since learning started
         self._paid = 0  # gradient steps made for them, before this update
         self._stored = False  # whether the block in hand is in the replay
-        self._table = np.zeros((0, NUM_STATS))  # statistics of the gradient steps of this update
+        self._table = _NO_STEPS  # statistics of the gradient steps of this update
 
     def prime(self, obs: Leaves) -> None:
         super().prime(obs)
@@ -150,7 +151,7 @@ class DqnLearner(Learner):
         metrics = self._metrics(settings)
         made = _count_made(self._table) if self._skipped else due
         self._paid += due
-        self._stored, self._table = False, np.zeros((0, NUM_STATS))
+        self._stored, self._table = False, _NO_STEPS
         self._behind, self._weights = self._weights, None
         self.version += 1
         self.step = after
@@ -199,15 +200,15 @@ class DqnLearner(Learner):
             slots, weight = self.priorities.draw(rng.random(size), beta)
             ids = self.replay.ids_of(slots)
         sampled = self.replay.gather(ids)
-        reward = sampled.reward
+        both, num, reward = self.encoder.encode(sampled.both), len(ids), sampled.reward
         if self.scale is not None:
             reward *= np.float32(1.0 / self.scale.unit)
         batches = Batches(
-            inputs=self.encoder.encode(sampled.obs),
+            inputs=both.rows(slice(num)),
             action=sampled.action,
             reward=reward,
             discount=sampled.discount,
-            next_inputs=self.encoder.encode(sampled.next_obs),
+            next_inputs=both.rows(slice(num, None)),
             next_mask=sampled.next_mask,
             weight=weight,
         )
@@ -243,7 +244,7 @@ class DqnLearner(Learner):
         """Leave the update under way; what was made of it counts."""
         self._paid += len(table)
         self.gradient_steps += _count_made(table)
-        self._stored, self._table, self._weights = False, np.zeros((0, NUM_STATS)), None
+        self._stored, self._table, self._weights = False, _NO_STEPS, None
 
     def _metrics(self, settings: QSettings) -> dict[str, float]:
         metrics = {

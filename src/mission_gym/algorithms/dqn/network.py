@@ -22,6 +22,7 @@ from mission_gym.policy.q_numpy import stream_names
 # Of what is compiled, with the loops.
 _SOURCES = ("compiled_steps", "passes", "network", "kernel")
 _FILES = [Path(__file__).with_name(f"{name}.py") for name in _SOURCES]
+_ROWS_AHEAD = 256  # that the target network passes at once; of more, hidden outputs leave the cache
 _MARK = np.dtype([(name_sources([*_FILES, Path(loops.__file__), Path(products.__file__)]), "i1")])
 
 
@@ -83,15 +84,16 @@ class Transitions(NamedTuple):
 
 class Scratch(NamedTuple):
     """The arrays of a gradient step, kept: to ask the system for pages again would take as long as the
-    products. B is the batch, R are the rows of a pass: 2 B where both ends of a transition are judged."""
+    products. B is the batch, R are the rows of a pass of the network that learns: 2 B where both ends of a
+    transition are judged; the target network passes those of several steps, M."""
 
     x: Array  # float32 [R, F]
-    hidden: Array  # float32, flat: [R, H] of each layer
+    hidden: Array  # float32, flat: [R, H] of each layer, or [M, H]
     d_hidden: Array  # of B rows
     d_below: Array  # float32, flat: what a second stream adds to the layer below it
     q: Array  # float32 [R, A]
-    state_value: Array  # float32 [R, 1], of a dueling network
-    next_values: Array  # float32 [B, A], of the target network
+    state_value: Array  # float32 [R, 1] or [M, 1], of a dueling network
+    next_values: Array  # float32 [M, A], of the target network
     d_q: Array  # float32 [B, A]
     d_value: Array  # float32 [B, 1]
 
@@ -101,16 +103,18 @@ def make_scratch(spec: PolicySpec, num_flat: int, batch_size: int, double: bool)
         return np.empty(shape, np.float32)
 
     rows, num_actions = batch_size * (1 + double), spec.action.num_params
+    ahead = batch_size * max(1, _ROWS_AHEAD // batch_size)
+    most = max(rows, ahead)
     *body, width = spec.network_arch
     widths = sum(body) + width * len(stream_names(spec))
     return Scratch(
         x=real(rows, num_flat),
-        hidden=real(rows * widths),
+        hidden=real(most * widths),
         d_hidden=real(batch_size * widths),
         d_below=real(batch_size * (body[-1] if body else 0)),
         q=real(rows, num_actions),
-        state_value=real(rows, 1),
-        next_values=real(batch_size, num_actions),
+        state_value=real(most, 1),
+        next_values=real(ahead, num_actions),
         d_q=real(batch_size, num_actions),
         d_value=real(batch_size, 1),
     )
