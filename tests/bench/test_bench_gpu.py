@@ -22,7 +22,7 @@ DQN: dict[str, Any] = {"n_envs": 2, "batch_size": 8, "network_arch": "8,8", "alg
 
 @pytest.mark.parametrize(
     ("flags", "most_kernels", "most_waits"),
-    [(PPO, 83, 3), (PPO | {"target_kl": 1e9}, 83, 5), (DQN | {"learning_starts": 0}, 70, 3)],
+    [(PPO, 80, 3), (PPO | {"target_kl": 1e9}, 80, 5), (DQN | {"learning_starts": 0}, 70, 3)],
     ids=["ppo", "ppo with target_kl", "dqn"],
 )
 def test_kernels_of_a_step_and_waits_of_an_update_are_bounded(
