@@ -62,6 +62,28 @@ def test_pictures_are_learned_on_every_device(kind: str, flags: dict[str, Any], 
     assert bool(device.counts["replays"]) == (kind == "cuda")
 
 
+@pytest.mark.parametrize("flags", [SMALL | {"overlap": "on"}, DQN], ids=["ppo", "dqn"])
+def test_the_second_card_is_used_where_it_is_asked_for(flags: dict[str, Any], tmp_path: Path) -> None:
+    """What would be asked of the first one instead, in any thread, is refused by the pretended second."""
+    with pretend("cuda", index=1) as device:
+        run = mg.train(PICTURES, runs_dir=str(tmp_path), device="cuda:1", **flags)
+        run.evaluate(2)
+    assert run.status()["state"] == "done"
+    assert device.counts["replays"]
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("cuda:1", "device=cuda:1 is not available: this torch sees no such device; use cpu or auto"),
+        ("cuda:x", "'cuda:x' is not a device; use auto, cpu, mps, cuda, or cuda:1 for the second card"),
+    ],
+)
+def test_a_card_that_is_not_there_is_refused(device: str, said: str, tmp_path: Path) -> None:
+    with pretend("cuda"), pytest.raises(ConfigError, match=said):
+        train(tmp_path, device)
+
+
 def test_pictures_are_learned_on_the_cpu_beside_an_mps_device(tmp_path: Path) -> None:
     with pretend("mps") as device:
         assert train(tmp_path, "cpu").status()["state"] == "done"
@@ -176,9 +198,14 @@ def test_a_captured_step_that_differs_from_the_step_is_refused(
         train(tmp_path, env="CartPole-v1")
 
 
-def test_the_doctor_lets_every_device_prove_itself() -> None:
+def test_the_doctor_lets_every_device_prove_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     with pretend("cuda", capability=(7, 5)):  # without bf16, which can't be pretended
         assert prove_devices() == {"cuda float32": ""}
+    monkeypatch.setattr(assemble, "_proved", {})
+    with pretend("cuda", index=1, capability=(7, 5)):  # of two cards, the first fails
+        causes = prove_devices()
+    assert causes["cuda:1 float32"] == ""
+    assert causes["cuda float32"].startswith("card 0 is asked")
     assert prove_devices() == {}
 
 
