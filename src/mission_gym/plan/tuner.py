@@ -159,6 +159,10 @@ class Tuner:
     def run(self) -> dict[str, Any]:
         """What is kept of it. The fixed rules' choice and its best rival come first; the rest as far as time
         goes."""
+        with device_memory(self._ruled):
+            return self._measure()
+
+    def _measure(self) -> dict[str, Any]:
         facts = self._measure_facts()
         for layout in shortlist(facts, 2):
             facts = self._try(facts, layout)
@@ -250,7 +254,7 @@ class Tuner:
         try:
             seconds = min(max(self._budget_s / 40, 0.15), 0.5)
             vec, collector, _ = self._workshop.make_collector(config)
-            with vec:
+            with vec, device_memory(config):
                 collect_s = measure_collect(collector, self._weights, steps, NUM_BLOCKS, seconds).step_s
                 worker_bytes = weigh_processes(vec.pids())
         except MissionGymError as error:
