@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,15 @@ def test_dqn_learns_on_a_card_what_it_learns_on_the_cpu(sigma: float | None, lea
         found = learn_dqn("cuda", sigma, leaves)
     assert device.counts["replays"] == 2
     compare(found, learn_dqn("cpu", sigma, leaves))
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["captured", "step by step"])
+def test_the_optimizer_has_nothing_to_warn_about(fails: bool) -> None:
+    """It is told to be capturable, also for the steps that are not captured."""
+    with pretend("cuda", fails_to_capture=fails), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn_ppo("cuda", "discrete", (VECTOR,))
+        learn_dqn("cuda", None, (VECTOR,))
 
 
 def test_a_graph_is_let_go_before_the_next_is_captured() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from mission_gym.bench.gpu import GpuCase, count_gpu, measure_gpu
 from mission_gym.bench.main import run_bench
+from mission_gym.bench.pretended import pretend
 from mission_gym.errors import UsageError
 
 PPO: dict[str, Any] = {
@@ -22,7 +23,7 @@ DQN: dict[str, Any] = {"n_envs": 2, "batch_size": 8, "network_arch": "8,8", "alg
 
 @pytest.mark.parametrize(
     ("flags", "most_kernels", "most_waits"),
-    [(PPO, 83, 3), (PPO | {"target_kl": 1e9}, 83, 5), (DQN | {"learning_starts": 0}, 70, 3)],
+    [(PPO, 80, 3), (PPO | {"target_kl": 1e9}, 80, 5), (DQN | {"learning_starts": 0}, 70, 3)],
     ids=["ppo", "ppo with target_kl", "dqn"],
 )
 def test_kernels_of_a_step_and_waits_of_an_update_are_bounded(
@@ -33,6 +34,45 @@ def test_kernels_of_a_step_and_waits_of_an_update_are_bounded(
     assert kernels["case"].endswith("a captured step")
     assert kernels["ours"] <= most_kernels
     assert waits["ours"] <= most_waits
+
+
+def test_a_card_is_timed_in_every_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pretended one: what it takes says nothing, and torch.compile is left out."""
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
+    monkeypatch.setattr("torch.compile", lambda step: step)
+    small = GpuCase("small", "CartPole-v1", PPO | {"threads": 1})
+    picture = GpuCase("picture", "toys:Glimpses", PPO | {"threads": 1})
+    with pretend("cuda", peak_bytes=3_000_000):
+        rows = measure_gpu(False, (small, picture))
+    acting = {"small": "numpy", "picture": "torch"}
+    assert [row["case"] for row in rows] == [
+        f"{case}: {what}"
+        for case in acting
+        for what in (
+            "learning on cuda",
+            "learning on cuda, not captured",
+            "learning on cuda, compiled",
+            "acting with torch on cuda, 256 rows",
+            "learning on cpu",
+            f"acting with {acting[case]} on cpu, 256 rows",
+        )
+    ]
+    assert all(row["ours"] > 0 for row in rows)
+    assert (rows[0]["card"], rows[0]["peak_memory_mb"]) == ("Pretended card", 3.0)
+
+
+def test_a_compiler_that_fails_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*inputs: Any) -> None:
+        raise RuntimeError("Triton has no compiler\nand more")
+
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
+    monkeypatch.setattr("torch.compile", lambda step: fail)
+    with pretend("cuda"):
+        rows = measure_gpu(False, (GpuCase("small", "CartPole-v1", PPO | {"threads": 1}),) * 2)
+    assert not any("compiled" in row["case"] for row in rows)
+    assert "torch.compile failed: Triton has no compiler\n" in capsys.readouterr().err
 
 
 def test_without_a_card_the_way_to_count_is_named() -> None:

@@ -13,16 +13,12 @@ import torch
 import mission_gym as mg
 from mission_gym.bench.pretended import pretend
 from mission_gym.cli.main import main
-from mission_gym.env.factory import make_factory
-from mission_gym.errors import ConfigError, DeviceMemoryError, RunStateError
-from mission_gym.films import film
+from mission_gym.errors import ConfigError, RunStateError
 from mission_gym.learner.capture import Captured
 from mission_gym.learner.stacked import StackedActorCritic
 from mission_gym.run import assemble
 from mission_gym.run.device_proof import prove_devices
-from mission_gym.run.open import open_run
 from mission_gym.run.resume import resume_run
-from mission_gym.store.resolve import find_run
 from mission_gym.store.rundir import RunDir
 
 PICTURES = "toys:Glimpses"
@@ -60,6 +56,28 @@ def test_pictures_are_learned_on_every_device(kind: str, flags: dict[str, Any], 
     assert run.status()["state"] == "done"
     assert device.counts["uploads"]
     assert bool(device.counts["replays"]) == (kind == "cuda")
+
+
+@pytest.mark.parametrize("flags", [SMALL | {"overlap": "on"}, DQN], ids=["ppo", "dqn"])
+def test_the_second_card_is_used_where_it_is_asked_for(flags: dict[str, Any], tmp_path: Path) -> None:
+    """What would be asked of the first one instead, in any thread, is refused by the pretended second."""
+    with pretend("cuda", index=1) as device:
+        run = mg.train(PICTURES, runs_dir=str(tmp_path), device="cuda:1", **flags)
+        run.evaluate(2)
+    assert run.status()["state"] == "done"
+    assert device.counts["replays"]
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("cuda:1", "device=cuda:1 is not available: this torch sees no such device; use cpu or auto"),
+        ("cuda:x", "'cuda:x' is not a device; use auto, cpu, mps, cuda, or cuda:1 for the second card"),
+    ],
+)
+def test_a_card_that_is_not_there_is_refused(device: str, said: str, tmp_path: Path) -> None:
+    with pretend("cuda"), pytest.raises(ConfigError, match=said):
+        train(tmp_path, device)
 
 
 def test_pictures_are_learned_on_the_cpu_beside_an_mps_device(tmp_path: Path) -> None:
@@ -176,60 +194,12 @@ def test_a_captured_step_that_differs_from_the_step_is_refused(
         train(tmp_path, env="CartPole-v1")
 
 
-def test_the_doctor_lets_every_device_prove_itself() -> None:
+def test_the_doctor_lets_every_device_prove_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     with pretend("cuda", capability=(7, 5)):  # without bf16, which can't be pretended
         assert prove_devices() == {"cuda float32": ""}
+    monkeypatch.setattr(assemble, "_proved", {})
+    with pretend("cuda", index=1, capability=(7, 5)):  # of two cards, the first fails
+        causes = prove_devices()
+    assert causes["cuda:1 float32"] == ""
+    assert causes["cuda float32"].startswith("card 0 is asked")
     assert prove_devices() == {}
-
-
-TRIES = "try --batch-size 8, --network-arch 4, --n-envs 2, --device cpu, in a new run or a branch"
-
-
-def test_a_learner_that_does_not_fit_the_device_says_what_to_try(tmp_path: Path) -> None:
-    with (
-        pretend("cuda", largest_bytes=1 << 16),
-        pytest.raises(DeviceMemoryError, match=r"MiB were wanted and 8192\.00 MiB are free; ") as raised,
-    ):
-        train(tmp_path)
-    assert str(raised.value).endswith(TRIES)
-    assert raised.value.exit_code == 3
-    assert not list(tmp_path.iterdir())
-
-
-def test_memory_that_ends_in_training_ends_the_run_with_its_cause(tmp_path: Path) -> None:
-    with pretend("cuda") as device:
-        updates = mg.iterate(PICTURES, runs_dir=str(tmp_path), device="cuda", **SMALL)
-        run = next(updates).run
-        device.largest_bytes = 16
-        with pytest.raises(DeviceMemoryError, match="cuda is out of memory"):
-            next(updates)
-    status = run.status()
-    assert (status["state"], status["cause"].endswith(TRIES)) == ("failed", True)
-
-
-ACTING_TRIES = r"cuda is out of memory.*; try fewer observations at once, .* acts on the CPU$"
-
-
-def test_memory_that_ends_in_an_evaluation_is_one_message(left_run: mg.Run) -> None:
-    with pretend("cuda", largest_bytes=1 << 16), pytest.raises(DeviceMemoryError, match=ACTING_TRIES):
-        left_run.evaluate(2)
-
-
-def test_memory_that_ends_in_a_prediction_is_one_message(left_run: mg.Run) -> None:
-    with pretend("cuda") as device:
-        policy = mg.load(left_run.path)
-        device.largest_bytes = 16
-        with pytest.raises(DeviceMemoryError, match=ACTING_TRIES):
-            policy.predict(policy.observation_space.sample())
-
-
-def test_memory_that_ends_in_a_film_is_one_message(left_run: mg.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(film, "take_picture", lambda env: np.zeros((2, 2, 3), np.uint8))
-    monkeypatch.setattr(film, "make_factory", lambda request, render_mode: make_factory(request))
-    with pretend("cuda") as device:
-        opened = open_run(find_run(str(left_run.path), left_run.path.parent))
-        frames = film.play_frames(opened, seed=1)
-        next(frames)
-        device.largest_bytes = 16
-        with pytest.raises(DeviceMemoryError, match=ACTING_TRIES):
-            next(frames)

@@ -8,6 +8,7 @@ pretended card (`pretended`), which says nothing about speed.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -55,16 +56,16 @@ TIMED = (
 _ROWS = 256  # of an acting call
 
 
-def measure_gpu(full: bool) -> list[Row]:
-    """Rows for each case: learning captured, step by step and on the CPU, and acting on both."""
+def measure_gpu(full: bool, cases: tuple[GpuCase, ...] = TIMED) -> list[Row]:
+    """Rows for each case: learning captured, step by step, compiled and on the CPU, and acting on both."""
     device = next((name for name in ("cuda", "mps") if device_exists(name)), None)
     if device is None:
         raise UsageError(
             "this torch sees no GPU; `mission-gym doctor` says why, and --pretend counts without one"
             " [bench gpu]"
         )
-    cases = TIMED if full else (TIMED[0], TIMED[-1])
-    return [row for case in cases for row in _time_case(case, device)]
+    chosen = cases if full else (cases[0], cases[-1])
+    return [row for case in chosen for row in _time_case(case, device)]
 
 
 def _time_case(case: GpuCase, device: str) -> Iterator[Row]:
@@ -79,9 +80,31 @@ def _time_case(case: GpuCase, device: str) -> Iterator[Row]:
             learner.kernel.record = None  # type: ignore[attr-defined]
             seconds = measure(learner, config, spec)
             yield _row(f"{case.name}: learning on {place}, not captured", 1e6 * seconds, "us/step", {})
+            yield from _time_compiled(case, place, config, spec)
         policy = make_loaded_policy(config, spec, learner.weights())
         acting = f"acting with {config.compute.acting} on {place}, {_ROWS} rows"
         yield _row(f"{case.name}: {acting}", 1e6 * time_act(policy, spec, _ROWS), "us/call", {})
+
+
+def _time_compiled(case: GpuCase, place: str, config: Settled, spec: EnvSpec) -> Iterator[Row]:
+    """A captured step that torch.compile fused before, where Triton is: to see whether it would pay."""
+    import torch
+    from torch.utils._triton import has_triton
+
+    if not has_triton():
+        return
+    learner: Any = make_learner(config, spec)
+    learner.kernel._step = torch.compile(learner.kernel._step)
+    begun = time.perf_counter()
+    try:
+        algorithm_of(config).measure_update_s(learner, config, spec)
+        first_s = time.perf_counter() - begun
+        seconds = algorithm_of(config).measure_update_s(learner, config, spec)
+    except RuntimeError as error:  # border: compilers raise what they like
+        print(f"torch.compile failed: {str(error).splitlines()[0]}", file=sys.stderr)
+        return
+    more = {"compile_s": first_s, "captured": learner.kernel.record is not None}
+    yield _row(f"{case.name}: learning on {place}, compiled", 1e6 * seconds, "us/step", more)
 
 
 def _read_peak(device: str) -> dict[str, Any]:

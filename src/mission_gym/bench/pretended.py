@@ -5,7 +5,8 @@
     device.counts["waits"]
 
 A tensor "on" it is a subclass with CPU storage whose `device` says cuda:0 or mps:0. Every operation checks
-that its tensors live on one device, mps refuses float64. A graph records the operations between its begin and
+that its tensors live on one device, mps refuses float64. With `index=1` it is the second card, and what is
+asked of the first is refused. A graph records the operations between its begin and
 its end, and replays them in place. Kernels are counted as operations that compute something: views and empty
 memory are none. Unseen: races, real memory, bf16, the choice of kernels, speed.
 """
@@ -44,6 +45,7 @@ class Device:
     """The accelerator of a `pretend` block."""
 
     kind: str  # cuda or mps
+    index: int = 0  # of the cards, the one that is used
     name: str = "Pretended card"
     capability: tuple[int, int] = (8, 0)
     free_bytes: int = 8 << 30
@@ -55,6 +57,20 @@ class Device:
     kernels: Counter[str] = field(default_factory=Counter)  # by name, replays aside
     tape: list[tuple[Any, ...]] | None = None  # of the capture under way
     graphs: WeakSet[_Graph] = field(default_factory=WeakSet)  # that are held
+
+    @property
+    def place(self) -> torch.device:
+        return torch.device(self.kind, self.index)
+
+    def is_meant(self, device: Any) -> bool:
+        """Whether torch would take it for this device; RuntimeError for another card."""
+        asked = torch.device(self.kind if device is None else device)
+        if asked.type != self.kind:
+            return False
+        card = getattr(_thread, "card", 0) if asked.index is None else asked.index
+        if card != self.index:
+            raise RuntimeError(f"card {card} is asked where {self.place} is used")
+        return True
 
     @property
     def kernels_of_graph(self) -> int:
@@ -83,7 +99,8 @@ class Device:
             )
 
 
-_device = Device("none")  # the one that is pretended now
+_device = Device("cpu")  # the one that is pretended now
+_thread = threading.local()  # `card`: the current one, as `torch.cuda.device` sets it
 
 
 def _is_kernel(func: Any) -> bool:
@@ -96,7 +113,7 @@ def _is_kernel(func: Any) -> bool:
 class DeviceTensor(torch.Tensor):
     """A tensor on the pretended device."""
 
-    device = property(lambda self: torch.device(_device.kind, 0))
+    device = property(lambda self: _device.place)
     is_cuda = property(lambda self: _device.kind == "cuda")
     is_cpu = property(lambda self: False)
 
@@ -127,7 +144,7 @@ class DeviceTensor(torch.Tensor):
         elif any(tensor.dim() for tensor in on_host):
             raise RuntimeError(
                 f"{name}: Expected all tensors to be on the same device, but found at least two devices,"
-                f" {_device.kind}:0 and cpu!"
+                f" {_device.place} and cpu!"
             )
         if name in _WAITING:
             _device.count_wait(name)
@@ -199,19 +216,25 @@ class _Placement(TorchFunctionMode):
 
 
 def _is_here(device: Any) -> bool:
-    return device is not None and torch.device(device).type == _device.kind
+    return device is not None and _device.is_meant(device)
 
 
 class _Stream:
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+    def __init__(self, device: Any = None, **kwargs: Any) -> None:
+        _device.is_meant(device)
 
     def wait_stream(self, other: Any) -> None: ...
+
+    def is_capturing(self) -> bool:
+        return _device.tape is not None
 
 
 class _Event:
     def __init__(self, **kwargs: Any) -> None: ...
 
-    def record(self, *args: Any) -> None: ...
+    def record(self, stream: Any = None) -> None:
+        if stream is None:
+            _Stream()  # the current one of the current card
 
     def synchronize(self) -> None:
         _device.count_wait("an event")
@@ -243,6 +266,16 @@ def _capture(graph: _Graph, **kwargs: Any) -> Iterator[None]:
         _device.tape = None
 
 
+@contextmanager
+def _current_card(device: Any) -> Iterator[None]:
+    before = getattr(_thread, "card", 0)
+    _thread.card = torch.device(device).index or 0
+    try:
+        yield
+    finally:
+        _thread.card = before
+
+
 def _stream_context(stream: Any) -> Any:
     """As torch.cuda.stream: without a stream it asks the current accelerator, which fails on MPS."""
     if stream is None and _device.kind == "mps":
@@ -254,26 +287,40 @@ def _list_patches(device: Device) -> Iterator[Any]:
     """What of torch is replaced."""
     major, minor = device.capability
     card = SimpleNamespace(name=device.name, uuid="0", major=major, minor=minor, total_memory=8 << 30)
+
+    def answer(tell: Callable[[], Any]) -> Callable[..., Any]:
+        """A function of a card."""
+
+        def told(of: Any = None) -> Any:
+            device.is_meant(of)
+            return tell()
+
+        return told
+
     if device.kind == "cuda":
         mocks: dict[str, Any] = {
             "is_available": lambda: True,
-            "device_count": lambda: 1,
-            "get_device_name": lambda *args: device.name,
-            "get_device_capability": lambda *args: device.capability,
-            "get_device_properties": lambda *args: card,
-            "mem_get_info": lambda *args: (device.free_bytes, 8 << 30),
-            "max_memory_allocated": lambda *args: device.peak_bytes,
-            "memory_reserved": lambda *args: 0,
-            "memory_allocated": lambda *args: 0,
-            "reset_peak_memory_stats": lambda *args: None,
-            "synchronize": lambda *args: device.count_wait("all streams"),
+            "device_count": lambda: 1 + device.index,
+            "device": _current_card,
+            "get_device_name": answer(lambda: device.name),
+            "get_device_capability": lambda *args: device.capability,  # of every card
+            "get_device_properties": answer(lambda: card),
+            "mem_get_info": answer(lambda: (device.free_bytes, 8 << 30)),
+            "max_memory_allocated": answer(lambda: device.peak_bytes),
+            "memory_reserved": answer(lambda: 0),
+            "memory_allocated": answer(lambda: 0),
+            "reset_peak_memory_stats": answer(lambda: None),
+            "synchronize": answer(lambda: device.count_wait("all streams")),
             "Stream": _Stream,
             "Event": _Event,
             "CUDAGraph": _Graph,
             "graph": _capture,
-            "current_stream": lambda *args: _Stream(),
+            "current_stream": _Stream,
         }
         yield patch.multiple(torch.cuda, create=True, **mocks)
+        # Optimizers ask here whether a step is captured.
+        yield patch("torch.accelerator.current_accelerator", lambda **kwargs: torch.device("cuda"))
+        yield patch("torch.accelerator.current_stream", lambda *args: _Stream(device.place))
         yield patch("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
     else:
         yield patch("torch.backends.mps.is_available", lambda: True)
@@ -281,7 +328,7 @@ def _list_patches(device: Device) -> Iterator[Any]:
     yield patch("torch.cuda.stream", _stream_context)
 
     def group(lists: Any, with_indices: bool = False) -> Any:  # torch's own is C++, and would see the CPU
-        return {(torch.device(device.kind, 0), torch.float32): (lists, list(range(len(lists[0]))))}
+        return {(device.place, torch.float32): (lists, list(range(len(lists[0]))))}
 
     yield patch.object(torch.optim.Optimizer, "_group_tensors_by_device_and_dtype", staticmethod(group))
     run: Callable[[threading.Thread], None] = threading.Thread.run

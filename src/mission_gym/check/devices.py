@@ -113,32 +113,32 @@ def measure_device(device: DeviceFacts) -> DeviceFacts:
 
 def free_device_bytes(device: str) -> int | None:
     """Memory that is free on a card, None for devices that share the machine's."""
-    if device != "cuda":
+    if not device.startswith("cuda"):
         return None
     import torch
 
-    cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # ours, to be used again
-    free = int(torch.cuda.mem_get_info()[0]) + cached
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # ours, to be reused
+    free = int(torch.cuda.mem_get_info(device)[0]) + cached
     # Windows gives a full card memory of the machine, which is slow, where others fail.
     return int(0.9 * free) if sys.platform == "win32" else free
 
 
 def peak_device_bytes(device: str) -> int | None:
     """The most memory that tensors of this process had on a card, activations included."""
-    if device != "cuda":
+    if not device.startswith("cuda"):
         return None
     import torch
 
-    return int(torch.cuda.max_memory_allocated())
+    return int(torch.cuda.max_memory_allocated(device))
 
 
 def name_card(device: str) -> str:
     """The card that computes, on which bits depend; empty where none does."""
-    if device != "cuda":
+    if not device.startswith("cuda"):
         return ""
     import torch
 
-    return str(torch.cuda.get_device_name())
+    return str(torch.cuda.get_device_name(device))
 
 
 def computes_exactly(device: str) -> bool:

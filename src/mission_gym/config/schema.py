@@ -17,6 +17,7 @@ from mission_gym.config.curriculum import LAST, CurriculumField
 from mission_gym.config.types import (
     NONE,
     SWITCH,
+    Device,
     Duration,
     FromOneOrAuto,
     Importable,
@@ -141,8 +142,10 @@ class PolicySection(Section):
 class ComputeSection(Section):
     """Where the work is done."""
 
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        "auto", description="Where the learner computes. auto: where learning was measured fastest."
+    device: Device = Field(
+        "auto",
+        description="Where the learner computes; cuda:1 is the second card. auto: where learning was measured"
+        " fastest.",
     )
     threads: FromOneOrAuto = Field("auto", description="Threads of the learner.")
     acting: Literal["auto", "numpy", "torch"] = Field("auto", description="Which form of the policy acts.")

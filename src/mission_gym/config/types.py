@@ -82,6 +82,12 @@ def _importable(text: str) -> str:
     return text
 
 
+def _device(text: str) -> str:
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", text):
+        raise ValueError(f"{text!r} is not a device; use auto, cpu, mps, cuda, or cuda:1 for the second card")
+    return text
+
+
 def _run_name(text: str) -> str:
     if not re.fullmatch(r"\w[\w.-]*", text, re.ASCII) or text == "latest":
         raise ValueError(
@@ -120,18 +126,21 @@ Wrappers = Annotated[tuple[Wrapper, ...], BeforeValidator(split_wrappers)]
 RunName = Annotated[str, AfterValidator(_run_name)]
 
 
-class OneOf:
-    """Marks a field whose values are the names of a table, which the schema is given, and some others."""
-
-    def __init__(self, table: str, *others: str) -> None:
-        self.table, self.others = table, others
-
-
 class TypeText:
     """Says what a flag takes, where its type does not."""
 
     def __init__(self, text: str) -> None:
         self.text = text
+
+
+Device = Annotated[str, AfterValidator(_device), TypeText("auto|cpu|cuda|cuda:N|mps")]
+
+
+class OneOf:
+    """Marks a field whose values are the names of a table, which the schema is given, and some others."""
+
+    def __init__(self, table: str, *others: str) -> None:
+        self.table, self.others = table, others
 
 
 class Section(BaseModel):

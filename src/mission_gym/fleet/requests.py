@@ -36,7 +36,7 @@ def find_needs(resolved: Resolved) -> Needs:
     paths = ("vector.num_workers", "compute.threads")
     asked = [resolved.config.value(path) for path in paths if resolved.explicit(path)]
     device = resolved.config.compute.device
-    uses_gpu = device in ("cuda", "mps") or (device == "auto" and bool(read_nvidia()[1]))
+    uses_gpu = device.startswith(("cuda", "mps")) or (device == "auto" and bool(read_nvidia()[1]))
     return Needs(max([1, *(number for number in asked if number != "auto")]), uses_gpu)
 
 

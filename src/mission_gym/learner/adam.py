@@ -4,7 +4,7 @@ norm, the clipping and the step are one call each, whatever the network."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -139,7 +139,9 @@ class TorchNetwork:
         self.device = torch.device(device)
         self.adam = FlatAdam(model.to(self.device), epsilon)
         self.notes: list[str] = []
-        self.record: Recorder | None = record_cuda if can_capture and self.device.type == "cuda" else None
+        self.record: Recorder | None = None
+        if can_capture and self.device.type == "cuda":
+            self.record = partial(record_cuda, self.device)
         self._model = model
         self._captured: tuple[Hashable, Captured] | None = None
 

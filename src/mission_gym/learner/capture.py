@@ -17,18 +17,19 @@ Recorder = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
 _REHEARSALS = 3  # libraries choose algorithms and allocate workspaces in the first calls
 
 
-def record_cuda(step: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-    """Rehearse the step, then capture it; returns what replays it, and its output."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(_REHEARSALS):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    # An acting thread may use the device meanwhile.
-    with _no_garbage(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        output = step()
+def record_cuda(device: torch.device, step: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+    """Rehearse the step on a card, then capture it; returns what replays it, and its output."""
+    with torch.cuda.device(device):  # of the thread, which may have another one
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_REHEARSALS):
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # An acting thread may use the device meanwhile.
+        with _no_garbage(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            output = step()
     return graph.replay, output
 
 
@@ -55,7 +56,7 @@ class Captured:
         step: Callable[..., Tensor],
         inputs: Sequence[Tensor],
         state: Sequence[Tensor],
-        record: Recorder = record_cuda,
+        record: Recorder,
     ) -> None:
         self._inputs = [tensor.clone() for tensor in inputs]
         before = [tensor.clone() for tensor in state]

@@ -241,7 +241,8 @@ def _explain_gpu(verdict: Verdict, case: _Case) -> Verdict:
     if device == "cpu":
         return verdict
     if use is None:
-        return replace(verdict, evidence=f"{verdict.evidence}; GPU use n/a: {_UNREAD[device]}")
+        cause = _UNREAD[device.partition(":")[0]]
+        return replace(verdict, evidence=f"{verdict.evidence}; GPU use n/a: {cause}")
     if use >= LOW_GPU:
         return _tell_throttling(verdict, machine)
     told = f"{verdict.evidence}; GPU use is {100 * use:.0f} %"

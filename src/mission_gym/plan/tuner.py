@@ -31,6 +31,7 @@ from mission_gym.plan.planner import (
     make_scaling,
     model_collect_s,
     shortlist,
+    show_time,
 )
 from mission_gym.plan.ways import Way, device_exists
 from mission_gym.plan.wishes import (
@@ -167,6 +168,10 @@ class Tuner:
     def run(self) -> dict[str, Any]:
         """What is kept of it. The fixed rules' choice and its best rival come first; the rest as far as time
         goes."""
+        with device_memory(self._ruled):
+            return self._measure()
+
+    def _measure(self) -> dict[str, Any]:
         facts = self._measure_facts()
         for layout in shortlist(facts, 2):
             facts = self._try(facts, layout)
@@ -217,21 +222,33 @@ class Tuner:
             self._say(f"{way} is left out: {str(error).splitlines()[0]}")
             return facts
 
-    def _try_acting(self, choice: Choice, config: Settled) -> str | None:
+    def _try_acting(self, choice: Choice, config: Settled) -> tuple[str, str] | None:
         """The form that acts faster where the network is an MLP and a device learns, measured in the chosen
-        layout; None where that is not open."""
+        layout, and what was measured; None where that is not open.
+
+        It comes behind the choice of the device and could not turn it: where acting costs much, learning,
+        which passes through the network for every epoch, costs the processor many times that.
+        """
         if (self._resolved.config.compute.acting, config.compute.acting) != ("auto", "numpy"):
             return None
-        if choice.update.device == "cpu" or self._left_s() < _REHEARSAL_SHARE * self._budget_s:
+        device = choice.update.device
+        if device == "cpu" or self._left_s() < _REHEARSAL_SHARE * self._budget_s:
             return None
-        self._say(f"trying to act on {choice.update.device}")
-        seconds = {}
-        for acting in ("numpy", "torch"):
-            compute = config.compute.model_copy(update={"acting": acting})
-            vec, collector, _ = self._workshop.make_collector(config.model_copy(update={"compute": compute}))
-            with vec:
-                seconds[acting] = measure_collect(collector, self._weights, _ACTING_STEPS, NUM_BLOCKS).step_s
-        return "torch" if seconds["numpy"] > MARGIN * seconds["torch"] else "numpy"
+        self._say(f"trying to act on {device}")
+        seconds = {"numpy": self._time_acting(config, "numpy")}
+        try:
+            seconds["torch"] = self._time_acting(config, "torch")
+        except (RuntimeError, TypeError, DeviceMemoryError) as error:  # border: drivers
+            return "numpy", f"acting with numpy: {device} failed: {str(error).splitlines()[0]}"
+        chosen = "torch" if seconds["numpy"] > MARGIN * seconds["torch"] else "numpy"
+        told = f"collecting takes {show_time(seconds['numpy'])} for each step when NumPy acts"
+        return chosen, f"acting with {chosen}: {told}, {show_time(seconds['torch'])} on {device}"
+
+    def _time_acting(self, config: Settled, acting: str) -> float:
+        compute = config.compute.model_copy(update={"acting": acting})
+        vec, collector, _ = self._workshop.make_collector(config.model_copy(update={"compute": compute}))
+        with vec, device_memory(config):
+            return measure_collect(collector, self._weights, _ACTING_STEPS, NUM_BLOCKS).step_s
 
     def _time_update(self, way: Way, threads: int) -> UpdateCost:
         self._say(f"timing an update: {way}, {threads} threads")
@@ -251,7 +268,7 @@ class Tuner:
         try:
             seconds = min(max(self._budget_s / 40, 0.15), 0.5)
             vec, collector, _ = self._workshop.make_collector(config)
-            with vec:
+            with vec, device_memory(config):
                 collect_s = measure_collect(collector, self._weights, steps, NUM_BLOCKS, seconds).step_s
                 worker_bytes = weigh_processes(vec.pids())
         except MissionGymError as error:
@@ -276,8 +293,10 @@ class Tuner:
                 values[f"compute.{name}"] = getattr(choice.update, name)
         rate, rehearsed = choice.steps_per_s, False
         config = self._workshop.settle(apply(self._base, values))
+        reasons = list(choice.reasons)
         if acting := self._try_acting(choice, config):
-            values["compute.acting"] = acting
+            values["compute.acting"], reason = acting
+            reasons.append(reason)
             config = self._workshop.settle(apply(self._base, values))
         cycle_s = config.rollout_size / choice.steps_per_s
         if self._left_s() > 0.5 + 2.5 * cycle_s:
@@ -289,6 +308,7 @@ class Tuner:
         scaling = [each | {"steps_per_s": each["steps_per_s"] * gain} for each in choice.scaling]
         return asdict(choice) | {
             "values": values,
+            "reasons": reasons,
             "layout": choice.layout.document(),
             "steps_per_s": rate,
             "scaling": scaling,

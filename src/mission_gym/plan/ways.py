@@ -56,25 +56,23 @@ def device_exists(device: str) -> bool:
         return True
     import torch
 
-    if device == "cuda":
-        return torch.cuda.is_available()
+    if device.startswith("cuda"):
+        return torch.cuda.is_available() and (torch.device(device).index or 0) < torch.cuda.device_count()
     return device == "mps" and torch.backends.mps.is_available()
 
 
-def has_tf32() -> bool:
+def has_tf32(device: str) -> bool:
     """Whether the card multiplies in TF32 and bf16; older ones, such as a T4, take float32 as it is."""
     import torch
 
-    return torch.cuda.get_device_capability() >= (8, 0)
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def find_devices() -> dict[str, bool]:
-    """The devices that there are, each with whether it computes bf16 by itself."""
-
+def find_devices(cards: Sequence[str] = ("cuda",)) -> dict[str, bool]:
+    """The devices that there are, each with whether it computes bf16 by itself; of several cards, these."""
     flags = set(_CPUINFO.read_text("utf-8").split()) if _CPUINFO.exists() else set()
     devices = {"cpu": not flags.isdisjoint(_CPU_FLAGS)}
-    if device_exists("cuda"):
-        devices["cuda"] = has_tf32()
+    devices |= {card: has_tf32(card) for card in cards if device_exists(card)}
     if device_exists("mps"):
         devices["mps"] = False
     return devices
@@ -82,7 +80,9 @@ def find_devices() -> dict[str, bool]:
 
 def list_possible(config: Config, algorithm: Algorithm, is_mlp: bool, threads: int) -> list[Way]:
     """The ways to learn that the algorithm has for what the config leaves open."""
-    devices = {name: has_bf16 and algorithm.has_bf16 for name, has_bf16 in find_devices().items()}
+    asked = config.compute.device
+    found = find_devices([asked]) if asked.startswith("cuda") else find_devices()
+    devices = {name: has_bf16 and algorithm.has_bf16 for name, has_bf16 in found.items()}
     if config.compute.device == "auto" and config.run.timesteps < _WORTH_A_START:
         devices = {"cpu": devices["cpu"]}
     if is_mlp and max(config.policy.network_arch) < _BF16_WIDTH:
@@ -169,7 +169,7 @@ def explain_way(config: Settled, spec: EnvSpec) -> str:
     """How the learner computes, and what the alternatives took."""
     compute = config.compute
     precision: str = compute.precision
-    if compute.device == "cuda" and precision == "float32" and has_tf32():
+    if compute.device.startswith("cuda") and precision == "float32" and has_tf32(compute.device):
         precision = "TF32"
     threads = "1 thread" if compute.threads == 1 else f"{compute.threads} threads"
     times = [

@@ -105,7 +105,7 @@ class TorchActing(EncodingPolicy):
         self._stream: torch.cuda.Stream | None = None
         if self.device.type == "cuda":
             self._stream = _open_acting_stream(self.device)
-            self._stream.wait_stream(torch.cuda.current_stream())
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))
 
     def _on_stream(self) -> AbstractContextManager[Any]:
         # torch takes None for a stream, too, but then asks MPS for what it does not have.

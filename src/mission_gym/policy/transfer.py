@@ -29,7 +29,7 @@ def fetch(tensor: Tensor) -> Array:
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     host.copy_(tensor, non_blocking=True)
     done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-    done.record()
+    done.record(torch.cuda.current_stream(tensor.device))
     done.synchronize()
     return host.numpy().copy()
 

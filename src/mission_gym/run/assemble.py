@@ -269,7 +269,7 @@ def _set_up_torch(config: Settled) -> None:
     import torch
 
     torch.set_num_threads(config.compute.threads)
-    torch.set_float32_matmul_precision("high" if config.compute.device == "cuda" else "highest")
+    torch.set_float32_matmul_precision("high" if config.compute.device.startswith("cuda") else "highest")
 
 
 def make_collector(config: Settled, environment: Environment, seed_of: SeedOf) -> Collected:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import sys
 
+import torch
+
 from mission_gym.config.rules import finish
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
@@ -28,8 +30,9 @@ def prove_devices() -> dict[str, str]:
     """Every device and precision with why it is left out of trainings, empty where it is not."""
     environment, resolved = look_first(resolve("CartPole-v1", _FLAGS))
     config, spec = settle(finish(resolved)[0], environment.spec)[0].settled, environment.spec
+    cards = ["cuda", *(f"cuda:{number}" for number in range(1, torch.cuda.device_count()))]
     causes = {}
-    for device, has_bf16 in find_devices().items():
+    for device, has_bf16 in find_devices(cards).items():
         for precision in ("float32", "bf16") if has_bf16 else ("float32",):
             if device != "cpu":
                 causes[f"{device} {precision}"] = _prove(config, spec, device, precision)

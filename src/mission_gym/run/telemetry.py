@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import asdict, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import Any, Self
 
@@ -117,7 +117,7 @@ def make_facts(config: Settled, spec: EnvSpec, learner: Learner) -> VerdictFacts
     weights = {name: array for name, array in learner.weights().arrays.items() if name.endswith("weight")}
     num_parameters = sum(array.size for array in weights.values())
     algorithm, backend, compute = algorithm_of(config), load_backend(config.vector.vector), config.compute
-    rows = _MATMUL_ROWS[compute.device]
+    rows = _MATMUL_ROWS[compute.device.partition(":")[0]]
     is_mlp = algorithm.layout(config, spec).is_mlp
     return VerdictFacts(
         config=config,
@@ -148,8 +148,8 @@ def _make_probes(device: str) -> dict[str, Probe]:
 
     if device == "mps":
         return {"gpu_memory_bytes": torch.mps.driver_allocated_memory}
-    uuid = torch.cuda.get_device_properties().uuid
+    uuid = torch.cuda.get_device_properties(device).uuid
     # A part of a card (MIG) has a name of its own. What NVML tells of memory is the whole card's.
     return open_gpu(load_nvml(), f"GPU-{uuid}", f"MIG-{uuid}") | {
-        "gpu_memory_bytes": torch.cuda.memory_reserved
+        "gpu_memory_bytes": partial(torch.cuda.memory_reserved, device)
     }

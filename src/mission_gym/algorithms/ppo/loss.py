@@ -54,18 +54,19 @@ def compute_losses(batch: Minibatch, settings: StepSettings) -> Losses:
 
     # r = pi / pi_old
     log_ratio = batch.log_prob - batch.old_log_prob
-    # A limit on how large r gets, not on its gradient: a bad action's probability must still come down.
-    log_ratio = log_ratio - (log_ratio - LOG_RATIO_LIMIT).clamp_min(0.0).detach()
+    with torch.no_grad():
+        # A limit on how large r gets, not on its gradient: a bad action's probability must still come down.
+        log_ratio.clamp_(max=LOG_RATIO_LIMIT)
     ratio = log_ratio.exp()
+
+    # L_policy = -E[min(r A, clip(r, 1 - c, 1 + c) A)]
+    moved = ratio * batch.advantage
     with torch.no_grad():  # a ratio that is clipped has no gradient
-        clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
-        stays = ratio * batch.advantage <= clipped * batch.advantage
+        bounded = ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * batch.advantage
         error = ratio - 1.0
         distance = error.abs()
         kl, beyond = error - log_ratio, (distance > clip_range).float()
-
-    # L_policy = -E[min(r A, clip(r, 1 - c, 1 + c) A)]
-    surrogate = torch.where(stays, ratio, clipped) * batch.advantage
+    surrogate = torch.where(moved <= bounded, moved, bounded)
     # L_value = E[(V - G)^2]
     squared = F.mse_loss(batch.value, batch.returns, reduction="none")
     # H = E[entropy of pi]

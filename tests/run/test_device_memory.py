@@ -1,0 +1,176 @@
+"""A device without memory, at every place where a run, an evaluation or a plan asks it for some: one message
+with what to try and exit code 3, or it is left out with its cause."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_devices import PICTURES, SMALL, read_plan, train
+
+import mission_gym as mg
+from mission_gym.algorithms.ppo.learner import PpoLearner
+from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
+from mission_gym.bench.pretended import Device, pretend
+from mission_gym.cli.main import main
+from mission_gym.env.factory import make_factory
+from mission_gym.errors import DeviceMemoryError
+from mission_gym.films import film
+from mission_gym.learner.capture import Captured
+from mission_gym.plan import tuner, ways
+from mission_gym.policy.torch_form import TorchActing
+from mission_gym.run import assemble
+from mission_gym.run.open import open_run
+from mission_gym.run.resume import resume_run
+from mission_gym.run.selection import Selection
+from mission_gym.store.resolve import find_run
+from mission_gym.store.rundir import RunDir
+
+PLENTY = 1 << 40
+LEARNING: dict[str, tuple[Any, str]] = {
+    "the learner": (TorchKernel, "__init__"),
+    "the first update": (PpoLearner, "update"),
+}
+
+
+@pytest.fixture
+def left_run(tmp_path: Path) -> mg.Run:
+    """A run of a machine with a card."""
+    with pretend("cuda"):
+        return train(tmp_path)
+
+
+def run_dry(monkeypatch: pytest.MonkeyPatch, device: Device, owner: Any, name: str) -> None:
+    """Let the device have no memory while this function runs."""
+    real = getattr(owner, name)
+
+    def dry(*args: Any, **kwargs: Any) -> Any:
+        device.largest_bytes = 0
+        try:
+            return real(*args, **kwargs)
+        finally:
+            device.largest_bytes = PLENTY
+
+    monkeypatch.setattr(owner, name, dry)
+
+
+TRIES = "try --batch-size 8, --network-arch 4, --n-envs 2, --device cpu, in a new run or a branch"
+
+
+@pytest.mark.parametrize("place", LEARNING)
+def test_before_the_start_the_run_is_refused_and_leaves_no_folder(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(assemble, "_proved", {})
+    flags = [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in SMALL.items()
+        if name not in ("tensorboard", "tune", "progress")
+    ]
+    with pretend("cuda") as device:
+        run_dry(monkeypatch, device, *LEARNING[place])
+        command = ["train", PICTURES, "--device", "cuda", "--no-tune", f"--runs-dir={tmp_path}", *flags]
+        assert main(command) == 3
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if "out of memory" in line]
+    assert said.endswith(TRIES)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("place", LEARNING)
+def test_a_device_that_was_not_asked_for_is_left_out_with_its_cause(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(assemble, "_proved", {})
+    monkeypatch.setattr(ways, "_measured", {})
+    monkeypatch.setattr(ways, "_WORTH_A_START", 0)
+    owner, name = LEARNING[place]
+    with pretend("cuda") as device:
+        run_dry(monkeypatch, device, owner, name)
+        run = train(tmp_path / "runs", "auto")
+    assert run.status()["state"] == "done"
+    cause = read_plan(run)["measured"]["ways_to_learn"]["cuda torch float32"]
+    assert "out of memory" in cause
+
+
+def test_a_capture_without_memory_is_left_out_with_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assemble, "_proved", {})
+    with pretend("cuda") as device:
+        run_dry(monkeypatch, device, Captured, "__init__")
+        run = train(tmp_path)
+    assert run.status()["state"] == "done"
+    assert not device.counts["replays"]
+    (note,) = [note for note in read_plan(run)["notes"] if "captured" in note]
+    assert note.startswith("gradient steps are not captured as a graph, and take longer: CUDA out of memory")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(TorchActing, "_compute"), (TorchKernel, "epoch"), (TorchKernel, "evaluate"), (Selection, "play")],
+    ids=["acting", "an epoch", "values of a block", "an evaluation"],
+)
+def test_in_training_the_run_ends_with_its_cause(
+    owner: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = SMALL | {"timesteps": 128, "eval_freq": 64, "eval_episodes": 2}
+    with pretend("cuda") as device:
+        updates = mg.iterate(PICTURES, runs_dir=str(tmp_path), device="cuda", **flags)
+        run = next(updates).run
+        run_dry(monkeypatch, device, owner, name)
+        with pytest.raises(DeviceMemoryError, match="cuda is out of memory"):
+            list(updates)
+    status = run.status()
+    assert (status["state"], status["cause"].endswith(TRIES)) == ("failed", True)
+
+
+def test_a_resume_without_memory_is_one_message(left_run: mg.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretend("cuda") as device:
+        run_dry(monkeypatch, device, TorchKernel, "__init__")
+        with (
+            pytest.raises(DeviceMemoryError, match="cuda is out of memory"),
+            resume_run(RunDir(left_run.path), lambda event: None, timesteps=128),
+        ):
+            pass
+
+
+def test_a_plan_is_made_without_what_has_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuner, "RUN_LEAST_S", 0.0)  # short as it is, it is measured for
+    monkeypatch.setattr(tuner, "_guess_rate", lambda *args: 1e9)
+    with pretend("cuda") as device:
+        run_dry(monkeypatch, device, tuner, "measure_act")
+        run = train(tmp_path / "runs", tune=True)
+    assert run.status()["state"] == "done"
+    assert any(note.startswith("not tuned: cuda is out of memory") for note in read_plan(run)["notes"])
+
+
+ACTING_TRIES = r"cuda is out of memory.*; try fewer observations at once, .* acts on the CPU$"
+
+
+def test_memory_that_ends_in_an_evaluation_is_one_message(left_run: mg.Run) -> None:
+    with pretend("cuda", largest_bytes=1 << 16), pytest.raises(DeviceMemoryError, match=ACTING_TRIES):
+        left_run.evaluate(2)
+
+
+def test_memory_that_ends_in_a_prediction_is_one_message(left_run: mg.Run) -> None:
+    with pretend("cuda") as device:
+        policy = mg.load(left_run.path)
+        device.largest_bytes = 16
+        with pytest.raises(DeviceMemoryError, match=ACTING_TRIES):
+            policy.predict(policy.observation_space.sample())
+
+
+def test_memory_that_ends_in_a_film_is_one_message(left_run: mg.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(film, "take_picture", lambda env: np.zeros((2, 2, 3), np.uint8))
+    monkeypatch.setattr(film, "make_factory", lambda request, render_mode: make_factory(request))
+    with pretend("cuda") as device:
+        opened = open_run(find_run(str(left_run.path), left_run.path.parent))
+        frames = film.play_frames(opened, seed=1)
+        next(frames)
+        device.largest_bytes = 16
+        with pytest.raises(DeviceMemoryError, match=ACTING_TRIES):
+            next(frames)
