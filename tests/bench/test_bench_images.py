@@ -9,6 +9,7 @@ from mission_gym.bench.images import Frames, ImageCase, ImageGrid, measure_image
 from mission_gym.env.wrappers import FrameStack
 
 
+@pytest.mark.slow
 def test_a_small_contest_names_all_sides() -> None:
     pytest.importorskip("stable_baselines3")
     cases = (ImageCase("84 x 84", num_envs=2), ImageCase("territory 64 x 64", num_envs=2))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import multiprocessing
-import resource
 import statistics
 import sys
 import time
@@ -19,10 +18,12 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import psutil
 from gymnasium import spaces
 
 from mission_gym.bench.burn import Burn, measure_spins_per_us
@@ -176,6 +177,7 @@ def _contest(
             for name, measure in sides.items():
                 rates.setdefault(name, []).append(measure(grid.seconds))
     medians = {name: statistics.median(column) for name, column in rates.items()}
+    print(", ".join(f"{name} {rate:,.0f}" for name, rate in medians.items()), file=sys.stderr)
     ours = medians.pop("ours")
     return {
         "case": f"{what}, {case}", "ours": ours, "peers": medians,
@@ -390,5 +392,13 @@ def _train_once(num_steps: int) -> tuple[int, int, float]:
     spec, backend = assembly.environment.spec, assembly.environment.backend
     wishes = count_bytes(config, spec, backend)
     each = wishes["block_copies"] * wishes["step_bytes"] + wishes["encoded_bytes"]
-    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return config.rollout_size, size, each
+    return config.rollout_size, _read_peak_bytes(), each
+
+
+def _read_peak_bytes() -> int:
+    """The most memory that this process has held; getrusage would tell the parent's, too."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return int(psutil.Process().memory_info().rss)
+    (line,) = (line for line in status.read_text("utf-8").splitlines() if line.startswith("VmHWM:"))
+    return 1024 * int(line.split()[1])
