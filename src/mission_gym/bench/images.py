@@ -1,9 +1,10 @@
 """`bench images`: pictures of 4 stacked frames, ours beside SB3's vectors over the same environments.
 
-Three things, the contestants in turn, medians of the repeats: collecting into a rollout with actions drawn at
-random, which is the work of vectors, stacks and rollouts alone; collecting with the same convolutions acting;
-and whole updates of PPO with the same network and sizes. SB3 runs in every form that people use, and the best
-counts. Last, the memory that one more transition of a rollout takes, beside what the plan says.
+Three things, the contestants in turn, medians of the repeats: collecting into a rollout with fixed actions,
+which is the work of vectors, stacks and rollouts alone; collecting with the same convolutions acting; and
+whole updates of PPO with the same network and sizes. Either side runs in its process and in others, SB3 with
+one thread and with all, and the best form of each counts. Last, the memory that one more transition of a
+rollout takes, beside what the plan says.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from mission_gym.run.config import resolve
 from mission_gym.run.environment import look_first, place, training_seeds
 
 _FRAMES, _HIDDEN = 4, 64
+_VECTORS = ("serial", "workers")
 _NUM_SHOWN = 16  # different pictures of an environment
 _STACKED = (f"frame-stack:{_FRAMES}",)
 _STACKED_MAPS = (
@@ -114,7 +116,7 @@ class ImageCase:
     def flags(self, spins_per_us: float, grid: ImageGrid) -> dict[str, Any]:
         sizes = {"n_envs": self.num_envs, "n_steps_per_env": grid.num_steps, "batch_size": grid.batch_size}
         learning = {"n_epochs": grid.num_epochs, "network_arch": str(_HIDDEN), "target_kl": None, "seed": 1}
-        shared = sizes | learning | {"vector": "workers", "device": "cpu", "tune": False, "algo": "ppo"}
+        shared = sizes | learning | {"device": "cpu", "tune": False, "algo": "ppo"}
         if self.is_territory:
             return shared | {"wrap": list(_STACKED_MAPS)}
         return shared | {"wrap": list(_STACKED), "env_kwargs": {"spins": int(self.step_us * spins_per_us)}}
@@ -168,7 +170,10 @@ def _contest(
     print(f"{what}, {case}", file=sys.stderr)
     rates: dict[str, list[float]] = {}
     with ExitStack() as stack:
-        sides: dict[str, Measure] = {"ours": stack.enter_context(make_ours(case, grid, spins_per_us))}
+        sides: dict[str, Measure] = {
+            f"ours {vector}": stack.enter_context(make_ours(case, grid, spins_per_us, vector))
+            for vector in _VECTORS
+        }
         if importlib.util.find_spec("stable_baselines3"):
             sides |= stack.enter_context(make_peers(case, grid, spins_per_us))
         for measure in sides.values():
@@ -178,9 +183,10 @@ def _contest(
                 rates.setdefault(name, []).append(measure(grid.seconds))
     medians = {name: statistics.median(column) for name, column in rates.items()}
     print(", ".join(f"{name} {rate:,.0f}" for name, rate in medians.items()), file=sys.stderr)
-    ours = medians.pop("ours")
+    own = {vector: medians.pop(f"ours {vector}") for vector in _VECTORS}
+    ours = max(own.values())
     return {
-        "case": f"{what}, {case}", "ours": ours, "peers": medians,
+        "case": f"{what}, {case}", "ours": ours, "own": own, "peers": medians,
         "ratio": ours / max(medians.values()) if medians else None, "unit": "steps/s",
         "spread": {name: [min(column), max(column)] for name, column in rates.items()},
     }  # fmt: skip
@@ -197,16 +203,17 @@ def _repeat(work: Callable[[], int], threads: int, seconds: float) -> float:
     return count / (time.perf_counter() - begun)
 
 
-def _assemble(case: ImageCase, grid: ImageGrid, spins_per_us: float) -> tuple[Assembly, Settled]:
-    environment, resolved = look_first(resolve(case.env_id, case.flags(spins_per_us, grid)))
+def _assemble(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str) -> tuple[Assembly, Settled]:
+    flags = case.flags(spins_per_us, grid) | {"vector": vector}
+    environment, resolved = look_first(resolve(case.env_id, flags))
     assembly = Assembly(environment, algorithm_of(resolved.config))
     return assembly, assembly.settle(resolved)
 
 
 @contextmanager
-def _collect_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float) -> Iterator[Measure]:
-    """As a run collects that acts with torch: workers step, and the policy is here."""
-    assembly, config = _assemble(case, grid, spins_per_us)
+def _collect_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str) -> Iterator[Measure]:
+    """As a run collects that acts with torch: the policy is here, wherever environments are stepped."""
+    assembly, config = _assemble(case, grid, spins_per_us, vector)
     environment = place(assembly.environment, config)
     from mission_gym.backends.record import CollectRequest
 
@@ -226,8 +233,8 @@ def _collect_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float) -> Iter
 
 
 @contextmanager
-def _act_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float) -> Iterator[Measure]:
-    assembly, config = _assemble(case, grid, spins_per_us)
+def _act_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str) -> Iterator[Measure]:
+    assembly, config = _assemble(case, grid, spins_per_us, vector)
     vec, collector, blocks = assembly.make_collector(config)
     with vec:
         collector.policy.load(assembly.make_learner(config).weights())
@@ -249,8 +256,8 @@ def _fill(collector: Any, block: Any) -> Callable[[], int]:
 
 
 @contextmanager
-def _train_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float) -> Iterator[Measure]:
-    assembly, config = _assemble(case, grid, spins_per_us)
+def _train_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str) -> Iterator[Measure]:
+    assembly, config = _assemble(case, grid, spins_per_us, vector)
     learner = assembly.make_learner(config)
     vec, collector, blocks = assembly.make_collector(config)
     with vec:
@@ -381,7 +388,9 @@ def _weigh(grid: ImageGrid) -> Row:
 def _train_once(num_steps: int) -> tuple[int, int, float]:
     """Transitions of a rollout, the most memory of this process, and predicted bytes of a transition."""
     case = ImageCase("84 x 84", num_envs=16)
-    assembly, config = _assemble(case, ImageGrid(num_steps=num_steps, batch_size=64, num_epochs=1), 0.0)
+    assembly, config = _assemble(
+        case, ImageGrid(num_steps=num_steps, batch_size=64, num_epochs=1), 0.0, "workers"
+    )
     learner = assembly.make_learner(config)
     vec, collector, blocks = assembly.make_collector(config)
     with vec:
