@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mission_gym.bench.images import Frames, ImageCase, ImageGrid, measure_images
+from mission_gym.bench.frames import Frames
+from mission_gym.bench.images import ImageCase, ImageGrid, measure_images
 from mission_gym.env.wrappers import FrameStack
 
 

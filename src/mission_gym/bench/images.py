@@ -25,10 +25,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import psutil
-from gymnasium import spaces
 
-from mission_gym.bench.burn import Burn, measure_spins_per_us
+from mission_gym.bench.burn import measure_spins_per_us
 from mission_gym.bench.contest import Row
+from mission_gym.bench.frames import Frames, MapAlone
 from mission_gym.bench.vector import Measure
 from mission_gym.config.schema import Settled
 from mission_gym.data import ActOut, Array, Leaves, Weights
@@ -42,44 +42,11 @@ from mission_gym.run.environment import look_first, place, training_seeds
 
 _FRAMES, _HIDDEN = 4, 64
 _VECTORS = ("serial", "workers")
-_NUM_SHOWN = 16  # different pictures of an environment
 _STACKED = (f"frame-stack:{_FRAMES}",)
 _STACKED_MAPS = (
-    "mission_gym.bench.images:MapAlone",
+    "mission_gym.bench.frames:MapAlone",
     f"gymnasium.wrappers:FrameStackObservation(stack_size={_FRAMES})",
 )
-
-
-class Frames(Burn):
-    """Grey pictures of 84 x 84, another one at each step. channel: with an axis for it, as SB3 wants them."""
-
-    def __init__(self, spins: int = 0, channel: bool = False) -> None:
-        super().__init__(spins)
-        shape = (84, 84, 1) if channel else (84, 84)
-        self.observation_space = spaces.Box(0, 255, shape, np.uint8)
-        self._shown = np.random.default_rng(0).integers(0, 256, (_NUM_SHOWN, *shape), np.uint8)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed, options=options)
-        return self._shown[0], {}
-
-    def step(self, action: Any) -> Any:
-        _, *rest = super().step(action)
-        return self._shown[self._steps % _NUM_SHOWN], *rest
-
-
-class MapAlone(gym.ObservationWrapper[Any, Any, Any]):
-    """The map of the territory mission without its numbers, and without a mask: SB3's PPO takes none."""
-
-    def __init__(self, env: Any) -> None:
-        super().__init__(env)
-        self.observation_space = env.observation_space["map"]
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return super().reset(seed=seed, options=options)[0], {}
-
-    def observation(self, observation: Any) -> Any:
-        return observation["map"]
 
 
 class _AtRandom:
@@ -123,7 +90,7 @@ class ImageCase:
 
     @property
     def env_id(self) -> str:
-        return "mission_gym/Territory-v0" if self.is_territory else "mission_gym.bench.images:Frames"
+        return "mission_gym/Territory-v0" if self.is_territory else "mission_gym.bench.frames:Frames"
 
     def make_peer(self, spins_per_us: float) -> Callable[[], Any]:
         """What makes one environment for SB3, which stacks by itself."""
