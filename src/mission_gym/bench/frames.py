@@ -1,4 +1,4 @@
-"""Environments of pictures for `bench images`: grey frames of a known cost, and maps of the territory mission."""
+"""Environments of pictures for `bench images`: grey frames of a known cost, and maps of the mission."""
 
 from __future__ import annotations
 
