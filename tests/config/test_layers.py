@@ -38,6 +38,7 @@ def test_the_stronger_source_wins(tmp_path: Path) -> None:
 
 
 def test_flags_name_their_negation_and_alias() -> None:
+    assert resolve("Env-v0", {"total_timesteps": "20k"}).config.run.timesteps == 20_000
     sources = resolve("Env-v0", {"tensorboard": False, "n_steps": 64}).sources
     assert sources["run.tensorboard"] == "flag --no-tensorboard"
     assert sources["ppo.n_steps_per_env"] == "flag --n-steps"

@@ -20,6 +20,7 @@ from mission_gym.bench.defaults.main import DefaultsGrid, measure_defaults
 from mission_gym.bench.dqn import LEARNING, DqnGrid, measure_dqn
 from mission_gym.bench.fleet import FleetGrid, measure_fleet
 from mission_gym.bench.gpu import count_gpu, measure_gpu
+from mission_gym.bench.images import ImageGrid, measure_images
 from mission_gym.bench.learning import ALL_CASES, LearningGrid, measure_learning
 from mission_gym.bench.overlap import OverlapGrid, measure_overlap
 from mission_gym.bench.ppo import PpoGrid, measure_ppo
@@ -106,6 +107,10 @@ def _territory(full: bool) -> list[Row]:
     )
 
 
+def _images(full: bool) -> list[Row]:
+    return measure_images(ImageGrid(seconds=3.0, repeats=5) if full else ImageGrid())
+
+
 CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "ppo": _ppo,
     "dqn": _dqn,
@@ -124,6 +129,7 @@ CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "bridge": _bridge,
     "gpu": measure_gpu,
     "territory": _territory,
+    "images": _images,
 }
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, cast, get_args, g
 from mission_gym.config.schema import AlgorithmSection, Config
 from mission_gym.config.types import OneOf, Section, TypeText
 
-_ALIASES = {"n_steps": "n_steps_per_env"}
+_ALIASES = {"n_steps": "n_steps_per_env", "total_timesteps": "timesteps"}
 
 
 class FieldInfo(NamedTuple):
