@@ -1,7 +1,7 @@
 """Ray clusters: started, connected to, looked at and left; nothing that we start outlives us.
 
-`open_cluster(address)` gives the Cluster of this process, which all its users share: Ray has one connection in
-a process. address None: one of this machine alone is started, below a keeper, with a token and without a
+`open_cluster(address)` gives the Cluster of this process, which all its users share: Ray has one connection
+in a process. address None: one of this machine alone is started, below a keeper, with a token and without a
 dashboard, and ends with its last holder, or with us. `auto` or HOST:PORT: one that runs is used as it is;
 UsageError where there is none, or where it has other versions; our own code is uploaded to it, so that every
 actor and task runs this version, and the user's folder where its code is needed there. Then `cluster.ray` is
@@ -33,6 +33,7 @@ from mission_gym.procs.machine import free_memory_bytes, usable_cores
 
 _START_S = 120.0  # a cold start of Ray's processes on a busy machine
 _REACH_S = 5.0
+_LOOK_S = 1.0
 _TOKEN = secrets.token_hex(32)  # of the clusters that this process starts; Ray reads it once
 # A node's death shows after a second instead of 13; logs are small files that replace each other.
 _VARIABLES = {
@@ -68,12 +69,13 @@ class Cluster:
     ) -> None:
         self.ray = load_ray()
         self.is_own = address is None
+        self._is_lost, self._looked = False, time.monotonic()
         head = None if address is not None else _Head(num_cpus or usable_cores(), dashboard=dashboard)
         self._end = weakref.finalize(self, _leave, self.ray, head)  # at the end of the interpreter, too
         try:
             if head is not None:
                 os.environ |= head.variables
-                _read_token(self.ray)
+                read_token(self.ray)
             self.address = (
                 _connect(self.ray, head.address) if head else _join(self.ray, address or "", folder)
             )
@@ -84,6 +86,18 @@ class Cluster:
     @property
     def is_closed(self) -> bool:
         return not self._end.alive
+
+    def is_lost(self) -> bool:
+        """Whether its head answers no more, which Ray itself waits out for a minute, and then ends this
+        process. Looked at once a second at most."""
+        if not self._is_lost and time.monotonic() - self._looked > _LOOK_S:
+            host, _, port = self.address.rpartition(":")
+            try:
+                socket.create_connection((host, int(port)), _REACH_S).close()
+            except OSError:
+                self._is_lost = True
+            self._looked = time.monotonic()
+        return self._is_lost
 
     def close(self) -> None:
         """Leave it, whoever holds it, and end what we started of it."""
@@ -110,6 +124,8 @@ def open_cluster(
     that is started. folder: what one that runs needs of the user's code."""
     with _lock:
         key = address or ""
+        for lost in [each for each in _running.values() if not each.is_closed and each.is_lost()]:
+            lost.close()
         running = _running.get(key)
         if running is not None and not running.is_closed:
             return running
@@ -244,9 +260,9 @@ def _connect(ray: ModuleType, address: str, **options: Any) -> str:
                 " same ones on every node [--ray-address]"
             ) from error
         raise UsageError(
-            f"no Ray cluster can be used at {address}: {lines[0]}; this machine must be a node of it (ray start"
-            " --address=HEAD:6379), and where it has a token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN must be"
-            " set here [--ray-address]"
+            f"no Ray cluster can be used at {address}: {lines[0]}; this machine must be a node of it"
+            " (ray start --address=HEAD:6379), and where it has a token, RAY_AUTH_MODE=token and"
+            " RAY_AUTH_TOKEN must be set here [--ray-address]"
         ) from error
     return str(context.address_info["gcs_address"])
 
@@ -255,8 +271,8 @@ def _reach(address: str) -> None:
     """UsageError where nobody listens: Ray itself would try for minutes."""
     if "://" in address:
         raise UsageError(
-            f"{address} is an address of a Ray client, through which blocks would be copied twice; run this on a"
-            " node of the cluster, with auto or HOST:PORT [--ray-address]"
+            f"{address} is an address of a Ray client, through which blocks would be copied twice; run"
+            " this on a node of the cluster, with auto or HOST:PORT [--ray-address]"
         )
     host, _, port = address.rpartition(":")
     if address == "auto":
@@ -282,10 +298,10 @@ def _leave(ray: ModuleType, head: _Head | None) -> None:
         for name, value in head.variables.items():
             if os.environ.get(name) == value:
                 del os.environ[name]
-        _read_token(ray)
+        read_token(ray)
 
 
-def _read_token(ray: ModuleType) -> None:
+def read_token(ray: ModuleType) -> None:
     """Let Ray see the variables that tell whether there is a token: it read them when it was imported."""
     inner = importlib.import_module(f"{ray.__name__}._raylet")
     inner.Config.initialize("")

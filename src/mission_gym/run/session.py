@@ -244,7 +244,8 @@ class Session:
         if moved := self.progression.move(progress.step):
             self.recorder.emit("stage", step=progress.step, **moved)
             self._watch_speed()  # that of another stage is another
-        for text in self.learner.take_notes():  # a resume measures nothing, so that this is where it shows
+        # A resume measures nothing, so that this is where the learner's show.
+        for text in (*self.learner.take_notes(), *self.collector.take_notes()):
             self.recorder.warn(text)
         self._add_timeline(progress.update)
         self.status.tick("training")
