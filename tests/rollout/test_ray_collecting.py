@@ -16,6 +16,7 @@ pytest.importorskip("ray")
 
 from mission_gym.backends import load_backend
 from mission_gym.backends.record import CollectRequest, Source
+from mission_gym.bench.ray_nodes import SMALL, ray_nodes
 from mission_gym.data import Block
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
@@ -24,7 +25,6 @@ from mission_gym.procs.cluster import Cluster, open_cluster
 from mission_gym.rollout import cluster as cluster_module
 from mission_gym.rollout.blocks import clear_block, pack_block, unpack_block
 from mission_gym.vector import actors
-from ray_nodes import SMALL, ray_nodes
 from seeds import seed_of
 from waits import wait_until
 

@@ -106,6 +106,12 @@ def _territory(full: bool) -> list[Row]:
     )
 
 
+def _ray(full: bool) -> list[Row]:
+    from mission_gym.bench.ray import RayGrid, measure_ray  # its clusters are not for Windows
+
+    return measure_ray(RayGrid(loss_s=300.0, seeds=(1, 2, 3, 4, 5)) if full else RayGrid(every_s=10.0))
+
+
 CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "ppo": _ppo,
     "dqn": _dqn,
@@ -124,6 +130,7 @@ CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "bridge": _bridge,
     "gpu": measure_gpu,
     "territory": _territory,
+    "ray": _ray,
 }
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from mission_gym.plan.cluster_rates import ClusterCosts
-from mission_gym.procs.cluster import Cluster, Node
+from mission_gym.plan.cluster_rates import ClusterCosts, Work, find_knee, list_sizes, predict_rate
+from mission_gym.procs.cluster import Cluster, Node, check_versions, node_versions, open_cluster
 
+MOST_ACTORS = 1000  # of a prediction
+# What the doctor predicts for: 8 environments of 1 ms a step in one worker of each actor, a small network.
+_EXAMPLE = Work(1, 8, 128, 1e-3, 64, 40_000, 20e-6)
 _LARGE = 8 << 20  # bytes, of which the cost of a byte is told
 _REPEATS = 5
 _NUM_CALLS = 200
@@ -83,3 +89,35 @@ def _time(call: Callable[[], object], repeats: int = _REPEATS) -> float:
         call()
         taken.append(time.perf_counter() - begun)
     return median(taken)
+
+
+def describe_cluster(cluster: Cluster, costs: ClusterCosts, work: Work) -> dict[str, Any]:
+    """What a cluster has, what messages cost on it, and what so many actors would make of this work."""
+    predictions = [predict_rate(costs, work, number) for number in list_sizes(MOST_ACTORS)]
+    return {
+        "address": cluster.address,
+        "nodes": [node._asdict() for node in cluster.nodes()],
+        "versions": node_versions() | {cluster.ray.__name__: cluster.ray.__version__},
+        "costs": costs._asdict(),
+        "work": work._asdict(),
+        "predictions": [asdict(each) for each in predictions],
+        "knee": asdict(find_knee(predictions)),
+    }
+
+
+def main(address: str) -> None:
+    """What the doctor runs in a process of its own: a JSON line about the cluster at this address, for steps
+    of a millisecond."""
+    cluster = open_cluster(address)
+    check_nodes(cluster)
+    document = describe_cluster(cluster, measure_cluster(cluster), _EXAMPLE)
+    cluster.close()
+    sys.stdout.write(json.dumps(document, allow_nan=False))
+
+
+def check_nodes(cluster: Cluster) -> None:
+    """UsageError for a node with other versions than ours."""
+    ray = cluster.ray
+    task = ray.remote(num_cpus=0)(node_versions)
+    for node in cluster.nodes():
+        check_versions(ray.get(task.options(**_stay(cluster, node)).remote(), timeout=_START_S), node.host)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 Bound = Literal["actors", "driver", "object store", "learner"]
+_LEAST_S = 1e-12  # what costs nothing bounds nothing
 KNEE = 0.9  # of the best rate that more actors could give
 
 
@@ -63,9 +64,9 @@ def predict_rate(costs: ClusterCosts, work: Work, num_actors: int) -> Prediction
     store_s = (block * work.step_bytes + num_actors * work.weights_bytes) * costs.carry_byte_s
     limits: dict[Bound, float] = {
         "actors": block / own_s,
-        "driver": block / driver_s,
-        "object store": block / store_s if store_s else float("inf"),
-        "learner": 1.0 / work.update_s if work.update_s else float("inf"),
+        "driver": block / max(driver_s, _LEAST_S),
+        "object store": block / max(store_s, _LEAST_S),
+        "learner": 1.0 / max(work.update_s, _LEAST_S),
     }
     bound = min(limits, key=lambda name: limits[name])
     rate = limits[bound]

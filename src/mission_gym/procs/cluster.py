@@ -35,14 +35,12 @@ _START_S = 120.0  # a cold start of Ray's processes on a busy machine
 _REACH_S = 5.0
 _LOOK_S = 1.0
 _TOKEN = secrets.token_hex(32)  # of the clusters that this process starts; Ray reads it once
-# A node's death shows after a second instead of 13; logs are small files that replace each other.
+# Logs are small files that replace each other. How soon a node counts as dead stays Ray's: this machine is
+# the only one, and must not be given up because it is busy. Ray would let workers run at niceness 15.
 _VARIABLES = {
-    "RAY_health_check_initial_delay_ms": "0",
-    "RAY_health_check_period_ms": "300",
-    "RAY_health_check_timeout_ms": "500",
-    "RAY_health_check_failure_threshold": "2",
     "RAY_ROTATION_MAX_BYTES": "1000000",
     "RAY_ROTATION_BACKUP_COUNT": "1",
+    "RAY_worker_niceness": "0",
 }
 _NOT_CODE = ["/runs", ".git", ".venv", "venv", "node_modules", "__pycache__"]  # of the user's folder
 _STORE_SHARE = 0.2  # of the free memory, for blocks and weights that are on their way
@@ -87,10 +85,10 @@ class Cluster:
     def is_closed(self) -> bool:
         return not self._end.alive
 
-    def is_lost(self) -> bool:
-        """Whether its head answers no more, which Ray itself waits out for a minute, and then ends this
-        process. Looked at once a second at most."""
-        if not self._is_lost and time.monotonic() - self._looked > _LOOK_S:
+    def is_lost(self, since_s: float = _LOOK_S) -> bool:
+        """Whether its head answers no more. Ray itself ends this process over that: at once where it uses the
+        store, else after a minute. since_s: how long ago it may have been looked at."""
+        if not self._is_lost and time.monotonic() - self._looked >= since_s:
             host, _, port = self.address.rpartition(":")
             try:
                 socket.create_connection((host, int(port)), _REACH_S).close()

@@ -76,7 +76,6 @@ class ClusterCollector(BlockCollector):
         super().__init__(tuple(array.copy() for array in state), state)
         self.vec, self.spec, self.policy = vec, spec, Mailbox()
         self.num_segments = np.zeros(vec.num_envs, np.int64)  # in first-ready blocks so far, by environment
-        self._ray = vec.crew.ray
         self._first_ready = first_ready
         self.blocks = [make_block(spec, num_steps, vec.num_rows, state=state) for _ in range(num_blocks)]
         self._parts = [_Part(slice(ids[0] * vec.per_env, (ids[-1] + 1) * vec.per_env)) for ids in vec.shares]
@@ -160,8 +159,9 @@ class ClusterCollector(BlockCollector):
         """Store new weights for all nodes, and let shares move to where there is room."""
         weights = self.policy.weights
         assert weights is not None, "load weights first"
+        self.vec.crew.check()
         if self._stored[0] != self.policy.edition:
-            self._stored = self.policy.edition, self._ray.put(weights)
+            self._stored = self.policy.edition, self.vec.crew.ray.put(weights)
         self._stage = None if self.stage_of is None else self.stage_of(number)
         for part in self._parts:
             part.num_ordered = 0

@@ -20,6 +20,13 @@ def connect(config: Config, backend: Backend) -> Cluster | None:
     return open_cluster(config.vector.ray_address, folder=folder)
 
 
+def leave(backend: Backend) -> None:
+    """Leave the cluster of a run that has ended; one that we started ends with it."""
+    cluster = find_cluster() if backend.needs_cluster else None
+    if cluster is not None:
+        cluster.close()
+
+
 def count_cpus(backend: Backend) -> int:
     """What the backend's workers may take: this machine's cores, or those of the cluster that we are
     connected to."""

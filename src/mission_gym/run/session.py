@@ -21,6 +21,7 @@ from mission_gym.pipeline import loop, overlap
 from mission_gym.pipeline.loop import StopFlag, newest
 from mission_gym.procs import BoundedLog
 from mission_gym.run.assemble import make_collector
+from mission_gym.run.cluster import leave
 from mission_gym.run.curriculum import Progression
 from mission_gym.run.environment import Environment, training_seeds
 from mission_gym.run.rate import Rate
@@ -217,6 +218,7 @@ class Session:
         """End the environments and close the files."""
         with closing(self.recorder), closing(self.selection):
             self.collector.vec.close()
+            leave(self.environment.backend)
 
     def _record(self, progress: Progress) -> None:
         """Count the update, and write a row where one is due."""

@@ -23,6 +23,7 @@ PLACE_S = 10.0  # for a share to find room, before it is squeezed in beside othe
 _FIRST_S = 300.0  # for the first of all; a cloud may have to start a machine
 _LOOK_S = 0.5
 _CLOSE_S = 5.0
+_WORDS = 400  # characters of what Ray tells of a death
 _CONTROL = "control"  # the group of calls that are heard while an actor is at work
 
 
@@ -103,6 +104,15 @@ class ActorCrew:
         if handle is not None:
             handle.pause.options(concurrency_group=_CONTROL).remote(serial)
 
+    def check(self, since_s: float = 0.0) -> None:
+        """WorkerDied if the head of the cluster is gone: using Ray would end this process. since_s: how long
+        ago that may have been looked at."""
+        if self._cluster.is_lost(since_s):
+            raise WorkerDied(
+                f"the head of the Ray cluster at {self._cluster.address} is gone; resume the run on another"
+                " cluster, or when it is back [--ray-address]"
+            )
+
     def wait(self, timeout_s: float) -> list[tuple[Call, Any]]:
         """What was replied, or Lost for the share of an actor that was replaced; empty if the time has
         passed. An error that an actor raised is raised here."""
@@ -136,6 +146,8 @@ class ActorCrew:
         """The replies of shares by number; that of one that was lost meanwhile is Lost."""
         replies: dict[int, Any] = {}
         wanted = set(shares)
+        if wanted:
+            self.check()
         for share in wanted:
             self.call(share, name, *args)
         while wanted - replies.keys():
@@ -227,6 +239,7 @@ class ActorCrew:
             post.handle, post.queue = post.better, []
             post.better, post.squeezed = None, False
             self.num_restarts += 1
+            self.notes.append(f"share {share} of the environments begins anew: {_as_failure(error)}")
         if not was_better:  # one that was never at work, and went with its node, has failed at nothing
             self._budget.spend(share, _as_failure(error))
         if post.handle is None or was_better:
@@ -247,11 +260,7 @@ class ActorCrew:
         if now - self._looked < _LOOK_S:
             return
         self._looked = now
-        if self._cluster.is_lost():
-            raise WorkerDied(
-                f"the head of the Ray cluster at {self._cluster.address} is gone; resume the run on another"
-                " cluster, or when it is back [--ray-address]"
-            )
+        self.check(_LOOK_S)
         if not self._was_up and now - self._begun > _FIRST_S:
             nodes = ", ".join(f"{node.host}: {node.num_cpus}" for node in self._cluster.nodes())
             raise UsageError(
@@ -265,7 +274,8 @@ class ActorCrew:
 
 
 def _as_failure(error: Exception) -> WorkerError:
-    return WorkerDied(f"an actor of the cluster was lost: {str(error).strip().splitlines()[0]}")
+    words = " ".join(line.strip() for line in str(error).strip().splitlines())
+    return WorkerDied(f"an actor of the cluster was lost: {words[:_WORDS]}")
 
 
 def _find_cause(error: Any) -> BaseException:

@@ -1,4 +1,4 @@
-"""Clusters of several nodes on this machine, for tests and experiments with nodes that come and go."""
+"""Ray clusters of several nodes on this machine, for experiments with nodes that come and go."""
 
 from __future__ import annotations
 
