@@ -9,7 +9,15 @@ import gymnasium as gym
 import pytest
 
 import coroutine_toys as toys
-from mission_gym.backends import BACKENDS, aio, load_backend, load_default, load_for_coroutines, load_rivals
+from mission_gym.backends import (
+    BACKENDS,
+    aio,
+    load_backend,
+    load_default,
+    load_for_cluster,
+    load_for_coroutines,
+    load_rivals,
+)
 from mission_gym.backends.record import Source
 from mission_gym.env.coroutines import has_coroutines
 from mission_gym.env.factory import EnvRequest, make_factory
@@ -46,7 +54,7 @@ def test_every_record_bears_its_name_and_makes_a_vector(name: str) -> None:
     with record.make_vector(source, spec, 4, lambda env_id, episode: env_id + episode) as vec:
         assert vec.reset().env_ids.tolist() == [0, 1, 2, 3]
         assert vec.rows_step_alone != record.own_vector_form
-        assert len(vec.pids()) == record.count_processes(2)
+        assert len(vec.pids()) == (2 if record.needs_cluster else record.count_processes(2))
     assert not record.acts_itself or not record.runs_here
 
 
@@ -60,13 +68,15 @@ def test_what_is_chosen_where_nothing_was_asked_for() -> None:
     assert [each.name for each in load_rivals(plain)] == ["workers", "threads"]
     assert [each.name for each in load_rivals(awaited)] == ["workers", "threads", "aio"]
     assert load_for_coroutines().name == "aio"
+    assert load_for_cluster().name == "ray"
 
 
 def test_workers_are_named_where_their_number_may_be_chosen() -> None:
     for record in map(load_backend, BACKENDS):
-        names = {"workers": "3 workers", "aio": "3 event loops"}
+        names = {"workers": "3 workers", "ray": "3 workers", "aio": "3 event loops"}
         assert record.name_workers(3) == names.get(record.name, "")
-        assert record.count_processes(3) == (3 if record.chooses_workers else record.processes)
+        here = 0 if record.needs_cluster else 3
+        assert record.count_processes(3) == (here if record.chooses_workers else record.processes)
     assert load_backend("workers").chooses_workers
 
 

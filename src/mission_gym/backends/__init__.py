@@ -20,6 +20,7 @@ BACKENDS = {
     "threads": "mission_gym.backends.threads",
     "aio": "mission_gym.backends.aio",
     "batched": "mission_gym.backends.batched",
+    "ray": "mission_gym.backends.ray",
 }
 
 
@@ -39,8 +40,13 @@ def load_for_coroutines() -> Backend:
     return next(each for each in map(load_backend, BACKENDS) if each.for_coroutines)
 
 
+def load_for_cluster() -> Backend:
+    """What runs environments on other machines."""
+    return next(each for each in map(load_backend, BACKENDS) if each.needs_cluster)
+
+
 def load_rivals(spec: EnvSpec) -> tuple[Backend, ...]:
     """What a plan may choose instead for environments that anyone wrote: single ones, in other processes."""
     records = map(load_backend, BACKENDS)
-    others = (each for each in records if not each.runs_here and not each.own_vector_form)
+    others = (each for each in records if each.user_code == "child")
     return tuple(each for each in others if each.takes(spec))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # what loads NumPy or Gymnasium is imported where it is used:
     from mission_gym.env.pace import Pace
     from mission_gym.env.stages import Stages
     from mission_gym.procs import BoundedLog
+    from mission_gym.procs.cluster import Cluster
     from mission_gym.rollout.collector import BlockCollector, Collector
     from mission_gym.vector.base import SeedOf, Vector
 
@@ -30,6 +31,8 @@ class Source:
     log: BoundedLog | None = None  # what environments print, where that is not this process's output
     max_sequence: int = 64  # elements that are kept of a sequence that is observed
     stages: Stages | None = None  # of a curriculum; `factory` builds the first
+    cluster: Cluster | None = None  # where one is needed
+    actor_workers: int = 1  # of the workers in each actor, on a cluster
 
     @property
     def first(self) -> Factory:
@@ -65,6 +68,7 @@ class CollectRequest(NamedTuple):
     first_ready: bool
     make_policy: Callable[[], Any]  # without weights yet
     is_portable: bool  # the policy may act in another process
+    first_row: int = 0  # of these environments in a larger vector
 
 
 Collected: TypeAlias = "tuple[Vector, BlockCollector, list[Block]]"  # close the vector
@@ -102,7 +106,8 @@ class Backend:
     """One way to step environments.
 
     text: where they are stepped, for the flag's description, which begins it with the name.
-    user_code: the process in which environments run: the learner's (`here`) or another (`child`).
+    user_code: the process in which environments run: the learner's (`here`), another (`child`), or one of
+    another machine (`cluster`); evaluations are then played by workers of this one.
     processes: that it takes beside the learner's; None: as many as `num_workers` says.
     process_name: what these are called, several of them.
     for_waiting: its rows wait side by side, and take turns at what they compute; one process is then enough,
@@ -123,7 +128,7 @@ class Backend:
     look: Look
     make_vector: MakeVector
     text: str
-    user_code: Literal["here", "child"]
+    user_code: Literal["here", "child", "cluster"]
     processes: int | None = 0
     process_name: str = "workers"
     for_waiting: bool = False
@@ -144,6 +149,11 @@ class Backend:
         return self.user_code == "here"
 
     @property
+    def needs_cluster(self) -> bool:
+        """A run on it is connected to a cluster, whose CPUs its workers take."""
+        return self.user_code == "cluster"
+
+    @property
     def chooses_workers(self) -> bool:
         """The number of its processes may be chosen."""
         return self.processes is None
@@ -155,7 +165,9 @@ class Backend:
         return min(wanted or (1 if self.for_waiting else cores), num_envs)
 
     def count_processes(self, num_workers: int) -> int:
-        """Processes beside the learner's."""
+        """Processes beside the learner's, on its machine."""
+        if self.needs_cluster:
+            return 0
         return num_workers if self.processes is None else self.processes
 
     def limit_playing(self, num_envs: int) -> int | None:

@@ -57,8 +57,8 @@ def make_vec(
     truncated. num_workers: one per usable core by default, one event loop; `auto` takes more of them for
     environments that wait and compute.
     """
-    if backend not in ("auto", *BACKENDS):
-        known = ("auto", *BACKENDS)
+    known = ("auto", *(name for name in BACKENDS if not load_backend(name).needs_cluster))
+    if backend not in known:
         raise WrongValue(
             f"unknown backend {backend!r}{nearest(backend, known)}; use one of {', '.join(known)} [backend]"
         )

@@ -68,7 +68,7 @@ def collect_in_workers(
     if asked.is_portable:
         setup = CollectSetup(
             asked.make_policy, asked.seed, asked.acting_rows, asked.num_steps, asked.num_blocks,
-            asked.first_ready,
+            asked.first_ready, asked.first_row,
         )  # fmt: skip
         carve = carve_shared(spec, setup, asked.num_envs)
         vec = make(unit=unit, service=remote.SERVICE, extra=setup, carve=carve)

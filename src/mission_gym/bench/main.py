@@ -111,6 +111,12 @@ def _images(full: bool) -> list[Row]:
     return measure_images(ImageGrid(seconds=3.0, repeats=5) if full else ImageGrid())
 
 
+def _ray(full: bool) -> list[Row]:
+    from mission_gym.bench.ray import RayGrid, measure_ray  # its clusters are not for Windows
+
+    return measure_ray(RayGrid(loss_s=300.0, seeds=(1, 2, 3, 4, 5)) if full else RayGrid(every_s=10.0))
+
+
 CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "ppo": _ppo,
     "dqn": _dqn,
@@ -130,6 +136,7 @@ CONTESTS: dict[str, Callable[[bool], list[Row]]] = {
     "gpu": measure_gpu,
     "territory": _territory,
     "images": _images,
+    "ray": _ray,
 }
 
 

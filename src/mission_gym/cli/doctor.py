@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from mission_gym.check.cluster import judge_cluster
 from mission_gym.check.findings import Finding, has_errors, sort_findings
 from mission_gym.check.machine import Examination, examine, judge_proof
 from mission_gym.check.trials import DEADLINE_S, run_trial
@@ -39,9 +40,15 @@ def doctor(args: Sequence[str]) -> int:
         metavar="SECONDS",
         help="What a package may take to be imported before it counts as hung (default: %(default)g).",
     )
+    parser.add_argument(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="Look at a Ray cluster, too: auto, or HOST:PORT of its head.",
+    )
     flags = parser.parse_args(args)
     found = examine(flags.runs_dir, flags.deadline)
-    found = replace(found, findings=sort_findings([*found.findings, *_prove(found, flags.deadline)]))
+    more = [*_prove(found, flags.deadline), *_look_at_cluster(flags.ray_address, flags.deadline)]
+    found = replace(found, findings=sort_findings([*found.findings, *more]))
     if flags.json:
         document = asdict(found)
         document["machine"]["usable_cores"] = found.machine.usable_cores
@@ -57,6 +64,15 @@ def _prove(found: Examination, deadline_s: float) -> list[Finding]:
     if not any(device.name != "cpu" and not device.error for device in found.torch.devices):
         return []
     return judge_proof(run_trial("from mission_gym.run.device_proof import main; main()", deadline_s))
+
+
+def _look_at_cluster(address: str | None, deadline_s: float) -> list[Finding]:
+    """What a cluster has, and what messages cost there."""
+    if address is None:
+        return []
+    return judge_cluster(
+        run_trial(f"from mission_gym.plan.cluster_costs import main; main({address!r})", deadline_s)
+    )
 
 
 def _show(findings: Iterable[Finding]) -> str:

@@ -79,6 +79,9 @@ class ResumeFlags(FolderFlags):
 
     run: Annotated[RunName, tyro.conf.arg(help="The run to go on with.")]
     timesteps: Annotated[str | None, said("A new total, which extends a finished run.", "N")] = None
+    ray_address: Annotated[
+        str | None, said("Another Ray cluster than the run was on; none: one of this machine.", "ADDRESS")
+    ] = None
     trust: Trust = False
 
 
@@ -212,7 +215,8 @@ def resume(args: Sequence[str]) -> int:
         )
     from mission_gym.run.resume import resume_run
 
-    return _follow(lambda listener: resume_run(ref.run, listener, timesteps=timesteps))
+    address = flags.ray_address
+    return _follow(lambda listener: resume_run(ref.run, listener, timesteps=timesteps, ray_address=address))
 
 
 def branch(args: Sequence[str]) -> int:

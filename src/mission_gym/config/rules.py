@@ -146,6 +146,8 @@ class BackendFacts(Protocol):
     @property
     def chooses_workers(self) -> bool: ...
     @property
+    def needs_cluster(self) -> bool: ...
+    @property
     def own_vector_form(self) -> bool: ...
 
 
@@ -184,6 +186,11 @@ def _first_ready(facts: RunFacts) -> bool:
     return facts.config.vector.blocks == "first_ready"
 
 
+def _on_this_machine(facts: RunFacts) -> bool:
+    return not facts.backend.needs_cluster
+
+
+_NO_CLUSTER = "this backend runs on this machine alone; use --vector ray or remove it"
 _OWN_NETWORK = "the network is given by --network; remove one"
 _NEVER_EVALUATES = "--eval-freq 0 makes no evaluations; remove one"
 _UNUSED = (
@@ -193,6 +200,8 @@ _UNUSED = (
         lambda facts: not facts.backend.runs_here and not facts.backend.chooses_workers,
         "this backend runs in one process; remove it",
     ),
+    Unused("vector.ray_address", _on_this_machine, _NO_CLUSTER),
+    Unused("vector.actor_workers", _on_this_machine, _NO_CLUSTER),
     Unused(
         "vector.env_timeout",
         _in_process,

@@ -109,7 +109,20 @@ class VectorSection(Section):
         description="Agents of each environment, which share the policy; each has a row of the rollout, and"
         " its steps are counted. Found when the environment is looked at.",
     )
-    num_workers: FromOneOrAuto = Field("auto", description="Worker processes. auto: one per usable core.")
+    num_workers: FromOneOrAuto = Field(
+        "auto", description="Worker processes. auto: one per usable core, of this machine or of a cluster."
+    )
+    ray_address: Annotated[str | None, NONE] = Field(
+        None,
+        description="Ray cluster to train on: auto, the one that this machine is a node of, or HOST:PORT of"
+        " its head; vector=auto then means ray. none: vector=ray starts one of this machine.",
+    )
+    actor_workers: Annotated[Whole | None, NONE] = Field(
+        None,
+        ge=1,
+        description="Workers of each Ray actor, of num_workers on the whole cluster; it asks for as many"
+        " CPUs. none: as many as the smallest node has.",
+    )
     env_timeout: Duration = Field(
         60.0, gt=0, description="Time a step may take before its worker is replaced; a reset may take 5m."
     )

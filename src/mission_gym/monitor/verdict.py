@@ -130,6 +130,8 @@ def _use_cores(facts: VerdictFacts) -> str:
     backend, (n_envs, _) = facts.backend, _sizes(facts)
     if not backend.chooses_workers and not backend.own_vector_form and facts.cores > 1:
         return f"--vector workers: steps them on {facts.cores} cores"
+    if backend.needs_cluster:
+        return "--num-workers: as many as the cluster has CPUs, and more nodes; tune tells where that ends"
     if backend.chooses_workers and min(facts.config.vector.num_workers, n_envs) < facts.cores:
         return f"--num-workers {facts.cores} --n-envs {max(n_envs, facts.cores)}: uses every core"
     vectorised = "" if backend.own_vector_form else ", or give a vectorised form with --vector batched"

@@ -95,11 +95,12 @@ def _num_parameters(config: Settled, spec: EnvSpec) -> int:
 
 
 def predict_memory(env: EnvFacts, wishes: Wishes, layout: Layout) -> int:
-    """Bytes of all processes: the learner's, copies of the block, workers, environments."""
+    """Bytes of all processes of this machine: the learner's, copies of the block, workers, environments."""
     processes = layout.backend.count_processes(layout.num_workers)
     block = layout.rollout * (wishes.block_copies * wishes.step_bytes + wishes.encoded_bytes)
     vectors = 2 if wishes.eval_envs else 1  # workers of training, and of evaluations
-    environments = (layout.n_envs + wishes.eval_envs) * env.memory_bytes
+    trained = 0 if layout.backend.needs_cluster else layout.n_envs
+    environments = (trained + wishes.eval_envs) * env.memory_bytes
     return wishes.base_bytes + block + vectors * processes * env.worker_bytes + environments
 
 
@@ -114,6 +115,7 @@ def fits(machine: MachineFacts, env: EnvFacts, wishes: Wishes, layout: Layout) -
 def _can_share(machine: MachineFacts, wishes: Wishes, layout: Layout) -> bool:
     return (
         layout.backend.runs_here
+        or layout.backend.needs_cluster
         or layout.rollout * wishes.step_bytes <= _MEMORY_SHARE * machine.shared_free_bytes
     )
 

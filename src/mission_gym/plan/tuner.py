@@ -46,6 +46,7 @@ from mission_gym.plan.wishes import (
     size_paths,
 )
 from mission_gym.procs import read_machine
+from mission_gym.procs.cluster import find_cluster
 from mission_gym.procs.versions import versions
 
 Say = Callable[[str], None]
@@ -123,7 +124,7 @@ def make_plan_key(resolved: Resolved, spec: EnvSpec) -> str:
         mode="json",
         include={
             "env": True,
-            "vector": {"vector", "blocks", "n_envs", "num_workers"},
+            "vector": {"vector", "blocks", "n_envs", "num_workers", "ray_address", "actor_workers"},
             "policy": {"network_arch", "activation", "network", "critic_keys", "normalize_obs"},
             "compute": True,
             "run": {"algo"},
@@ -131,7 +132,9 @@ def make_plan_key(resolved: Resolved, spec: EnvSpec) -> str:
     )
     fields["max_rollout"] = find_max_rollout(config)
     fields["learning"] = config.algorithm.model_dump(mode="json", include=set(config.algorithm.COSTS))
-    hardware = [machine.cpu, machine.usable_cores, machine.efficiency_cores, *machine.nvidia_gpus]
+    cluster = find_cluster()
+    lent = [] if cluster is None else [f"{node.num_cpus} CPUs" for node in cluster.nodes()]
+    hardware = [machine.cpu, machine.usable_cores, machine.efficiency_cores, *machine.nvidia_gpus, *lent]
     fixed = [path for path in size_paths(config) if not is_open(resolved, path)]
     return make_key(
         {"config": fields, "fixed": fixed, "machine": hardware, "spec": spec.signature} | versions()
@@ -210,7 +213,10 @@ class Tuner:
                 waiting = (each for each in self._environment.rivals if each.for_waiting)
                 wishes = replace(wishes, backends=tuple(dict.fromkeys((*wishes.backends, *waiting))))
         act = measure_act(self._workshop, self._ruled, self._weights)
-        return Facts(self._machine, env, act, (self._time_update(*self._ways[0]),), wishes)
+        machine, cluster = self._machine, self._environment.cluster
+        if cluster is not None:  # its CPUs are what environments are spread over
+            machine = replace(machine, allowed_cores=cluster.count_cpus(), cpu_quota=None, efficiency_cores=0)
+        return Facts(machine, env, act, (self._time_update(*self._ways[0]),), wishes)
 
     def _add_update(self, facts: Facts, way: Way, threads: int) -> Facts:
         """Time another way to learn; a device that fails is left out, aloud."""

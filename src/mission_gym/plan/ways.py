@@ -208,6 +208,8 @@ def choose_overlap(config: Settled, backend: Backend, algorithm: Algorithm) -> F
         reason = "environments wait while the learner computes"
     elif device != "cpu":
         reason = f"environments use the CPU while the learner uses {device}"
+    elif config.vector.ray_address is not None:
+        reason = "environments are stepped by other machines while the learner computes"
     elif algorithm.overlaps_on_cores and backend.chooses_workers and _has_spare_core(config):
         reason = "the workers leave a core to the learner, and a rollout is too short to wait for"
     else:

@@ -99,6 +99,10 @@ class BlockCollector(ABC):
         for mine, initial in zip(self.memory, self._initial, strict=True):
             mine[rows] = initial[rows]
 
+    def take_notes(self) -> list[str]:
+        """What the user should hear of the collecting, once."""
+        return []
+
     def metrics(self) -> dict[str, float]:
         """What a row of metrics tells of the collecting since the last one."""
         seconds, self._filling_s = self._filling_s, 0.0

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from mission_gym.data import Block, EnvSpec, Weights
+from mission_gym.data import Array, Block, EnvSpec, Weights
 from mission_gym.rollout.blocks import (
     clear_columns,
     copy_columns,
@@ -42,6 +42,21 @@ from mission_gym.vector.workers import WorkersVec, lost_episode
 
 SERVICE = "mission_gym.rollout.worker:serve_collecting"
 _POLL_S = 0.05  # how soon a stop request is seen
+
+
+def tell_shares(num_segments: Array) -> dict[str, float]:
+    """The least and the most that an environment has given to first-ready blocks, by its segments in them;
+    nothing where there are none."""
+    total = num_segments.sum()
+    if not total:
+        return {}
+    shares = num_segments / total
+    least = int(shares.argmin())
+    return {
+        "rollout/share_min": float(shares[least]),
+        "rollout/share_max": float(shares.max()),
+        "rollout/share_min_env": float(least),
+    }
 
 
 class Mailbox:
@@ -174,16 +189,7 @@ class RemoteCollector(BlockCollector):
         if self._first_ready:  # environments are stepped all the time
             now, before = time.monotonic(), self._told_at
             self._told_at, self._filling_s = now, now - before
-        total = self.num_segments.sum()
-        if not total:
-            return super().metrics()
-        shares = self.num_segments / total
-        least = int(shares.argmin())
-        return super().metrics() | {
-            "rollout/share_min": float(shares[least]),
-            "rollout/share_max": float(shares.max()),
-            "rollout/share_min_env": float(least),
-        }
+        return super().metrics() | tell_shares(self.num_segments)
 
     def _prepare(self, block: Block, number: int) -> None:
         """Lay a block of all out as the parts' segments, and bring the newest weights to where workers find

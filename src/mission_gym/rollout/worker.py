@@ -45,6 +45,7 @@ class CollectSetup:
     num_steps: int
     num_blocks: int = 1
     first_ready: bool = False  # a block takes the columns that are finished first, so they are told at once
+    first_row: int = 0  # of these rows in a larger vector: the noise is that of all
 
 
 class Shared(NamedTuple):
@@ -126,7 +127,7 @@ class CollectService(Service):
                 setup.spec,
                 extra.seed,
                 extra.acting_rows,
-                first_row=columns.start,
+                first_row=extra.first_row + columns.start,
                 memory=tuple(array[columns] for array in self._shared.memory),
             )
             for envs, columns in zip(self._parts, self._columns, strict=True)

@@ -7,7 +7,7 @@ the first update, and stored with its source. Training, evaluation and resume al
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ from mission_gym.plan.ways import (
 )
 from mission_gym.policy import make_numpy_policy
 from mission_gym.rollout.collector import ActingPolicy
+from mission_gym.run.cluster import choose_actor_workers, connect
 from mission_gym.run.environment import (
     Environment,
     choose_acting_rows,
@@ -123,6 +124,10 @@ def settle(resolved: Resolved, spec: EnvSpec, step_s: float = 0.0) -> tuple[Reso
         * choose_acting_rows(config.num_envs, count_groups(config, backend)),
     }
     resolved = _fill(resolved, chosen)
+    if backend.needs_cluster:
+        share = choose_actor_workers(resolved.config, backend, int(resolved.config.vector.num_workers))
+        if share is not None and resolved.config.vector.actor_workers is None:
+            resolved = resolved.with_values({"vector.actor_workers": share}, "plan")
     if len(ways) == 1:
         way = ways[0]
         _refuse_false_device(_fill(resolved, _way_values(way)), spec, algorithm)
@@ -286,7 +291,11 @@ def make_collector(config: Settled, environment: Environment, seed_of: SeedOf) -
         make_policy=partial(make_numpy_policy, layout) if is_portable else partial(make_policy, config, spec),
         is_portable=is_portable,
     )
-    return environment.backend.make_collector(environment.backend, environment.source, spec, seed_of, asked)
+    backend, source = environment.backend, environment.source
+    if backend.needs_cluster:
+        cluster = source.cluster or connect(config, backend)  # the second of a run that goes on
+        source = replace(source, cluster=cluster, actor_workers=config.vector.actor_workers or 1)
+    return backend.make_collector(backend, source, spec, seed_of, asked)
 
 
 @dataclass(frozen=True)

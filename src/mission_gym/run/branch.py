@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from mission_gym.errors import ConfigError, UsageError
 from mission_gym.learner.contract import Learner
 from mission_gym.plan.wishes import size_paths
 from mission_gym.run.assemble import algorithm_of, settle
+from mission_gym.run.cluster import connect
 from mission_gym.run.config import resolve
 from mission_gym.run.curriculum import KEY
 from mission_gym.run.env_files import read_as_told, read_files
@@ -106,6 +108,7 @@ def branch_run(
     files = _choose_files(ref, parent, resolved)
     kwargs = resolved.config.env.env_kwargs | pick_common(files)
     opened = open_environment(resolved.config, kwargs, source, calls=calls, files=files, all_stages=True)
+    opened = replace(opened, cluster=connect(resolved.config, opened.backend))
     environment = read_as_told(opened, ref.run)
     noted = note_agents(resolved, environment.spec)
     if noted is not resolved:  # another environment than the parent's

@@ -11,7 +11,13 @@ from typing import Any
 from torch import nn
 
 from mission_gym.algorithms import load_algorithm
-from mission_gym.backends import load_backend, load_default, load_for_coroutines, load_rivals
+from mission_gym.backends import (
+    load_backend,
+    load_default,
+    load_for_cluster,
+    load_for_coroutines,
+    load_rivals,
+)
 from mission_gym.backends.record import Backend, Source
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import finish
@@ -27,7 +33,9 @@ from mission_gym.names import judge
 from mission_gym.plan.tuner import may_plan
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.policy.trunks import load_network
-from mission_gym.procs import Attendance, BoundedLog, attended, usable_cores
+from mission_gym.procs import Attendance, BoundedLog, attended
+from mission_gym.procs.cluster import Cluster
+from mission_gym.run.cluster import connect, count_cpus
 from mission_gym.run.stages import (
     EnvSource,
     Parts,
@@ -63,6 +71,7 @@ class Environment:
     stages: Stages | None = None  # of training; `request` and `factory` are those of evaluations
     played: Variant | None = None  # the stage that evaluations are on
     companion: Attendance | None = None  # at work as long as somebody holds this
+    cluster: Cluster | None = None  # at work likewise
     most_playing: int | None = None  # environments of an evaluation
 
     @property
@@ -93,6 +102,7 @@ class Environment:
             self.limits,
             self.log,
             stages=self.stages,
+            cluster=self.cluster,
         )
 
     def make_vector(self, num_envs: int, seed_of: SeedOf) -> Vector:
@@ -172,7 +182,14 @@ def open_environment(
         rivals = load_rivals(spec) if config.vector.vector == "auto" else ()
         num_workers = choose_num_workers(config, backend)
         plain = Environment(
-            spec, parts.request, parts.factory, backend, num_workers, limits, pace=pace, rivals=rivals
+            spec,
+            parts.request,
+            parts.factory,
+            backend,
+            num_workers,
+            limits,
+            pace=pace,
+            rivals=rivals,
         )
         n_envs = config.vector.n_envs
         most_playing = backend.limit_playing(n_envs) if isinstance(n_envs, int) else None
@@ -196,6 +213,7 @@ def look_first(
             raise
         misfit = error
     config = first.config
+    cluster = connect(config, load_backend(choose_backend(config)))  # refused before anything is measured
     environment = open_environment(
         config,
         dict(config.env.env_kwargs),
@@ -206,7 +224,7 @@ def look_first(
     )
     if misfit is not None and not environment.spec.agents:
         raise misfit
-    return environment, note_agents(resolved, environment.spec)
+    return replace(environment, cluster=cluster), note_agents(resolved, environment.spec)
 
 
 def note_agents(resolved: Resolved, spec: EnvSpec) -> Resolved:
@@ -258,6 +276,8 @@ def choose_backend(config: Config, spec: EnvSpec | None = None) -> str:
     at, since one whose steps are coroutines waits."""
     if config.vector.vector != "auto":
         return config.vector.vector
+    if config.vector.ray_address is not None:
+        return load_for_cluster().name
     if spec is not None and spec.coroutines == "only":
         return load_for_coroutines().name
     trusted = names_trusted(EnvRequest(config.env.env_id, wrap=config.env.wrap))
@@ -269,7 +289,9 @@ def choose_num_workers(config: Config, backend: Backend) -> int:
     if not backend.chooses_workers:
         return 1
     wanted = config.vector.num_workers
-    return backend.choose_processes(config.num_envs, None if wanted == "auto" else wanted, usable_cores())
+    return backend.choose_processes(
+        config.num_envs, None if wanted == "auto" else wanted, count_cpus(backend)
+    )
 
 
 def count_groups(config: Config, backend: Backend) -> int:

@@ -21,7 +21,11 @@ from mission_gym.store.files import read_json, write_atomic
 from mission_gym.store.lineage import read_lineage, write_lineage
 from mission_gym.store.rundir import RunDir
 
-_UNSEEN = {"run": {"run_name", "runs_dir", "notes", "tensorboard"}, "compute": {"tune"}}
+_UNSEEN = {
+    "run": {"run_name", "runs_dir", "notes", "tensorboard"},
+    "compute": {"tune"},
+    "vector": {"ray_address"},
+}
 # What can't change a number either, only when a run ends or what it keeps. The hash has always had them.
 _ENDS = {"run": {"max_time", "stop_when"}, "checkpoints": {"checkpoint_freq", "keep_last", "keep_best"}}
 

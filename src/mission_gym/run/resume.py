@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+from mission_gym.backends import load_backend
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import finish
 from mission_gym.errors import RunStateError
@@ -24,11 +25,19 @@ from mission_gym.store.rundir import RunDir
 
 @contextmanager
 def resume_run(
-    run: RunDir, listener: Listener, *, timesteps: int | None = None, source: EnvSource = None
+    run: RunDir,
+    listener: Listener,
+    *,
+    timesteps: int | None = None,
+    ray_address: str | None = None,
+    source: EnvSource = None,
 ) -> Iterator[Session]:
-    """A run taken up in place, exactly where its last good checkpoint stands."""
+    """A run taken up in place, exactly where its last good checkpoint stands. ray_address: of another cluster
+    than it was on, as the config has it."""
     with run.lock(), one_blas_thread():
         stored = read_config(run.config_yaml)
+        if ray_address is not None:
+            stored = _move(run, stored, ray_address)
         device = stored.settled.compute.device
         if not device_exists(device):
             raise RunStateError(
@@ -49,7 +58,7 @@ def resume_run(
             exact = judge_exactness(
                 run, checkpoint, stored.config, restored=restored.exact, other_kernel=bool(changed)
             )
-            if timesteps is not None or changed:
+            if timesteps is not None or ray_address is not None or changed:
                 write_config(run, resolved)
             session.recorder.emit(
                 "resume", run=str(run.path), name=run.name, step=checkpoint.step,
@@ -57,6 +66,18 @@ def resume_run(
                 notes=[*notes, *more, *changed, *restored.told, exact],
             )  # fmt: skip
             yield session
+
+
+def _move(run: RunDir, resolved: Resolved, ray_address: str) -> Resolved:
+    """The config with another cluster; RunStateError if the run was on none."""
+    if not load_backend(resolved.settled.vector.vector).needs_cluster:
+        raise RunStateError(
+            f"run {run.name} is not on a Ray cluster (vector={resolved.settled.vector.vector}); remove the"
+            f" address, or go on with `mission-gym branch {run.name} --ray-address {ray_address}`"
+            " [--ray-address]"
+        )
+    value = None if ray_address == "none" else ray_address
+    return resolved.with_values({"vector.ray_address": value}, "flag --ray-address")
 
 
 def _extend(

@@ -21,6 +21,7 @@ from mission_gym.pipeline import loop, overlap
 from mission_gym.pipeline.loop import StopFlag, newest
 from mission_gym.procs import BoundedLog
 from mission_gym.run.assemble import make_collector
+from mission_gym.run.cluster import leave
 from mission_gym.run.curriculum import Progression
 from mission_gym.run.environment import Environment, training_seeds
 from mission_gym.run.rate import Rate
@@ -217,6 +218,7 @@ class Session:
         """End the environments and close the files."""
         with closing(self.recorder), closing(self.selection):
             self.collector.vec.close()
+            leave(self.environment.backend)
 
     def _record(self, progress: Progress) -> None:
         """Count the update, and write a row where one is due."""
@@ -244,7 +246,8 @@ class Session:
         if moved := self.progression.move(progress.step):
             self.recorder.emit("stage", step=progress.step, **moved)
             self._watch_speed()  # that of another stage is another
-        for text in self.learner.take_notes():  # a resume measures nothing, so that this is where it shows
+        # A resume measures nothing, so that this is where the learner's show.
+        for text in (*self.learner.take_notes(), *self.collector.take_notes()):
             self.recorder.warn(text)
         self._add_timeline(progress.update)
         self.status.tick("training")

@@ -1,0 +1,49 @@
+"""What the doctor says of a Ray cluster, by what a process of its own printed."""
+
+from __future__ import annotations
+
+import json
+
+from mission_gym.check.cluster import judge_cluster
+from mission_gym.check.trials import Attempt
+
+NODE = {"host": "head", "num_cpus": 4}
+FOUND = {
+    "address": "10.0.0.1:6379",
+    "nodes": [NODE, NODE | {"host": "far"}],
+    "versions": {"ray": "2.60.0"},
+    "costs": {
+        "latency_s": 1e-3, "call_s": 5e-4, "put_s": 1e-3, "put_byte_s": 1e-9, "get_byte_s": 1e-9,
+        "carry_byte_s": 8e-9,
+    },
+    "predictions": [{"num_actors": 1, "steps_per_s": 990.0}, {"num_actors": 16, "steps_per_s": 15_000.0}],
+    "knee": {"num_actors": 16, "bound": "learner"},
+}  # fmt: skip
+
+
+def judge(**changes: object) -> list[tuple[str, str, str]]:
+    findings = judge_cluster(Attempt(output=json.dumps(FOUND | changes)))
+    return [(each.level, each.name, each.what) for each in findings]
+
+
+def test_a_sound_cluster_is_told_with_its_costs_and_rates():
+    assert judge() == [
+        ("ok", "cluster", "the Ray cluster at 10.0.0.1:6379 lends 8 CPUs"
+         " (2 nodes: head 4, far 4; ray 2.60.0)"),
+        ("ok", "messages", "a call takes 1.0 ms and 2,000 are made a second; 1 MB is stored in 2.0 ms, and"
+         " carried to another node in 8.0 ms"),
+        ("info", "actors", "for steps of 1 ms, 8 environments an actor, these messages allow by actors"
+         " 1: 990, 16: 15,000 steps/s; beyond 16 of them the learner bounds a run"),
+    ]  # fmt: skip
+
+
+def test_what_is_wrong_with_a_cluster_is_told():
+    costs = FOUND["costs"]
+    assert isinstance(costs, dict)
+    assert judge(costs=costs | {"latency_s": 0.01})[1][0] == "warning"
+    assert judge(nodes=[NODE | {"num_cpus": 0}])[0][:2] == ("error", "cluster")
+    (broken,) = judge_cluster(Attempt(error="mission_gym.errors.UsageError: no Ray cluster answers at x:1"))
+    assert (broken.level, broken.what) == (
+        "error",
+        "the Ray cluster can't be used: no Ray cluster answers at x:1",
+    )
