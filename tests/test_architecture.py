@@ -60,6 +60,7 @@ NAMES_ALLOWED: dict[str, set[str] | None] = {  # room or file -> homonyms there;
     "bench": None,  # contests name what they compare
     "scripts": None,
     "config/schema.py": None,  # the choices of a field are data
+    "cli/jobs_flags.py": {"ray"},  # where jobs run
     "cli/training.py": {"workers"},  # --subproc is another word for it
     "check/machine.py": {"threads"},  # of the learner: a finding's name
     "monitor/alarms.py": {"workers"},  # a kind of alarm

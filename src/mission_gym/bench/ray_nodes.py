@@ -15,6 +15,7 @@ _FAST = {
     "health_check_period_ms": 300,
     "health_check_timeout_ms": 2000,
     "health_check_failure_threshold": 2,
+    "worker_niceness": 0,
 }
 
 

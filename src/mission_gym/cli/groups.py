@@ -76,7 +76,10 @@ def find_problems(values: Mapping[str, Any]) -> list[str]:
 def follow_group(queue: Queue, group: GroupDir, names: Sequence[str], *, as_json: bool) -> int:
     """Stay with jobs of a group to their end, and tell the result; the exit code."""
     stop = StopFlag()
-    say(f"group {show_path(group.path)}: {len(names)} jobs on {usable_cores()} cores")
+    jobs = group.read_jobs()
+    is_away = any(jobs[name].request.cluster is not None for name in names)
+    where = "a Ray cluster" if is_away else f"{usable_cores()} cores"
+    say(f"group {show_path(group.path)}: {len(names)} jobs on {where}")
     with stop_on_signals(stop), JobsScreen(group) as screen:
         jobs = stay_with(queue, group, names, say=screen.say, watch=screen.watch, should_stop=stop)
     return tell_end(group, jobs, as_json=as_json, was_stopped=stop())

@@ -41,6 +41,7 @@ from mission_gym.fleet.requests import find_needs, make_requests
 from mission_gym.fleet.supervisor import TICK_S
 from mission_gym.pipeline.loop import StopFlag
 from mission_gym.procs import usable_cores
+from mission_gym.procs.cluster import load_ray, open_cluster
 from mission_gym.report.formats import show_path
 from mission_gym.report.groups import describe_jobs, view_jobs
 from mission_gym.run.signals import stop_on_signals
@@ -111,13 +112,31 @@ def _open_group(queue: Queue, flags: RunFlags) -> tuple[GroupDir, list[str]]:
     whole: dict[str | None, dict[str, Any]] = {None: {}}
     for each in file.drafts:  # parents before their children
         whole[each.name] = inherit(whole[each.parent], each.values)
-    needs = {each.name: find_needs(resolve_values(whole[each.name])) for each in file.drafts}
+    cluster = _find_cluster(flags)
+    needs = {
+        each.name: find_needs(resolve_values(whole[each.name]), on_cluster=cluster is not None)
+        for each in file.drafts
+    }
     drafts = [replace(each, values=each.values | more) for each in file.drafts]
-    requests = make_requests(file.name, drafts, str(runs_dir), needs, flags.cuda_mps)
+    requests = make_requests(file.name, drafts, str(runs_dir), needs, flags.cuda_mps, cluster)
     group, is_new = open_group(queue, file.name, runs_dir, requests, trust=flags.trust)
     if not is_new:
         say(f"{flags.file} goes on with its group {show_path(group.path)}")
     return group, [request.name for request in requests]
+
+
+def _find_cluster(flags: RunFlags) -> str | None:
+    """The address of the cluster that jobs are for, "" for one that is started, None for this machine;
+    UsageError where it can't be used."""
+    if flags.on == "here":
+        if flags.ray_address is not None:
+            raise UsageError("ray_address is for --on ray [--ray-address]")
+        return None
+    load_ray()
+    if flags.ray_address is None:
+        return ""
+    open_cluster(flags.ray_address).close()
+    return flags.ray_address
 
 
 def _status(args: Sequence[str]) -> int:

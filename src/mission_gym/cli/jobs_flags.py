@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -31,6 +31,13 @@ class RunFlags(ReadFlags):
         str,
         said("Share a GPU through CUDA MPS; auto, the default: where measured better.", "off|on|auto"),
     ] = "auto"
+    on: Annotated[
+        Literal["here", "ray"], said("Where the jobs run: on this machine, or on a Ray cluster.", "here|ray")
+    ] = "here"
+    ray_address: Annotated[
+        str | None,
+        said("The cluster: auto, or HOST:PORT of its head. Without it: one of this machine.", "ADDRESS"),
+    ] = None
     trust: Trust = False
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,10 +40,16 @@ class Ending(NamedTuple):
 
 
 def start_member(
-    group: GroupDir, job: Job, cores: int, parent_run: Path | None, variables: Mapping[str, str]
+    group: GroupDir,
+    job: Job,
+    cores: int,
+    parent_run: Path | None,
+    variables: Mapping[str, str],
+    program: Sequence[str] = ("mission_gym",),
 ) -> subprocess.Popen[bytes]:
     """Start the process of a job, with environment variables of its own; RunStateError if one lives. OSError
-    if it can't be started."""
+    if it can't be started. program: the module that is run, or one that lets it run elsewhere, stands for it
+    and ends as it does, with what comes before the command line."""
     request, name = job.request, job.name
     words = _choose_command(job, parent_run)
     if words[0] != "resume":
@@ -60,7 +66,7 @@ def start_member(
             os.write(held, f"{os.getpid()} {job.attempts}".encode())
 
         return subprocess.Popen(
-            [request.python, "-m", "mission_gym", *words],
+            [request.python, "-m", *program, *words],
             cwd=request.folder, env=environ, stdin=subprocess.DEVNULL,
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=(held,),
             preexec_fn=sign,

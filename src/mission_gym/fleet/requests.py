@@ -31,12 +31,14 @@ class Needs(NamedTuple):
     uses_gpu: bool = False
 
 
-def find_needs(resolved: Resolved) -> Needs:
-    """The cores that the user asked for by number, and whether the run may learn on a GPU."""
+def find_needs(resolved: Resolved, *, on_cluster: bool = False) -> Needs:
+    """The cores that the user asked for by number, and whether the run may learn on a GPU. on_cluster: what
+    its nodes have is not known here, so that a GPU must be asked for."""
     paths = ("vector.num_workers", "compute.threads")
     asked = [resolved.config.value(path) for path in paths if resolved.explicit(path)]
     device = resolved.config.compute.device
-    uses_gpu = device.startswith(("cuda", "mps")) or (device == "auto" and bool(read_nvidia()[1]))
+    uses_gpu = device.startswith(("cuda", "mps"))
+    uses_gpu = uses_gpu or (device == "auto" and not on_cluster and bool(read_nvidia()[1]))
     return Needs(max([1, *(number for number in asked if number != "auto")]), uses_gpu)
 
 
@@ -46,9 +48,12 @@ def make_requests(
     runs_dir: str,
     needs: Mapping[str, Needs],
     cuda_mps: str = "auto",
+    cluster: str | None = None,
 ) -> list[JobRequest]:
-    """The requests of a group. needs: by the names of drafts. UsageError for MPS that can't be had."""
-    wish = check_mps(cuda_mps, uses_gpu=any(each.uses_gpu for each in needs.values()))
+    """The requests of a group. needs: by the names of drafts. cluster: where they run, by its address, "" for
+    one of our own. UsageError for MPS that can't be had."""
+    uses_gpu = cluster is None and any(each.uses_gpu for each in needs.values())
+    wish = check_mps(cuda_mps, uses_gpu=uses_gpu)
     variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     requests = []
     for draft in drafts:
@@ -59,7 +64,7 @@ def make_requests(
             name=draft.name, variant=draft.variant, arguments=make_arguments(values), folder=os.getcwd(),
             python=sys.executable, variables=variables, parent=draft.parent, point=draft.point,
             seed=draft.seed, priority=draft.priority, retries=draft.retries, cores=asked.cores,
-            uses_gpu=asked.uses_gpu, cuda_mps=wish,
+            uses_gpu=asked.uses_gpu, cuda_mps=wish, cluster=cluster,
         )  # fmt: skip
         requests.append(request)
     return requests

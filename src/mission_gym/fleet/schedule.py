@@ -66,6 +66,7 @@ class Start:
 
     key: str
     cores: int
+    node: str = ""  # of a cluster
 
 
 @dataclass(frozen=True, slots=True)

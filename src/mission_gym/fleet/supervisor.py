@@ -13,9 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mission_gym.errors import DiskError, RunStateError
+from mission_gym.errors import DiskError, RunStateError, UsageError
+from mission_gym.fleet.clusters import Clusters, Sighting
 from mission_gym.fleet.members import ask_to_stop, end_member, judge_end, start_member
 from mission_gym.fleet.mps import PIPES, MpsDaemon, choose_mps
+from mission_gym.fleet.placement import plan_placements
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.rates import WINDOW_S, Levels, Reading
 from mission_gym.fleet.results import write_result
@@ -50,6 +52,7 @@ class Supervisor:
         self._levels = Levels()
         self._weights = Weights()
         self._mps = MpsDaemon(queue.folder / "mps")
+        self._clusters = Clusters()
         self._known: dict[Path, tuple[int, dict[str, Job]]] = {}  # journals: their size, and what they say
         self._said: dict[str, str] = {}
 
@@ -153,28 +156,77 @@ class Supervisor:
             return None
 
     def _admit(self, members: dict[str, Member], now: float) -> None:
-        waiting: list[Waiting] = []
-        running: list[Running] = []
+        """Start what may start, on this machine and on clusters; a node that is this machine is packed as
+        one with it."""
+        sightings = self._look_at_clusters(members)
+        waiting = self._list_waiting(members)
+        running: dict[str, list[Running]] = {}  # by node, "" for this machine
+        here = {node.name for each in sightings.values() for node in each.nodes if node.is_here}
+        for key, (group, job) in members.items():
+            if job.request.cluster is not None and job.state != "queued" and not job.has_ended:
+                place = "" if job.node in here else job.node
+                variant = _key(group, job.request.variant)
+                row = Running(key, variant, job.cores, uses_gpu=job.request.uses_gpu)
+                running.setdefault(place, []).append(row)
+        own = self._admit_here(members, waiting.get(None, []), running.get("", []), now)
+        for address, sighting in sightings.items():
+            on_nodes = running | dict.fromkeys(here, own)
+            decision = plan_placements(waiting.get(address, []), on_nodes, sighting.nodes, now)
+            for start in decision.starts:
+                self._start(members, start, sighting)
+            self._say(f"cluster {address}", f"waiting: {decision.reason}" if decision.reason else "")
+
+    def _look_at_clusters(self, members: dict[str, Member]) -> dict[str, Sighting]:
+        """The clusters that jobs need, as far as they are known; where one can't be used, they fail."""
+        asked: dict[str, list[str]] = {}
+        for key, (_, job) in members.items():
+            if job.request.cluster is not None and not job.has_ended:
+                asked.setdefault(job.request.cluster, []).append(key)
+        self._clusters.keep(asked.keys())
+        sightings = {}
+        for address, keys in asked.items():
+            try:
+                sighting = self._clusters.look(address)
+            except UsageError as error:
+                for group, job in [members[key] for key in keys if members[key][1].state == "queued"]:
+                    members[_key(group, job.name)] = group, self._end(group, job, "failed", str(error))
+                continue
+            if sighting is not None:
+                sightings[address] = sighting
+        return sightings
+
+    def _list_waiting(self, members: dict[str, Member]) -> dict[str | None, list[Waiting]]:
+        """What could start, by cluster, None for this machine."""
+        waiting: dict[str | None, list[Waiting]] = {}
+        for key, (group, job) in members.items():
+            if job.state != "queued":
+                continue
+            asked, cause = job.request, self._waits_for(members, group, job)
+            if cause is None:
+                cores = max(asked.cores, job.cores if job.run else 1)  # a resumed run keeps its plan
+                variant, not_before = _key(group, asked.variant), self._not_before.get(key, 0.0)
+                row = Waiting(key, variant, asked.priority, cores, not_before, asked.uses_gpu)
+                waiting.setdefault(asked.cluster, []).append(row)
+            elif cause:
+                self._end(group, job, "failed", cause)
+        return waiting
+
+    def _admit_here(
+        self, members: dict[str, Member], waiting: list[Waiting], others: list[Running], now: float
+    ) -> list[Running]:
+        """Start what may start on this machine, beside others that are there; all that run there then."""
+        running = list(others)
         readings, are_long = {}, True
-        on_gpu = [job for _, job in members.values() if job.request.uses_gpu and not job.has_ended]
+        on_gpu = _list_on_gpu(members)
         vram = read_vram() if on_gpu else None
         for key, (group, job) in members.items():
-            asked = job.request
-            variant = _key(group, asked.variant)
-            if job.state == "queued":
-                cause = self._waits_for(members, group, job)
-                if cause is None:
-                    not_before = self._not_before.get(key, 0.0)
-                    cores = max(asked.cores, job.cores if job.run else 1)  # a resumed run keeps its plan
-                    waiting.append(Waiting(key, variant, asked.priority, cores, not_before, asked.uses_gpu))
-                elif cause:
-                    self._end(group, job, "failed", cause)
-            elif not job.has_ended:
+            if job.request.cluster is None and job.state != "queued" and not job.has_ended:
+                variant = _key(group, job.request.variant)
                 weight = self._weights.look(
                     key, variant, group.read_pid(job), now, is_running=job.state == "running",
                     vram=vram and vram.by_pid,
                 )  # fmt: skip
-                running.append(Running(key, variant, job.cores, weight[0], asked.uses_gpu, weight[1]))
+                running.append(Running(key, variant, job.cores, weight[0], job.request.uses_gpu, weight[1]))
                 readings[key] = Reading(variant, _read_step(job) or 0)
                 are_long = are_long and (_read_eta_s(job) or 0.0) > _LONG * WINDOW_S
         ways = {job.under_mps for job in on_gpu if job.state != "queued"}
@@ -187,6 +239,7 @@ class Supervisor:
         for start in decision.starts:
             self._start(members, start)
         self._say("start", f"waiting: {decision.reason}" if decision.reason else "")
+        return [*running, *(Running(start.key, "", start.cores) for start in decision.starts)]
 
     def _waits_for(self, members: dict[str, Member], group: GroupDir, job: Job) -> str | None:
         """None for a job that may start; an empty text while its parent is at work; the cause if it can't."""
@@ -197,26 +250,32 @@ class Supervisor:
             return None
         return f"its parent {parent.name} {parent.state}" if parent.has_ended else ""
 
-    def _start(self, members: dict[str, Member], start: Start) -> None:
+    def _start(self, members: dict[str, Member], start: Start, cluster: Sighting | None = None) -> None:
         group, job = members[start.key]
         parent = job.request.parent
         parent_run = members[_key(group, parent)][1].run if parent else None
         log = group.log(job.name)
-        under_mps, refused = self._share_gpu(members, job) if job.request.uses_gpu else (False, "")
+        may_share = job.request.uses_gpu and cluster is None
+        under_mps, refused = self._share_gpu(members, job) if may_share else (False, "")
         if refused:
             self._end(group, job, "failed", refused)
             return
         group.note(
             "started", job.name, cores=start.cores, log_bytes=log.stat().st_size if log.exists() else 0,
-            under_mps=under_mps,
+            under_mps=under_mps, node=start.node,
         )  # fmt: skip
         job = replace(
             job, state="starting", attempts=job.attempts + 1, tries=job.tries + 1, under_mps=under_mps
         )
         members[start.key] = group, job
-        variables = self._mps.variables if under_mps else {}
+        variables, program = self._mps.variables if under_mps else {}, ["mission_gym"]
+        if cluster is not None:
+            num_gpus = str(int(job.request.uses_gpu))
+            program = ["mission_gym.fleet.courier", cluster.address, start.node, num_gpus]
+            variables = cluster.variables
         try:
-            self._children[start.key] = start_member(group, job, start.cores, parent_run, variables)
+            child = start_member(group, job, start.cores, parent_run, variables, program)
+            self._children[start.key] = child
         except RunStateError:  # it lives: a supervisor that was killed had started it
             return
         except (OSError, subprocess.SubprocessError) as error:  # the latter: the lock can't be signed
@@ -225,7 +284,7 @@ class Supervisor:
     def _share_gpu(self, members: dict[str, Member], job: Job) -> tuple[bool, str]:
         """Whether a job that starts on the GPU goes through MPS; with the cause if it must and can't."""
         wish = job.request.cuda_mps
-        on_gpu = [each for _, each in members.values() if each.request.uses_gpu and not each.has_ended]
+        on_gpu = _list_on_gpu(members)
         others = [each.under_mps for each in on_gpu if each.state != "queued"]
         may_share = choose_mps(wish, others, self._levels.rates, is_only=len(on_gpu) == 1)
         if not may_share or PIPES in job.request.variables:  # the latter: a daemon of the user's
@@ -237,7 +296,8 @@ class Supervisor:
         return not cause, ""
 
     def close(self) -> None:
-        """End what the queue no longer needs, if nothing is left in it."""
+        """Leave clusters, and end what the queue no longer needs, if nothing is left in it."""
+        self._clusters.keep(set())
         if not self._queue.list_groups():
             self._mps.close()
 
@@ -257,6 +317,12 @@ class Supervisor:
 
 def _key(group: GroupDir, name: str) -> str:
     return f"{group.path}/{name}"
+
+
+def _list_on_gpu(members: dict[str, Member]) -> list[Job]:
+    """The jobs that use this machine's GPU, or will."""
+    jobs = (job for _, job in members.values() if job.request.cluster is None)
+    return [job for job in jobs if job.request.uses_gpu and not job.has_ended]
 
 
 def _read_step(job: Job) -> int | None:

@@ -55,6 +55,7 @@ class JobRequest(BaseModel):
     cores: Annotated[int, Field(ge=1)] = 1  # at least, as its flags ask for
     uses_gpu: bool = False
     cuda_mps: Literal["off", "on", "auto"] = "auto"
+    cluster: Str | None = None  # the Ray cluster that it runs on: its address, "" for one of our own
 
 
 class _Row(BaseModel):
@@ -73,6 +74,7 @@ class _Started(_Row):
     cores: Count = 1
     log_bytes: Count = 0
     under_mps: bool = False
+    node: Str = ""
 
 
 class _Announced(_Row):
@@ -107,6 +109,7 @@ class Job:
     tries: int = 0  # attempts since it was asked for last
     cores: int = 0  # its share of the machine
     under_mps: bool = False  # whether it shares the GPU through CUDA MPS
+    node: str = ""  # of its cluster, where it was started last
     log_bytes: int = 0  # of its log when the last attempt began
     run: Path | None = None
     cause: str = ""
@@ -261,6 +264,7 @@ class GroupDir:
                     jobs[name] = replace(
                         job, state="starting", cause="", cores=row.cores, attempts=job.attempts + 1,
                         tries=job.tries + 1, log_bytes=row.log_bytes, under_mps=row.under_mps,
+                        node=row.node,
                     )  # fmt: skip
                 case _Announced():
                     jobs[name] = replace(jobs[name], run=Path(row.run))

@@ -23,6 +23,7 @@ from mission_gym.store import lock
 from mission_gym.store.checked import Count, Record, Str, read_checked
 from mission_gym.store.checkpoints import recover
 from mission_gym.store.files import disk_errors, remove_leftovers, sync_folder, write_json
+from mission_gym.store.variables import PID
 
 # Reading a status takes the lock for some microseconds, which must not look like a second writer.
 _LOCK_WAIT_S = 0.1
@@ -162,7 +163,8 @@ class RunDir:
     def write_status(self, *, durable: bool = True, **fields: Any) -> None:
         """Merge fields into the status, with pid and heartbeat; None removes a field. RunGoneError."""
         self.check_place()
-        merged = {**self._stored_status(), **fields, "pid": os.getpid(), "heartbeat": time.time()}
+        pid = int(os.environ.get(PID, 0)) or os.getpid()
+        merged = {**self._stored_status(), **fields, "pid": pid, "heartbeat": time.time()}
         kept = {name: value for name, value in merged.items() if value is not None}
         try:
             write_json(self.status_json, kept, durable=durable)
