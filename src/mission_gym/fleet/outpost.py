@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -147,6 +148,7 @@ class Outpost:
         """End what is still there."""
         if self._process is not None:
             end_command(self._process, 0.0)
+        shutil.rmtree(self._scratch, ignore_errors=True)
         self._leash.close()
 
     def _read(self) -> None:
