@@ -17,7 +17,7 @@ from mission_gym.bench.pretended import Device, pretend
 from mission_gym.cli.main import main
 from mission_gym.env.factory import make_factory
 from mission_gym.errors import DeviceMemoryError
-from mission_gym.films import film
+from mission_gym.films import film, studio
 from mission_gym.learner.capture import Captured
 from mission_gym.plan import tuner, ways
 from mission_gym.policy.torch_form import TorchActing
@@ -165,8 +165,8 @@ def test_memory_that_ends_in_a_prediction_is_one_message(left_run: mg.Run) -> No
 
 
 def test_memory_that_ends_in_a_film_is_one_message(left_run: mg.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(film, "take_picture", lambda env: np.zeros((2, 2, 3), np.uint8))
-    monkeypatch.setattr(film, "make_factory", lambda request, render_mode: make_factory(request))
+    monkeypatch.setattr(studio.Studio, "take_picture", lambda self: np.zeros((2, 2, 3), np.uint8))
+    monkeypatch.setattr(studio, "make_factory", lambda request, render_mode: make_factory(request))
     with pretend("cuda") as device:
         opened = open_run(find_run(str(left_run.path), left_run.path.parent))
         frames = film.play_frames(opened, seed=1)
