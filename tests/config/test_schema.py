@@ -137,7 +137,7 @@ def test_type_texts() -> None:
         "network_arch": "int,...",
         "wrap": "str ...",
         "env_kwargs": "key=value ...",
-        "vector": "auto|serial|workers|threads|aio|batched",
+        "vector": "auto|serial|workers|threads|aio|batched|ray",
         "tensorboard": "bool",
     }
     assert wanted.items() <= texts.items()

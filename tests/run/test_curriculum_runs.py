@@ -356,6 +356,25 @@ def test_batched_environments_take_options_and_no_arguments(tmp_path: Path) -> N
         pass
 
 
+def test_shipped_settings_for_batches_leave_room_for_wrappers_aloud(tmp_path: Path) -> None:
+    env, said = "mission_gym/Capture-v0", list[dict[str, Any]]()
+    flags = {
+        "wrap": ["time-limit:20"], "n_envs": 4, "n_steps_per_env": 16, "batch_size": 32, "timesteps": 64,
+        "eval_freq": 0, "runs_dir": str(tmp_path), "tensorboard": False,
+    }  # fmt: skip
+    with start_run(resolve(env, flags), said.append) as session:
+        drain(session)
+    assert session.config.vector.vector == "serial"
+    notes = next(event for event in said if event["event"] == "plan")["time/plan"]["notes"]
+    told = "wrappers are given (time-limit:20); single environments are used"
+    assert any(told in note for note in notes)
+    with (
+        pytest.raises(ConfigError, match=r"wrappers are given .*; use another vector, or remove them \[flag"),
+        start_run(resolve(env, flags | {"vector": "batched"}), said.append),
+    ):
+        pass
+
+
 def test_shipped_settings_for_batches_are_adapted_aloud(tmp_path: Path) -> None:
     said: list[dict[str, Any]] = []
     flags = {

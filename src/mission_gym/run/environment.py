@@ -242,20 +242,26 @@ def note_agents(resolved: Resolved, spec: EnvSpec) -> Resolved:
 
 
 def leave_vector_form(resolved: Resolved) -> tuple[Resolved, list[str]]:
-    """A vector form has the same arguments for all its rows: where stages have others, a config that did not
-    ask for it gets single environments, aloud. ConfigError if it did."""
+    """A vector form has the same arguments for all its rows, and takes no wrappers: where stages have others,
+    or wrappers are given, a config that did not ask for it gets single environments, aloud. ConfigError if
+    it did."""
     config, path = resolved.config, "vector.vector"
-    if not has_several_arguments(config.env.curriculum):
+    several = has_several_arguments(config.env.curriculum)
+    if not several and not config.env.wrap:
         return resolved, []
     backend, source = load_backend(choose_backend(config)), resolved.sources[path]
     if not backend.own_vector_form:
         return resolved, []
-    why = (
-        f"vector={backend.name} builds one environment for all rows, and the stages of curriculum"
-        f" {config.env.curriculum} have different kwargs"
-    )
+    if several:
+        stages = f"the stages of curriculum {config.env.curriculum} have different kwargs"
+        why = f"vector={backend.name} builds one environment for all rows, and {stages}"
+        remedy = "use another vector, or stages with options"
+    else:
+        wrappers = ", ".join(config.env.wrap)
+        why = f"vector={backend.name} takes the environment as it is, and wrappers are given ({wrappers})"
+        remedy = "use another vector, or remove them"
     if resolved.explicit(path):
-        raise ConfigError(f"{why}; use another vector, or stages with options [{source}]")
+        raise ConfigError(f"{why}; {remedy} [{source}]")
     note = f"{why}; single environments are used"
     return resolved.with_values({path: "auto"}, f"{source}, adapted"), [note]
 
