@@ -126,7 +126,7 @@ def test_every_stage_in_view_is_named(
     named = tab.page.evaluate(
         "async () => { const figure = [...document.querySelectorAll('figure.chart')].find("
         " each => each.querySelector('h3').firstChild.textContent === 'Return');"
-        " figure.chart.plot.setScale('x', {min: 21, max: 29}); let named = [];"
+        " figure.chart.board.setZoom(21, 29); let named = [];"
         " for (let tries = 0; tries < 100 && named.join() !== 'more'; tries++) {"
         "  await new Promise(requestAnimationFrame); window.painted = []; figure.chart.plot.redraw(false);"
         "  await new Promise(requestAnimationFrame);"

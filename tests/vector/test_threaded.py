@@ -125,6 +125,43 @@ class Waits(gym.Env):
         return np.full(1, self.steps, np.float32), 0.0, False, False, {}
 
 
+class LoadsLate(Waits):
+    """Takes a while over whatever it does for the first time, and can't have it done twice at once."""
+
+    loading, loaded = set(), set()
+
+    def load(self, what):
+        if what in self.loaded:
+            return
+        assert what not in self.loading, f"{what} is not loaded yet"
+        self.loading.add(what)
+        time.sleep(0.05)
+        self.loaded.add(what)
+
+    def reset(self, *, seed=None, options=None):
+        self.load("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self.load("step")
+        return super().step(action)
+
+    def render(self):
+        self.load("render")
+
+
+def test_whatever_is_done_first_is_done_by_one_thread():
+    """Modules that load when they are used (`importlib.util.LazyLoader`, as in pygame) break otherwise."""
+    spec = probe(Waits, "waits")
+    with ThreadedVec(LoadsLate, spec, 4, lambda env_id, number: number) as vec:
+        vec.reset()
+        for expected in (1.0, 2.0):
+            batch = vec.step(np.zeros(4, np.int64))
+            assert batch.valid.all()
+            assert batch.obs[0][:, 0].tolist() == [expected] * 4
+        assert vec.call("render") == [None] * 4
+
+
 def test_a_busy_process_gets_all_cores_back(monkeypatch):
     monkeypatch.setattr("mission_gym.vector.threaded._BUSY", 0.1)  # other tests may need the core as well
     for env in run(140, burn_s=0.001):

@@ -30,7 +30,11 @@ Work = Callable[[EnvSlot, int], Any]
 
 class Job:
     """Work for some rows, made side by side: what each of them gave, and what one of them raised.
-    done: called when the last row is through. is_step: it is one step of each."""
+    done: called when the last row is through. is_step: it is one step of each. is_led: its first row is
+    through before the others begin, since what is used for the first time is loaded then, often by code that
+    no two threads may run at once."""
+
+    is_led = False
 
     def __init__(self, ids: list[int], work: Work, *, is_step: bool = False) -> None:
         self.ids, self.work, self.is_step = ids, work, is_step

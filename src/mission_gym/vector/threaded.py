@@ -84,6 +84,7 @@ class ThreadedVec(SideBySideVec):
         self._gates = [threading.Lock() for _ in self._slots]
         self._turn = threading.Lock()  # held while the rows of a job are being set going
         self._num_parts = 0
+        self._has_stepped = False
         self._step_s = 0.0  # of a quick job
         self._next_start = 0.0
         self._callers: ThreadPoolExecutor | None = None
@@ -108,6 +109,8 @@ class ThreadedVec(SideBySideVec):
         job.done = done.release
         first = self._gates[job.ids[0]]
         self._wait_for_turn(job)
+        job.is_led = not (job.is_step and self._has_stepped)
+        self._has_stepped |= job.is_step
         # Each thread wakes the next: all woken at once would only queue for the interpreter.
         first.release()
         begun = time.monotonic()
@@ -155,16 +158,23 @@ class ThreadedVec(SideBySideVec):
             if task is None:
                 return
             job, row = task
-            if row + 1 < len(job.ids):
-                gates[job.ids[row + 1]].release()
-            else:
-                self._turn.release()
+            leads = job.is_led and row == 0
+            if not leads:
+                self._wake_next(gates, job, row)
             try:
                 job.given[row] = job.work(slot, row)
             except BaseException as error:  # noqa: BLE001  border: a thread; told to whoever waits
                 job.failure = error
+            if leads:
+                self._wake_next(gates, job, row)
             self._rest(slot)
             job.leave()
+
+    def _wake_next(self, gates: list[threading.Lock], job: Job, row: int) -> None:
+        if row + 1 < len(job.ids):
+            gates[job.ids[row + 1]].release()
+        else:
+            self._turn.release()
 
     def _begin(self, slot: EnvSlot, episode: int, **how: Any) -> None:
         with self._core.left():
