@@ -24,7 +24,7 @@ class BenchFlags:
         tyro.conf.arg(
             metavar="NAME",
             help="ppo, dqn, learning, defaults, vector, waiting, bridge, capture, territory, overlap, tune,"
-            " fleet, watch, gpu, soak, faults or accounting.",
+            " fleet, watch, images, gpu, ray, soak, faults or accounting.",
         ),
     ]
     full: Annotated[Switch, said("The whole grid; the default takes under ten minutes.")] = False

@@ -14,9 +14,6 @@ the rest.
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,26 +22,21 @@ import numpy as np
 from mission_gym.data import Block, EnvSpec, Leaves
 from mission_gym.rollout.blocks import (
     clear_columns,
-    copy_columns,
     cut_row,
     lose_row,
     make_block,
     pack_block,
     part_of,
-    sort_episodes,
-    sort_finals,
     take_lists,
 )
-from mission_gym.rollout.collector import STOP_S, BlockCollector
-from mission_gym.rollout.remote import Mailbox, tell_shares
+from mission_gym.rollout.collector import STOP_S
+from mission_gym.rollout.segments import POLL_S, SegmentCollector
 from mission_gym.rollout.share import ShareOrder, ShareReport, unpack_report
 from mission_gym.vector.cluster import ClusterVec
 from mission_gym.vector.crew import Lost
 from mission_gym.vector.workers import lost_episode
 
 IN_FLIGHT = 2  # calls of a share that are not in a block yet: one at work, one behind it or delivered
-_POLL_S = 0.05  # how soon a stop request is seen
-_REPLY_S = 1.0  # for what ended at a stop to get here
 
 
 @dataclass(slots=True, eq=False)
@@ -58,10 +50,12 @@ class _Part:
     num_ordered: int = 0  # orders for the block in hand
 
 
-class ClusterCollector(BlockCollector):
+class ClusterCollector(SegmentCollector):
     """Collects through a ClusterVec whose actors are Shares. state: what a policy's memory is at first."""
 
     vec: ClusterVec
+    blocks: list[Block]
+    patience_s = STOP_S + 1.0  # and for what ended then to get here
 
     def __init__(
         self,
@@ -73,27 +67,16 @@ class ClusterCollector(BlockCollector):
         *,
         first_ready: bool,
     ) -> None:
-        super().__init__(tuple(array.copy() for array in state), state)
-        self.vec, self.spec, self.policy = vec, spec, Mailbox()
-        self.num_segments = np.zeros(vec.num_envs, np.int64)  # in first-ready blocks so far, by environment
-        self._first_ready = first_ready
+        memory = tuple(array.copy() for array in state)
+        super().__init__(vec, spec, memory, state, first_ready=first_ready)
         self.blocks = [make_block(spec, num_steps, vec.num_rows, state=state) for _ in range(num_blocks)]
         self._parts = [_Part(slice(ids[0] * vec.per_env, (ids[-1] + 1) * vec.per_env)) for ids in vec.shares]
         self._serial = 0
         self._stored: tuple[int, Any] = (0, None)  # the edition of the weights, and Ray's reference to them
-        self._finished: deque[tuple[int, Block]] = deque()  # of first-ready blocks, in the order they came in
-        self._taken = 0  # columns of the first of them
         self._stage: int | None = None
-        self._told_at = time.monotonic()
-        if first_ready:
-            reason = "segments of first-ready blocks were under way"
-            vec.abandoned = dict.fromkeys(range(vec.num_envs), reason)
 
     def start(self) -> None:
-        self._halt()
-        self.vec.reset()
-        self.forget(slice(None))
-        self.num_segments[:] = 0
+        super().start()
         self._refresh()
 
     def go_on(self, batch: Any) -> None:
@@ -103,81 +86,31 @@ class ClusterCollector(BlockCollector):
         return make_block(self.spec, num_steps, self.vec.num_rows, state=self.memory)
 
     def metrics(self) -> dict[str, float]:
-        """As every collector's; what environments gave to first-ready blocks, and how many shares have an
-        actor."""
-        if self._first_ready:
-            now, before = time.monotonic(), self._told_at
-            self._told_at, self._filling_s = now, now - before
+        """As of workers; and how many shares have an actor."""
         up, squeezed = self.vec.crew.count_up()
         told = {"machine/actors": float(up), "machine/actors_squeezed": float(squeezed)}
-        return super().metrics() | tell_shares(self.num_segments) | told
+        return super().metrics() | told
 
     def take_notes(self) -> list[str]:
         notes, self.vec.crew.notes = self.vec.crew.notes, []
         return notes
 
-    def _fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
-        """After a stop each segment of `all` has its own fill count; a share that does not answer is emptied,
-        and its episodes are given up. `first_ready` keeps the columns that are in the block."""
-        self._prepare(number)
-        stopped_at: float | None = None
-        waited_s, done = 0.0, list[ShareReport]()
-        while not block.is_full:
-            if stopped_at is None:
-                self._order(block, number)
-                if self._finished:
-                    self._take(block)
-                    continue
-                if stop():
-                    stopped_at = time.monotonic()
-                    if self._first_ready:
-                        break
-                    self._pause()
-            elif time.monotonic() - stopped_at > STOP_S + _REPLY_S:
-                self._give_up(block)
-                break
-            if not self._first_ready and not any(part.serials for part in self._parts):
-                break
-            before = time.perf_counter()
-            heard = self.vec.hear(_POLL_S)
-            waited_s += time.perf_counter() - before
-            for share, reply in heard:
-                if isinstance(reply, Lost):
-                    self._lose(share, block)
-                elif reply.serial in self._parts[share].serials:  # else of what was given up
-                    done.append(reply)
-                    self._hear(share, reply, block)
-        if not self._first_ready:
-            sort_finals(block)
-            sort_episodes(block)
-        self.torn = False
-        self._filling_s += waited_s
-        self._count_time(done, waited_s)
-        return block.is_full
-
-    def _prepare(self, number: int) -> None:
-        """Store new weights for all nodes, and let shares move to where there is room."""
-        weights = self.policy.weights
-        assert weights is not None, "load weights first"
-        self.vec.crew.check()
+    def _prepare(self, block: Block, number: int) -> None:
+        """Weights are stored once for all nodes; shares move to where there is room."""
+        if self._first_ready:
+            self.vec.crew.check()
         if self._stored[0] != self.policy.edition:
-            self._stored = self.policy.edition, self.vec.crew.ray.put(weights)
+            self._stored = self.policy.edition, self.vec.crew.ray.put(self.policy.weights)
         self._stage = None if self.stage_of is None else self.stage_of(number)
         for part in self._parts:
             part.num_ordered = 0
-        if self._first_ready:
-            return
-        self._halt()  # what an earlier stop gave up may still be under way
-        self.vec.abandoned = {}
-        self.torn = True
-        for share in self.vec.grow():
+        for share in [] if self._first_ready else self.vec.grow():
             self._parts[share].is_fresh = True
 
     def _order(self, block: Block, number: int) -> None:
-        """Ask every share that has nothing to do for a segment, with the newest weights."""
         for share, part in enumerate(self._parts):
             if self._first_ready:
-                waiting = sum(owner == share for owner, _ in self._finished)
+                waiting = sum(owner is part for owner, _ in self._finished)
                 while self.vec.crew.is_up(share) and len(part.serials) + waiting < IN_FLIGHT:
                     # Unique for (block, order): calls of an earlier block have its number.
                     own = number * (IN_FLIGHT + block.num_rows) + part.num_ordered
@@ -190,6 +123,20 @@ class ClusterCollector(BlockCollector):
                 else:
                     self._send(share, number, block.num_steps, mine if mine.num_filled else None)
 
+    def _is_at_work(self) -> bool:
+        return any(part.serials for part in self._parts)
+
+    def _listen(self) -> list[tuple[int, Any]]:
+        return self.vec.hear(POLL_S)
+
+    def _hear(self, teller: int, told: Any, block: Block, *, go_on: bool) -> list[ShareReport]:
+        if isinstance(told, Lost):
+            self._lose(teller, block)
+        elif told.serial in self._parts[teller].serials:  # else of what was given up
+            self._add(teller, told, block)
+            return [told]
+        return []
+
     def _send(self, share: int, number: int, num_steps: int, begun: Block | None) -> None:
         part, self._serial = self._parts[share], self._serial + 1
         edition, weights = self._stored
@@ -200,7 +147,7 @@ class ClusterCollector(BlockCollector):
         part.is_fresh = False
         self.vec.crew.call(share, "collect", weights, order)
 
-    def _hear(self, share: int, report: ShareReport, block: Block) -> None:
+    def _add(self, share: int, report: ShareReport, block: Block) -> None:
         """Put a segment into its block, or where blocks find it."""
         part, vec = self._parts[share], self.vec
         part.serials.remove(report.serial)
@@ -213,7 +160,7 @@ class ClusterCollector(BlockCollector):
             num_steps, num_rows = report.columns["block/reward"].shape
             segment = make_block(self.spec, num_steps, num_rows, np.empty, self.memory)
             unpack_report(report, segment)
-            self._finished.append((share, segment))
+            self._finished.append((part, segment))
             return
         assert part.at_work is not None
         vec.abandoned |= report.abandoned
@@ -226,21 +173,6 @@ class ClusterCollector(BlockCollector):
         mine, part.at_work = part.at_work, None
         assert mine is not None
         take_lists(mine, slice(0, mine.num_rows), block, part.columns.start)
-
-    def _take(self, block: Block) -> None:
-        """Copy the columns of the segment that came first into the block, as far as there is room."""
-        _, segment = self._finished[0]
-        first = int((block.filled == block.num_steps).sum())
-        last = min(self._taken + block.num_rows - first, segment.num_rows)
-        columns = slice(self._taken, last)
-        copy_columns(segment, columns, block, first)
-        take_lists(segment, columns, block, first)
-        sort_finals(block)
-        self.num_segments[segment.env_ids[columns]] += 1
-        self._taken = last
-        if last == segment.num_rows:
-            self._finished.popleft()
-            self._taken = 0
 
     def _lose(self, share: int, block: Block) -> None:
         """Go on with an actor that replaces another: what was under way is lost, its episodes have failed."""
@@ -267,7 +199,6 @@ class ClusterCollector(BlockCollector):
                 self.vec.crew.pause(share, part.serials[-1])
 
     def _give_up(self, block: Block) -> None:
-        """Empty the segments that do not come to the end of a step; they are dropped when they do."""
         for share, part in enumerate(self._parts):
             if part.serials:
                 clear_columns(block, part.columns)
@@ -276,10 +207,10 @@ class ClusterCollector(BlockCollector):
                 self.vec.abandoned |= dict.fromkeys(self.vec.shares[share], reason)
 
     def _halt(self) -> None:
-        """Break every segment off, and forget those that no block has."""
+        self.vec.crew.check()
         self._pause()
-        while any(part.serials for part in self._parts):
-            for share, reply in self.vec.hear(_POLL_S):
+        while self._is_at_work():
+            for share, reply in self._listen():
                 part = self._parts[share]
                 if isinstance(reply, Lost):
                     part.serials.clear()
@@ -287,29 +218,13 @@ class ClusterCollector(BlockCollector):
                 elif reply.serial in part.serials:
                     part.serials.remove(reply.serial)
                     self.vec.count(reply.episodes)
-        self._finished.clear()
-        self._taken = 0
+        self._drop_finished()
         for part in self._parts:
             part.at_work = None
 
     def _refresh(self) -> None:
         for part in self._parts:
             part.is_fresh = True
-
-    def _count_time(self, done: list[ShareReport], waited_s: float) -> None:
-        """As for workers: of `all` the seconds of the mean share, which waits for the slowest; of
-        `first_ready` what was waited for, divided as the segments' own time."""
-        act_s, env_s = sum(report.act_s for report in done), sum(report.env_s for report in done)
-        if not act_s + env_s:
-            return
-        share = waited_s / (act_s + env_s)
-        if not self._first_ready:
-            share = 1 / len(done)
-            walls = [report.wall_s for report in done]
-            self.clock.add("wait", max(walls) - sum(walls) / len(walls))
-        self.clock.add("act", act_s * share)
-        self.clock.add("env", env_s * share)
-        self.clock.add("cpu", sum(report.cpu_s for report in done) * share)
 
 
 def _cut_out(block: Block, columns: slice) -> Block:
