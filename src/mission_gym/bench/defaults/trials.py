@@ -56,13 +56,14 @@ def measure_trials(
     known: Sequence[Trial] = (),
     keep: Callable[[Trial], None] = lambda trial: None,
 ) -> list[Trial]:
-    """Train each side on each case with each seed, but for what is known; `keep` is given what arrives."""
+    """Train each side on each case with each seed, one seed after the other, but for what is known; `keep` is
+    given what arrives."""
     done = {(each.side, each.case, each.seed) for each in known}
     jobs = [
         Job(_FOLDER + side, case.env_id, {"timesteps": case.timesteps, "seed": seed}, report_episodes)
+        for seed in seeds
         for side in sides
         for case in cases
-        for seed in seeds
         if (side, case.name, seed) not in done
     ]
     results = run_jobs(
