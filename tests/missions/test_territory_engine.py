@@ -31,7 +31,7 @@ def assert_equal(left, right):
 @pytest.mark.parametrize(("size", "num_bots", "seed"), [(64, 5, 3), (128, 12, 2**31 - 1)])
 def test_both_play_the_same_games(size, num_bots, seed, tmp_path):
     short = tmp_path / "short.yaml"
-    short.write_text(SHIPPED.read_text().replace("max_steps: 300", f"max_steps: {20 * 64 // size}"))
+    short.write_text(SHIPPED.read_text().replace("max_steps: 240", f"max_steps: {20 * 64 // size}"))
     ours = TerritoryEnv(size, num_bots, short)
     theirs = BridgeEnv(COMMAND, size=size, num_bots=num_bots, rules_file=str(short))
     try:

@@ -27,7 +27,7 @@ from mission_gym.vector.batched import BatchedVec
 def short(tmp_path):
     """Rules of games of 12 steps."""
     path = tmp_path / "short.yaml"
-    path.write_text(SHIPPED.read_text().replace("max_steps: 300", "max_steps: 12"))
+    path.write_text(SHIPPED.read_text().replace("max_steps: 240", "max_steps: 12"))
     return str(path)
 
 

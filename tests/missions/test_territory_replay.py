@@ -101,7 +101,7 @@ def test_the_page_plays_the_game_from_a_file(played, tmp_path):
         page.on("console", lambda message: message.type == "error" and complaints.append(message.text))
         page.on("request", lambda request: asked.append(request.url))
         page.goto(path.as_uri())
-        assert page.inner_text("#state").startswith("step 0 of 300, rank ")
+        assert page.inner_text("#state").startswith("step 0 of 240, rank ")
         seek = "time => { const bar = document.getElementById('time'); bar.value = time; bar.oninput(); }"
         page.evaluate(seek, 60)
         assert page.evaluate("[...game.cells]") == cells

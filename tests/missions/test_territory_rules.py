@@ -31,7 +31,7 @@ def assert_equal(simulator, plain):
         fronts = [[f.targets, f.neutrals, f.neutral_cost, f.enemy_cost] for f in nation.fronts]
         assert state.fronts[0, p].tolist() == fronts
     game = state.games[0]
-    assert (game["step"], game["total"]) == (plain.step_number, len(plain.land))
+    assert (game["step"], game["total"]) == (plain.step_number, plain.total)
     for name in ("conquered", "lost", "eliminations", "attacks"):
         assert game[name] == getattr(plain, name)
     assert simulator.read_outcomes()[0] == plain.outcome
@@ -89,6 +89,19 @@ def test_maps_have_land_water_and_rock_and_no_two_are_alike():
         assert np.bincount(inner[inner < WATER])[1:].tolist() == [9] * 21
         cells.append(inner.tobytes())
     assert len(set(cells)) == 6
+
+
+@pytest.mark.parametrize("seed", [5, 41, 110])
+def test_the_agent_begins_where_most_can_be_won(seed):
+    """Of maps in parts: what counts is what can be reached, and no other nation can come to more."""
+    mission = load_mission(64, 5, None)
+    simulator, _ = begin(mission, seed)
+    plain = PlainGame(mission)
+    plain.reset(seed)
+    assert_equal(simulator, plain)
+    assert plain.total < 0.8 * len(plain.land)
+    assert plain.total == plain.reach(AGENT, set())
+    assert plain.total >= max(plain.reach(p, set()) for p in range(2, 7))
 
 
 def test_victory_elimination_and_timeout():

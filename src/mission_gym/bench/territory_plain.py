@@ -58,6 +58,7 @@ class PlainGame:
         self.conquered = self.lost = self.eliminations = self.attacks = 0
         self.lay_terrain()
         self.settle()
+        self.place_agent()
         self.land = [
             row * self.width + column
             for row in range(1, self.size + 1)
@@ -121,6 +122,30 @@ class PlainGame:
         rows = range(max(y - 4, 0), min(y + 5, self.size))
         columns = range(max(x - 4, 0), min(x + 5, self.size))
         return sum(self.cells[self.at(column, row)] < WATER for row in rows for column in columns)
+
+    def place_agent(self) -> None:
+        marked: set[int] = set()
+        counts = [self.reach(p, marked) for p in range(1, self.num_bots + 2)]
+        self.total = max(counts)
+        chosen = 1 + counts.index(self.total)
+        swap = {1: chosen, chosen: 1}
+        self.cells = [swap.get(cell, cell) for cell in self.cells]
+
+    def reach(self, p: int, marked: set[int]) -> int:
+        """Mark the land that a nation can come to if nobody is in its way; how much was not marked before."""
+        before, ahead = len(marked), [cell for cell, owner in enumerate(self.cells) if owner == p]
+        while ahead:
+            cell = ahead.pop()
+            if cell in marked or self.cells[cell] >= WATER:
+                continue
+            marked.add(cell)
+            for offset in self.offsets:
+                target, crossed = cell + offset, 0
+                while self.cells[target] == WATER and crossed < self.rules["ferry_cells"]:
+                    target += offset
+                    crossed += 1
+                ahead.append(target)
+        return len(marked) - before
 
     def find_attacker(self, target: int, offset: int) -> tuple[int, int]:
         cells, source, crossed = self.cells, target - offset, 0
@@ -202,8 +227,8 @@ class PlainGame:
         self.survey()
         terms = self.rules["terms"]
         reward = 0.0
-        reward += terms["land"] * ((agent.land - before) / len(self.land))
-        reward += terms["conquest"] * ((self.conquered - conquered) / len(self.land))
+        reward += terms["land"] * ((agent.land - before) / self.total)
+        reward += terms["conquest"] * ((self.conquered - conquered) / self.total)
         reward += terms["victory"] if self.outcome == "victory" else 0.0
         reward += terms["eliminated"] if self.outcome == "eliminated" else 0.0
         behind = (self.num_bots + 1 - self.rank()) / self.num_bots
@@ -260,6 +285,6 @@ class PlainGame:
         if land == 0:
             return "eliminated"
         is_last = not any(nation.land for nation in self.nations[2:])
-        if 100 * land >= self.rules["victory_percent"] * len(self.land) or is_last:
+        if 100 * land >= self.rules["victory_percent"] * self.total or is_last:
             return "victory"
         return "timeout" if self.step_number >= self.max_steps else None

@@ -54,6 +54,7 @@ const Territory = (() => {
       Object.assign(this, { time: 0, outcome: null, conquered: 0, lost: 0, eliminations: 0, attacks: 0 });
       this.layTerrain();
       this.settle();
+      this.placeAgent();
       this.land = [];
       this.eachCell((x, y) => this.cells[this.at(x, y)] < WATER && this.land.push(this.at(x, y)));
       this.nations = Array.from({ length: this.numBots + 2 }, (_, p) => ({
@@ -138,6 +139,42 @@ const Territory = (() => {
         }
       }
       return count;
+    }
+
+    /** The agent changes places with the first nation that can come to the most land; that is the total. */
+    placeAgent() {
+      const { cells } = this;
+      const marked = new Set();
+      let chosen = 1;
+      this.total = 0;
+      for (let p = 1; p <= this.numBots + 1; p += 1) {
+        const count = this.reach(p, marked);
+        if (count > this.total) [this.total, chosen] = [count, p];
+      }
+      this.cells = cells.map((cell) => (cell === 1 ? chosen : cell === chosen ? 1 : cell));
+    }
+
+    /** Mark the land that a nation can come to if nobody is in its way, and was not marked before; its size. */
+    reach(p, marked) {
+      const { cells, offsets } = this;
+      const found = [];
+      const mark = (cell) => {
+        if (cells[cell] >= WATER || marked.has(cell)) return;
+        marked.add(cell);
+        found.push(cell);
+      };
+      cells.forEach((owner, cell) => owner === p && mark(cell));
+      for (const cell of found) {
+        for (const offset of offsets) {
+          let [target, crossed] = [cell + offset, 0];
+          while (cells[target] === WATER && crossed < this.rules.ferry_cells) {
+            target += offset;
+            crossed += 1;
+          }
+          mark(target);
+        }
+      }
+      return found.length;
     }
 
     /** Call visit(p, direction, crossed) for each nation that stands before a cell. */
@@ -230,7 +267,7 @@ const Territory = (() => {
       this.time += 1;
       this.outcome = this.judge();
       this.survey();
-      const [weights, total] = [this.rules.terms, this.land.length];
+      const [weights, total] = [this.rules.terms, this.total];
       const behind = (this.numBots + 1 - this.rank()) / this.numBots;
       return {
         land: weights.land * ((agent.land - land) / total),
@@ -300,7 +337,7 @@ const Territory = (() => {
     judge() {
       const { land } = this.nations[1];
       if (land === 0) return "eliminated";
-      if (100 * land >= this.rules.victory_percent * this.land.length || this.alive() === 0) return "victory";
+      if (100 * land >= this.rules.victory_percent * this.total || this.alive() === 0) return "victory";
       return this.time >= this.maxSteps ? "timeout" : null;
     }
 
@@ -333,11 +370,11 @@ const Territory = (() => {
     }
 
     count() {
-      const [numbers, agent, total] = [new Float32Array(NUMBERS), this.nations[1], this.land.length];
+      const [numbers, agent, total] = [new Float32Array(NUMBERS), this.nations[1], this.total];
       const largest = Math.max(...this.bots().map((nation) => nation.land));
       numbers.set([
         agent.land / total, Math.min(agent.troops / this.capOf(agent), 1), (this.rank() - 1) / this.numBots,
-        this.time / this.maxSteps, this.alive() / this.numBots, largest / total,
+        this.time / this.maxSteps, this.alive() / this.numBots, Math.min(largest / total, 1),
       ]);
       for (const [direction, front] of agent.fronts.entries()) {
         const share = this.shareOf(agent, direction, 2);
@@ -368,7 +405,7 @@ const Territory = (() => {
       const agent = this.nations[1];
       const { eliminations, conquered, lost, attacks } = this;
       return {
-        rank: this.rank(), land_share: agent.land / this.land.length, troops: agent.troops, bots_alive: this.alive(),
+        rank: this.rank(), land_share: agent.land / this.total, troops: agent.troops, bots_alive: this.alive(),
         eliminations, conquered, lost, attacks,
       };
     }

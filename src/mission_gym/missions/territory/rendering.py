@@ -110,5 +110,5 @@ def _draw_panel(pen: Pen, simulator: Simulator) -> None:
     for p in order[:NUM_LISTED]:
         land = int(nations["land"][p])
         name = "you" if p == AGENT else f"{CHARACTERS[nations['character'][p]]} {p}"
-        value = f"{100 * land / total:.1f} %, {nations['density'][p]} a cell" if land else "eliminated"
+        value = f"{land:,} cells, {nations['density'][p]} each" if land else "eliminated"
         pen.bar(name, land / largest, value, find_color(p))

@@ -5,7 +5,16 @@ from __future__ import annotations
 from mission_gym.compiled import kernel
 from mission_gym.data import Array
 from mission_gym.missions.territory.sim.chance import BLOCKS, COARSE, FINE, PLACES, draw
-from mission_gym.missions.territory.sim.layout import NEUTRAL, ROCK, WATER, State, World
+from mission_gym.missions.territory.sim.layout import (
+    AGENT,
+    NEUTRAL,
+    NUM_DIRECTIONS,
+    ROCK,
+    WATER,
+    State,
+    World,
+)
+from mission_gym.missions.territory.sim.war import find_attacker, offset
 
 COARSE_CELLS, FINE_CELLS = 16, 8  # between the knots of the noise
 TRIES = 8  # places that are looked at for each nation
@@ -79,3 +88,52 @@ def settle_nations(world: World, state: State, i: int) -> None:
         for y in range(best_y - 1, best_y + 2):
             for x in range(best_x - 1, best_x + 2):
                 cells[(y + 1) * (size + 2) + x + 1] = nation
+
+
+@kernel
+def place_agent(world: World, state: State, i: int) -> None:
+    """Let the agent change places with the first nation that can come to the most land; that is the total.
+
+    `after` is a map of what nations can come to meanwhile: no two that can't meet have any of it in common.
+    """
+    cells, reached, best, chosen = state.cells[i], state.after[i], 0, AGENT
+    for cell in range(len(cells)):
+        reached[cell] = cells[cell] if cells[cell] >= WATER else NEUTRAL
+    for nation in range(1, world.rules[0].num_bots + 2):
+        count = reach(world, cells, reached, nation)
+        if count > best:
+            best, chosen = count, nation
+    state.games[i].total = best
+    for cell in range(len(cells)):
+        if cells[cell] == AGENT:
+            cells[cell] = chosen
+        elif cells[cell] == chosen:
+            cells[cell] = AGENT
+
+
+@kernel
+def reach(world: World, cells: Array, reached: Array, nation: int) -> int:
+    """Mark the land that a nation can come to if nobody is in its way, and was not marked before; its size.
+    The map is seen through from either end by turns."""
+    rules, last = world.rules[0], len(cells) - 1
+    count, is_forward = 0, False
+    for cell in range(last + 1):
+        if cells[cell] == nation and reached[cell] == NEUTRAL:
+            reached[cell] = AGENT
+            count += 1
+    was_found = count > 0
+    while was_found:
+        was_found, is_forward = False, not is_forward
+        for k in range(last + 1):
+            target = k if is_forward else last - k
+            if reached[target] != NEUTRAL:
+                continue
+            for direction in range(NUM_DIRECTIONS):
+                step = offset(direction, rules.size + 2)
+                owner, _ = find_attacker(reached, target, step, rules.ferry_cells)
+                if owner == AGENT:
+                    reached[target] = AGENT
+                    count += 1
+                    was_found = True
+                    break
+    return count

@@ -11,7 +11,7 @@ from mission_gym.data import Array
 from mission_gym.missions.sharing import take_rows
 from mission_gym.missions.territory.sim.bots import decide
 from mission_gym.missions.territory.sim.chance import NATURES, begin_stream, draw
-from mission_gym.missions.territory.sim.land import count_land, lay_terrain, settle_nations
+from mission_gym.missions.territory.sim.land import lay_terrain, place_agent, settle_nations
 from mission_gym.missions.territory.sim.layout import (
     AGENT,
     ELIMINATED,
@@ -42,7 +42,7 @@ def begin(world: World, state: State, i: int) -> None:
     game.outcome = RUNNING
     lay_terrain(world, state, i)
     settle_nations(world, state, i)
-    game.total = count_land(state.cells[i], rules.size, 0, 0, rules.size)
+    place_agent(world, state, i)
     for p in range(1, state.nations.shape[1]):
         nation = state.nations[i, p]
         nation.land, nation.troops = 9, rules.start_troops

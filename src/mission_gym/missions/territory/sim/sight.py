@@ -98,7 +98,7 @@ def write_numbers(world: World, state: State, i: int, numbers: Array) -> None:
     numbers[N_RANK] = (find_rank(state, i) - 1) / rules.num_bots
     numbers[N_TIME] = game.step / rules.max_steps
     numbers[N_ALIVE] = count_alive(state, i) / rules.num_bots
-    numbers[N_LARGEST] = largest / game.total
+    numbers[N_LARGEST] = min(largest / game.total, 1.0)
     for direction in range(NUM_DIRECTIONS):
         at, front = N_DIRECTIONS + direction * NUM_DIRECTION_NUMBERS, state.fronts[i, AGENT, direction]
         share = find_share(state, i, AGENT, direction, NUM_INTENSITIES - 1)
