@@ -138,6 +138,11 @@ class EnvSpec:
         return len(self.agents) or 1
 
     @property
+    def sees_pictures(self) -> bool:
+        """Whether convolutions read some of its observations."""
+        return any(leaf.kind == "image" for leaf in self.leaves)
+
+    @property
     def step_shape(self) -> tuple[int, ...]:
         """The actions of one environment's step: [A, ...] where it has agents."""
         return (len(self.agents), *self.action.shape) if self.agents else self.action.shape

@@ -1,4 +1,4 @@
-"""`doctor` and `tune` on a Ray cluster of two nodes: what it has, what messages cost, what more actors make."""
+"""`doctor` and `tune` on a Ray cluster of two nodes: what it has, what messages cost, what actors make."""
 
 import json
 

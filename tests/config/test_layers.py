@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from mission_gym.algorithms.ppo.section import PpoSection
 from mission_gym.config.layers import format_config, read_presets
-from mission_gym.config.profiles import choose_profile
+from mission_gym.config.profiles import choose_for_pictures, choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError
 from mission_gym.run.config import read_config, resolve, schema
+from mission_gym.run.environment import look_first
 
 
 def write(folder: Path, text: str) -> Path:
@@ -353,6 +355,19 @@ def test_an_algorithm_s_profile_fills_what_nothing_else_chose_on_every_device(de
     assert given.config.policy.network_arch == (128, 128)
     plain = resolve("Env-v0", {"algo": "ppo"})
     assert choose_profile(plain).config == plain.config
+
+
+def test_pictures_have_a_profile_of_their_own() -> None:
+    plain, given = resolve("Env-v0", {}), resolve("Env-v0", {"n_epochs": 7})
+    seen = choose_for_pictures(plain, sees_pictures=True)
+    assert {path: seen.config.value(path) for path in PpoSection.PICTURES} == PpoSection.PICTURES
+    assert seen.sources["ppo.n_epochs"] == "profile of ppo for pictures: measured, see its page"
+    assert choose_for_pictures(plain, sees_pictures=False) is plain
+    assert choose_for_pictures(given, sees_pictures=True) is given
+    dqn = resolve("Env-v0", {"algo": "dqn"})
+    assert choose_for_pictures(dqn, sees_pictures=True) is dqn
+    _, looked = look_first(resolve("mission_gym.bench.arena:CatchPlanes", {}))
+    assert looked.config.value("ppo.n_epochs") == 4
 
 
 def test_arguments_of_python_are_told_as_such() -> None:

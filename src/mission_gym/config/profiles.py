@@ -1,6 +1,9 @@
-"""An algorithm's profile: what its runs begin from where nothing else chose a value, on every device."""
+"""An algorithm's profiles: what its runs begin from where nothing else chose a value, on every device."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from mission_gym.config.layers import Resolved
 
@@ -11,10 +14,17 @@ def choose_profile(resolved: Resolved) -> Resolved:
     Sections that algorithms share have one default each, and not every algorithm learns best with it. What is
     learned does not depend on the device: its rows of the presets are for those who ask for them.
     """
-    algo = resolved.config.run.algo
-    chosen = {
-        path: value
-        for path, value in resolved.config.algorithm.PROFILE.items()
-        if resolved.sources[path] == "default"
-    }
-    return resolved.with_values(chosen, f"profile of {algo}: measured, see its page") if chosen else resolved
+    return _fill(resolved, resolved.config.algorithm.PROFILE, "profile of {}")
+
+
+def choose_for_pictures(resolved: Resolved, *, sees_pictures: bool) -> Resolved:
+    """Where convolutions read the environment, fill them from the algorithm's profile for pictures."""
+    if not sees_pictures:
+        return resolved
+    return _fill(resolved, resolved.config.algorithm.PICTURES, "profile of {} for pictures")
+
+
+def _fill(resolved: Resolved, profile: Mapping[str, Any], name: str) -> Resolved:
+    chosen = {path: value for path, value in profile.items() if resolved.sources[path] == "default"}
+    source = f"{name.format(resolved.config.run.algo)}: measured, see its page"
+    return resolved.with_values(chosen, source) if chosen else resolved

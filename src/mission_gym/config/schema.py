@@ -273,6 +273,7 @@ class AlgorithmSection(Section):
     SEARCH: ClassVar[Mapping[str, Span]] = {}  # fields that a sweep searches, where it is not told which
     UNUSED: ClassVar[tuple[Unused, ...]] = ()  # explicit values that a run may not use
     PROFILE: ClassVar[Mapping[str, Any]] = {}  # by path: what stands in for defaults of shared sections
+    PICTURES: ClassVar[Mapping[str, Any]] = {}  # by path: and for defaults where observations are pictures
     RETIRED: ClassVar[Mapping[str, str]] = {}  # fields of earlier versions' files: what to use now
     SETTLED: ClassVar[type[SettledAlgorithm]]  # the same section without `auto`
 

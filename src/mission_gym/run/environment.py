@@ -20,6 +20,7 @@ from mission_gym.backends import (
 )
 from mission_gym.backends.record import Backend, Source
 from mission_gym.config.layers import Resolved
+from mission_gym.config.profiles import choose_for_pictures
 from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config, Settled
 from mission_gym.config.sizes import choose_batch_size
@@ -202,9 +203,9 @@ def open_environment(
 def look_first(
     resolved: Resolved, source: EnvSource = None, *, look_s: float = 0.0
 ) -> tuple[Environment, Resolved]:
-    """Open the environment of a new run, and note its agents in the config. What does not fit together is
-    refused before, unless several agents, which registered ids never have, may make it fit. look_s: as in
-    `open_environment`, where a plan may be made."""
+    """Open the environment of a new run, and note in the config what follows from it: its agents, and the
+    profile for pictures. What does not fit together is refused before, unless several agents, which
+    registered ids never have, may make it fit. look_s: as in `open_environment`, where a plan may be made."""
     first, misfit = fix_envs(resolved), None
     try:
         first, _ = finish(first)
@@ -224,7 +225,10 @@ def look_first(
     )
     if misfit is not None and not environment.spec.agents:
         raise misfit
-    return replace(environment, cluster=cluster), note_agents(resolved, environment.spec)
+    noted = note_agents(resolved, environment.spec)
+    return replace(environment, cluster=cluster), choose_for_pictures(
+        noted, sees_pictures=environment.spec.sees_pictures
+    )
 
 
 def note_agents(resolved: Resolved, spec: EnvSpec) -> Resolved:

@@ -21,7 +21,8 @@ _START_S = 2.0  # of a process, before its first step
 class Rehearsal(NamedTuple):
     """What a look at the environment says about runs on it."""
 
-    resolved: Resolved  # with its agents
+    resolved: Resolved  # with what follows from the environment
+    sees_pictures: bool
     main_outcome: str | None
     least_s: float  # of a run, without learning
     misfits: Sequence[str]  # paths of the values that such a run would refuse, if they were given
@@ -43,4 +44,5 @@ def rehearse(resolved: Resolved, values: Mapping[str, Any]) -> Rehearsal:
     if pace is not None:
         at_once = config.num_envs if pace.waits else usable_cores()
         least_s += config.run.timesteps * pace.step_s / config.vector.num_agents / at_once
-    return Rehearsal(resolved, environment.spec.main_outcome, least_s, misfits)
+    spec = environment.spec
+    return Rehearsal(resolved, spec.sees_pictures, spec.main_outcome, least_s, misfits)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 from mission_gym.config.layers import Resolved, find_settings
 from mission_gym.config.plain import to_plain
-from mission_gym.config.profiles import choose_profile
+from mission_gym.config.profiles import choose_for_pictures, choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.config.sizes import parse_count, parse_duration_s
 from mission_gym.errors import ConfigError, TrustError, UsageError
@@ -16,6 +16,9 @@ from mission_gym.plan.wishes import find_max_rollout, fix_envs, size_paths
 from mission_gym.procs import usable_cores
 from mission_gym.store.sweeps import DEFAULT, Axis, Question, Start, Values
 from mission_gym.sweep.space import cut_rollouts, fit_values, list_axes, make_choice, read_axes
+
+if TYPE_CHECKING:
+    from mission_gym.run.rehearsal import Rehearsal
 
 MOST_TRIALS = 1000
 _DEFAULT_TRIALS = 40
@@ -163,26 +166,27 @@ def _look(
     last = first + numbers.num_seeds
     return Question(
         asked=values, values=told, over=wish.over or "", axes=axes,
-        starts=_list_starts(base, axes, values, resolve), measure=rehearsal.main_outcome or "return",
+        starts=_list_starts(rehearsal, axes, values, resolve), measure=rehearsal.main_outcome or "return",
         trials=numbers.trials, budget_s=numbers.budget_s, seeds=list(range(first, last)),
         retest=numbers.retest, retest_seeds=list(range(last, last + numbers.num_retest_seeds)),
         pruner=cast(Any, wish.pruner), folder=os.getcwd(),
     )  # fmt: skip
 
 
-def _list_starts(base: Resolved, axes: list[Axis], values: Values, resolve: Resolve) -> list[Start]:
+def _list_starts(rehearsal: Rehearsal, axes: list[Axis], values: Values, resolve: Resolve) -> list[Start]:
     """What the search begins with: what is trained without it; what would be without a preset and without the
     searched fields that were given; and the defaults of the schema. Each once, if it fits what was given."""
+    base, sees_pictures = rehearsal.resolved, rehearsal.sees_pictures
     plain = finish(base)[0]
     starts = [Start(source=DEFAULT, values=_pick(plain, axes), given={})]
-    if below := _try_finish(lambda: _drop_choices(base, axes, values, resolve)):
+    if below := _try_finish(lambda: _drop_choices(rehearsal, axes, values, resolve)):
         shipped = find_settings(base.config.env.env_id)
         source = "shipped settings" if shipped else "without preset and flags"
         if given := _tell_apart(below, plain):
             starts.append(Start(source=source, values=_pick(below, axes), given=given))
-    defaults = {field.path: field.default for field in base.schema.fields} | dict(
-        base.config.algorithm.PROFILE
-    )
+    algorithm = base.config.algorithm
+    defaults = {field.path: field.default for field in base.schema.fields} | dict(algorithm.PROFILE)
+    defaults |= algorithm.PICTURES if sees_pictures else {}
     chosen = {axis.path: defaults[axis.path] for axis in axes}
     if fitted := _try_finish(lambda: base.with_values(chosen, "sweep")):
         found = _pick(fitted, axes)
@@ -199,13 +203,14 @@ def _try_finish(make: Callable[[], Resolved]) -> Resolved | None:
         return None
 
 
-def _drop_choices(base: Resolved, axes: list[Axis], values: Values, resolve: Resolve) -> Resolved:
+def _drop_choices(rehearsal: Rehearsal, axes: list[Axis], values: Values, resolve: Resolve) -> Resolved:
     """The config without a preset, and without the searched fields that were given."""
-    names = {axis.name for axis in axes}
+    base, names = rehearsal.resolved, {axis.name for axis in axes}
     aliases = {alias for field in base.schema.fields if field.name in names for alias in field.aliases}
     others = {key: value for key, value in values.items() if key not in {"preset", *names, *aliases}}
     agents = {"vector.num_agents": base.config.vector.num_agents}
-    return fix_envs(choose_profile(resolve(others))).with_values(agents, "environment")
+    dropped = fix_envs(choose_profile(resolve(others))).with_values(agents, "environment")
+    return choose_for_pictures(dropped, sees_pictures=rehearsal.sees_pictures)
 
 
 def _tell_apart(resolved: Resolved, plain: Resolved) -> Values:

@@ -42,7 +42,7 @@ class PpoSection(AlgorithmSection):
         description="Rows of a minibatch; divides the rollout. auto: about 64, or a thirty-second of a"
         " rollout of more than 2048.",
     )
-    n_epochs: Whole = Field(10, ge=1, description="Passes over each rollout.")
+    n_epochs: Whole = Field(10, ge=1, description="Passes over each rollout; 4 where pictures are seen.")
     learning_rate: Number = Field(3e-4, gt=0, description="Step size of Adam.")
     learning_rate_final: Annotated[Number | None, NONE] = Field(
         None, ge=0, description="Learning rate at the last step, reached linearly. none: constant."
@@ -80,6 +80,7 @@ class PpoSection(AlgorithmSection):
         "clip_range": Span(0.1, 0.4),
         "ent_coef": Span(1e-5, 0.1, "log"),
     }
+    PICTURES: ClassVar = {"ppo.n_epochs": 4}
     EFFECTS: ClassVar = {"gamma": "values were learned under another discount and move first"}
 
     def step_settings(self, step: int, total_steps: int) -> StepSettings:
