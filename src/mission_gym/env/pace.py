@@ -57,7 +57,7 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float, *, has_process: b
     walls: list[float] = []
     cpus: list[float] = []
     reset_s = 0.0
-    elsewhere = _read_elsewhere_s(slot, has_process)  # which takes a while itself
+    elsewhere = _read_elsewhere(slot, has_process)  # which takes a while itself
     # The clock is looked at first and last: time in the queue between two looks is then inside the whole.
     begun, queued, cpu, held = time.perf_counter(), read_queued_s(), time.process_time(), _read_held_s()
     while len(walls) < _MOST_STEPS and (time.perf_counter() - begun < seconds or len(walls) < _FEWEST_STEPS):
@@ -72,7 +72,9 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float, *, has_process: b
         walls.append(time.perf_counter() - start)
     cpu_s, queued_s = time.process_time() - cpu, read_queued_s() - queued
     wall_s = time.perf_counter() - begun
-    cpu_s += max(_read_elsewhere_s(slot, has_process) - elsewhere, 0.0)
+    more_cpu_s, more_queued_s = _read_elsewhere(slot, has_process)
+    cpu_s += max(more_cpu_s - elsewhere[0], 0.0)
+    queued_s += max(more_queued_s - elsewhere[1], 0.0)
     cpu_s = min(max(cpu_s, _read_held_s() - held), wall_s)
     # On a busy machine a step also waits for a core: that is not the environment's waiting.
     own_s = max(wall_s - queued_s, cpu_s, 1e-9)
@@ -92,15 +94,17 @@ def _read_held_s() -> float:
     return 0.0 if loops is None else float(loops.read_held_s())
 
 
-def _read_elsewhere_s(slot: EnvSlot, has_process: bool) -> float:
-    """CPU seconds of the process where the game is, or of all that environments have started."""
+def _read_elsewhere(slot: EnvSlot, has_process: bool) -> tuple[float, float]:
+    """CPU seconds of the process where the game is, or of all that environments have started, and the seconds
+    that these were ready and had no core, as far as they are known."""
     if slot.env.has_wrapper_attr("engine_cpu_s"):
-        return float(slot.env.get_wrapper_attr("engine_cpu_s")())
+        return float(slot.env.get_wrapper_attr("engine_cpu_s")()), 0.0
     if not has_process:
-        return 0.0
+        return 0.0, 0.0
     from mission_gym.procs.children import ProcessTree
 
-    return ProcessTree(os.getpid(), only_below=True).read_cpu_s()
+    below = ProcessTree(os.getpid(), only_below=True)
+    return below.read_cpu_s(), sum(map(read_queued_s, below.pids))
 
 
 def _draw_action(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Any:

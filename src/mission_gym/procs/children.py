@@ -222,6 +222,10 @@ class ProcessTree:
             top = psutil.Process(pid)
             self._processes = top.children(recursive=True) + ([] if only_below else [top])
 
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
     def read_cpu_s(self) -> float:
         """CPU seconds of those that are there."""
         return self._sum(lambda process: sum(process.cpu_times()[:2]))
