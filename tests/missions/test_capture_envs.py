@@ -235,7 +235,7 @@ def test_wrong_calls_are_explained():
         env.step(np.zeros(4))
     with pytest.raises(UsageError, match=r"render\(\) without a render mode"):
         env.render()
-    with pytest.raises(UsageError, match="render_mode='ansi' is unknown; use one of rgb_array, human"):
+    with pytest.raises(UsageError, match="render_mode='ansi' is unknown; use rgb_array, human or none"):
         CaptureEnv(render_mode="ansi")
     vec = CaptureVectorEnv(2)
     with pytest.raises(UsageError, match=r"step\(\) before reset\(\); reset first"):

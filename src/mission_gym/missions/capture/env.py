@@ -5,25 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
-from mission_gym.missions.batches import to_seed
 from mission_gym.missions.capture.baselines import Baselines, Policy
 from mission_gym.missions.capture.keyboard import Keyboard
 from mission_gym.missions.capture.scenario import SHIPPED, load_scenario
 from mission_gym.missions.capture.sim.layout import NUM_ACTIONS, OUTCOMES
 from mission_gym.missions.capture.simulator import Simulator
+from mission_gym.missions.single import ROW, Played, SingleMission
 
 FRAMES_PER_S = 12  # a picture for each command: three times as fast as the mission
 
-_ROW = np.zeros(1, np.int64)
 
-
-class CaptureEnv(gym.Env[Array, Array]):
+class CaptureEnv(SingleMission):
     """Hold a zone with a small fleet.
 
     level, config_dir: which scenario. blind: the policy sees nothing of the defenders; its mask allows a
@@ -46,13 +43,11 @@ class CaptureEnv(gym.Env[Array, Array]):
         blind: bool = False,
         threads: int | None = None,
     ) -> None:
-        check_render_mode(render_mode)
-        self.simulator = Simulator(load_scenario(level, config_dir), 1, blind=blind)
+        super().__init__(render_mode)
+        self.simulator: Simulator = Simulator(load_scenario(level, config_dir), 1, blind=blind)
         self.observation_space, self.action_space = make_spaces(self.simulator)
         self.baselines: dict[str, Policy] = Baselines(self.simulator.scenario).single
-        self.render_mode = render_mode
         self._terms: dict[str, float] = {}  # summed over the episode, for the renderer
-        self._seeded = self._running = False
         self._renderer: Any = None
 
     @staticmethod
@@ -63,53 +58,33 @@ class CaptureEnv(gym.Env[Array, Array]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Begin an episode: number 0 of the seed, or the next one of the seed given last."""
-        super().reset(seed=seed)
-        if seed is not None:
-            self.simulator.seed(_ROW, np.array([to_seed(seed)]))
-        elif not self._seeded:
-            self.simulator.seed(_ROW, self.np_random.integers(1 << 62, size=1))
-        self._seeded = True
-        obs, mask = self.simulator.make_outputs()
-        self.simulator.begin(_ROW, obs, mask)
-        self._running, self._terms = True, {}
-        if self._renderer is not None:
-            self._renderer.begin()
+        shown = super().reset(seed=seed, options=options)
         if self.render_mode == "human":
             self.render()
-        return obs[0], {"outcome": None, "reward_terms": {}, "action_mask": mask[0]}
+        return shown
 
-    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Play one command. Every end is a rule of the mission: terminated, never truncated."""
-        if not self._running:
-            raise UsageError("step() before reset(), or after the end of the episode; reset first")
+    def _begin(self) -> tuple[Array, Array]:
+        obs, mask = self.simulator.make_outputs()
+        self.simulator.begin(ROW, obs, mask)
+        self._terms = {}
+        if self._renderer is not None:
+            self._renderer.begin()
+        return obs[0], mask[0]
+
+    def _play(self, action: Array) -> Played:
         actions = check_actions(np.asarray(action)[None], (1, self.simulator.num_attackers))
         shown = self.simulator.step(actions)
         terms = {name: float(values[0]) for name, values in self.simulator.name_terms(shown.terms).items()}
-        info: dict[str, Any] = {
-            "outcome": self.simulator.read_outcomes()[0],
-            "reward_terms": terms,
-            "action_mask": shown.mask[0],
-        }
-        ended = bool(shown.ended[0])
-        if ended:
-            self._running = False
-            metrics = self.simulator.read_metrics(_ROW)
-            info["episode_metrics"] = {name: float(values[0]) for name, values in metrics.items()}
         for name, value in terms.items():
             self._terms[name] = self._terms.get(name, 0.0) + value
         if self._renderer is not None:
             self._renderer.follow(self.simulator)
         if self.render_mode == "human":
             self.render()
-        return shown.obs[0], float(shown.rewards[0]), ended, False, info
+        return Played(shown.obs[0], float(shown.rewards[0]), bool(shown.ended[0]), shown.mask[0], terms)
 
-    def render(self) -> Any:
-        """Draw the game: an array [H, W, 3] for rgb_array, a window for human."""
-        if self.render_mode is None:
-            raise UsageError(
-                "render() without a render mode; build the environment with render_mode='rgb_array'"
-            )
+    def _draw(self) -> Any:
+        """An array for rgb_array, a window for human."""
         if self._renderer is None:
             from mission_gym.missions.capture.rendering import Renderer
 
@@ -123,13 +98,11 @@ class CaptureEnv(gym.Env[Array, Array]):
         return Keyboard(self.simulator.scenario.level.attackers.units)
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that an exact continuation needs, as plain values."""
-        return self.simulator.get_state() | {"running": self._running, "terms": dict(self._terms)}
+        return super().get_state() | {"terms": dict(self._terms)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on exactly from what `get_state` gave."""
-        self.simulator.set_state(state)
-        self._seeded, self._running, self._terms = True, state["running"], dict(state["terms"])
+        super().set_state(state)
+        self._terms = dict(state["terms"])
 
     def close(self) -> None:
         if self._renderer is not None:
@@ -144,12 +117,6 @@ def make_spaces(simulator: Simulator) -> tuple[spaces.Box, spaces.MultiDiscrete]
         spaces.Box(-1.0, 1.0, (simulator.num_features,), np.float32),
         spaces.MultiDiscrete(np.full(simulator.num_attackers, NUM_ACTIONS)),
     )
-
-
-def check_render_mode(render_mode: str | None) -> None:
-    modes = CaptureEnv.metadata["render_modes"]
-    if render_mode is not None and render_mode not in modes:
-        raise UsageError(f"render_mode={render_mode!r} is unknown; use one of {', '.join(modes)} or none")
 
 
 def check_actions(actions: Array, shape: tuple[int, ...]) -> Array:

@@ -5,18 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
-from mission_gym.missions.batches import to_seed
 from mission_gym.missions.placement.baselines import Baselines, Policy
 from mission_gym.missions.placement.rules import SHIPPED, Mission, load_mission
 from mission_gym.missions.placement.simulator import OUTCOMES, TERMS, Simulator, num_features
-
-_ROW = np.zeros(1, np.int64)
+from mission_gym.missions.single import ROW, Played, SingleMission
 
 
 class FreeSites(spaces.Discrete):
@@ -29,7 +26,7 @@ class FreeSites(spaces.Discrete):
         return super().sample(self.free if mask is None and probability is None else mask, probability)
 
 
-class PlacementEnv(gym.Env[Array, np.int64]):
+class PlacementEnv(SingleMission):
     """Place stations on candidate sites, one in each step, to serve the demand of a city.
 
     num_sites, num_stations, num_demand: the sizes. instance: random (a new city in every episode) or fixed.
@@ -52,74 +49,41 @@ class PlacementEnv(gym.Env[Array, np.int64]):
         rules_file: str | Path | None = None,
         render_mode: str | None = None,
     ) -> None:
-        if render_mode not in (None, "rgb_array"):
-            raise UsageError(f"render_mode={render_mode!r} is unknown; use rgb_array or none")
+        super().__init__(render_mode)
         mission = load_mission(num_sites, num_stations, num_demand, instance, rules_file)
-        self.simulator = Simulator(mission, 1)
+        self.simulator: Simulator = Simulator(mission, 1)
         self.observation_space, self._sites = make_spaces(mission)
         self.action_space = self._sites
         self.baselines: dict[str, Policy] = Baselines(mission).single
-        self.render_mode = render_mode
-        self._seeded = self._running = False
 
     @staticmethod
     def snapshot_kwargs(rules_file: str | Path | None = None, **others: Any) -> dict[str, Any]:
         """The file of rules in use, for a run to own."""
         return {"rules_file": str(SHIPPED if rules_file is None else rules_file)}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
-        """Begin an episode: number 0 of the seed, or the next one of the seed given last."""
-        super().reset(seed=seed)
-        if seed is not None:
-            self.simulator.seed(_ROW, np.array([to_seed(seed)]))
-        elif not self._seeded:
-            self.simulator.seed(_ROW, self.np_random.integers(1 << 62, size=1))
-        self._seeded = self._running = True
-        self.simulator.begin(_ROW)
-        obs, mask = self.simulator.show()
-        self._sites.free = mask[0].copy()
-        return obs[0], {"outcome": None, "reward_terms": {}, "action_mask": mask[0]}
+    def _begin(self) -> tuple[Array, Array]:
+        self.simulator.begin(ROW)
+        return self._show()
 
-    def step(self, action: np.int64 | int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Place one station. The last one ends the task: terminated, never truncated."""
-        if not self._running:
-            raise UsageError("step() before reset(), or after the end of the episode; reset first")
+    def _play(self, action: np.int64 | int) -> Played:
         terms, rewards = self.simulator.step(check_actions(np.asarray(action)[None], self.simulator))
+        obs, mask = self._show()
+        ended = bool(self.simulator.read_ended()[0])
+        return Played(obs, float(rewards[0]), ended, mask, dict(zip(TERMS, terms[0].tolist(), strict=True)))
+
+    def _show(self) -> tuple[Array, Array]:
         obs, mask = self.simulator.show()
         self._sites.free = mask[0].copy()
-        ended = bool(self.simulator.read_ended()[0])
-        info: dict[str, Any] = {
-            "outcome": self.simulator.read_outcomes()[0],
-            "reward_terms": dict(zip(TERMS, terms[0].tolist(), strict=True)),
-            "action_mask": mask[0],
-        }
-        if ended:
-            self._running = False
-            metrics = self.simulator.read_metrics(_ROW)
-            info["episode_metrics"] = {name: float(values[0]) for name, values in metrics.items()}
-        return obs[0], float(rewards[0]), ended, False, info
+        return obs[0], mask[0]
 
-    def render(self) -> Any:
-        """Draw the map: an array [H, W, 3]."""
-        if self.render_mode is None:
-            raise UsageError(
-                "render() without a render mode; build the environment with render_mode='rgb_array'"
-            )
+    def _draw(self) -> Any:
         from mission_gym.missions.placement.rendering import draw_map
 
         return draw_map(self.simulator)
 
-    def get_state(self) -> dict[str, Any]:
-        """Everything that an exact continuation needs, as plain values."""
-        return self.simulator.get_state() | {"running": self._running}
-
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on exactly from what `get_state` gave."""
-        self.simulator.set_state(state)
+        super().set_state(state)
         self._sites.free = (~self.simulator.state.placed[0]).astype(np.int8)
-        self._seeded, self._running = True, state["running"]
 
 
 def make_spaces(mission: Mission) -> tuple[spaces.Box, FreeSites]:

@@ -5,23 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
-from mission_gym.missions.batches import to_seed
+from mission_gym.missions.single import ROW, Played, SingleMission
 from mission_gym.missions.territory.baselines import Policy, make_policies
 from mission_gym.missions.territory.replay import make_page, make_replay
 from mission_gym.missions.territory.rules import SHIPPED, VIEW, load_mission
 from mission_gym.missions.territory.sim.layout import NUM_ACTIONS, NUM_NUMBERS, NUM_PLANES, OUTCOMES
 from mission_gym.missions.territory.simulator import Obs, Simulator
 
-_ROW = np.zeros(1, np.int64)
 
-
-class TerritoryEnv(gym.Env[dict[str, Any], np.int64]):
+class TerritoryEnv(SingleMission):
     """Grow on a map against scripted nations.
 
     size: cells of a side, 64 to 256 by 32. num_bots: the other nations. rules_file: a file like the shipped
@@ -43,60 +40,31 @@ class TerritoryEnv(gym.Env[dict[str, Any], np.int64]):
         render_mode: str | None = None,
         threads: int | None = None,
     ) -> None:
-        if render_mode not in (None, "rgb_array"):
-            raise UsageError(f"render_mode={render_mode!r} is unknown; use rgb_array or none")
-        self.simulator = Simulator(load_mission(size, num_bots, rules_file), 1)
+        super().__init__(render_mode)
+        self.simulator: Simulator = Simulator(load_mission(size, num_bots, rules_file), 1)
         self.observation_space, self.action_space = make_spaces()
         self.baselines: dict[str, Policy] = make_policies()
-        self.render_mode = render_mode
         self._actions: list[int] = []  # of this episode: with its seed a whole replay
-        self._seeded = self._running = False
 
     @staticmethod
     def snapshot_kwargs(rules_file: str | Path | None = None, **others: Any) -> dict[str, Any]:
         """The file of rules in use, for a run to own."""
         return {"rules_file": str(SHIPPED if rules_file is None else rules_file)}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Obs, dict[str, Any]]:
-        """Begin an episode: number 0 of the seed, or the next one of the seed given last."""
-        super().reset(seed=seed)
-        if seed is not None:
-            self.simulator.seed(_ROW, np.array([to_seed(seed)]))
-        elif not self._seeded:
-            self.simulator.seed(_ROW, self.np_random.integers(1 << 62, size=1))
-        self._seeded = self._running = True
+    def _begin(self) -> tuple[Obs, Array]:
         self._actions = []
         obs, mask = self.simulator.make_outputs()
-        self.simulator.begin(_ROW, obs, mask)
-        return _first(obs), {"outcome": None, "reward_terms": {}, "action_mask": mask[0]}
+        self.simulator.begin(ROW, obs, mask)
+        return _first(obs), mask[0]
 
-    def step(self, action: np.int64 | int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Play one action. Every end is a rule of the mission: terminated, never truncated."""
-        if not self._running:
-            raise UsageError("step() before reset(), or after the end of the episode; reset first")
+    def _play(self, action: np.int64 | int) -> Played:
         actions = check_actions(np.asarray(action)[None], 1)
         shown = self.simulator.step(actions)
         self._actions.append(int(actions[0]))
-        info: dict[str, Any] = {
-            "outcome": self.simulator.read_outcomes()[0],
-            "reward_terms": {name: float(values[0]) for name, values in shown.terms.items()},
-            "action_mask": shown.mask[0],
-        }
-        ended = bool(shown.ended[0])
-        if ended:
-            self._running = False
-            metrics = self.simulator.read_metrics(_ROW)
-            info["episode_metrics"] = {name: float(values[0]) for name, values in metrics.items()}
-        return _first(shown.obs), float(shown.rewards[0]), ended, False, info
+        terms = {name: float(values[0]) for name, values in shown.terms.items()}
+        return Played(_first(shown.obs), float(shown.rewards[0]), bool(shown.ended[0]), shown.mask[0], terms)
 
-    def render(self) -> Any:
-        """Draw the map: an array [H, W, 3]."""
-        if self.render_mode is None:
-            raise UsageError(
-                "render() without a render mode; build the environment with render_mode='rgb_array'"
-            )
+    def _draw(self) -> Any:
         from mission_gym.missions.territory.rendering import draw_game
 
         return draw_game(self.simulator)
@@ -110,13 +78,11 @@ class TerritoryEnv(gym.Env[dict[str, Any], np.int64]):
         return make_page(self.make_replay())
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that an exact continuation needs, as plain values."""
-        return self.simulator.get_state() | {"running": self._running, "actions": list(self._actions)}
+        return super().get_state() | {"actions": list(self._actions)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on exactly from what `get_state` gave."""
-        self.simulator.set_state(state)
-        self._seeded, self._running, self._actions = True, state["running"], list(state["actions"])
+        super().set_state(state)
+        self._actions = list(state["actions"])
 
     def close(self) -> None:
         self.simulator.close()
