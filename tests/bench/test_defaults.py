@@ -197,7 +197,7 @@ def test_peers_are_measured_where_the_file_has_nothing_and_kept_as_they_arrive(m
 
     monkeypatch.setattr(trials, "run_jobs", run_jobs)
     measure_peers(path, [_TINY])
-    assert made == [(f"defaults.{peer}", seed) for peer in PEERS for seed in (1, 2, 3)]
+    assert made == [(f"defaults.{peer}", seed) for seed in (1, 2, 3) for peer in PEERS]
     machine, kept = read_trials(path)
     assert machine == trials.describe_machine()
     assert kept[0] == Trial("LargeRewards", "sb3", 1, 12346.0, 2048, 3, 1.2346, 0.0, [[2048, 0.33333]])
