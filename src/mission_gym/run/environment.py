@@ -180,7 +180,9 @@ def open_environment(
             check_metrics(curriculum, spec)
         spec = load_algorithm(config.run.algo).acts(spec)
         backend = load_backend(choose_backend(config, spec))
-        rivals = load_rivals(spec) if config.vector.vector == "auto" else ()
+        # Who gives the address of a cluster wants its nodes, whatever would be faster here.
+        is_open = config.vector.vector == "auto" and not backend.needs_cluster
+        rivals = load_rivals(spec) if is_open else ()
         num_workers = choose_num_workers(config, backend)
         plain = Environment(
             spec,
