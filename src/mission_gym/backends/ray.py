@@ -39,6 +39,7 @@ def _collect_on_cluster(
 ) -> Collected:
     from mission_gym.rollout.cluster import ClusterCollector
     from mission_gym.rollout.share import Share
+    from mission_gym.vector.actors import ActorCrew
     from mission_gym.vector.cluster import ClusterVec
     from mission_gym.vector.rows import split_rows
 
@@ -59,10 +60,10 @@ def _collect_on_cluster(
             mine = replace(sent, factory=source.factory[ids[0] : ids[-1] + 1])
         part = asked._replace(num_envs=len(ids), num_blocks=1, first_row=ids[0] * spec.num_agents)
         setups.append((ids[0], partial(make_share, mine, spec, part)))
-    vec = ClusterVec(
-        source.cluster, spec, asked.num_envs, seed_of, shares, Share, setups, source.actor_workers,
-        source.limits, needs_all=not asked.first_ready,
-    )  # fmt: skip
+    crew = ActorCrew(
+        source.cluster, Share, setups, source.actor_workers, source.limits, needs_all=not asked.first_ready
+    )
+    vec = ClusterVec(spec, asked.num_envs, seed_of, shares, crew)
     state = asked.make_policy().initial_state(vec.num_rows)
     collector = ClusterCollector(
         vec, spec, asked.num_steps, asked.num_blocks, state, first_ready=asked.first_ready

@@ -51,6 +51,7 @@ class ActorCrew:
     """One actor for each share. begin: the arguments of the first call of an actor that replaces another.
 
     kind: the actor's class, with `greet() -> versions` and `pause`; setups: its arguments, by share.
+    num_cpus: of an actor. needs_all: nothing goes on without one of them.
     """
 
     def __init__(
@@ -69,7 +70,8 @@ class ActorCrew:
         self.ray = cluster.ray
         self._cluster = cluster
         self._kind = self.ray.remote(concurrency_groups={_CONTROL: 1})(kind)
-        self._setups, self._num_cpus, self._needs_all = setups, num_cpus, needs_all
+        self.needs_all = needs_all
+        self._setups, self._num_cpus = setups, num_cpus
         self._budget = RestartBudget(limits.max_restarts)
         self._posts = [_Post() for _ in setups]
         self._calls: dict[Any, Call] = {}  # by Ray's reference to the reply
@@ -269,7 +271,7 @@ class ActorCrew:
             )
         for share, post in enumerate(self._posts):
             waits = post.handle is None and now - post.since > PLACE_S
-            if self._needs_all and self._was_up and waits and not any(post.candidates.values()):
+            if self.needs_all and self._was_up and waits and not any(post.candidates.values()):
                 self._ask_for(share, 0)
 
 

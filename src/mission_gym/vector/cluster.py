@@ -14,11 +14,9 @@ import numpy as np
 from mission_gym.data import Array, EnvSpec, Episode, StepBatch
 from mission_gym.env.resume import SlotState
 from mission_gym.errors import UsageError
-from mission_gym.procs.cluster import Cluster
 from mission_gym.vector.actors import ActorCrew
 from mission_gym.vector.base import Options, SeedOf, Vector
 from mission_gym.vector.crew import Lost
-from mission_gym.vector.restarts import Limits
 from mission_gym.vector.rows import make_rows
 
 _WAIT_S = 0.5
@@ -40,37 +38,21 @@ class Begun(NamedTuple):
 
 
 class ClusterVec(Vector):
-    """A vector whose environments are held by actors of a cluster, a share each.
-
-    shares: the environments of each. setups: the arguments of each one's actor, which is a `kind`. num_cpus:
-    of an actor. needs_all: nothing goes on without one of them.
-    """
+    """A vector whose environments are held by actors of a cluster, a share each. shares: the environments of
+    each."""
 
     rows_step_alone = False
 
     def __init__(
-        self,
-        cluster: Cluster,
-        spec: EnvSpec,
-        num_envs: int,
-        seed_of: SeedOf,
-        shares: list[range],
-        kind: type,
-        setups: list[tuple[Any, ...]],
-        num_cpus: int,
-        limits: Limits,
-        *,
-        needs_all: bool,
+        self, spec: EnvSpec, num_envs: int, seed_of: SeedOf, shares: list[range], crew: ActorCrew
     ) -> None:
         super().__init__(spec, num_envs, seed_of)
-        self.shares, self._needs_all = shares, needs_all
+        self.shares, self.crew = shares, crew
         self._numbers = [0] * num_envs  # of the running episodes
         self._ways: dict[int, list[str]] = {}  # of restored shares
         self._begun: set[int] = set()
         self._worker_restarts = [0] * len(shares)
-        self._cluster = cluster  # at work until we are closed
-        self.crew = ActorCrew(cluster, kind, setups, num_cpus, limits, needs_all=needs_all)
-        self.crew.begin = self._begin_again
+        crew.begin = self._begin_again
 
     def hear(self, timeout_s: float) -> list[tuple[int, Any]]:
         """What shares have delivered, or Lost: its segments are gone, and its next episodes begin."""
@@ -147,7 +129,7 @@ class ClusterVec(Vector):
         self._ways.clear()
         for share, beginning in beginnings.items():
             self.crew.call(share, "begin", beginning)
-        while not self._begun or (self._needs_all and len(self._begun) < len(beginnings)):
+        while not self._begun or (self.crew.needs_all and len(self._begun) < len(beginnings)):
             self.hear(_WAIT_S)
 
     def _state(self, ids: list[int]) -> list[SlotState]:
