@@ -116,8 +116,7 @@ class SegmentCollector(BlockCollector):
         """After a stop each segment of `all` has its own fill count; if a step takes too long, its segment is
         emptied and its episodes are given up. `first_ready` keeps the columns that are in the block, and the
         segments under way go on."""
-        weights = self.policy.weights
-        assert weights is not None, "load weights first"
+        assert self.policy.weights is not None, "load weights first"
         if not self._first_ready:
             self._halt()  # what an earlier stop gave up may still be under way
             self.vec.abandoned = {}
