@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -21,6 +21,9 @@ from mission_gym.actions import ActionSpec as ActionSpec
 
 Array = npt.NDArray[Any]
 Leaves = tuple[Array, ...]
+# Of leaves that come as frames [M, ...], each there once: which of them observations show, int64 [N, k], the
+# oldest first; None of leaves [N, ...]. Empty: there are no frames.
+Places = tuple[Array | None, ...]
 LeafKind = Literal["vector", "image", "categories", "binary", "text", "sequence", "object"]
 TEXT_COLUMNS = 255  # of hashed counts: a column fits in a byte, beside 0 for none
 
@@ -49,10 +52,29 @@ class LeafSpec:
     shrink: int = 1  # so many pixels of a side are stored as their mean
     max_elements: int = 0  # of a sequence
     parts: tuple[LeafSpec, ...] = ()  # of an element of a sequence
+    frames: int = 1  # stacked along its first axis; blocks and replays hold each of them once
 
     @property
     def size_bytes(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Of what a step adds to a block: of stacked frames the newest."""
+        return self.shape[1:] if self.frames > 1 else self.shape
+
+    @property
+    def frame(self) -> LeafSpec:
+        """One of its frames, as a stack of one."""
+        return replace(
+            self,
+            shape=(1, *self.shape[1:]),
+            frames=1,
+            nvec=self.nvec[: len(self.nvec) // self.frames],
+            start=self.start[: len(self.start) // self.frames],
+            low=self.low if len(self.low) == 1 else self.low[: len(self.low) // self.frames],
+            high=self.high if len(self.high) == 1 else self.high[: len(self.high) // self.frames],
+        )
 
     @property
     def is_flat(self) -> bool:
@@ -80,13 +102,13 @@ class LeafSpec:
 
     @property
     def encoded_bytes(self) -> int:
-        """Memory of its network inputs."""
+        """Memory of its network inputs; frames are there once."""
         if self.kind == "sequence":
             return 4 * self.max_elements * self.num_element_features
         if self.is_flat:
             return 4 * self.num_features
         is_real = bool(self.high) or np.dtype(self.dtype).kind == "f"
-        return int(np.prod(self.shape, dtype=np.int64)) * (4 if is_real else 1)
+        return int(np.prod(self.stored_shape, dtype=np.int64)) * (4 if is_real else 1)
 
     @property
     def record(self) -> np.dtype[Any]:
@@ -95,8 +117,10 @@ class LeafSpec:
         return np.dtype([("length", np.int32), *parts])
 
     def describe(self) -> dict[str, Any]:
-        """Its fields, those that older versions do not know only where they say something."""
+        """Its fields, those that older versions do not know only where they say something; but for how it is
+        held, which a policy need not fit."""
         fields = asdict(self)
+        del fields["frames"]
         return {name: value for name, value in fields.items() if name not in _LATER or value != _LATER[name]}
 
 
@@ -125,7 +149,6 @@ class EnvSpec:
     main_outcome: str | None = None  # metadata["main_outcome"]: what counts as a win
     max_episode_steps: int | None = None
     trusted: bool = False  # may run in the learner's process
-    frame_stack: int = 1  # frames along the first axis of its observations, where a known wrapper stacks them
     bare: bool = False  # `make_vec`: any space, and nothing is read from the infos
     same_bounds: bool = True  # of the observations of all environments of a vector, beside their layout
     agents: tuple[str, ...] = ()  # of an environment of several: each has these spaces, and a row of its own
@@ -239,7 +262,7 @@ class Block:
     lies behind it is undefined.
     """
 
-    obs: Leaves  # each [T + 1, S, *leaf.shape]
+    obs: Leaves  # each [T + leaf.frames, S, *leaf.stored_shape]; `rollout.frames` says what is shown
     mask: Array | None  # bool [T + 1, S, M]
     action: Array  # [T, S, K]
     log_prob: Array  # float32 [T, S]

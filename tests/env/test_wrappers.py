@@ -55,11 +55,11 @@ def test_frame_stack_shows_views_that_never_change() -> None:
     assert shown[-1][:, 0].tolist() == [97, 98, 99]
 
 
-def test_images_are_stacked_by_channel() -> None:
+def test_pictures_are_stacked_as_they_are() -> None:
     env = wrappers.FrameStack(Counter((8, 8, 1), np.uint8), num=2)
     env.reset()
-    assert env.step(0)[0][0, 0].tolist() == [0, 1]
-    assert env.observation_space.shape == (8, 8, 2)
+    assert env.step(0)[0][:, 0, 0, 0].tolist() == [0, 1]
+    assert env.observation_space.shape == (2, 8, 8, 1)
 
 
 def test_grey_and_resize() -> None:

@@ -196,9 +196,12 @@ def picture() -> Counter:
         (lambda: FrameStackObservation(picture(), 5, padding_type="zero"), 1),
         (lambda: wrappers.LastAction(wrappers.FrameStack(picture(), 3)), 1),
         (lambda: wrappers.FrameSkip(wrappers.FrameStack(picture(), 3)), 1),
-        (lambda: wrappers.FrameStack(Counter((12, 12, 3), np.uint8), 3), 1),  # by channel
+        (lambda: wrappers.FrameStack(Counter((12, 12, 3), np.uint8), 3), 3),
+        (lambda: wrappers.FrameStack(Counter((2, 12, 12), np.uint8), 3), 3),
+        (lambda: wrappers.FrameStack(Counter((12,), np.uint8), 3), 1),  # no pictures
+        (lambda: wrappers.FrameStack(picture(), 15), 1),  # taken for a side, and the last side for channels
         (picture, 1),
     ],
 )
-def test_a_replay_is_told_of_stacks_that_it_may_take_apart(make: Any, frames: int) -> None:
-    assert probe(make, "picture").frame_stack == frames
+def test_blocks_are_told_of_stacks_that_they_may_take_apart(make: Any, frames: int) -> None:
+    assert max(leaf.frames for leaf in probe(make, "picture").leaves) == frames

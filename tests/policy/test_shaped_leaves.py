@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from mission_gym.data import ActionSpec, EnvSpec, LeafSpec
+from mission_gym.env.boxes import box_leaf, with_frames
 from mission_gym.env.probe import probe
 from mission_gym.env.reading import ObsReader
 from mission_gym.policy import Encoder, PolicySpec
 from mission_gym.policy.branches import branch_width, count_parameters
 from mission_gym.policy.torch_form import ActorCritic
+from mission_gym.policy.transfer import ResidentPictures
 from mission_gym.policy.trunks import Trunk, to_planes
 from told import FORMS, Told
 
@@ -120,3 +123,43 @@ def test_an_own_network_gets_planes_and_elements(monkeypatch: pytest.MonkeyPatch
         spec, _ = look(form)
         ActorCritic(PolicySpec(spec.leaves, ACTION, network="own:net"), seed=0)
         assert given.pop() == shape
+
+
+BRIGHT = np.linspace(1, 9, 3 * 12 * 14, dtype=np.float32).reshape(12, 14, 3)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        spaces.Box(0, 255, (12, 14), np.uint8),
+        spaces.Box(0, 255, (12, 14, 3), np.uint8),
+        spaces.Box(0, 255, (3, 12, 14), np.uint8),
+        spaces.Box(0, 6, (12, 14, 2), np.uint8),
+        spaces.Box(-1, 1, (12, 14, 2), np.float32),
+        spaces.Box(-BRIGHT, BRIGHT, (12, 14, 3), np.float32),
+        spaces.Box(0, 1, (12, 14, 3), np.bool_),
+    ],
+    ids=["grey", "colour", "planes", "ids", "reals", "by pixel", "bools"],
+)
+def test_frames_that_are_there_once_are_the_same_inputs(frame: spaces.Box) -> None:
+    """In the same layout, too: bits of convolutions depend on it."""
+    rng, num = np.random.default_rng(0), 4
+    low, high = np.stack([frame.low] * num), np.stack([frame.high] * num)
+    leaf = box_leaf(spaces.Box(low, high, dtype=frame.dtype.type), "")
+    assert with_frames(leaf, num).frames == num
+    frames = rng.integers(0, 2, (9, *frame.shape)).astype(frame.dtype)
+    if frame.dtype.kind == "f":
+        frames = rng.uniform(-1, 1, frames.shape).astype(np.float32)
+    elif frame.dtype == np.uint8:
+        frames = rng.integers(0, int(frame.high.max()) + 1, frames.shape).astype(np.uint8)
+    places = rng.integers(0, 9, (20, num))
+    whole = Encoder((leaf,), True).encode((frames[places],))
+    once = Encoder((with_frames(leaf, num),), True).encode((frames,), (places,))
+    assert once.flat.shape == whole.flat.shape == (20, 0)
+    assert once.shaped[0].nbytes == 9 * with_frames(leaf, num).encoded_bytes
+    one, two = (ResidentPictures(torch.device("cpu")) for _ in range(2))
+    one.load(*whole.shaped)
+    two.load(*once.shaped, *once.places)
+    for rows in (slice(3, 11), torch.tensor([5, 5, 0, 19])):
+        assert torch.equal(one.take(rows), two.take(rows))
+        assert one.take(rows).stride() == two.take(rows).stride()

@@ -192,50 +192,6 @@ def test_known_optimum_is_found(toy: str, flags: dict[str, Any], tmp_path: Path)
     assert all(row["rollout/env_failures"] == 0 for row in run.metrics() if row["event"] == "progress")
 
 
-STACKS = ["frame-stack:3", "gymnasium.wrappers:FrameStackObservation(stack_size=3)"]
-
-
-@pytest.mark.parametrize("stack", STACKS)
-def test_images_are_learned_from_stacked_frames(
-    stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The replay holds each frame once; the network sees the stacks that the environment gave, and learns
-    what it learns from a replay that holds them whole."""
-    flags = {"env_kwargs": {"stack": 0}, "n_envs": 2, "dueling": True, "replay_size": 64}
-    with start(tmp_path, "toys:Glimpses", wrap=[stack, "time-limit:15"], **flags) as session:
-        assert session.config.compute.kernel == session.config.compute.acting == "torch"
-        assert session.learner.replay.obs[0].shape[2:] == (12, 12)
-        run = drain(session)
-    assert run.read_status()["gradient_steps"] == 80
-    monkeypatch.setattr("mission_gym.env.probe.count_frames", lambda env: 1)
-    with start(tmp_path, "toys:Glimpses", wrap=[stack, "time-limit:15"], **flags) as session:
-        assert session.learner.replay.obs[0].shape[2:] == (3, 12, 12)
-        whole = drain(session)
-    for name, array in last_policy(run).items():
-        np.testing.assert_array_equal(array, last_policy(whole)[name])
-
-
-def last_policy(run: RunDir) -> dict[str, np.ndarray]:
-    return load_checkpoint(list_checkpoints(run.checkpoints)[-1].path).policy
-
-
-def test_a_run_of_stacked_frames_comes_back(tmp_path: Path) -> None:
-    flags = {"env_kwargs": {"stack": 0}, "n_envs": 2, "wrap": ["frame-stack:3"]}
-    with start(tmp_path, "toys:Glimpses", **flags) as session:
-        whole = drain(session)
-    with start(tmp_path, "toys:Glimpses", **flags) as session:
-        stop_at_poll(session, 60)
-        run = drain(session)
-    assert run.read_status()["state"] == "stopped"
-    said: list[dict[str, Any]] = []
-    with resume_run(run, said.append) as session:
-        assert session.config.env.wrap == ("frame-stack:3",)
-        drain(session)
-    assert "the resume is exact" in next(event["notes"] for event in said if event["event"] == "resume")
-    for name, array in last_policy(whole).items():
-        np.testing.assert_array_equal(array, last_policy(run)[name])
-
-
 NOISY = {"exploration": "noisy", "exploration_fraction": None}
 REFUSED = [
     ({"n_epochs": 3}, r"n_epochs=3 is not used: it is a field of ppo, and the run is of dqn \[flag --n-ep"),

@@ -87,6 +87,13 @@ def as_ids(leaf: LeafSpec, highest: Array) -> LeafSpec:
     return _make_grid(leaf, layout, tuple(nvec), 0) or leaf
 
 
+def with_frames(leaf: LeafSpec, num: int) -> LeafSpec:
+    """The leaf of an observation that stacks so many frames along its first axis: where convolutions read
+    them as channels, they are held once."""
+    is_stack = leaf.kind == "image" and len(leaf.shape) > 2 + leaf.channels_last
+    return replace(leaf, frames=num) if is_stack else leaf
+
+
 def shrink_picture(leaf: LeafSpec, shape: tuple[int, ...], picture: Array) -> Array:
     """The mean of each square of `leaf.shrink` pixels; rows and columns that fill none are left out.
 

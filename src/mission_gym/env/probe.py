@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from mission_gym.data import EnvSpec
 from mission_gym.env.agents import AgentsEnv
-from mission_gym.env.boxes import as_ids, is_picture, may_hold_ids
+from mission_gym.env.boxes import as_ids, is_picture, may_hold_ids, with_frames
 from mission_gym.env.contract import show_short
 from mission_gym.env.coroutines import has_coroutines, offers_form
 from mission_gym.env.displays import describe_drawing
@@ -102,7 +102,7 @@ def _look_at(env: Env, env_id: str, bare: bool, max_sequence: int) -> EnvSpec:
         leaves, action = any_leaf_specs(before[0]), any_action_spec(before[1])
         return EnvSpec(env_id, leaves, action, *before, trusted=is_trusted(env), bare=True)
     spec = _read_spec(env_id, env, *before, info, is_trusted(env), max_sequence)
-    return _find_ids(env, spec, obs)
+    return _find_frames(env, _find_ids(env, spec, obs))
 
 
 def probe_vector(
@@ -183,7 +183,6 @@ def _read_spec(
         main_outcome=main_outcome,
         max_episode_steps=env.spec.max_episode_steps if env.spec is not None else None,
         trusted=trusted,
-        frame_stack=count_frames(env) if isinstance(env, gym.Env) else 1,
     )
 
 
@@ -224,6 +223,12 @@ def _find_ids(env: Env | VectorEnv, spec: EnvSpec, obs: Any) -> EnvSpec:
                 return spec
     found = [as_ids(leaf, highest[i]) if i in highest else leaf for i, leaf in enumerate(spec.leaves)]
     return replace(spec, leaves=tuple(found))
+
+
+def _find_frames(env: Env, spec: EnvSpec) -> EnvSpec:
+    """Tell what stacks frames of pictures."""
+    num = count_frames(env)
+    return replace(spec, leaves=tuple(with_frames(leaf, num) for leaf in spec.leaves))
 
 
 def _read_outcomes(env_id: str, metadata: dict[str, Any]) -> tuple[tuple[str, ...], str | None]:

@@ -46,19 +46,16 @@ class FrameSkip(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
-    """Shows the last `num` observations as [num, ...], or images [H, W, C] as [H, W, C * num].
+    """Shows the last `num` observations as [num, ...].
 
-    Plain stacks are views of one buffer in which every frame is written once; no view is ever changed.
+    Stacks are views of one buffer in which every frame is written once; no view is ever changed.
     """
 
     def __init__(self, env: Env, num: int = 4) -> None:
         super().__init__(env)
         space = _box_of(env, "FrameStack")
         self.num, self._frame = num, space
-        self.is_image = len(space.shape) == 3
-        axis = -1 if self.is_image else 0
-        join = np.concatenate if self.is_image else np.stack
-        low, high = join([space.low] * num, axis), join([space.high] * num, axis)
+        low, high = np.stack([space.low] * num), np.stack([space.high] * num)
         self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
         self._buffer = self._make_buffer()
         self._end = 0
@@ -83,8 +80,7 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
         return np.empty((self.num + _RING, *self._frame.shape), self._frame.dtype)
 
     def _show(self) -> Array:
-        frames = self._buffer[self._end - self.num : self._end]
-        return np.concatenate(list(frames), -1) if self.is_image else frames
+        return self._buffer[self._end - self.num : self._end]
 
 
 class Grey(gym.ObservationWrapper[Any, Any, Any]):
@@ -308,10 +304,10 @@ _CLEAR = (*_GYM_CLEAR, TimeLimit, ClipReward, Weigh)
 
 def count_frames(env: Env) -> int:
     """How many frames every observation stacks along its first axis, the first one repeated where an episode
-    begins: a replay may then store each frame once. 1 if no wrapper says so."""
+    begins: blocks and replays may then hold each frame once. 1 if no wrapper says so."""
     while isinstance(env, gym.Wrapper) and type(env) in _CLEAR:
         env = env.env
-    if type(env) is FrameStack and not env.is_image:
+    if type(env) is FrameStack:
         return env.num
     if type(env) is FrameStackObservation and env.padding_type == "reset":
         return int(env.stack_size)

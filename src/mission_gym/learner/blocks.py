@@ -1,4 +1,4 @@
-"""What every learner does with what comes in: statistics begun, blocks checked, arrays taken by prefix."""
+"""What every learner does with what comes in: statistics begun, blocks read and checked, arrays by prefix."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
-from mission_gym.data import Array, Block, Leaves
+from mission_gym.data import Array, Block, Leaves, Places
 from mission_gym.errors import NotFiniteError
 from mission_gym.policy import Encoder
+from mission_gym.rollout.frames import count_frames, place_frames
 
 
 def prime_encoder(encoder: Encoder, obs: Leaves) -> None:
@@ -20,6 +21,24 @@ def prime_encoder(encoder: Encoder, obs: Leaves) -> None:
 def strip(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:
     """The arrays whose names begin with the prefix, without it."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def flatten_obs(block: Block) -> tuple[Leaves, Places]:
+    """What a block shows, leaves [(T + 1) * S, ...], and behind it what truncated episodes ended with."""
+    finals = tuple(np.stack(leaf) for leaf in zip(*(final.obs for final in block.finals), strict=True))
+    leaves, places = list[Array](), list[Array | None]()
+    for number, stored in enumerate(block.obs):
+        leaf, num = stored.reshape((-1, *stored.shape[2:])), count_frames(block, stored)
+        mine = place_frames(block, num).reshape(-1, num) if num > 1 else None
+        if finals:
+            last = finals[number]
+            if mine is not None:
+                own = len(leaf) + np.arange(len(last) * num).reshape(-1, num)
+                mine, last = np.concatenate([mine, own]), last.reshape((-1, *last.shape[2:]))
+            leaf = np.concatenate([leaf, last])
+        leaves.append(leaf)
+        places.append(mine)
+    return tuple(leaves), tuple(places) if any(mine is not None for mine in places) else ()
 
 
 def check_finite(block: Block, update: int | None) -> None:
@@ -37,6 +56,7 @@ def check_finite(block: Block, update: int | None) -> None:
         if len(bad):
             name = "reward" if place == len(block.obs) else f"observation leaf {place}"
             t, row = (int(x) for x in bad[0][:2])
+            t = max(0, t - max(0, count_frames(block, array) - 1))
             raise NotFiniteError(
                 f"{name} of environment {block.env_ids[row]} is {array[tuple(bad[0])]} at step {t} of {when};"
                 f" {kept}. Mend the environment (mission-gym check finds the step){then}"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mission_gym.data import Array, Block, LeafSpec, Leaves
-from mission_gym.errors import EnvContractError
+from mission_gym.rollout.frames import read_obs
 
 _ROW_BYTES = 4 + 4 + 3 + 8 + 4  # action, reward, flags, place in the side table, age
 _FEWEST_FINALS = 64
@@ -27,8 +27,11 @@ class ReplayLayout(NamedTuple):
     capacity: int  # transitions, rounded up to whole rows
     n_step: int = 1
     gamma: float = 0.99
-    frame_stack: int = 1
     episode_steps: int = 1000  # of a usual truncated episode: how many last observations are expected
+
+    @property
+    def frame_stack(self) -> int:
+        return max(leaf.frames for leaf in self.leaves)
 
     @property
     def num_rows(self) -> int:
@@ -39,17 +42,11 @@ class ReplayLayout(NamedTuple):
     def num_finals(self) -> int:
         return max(_FEWEST_FINALS, self.capacity // self.episode_steps)
 
-    def is_stacked(self, leaf: LeafSpec) -> bool:
-        """Whether a leaf is stored frame by frame."""
-        return self.frame_stack > 1 and leaf.kind == "image"
-
     @property
     def size_bytes(self) -> int:
         """The memory of a replay of this layout."""
         whole = sum(leaf.size_bytes for leaf in self.leaves) + self.mask_size
-        stored = self.mask_size + sum(
-            leaf.size_bytes // (self.frame_stack if self.is_stacked(leaf) else 1) for leaf in self.leaves
-        )
+        stored = self.mask_size + sum(leaf.size_bytes // leaf.frames for leaf in self.leaves)
         return self.num_rows * self.num_envs * (stored + _ROW_BYTES) + self.num_finals * whole
 
 
@@ -88,10 +85,7 @@ class Replay:
         self.layout = layout
         self.num_rows, self.num_envs = layout.num_rows, layout.num_envs
         shape = (self.num_rows, self.num_envs)
-        self.obs = tuple(
-            np.zeros((*shape, *(leaf.shape[1:] if layout.is_stacked(leaf) else leaf.shape)), leaf.dtype)
-            for leaf in layout.leaves
-        )
+        self.obs = tuple(np.zeros((*shape, *leaf.stored_shape), leaf.dtype) for leaf in layout.leaves)
         self.mask = np.zeros((*shape, layout.mask_size), bool) if layout.mask_size else None
         self.action, self.reward = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
         self.terminated, self.truncated, self.valid = (np.zeros(shape, bool) for _ in range(3))
@@ -208,8 +202,8 @@ class Replay:
         """Lay the frames before the newest of the first observation down as rows without transitions."""
         history = self.layout.frame_stack - 1
         for stored, leaf, given in zip(self.obs, self.layout.leaves, block.obs, strict=True):
-            if self.layout.is_stacked(leaf):
-                stored[:history] = np.moveaxis(given[0, :, :-1], 1, 0)
+            if leaf.frames > 1:
+                stored[:history] = given[:history]
         self.total = self.first = history
         self.age[history] = history
 
@@ -221,8 +215,8 @@ class Replay:
             return
         shown = self._take_obs(self._flat(np.array([head])))
         same = np.ones(self.num_envs, bool)
-        for ours, given in zip(shown, block.obs, strict=True):
-            same &= (ours == given[0]).reshape(self.num_envs, -1).all(axis=1)
+        for ours, given in zip(shown, read_obs(block, 0, slice(None)), strict=True):
+            same &= (ours == given).reshape(self.num_envs, -1).all(axis=1)
         self.age[head, ~same] = 0
         if self.mask is not None and block.mask is not None:  # of a lost transition it is blank
             same &= (self.mask[head] == block.mask[0]).all(axis=1)
@@ -252,16 +246,7 @@ class Replay:
         for t in range(block.num_steps):
             self.age[slots[t + 1]] = np.where(ended[t], 0, self.age[slots[t]] + 1)
         for stored, leaf, given in zip(self.obs, self.layout.leaves, block.obs, strict=True):
-            stored[slots] = given[:, :, -1] if self.layout.is_stacked(leaf) else given
-        for leaf, ours, given in zip(
-            self.layout.leaves, self._take_obs(self._flat(slots)), block.obs, strict=True
-        ):
-            if not np.array_equal(ours, given.reshape(ours.shape)):
-                raise EnvContractError(
-                    f"observation {leaf.name or 'array'} is not a stack of the last {self.layout.frame_stack}"
-                    " frames along its first axis, the first repeated at the start of an episode, though its"
-                    " wrapper says so; put whatever changes observations inside the stack [--wrap]"
-                )
+            stored[slots] = given[leaf.frames - 1 :]
 
     def _take_obs(self, slots: Array) -> Leaves:
         """Observations [N, ...] of flat slots."""
@@ -269,9 +254,9 @@ class Replay:
         taken = []
         for stored, leaf in zip(self.obs, self.layout.leaves, strict=True):
             flat = stored.reshape(size, *stored.shape[2:])
-            if self.layout.is_stacked(leaf):
+            if leaf.frames > 1:
                 # Back to the first frame of the episode, which fills what is missing.
-                back = np.arange(self.layout.frame_stack - 1, -1, -1)
+                back = np.arange(leaf.frames - 1, -1, -1)
                 back = np.minimum(back, self.age.reshape(-1).take(slots)[:, None])
                 taken.append(flat.take((slots[:, None] - back * self.num_envs) % size, axis=0))
             else:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mission_gym.data import TEXT_COLUMNS, Array, LeafSpec, Leaves, Weights
+from mission_gym.data import TEXT_COLUMNS, Array, LeafSpec, Leaves, Places, Weights
 from mission_gym.policy.layout import PolicySpec
 
 Convert = Callable[[Array], Array]
@@ -26,13 +26,15 @@ _CONSTANT = 1e-12  # a deviation below that share of the mean is rounding: the e
 
 class Encoded(NamedTuple):
     """Network inputs: `flat` float32 [N, F], and one array for each leaf that is not flat: of an image
-    [N, C, H, W], bytes, ids or zeros and ones as they are, else float32; of a sequence float32 [N, L, E]."""
+    [N, C, H, W], bytes, ids or zeros and ones as they are, else float32; of a sequence float32 [N, L, E].
+    places: of `shaped`; frames are [M, C, H, W], and an image is those of its frames one behind the other."""
 
     flat: Array
     shaped: tuple[Array, ...]
+    places: Places = ()
 
     def rows(self, rows: slice) -> Encoded:
-        """Some of the N, as views."""
+        """Some of the N, as views, where there are no frames."""
         return Encoded(self.flat[rows], tuple([array[rows] for array in self.shaped]))
 
 
@@ -148,20 +150,29 @@ class Encoder:
                 {name: array[: self.num_flat] if array.ndim else array for name, array in arrays.items()}
             )
 
-    def flatten(self, obs: Leaves) -> Array:
+    def flatten(self, obs: Leaves, places: Places = ()) -> Array:
         """The flat features [N, F] before normalisation: float64 where a leaf that is normalised needs it."""
         parts = [convert(obs[place]) for place, convert in self._flatten]
         if len(parts) == 1:
             return parts[0]
-        return np.concatenate(parts, axis=1) if parts else np.zeros((len(obs[0]), 0), np.float32)
+        rows = next((mine for mine in places if mine is not None), obs[0])
+        return np.concatenate(parts, axis=1) if parts else np.zeros((len(rows), 0), np.float32)
 
-    def encode(self, obs: Leaves) -> Encoded:
-        """The network inputs for leaves [N, ...]."""
-        return Encoded(self.encode_flat(obs), tuple([convert(obs[place]) for place, convert in self._shape]))
+    def encode(self, obs: Leaves, places: Places = ()) -> Encoded:
+        """The network inputs for leaves [N, ...], or frames."""
+        flat = self.encode_flat(obs, places)
+        if not places:
+            return Encoded(flat, tuple([convert(obs[place]) for place, convert in self._shape]))
+        mine = tuple(places[place] for place, _ in self._shape)
+        shaped = [
+            convert(obs[place]) if where is None else _shape_image(leaf.frame, obs[place][:, None])
+            for (place, convert), where, leaf in zip(self._shape, mine, self.shaped, strict=True)
+        ]
+        return Encoded(flat, tuple(shaped), mine)
 
-    def encode_flat(self, obs: Leaves) -> Array:
+    def encode_flat(self, obs: Leaves, places: Places = ()) -> Array:
         """The flat ones alone, which are all where an MLP reads them."""
-        flat = self.flatten(obs)
+        flat = self.flatten(obs, places)
         return flat if self.normalizer is None else self.normalizer.apply(flat)
 
     def count_cut(self, obs: Leaves) -> int | None:

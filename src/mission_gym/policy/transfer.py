@@ -69,3 +69,31 @@ class Resident:
                 pinned = pinned.to(rows.device, non_blocking=True).permute(back)
             rows[part].copy_(pinned, non_blocking=True)
         return rows
+
+
+class ResidentPictures:
+    """Pictures or sequences [N, C, ...] on a device, in strides of [N, ..., C], which convolutions read fastest;
+    stacks of frames are put together where they are taken."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stored, self._placed = Resident(device), Resident(device)
+
+    def load(self, pictures: Array, places: Array | None = None) -> None:
+        """Copy them in. places: where `pictures` are frames, [N, k] of them."""
+        self._rows = self._stored.load(np.moveaxis(pictures, 1, -1))
+        self._places = None if places is None else self._placed.load(places)
+
+    def take(self, rows: slice | Tensor) -> Tensor:
+        """Some of the N."""
+        if self._places is None:
+            return _pick(self._rows, rows).movedim(-1, 1)
+        frames = [self._rows.index_select(0, each) for each in _pick(self._places, rows).unbind(1)]
+        return torch.cat(frames, -1).movedim(-1, 1)
+
+    def where(self) -> tuple[int, ...]:
+        """The addresses of what `take` reads."""
+        return tuple(each.data_ptr() for each in (self._rows, self._places) if each is not None)
+
+
+def _pick(source: Tensor, rows: slice | Tensor) -> Tensor:
+    return source[rows] if isinstance(rows, slice) else source.index_select(0, rows)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mission_gym.data import Array, Block, EnvSpec, Episode, Final, Leaves, StepBatch
+from mission_gym.data import Array, Block, EnvSpec, Episode, Final, Leaves
+from mission_gym.rollout.frames import count_frames, read_obs
 
 _ROW_FIELDS = ("action", "log_prob", "reward", "terminated", "truncated", "valid")  # each [T, S, ...]
 _COLUMN_FIELDS = ("env_ids", "version", "filled")  # each [S]
@@ -26,7 +27,10 @@ def make_block(
     """
     shape = (num_steps, num_rows)
     return Block(
-        obs=tuple(allocate((num_steps + 1, num_rows, *leaf.shape), leaf.dtype) for leaf in spec.leaves),
+        obs=tuple(
+            allocate((num_steps + leaf.frames, num_rows, *leaf.stored_shape), leaf.dtype)
+            for leaf in spec.leaves
+        ),
         mask=allocate((num_steps + 1, num_rows, spec.mask_size), np.bool_) if spec.mask_size else None,
         action=allocate((*shape, spec.action.num_stored), spec.action.stored_dtype),
         log_prob=allocate(shape, np.float32),
@@ -44,7 +48,7 @@ def make_block(
 def part_of(block: Block, num_steps: int, columns: slice) -> Block:
     """The first `num_steps` rows of some columns of a block, as views; its lists are new."""
     return Block(
-        obs=tuple(leaf[: num_steps + 1, columns] for leaf in block.obs),
+        obs=tuple(leaf[: num_steps + count_frames(block, leaf), columns] for leaf in block.obs),
         mask=None if block.mask is None else block.mask[: num_steps + 1, columns],
         env_ids=block.env_ids[columns],
         version=block.version[columns],
@@ -65,7 +69,7 @@ def copy_columns(source: Block, columns: slice, target: Block, first: int) -> No
 
 
 def _rows_of(block: Block) -> dict[str, Array]:
-    """The arrays over time by name: what is shown [T + 1, S, ...], and what is made of it [T, S, ...]."""
+    """The arrays over time by name: what is shown [T + 1 or more, S, ...], what is made of it [T, S, ...]."""
     shown = {f"obs/{i}": leaf for i, leaf in enumerate(block.obs)}
     if block.mask is not None:
         shown["mask"] = block.mask
@@ -90,15 +94,9 @@ def take_lists(source: Block, columns: slice, target: Block, first: int) -> None
 
 def block_bytes(spec: EnvSpec, num_steps: int, num_rows: int) -> int:
     """The memory of one block."""
-    per_row = sum(leaf.size_bytes for leaf in spec.leaves) + spec.mask_size
-    return num_rows * ((num_steps + 1) * per_row + num_steps * (8 * spec.action.num_stored + 11))
-
-
-def copy_obs(block: Block, t: int, batch: StepBatch) -> None:
-    for stored, leaf in zip(block.obs, batch.obs, strict=True):
-        stored[t] = leaf
-    if block.mask is not None:
-        block.mask[t] = batch.mask
+    shown = sum((num_steps + leaf.frames) * (leaf.size_bytes // leaf.frames) for leaf in spec.leaves)
+    made = num_steps * (8 * spec.action.num_stored + 11)
+    return num_rows * (shown + (num_steps + 1) * spec.mask_size + made)
 
 
 def keep_state(block: Block, memory: Leaves, columns: Any) -> None:
@@ -116,7 +114,7 @@ def keep_final(block: Block, t: int, column: int, obs: Leaves, mask: Array | Non
 def _shown(block: Block, t: int, column: int) -> tuple[Leaves, Array | None]:
     """What a column shows at t."""
     mask = None if block.mask is None else block.mask[t, column]
-    return tuple(leaf[t, column] for leaf in block.obs), mask
+    return tuple(leaf[0] for leaf in read_obs(block, t, slice(column, column + 1))), mask
 
 
 def clear_block(block: Block) -> None:
@@ -139,19 +137,20 @@ def cut_row(block: Block, end: int, column: int) -> None:
     t = end - 1
     if t < 0 or block.terminated[t, column] or block.truncated[t, column]:
         return
-    block.truncated[t, column] = True
     keep_final(block, t, column, *_shown(block, t + 1, column))
+    block.truncated[t, column] = True
 
 
 def lose_row(block: Block, t: int, column: int) -> None:
     """Mark a transition as lost in a failure; the one before bootstraps from the last good observation."""
+    last = _shown(block, t, column)  # before it is told that another episode begins
     cut_row(block, t, column)
     block.action[t, column] = block.log_prob[t, column] = block.reward[t, column] = 0
     block.valid[t, column] = block.terminated[t, column] = False
     block.truncated[t, column] = True
     if block.mask is not None:
         block.mask[t, column] = True  # the blank action must be legal
-    keep_final(block, t, column, *_shown(block, t, column))
+    keep_final(block, t, column, *last)
 
 
 def sort_finals(block: Block) -> None:
@@ -194,7 +193,10 @@ def unpack_block(block: Block, arrays: dict[str, Array], prefix: str = "block") 
     """Put a packed block back, each column up to its filled row."""
     t = len(arrays[f"{prefix}/reward"])
     for name, array in _rows_of(block).items():
-        array[: t + len(array) - block.num_steps] = arrays[f"{prefix}/{name}"]
+        given = arrays[f"{prefix}/{name}"]
+        if given.ndim > array.ndim:  # of a version whose blocks held whole stacks of frames
+            given = np.concatenate([given[0].swapaxes(0, 1), given[1:, :, -1]])
+        array[: t + len(array) - block.num_steps] = given
     for name in _COLUMN_FIELDS:  # before columns had counts of their own, all were filled alike
         getattr(block, name)[:] = arrays.get(f"{prefix}/{name}", t)
     for i, array in enumerate(block.state):

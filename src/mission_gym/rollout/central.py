@@ -16,6 +16,7 @@ import numpy as np
 from mission_gym.data import Array, Block, EnvSpec, StepBatch
 from mission_gym.rollout.blocks import clear_columns, keep_state, sort_episodes, sort_finals
 from mission_gym.rollout.collector import STOP_S, ActingPolicy, Collector
+from mission_gym.rollout.frames import copy_rows, read_obs
 from mission_gym.vector.workers import WorkersVec
 
 _POLL_S = 0.05  # how soon a stop request is seen
@@ -54,7 +55,7 @@ class ReadyCollector(Collector):
         noise = self._draw_noise(block, number)
         block.version[:] = self.policy.version
         keep_state(block, self.memory, block.filled == 0)
-        self._show(block, block.filled, self.vec.show(list(range(self.vec.num_envs)), {}))
+        copy_rows(block, block.filled, self.vec.show(list(range(self.vec.num_envs)), {}))
         under_way, ready = self._under_way, np.arange(len(self._under_way))
         act_s, env_s, cpu_before = 0.0, 0.0, time.thread_time()
         stopped_at: float | None = None
@@ -98,10 +99,8 @@ class ReadyCollector(Collector):
             return False
         for number in self._groups_of[worker]:
             rows = self._groups[number][1]
-            obs = tuple(leaf[t, rows] for leaf in block.obs)
-            self._act_group(
-                block, t, rows, obs, None if block.mask is None else block.mask[t, rows], noise[number]
-            )
+            mask = None if block.mask is None else block.mask[t, rows]
+            self._act_group(block, t, rows, read_obs(block, t, rows), mask, noise[number])
         actions: Any = self.spec.action.to_env(block.action[t, columns])
         self.vec.send(actions, self.vec.env_ids[worker])
         return True
@@ -117,16 +116,8 @@ class ReadyCollector(Collector):
         self._keep_finals(block, t, ids, batch)
         if self.memory:
             self.forget(ids[batch.terminated | batch.truncated | ~batch.valid])
-        self._show(block, t + 1, batch)
+        copy_rows(block, t + 1, batch)
         block.filled[ids] = t + 1
-
-    @staticmethod
-    def _show(block: Block, t: Array, batch: StepBatch) -> None:
-        """Write what rows of a batch show, each to its own row of T."""
-        for stored, leaf in zip(block.obs, batch.obs, strict=True):
-            stored[t, batch.env_ids] = leaf
-        if block.mask is not None:
-            block.mask[t, batch.env_ids] = batch.mask
 
     def _give_up(self, block: Block) -> None:
         """Empty the segments of workers that do not come to the end of a step."""

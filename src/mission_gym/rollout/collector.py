@@ -20,7 +20,6 @@ from mission_gym.clock import PhaseClock
 from mission_gym.data import ActOut, Array, Block, EnvSpec, Leaves, StepBatch, Weights
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.rollout.blocks import (
-    copy_obs,
     cut_row,
     keep_final,
     keep_state,
@@ -28,6 +27,7 @@ from mission_gym.rollout.blocks import (
     sort_episodes,
     sort_finals,
 )
+from mission_gym.rollout.frames import copy_obs
 from mission_gym.streams import NumberedStreams
 
 STOP_S = 2.5  # what a stop request may wait for slow steps; the run must be saved within five seconds

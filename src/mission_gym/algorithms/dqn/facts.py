@@ -87,7 +87,6 @@ def replay_layout(config: Config, spec: EnvSpec) -> ReplayLayout:
         capacity=dqn.replay_size,
         n_step=dqn.n_step,
         gamma=dqn.gamma,
-        frame_stack=spec.frame_stack,
         episode_steps=spec.max_episode_steps or ReplayLayout._field_defaults["episode_steps"],
     )
 

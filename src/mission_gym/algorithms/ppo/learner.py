@@ -29,7 +29,7 @@ from mission_gym.algorithms.ppo.section import SettledPpo, StepSettings
 from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError, RunStateError
 from mission_gym.learner.advantages import ValueScale, compute_gae, compute_importance
-from mission_gym.learner.blocks import check_finite, strip
+from mission_gym.learner.blocks import check_finite, flatten_obs, strip
 from mission_gym.learner.contract import Learner
 from mission_gym.learner.minibatches import draw_rows, draw_segments
 from mission_gym.policy import PolicySpec
@@ -179,12 +179,8 @@ class PpoLearner(Learner):
         """Values, advantages and old log-probabilities of a block, in one pass over the network."""
         num_steps, num_rows = block.reward.shape
         num = num_steps * num_rows
-        flat_obs = tuple(leaf.reshape((num + num_rows, *leaf.shape[2:])) for leaf in block.obs)
-        if block.finals:
-            final_obs = zip(*(final.obs for final in block.finals), strict=True)
-            finals = tuple(np.stack(leaf) for leaf in final_obs)
-            flat_obs = tuple(np.concatenate(pair) for pair in zip(flat_obs, finals, strict=True))
-        inputs = self.encoder.encode(flat_obs)
+        obs, places = flatten_obs(block)
+        inputs = self.encoder.encode(obs, places)
         action = block.action.reshape(num, -1)
         mask = None if block.mask is None else block.mask[:-1].reshape(num, -1)
         log_prob, value = self.kernel.evaluate(inputs, action, mask)
@@ -224,7 +220,7 @@ class PpoLearner(Learner):
             weight=None if block.valid.all() else block.valid.ravel().astype(np.float32),
             importance=None if importance is None else importance.ravel(),
         )
-        return self.encoder.flatten(tuple(leaf[:num] for leaf in flat_obs)), samples, values[:-1].ravel()
+        return self.encoder.flatten(obs, places)[:num], samples, values[:-1].ravel()
 
     def _lag_metrics(self, block: Block, samples: Samples) -> dict[str, float]:
         """How far the policy that collected the block was behind, before this update's version counts."""

@@ -24,7 +24,7 @@ from mission_gym.learner.proof import Evidence
 from mission_gym.learner.stacked import StackedActorCritic, can_stack
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.policy.torch_form import ActorCritic
-from mission_gym.policy.transfer import Resident, fetch, send
+from mission_gym.policy.transfer import Resident, ResidentPictures, fetch, send
 from mission_gym.policy.trunks import Inputs
 
 Network = Callable[[Inputs, torch.dtype], tuple[Tensor, Tensor]]
@@ -58,7 +58,7 @@ class TorchKernel(TorchNetwork):
         self._precision = torch.bfloat16 if self.is_coarse else torch.float32
         self._batch_size = batch_size
         self._flat, self._columns = Resident(self.device), Resident(self.device)
-        self._shaped = [Resident(self.device) for leaf in spec.leaves if not leaf.is_flat]
+        self._shaped = [ResidentPictures(self.device) for leaf in spec.leaves if not leaf.is_flat]
         self._loaded: Encoded | None = None
         # The values of a gradient step, as tensors that a captured one reads anew.
         self._numbers = torch.zeros(len(StepSettings._fields), device=self.device)
@@ -80,8 +80,7 @@ class TorchKernel(TorchNetwork):
                 start = min(start, num - rows)  # the last pass makes some rows twice, and has the same shape
                 part = slice(start, start + rows)
                 params, value = self._network(
-                    (self._inputs[0][part], tuple(_channels_second(each[part]) for each in self._inputs[1])),
-                    torch.float32 if exact else self._precision,
+                    (self._flat_rows[part], self._take(part)), torch.float32 if exact else self._precision
                 )
                 values[part] = value
                 acted = slice(start, min(start + rows, num_acted))
@@ -105,8 +104,8 @@ class TorchKernel(TorchNetwork):
         """The real numbers of actions, as the policy draws them from noise [N, num_reals]."""
         self._load_inputs(inputs)
         with torch.inference_mode():
-            shaped = tuple(map(_channels_second, self._inputs[1]))
-            params = fetch(self._network((self._inputs[0], shaped), torch.float32)[0])
+            everything = self._flat_rows, self._take(slice(None))
+            params = fetch(self._network(everything, torch.float32)[0])
         mean = params[:, params.shape[1] - noise.shape[1] :]
         return np.asarray(mean + np.exp(self.parameters()["log_std"]) * noise, np.float32)
 
@@ -137,7 +136,7 @@ class TorchKernel(TorchNetwork):
         flat, columns, index = self._gather(order, settings)
         self._rate = settings.learning_rate if self.record is None else self._settings.learning_rate
         first = (flat[0], columns[0], index[0])
-        places = tuple(image.data_ptr() for image in self._inputs[1])
+        places = tuple(address for each in self._shaped for address in each.where())
         step = self.capture((*flat.shape[1:], *columns.shape[1:], *places), self._step, first)
         table = torch.empty(len(order), NUM_STATS, device=self.device)
         for row, *minibatch in zip(table, flat, columns, index, strict=True):
@@ -164,7 +163,7 @@ class TorchKernel(TorchNetwork):
         index = send(order, self.device)
         flat, columns = (
             source.index_select(0, index.view(-1)).view(*index.shape, -1)
-            for source in (self._inputs[0], self._rows)
+            for source in (self._flat_rows, self._rows)
         )
         weight, advantage, importance = (
             self._column(columns, name) for name in ("weight", "advantage", "importance")
@@ -190,8 +189,7 @@ class TorchKernel(TorchNetwork):
     def _backward(self, flat: Tensor, columns: Tensor, index: Tensor) -> Losses:
         """The loss of a minibatch, and its gradient in `adam.grad`."""
         illegal = columns[:, self._places["illegal"]]
-        shaped = tuple(_channels_second(each.index_select(0, index)) for each in self._inputs[1])
-        params, value = self._network((flat, shaped), self._precision)
+        params, value = self._network((flat, self._take(index)), self._precision)
         log_prob, entropy = self.distribution(
             params,
             self.model.log_std,
@@ -212,21 +210,18 @@ class TorchKernel(TorchNetwork):
         return losses
 
     def _load_inputs(self, inputs: Encoded) -> None:
-        """Bring the inputs to the device; pictures as [N, H, W, C], which convolutions read fastest."""
-        shaped = [
-            resident.load(np.moveaxis(each, 1, -1))
-            for resident, each in zip(self._shaped, inputs.shaped, strict=True)
-        ]
-        self._inputs = self._flat.load(inputs.flat), shaped
+        """Bring the inputs to the device."""
+        places = inputs.places or (None,) * len(self._shaped)
+        for resident, each, mine in zip(self._shaped, inputs.shaped, places, strict=True):
+            resident.load(each, mine)
+        self._flat_rows = self._flat.load(inputs.flat)
         self._loaded = inputs
+
+    def _take(self, rows: slice | Tensor) -> tuple[Tensor, ...]:
+        return tuple(each.take(rows) for each in self._shaped)
 
 
 def _stack(losses: Losses, norm: Tensor) -> Tensor:
     """A row of the table of gradient steps, in the order of its columns."""
     numbers = (losses.policy, losses.value, losses.entropy, losses.approx_kl, losses.clip_fraction)
     return torch.stack([*(number.detach() for number in numbers), losses.ratio_error, norm])
-
-
-def _channels_second(stored: Tensor) -> Tensor:
-    """A view [N, C, H, W] of [N, H, W, C]; likewise of sequences."""
-    return stored.movedim(-1, 1)

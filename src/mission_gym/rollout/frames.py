@@ -1,0 +1,81 @@
+"""What a block shows: observations as they are, or where they are stacks of frames, each frame once.
+
+A leaf has T + k rows for stacks of k, so T + 1 without. The first k are the stack that is shown at 0; every
+further step adds its newest frame. What is shown at t are the k frames from row t on; but the first one of an
+episode stands for those before it, as wrappers repeat it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mission_gym.data import Array, Block, Leaves, StepBatch
+
+
+def copy_obs(block: Block, t: int, batch: StepBatch) -> None:
+    """Write what all columns show at t."""
+    for stored, leaf in zip(block.obs, batch.obs, strict=True):
+        before = count_frames(block, stored) - 1
+        if before:
+            if t == 0:
+                stored[:before] = leaf[:, :-1].swapaxes(0, 1)
+            leaf = leaf[:, -1]
+        stored[t + before] = leaf
+    if block.mask is not None:
+        block.mask[t] = batch.mask
+
+
+def copy_rows(block: Block, t: Array, batch: StepBatch) -> None:
+    """Write what the rows of a batch show, each at its own t."""
+    columns = batch.env_ids
+    for stored, leaf in zip(block.obs, batch.obs, strict=True):
+        before = count_frames(block, stored) - 1
+        if before:
+            first = t == 0
+            stored[:before, columns[first]] = leaf[first, :-1].swapaxes(0, 1)
+            leaf = leaf[:, -1]
+        stored[t + before, columns] = leaf
+    if block.mask is not None:
+        block.mask[t, columns] = batch.mask
+
+
+def read_obs(block: Block, t: int, columns: slice) -> Leaves:
+    """What columns show at t, each [S, *leaf.shape]."""
+    return tuple([_read(block, leaf, t, columns) for leaf in block.obs])
+
+
+def _read(block: Block, stored: Array, t: int, columns: slice) -> Array:
+    num = count_frames(block, stored)
+    if num == 1:
+        return stored[t, columns]
+    first = max(0, t - num + 1)
+    ended = _find_ends(block, slice(first, t), columns)
+    begun = np.where(ended, np.arange(first + 1, t + 1)[:, None], -num).max(axis=0, initial=-num)
+    rows = np.maximum(t + np.arange(num), begun[:, None] + num - 1)
+    mine = stored[:, columns]
+    shown: Array = mine[rows, np.arange(mine.shape[1])[:, None]]
+    return shown
+
+
+def place_frames(block: Block, num: int) -> Array:
+    """Where the frames of each observation are, int64 [T + 1, S, num], in a leaf [(T + num) * S, ...]."""
+    num_steps, num_rows = block.reward.shape
+    ended, steps = _find_ends(block, slice(None), slice(None)), np.arange(num_steps + 1)[:, None]
+    begun = np.full((num_steps + 1, num_rows), -num)  # the row that an episode began at, if it is in here
+    np.maximum.accumulate(np.where(ended, steps[1:], -num), axis=0, out=begun[1:])
+    rows = np.maximum((steps + np.arange(num))[:, None], begun[:, :, None] + num - 1)
+    places: Array = rows * num_rows + np.arange(num_rows)[:, None]
+    return places
+
+
+def count_frames(block: Block, stored: Array) -> int:
+    """How many a leaf of the block shows at a time."""
+    return len(stored) - len(block.reward)
+
+
+def _find_ends(block: Block, rows: slice, columns: slice) -> Any:
+    """Behind which transitions another episode begins, bool [T, S]."""
+    terminated, truncated = block.terminated[rows, columns], block.truncated[rows, columns]
+    return terminated | truncated | ~block.valid[rows, columns]
