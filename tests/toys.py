@@ -286,6 +286,18 @@ class Glimpses(Toy):
         return self.advance(reward)
 
 
+class Captioned(Glimpses):
+    """The picture, and beside it the place of the dot as a number."""
+
+    def __init__(self) -> None:
+        super().__init__(stack=0)
+        place = spaces.Box(-100, 100, (1,), np.float32)
+        self.observation_space = spaces.Dict(picture=self.observation_space, place=place)
+
+    def observe(self) -> Any:
+        return {"picture": super().observe(), "place": np.array([self.place], np.float32)}
+
+
 class Stateful(Toy):
     """A random walk with get_state and set_state; it can't be replayed cheaply, so it is saved."""
 

@@ -17,7 +17,7 @@ from mission_gym.store.rundir import RunDir
 
 OURS, THEIRS = "frame-stack:3", "gymnasium.wrappers:FrameStackObservation(stack_size=3)"
 SHARED = {
-    "env_kwargs": {"stack": 0}, "n_envs": 2, "timesteps": 192, "eval_freq": 64, "eval_episodes": 2,
+    "n_envs": 2, "timesteps": 192, "eval_freq": 64, "eval_episodes": 2,
     "checkpoint_freq": 32, "network_arch": "16", "seed": 3, "tensorboard": False, "vector": "serial",
 }  # fmt: skip
 ALGORITHMS = {
@@ -31,8 +31,11 @@ ALGORITHMS = {
 }  # fmt: skip
 
 
-def start(tmp_path: Path, **flags: Any) -> Any:
-    return start_run(resolve("toys:Glimpses", SHARED | {"runs_dir": str(tmp_path)} | flags), silent)
+PICTURES = {"env_kwargs": {"stack": 0}}
+
+
+def start(tmp_path: Path, env: str = "toys:Glimpses", **flags: Any) -> Any:
+    return start_run(resolve(env, SHARED | {"runs_dir": str(tmp_path)} | flags), silent)
 
 
 def last_policy(run: RunDir) -> dict[str, np.ndarray]:
@@ -40,17 +43,21 @@ def last_policy(run: RunDir) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("name", "stack"), [*((name, OURS) for name in ALGORITHMS), ("ppo", THEIRS), ("dqn", THEIRS)]
+    ("name", "stack", "env"),
+    [*((name, OURS, "toys:Glimpses") for name in ALGORITHMS)]
+    + [(name, THEIRS, env) for name in ("ppo", "dqn") for env in ("toys:Glimpses", "toys:Captioned")],
 )
 def test_frames_are_held_once_and_learned_from_as_stacks(
-    name: str, stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, stack: str, env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of other leaves beside them, stacks are numbers like any."""
     flags: dict[str, Any] = ALGORITHMS[name] | {"wrap": [stack, "time-limit:7"]}
+    flags |= PICTURES if env == "toys:Glimpses" else {"normalize_obs": True}
     runs = []
     for held in (1, 3):
-        with start(tmp_path, **flags) as session:
+        with start(tmp_path, env, **flags) as session:
             assert session.config.compute.kernel == session.config.compute.acting == "torch"
-            assert [leaf.frames for leaf in session.spec.leaves] == [4 - held]
+            assert [leaf.frames for leaf in session.spec.leaves if not leaf.is_flat] == [4 - held]
             if "algo" in flags:
                 assert session.learner.replay.obs[0][0, 0].size == held * 12 * 12
             runs.append(drain(session))
@@ -62,7 +69,7 @@ def test_frames_are_held_once_and_learned_from_as_stacks(
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_run_of_stacked_frames_comes_back(name: str, tmp_path: Path) -> None:
-    flags: dict[str, Any] = ALGORITHMS[name] | {"wrap": [OURS]}
+    flags: dict[str, Any] = ALGORITHMS[name] | PICTURES | {"wrap": [OURS]}
     with start(tmp_path, **flags) as session:
         whole = drain(session)
     with start(tmp_path, **flags) as session:

@@ -31,6 +31,7 @@ class ReplayLayout(NamedTuple):
 
     @property
     def frame_stack(self) -> int:
+        """How many frames the deepest stack has."""
         return max(leaf.frames for leaf in self.leaves)
 
     @property
@@ -83,7 +84,7 @@ class Replay:
 
         self._loops = ring
         self.layout = layout
-        self.num_rows, self.num_envs = layout.num_rows, layout.num_envs
+        self.num_rows, self.num_envs, self._stack = layout.num_rows, layout.num_envs, layout.frame_stack
         shape = (self.num_rows, self.num_envs)
         self.obs = tuple(np.zeros((*shape, *leaf.stored_shape), leaf.dtype) for leaf in layout.leaves)
         self.mask = np.zeros((*shape, layout.mask_size), bool) if layout.mask_size else None
@@ -104,7 +105,7 @@ class Replay:
     def window(self) -> tuple[int, int]:
         """Numbers of the rows that may be drawn, from the first to behind the last: those whose n steps were
         made and whose frames are still there."""
-        oldest = self.total - self.num_rows + self.layout.frame_stack
+        oldest = self.total - self.num_rows + self._stack
         return max(self.first, oldest), self.total - self.layout.n_step + 1
 
     @property
@@ -121,7 +122,7 @@ class Replay:
             self._cut_broken(block)
         before, num_steps = self.window[1], block.num_steps
         # Rows whose frames are overwritten can no longer be drawn either.
-        lost = range(self.total + 1, self.total + num_steps + self.layout.frame_stack)
+        lost = range(self.total + 1, self.total + num_steps + self._stack)
         freed, more = self._loops.store_rows(
             self.action, self.reward, self.terminated, self.truncated, self.valid, self.final, self.total,
             block.action, block.reward, block.terminated, block.truncated, block.valid,
@@ -200,7 +201,7 @@ class Replay:
 
     def _begin(self, block: Block) -> None:
         """Lay the frames before the newest of the first observation down as rows without transitions."""
-        history = self.layout.frame_stack - 1
+        history = self._stack - 1
         for stored, leaf, given in zip(self.obs, self.layout.leaves, block.obs, strict=True):
             if leaf.frames > 1:
                 stored[:history] = given[:history]
@@ -211,7 +212,7 @@ class Replay:
         """Where the block does not begin with what the last one ended with, the environment was started anew
         in between, or its first transition is lost: the episode is truncated there."""
         head, last = self.total % self.num_rows, (self.total - 1) % self.num_rows
-        if self.layout.frame_stack == 1 and self._shows(head, block):
+        if self._stack == 1 and self._shows(head, block):
             return
         shown = self._take_obs(self._flat(np.array([head])))
         same = np.ones(self.num_envs, bool)
@@ -237,7 +238,7 @@ class Replay:
         slots = self._ring(self.total, block.num_steps + 1)
         if self.mask is not None:
             self.mask[slots] = block.mask
-        if self.layout.frame_stack == 1:
+        if self._stack == 1:
             for stored, given in zip(self.obs, block.obs, strict=True):
                 stored[slots] = given
             return

@@ -38,7 +38,10 @@ def run(
 
 def make_progress(learner: Learner, block: Block, stats: UpdateStats, phases: Phases) -> Progress:
     """What an update gave; the block it learned from is free again."""
-    episodes, num_cut = block.episodes, learner.encoder.count_cut(tuple(leaf[:-1] for leaf in block.obs))
+    episodes, num_cut = (
+        block.episodes,
+        learner.encoder.count_cut(tuple(leaf[: block.num_steps] for leaf in block.obs)),
+    )
     clear_block(block)
     return Progress(
         step=learner.step,

@@ -88,7 +88,7 @@ def measure_collect(
         num_ended = len(block.episodes)
     obs = tuple(leaf.reshape((-1, *leaf.shape[2:])) for leaf in block.obs)
     if block.num_rows > collector.vec.num_envs:  # agents: those that are not there show nothing
-        obs = tuple(leaf[:-1][block.valid] for leaf in block.obs)
+        obs = tuple(leaf[:num_steps][block.valid] for leaf in block.obs)
     clear_block(block)
     collector.start()
     collector.clock.take()  # no part of a run's phases

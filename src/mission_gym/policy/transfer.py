@@ -72,7 +72,7 @@ class Resident:
 
 
 class ResidentPictures:
-    """Pictures or sequences [N, C, ...] on a device, in strides of [N, ..., C], which convolutions read fastest;
+    """Pictures or sequences [N, C, ...] on a device, in strides of [N, ..., C], which convolutions read best;
     stacks of frames are put together where they are taken."""
 
     def __init__(self, device: torch.device) -> None:

@@ -146,7 +146,7 @@ class DqnLearner(Learner):
         if self.section.tau == 1.0 and after // interval > self.step // interval:
             self.kernel.copy_to_target()
         if self.encoder.normalizer is not None:
-            seen = tuple(leaf[:-1][block.valid] for leaf in block.obs)
+            seen = tuple(leaf[: block.num_steps][block.valid] for leaf in block.obs)
             self.encoder.normalizer.merge(self.encoder.flatten(seen))
         metrics = self._metrics(settings)
         made = _count_made(self._table) if self._skipped else due
