@@ -102,13 +102,14 @@ class LeafSpec:
 
     @property
     def encoded_bytes(self) -> int:
-        """Memory of its network inputs; frames are there once."""
+        """Memory of its network inputs; frames are there once, with their places."""
         if self.kind == "sequence":
             return 4 * self.max_elements * self.num_element_features
         if self.is_flat:
             return 4 * self.num_features
         is_real = bool(self.high) or np.dtype(self.dtype).kind == "f"
-        return int(np.prod(self.stored_shape, dtype=np.int64)) * (4 if is_real else 1)
+        size = int(np.prod(self.stored_shape, dtype=np.int64)) * (4 if is_real else 1)
+        return size + 8 * self.frames if self.frames > 1 else size
 
     @property
     def record(self) -> np.dtype[Any]:

@@ -200,12 +200,12 @@ def test_the_guard_sees_what_it_is_for() -> None:
 def test_inputs_of_the_pass_over_a_block_are_not_brought_to_the_device_again() -> None:
     kernel = TorchKernel(make_spec(), seed=1)
     samples = make_samples(kernel)
-    places = [tensor.data_ptr() for tensor in (kernel._inputs[0], *kernel._inputs[1])]
+    places = [kernel._flat_rows.data_ptr(), *kernel._shaped[0].where()]
     samples.inputs.shaped[0][:] = 0  # would be seen if it were read again
     kernel.load_samples(samples)
-    assert kernel._inputs[1][0].any()
+    assert kernel._shaped[0].take(slice(None)).any()
     kernel.evaluate(make_inputs(kernel.spec, N + EXTRA + 3), samples.action, samples.mask)  # a few rows more
-    assert places == [tensor.data_ptr() for tensor in (kernel._inputs[0], *kernel._inputs[1])]
+    assert places == [kernel._flat_rows.data_ptr(), *kernel._shaped[0].where()]
 
 
 def test_the_layout_of_pictures_does_not_matter() -> None:

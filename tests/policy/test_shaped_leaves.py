@@ -14,6 +14,7 @@ from mission_gym.data import ActionSpec, EnvSpec, LeafSpec
 from mission_gym.env.boxes import box_leaf, with_frames
 from mission_gym.env.probe import probe
 from mission_gym.env.reading import ObsReader
+from mission_gym.learner.blocks import take_apart
 from mission_gym.policy import Encoder, PolicySpec
 from mission_gym.policy.branches import branch_width, count_parameters
 from mission_gym.policy.torch_form import ActorCritic
@@ -156,10 +157,14 @@ def test_frames_that_are_there_once_are_the_same_inputs(frame: spaces.Box) -> No
     whole = Encoder((leaf,), True).encode((frames[places],))
     once = Encoder((with_frames(leaf, num),), True).encode((frames,), (places,))
     assert once.flat.shape == whole.flat.shape == (20, 0)
-    assert once.shaped[0].nbytes == 9 * with_frames(leaf, num).encoded_bytes
-    one, two = (ResidentPictures(torch.device("cpu")) for _ in range(2))
+    assert once.shaped[0].nbytes == 9 * (with_frames(leaf, num).encoded_bytes - 8 * num)  # but for the places
+    apart = Encoder((with_frames(leaf, num),), True).encode(
+        *take_apart((frames[places],), (with_frames(leaf, num),))
+    )
+    one, *others = (ResidentPictures(torch.device("cpu")) for _ in range(3))
     one.load(*whole.shaped)
-    two.load(*once.shaped, *once.places)
-    for rows in (slice(3, 11), torch.tensor([5, 5, 0, 19])):
-        assert torch.equal(one.take(rows), two.take(rows))
-        assert one.take(rows).stride() == two.take(rows).stride()
+    for other, encoded in zip(others, (once, apart), strict=True):
+        other.load(*encoded.shaped, *encoded.places)
+        for rows in (slice(3, 11), torch.tensor([5, 5, 0, 19])):
+            assert torch.equal(one.take(rows), other.take(rows))
+            assert one.take(rows).stride() == other.take(rows).stride()

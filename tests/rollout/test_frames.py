@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.wrappers import FrameStackObservation
 
 from mission_gym.data import ActOut, Array, Block, EnvSpec, Leaves, Weights
 from mission_gym.env.probe import probe
 from mission_gym.env.wrappers import FrameStack
+from mission_gym.errors import EnvContractError
 from mission_gym.learner.blocks import flatten_obs
 from mission_gym.rollout.blocks import (
     block_bytes,
@@ -195,6 +197,38 @@ def test_the_death_of_a_worker_mixes_no_frames(kind: str, tmp_path: Path) -> Non
             failed += sum(episode.failed for episode in block.episodes)
         assert (tmp_path / "gone").exists()
         assert failed
+
+
+class Smear(Film):
+    """Draws into the one array that it gives."""
+
+    def step(self, action: Any) -> Any:
+        self.age += 1
+        self.canvas[0, 0] = self.age
+        return self.canvas, 0.0, False, False, {}
+
+    def show(self) -> Array:
+        self.canvas = super().show()
+        return self.canvas
+
+
+def make_smear() -> gym.Env[Any, Any]:
+    return FrameStackObservation(Smear(), K)
+
+
+@pytest.mark.parametrize("kind", ["serial", "central", "workers", "threads"])
+def test_what_is_no_stack_is_refused(kind: str) -> None:
+    """Gymnasium's wrapper keeps the array that it is given."""
+    spec = probe(make_smear, "smear")
+    with (
+        collect(kind, spec, make_smear) as collector,
+        pytest.raises(
+            EnvContractError, match=r"is not the stack of the last frames .* must give a copy of it"
+        ),
+    ):
+        list(fill(collector, spec, 1))
+    with collect(kind, spec, lambda: FrameStack(Smear(), K)) if kind == "serial" else nullcontext() as other:
+        assert other is None or len(list(fill(other, spec, 2))) == 2
 
 
 def test_blocks_go_through_a_checkpoint() -> None:

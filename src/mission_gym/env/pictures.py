@@ -26,8 +26,8 @@ class _Pictures(gym.ObservationWrapper[Any, Any, Any]):
         self._rows = {key: axis for key, part in parts.items() if (axis := _find_rows(part)) is not None}
         if not self._rows:
             raise EnvContractError(
-                f"{name} needs images of uint8, [H, W], [H, W, C] or [C, H, W]; the observation space is"
-                f" {space} [--wrap]"
+                f"{name} needs images of uint8, [H, W], [H, W, C] or [C, H, W], and stacks behind it; the"
+                f" observation space is {space} [--wrap]"
             )
         changed = {key: self._change_space(parts[key], axis) for key, axis in self._rows.items()}
         self.observation_space = spaces.Dict({**parts, **changed}) if "" not in changed else changed[""]

@@ -1,6 +1,6 @@
 """The wrappers people use, for `--wrap frame-stack:4`; `wrapping` has their short names.
 
-Images are [H, W] or [H, W, C] of uint8. `count_frames` tells a replay which observations are stacks.
+Images are [H, W] or [H, W, C] of uint8. `count_frames` tells blocks which observations are stacks.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class Grey(gym.ObservationWrapper[Any, Any, Any]):
         space = _box_of(env, "Grey")
         if len(space.shape) != 3 or space.shape[2] != 3 or space.dtype != np.uint8:
             raise EnvContractError(
-                f"Grey needs uint8 images [H, W, 3], the observation space is {space} [--wrap]"
+                f"Grey needs uint8 images [H, W, 3], and stacks behind it; the observation space is {space}"
+                " [--wrap]"
             )
         self.observation_space = spaces.Box(0, 255, space.shape[:2], np.uint8)
 
@@ -112,7 +113,9 @@ class Resize(gym.ObservationWrapper[Any, Any, Any]):
             raise UsageError("Resize needs Pillow; run: pip install pillow [--wrap]") from error
         space = _box_of(env, "Resize")
         if len(space.shape) not in (2, 3) or space.dtype != np.uint8:
-            raise EnvContractError(f"Resize needs uint8 images, the observation space is {space} [--wrap]")
+            raise EnvContractError(
+                f"Resize needs uint8 images, and stacks behind it; the observation space is {space} [--wrap]"
+            )
         self._size, self._image = (width, height), Image
         self.observation_space = spaces.Box(0, 255, (height, width, *space.shape[2:]), np.uint8)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from mission_gym.data import Array, Block, Leaves, Places
+from mission_gym.data import Array, Block, LeafSpec, Leaves, Places
 from mission_gym.errors import NotFiniteError
 from mission_gym.policy import Encoder
-from mission_gym.rollout.frames import count_frames, place_frames
+from mission_gym.rollout.frames import place_frames, stack_size
 
 
 def prime_encoder(encoder: Encoder, obs: Leaves) -> None:
@@ -24,11 +25,11 @@ def strip(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:
 
 
 def flatten_obs(block: Block) -> tuple[Leaves, Places]:
-    """What a block shows, leaves [(T + 1) * S, ...], and behind it what truncated episodes ended with."""
+    """What a block shows, (T + 1) * S observations, and behind it what truncated episodes ended with."""
     finals = tuple(np.stack(leaf) for leaf in zip(*(final.obs for final in block.finals), strict=True))
     leaves, places = list[Array](), list[Array | None]()
     for number, stored in enumerate(block.obs):
-        leaf, num = stored.reshape((-1, *stored.shape[2:])), count_frames(block, stored)
+        leaf, num = stored.reshape((-1, *stored.shape[2:])), stack_size(block, stored)
         mine = place_frames(block, num).reshape(-1, num) if num > 1 else None
         if finals:
             last = finals[number]
@@ -39,6 +40,20 @@ def flatten_obs(block: Block) -> tuple[Leaves, Places]:
         leaves.append(leaf)
         places.append(mine)
     return tuple(leaves), tuple(places) if any(mine is not None for mine in places) else ()
+
+
+def take_apart(obs: Leaves, leaves: Sequence[LeafSpec]) -> tuple[Leaves, Places]:
+    """Observations [N, ...] as a block would hold them: stacks as frames."""
+    apart = tuple(
+        given.reshape((-1, *leaf.stored_shape)) if leaf.frames > 1 else given
+        for given, leaf in zip(obs, leaves, strict=True)
+    )
+    if all(leaf.frames == 1 for leaf in leaves):
+        return apart, ()
+    return apart, tuple(
+        np.arange(len(frames)).reshape(-1, leaf.frames) if leaf.frames > 1 else None
+        for frames, leaf in zip(apart, leaves, strict=True)
+    )
 
 
 def check_finite(block: Block, update: int | None) -> None:
@@ -56,7 +71,7 @@ def check_finite(block: Block, update: int | None) -> None:
         if len(bad):
             name = "reward" if place == len(block.obs) else f"observation leaf {place}"
             t, row = (int(x) for x in bad[0][:2])
-            t = max(0, t - max(0, count_frames(block, array) - 1))
+            t = max(0, t - max(0, stack_size(block, array) - 1))
             raise NotFiniteError(
                 f"{name} of environment {block.env_ids[row]} is {array[tuple(bad[0])]} at step {t} of {when};"
                 f" {kept}. Mend the environment (mission-gym check finds the step){then}"

@@ -46,7 +46,7 @@ class Learner(ABC):
         return notes
 
     def prime(self, obs: Leaves) -> None:
-        """Start the observation statistics from the leaves [N, ...] of one short block."""
+        """Start the observation statistics, which are of flat leaves, from those of one short block."""
         prime_encoder(self.encoder, obs)
 
     @abstractmethod

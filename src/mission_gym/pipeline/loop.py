@@ -38,10 +38,8 @@ def run(
 
 def make_progress(learner: Learner, block: Block, stats: UpdateStats, phases: Phases) -> Progress:
     """What an update gave; the block it learned from is free again."""
-    episodes, num_cut = (
-        block.episodes,
-        learner.encoder.count_cut(tuple(leaf[: block.num_steps] for leaf in block.obs)),
-    )
+    num_cut = learner.encoder.count_cut(tuple(leaf[: block.num_steps] for leaf in block.obs))
+    episodes = block.episodes
     clear_block(block)
     return Progress(
         step=learner.step,

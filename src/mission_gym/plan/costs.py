@@ -60,7 +60,7 @@ class Collecting(NamedTuple):
     """What a short block tells."""
 
     step_s: float  # of collecting a transition, the median of the times that it was played
-    obs: Leaves  # each [N, ...]; a learner's statistics are primed with it
+    obs: Leaves  # each [N, ...], or frames [M, ...]; a learner's statistics are primed with it
     num_failed: int  # episodes that failed in it
     episode_steps: float  # mean of its episodes, of all agents; as if one had ended with it where none did
 

@@ -35,6 +35,7 @@ class Encoded(NamedTuple):
 
     def rows(self, rows: slice) -> Encoded:
         """Some of the N, as views, where there are no frames."""
+        assert not self.places
         return Encoded(self.flat[rows], tuple([array[rows] for array in self.shaped]))
 
 

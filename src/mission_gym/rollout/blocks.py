@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mission_gym.data import Array, Block, EnvSpec, Episode, Final, Leaves
-from mission_gym.rollout.frames import count_frames, read_obs
+from mission_gym.rollout.frames import read_obs, stack_size
 
 _ROW_FIELDS = ("action", "log_prob", "reward", "terminated", "truncated", "valid")  # each [T, S, ...]
 _COLUMN_FIELDS = ("env_ids", "version", "filled")  # each [S]
@@ -48,7 +48,7 @@ def make_block(
 def part_of(block: Block, num_steps: int, columns: slice) -> Block:
     """The first `num_steps` rows of some columns of a block, as views; its lists are new."""
     return Block(
-        obs=tuple(leaf[: num_steps + count_frames(block, leaf), columns] for leaf in block.obs),
+        obs=tuple(leaf[: num_steps + stack_size(block, leaf), columns] for leaf in block.obs),
         mask=None if block.mask is None else block.mask[: num_steps + 1, columns],
         env_ids=block.env_ids[columns],
         version=block.version[columns],

@@ -12,15 +12,19 @@ from typing import Any
 import numpy as np
 
 from mission_gym.data import Array, Block, Leaves, StepBatch
+from mission_gym.errors import EnvContractError
 
 
 def copy_obs(block: Block, t: int, batch: StepBatch) -> None:
     """Write what all columns show at t."""
     for stored, leaf in zip(block.obs, batch.obs, strict=True):
-        before = count_frames(block, stored) - 1
+        before = stack_size(block, stored) - 1
         if before:
             if t == 0:
                 stored[:before] = leaf[:, :-1].swapaxes(0, 1)
+            elif t <= before:
+                goes_on = ~_find_ends(block, t - 1, slice(None))
+                _check_stacks(leaf[goes_on], stored[t + before - 1, goes_on])
             leaf = leaf[:, -1]
         stored[t + before] = leaf
     if block.mask is not None:
@@ -31,10 +35,12 @@ def copy_rows(block: Block, t: Array, batch: StepBatch) -> None:
     """Write what the rows of a batch show, each at its own t."""
     columns = batch.env_ids
     for stored, leaf in zip(block.obs, batch.obs, strict=True):
-        before = count_frames(block, stored) - 1
+        before = stack_size(block, stored) - 1
         if before:
             first = t == 0
             stored[:before, columns[first]] = leaf[first, :-1].swapaxes(0, 1)
+            goes_on = ~first & (t <= before) & ~_find_ends(block, t - 1, columns)
+            _check_stacks(leaf[goes_on], stored[t[goes_on] + before - 1, columns[goes_on]])
             leaf = leaf[:, -1]
         stored[t + before, columns] = leaf
     if block.mask is not None:
@@ -47,7 +53,7 @@ def read_obs(block: Block, t: int, columns: slice) -> Leaves:
 
 
 def _read(block: Block, stored: Array, t: int, columns: slice) -> Array:
-    num = count_frames(block, stored)
+    num = stack_size(block, stored)
     if num == 1:
         return stored[t, columns]
     first = max(0, t - num + 1)
@@ -70,12 +76,23 @@ def place_frames(block: Block, num: int) -> Array:
     return places
 
 
-def count_frames(block: Block, stored: Array) -> int:
+def stack_size(block: Block, stored: Array) -> int:
     """How many a leaf of the block shows at a time."""
     return len(stored) - len(block.reward)
 
 
-def _find_ends(block: Block, rows: slice, columns: slice) -> Any:
-    """Behind which transitions another episode begins, bool [T, S]."""
+def _check_stacks(stacks: Array, newest: Array) -> None:
+    """Where episodes go on, what is behind the newest frame must be what was the newest; EnvContractError if
+    it is not. The first steps of each block are looked at."""
+    if not np.array_equal(stacks[:, -2], newest):
+        raise EnvContractError(
+            "an observation is not the stack of the last frames that its wrapper promises: the one before the"
+            " newest is not what was shown then. An environment that changes the array that it gave must give"
+            " a copy of it; `--wrap frame-stack:4` copies, Gymnasium's FrameStackObservation does not"
+        )
+
+
+def _find_ends(block: Block, rows: Any, columns: Any) -> Any:
+    """Behind which transitions another episode begins, bool."""
     terminated, truncated = block.terminated[rows, columns], block.truncated[rows, columns]
     return terminated | truncated | ~block.valid[rows, columns]

@@ -15,6 +15,7 @@ from mission_gym.algorithms.ppo.section import LOG_RATIO_LIMIT, PpoSection, Step
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.config.schema import Config, Settled
 from mission_gym.data import Array, EnvSpec
+from mission_gym.learner.blocks import take_apart
 from mission_gym.learner.proof import draw_inputs, find_device_disagreement, find_disagreement
 from mission_gym.policy import Encoded, Encoder, PolicySpec
 from mission_gym.policy.sampling import draw_random
@@ -78,7 +79,7 @@ def prove_device(config: Settled, spec: EnvSpec) -> str:
     settings = own_section(config).step_settings(0, config.run.timesteps)
     encoder = Encoder(policy.leaves, normalize=False, critic_leaves=policy.critic_leaves)
     rng = generator("proof")
-    inputs = encoder.encode(draw_inputs(spec, _ROWS, rng))
+    inputs = encoder.encode(*take_apart(draw_inputs(spec, _ROWS, rng), spec.leaves))
     reference = TorchKernel(policy, seed=0)
     samples = _make_samples(_CASES[0], policy, inputs, spec.mask_size, reference, rng)
     kernel = TorchKernel(policy, None, compute.device, precision=compute.precision, batch_size=_ROWS // 2)

@@ -128,7 +128,7 @@ class TorchKernel(TorchNetwork):
         self._rows = self._columns.load(packed.astype(np.float32, copy=False))
         widths = [1 if array.ndim == 1 else array.shape[1] for array in fields.values()]
         ends = np.cumsum(widths).tolist()
-        self._places = {
+        self._fields = {
             name: slice(end - width, end) for name, width, end in zip(fields, widths, ends, strict=True)
         }
 
@@ -177,7 +177,7 @@ class TorchKernel(TorchNetwork):
 
     def _column(self, columns: Tensor, name: str) -> Tensor:
         """A view of the field that is one number for each row."""
-        return columns[..., self._places[name].start]
+        return columns[..., self._fields[name].start]
 
     def _step(self, flat: Tensor, columns: Tensor, index: Tensor) -> Tensor:
         """One gradient step, without leaving the device; returns a row of the table."""
@@ -188,12 +188,12 @@ class TorchKernel(TorchNetwork):
 
     def _backward(self, flat: Tensor, columns: Tensor, index: Tensor) -> Losses:
         """The loss of a minibatch, and its gradient in `adam.grad`."""
-        illegal = columns[:, self._places["illegal"]]
+        illegal = columns[:, self._fields["illegal"]]
         params, value = self._network((flat, self._take(index)), self._precision)
         log_prob, entropy = self.distribution(
             params,
             self.model.log_std,
-            columns[:, self._places["action"]],
+            columns[:, self._fields["action"]],
             illegal.bool() if illegal.shape[1] else None,
         )
         batch = Minibatch(
