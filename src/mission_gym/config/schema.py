@@ -149,7 +149,7 @@ class PolicySection(Section):
     normalize_returns: bool = Field(
         True, description="Learn values in units of the running deviation of their targets; rewards stay raw."
     )
-    log_std_init: Number = Field(-1.0, description="First log-deviation of continuous actions.")
+    log_std_init: Number = Field(0.0, description="First log-deviation of continuous actions.")
 
 
 class ComputeSection(Section):
