@@ -112,7 +112,7 @@ def _show_number(number: float | None) -> str:
     """Three digits, or whole thousands with commas; "never" for what was not reached."""
     if number is None:
         return "never"
-    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{round(number, 3) + 0.0:.3g}"
 
 
 def _render_acceptance(rows: Sequence[Mapping[str, Any]]) -> str:
