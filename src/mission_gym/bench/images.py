@@ -115,7 +115,7 @@ class ImageGrid:
     num_epochs: int = 4
     seconds: float = 0.8
     repeats: int = 3
-    weighed: tuple[int, int] = (32, 160)  # steps of an environment in the rollouts that are weighed
+    weighed: tuple[int, int] = (128, 640)  # steps of an environment in the rollouts that are weighed
 
 
 def measure_images(grid: ImageGrid) -> list[Row]:

@@ -112,6 +112,7 @@ class TorchKernel(TorchNetwork):
     def load_samples(self, samples: Samples) -> None:
         if samples.inputs is not self._loaded:
             self._load_inputs(samples.inputs)
+        self._loaded = None  # or they would be held beside those of the next update
         num = len(samples.action)
         ones = np.ones(num, np.float32)
         fields = {
