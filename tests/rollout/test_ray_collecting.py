@@ -26,7 +26,7 @@ from mission_gym.rollout import cluster as cluster_module
 from mission_gym.rollout.blocks import clear_block, pack_block, unpack_block
 from mission_gym.vector import actors
 from seeds import seed_of
-from waits import wait_until
+from waits import LONG_S, wait_until
 
 sys.path.append(str(Path(__file__).parent))
 from test_remote import make_weights, policy_spec
@@ -178,6 +178,7 @@ def test_a_share_without_room_runs_beside_others_and_moves_when_a_node_joins(nod
         assert collector.metrics()["machine/actors_squeezed"] == 1
         assert any("no node has room for share" in note for note in collector.take_notes())
         nodes.add_node(num_cpus=1, **SMALL)
+        monkeypatch.setattr(actors, "PLACE_S", LONG_S)  # its process may start slowly there
         wait_until(lambda: collector.vec.hear(0.1) or collector.vec.crew.find_room())
         for number in range(1, 4):
             clear_block(block)
