@@ -156,8 +156,10 @@ class Encoder:
         parts = [convert(obs[place]) for place, convert in self._flatten]
         if len(parts) == 1:
             return parts[0]
+        if parts:
+            return np.concatenate(parts, axis=1)
         rows = next((mine for mine in places if mine is not None), obs[0])
-        return np.concatenate(parts, axis=1) if parts else np.zeros((len(rows), 0), np.float32)
+        return np.zeros((len(rows), 0), np.float32)
 
     def encode(self, obs: Leaves, places: Places = ()) -> Encoded:
         """The network inputs for leaves [N, ...], or frames."""
