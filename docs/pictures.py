@@ -6,9 +6,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from mission_gym.missions.capture.env import CaptureEnv
-from mission_gym.missions.placement.env import PlacementEnv
-from mission_gym.missions.territory.env import TerritoryEnv
+from mission_gym_missions.capture.env import CaptureEnv
+from mission_gym_missions.placement.env import PlacementEnv
+from mission_gym_missions.territory.env import TerritoryEnv
 
 IMAGES = Path(__file__).parent / "images"
 MOMENTS = {"easy": (3, 50), "normal": (11, 62), "hard": (5, 60)}  # seed, commands of the holder

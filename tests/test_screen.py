@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from mission_gym.report.screen.live import Screen
 from mission_gym.run.config import resolve
 from mission_gym.run.start import start_run
-from mission_gym.screen.live import Screen
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 STATUS = {
@@ -139,7 +139,7 @@ def test_a_closed_terminal_does_not_end_the_training(events, monkeypatch, termin
 
 
 def test_alarms_of_a_row_are_told_and_shares_are_in_the_line(events, capsys, monkeypatch):
-    monkeypatch.setattr("mission_gym.screen.live._PLAIN_S", 0.0)
+    monkeypatch.setattr("mission_gym.report.screen.live._PLAIN_S", 0.0)
     first = next(number for number, event in enumerate(events) if event["event"] == "progress")
     row = events[first] | {"time/alarms": ["the rate fell"], "machine/cpu": 0.5, "machine/gpu_use": 0.25}
     show([*events[:first], row, *events[first + 1 :]])

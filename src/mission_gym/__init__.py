@@ -28,23 +28,23 @@ class _Registration:
 
             def load_and_register(module: ModuleType) -> None:
                 load(module)
-                importlib.import_module("mission_gym.missions")
+                importlib.import_module("mission_gym_missions")
 
             spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
         return spec
 
 
 if "gymnasium" in sys.modules:
-    importlib.import_module("mission_gym.missions")
+    importlib.import_module("mission_gym_missions")
 else:
     sys.meta_path.insert(0, _Registration())
 
 if TYPE_CHECKING:
     from mission_gym.api import Group, Run, iterate, load, train
-    from mission_gym.backends.vec import make_vec
     from mission_gym.config.sizes import choose_batch_size, pick_batch_size
-    from mission_gym.dashboard.notebook import watch
     from mission_gym.procs.companions import Companion
+    from mission_gym.report.dashboard.notebook import watch
+    from mission_gym.vector.make_vec import make_vec
 
 _HOMES = {
     "Companion": "mission_gym.procs.companions",
@@ -55,8 +55,8 @@ _HOMES = {
     "iterate": "mission_gym.api",
     "load": "mission_gym.api",
     "train": "mission_gym.api",
-    "make_vec": "mission_gym.backends.vec",
-    "watch": "mission_gym.dashboard.notebook",
+    "make_vec": "mission_gym.vector.make_vec",
+    "watch": "mission_gym.report.dashboard.notebook",
 }
 
 __all__ = [

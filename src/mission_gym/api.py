@@ -23,9 +23,10 @@ from mission_gym.errors import DiskError, UsageError, WorkerError
 from mission_gym.fleet.drive import stay_with
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.requests import make_seed_group
-from mission_gym.pipeline.loop import StopFlag
+from mission_gym.learner.loop import StopFlag
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.report.groups import describe_group
+from mission_gym.report.screen.jobs import JobsScreen
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.run.assemble import make_loaded_policy
 from mission_gym.run.config import resolve
@@ -36,7 +37,6 @@ from mission_gym.run.session import Session
 from mission_gym.run.signals import stop_on_signals
 from mission_gym.run.stages import EnvSource
 from mission_gym.run.start import start_run
-from mission_gym.screen.jobs import JobsScreen
 from mission_gym.store.files import write_atomic
 from mission_gym.store.groups import GroupDir
 from mission_gym.store.resolve import RunRef, find_run
@@ -251,6 +251,6 @@ def _name_of(env: EnvLike) -> tuple[str, EnvSource]:
 def _listener(progress: bool) -> AbstractContextManager[Listener]:
     if not progress:
         return nullcontext(lambda event: None)
-    from mission_gym.screen.live import Screen
+    from mission_gym.report.screen.live import Screen
 
     return Screen()

@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 Leaves = tuple[Array, ...]
 # Of leaves that come as frames [M, ...], each there once: which of them observations show, int64 [N, k], the
 # oldest first; None of leaves [N, ...]. Empty: there are no frames.
-Places = tuple[Array | None, ...]
+FrameIndex = tuple[Array | None, ...]
 LeafKind = Literal["vector", "image", "categories", "binary", "text", "sequence", "object"]
 TEXT_COLUMNS = 255  # of hashed counts: a column fits in a byte, beside 0 for none
 
@@ -162,7 +162,7 @@ class EnvSpec:
         return len(self.agents) or 1
 
     @property
-    def sees_pictures(self) -> bool:
+    def sees_images(self) -> bool:
         """Whether convolutions read some of its observations."""
         return any(leaf.kind == "image" for leaf in self.leaves)
 
@@ -292,7 +292,7 @@ class Block:
         return self.num_filled == self.reward.size
 
     @property
-    def num_rows(self) -> int:
+    def num_columns(self) -> int:
         return int(self.reward.shape[1])
 
 

@@ -357,7 +357,7 @@ class TestSkippedUpdates:
         for name in before.keys() - {"counters", "skipped"}:
             np.testing.assert_array_equal(before[name], after[name], err_msg=name)
         assert after["counters"].tolist() == [2, 2 * T * S, 8, 0, 8]
-        behind = learner.behind()
+        behind = learner.previous_weights()
         assert behind is not None
         assert behind.version == 1
         learner.undo()  # with overlap, where the block behind it is not whole

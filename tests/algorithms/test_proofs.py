@@ -44,8 +44,8 @@ def forget_proofs() -> Iterator[None]:
 
 
 def forget() -> None:
-    ppo_build.prove_twin.cache_clear()
-    dqn_build.prove_twin.cache_clear()
+    ppo_build.verify_kernel.cache_clear()
+    dqn_build.verify_kernel.cache_clear()
 
 
 def clip_values(batch: Minibatch, settings: StepSettings) -> Losses:
@@ -79,7 +79,7 @@ def prove(env_id: str, flags: dict[str, Any]) -> str:
     spec = open_environment(resolved.config, {}).spec
     config = settle(resolved, spec)[0].settled
     assert config.compute.kernel == "compiled"
-    return algorithm_of(config).prove(config, spec, config.compute.threads)
+    return algorithm_of(config).verify_compiled_kernel(config, spec, config.compute.threads)
 
 
 def dual_clip(batch: Minibatch, settings: StepSettings) -> Losses:
@@ -142,7 +142,7 @@ def test_a_small_deviation_is_no_disagreement(
     leaves = (LeafSpec("", (num_obs,), "float32", "vector"),)
     policy = PolicySpec(leaves, action, arch, activation, log_std_init=log_std)
     settings = StepSettings(3e-4, 0.2, 0.0, 0.5, 0.5, True)
-    assert ppo_build.prove_twin(policy, settings, 1, 0) == ""
+    assert ppo_build.verify_kernel(policy, settings, 1, 0) == ""
 
 
 @pytest.mark.parametrize("arch", [(8,), (16, 8), (8, 16, 8)])
@@ -158,7 +158,7 @@ def test_a_critic_that_sees_more_proves_itself(
     )
     action = ActionSpec("box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))
     policy = PolicySpec(leaves, action, arch, critic_leaves=hidden)
-    assert ppo_build.prove_twin(policy, StepSettings(3e-4, 0.2, 0.01, 0.5, 0.5, True), threads, 0) == ""
+    assert ppo_build.verify_kernel(policy, StepSettings(3e-4, 0.2, 0.01, 0.5, 0.5, True), threads, 0) == ""
 
 
 @pytest.mark.parametrize("limit", [10.0, 50.0])

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from mission_gym.bench import arena
-from mission_gym.bench.defaults.cases import CASES
 from mission_gym.config.layers import read_settings
+from mission_gym_bench import arena
+from mission_gym_bench.defaults.cases import CASES
 
 TOYS = {
     name: toy

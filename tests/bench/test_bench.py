@@ -10,16 +10,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mission_gym.bench import main, ours, sb3
-from mission_gym.bench.accounting import measure_accounting
-from mission_gym.bench.capture import ORIGINAL, CaptureGrid, measure_capture
-from mission_gym.bench.contest import make_row, run_jobs
-from mission_gym.bench.dqn import SHAPES, DqnGrid, measure_dqn
-from mission_gym.bench.learning import LearningCase, LearningGrid, make_learning_row, measure_learning
-from mission_gym.bench.overlap import OverlapGrid, make_overlap_row, measure_overlap
-from mission_gym.bench.ppo import PpoCase, PpoGrid, measure_ppo
-from mission_gym.bench.sides import Evaluation, Job, Result
 from mission_gym.errors import UsageError, WorkerError
+from mission_gym_bench import main, ours, sb3
+from mission_gym_bench.accounting import measure_accounting
+from mission_gym_bench.capture import ORIGINAL, CaptureGrid, measure_capture
+from mission_gym_bench.contest import make_row, run_jobs
+from mission_gym_bench.dqn import SHAPES, DqnGrid, measure_dqn
+from mission_gym_bench.learning import LearningCase, LearningGrid, make_learning_row, measure_learning
+from mission_gym_bench.overlap import OverlapGrid, make_overlap_row, measure_overlap
+from mission_gym_bench.ppo import PpoCase, PpoGrid, measure_ppo
+from mission_gym_bench.sides import Evaluation, Job, Result
 from waits import LONG_S
 
 _CASE = PpoCase("CartPole-v1", 32, 128, 2048, 10, num_updates=1)
@@ -45,14 +45,14 @@ def jobs_here(monkeypatch, tmp_path):
     def train(job):
         folder = tmp_path / str(next(numbers))
         folder.mkdir()
-        return importlib.import_module(f"mission_gym.bench.{job.side}").train(job, folder)
+        return importlib.import_module(f"mission_gym_bench.{job.side}").train(job, folder)
 
     for name in ("dqn", "learning", "overlap"):
-        monkeypatch.setattr(f"mission_gym.bench.{name}.run_jobs", run_here)
+        monkeypatch.setattr(f"mission_gym_bench.{name}.run_jobs", run_here)
 
 
 def test_contests_load_without_the_packages_of_a_mission():
-    asked = "import sys, mission_gym.bench.main; print('selectolax' in sys.modules)"
+    asked = "import sys, mission_gym_bench.main; print('selectolax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
@@ -199,7 +199,7 @@ def test_a_failed_child_ends_the_contest_and_leaves_no_process():
 
 def test_a_child_ends_with_its_parent(tmp_path):
     job = {"side": "ours", "env_id": "CartPole-v1", "flags": _flags(timesteps="50M")}
-    command = [sys.executable, "-m", "mission_gym.bench.contestant", str(tmp_path)]
+    command = [sys.executable, "-m", "mission_gym_bench.contestant", str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as child:
         child.stdin.write(json.dumps(job) + "\n")
         child.stdin.close()  # as the system does when the parent is killed

@@ -1,6 +1,6 @@
 """`bench bridge` in a short form."""
 
-from mission_gym.bench.bridge import BridgeGrid, measure_bridge
+from mission_gym_bench.bridge import BridgeGrid, measure_bridge
 
 
 def test_every_case_gives_a_row_and_kills_leave_nothing() -> None:

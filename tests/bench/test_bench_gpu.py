@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mission_gym.bench.gpu import GpuCase, count_gpu, measure_gpu
-from mission_gym.bench.main import run_bench
-from mission_gym.bench.pretended import pretend
 from mission_gym.errors import UsageError
+from mission_gym_bench.gpu import GpuCase, count_gpu, measure_gpu
+from mission_gym_bench.main import run_bench
+from mission_gym_bench.pretended import pretend
 
 PPO: dict[str, Any] = {
     "n_envs": 2,

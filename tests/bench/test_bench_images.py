@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mission_gym.bench.frames import Frames
-from mission_gym.bench.images import ImageCase, ImageGrid, measure_images
 from mission_gym.env.wrappers import FrameStack
+from mission_gym_bench.frames import Frames
+from mission_gym_bench.images import ImageCase, ImageGrid, measure_images
 
 
 @pytest.mark.slow

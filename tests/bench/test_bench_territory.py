@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from mission_gym.bench.territory import BRIDGE, ENGINE, PLAIN, TerritoryGrid, measure_territory
+from mission_gym_bench.territory import BRIDGE, ENGINE, PLAIN, TerritoryGrid, measure_territory
 
 
 def test_a_small_contest_names_all_sides() -> None:

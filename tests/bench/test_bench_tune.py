@@ -1,6 +1,6 @@
 """The bench of plans, on one toy and for a moment."""
 
-from mission_gym.bench.tune import TuneCase, TuneGrid, measure_tune
+from mission_gym_bench.tune import TuneCase, TuneGrid, measure_tune
 
 
 def test_a_plan_is_held_against_a_grid() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mission_gym.bench.burn import Burn, measure_spins_per_us
-from mission_gym.bench.vector import FULL, SHORT, Case, VectorGrid, measure_vector
+from mission_gym_bench.burn import Burn, measure_spins_per_us
+from mission_gym_bench.vector import FULL, SHORT, Case, VectorGrid, measure_vector
 
 
 def test_every_contestant_runs() -> None:

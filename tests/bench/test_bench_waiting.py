@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mission_gym.bench.overlap import OverlapGrid
-from mission_gym.bench.waiting import WaitingGrid, measure_waiting
+from mission_gym_bench.overlap import OverlapGrid
+from mission_gym_bench.waiting import WaitingGrid, measure_waiting
 
 TINY = OverlapGrid(
     n_envs=4, n_steps=4, wait_s=0.001, num_updates=1, repeats=1,
-    env="mission_gym.bench.burn:AwaitedBurn", vector="aio",
+    env="mission_gym_bench.burn:AwaitedBurn", vector="aio",
 )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """`bench watch` in small: every row is measured."""
 
-from mission_gym.bench.watch import WatchGrid, measure_watch
+from mission_gym_bench.watch import WatchGrid, measure_watch
 
 
 def test_every_promise_has_a_row():

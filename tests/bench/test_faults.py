@@ -2,11 +2,11 @@
 
 import pytest
 
-from mission_gym.bench.faults import main as faults
-from mission_gym.bench.faults.kills import make_kills
-from mission_gym.bench.faults.lab import Fault, NotHeld, Skipped, must
 from mission_gym.cli.main import main
 from mission_gym.errors import UsageError
+from mission_gym_bench.faults import main as faults
+from mission_gym_bench.faults.kills import make_kills
+from mission_gym_bench.faults.lab import Fault, NotHeld, Skipped, must
 
 # Group and name of faults that take a second or two each on a quiet machine; `bench faults --full` has all.
 SAMPLE = {

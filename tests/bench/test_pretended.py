@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from mission_gym.bench.pretended import pretend
+from mission_gym_bench.pretended import pretend
 
 KINDS = ("cuda", "mps")
 

@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from mission_gym.bench.faults.shift import fake_wall_clock, set_shift
+from mission_gym_bench.faults.shift import fake_wall_clock, set_shift
 
 if os.name == "nt":
     pytest.skip("signals and small disks", allow_module_level=True)
 
-from mission_gym.bench.soak import _Pulse
+from mission_gym_bench.soak import _Pulse
 
 CODE = """
 import sys, time

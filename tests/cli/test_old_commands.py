@@ -9,9 +9,9 @@ import pytest
 from mission_gym.cli.main import main
 from mission_gym.cli.training import read_training
 from mission_gym.config.rules import finish
-from mission_gym.missions import CAPTURE_ID
 from mission_gym.plan import tuner
 from mission_gym.store.resolve import list_runs
+from mission_gym_missions import CAPTURE_ID
 
 SCRIPT = "python -m mission_gym.scripts.train_ppo"
 FAST, HEAVY, BEAST = (16, 256, 2048, 15), (32, 256, 4096, 20), (64, 512, 8192, 30)

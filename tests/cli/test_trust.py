@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mission_gym.bench.faults.forge import edit_values
 from mission_gym.cli.main import main
 from mission_gym.store import trusted
 from mission_gym.store.rundir import RunDir
+from mission_gym_bench.faults.forge import edit_values
 
 TOUCH = "import pathlib; pathlib.Path({canary!r}).touch()\n"
 ENVS = """

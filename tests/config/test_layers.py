@@ -6,11 +6,11 @@ import pytest
 
 from mission_gym.algorithms.ppo.section import PpoSection
 from mission_gym.config.layers import format_config, read_presets
-from mission_gym.config.profiles import choose_for_pictures, choose_profile
+from mission_gym.config.profiles import apply_image_profile, choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError
 from mission_gym.run.config import read_config, resolve, schema
-from mission_gym.run.environment import look_first
+from mission_gym.run.environment import probe_environment
 
 
 def write(folder: Path, text: str) -> Path:
@@ -359,14 +359,14 @@ def test_an_algorithm_s_profile_fills_what_nothing_else_chose_on_every_device(de
 
 def test_pictures_have_a_profile_of_their_own() -> None:
     plain, given = resolve("Env-v0", {}), resolve("Env-v0", {"n_epochs": 7})
-    seen = choose_for_pictures(plain, sees_pictures=True)
-    assert {path: seen.config.value(path) for path in PpoSection.PICTURES} == PpoSection.PICTURES
+    seen = apply_image_profile(plain, sees_images=True)
+    assert {path: seen.config.value(path) for path in PpoSection.IMAGE_PROFILE} == PpoSection.IMAGE_PROFILE
     assert seen.sources["ppo.n_epochs"] == "profile of ppo for pictures: measured, see its page"
-    assert choose_for_pictures(plain, sees_pictures=False) is plain
-    assert choose_for_pictures(given, sees_pictures=True) is given
+    assert apply_image_profile(plain, sees_images=False) is plain
+    assert apply_image_profile(given, sees_images=True) is given
     dqn = resolve("Env-v0", {"algo": "dqn"})
-    assert choose_for_pictures(dqn, sees_pictures=True) is dqn
-    _, looked = look_first(resolve("mission_gym.bench.arena:CatchPlanes", {}))
+    assert apply_image_profile(dqn, sees_images=True) is dqn
+    _, looked = probe_environment(resolve("mission_gym_bench.arena:CatchPlanes", {}))
     assert looked.config.value("ppo.n_epochs") == 4
 
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mission_gym.backends import load_backend
 from mission_gym.config.layers import format_config
 from mission_gym.config.rules import RunFacts, find_unused, finish
 from mission_gym.errors import ConfigError
 from mission_gym.run.config import resolve
+from mission_gym.vector.backends import load_backend
 
 
 def test_autos_become_numbers() -> None:

@@ -289,7 +289,7 @@ def test_trust_by_name():
 
     assert trusts("CartPole-v1")
     assert trusts("CartPole-v1", "mission_gym.env.wrappers:TimeLimit")
-    assert trusts("mission_gym.missions.capture.env:CaptureEnv")
+    assert trusts("mission_gym_missions.capture.env:CaptureEnv")
     assert not trusts("CartPole-v1", "own_envs:Wrapper")
     assert not trusts("FrozenLake-v1")
     assert not trusts("own_envs:make_one")

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from mission_gym.backends.vec import make_vec
 from mission_gym.env.factory import EnvRequest, make_factory, make_vector_factory
 from mission_gym.env.probe import probe_vector
 from mission_gym.errors import EnvContractError, UsageError
 from mission_gym.vector.batched import BatchedVec
+from mission_gym.vector.make_vec import make_vec
 
 
 class Pool(SyncVectorEnv):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mission_gym.fleet.courier import Errand
+from mission_gym.ray.job_proxy import Errand
 
 
 @pytest.mark.parametrize(

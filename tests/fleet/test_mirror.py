@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mission_gym.fleet.mirror import Mirror, send_run
-from mission_gym.fleet.outpost import Outpost
+from mission_gym.ray.mirror import Mirror, send_run
+from mission_gym.ray.node_agent import Outpost
 from mission_gym.store.checkpoints import (
     delete_checkpoint,
     list_checkpoints,
@@ -85,7 +85,7 @@ def test_a_checkpoint_that_vanishes_on_the_way_leaves_nothing(
 
 
 def test_a_run_is_sent_in_parts(outpost: Outpost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mission_gym.fleet.mirror._CHUNK_BYTES", 7)
+    monkeypatch.setattr("mission_gym.ray.mirror._CHUNK_BYTES", 7)
     home = RunDir.create(tmp_path / "home", "r")
     save(home, 1, 3.0)
     home.log_txt.touch()

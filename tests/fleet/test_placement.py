@@ -2,7 +2,7 @@
 
 from mission_gym.fleet.placement import plan_placements
 from mission_gym.fleet.schedule import Running, Start, Waiting
-from mission_gym.procs.cluster import Node
+from mission_gym.ray.cluster import Node
 
 GB = 1 << 30
 

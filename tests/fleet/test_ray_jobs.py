@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from crew import Crew
 
-from mission_gym.bench.ray_nodes import ray_nodes
 from mission_gym.cli.main import main
 from mission_gym.fleet.drive import stay_with
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.groups import GroupDir, JobRequest, list_groups
 from mission_gym.store.rundir import RunDir
+from mission_gym_bench.ray_nodes import ray_nodes
 from waits import LONG_S, wait_until
 
 pytest.importorskip("ray")
@@ -45,7 +45,7 @@ _AWAY = """#!{python}
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from mission_gym.fleet import courier
+from mission_gym.ray import job_proxy as courier
 
 @contextmanager
 def mark():

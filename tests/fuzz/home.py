@@ -23,13 +23,11 @@ from damage import Edit, Literal, Put, apply
 from readers import PLANNED, READERS, SEARCHED, Kind, resolve_planned
 
 import mission_gym as mg
-from mission_gym.bench.faults.forge import sign
 from mission_gym.check.repro import write_bundle
 from mission_gym.cli.main import main
 from mission_gym.env.factory import EnvRequest
 from mission_gym.errors import EnvFailure, MissionGymError, UsageError
-from mission_gym.missions.capture.scenario import SHIPPED as LEVELS
-from mission_gym.missions.placement.rules import SHIPPED as RULES
+from mission_gym.fleet.sweep.study import Study
 from mission_gym.plan import tuner
 from mission_gym.run import tune
 from mission_gym.store import trusted
@@ -37,7 +35,9 @@ from mission_gym.store.evals import read_evals, write_eval
 from mission_gym.store.groups import GroupDir, JobRequest
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.sweeps import Candidate, Question, SweepRecord, write_sweep
-from mission_gym.sweep.study import Study
+from mission_gym_bench.faults.forge import sign
+from mission_gym_missions.capture.scenario import SHIPPED as LEVELS
+from mission_gym_missions.placement.rules import SHIPPED as RULES
 from waits import LONG_S, patience
 
 LIMIT_S = 60.0  # of computing in one reading: most take a tenth of a second, some compile a kernel

@@ -13,8 +13,7 @@ import mission_gym as mg
 from mission_gym.cli.main import main
 from mission_gym.cli.training import read_training
 from mission_gym.errors import TrustError, UsageError
-from mission_gym.missions.capture.scenario import load_scenario
-from mission_gym.missions.placement.rules import load_mission
+from mission_gym.fleet.sweep.study import Study
 from mission_gym.plan import cache
 from mission_gym.run import tune
 from mission_gym.run.config import resolve
@@ -23,7 +22,8 @@ from mission_gym.run.start import start_run
 from mission_gym.store import trusted
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.sweeps import Axis
-from mission_gym.sweep.study import Study
+from mission_gym_missions.capture.scenario import load_scenario
+from mission_gym_missions.placement.rules import load_mission
 
 PLANNED = "CartPole-v1"  # whose plan is kept
 SEARCHED = [

@@ -7,7 +7,7 @@ import pytest
 
 from mission_gym.data import ActionSpec, Array, Block, EnvSpec, LeafSpec
 from mission_gym.learner.replay import Replay, ReplayLayout
-from mission_gym.rollout.blocks import cut_row, keep_final, lose_row, make_block
+from mission_gym.rollout.blocks import invalidate_transition, keep_final, make_block, truncate_column
 
 CHOICE = ActionSpec("categories", (), "int64", nvec=(3,), start=(0,))
 VECTOR = LeafSpec("", (2,), "float32", "vector")
@@ -43,7 +43,7 @@ def fill_block(streams: list[Stream], num_steps: int, *, masked: bool, failures:
                 continue
             rng = stream.rng
             if failures and rng.random() < 0.1:
-                lose_row(block, t, row)
+                invalidate_transition(block, t, row)
                 if stream.steps:
                     stream.steps[-1]["broken"] = True
                 stream.steps.append({"valid": False, "obs": stream.obs()})
@@ -250,7 +250,7 @@ def test_a_row_cut_in_the_block_bootstraps_from_what_it_showed() -> None:
     block = fill_block([Stream(1)], 3, masked=True, failures=False)
     block.terminated[:], block.truncated[:] = False, False
     block.finals = []
-    cut_row(block, 3, 0)
+    truncate_column(block, 3, 0)
     replay.store(block)
     got = replay.gather(np.array([2]))
     np.testing.assert_array_equal(got.next_obs[0][0], block.obs[0][3, 0])

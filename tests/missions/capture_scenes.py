@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from mission_gym.missions.capture.scenario import Scenario, load_scenario
-from mission_gym.missions.capture.sim.layout import FIRST_HEADING, HOLD
-from mission_gym.missions.capture.simulator import Shown, Simulator
+from mission_gym_missions.capture.scenario import Scenario, load_scenario
+from mission_gym_missions.capture.sim.layout import FIRST_HEADING, HOLD
+from mission_gym_missions.capture.simulator import Shown, Simulator
 
 EAST, NORTH, WEST, SOUTH = (FIRST_HEADING + k for k in (0, 2, 4, 6))
 UGV_A, UGV_B, UAV_A, UAV_B, DEF_1, DEF_2 = range(6)

@@ -3,8 +3,8 @@
 import asyncio
 import threading
 
-from mission_gym.missions.explore.server import Connection, SiteServer
-from mission_gym.missions.explore.site import Reply, SiteRules
+from mission_gym_missions.explore.server import Connection, SiteServer
+from mission_gym_missions.explore.site import Reply, SiteRules
 
 
 def page(title="a page", *links, text="", status=200):

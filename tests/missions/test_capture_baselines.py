@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from mission_gym.missions.capture.env import CaptureEnv
-from mission_gym.missions.capture.vector_env import CaptureVectorEnv
 from mission_gym.streams import suite_seeds
+from mission_gym_missions.capture.env import CaptureEnv
+from mission_gym_missions.capture.vector_env import CaptureVectorEnv
 
 
 def captured_share(level, name, episodes=128):

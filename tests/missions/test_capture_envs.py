@@ -11,17 +11,17 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
-import mission_gym.missions  # noqa: F401  registers the ids
+import mission_gym_missions  # noqa: F401  registers the ids
 from mission_gym.env.factory import EnvRequest, make_factory, make_vector_factory
 from mission_gym.env.probe import probe, probe_vector
 from mission_gym.env.resume import copy_plain
 from mission_gym.errors import UsageError
-from mission_gym.missions.capture.env import CaptureEnv
-from mission_gym.missions.capture.sim.layout import NUM_ACTIONS, OUTCOMES
-from mission_gym.missions.capture.sim.rows import step_rows
-from mission_gym.missions.capture.simulator import compile_kernels
-from mission_gym.missions.capture.vector_env import CaptureVectorEnv
 from mission_gym.vector.batched import BatchedVec
+from mission_gym_missions.capture.env import CaptureEnv
+from mission_gym_missions.capture.sim.layout import NUM_ACTIONS, OUTCOMES
+from mission_gym_missions.capture.sim.rows import step_rows
+from mission_gym_missions.capture.simulator import compile_kernels
+from mission_gym_missions.capture.vector_env import CaptureVectorEnv
 
 ID = "mission_gym/Capture-v0"
 
@@ -53,7 +53,7 @@ def test_both_checkers_are_content(level):
 
 def test_importing_the_room_is_cheap():
     code = (
-        "import sys, mission_gym.missions; "
+        "import sys, mission_gym_missions; "
         "print([name for name in ('numba', 'torch', 'pygame', 'pydantic') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,7 +5,7 @@ import pygame
 import pytest
 
 from mission_gym.errors import UsageError
-from mission_gym.missions.capture.env import CaptureEnv
+from mission_gym_missions.capture.env import CaptureEnv
 
 
 def test_a_picture_without_a_display(monkeypatch):

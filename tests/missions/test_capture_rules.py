@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from capture_scenes import DEF_1, EAST, UAV_A, UGV_A, UGV_B, WEST, play, put, scenario, scene, terms
 
-from mission_gym.missions.capture.sim.layout import (
+from mission_gym_missions.capture.sim.layout import (
     F_AGE,
     FOE_FEATURES,
     NUM_ACTIONS,
@@ -19,7 +19,7 @@ from mission_gym.missions.capture.sim.layout import (
     OWN_FEATURES,
     TERMS,
 )
-from mission_gym.missions.capture.simulator import Simulator
+from mission_gym_missions.capture.simulator import Simulator
 
 
 def clocks(sim):

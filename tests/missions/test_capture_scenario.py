@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from mission_gym.errors import ConfigError
-from mission_gym.missions.capture.env import CaptureEnv
-from mission_gym.missions.capture.scenario import SHIPPED, load_scenario
+from mission_gym_missions.capture.env import CaptureEnv
+from mission_gym_missions.capture.scenario import SHIPPED, load_scenario
 
 
 @pytest.fixture

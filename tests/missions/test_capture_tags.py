@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from capture_scenes import DEF_1, DEF_2, EAST, ROW, UGV_A, play, put, scenario, scene, terms
 
-from mission_gym.missions.capture.sim.layout import NUM_ACTIONS, TAG
-from mission_gym.missions.capture.simulator import Simulator
+from mission_gym_missions.capture.sim.layout import NUM_ACTIONS, TAG
+from mission_gym_missions.capture.simulator import Simulator
 
 
 @pytest.mark.parametrize(("distance", "damage"), [(5, 25.0), (8, 25.0), (14, 15.0), (20, 5.0)])

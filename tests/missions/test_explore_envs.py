@@ -13,14 +13,14 @@ from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
 from mission_gym.env.resume import copy_plain
 from mission_gym.errors import ConfigError, EnvContractError, UsageError
-from mission_gym.missions import EXPLORE_ID
-from mission_gym.missions.explore.aio_env import AsyncExploreEnv
-from mission_gym.missions.explore.env import ExploreEnv
-from mission_gym.missions.explore.explorer import OUTCOMES
-from mission_gym.missions.explore.observation import BACK, FIRST_LINK, NEXT, STOP
-from mission_gym.missions.explore.settings import make_companion, read_settings
-from mission_gym.missions.explore.site import Site, SiteRules
 from mission_gym.procs import attend
+from mission_gym_missions import EXPLORE_ID
+from mission_gym_missions.explore.aio_env import AsyncExploreEnv
+from mission_gym_missions.explore.env import ExploreEnv
+from mission_gym_missions.explore.explorer import OUTCOMES
+from mission_gym_missions.explore.observation import BACK, FIRST_LINK, NEXT, STOP
+from mission_gym_missions.explore.settings import make_companion, read_settings
+from mission_gym_missions.explore.site import Site, SiteRules
 
 FAST = {"latency_ms": 0, "jitter_ms": 0}
 

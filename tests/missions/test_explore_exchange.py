@@ -5,8 +5,8 @@ import gzip
 import pytest
 
 from mission_gym.errors import EnvContractError, UsageError
-from mission_gym.missions.explore.exchange import Host, Pacer
-from mission_gym.missions.explore.wishes import (
+from mission_gym_missions.explore.exchange import Host, Pacer
+from mission_gym_missions.explore.wishes import (
     BROKEN,
     REFUSED,
     TIMEOUT,

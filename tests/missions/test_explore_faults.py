@@ -12,11 +12,11 @@ import pytest
 from local_sites import LocalSite, page
 
 from mission_gym.errors import EnvContractError
-from mission_gym.missions.explore.addresses import may_connect
-from mission_gym.missions.explore.aio_env import AsyncExploreEnv
-from mission_gym.missions.explore.env import ExploreEnv
-from mission_gym.missions.explore.observation import BACK, FIRST_LINK
-from mission_gym.missions.explore.site import Reply
+from mission_gym_missions.explore.addresses import may_connect
+from mission_gym_missions.explore.aio_env import AsyncExploreEnv
+from mission_gym_missions.explore.env import ExploreEnv
+from mission_gym_missions.explore.observation import BACK, FIRST_LINK
+from mission_gym_missions.explore.site import Reply
 
 
 class Awaited:

@@ -4,7 +4,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from mission_gym.missions.explore.graph import DAMPING, FAR, LinkGraph
+from mission_gym_missions.explore.graph import DAMPING, FAR, LinkGraph
 
 
 @pytest.mark.parametrize("seed", range(5))

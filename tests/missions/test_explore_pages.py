@@ -2,7 +2,7 @@
 
 import pytest
 
-from mission_gym.missions.explore.pages import compare, find_words, is_same_site, join, read_page
+from mission_gym_missions.explore.pages import compare, find_words, is_same_site, join, read_page
 
 URL = "http://example.org/docs/start.html"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mission_gym.missions.explore.robots import Robots, fits
+from mission_gym_missions.explore.robots import Robots, fits
 
 SITE = "http://example.org"
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from mission_gym.missions.placement.baselines import find_clusters
-from mission_gym.missions.placement.env import PlacementEnv
-from mission_gym.missions.placement.vector_env import PlacementVectorEnv
 from mission_gym.streams import suite_seeds
+from mission_gym_missions.placement.baselines import find_clusters
+from mission_gym_missions.placement.env import PlacementEnv
+from mission_gym_missions.placement.vector_env import PlacementVectorEnv
 
 
 def play(name, num_rows=64, **sizes):

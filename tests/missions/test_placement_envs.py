@@ -15,11 +15,11 @@ from mission_gym.env.factory import EnvRequest, make_factory, make_vector_factor
 from mission_gym.env.probe import probe, probe_vector
 from mission_gym.env.resume import copy_plain
 from mission_gym.errors import UsageError
-from mission_gym.missions import PLACEMENT_ID
-from mission_gym.missions.placement.env import PlacementEnv
-from mission_gym.missions.placement.simulator import OUTCOMES
-from mission_gym.missions.placement.vector_env import PlacementVectorEnv
 from mission_gym.vector.batched import BatchedVec
+from mission_gym_missions import PLACEMENT_ID
+from mission_gym_missions.placement.env import PlacementEnv
+from mission_gym_missions.placement.simulator import OUTCOMES
+from mission_gym_missions.placement.vector_env import PlacementVectorEnv
 
 
 def draw_legal(mask, rng):

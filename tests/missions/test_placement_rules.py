@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from mission_gym.errors import ConfigError, UsageError
-from mission_gym.missions.placement.baselines import Baselines
-from mission_gym.missions.placement.env import PlacementEnv
-from mission_gym.missions.placement.kernels import clear_rows
-from mission_gym.missions.placement.rules import SHIPPED, load_mission
-from mission_gym.missions.placement.simulator import Simulator, draw_chances, make_cells
+from mission_gym_missions.placement.baselines import Baselines
+from mission_gym_missions.placement.env import PlacementEnv
+from mission_gym_missions.placement.kernels import clear_rows
+from mission_gym_missions.placement.rules import SHIPPED, load_mission
+from mission_gym_missions.placement.simulator import Simulator, draw_chances, make_cells
 
 ROW = np.zeros(1, np.int64)
 

@@ -15,7 +15,7 @@ LIST = "; print(*(name for name in gymnasium.registry if name.startswith('missio
     [
         "import mission_gym, sys; assert 'numpy' not in sys.modules; import gymnasium",
         "import gymnasium, mission_gym",
-        "import mission_gym.missions, gymnasium",
+        "import mission_gym_missions, gymnasium",
         "import mission_gym; from gymnasium.envs import registration; import gymnasium",
         "import mission_gym, importlib.util; importlib.util.find_spec('gymnasium'); import gymnasium",
     ],

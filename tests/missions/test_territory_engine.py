@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from mission_gym.bridge import BridgeEnv
-from mission_gym.missions import territory
-from mission_gym.missions.territory.env import TerritoryEnv
-from mission_gym.missions.territory.rules import SHIPPED
+from mission_gym_missions import territory
+from mission_gym_missions.territory.env import TerritoryEnv
+from mission_gym_missions.territory.rules import SHIPPED
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed: the engine is not tried")

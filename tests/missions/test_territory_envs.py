@@ -15,12 +15,12 @@ from mission_gym.env.factory import EnvRequest, make_factory, make_vector_factor
 from mission_gym.env.probe import probe, probe_vector
 from mission_gym.env.resume import copy_plain
 from mission_gym.errors import UsageError
-from mission_gym.missions import TERRITORY_ID
-from mission_gym.missions.territory.env import TerritoryEnv
-from mission_gym.missions.territory.rules import SHIPPED
-from mission_gym.missions.territory.sim.layout import OUTCOMES
-from mission_gym.missions.territory.vector_env import TerritoryVectorEnv
 from mission_gym.vector.batched import BatchedVec
+from mission_gym_missions import TERRITORY_ID
+from mission_gym_missions.territory.env import TerritoryEnv
+from mission_gym_missions.territory.rules import SHIPPED
+from mission_gym_missions.territory.sim.layout import OUTCOMES
+from mission_gym_missions.territory.vector_env import TerritoryVectorEnv
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 import mission_gym as mg
 from mission_gym.cli.main import main
-from mission_gym.missions.territory.env import TerritoryEnv
+from mission_gym_missions.territory.env import TerritoryEnv
 from waits import LONG_S
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from mission_gym.bench.territory_plain import PlainGame
 from mission_gym.errors import ConfigError
-from mission_gym.missions.territory.rules import SHIPPED, load_mission
-from mission_gym.missions.territory.sim.layout import AGENT, NATION, WATER
-from mission_gym.missions.territory.simulator import Simulator
+from mission_gym_bench.territory_plain import PlainGame
+from mission_gym_missions.territory.rules import SHIPPED, load_mission
+from mission_gym_missions.territory.sim.layout import AGENT, NATION, WATER
+from mission_gym_missions.territory.simulator import Simulator
 
 ROW = np.zeros(1, np.int64)
 KEPT = [name for name in NATION.names if name != "character"]

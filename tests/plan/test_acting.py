@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import mission_gym as mg
-from mission_gym.bench.pretended import pretend
 from mission_gym.config.rules import finish
 from mission_gym.plan import tuner
 from mission_gym.plan.costs import Collecting, measure_collect
@@ -18,6 +17,7 @@ from mission_gym.policy.torch_form import TorchPolicy
 from mission_gym.run.assemble import Assembly, algorithm_of
 from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import open_environment
+from mission_gym_bench.pretended import pretend
 
 FLAGS: dict[str, Any] = {
     "device": "cuda", "precision": "float32", "vector": "serial", "n_envs": 4, "n_steps_per_env": 16,

@@ -6,7 +6,6 @@ from itertools import product
 import pytest
 
 from machines import GB, machine
-from mission_gym.backends import load_backend
 from mission_gym.errors import ConfigError
 from mission_gym.plan.facts import ActCost, EnvFacts, Facts, Layout, Trial, UpdateCost, Wishes
 from mission_gym.plan.memory import fits, predict_memory
@@ -20,6 +19,7 @@ from mission_gym.plan.planner import (
     shortlist,
 )
 from mission_gym.procs import MachineFacts
+from mission_gym.vector.backends import load_backend
 
 SERIAL, WORKERS, THREADS, AIO = map(load_backend, ("serial", "workers", "threads", "aio"))
 NUMPY = UpdateCost("cpu", "numpy", 1, 20e-6)

@@ -9,7 +9,6 @@ import pytest
 
 import mission_gym as mg
 from machines import machine
-from mission_gym.backends import load_backend, load_rivals
 from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError, UsageError
@@ -30,6 +29,7 @@ from mission_gym.run.tune import advise
 from mission_gym.store.files import read_json
 from mission_gym.store.resolve import find_run
 from mission_gym.store.rundir import RunDir
+from mission_gym.vector.backends import load_backend, load_rivals
 from toys import Identity
 
 TOY = "toys:Identity"

@@ -164,7 +164,7 @@ def test_values_that_exclude_each_other_are_refused() -> None:
 def test_what_an_algorithm_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     resolved = resolve("CartPole-v1", SMALL | {"kernel": "compiled"})
     spec = open_environment(resolved.config, {}).spec
-    plain = replace(ALGORITHM, has_twin=lambda config, threads: False, has_bf16=False)
+    plain = replace(ALGORITHM, has_compiled_kernel=lambda config, threads: False, has_bf16=False)
     monkeypatch.setattr(assemble, "load_algorithm", lambda name: plain)
     with pytest.raises(ConfigError, match="kernel=compiled is not possible: ppo has none for this config"):
         settle(resolved, spec)

@@ -14,7 +14,7 @@ from mission_gym.data import ActionSpec, EnvSpec, LeafSpec
 from mission_gym.env.boxes import box_leaf, with_frames
 from mission_gym.env.probe import probe
 from mission_gym.env.reading import ObsReader
-from mission_gym.learner.blocks import take_apart
+from mission_gym.learner.blocks import unstack_frames
 from mission_gym.policy import Encoder, PolicySpec
 from mission_gym.policy.branches import branch_width, count_parameters
 from mission_gym.policy.torch_form import ActorCritic
@@ -159,7 +159,7 @@ def test_frames_that_are_there_once_are_the_same_inputs(frame: spaces.Box) -> No
     assert once.flat.shape == whole.flat.shape == (20, 0)
     assert once.shaped[0].nbytes == 9 * (with_frames(leaf, num).encoded_bytes - 8 * num)  # but for the places
     apart = Encoder((with_frames(leaf, num),), True).encode(
-        *take_apart((frames[places],), (with_frames(leaf, num),))
+        *unstack_frames((frames[places],), (with_frames(leaf, num),))
     )
     one, *others = (ResidentPictures(torch.device("cpu")) for _ in range(3))
     one.load(*whole.shaped)

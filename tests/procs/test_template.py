@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from mission_gym.errors import WorkerDied
-from mission_gym.procs import BoundedLog, Child, Region, hold_template
+from mission_gym.procs import BoundedLog, Child, Region, hold_fork_server
 from mission_gym.procs.children import LATER
 from waits import LONG_S
 
@@ -185,7 +185,7 @@ def test_children_outlive_a_template_that_was_killed() -> None:
 
 def test_a_template_is_held_between_two_children() -> None:
     pids = []
-    with hold_template(f"{__name__}:describe"):
+    with hold_fork_server(f"{__name__}:describe"):
         for _ in range(2):
             child = start("describe")
             answer(child)

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mission_gym.backends import load_backend
-from mission_gym.backends.record import CollectRequest, Source
 from mission_gym.data import Array, Block, EnvSpec, Weights
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
@@ -21,6 +19,9 @@ from mission_gym.learner.advantages import compute_gae
 from mission_gym.policy import NumpyPolicy, PolicySpec
 from mission_gym.policy.torch_form import ActorCritic, TorchPolicy, model_arrays
 from mission_gym.rollout.blocks import clear_block, pack_block
+from mission_gym.rollout.make import CollectRequest, make_collector
+from mission_gym.vector.backends import load_backend
+from mission_gym.vector.record import Source
 from mission_gym.vector.restarts import Limits
 from seeds import seed_of
 from waits import LONG_S
@@ -48,7 +49,7 @@ def collecting(
         is_portable=not torch,
     )  # fmt: skip
     record = load_backend(backend)
-    vec, collector, (block,) = record.make_collector(record, source, spec, seed_of, asked)
+    vec, collector, (block,) = make_collector(record, source, spec, seed_of, asked)
     with vec:
         collector.policy.load(Weights(0, model_arrays(ActorCritic(layout, seed=1))))
         collector.start()
@@ -174,10 +175,10 @@ def test_first_ready_blocks_take_columns_of_agents(rows: int) -> None:
     source = Source(request.env_id, make_factory(request), request, 2, Limits(timeout_s=LONG_S))
     asked = CollectRequest(4, T, 1, rows, 7, True, partial(NumpyPolicy, layout), True)
     record = load_backend("workers")
-    vec, collector, (block,) = record.make_collector(record, source, spec, seed_of, asked)
+    vec, collector, (block,) = make_collector(record, source, spec, seed_of, asked)
     with vec:
         collector.policy.load(Weights(0, model_arrays(ActorCritic(layout, seed=1))))
         collector.start()
         assert collector.fill(block, 0, never)
-        assert block.num_rows == 12
+        assert block.num_columns == 12
         np.testing.assert_array_equal(block.valid, block.obs[0][:-1, :, 1] == 1.0)

@@ -14,9 +14,9 @@ from mission_gym.policy.torch_form import ActorCritic, TorchPolicy, model_arrays
 from mission_gym.rollout.blocks import (
     block_bytes,
     clear_block,
-    cut_row,
     make_block,
     pack_block,
+    truncate_column,
     unpack_block,
 )
 from mission_gym.rollout.collector import Collector
@@ -96,7 +96,7 @@ def test_a_cut_row_bootstraps_from_the_last_observation_seen() -> None:
     block = make_block(spec, T, S)
     collector.start()
     collector.fill(block, 0, lambda: block.filled[0] >= 5)
-    cut_row(block, 5, 1)
+    truncate_column(block, 5, 1)
     assert block.truncated[4].tolist() == [False, True, False]
     assert [final[:2] for final in block.finals] == [(4, 1)]
     np.testing.assert_array_equal(block.finals[0].obs[0], block.obs[0][5, 1])

@@ -23,11 +23,11 @@ from mission_gym.learner.blocks import flatten_obs
 from mission_gym.rollout.blocks import (
     block_bytes,
     clear_block,
-    cut_row,
-    lose_row,
+    invalidate_transition,
     make_block,
     pack_block,
     part_of,
+    truncate_column,
     unpack_block,
 )
 from mission_gym.rollout.central import ReadyCollector
@@ -268,14 +268,14 @@ def test_cut_and_lost_rows_bootstrap_from_the_stack_that_was_shown() -> None:
     before = read_obs(block, t, slice(column, column + 1))[0][0]
     assert before[0, 0, 0] != before[-1, 0, 0]
     block.finals = []
-    lose_row(block, t, column)
+    invalidate_transition(block, t, column)
     assert [final[:2] for final in block.finals] == [(t - 1, column), (t, column)]
     for final in block.finals:
         np.testing.assert_array_equal(final.obs[0], before)
     clear_block(block)
     earlier = read_obs(block, t - 1, slice(column, column + 1))[0][0]
     block.truncated[t - 2, column] = False
-    cut_row(block, t - 1, column)
+    truncate_column(block, t - 1, column)
     (final,) = block.finals
     np.testing.assert_array_equal(final.obs[0], earlier)
     assert block.truncated[t - 2, column]

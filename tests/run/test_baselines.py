@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from mission_gym.backends import load_backend
 from mission_gym.data import ActionSpec
 from mission_gym.env.factory import EnvRequest, make_factory, make_vector_factory
 from mission_gym.env.probe import probe, probe_vector
@@ -16,6 +15,7 @@ from mission_gym.errors import EnvContractError, EnvFailure, UsageError
 from mission_gym.policy.sampling import draw_random
 from mission_gym.run.baselines import run_baselines
 from mission_gym.run.environment import Environment
+from mission_gym.vector.backends import load_backend
 from toys import DictMask, Identity, Pointer
 from waits import LONG_S
 

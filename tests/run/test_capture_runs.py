@@ -7,12 +7,12 @@ import pytest
 import mission_gym as mg
 from mission_gym.cli.main import main
 from mission_gym.errors import ConfigError
-from mission_gym.missions import CAPTURE_ID
-from mission_gym.missions.capture.scenario import SHIPPED
 from mission_gym.run.baselines import run_baselines
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.store.checkpoints import list_checkpoints
+from mission_gym_missions import CAPTURE_ID
+from mission_gym_missions.capture.scenario import SHIPPED
 
 SMALL = {
     "n_envs": 16, "n_steps_per_env": 8, "timesteps": 256, "batch_size": 128, "n_epochs": 1,

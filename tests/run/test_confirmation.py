@@ -22,7 +22,7 @@ from mission_gym.run.config import resolve
 from mission_gym.run.confirmation import confirm_best, find_candidates
 from mission_gym.run.evaluation import EvalResult, combine, summarise
 from mission_gym.run.resume import resume_run
-from mission_gym.run.retention import find_doomed_checkpoints, plan_cleaning
+from mission_gym.run.retention import find_expired_checkpoints, plan_cleaning
 from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import list_checkpoints
@@ -151,7 +151,7 @@ def test_the_confirmed_best_outlives_retention(tmp_path: Path) -> None:
     settings = session.config.checkpoints.model_copy(update={"keep_best": 1})
 
     def list_doomed(*, best: int | None = None, finished: bool = True) -> set[int]:
-        return {info.step for info in find_doomed_checkpoints(run, settings, best=best, finished=finished)}
+        return {info.step for info in find_expired_checkpoints(run, settings, best=best, finished=finished)}
 
     (confirmation,) = confirmations(run)
     first, *others = [each["step"] for each in confirmation["candidates"]]

@@ -8,16 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_devices import PICTURES, SMALL, read_plan, train
+from test_devices import IMAGE_PROFILE, SMALL, read_plan, train
 
 import mission_gym as mg
 from mission_gym.algorithms.ppo.learner import PpoLearner
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
-from mission_gym.bench.pretended import Device, pretend
 from mission_gym.cli.main import main
 from mission_gym.env.factory import make_factory
 from mission_gym.errors import DeviceMemoryError
-from mission_gym.films import film, studio
 from mission_gym.learner.capture import Captured
 from mission_gym.plan import tuner, ways
 from mission_gym.policy.torch_form import TorchActing
@@ -27,6 +25,8 @@ from mission_gym.run.resume import resume_run
 from mission_gym.run.selection import Selection
 from mission_gym.store.resolve import find_run
 from mission_gym.store.rundir import RunDir
+from mission_gym.video import film, studio
+from mission_gym_bench.pretended import Device, pretend
 
 PLENTY = 1 << 40
 LEARNING: dict[str, tuple[Any, str]] = {
@@ -71,7 +71,7 @@ def test_before_the_start_the_run_is_refused_and_leaves_no_folder(
     ]
     with pretend("cuda") as device:
         run_dry(monkeypatch, device, *LEARNING[place])
-        command = ["train", PICTURES, "--device", "cuda", "--no-tune", f"--runs-dir={tmp_path}", *flags]
+        command = ["train", IMAGE_PROFILE, "--device", "cuda", "--no-tune", f"--runs-dir={tmp_path}", *flags]
         assert main(command) == 3
     (said,) = [line for line in capsys.readouterr().err.splitlines() if "out of memory" in line]
     assert said.endswith(TRIES)
@@ -118,7 +118,7 @@ def test_in_training_the_run_ends_with_its_cause(
 ) -> None:
     flags = SMALL | {"timesteps": 128, "eval_freq": 64, "eval_episodes": 2}
     with pretend("cuda") as device:
-        updates = mg.iterate(PICTURES, runs_dir=str(tmp_path), device="cuda", **flags)
+        updates = mg.iterate(IMAGE_PROFILE, runs_dir=str(tmp_path), device="cuda", **flags)
         run = next(updates).run
         run_dry(monkeypatch, device, owner, name)
         with pytest.raises(DeviceMemoryError, match="cuda is out of memory"):

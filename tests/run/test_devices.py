@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import mission_gym as mg
-from mission_gym.bench.pretended import pretend
 from mission_gym.cli.main import main
 from mission_gym.errors import ConfigError, RunStateError
 from mission_gym.learner.capture import Captured
@@ -20,8 +19,9 @@ from mission_gym.run import assemble
 from mission_gym.run.device_proof import prove_devices
 from mission_gym.run.resume import resume_run
 from mission_gym.store.rundir import RunDir
+from mission_gym_bench.pretended import pretend
 
-PICTURES = "toys:Glimpses"
+IMAGE_PROFILE = "toys:Glimpses"
 SMALL: dict[str, Any] = {
     "timesteps": 64, "n_envs": 4, "n_steps_per_env": 8, "batch_size": 16, "n_epochs": 1, "network_arch": "8",
     "eval_freq": 0, "tensorboard": False, "tune": False, "progress": False, "precision": "float32",
@@ -31,7 +31,7 @@ DQN = {name: value for name, value in SMALL.items() if name != "n_epochs"} | {
 }  # fmt: skip
 
 
-def train(folder: Path, kind: str = "cuda", env: str = PICTURES, **flags: Any) -> mg.Run:
+def train(folder: Path, kind: str = "cuda", env: str = IMAGE_PROFILE, **flags: Any) -> mg.Run:
     return mg.train(env, runs_dir=str(folder), device=kind, **(SMALL | flags))
 
 
@@ -51,7 +51,7 @@ def left_run(tmp_path: Path) -> mg.Run:
 @pytest.mark.parametrize("kind", ["cuda", "mps"])
 def test_pictures_are_learned_on_every_device(kind: str, flags: dict[str, Any], tmp_path: Path) -> None:
     with pretend(kind) as device:
-        run = mg.train(PICTURES, runs_dir=str(tmp_path), device=kind, **flags)
+        run = mg.train(IMAGE_PROFILE, runs_dir=str(tmp_path), device=kind, **flags)
         run.evaluate(2)
     assert run.status()["state"] == "done"
     assert device.counts["uploads"]
@@ -62,7 +62,7 @@ def test_pictures_are_learned_on_every_device(kind: str, flags: dict[str, Any], 
 def test_the_second_card_is_used_where_it_is_asked_for(flags: dict[str, Any], tmp_path: Path) -> None:
     """What would be asked of the first one instead, in any thread, is refused by the pretended second."""
     with pretend("cuda", index=1) as device:
-        run = mg.train(PICTURES, runs_dir=str(tmp_path), device="cuda:1", **flags)
+        run = mg.train(IMAGE_PROFILE, runs_dir=str(tmp_path), device="cuda:1", **flags)
         run.evaluate(2)
     assert run.status()["state"] == "done"
     assert device.counts["replays"]
@@ -161,7 +161,7 @@ def test_a_resume_tells_of_steps_that_cannot_be_captured(tmp_path: Path) -> None
 
 def test_a_card_that_disappears_fails_the_run_with_the_words_of_the_driver(tmp_path: Path) -> None:
     with pretend("cuda") as device:
-        updates = mg.iterate(PICTURES, runs_dir=str(tmp_path), device="cuda", **SMALL)
+        updates = mg.iterate(IMAGE_PROFILE, runs_dir=str(tmp_path), device="cuda", **SMALL)
         run = next(updates).run
         device.is_lost = True
         with pytest.raises(RuntimeError, match="unspecified launch failure"):

@@ -13,10 +13,10 @@ import pytest
 from test_exact_resume import assert_equal_runs, drain, final_state, start, stop_at_poll
 
 from mission_gym.cli.main import main
-from mission_gym.missions import EXPLORE_ID
 from mission_gym.procs import companions
 from mission_gym.run.resume import resume_run
 from mission_gym.store.rundir import RunDir
+from mission_gym_missions import EXPLORE_ID
 from waits import patience
 
 TINY = {"num_pages": 60, "latency_ms": 0, "jitter_ms": 0}

@@ -31,7 +31,7 @@ ALGORITHMS = {
 }  # fmt: skip
 
 
-PICTURES = {"env_kwargs": {"stack": 0}}
+IMAGE_PROFILE = {"env_kwargs": {"stack": 0}}
 
 
 def start(tmp_path: Path, env: str = "toys:Glimpses", **flags: Any) -> Any:
@@ -52,7 +52,7 @@ def test_frames_are_held_once_and_learned_from_as_stacks(
 ) -> None:
     """Of other leaves beside them, stacks are numbers like any."""
     flags: dict[str, Any] = ALGORITHMS[name] | {"wrap": [stack, "time-limit:7"]}
-    flags |= PICTURES if env == "toys:Glimpses" else {"normalize_obs": True}
+    flags |= IMAGE_PROFILE if env == "toys:Glimpses" else {"normalize_obs": True}
     runs = []
     for held in (1, 3):
         with start(tmp_path, env, **flags) as session:
@@ -69,7 +69,7 @@ def test_frames_are_held_once_and_learned_from_as_stacks(
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_run_of_stacked_frames_comes_back(name: str, tmp_path: Path) -> None:
-    flags: dict[str, Any] = ALGORITHMS[name] | PICTURES | {"wrap": [OURS]}
+    flags: dict[str, Any] = ALGORITHMS[name] | IMAGE_PROFILE | {"wrap": [OURS]}
     with start(tmp_path, **flags) as session:
         whole = drain(session)
     with start(tmp_path, **flags) as session:

@@ -19,7 +19,6 @@ from test_exact_resume import (
 )
 
 import mission_gym as mg
-from mission_gym.backends import load_backend
 from mission_gym.cli.main import main
 from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError, EnvContractError, NotFiniteError, WorkerDied
@@ -31,6 +30,7 @@ from mission_gym.store.checkpoints import list_checkpoints, load_last_good
 from mission_gym.store.files import read_json
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
+from mission_gym.vector.backends import load_backend
 
 sys.path.append(str(Path(__file__).parent.parent / "vector"))
 ON = {"overlap": "on"}

@@ -4,11 +4,11 @@ import pytest
 
 import mission_gym as mg
 from mission_gym.errors import ConfigError
-from mission_gym.missions import PLACEMENT_ID
-from mission_gym.missions.placement.rules import SHIPPED
 from mission_gym.run.baselines import run_baselines
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
+from mission_gym_missions import PLACEMENT_ID
+from mission_gym_missions.placement.rules import SHIPPED
 
 SMALL = {
     "n_envs": 64, "n_steps_per_env": 8, "timesteps": 2048, "batch_size": 128, "n_epochs": 1,

@@ -17,11 +17,11 @@ from mission_gym.run.config import resolve
 from mission_gym.run.resume import resume_run
 from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
-from mission_gym.sinks.log import TextLog
-from mission_gym.sinks.progress import ProgressCsv
 from mission_gym.store.evals import best_step, read_evals
 from mission_gym.store.files import plain
 from mission_gym.store.rundir import RunDir
+from mission_gym.store.sinks.log import TextLog
+from mission_gym.store.sinks.progress import ProgressCsv
 from mission_gym.store.tables import MetricsLog
 
 FLAGS = {

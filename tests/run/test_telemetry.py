@@ -10,7 +10,7 @@ import pytest
 from metric_table import find_metric
 from mission_gym.check.devices import time_product
 from mission_gym.clock import ROLES
-from mission_gym.monitor.alarms import Alarm, Watch
+from mission_gym.run.alarms import Alarm, Watch
 from mission_gym.run.config import resolve
 from mission_gym.run.session import Session
 from mission_gym.run.start import start_run

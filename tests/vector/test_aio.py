@@ -17,7 +17,6 @@ from test_workers import assert_equal, own, play, seed_of
 
 from agent_toys import Lives
 from coroutine_toys import AsyncHazard, Awaited, Napping
-from mission_gym.backends.vec import make_vec
 from mission_gym.data import EnvSpec, StepBatch
 from mission_gym.env.factory import EnvRequest, Factory, make_factory
 from mission_gym.env.probe import probe
@@ -27,6 +26,7 @@ from mission_gym.vector import crew as crew_module
 from mission_gym.vector import restarts
 from mission_gym.vector.aio import AioVec
 from mission_gym.vector.gauges import BLOCKED_NS, NUM_STEPS, GaugeReader
+from mission_gym.vector.make_vec import make_vec
 from mission_gym.vector.restarts import Limits
 from mission_gym.vector.rows import rows_of
 from mission_gym.vector.serial import SerialVec

@@ -12,8 +12,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from mission_gym.backends.vec import make_vec
 from mission_gym.errors import EnvContractError, UsageError
+from mission_gym.vector.make_vec import make_vec
 from toys import Constant, Toy
 
 BACKENDS = ["serial", "workers", "threads"]

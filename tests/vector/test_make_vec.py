@@ -12,8 +12,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import mission_gym as mg
-from mission_gym.backends.vec import make_vec
 from mission_gym.errors import EnvContractError, UsageError
+from mission_gym.vector.make_vec import make_vec
 from toys import Constant, DictMask, Identity, Toy
 
 MODES = {mode.name.lower(): mode for mode in AutoresetMode}

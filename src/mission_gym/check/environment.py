@@ -38,7 +38,7 @@ from mission_gym.env.pace import time_steps
 from mission_gym.env.probe import probe
 from mission_gym.errors import EnvContractError, MissionGymError, describe
 from mission_gym.names import BRIDGE
-from mission_gym.procs import CompanionNeeded, attended
+from mission_gym.procs import CompanionNeeded, with_companion
 
 Say = Callable[[str], None]
 BUDGET_S = 10.0
@@ -76,8 +76,8 @@ def check_environment(
             return sort_findings(findings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's own are read where its checker runs
-        found, _ = attended(
-            lambda told: _examine(replace(request, told=told), num_episodes, seed, budget_s, say)
+        found, _ = with_companion(
+            lambda told: _examine(replace(request, companion_kwargs=told), num_episodes, seed, budget_s, say)
         )
         findings += found
     return sort_findings(findings)

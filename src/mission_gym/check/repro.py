@@ -19,7 +19,7 @@ from mission_gym.env.agents import AgentsEnv
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.wrapping import name_code
 from mission_gym.errors import EnvContractError, RunStateError, UsageError, WorkerDied, WorkerError, describe
-from mission_gym.procs import BoundedLog, Child, Link, attended, dump_object
+from mission_gym.procs import BoundedLog, Child, Link, dump_object, with_companion
 from mission_gym.store.checked import Count, Record, check
 from mission_gym.store.files import read_json, write_json
 from mission_gym.store.lineage import read_lineage
@@ -98,7 +98,7 @@ def serve_replay(link: Link, setup: bytes) -> None:
     bundle = pickle.loads(setup)
     request = EnvRequest(bundle["env_id"], bundle["env_kwargs"], tuple(bundle["wrap"]), bundle["calls"])
     try:
-        env, _companion = attended(lambda told: make_factory(replace(request, told=told))())
+        env, _companion = with_companion(lambda told: make_factory(replace(request, companion_kwargs=told))())
         env.reset(seed=bundle["seed"], options=bundle["options"])
         discrete, form = env.action_space.shape == (), make_action_form(env.action_space)
         for step, action in enumerate(bundle["actions"]):

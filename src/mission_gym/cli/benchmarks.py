@@ -37,7 +37,7 @@ class BenchFlags:
 def bench(args: Sequence[str]) -> int:
     """`mission-gym bench NAME`; 1 if something that must hold does not."""
     flags = parse(BenchFlags, args, "bench", "Reproduce performance figures on this machine.")
-    from mission_gym.bench.main import run_bench
+    from mission_gym_bench.main import run_bench
 
     with messages_to_stderr():
         rows = run_bench(flags.name, full=flags.full, pretend=flags.pretend)

@@ -12,19 +12,19 @@ import tyro
 from mission_gym.cli.flags import RunsDir, parse
 from mission_gym.cli.output import show
 from mission_gym.cli.warming import compile_beside
-from mission_gym.missions import CAPTURE_ID
 from mission_gym.report.formats import run_argument, show_count, show_path, show_rate
 from mission_gym.report.html import Picture, make_html
+from mission_gym.report.screen.live import Screen
+from mission_gym.report.screen.streams import say
 from mission_gym.report.tables import view_results
 from mission_gym.run.config import resolve
-from mission_gym.screen.live import Screen
-from mission_gym.screen.streams import say
 from mission_gym.store.checkpoints import CheckpointInfo, list_checkpoints
 from mission_gym.store.evals import write_baselines
 from mission_gym.store.files import write_atomic
 from mission_gym.store.resolve import RunRef
 from mission_gym.store.rundir import RunDir
 from mission_gym.streams import suite_seeds
+from mission_gym_missions import CAPTURE_ID
 
 _GOAL = 0.8  # of the lower bound, on the report suite
 # The training stops a little above the goal: the first evaluation that reaches it was a lucky one.
@@ -108,8 +108,8 @@ def _present(run: RunDir) -> int:
 
 def _film(run: RunDir) -> list[Path]:
     """The same seed played by three checkpoints side by side, as GIF and MP4."""
-    from mission_gym.films.film import place_beside, play_frames, read_fps, write_films
     from mission_gym.run.open import open_run
+    from mission_gym.video.film import place_beside, play_frames, read_fps, write_films
 
     seed = suite_seeds("report", 1)[0]
     players = [open_run(RunRef(run, info.step)) for info in choose_three(list_checkpoints(run.checkpoints))]

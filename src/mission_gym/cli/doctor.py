@@ -16,7 +16,7 @@ from mission_gym.check.cluster import judge_cluster
 from mission_gym.check.findings import Finding, has_errors, sort_findings
 from mission_gym.check.machine import Examination, examine, judge_proof
 from mission_gym.check.trials import DEADLINE_S, run_trial
-from mission_gym.screen.streams import inert
+from mission_gym.report.screen.streams import inert
 
 _COLOURS = {"error": 31, "warning": 33, "info": 36, "ok": 32}  # of the terminal
 _INDENT = 8
@@ -70,9 +70,7 @@ def _look_at_cluster(address: str | None, deadline_s: float) -> list[Finding]:
     """What a cluster has, and what messages cost there."""
     if address is None:
         return []
-    return judge_cluster(
-        run_trial(f"from mission_gym.plan.cluster_costs import main; main({address!r})", deadline_s)
-    )
+    return judge_cluster(run_trial(f"from mission_gym.ray.costs import main; main({address!r})", deadline_s))
 
 
 def _show(findings: Iterable[Finding]) -> str:

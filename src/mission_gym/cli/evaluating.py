@@ -13,8 +13,8 @@ from mission_gym.cli.flags import AsJson, EnvFlags, PlayedRunFlags, Switch, Trus
 from mission_gym.cli.output import messages_to_stderr, show
 from mission_gym.errors import DiskError
 from mission_gym.report.formats import show_count
+from mission_gym.report.screen.streams import say
 from mission_gym.report.tables import view_findings, view_results
-from mission_gym.screen.streams import say
 from mission_gym.store.evals import make_room
 
 Episodes = Annotated[int, tyro.conf.arg(metavar="N", help="Episodes to play, from the report suite.")]

@@ -18,8 +18,8 @@ from mission_gym.config.fields import FieldInfo
 from mission_gym.config.schema import Config
 from mission_gym.errors import UsageError, nearest
 from mission_gym.report.formats import show_value
+from mission_gym.report.screen.streams import say
 from mission_gym.run.config import resolve, schema
-from mission_gym.screen.streams import say
 from mission_gym.store.resolve import RunRef, find_run
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError, UsageError
 from mission_gym.fleet.drive import stay_with
 from mission_gym.fleet.queue import Queue
-from mission_gym.pipeline.loop import StopFlag
+from mission_gym.learner.loop import StopFlag
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.procs import usable_cores
 from mission_gym.report.formats import show_path
@@ -28,11 +28,11 @@ from mission_gym.report.groups import (
     view_group,
     view_jobs,
 )
+from mission_gym.report.screen.jobs import JobsScreen
+from mission_gym.report.screen.live import make_console
+from mission_gym.report.screen.streams import say
 from mission_gym.run.config import resolve, schema
 from mission_gym.run.signals import stop_on_signals
-from mission_gym.screen.jobs import JobsScreen
-from mission_gym.screen.live import make_console
-from mission_gym.screen.streams import say
 from mission_gym.store.files import write_atomic
 from mission_gym.store.groups import GroupDir, Job
 

@@ -39,14 +39,14 @@ from mission_gym.fleet.jobfile import read_job_file
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.requests import find_needs, make_requests
 from mission_gym.fleet.supervisor import TICK_S
-from mission_gym.pipeline.loop import StopFlag
+from mission_gym.learner.loop import StopFlag
 from mission_gym.procs import usable_cores
-from mission_gym.procs.cluster import load_ray, open_cluster
+from mission_gym.ray.cluster import load_ray, open_cluster
 from mission_gym.report.formats import show_path
 from mission_gym.report.groups import describe_jobs, view_jobs
+from mission_gym.report.screen.jobs import JobsScreen
+from mission_gym.report.screen.streams import inert, say
 from mission_gym.run.signals import stop_on_signals
-from mission_gym.screen.jobs import JobsScreen
-from mission_gym.screen.streams import inert, say
 from mission_gym.store.groups import GroupDir, Job, find_group, list_groups
 
 

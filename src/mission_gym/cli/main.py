@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from mission_gym import __version__
 from mission_gym.errors import MissionGymError, TrustError, nearest
-from mission_gym.screen.streams import inert, patient_streams, say
+from mission_gym.report.screen.streams import inert, patient_streams, say
 from mission_gym.store.variables import END_FILE
 
 

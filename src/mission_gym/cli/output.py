@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from mission_gym.screen.live import make_console
+from mission_gym.report.screen.live import make_console
 from mission_gym.store.files import plain
 
 

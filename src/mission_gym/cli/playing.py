@@ -10,7 +10,7 @@ import tyro
 
 from mission_gym.cli.flags import EnvFlags, parse
 from mission_gym.cli.warming import compile_beside
-from mission_gym.screen.streams import say
+from mission_gym.report.screen.streams import say
 
 
 @dataclass(kw_only=True)
@@ -26,6 +26,6 @@ def play(args: Sequence[str]) -> None:
     env = flags.config().env
     compile_beside(env.env_id)
     from mission_gym.env.factory import EnvRequest
-    from mission_gym.films.by_hand import play_by_hand
+    from mission_gym.video.by_hand import play_by_hand
 
     play_by_hand(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap), flags.seed, say)

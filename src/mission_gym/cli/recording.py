@@ -14,7 +14,7 @@ from mission_gym.cli.output import messages_to_stderr
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
 from mission_gym.report.formats import show_count, show_path
-from mission_gym.screen.streams import inert, say
+from mission_gym.report.screen.streams import inert, say
 from mission_gym.store.checkpoints import step_name
 from mission_gym.store.files import write_atomic
 from mission_gym.streams import suite_seeds
@@ -40,8 +40,8 @@ def record(args: Sequence[str]) -> None:
     if flags.episodes < 1:
         raise UsageError(f"episodes={flags.episodes} is not a positive count [--episodes]")
     ref = flags.find(flags.run)
-    from mission_gym.films.film import PAGE, check_film_path, play_frames, play_page, read_fps, write_films
     from mission_gym.run.open import open_run
+    from mission_gym.video.film import PAGE, check_film_path, play_frames, play_page, read_fps, write_films
 
     with messages_to_stderr():
         opened = open_run(ref, eval_stage=flags.eval_stage)

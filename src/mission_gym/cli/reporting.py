@@ -16,9 +16,9 @@ from mission_gym.errors import UsageError
 from mission_gym.report.formats import show_path
 from mission_gym.report.groups import RunSet
 from mission_gym.report.html import make_html
+from mission_gym.report.screen.streams import inert, say
 from mission_gym.report.sweep_html import make_sweep_html
 from mission_gym.report.sweeps import gather_sweep
-from mission_gym.screen.streams import inert, say
 from mission_gym.store.files import write_atomic
 from mission_gym.store.groups import GroupDir
 from mission_gym.store.rundir import RunDir

@@ -38,12 +38,12 @@ from mission_gym.report.groups import (
     make_comparison_csv,
     view_group_comparison,
 )
+from mission_gym.report.screen.streams import say
 from mission_gym.report.sweeps import gather_sweep
 from mission_gym.report.tables import view_comparison, view_config, view_lineage, view_run, view_runs
 from mission_gym.report.timeline import make_png
 from mission_gym.report.timing import describe_time, view_time
 from mission_gym.run.retention import clean, find_removable, plan_cleaning, plan_removal
-from mission_gym.screen.streams import say
 from mission_gym.store.files import write_atomic
 from mission_gym.store.groups import GroupDir, find_group
 from mission_gym.store.resolve import STAMP, list_runs

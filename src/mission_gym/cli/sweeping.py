@@ -26,15 +26,16 @@ from mission_gym.fleet.drive import stay_with
 from mission_gym.fleet.filegroup import find_group_of
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.supervisor import TICK_S
-from mission_gym.pipeline.loop import StopFlag
+from mission_gym.fleet.sweep.question import Numbers, Wish, make_question, read_numbers
+from mission_gym.learner.loop import StopFlag
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.procs import usable_cores
 from mission_gym.report.formats import show_path
+from mission_gym.report.screen.jobs import JobsScreen
+from mission_gym.report.screen.streams import say
 from mission_gym.report.sweep_html import make_sweep_html
 from mission_gym.report.sweeps import describe_sweep, view_sweep
 from mission_gym.run.signals import stop_on_signals
-from mission_gym.screen.jobs import JobsScreen
-from mission_gym.screen.streams import say
 from mission_gym.store.files import write_atomic
 from mission_gym.store.groups import GroupDir, Job, find_group
 from mission_gym.store.rundir import slug
@@ -49,7 +50,6 @@ from mission_gym.store.sweeps import (
     read_sweep,
     write_sweep,
 )
-from mission_gym.sweep.question import Numbers, Wish, make_question, read_numbers
 
 _FAILED, _INTERRUPTED = 3, 130
 
@@ -194,8 +194,8 @@ def _resize(question: Question, numbers: Numbers, wish: Wish) -> Question:
 def go_on(queue: Queue, group: GroupDir, *, as_json: bool) -> int:
     """Work on a sweep to its end, and tell the result; the exit code."""
     _check_installed()
-    from mission_gym.sweep.search import Search  # loads Optuna
-    from mission_gym.sweep.study import Study
+    from mission_gym.fleet.sweep.search import Search  # loads Optuna
+    from mission_gym.fleet.sweep.study import Study
 
     stop = StopFlag()
     with hold_sweep(group), stop_on_signals(stop), JobsScreen(group) as screen:

@@ -29,9 +29,9 @@ from mission_gym.config.schema import DEFAULT_ENV_ID
 from mission_gym.config.sizes import parse_count
 from mission_gym.errors import UsageError
 from mission_gym.report.formats import run_argument, show_path
+from mission_gym.report.screen.live import Screen
+from mission_gym.report.screen.streams import say
 from mission_gym.run.config import resolve
-from mission_gym.screen.live import Screen
-from mission_gym.screen.streams import say
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.resolve import find_namesake
 from mission_gym.store.rundir import RunDir
@@ -232,7 +232,7 @@ def branch(args: Sequence[str]) -> int:
 def _follow(begin: Callable[[Listener], AbstractContextManager[Any]]) -> int:
     """Train to the end; the exit code tells whether it was interrupted."""
     from mission_gym.api import leave_report
-    from mission_gym.pipeline.loop import StopFlag
+    from mission_gym.learner.loop import StopFlag
     from mission_gym.run.signals import STOP_SIGNALS, WARNINGS, stop_on_signals
 
     early = StopFlag()  # a cluster's warning may come before the first update; Ctrl-C ends at once till then

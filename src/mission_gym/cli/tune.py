@@ -25,8 +25,8 @@ from mission_gym.config.sizes import parse_duration_s
 from mission_gym.errors import UsageError
 from mission_gym.report.guide import write_markdown
 from mission_gym.report.scaling import make_scaling_png, view_advice
+from mission_gym.report.screen.streams import inert, say
 from mission_gym.run.config import resolve, schema
-from mission_gym.screen.streams import inert, say
 from mission_gym.store.files import write_atomic
 
 _LEAST_BUDGET_S = 2.0

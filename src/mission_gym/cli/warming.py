@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mission_gym.algorithms import load_algorithm
-from mission_gym.missions import CAPTURE_ID, PLACEMENT_ID, TERRITORY_ID
-from mission_gym.screen.streams import say
+from mission_gym.report.screen.streams import say
+from mission_gym_missions import CAPTURE_ID, PLACEMENT_ID, TERRITORY_ID
 
 _SIMULATORS = {
-    CAPTURE_ID: "mission_gym.missions.capture.simulator",
-    PLACEMENT_ID: "mission_gym.missions.placement.simulator",
-    TERRITORY_ID: "mission_gym.missions.territory.simulator",
+    CAPTURE_ID: "mission_gym_missions.capture.simulator",
+    PLACEMENT_ID: "mission_gym_missions.placement.simulator",
+    TERRITORY_ID: "mission_gym_missions.territory.simulator",
 }
 _PATIENCE_S = 1.0  # to load what was compiled from the disk takes about half a second
 

@@ -15,12 +15,12 @@ from rich.live import Live
 
 from mission_gym.algorithms import ALGORITHMS, load_algorithm
 from mission_gym.cli.flags import FolderFlags, Switch, parse, said
-from mission_gym.dashboard.guard import is_loopback
-from mission_gym.dashboard.index import Index
-from mission_gym.dashboard.serve import PORT, serve
+from mission_gym.report.dashboard.guard import is_loopback
+from mission_gym.report.dashboard.index import Index
+from mission_gym.report.dashboard.serve import PORT, serve
 from mission_gym.report.overview import view_overview
-from mission_gym.screen.live import make_console
-from mission_gym.screen.streams import inert, say
+from mission_gym.report.screen.live import make_console
+from mission_gym.report.screen.streams import inert, say
 from mission_gym.store.metrics import read_metrics
 
 _EVERY_S = 1.0  # between two looks of `--terminal`

@@ -17,11 +17,11 @@ def choose_profile(resolved: Resolved) -> Resolved:
     return _fill(resolved, resolved.config.algorithm.PROFILE, "profile of {}")
 
 
-def choose_for_pictures(resolved: Resolved, *, sees_pictures: bool) -> Resolved:
+def apply_image_profile(resolved: Resolved, *, sees_images: bool) -> Resolved:
     """Where convolutions read the environment, fill them from the algorithm's profile for pictures."""
-    if not sees_pictures:
+    if not sees_images:
         return resolved
-    return _fill(resolved, resolved.config.algorithm.PICTURES, "profile of {} for pictures")
+    return _fill(resolved, resolved.config.algorithm.IMAGE_PROFILE, "profile of {} for pictures")
 
 
 def _fill(resolved: Resolved, profile: Mapping[str, Any], name: str) -> Resolved:

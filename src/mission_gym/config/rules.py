@@ -77,7 +77,7 @@ def _fit_timesteps(resolved: Resolved, start: int, notes: list[str], problems: l
 def _fit_schedules(resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
     """Refuse schedules that rise: they are a forgotten initial value, not a wish."""
     algo = resolved.config.run.algo
-    for name in resolved.config.algorithm.FALLING:
+    for name in resolved.config.algorithm.SCHEDULED:
         path = f"{algo}.{name}_final"
         initial, final = resolved.config.value(f"{algo}.{name}"), resolved.config.value(path)
         if final is None or final <= initial:

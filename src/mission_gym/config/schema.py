@@ -267,13 +267,13 @@ class AlgorithmSection(Section):
         gamma: float
         learning_rate: float
 
-    FALLING: ClassVar[tuple[str, ...]] = ("learning_rate",)  # fields that may fall to their `_final`
+    SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate",)  # fields that may fall to their `_final`
     COSTS: ClassVar[frozenset[str]] = frozenset()  # what the cost of a step of training depends on
     EFFECTS: ClassVar[Mapping[str, str]] = {}  # by path: what a change means for what was learned
     SEARCH: ClassVar[Mapping[str, Span]] = {}  # fields that a sweep searches, where it is not told which
     UNUSED: ClassVar[tuple[Unused, ...]] = ()  # explicit values that a run may not use
-    PROFILE: ClassVar[Mapping[str, Any]] = {}  # by path: what stands in for defaults of shared sections
-    PICTURES: ClassVar[Mapping[str, Any]] = {}  # by path: and for defaults where observations are pictures
+    PROFILE: ClassVar[Mapping[str, Any]] = {}  # by path: replaces defaults of shared sections
+    IMAGE_PROFILE: ClassVar[Mapping[str, Any]] = {}  # by path: the same for image observations
     RETIRED: ClassVar[Mapping[str, str]] = {}  # fields of earlier versions' files: what to use now
     SETTLED: ClassVar[type[SettledAlgorithm]]  # the same section without `auto`
 
@@ -282,9 +282,9 @@ class AlgorithmSection(Section):
         """Resolve what is `auto` by arithmetic, and add a problem for what does not fit together."""
         return resolved
 
-    def names_that_fall(self) -> list[str]:
+    def scheduled_names(self) -> list[str]:
         """What moves with the absolute step over the whole run."""
-        return [name for name in self.FALLING if getattr(self, f"{name}_final") is not None]
+        return [name for name in self.SCHEDULED if getattr(self, f"{name}_final") is not None]
 
 
 class SettledAlgorithm(AlgorithmSection):

@@ -42,7 +42,7 @@ Factory = Callable[[], Env]
 
 _ENVPOOL = "envpool:"
 COMPANION = "companion_process"  # of a class or function: what declares a companion
-_TRUSTED = ("gymnasium.envs.classic_control.", "mission_gym.missions.")
+_TRUSTED = ("gymnasium.envs.classic_control.", "mission_gym_missions.")
 _TRUSTED_WRAPPERS = ("gymnasium.wrappers.common", "mission_gym.")  # others may hold functions of the user's
 
 
@@ -55,7 +55,7 @@ class EnvRequest:
     wrap: tuple[str, ...] = ()  # texts of wrappers (`wrapping`), innermost first
     calls: tuple[str, ...] | None = None  # that may be more than classes (`store/trusted.py`); None: all
     timeout_s: float | None = None  # of a message over a bridge; None: its own default
-    told: dict[str, Any] = field(default_factory=dict)  # more kwargs, by its companion (procs/companions.py)
+    companion_kwargs: dict[str, Any] = field(default_factory=dict)  # from its companion (procs/companions.py)
 
 
 def make_factory(request: EnvRequest | Factory, render_mode: str | None = None) -> Factory:
@@ -247,8 +247,8 @@ def _explain_single(name: str, build: Callable[[], Any]) -> UsageError:
 
 def _hear_companion(target: Callable[..., Any] | str, request: EnvRequest) -> dict[str, Any]:
     """What the environment's companion told; CompanionNeeded if it has one that nobody has started."""
-    if request.told:
-        return request.told
+    if request.companion_kwargs:
+        return request.companion_kwargs
     hook = getattr(guard(request.env_id, partial(find_creator, target)), COMPANION, None)
     if hook is None:
         return {}

@@ -112,7 +112,7 @@ def probe_vector(
     env = factory(1)
     try:
         obs, info = _reset(env, env_id)
-        trusted = type(env.unwrapped).__module__.startswith("mission_gym.missions.")
+        trusted = type(env.unwrapped).__module__.startswith("mission_gym_missions.")
         single = (env.single_observation_space, env.single_action_space)
         return _find_ids(env, _read_spec(env_id, env, *single, info, trusted, max_sequence), obs)
     finally:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mission_gym.fleet.schedule import Capacity, Decision, Facts, Running, Waiting, plan_starts
-from mission_gym.procs.cluster import Node
+from mission_gym.ray.cluster import Node
 
 
 def plan_placements(

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from mission_gym.errors import DiskError, RunStateError, UsageError
-from mission_gym.fleet.clusters import Clusters, Sighting
 from mission_gym.fleet.members import ask_to_stop, end_member, judge_end, start_member
 from mission_gym.fleet.mps import PIPES, MpsDaemon, choose_mps
 from mission_gym.fleet.placement import plan_placements
@@ -25,6 +24,7 @@ from mission_gym.fleet.schedule import Capacity, Facts, Running, Start, Waiting,
 from mission_gym.fleet.weights import Weights
 from mission_gym.procs import free_memory_bytes, usable_cores
 from mission_gym.procs.vram import read_vram
+from mission_gym.ray.nodes import Clusters, Sighting
 from mission_gym.store.announce import read_announced
 from mission_gym.store.groups import GroupDir, Job
 from mission_gym.store.rundir import RunDir
@@ -271,7 +271,7 @@ class Supervisor:
         variables, program = self._mps.variables if under_mps else {}, ["mission_gym"]
         if cluster is not None:
             num_gpus = str(int(job.request.uses_gpu))
-            program = ["mission_gym.fleet.courier", cluster.address, start.node, num_gpus]
+            program = ["mission_gym.ray.job_proxy", cluster.address, start.node, num_gpus]
             variables = cluster.variables
         try:
             child = start_member(group, job, start.cores, parent_run, variables, program)

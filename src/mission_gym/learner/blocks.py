@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mission_gym.data import Array, Block, LeafSpec, Leaves, Places
+from mission_gym.data import Array, Block, FrameIndex, LeafSpec, Leaves
 from mission_gym.errors import NotFiniteError
 from mission_gym.policy import Encoder
-from mission_gym.rollout.frames import place_frames, stack_size
+from mission_gym.rollout.frames import index_frames, stack_size
 
 
 def prime_encoder(encoder: Encoder, obs: Leaves) -> None:
@@ -19,18 +19,18 @@ def prime_encoder(encoder: Encoder, obs: Leaves) -> None:
         encoder.normalizer.merge(encoder.flatten(obs))
 
 
-def strip(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:
+def with_prefix(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:
     """The arrays whose names begin with the prefix, without it."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def flatten_obs(block: Block) -> tuple[Leaves, Places]:
+def flatten_obs(block: Block) -> tuple[Leaves, FrameIndex]:
     """What a block shows, (T + 1) * S observations, and behind it what truncated episodes ended with."""
     finals = tuple(np.stack(leaf) for leaf in zip(*(final.obs for final in block.finals), strict=True))
     leaves, places = list[Array](), list[Array | None]()
     for number, stored in enumerate(block.obs):
         leaf, num = stored.reshape((-1, *stored.shape[2:])), stack_size(block, stored)
-        mine = place_frames(block, num).reshape(-1, num) if num > 1 else None
+        mine = index_frames(block, num).reshape(-1, num) if num > 1 else None
         if finals:
             last = finals[number]
             if mine is not None:
@@ -42,7 +42,7 @@ def flatten_obs(block: Block) -> tuple[Leaves, Places]:
     return tuple(leaves), tuple(places) if any(mine is not None for mine in places) else ()
 
 
-def take_apart(obs: Leaves, leaves: Sequence[LeafSpec]) -> tuple[Leaves, Places]:
+def unstack_frames(obs: Leaves, leaves: Sequence[LeafSpec]) -> tuple[Leaves, FrameIndex]:
     """Observations [N, ...] as a block would hold them: stacks as frames."""
     apart = tuple(
         given.reshape((-1, *leaf.stored_shape)) if leaf.frames > 1 else given

@@ -19,7 +19,7 @@ from mission_gym.clock import PhaseClock
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import AlgorithmSection, Config, Settled
 from mission_gym.data import Array, Block, EnvSpec, Fact, Leaves, UpdateStats, Weights
-from mission_gym.learner.blocks import prime_encoder, strip
+from mission_gym.learner.blocks import prime_encoder, with_prefix
 from mission_gym.learner.network import NetworkKernel
 from mission_gym.policy import Encoder, PolicySpec
 from mission_gym.store.metrics import Metric, read_metrics
@@ -62,11 +62,11 @@ class Learner(ABC):
         """What collects the next block."""
 
     @abstractmethod
-    def behind(self) -> Weights | None:
+    def previous_weights(self) -> Weights | None:
         """The weights before the last update, None where they are not known."""
 
     @abstractmethod
-    def load_behind(self, arrays: dict[str, Array]) -> None:
+    def load_previous_weights(self, arrays: dict[str, Array]) -> None:
         """Take the arrays of `behind` back, where a checkpoint kept them."""
 
     def policy(self) -> dict[str, Array]:
@@ -83,9 +83,9 @@ class Learner(ABC):
 
     def load_arrays(self, arrays: dict[str, Array]) -> None:
         """Take back what `arrays` gave."""
-        policy = strip(arrays, "policy/")
+        policy = with_prefix(arrays, "policy/")
         self.kernel.load_parameters(policy)
-        self.kernel.load_optimizer(strip(arrays, "optimizer/"))
+        self.kernel.load_optimizer(with_prefix(arrays, "optimizer/"))
         if self.encoder.normalizer is not None:
             self.encoder.normalizer.load(policy)
         self.version, self.step, self.gradient_steps = (int(x) for x in arrays["counters"][:3])
@@ -132,13 +132,17 @@ class Algorithm:
     prepare_rehearsal: Callable[[Learner], None] = lambda learner: None  # learn from the first block on
 
     # The compiled kernel.
-    has_twin: Callable[[Config, int], bool] = lambda config, threads: False  # it may learn with the threads
-    twin_has_threads: bool = False  # whether it shares its work among threads
+    has_compiled_kernel: Callable[[Config, int], bool] = lambda config, threads: (
+        False
+    )  # it may learn with the threads
+    compiled_kernel_has_threads: bool = False  # whether it shares its work among threads
     compiled: str = ""  # module with `compile_kernels` and `is_compiling`, to be called beside other work
     has_bf16: bool = False  # whether the torch kernel learns in that precision, too
 
     # What it means for the user.
-    acts: Callable[[EnvSpec], EnvSpec] = lambda spec: spec  # the environment with actions as it chooses them
+    adapt_actions: Callable[[EnvSpec], EnvSpec] = lambda spec: (
+        spec
+    )  # the environment with actions as it chooses them
     refuse: Callable[[Resolved, EnvSpec], list[str]] = lambda resolved, spec: []  # what it can't do here
     sampled_play_is_worse: bool = False  # by design: exploring is not part of what was learned
     notes_on_branch: Callable[[Settled], list[str]] = lambda config: []
@@ -153,13 +157,13 @@ class Algorithm:
         learner: Learner = import_module(f"{self._folder}.build").make_learner(config, spec)
         return learner
 
-    def prove(self, config: Config, spec: EnvSpec, threads: int) -> str:
+    def verify_compiled_kernel(self, config: Config, spec: EnvSpec, threads: int) -> str:
         """Why the compiled kernel is left out with so many threads, empty if it agrees with the loss."""
-        return str(import_module(f"{self._folder}.build").prove(config, spec, threads))
+        return str(import_module(f"{self._folder}.build").verify_compiled_kernel(config, spec, threads))
 
-    def prove_device(self, config: Settled, spec: EnvSpec) -> str:
+    def verify_device(self, config: Settled, spec: EnvSpec) -> str:
         """Why the device is left out, empty if it computes what the CPU does."""
-        return str(import_module(f"{self._folder}.build").prove_device(config, spec))
+        return str(import_module(f"{self._folder}.build").verify_device(config, spec))
 
     @property
     def _folder(self) -> str:

@@ -15,9 +15,9 @@ import numpy as np
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Settled
 from mission_gym.data import Block, EnvSpec, Leaves, Weights
+from mission_gym.learner import loop, overlap
 from mission_gym.learner.blocks import check_finite
 from mission_gym.learner.contract import Algorithm, Learner
-from mission_gym.pipeline import loop, overlap
 from mission_gym.plan.facts import ActCost
 from mission_gym.rollout.blocks import clear_block
 from mission_gym.rollout.collector import ActingPolicy, BlockCollector
@@ -87,12 +87,12 @@ def measure_collect(
         num_failed = max(num_failed, sum(episode.failed for episode in block.episodes))
         num_ended = len(block.episodes)
     obs = tuple(leaf.reshape((-1, *leaf.shape[2:])) for leaf in block.obs)
-    if block.num_rows > collector.vec.num_envs:  # agents: those that are not there show nothing
+    if block.num_columns > collector.vec.num_envs:  # agents: those that are not there show nothing
         obs = tuple(leaf[:num_steps][block.valid] for leaf in block.obs)
     clear_block(block)
     collector.start()
     collector.clock.take()  # no part of a run's phases
-    played = block.num_steps * block.num_rows
+    played = block.num_steps * block.num_columns
     return Collecting(median(taken[1:] or taken) / played, obs, num_failed, played / max(num_ended, 1))
 
 

@@ -42,7 +42,7 @@ def measure_env(
         weights = _ask(children, timeout_s, spec.env_id)
         memory = round(fmean(weight for weight, *_ in weights))
         own = round(fmean(size for _, size, _ in weights))
-        worker = weigh_processes([child.pid for child in children]) or own
+        worker = mean_memory([child.pid for child in children]) or own
         alone = Pace(*_ask(children[:1], timeout_s, spec.env_id, seconds)[0])
         together = _ask(children, timeout_s, spec.env_id, seconds) if len(children) > 1 else [alone]
     finally:
@@ -107,7 +107,7 @@ def _ask(
     return answers
 
 
-def weigh_processes(pids: Sequence[int]) -> int | None:
+def mean_memory(pids: Sequence[int]) -> int | None:
     """Mean bytes of child processes and what stands above each of them, with their parts of what they share;
     None of none, or where nobody tells."""
     own = psutil.Process()

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
-from mission_gym.backends.record import Backend
 from mission_gym.env.pace import WAITING_SHARE
 from mission_gym.procs import MachineFacts
+from mission_gym.vector.record import Backend
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from math import log2
 
-from mission_gym.backends.record import Backend
 from mission_gym.plan.facts import Facts, Layout
 from mission_gym.procs import MachineFacts
+from mission_gym.vector.record import Backend
 
 _MOST_ENVS = 1024
 

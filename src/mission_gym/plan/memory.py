@@ -9,7 +9,6 @@ from typing import Any
 
 import psutil
 
-from mission_gym.backends.record import Backend
 from mission_gym.check.devices import free_device_bytes
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
@@ -20,6 +19,7 @@ from mission_gym.policy.branches import branch_width, count_parameters
 from mission_gym.procs import MachineFacts, read_machine
 from mission_gym.rollout.blocks import block_bytes
 from mission_gym.rollout.playing import count_playing
+from mission_gym.vector.record import Backend
 
 _TORCH_BYTES = 350 << 20  # resident memory of a process that has loaded torch
 _MEMORY_SHARE = 0.9  # of what is free

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from mission_gym.backends.record import Backend
 from mission_gym.config.layers import read_presets
 from mission_gym.config.schema import Settled
 from mission_gym.data import ActionSpec, EnvSpec, Fact, LeafSpec, Plan
 from mission_gym.env.agents import type_of_agent
 from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.ways import explain_overlap, explain_way
+from mission_gym.vector.record import Backend
 
 _LOW_USE = 0.5  # of an accelerator
 

@@ -21,7 +21,7 @@ from mission_gym.env.pace import time_steps
 from mission_gym.errors import ConfigError, DeviceMemoryError, MissionGymError
 from mission_gym.plan.cache import make_key, read_plan, write_plan
 from mission_gym.plan.costs import NUM_BLOCKS, Workshop, measure_act, measure_collect, rehearse
-from mission_gym.plan.env_costs import measure_env, weigh_processes
+from mission_gym.plan.env_costs import mean_memory, measure_env
 from mission_gym.plan.facts import Choice, EnvFacts, Facts, Layout, Trial, UpdateCost
 from mission_gym.plan.memory import check_memory, fits, read_own_machine
 from mission_gym.plan.planner import (
@@ -46,8 +46,8 @@ from mission_gym.plan.wishes import (
     size_paths,
 )
 from mission_gym.procs import read_machine
-from mission_gym.procs.cluster import find_cluster
 from mission_gym.procs.versions import versions
+from mission_gym.ray.cluster import find_cluster
 
 Say = Callable[[str], None]
 RUN_SHARE = 0.05  # of a run's predicted time, for tuning inside it
@@ -276,7 +276,7 @@ class Tuner:
             vec, collector, _ = self._workshop.make_collector(config)
             with vec, device_memory(config):
                 collect_s = measure_collect(collector, self._weights, steps, NUM_BLOCKS, seconds).step_s
-                worker_bytes = weigh_processes(vec.pids())
+                worker_bytes = mean_memory(vec.pids())
         except MissionGymError as error:
             if layout == facts.wishes.layout:
                 raise

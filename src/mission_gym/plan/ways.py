@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mission_gym.backends.record import Backend
 from mission_gym.config.schema import ComputeSection, Config, Settled
 from mission_gym.data import EnvSpec, Fact
 from mission_gym.errors import DeviceMemoryError
@@ -21,6 +20,7 @@ from mission_gym.plan.cache import make_key, read_plan, write_plan
 from mission_gym.policy.branches import count_work
 from mission_gym.procs import read_machine, usable_cores
 from mission_gym.procs.versions import versions
+from mission_gym.vector.record import Backend
 
 # Another way than the first must be this much faster: times are noisy, and the first is the plainest.
 _GAIN = 1.1
@@ -87,10 +87,10 @@ def list_possible(config: Config, algorithm: Algorithm, is_mlp: bool, threads: i
         devices = {"cpu": devices["cpu"]}
     if is_mlp and max(config.policy.network_arch) < _BF16_WIDTH:
         devices["cpu"] = False
-    return list_ways(config.compute, is_mlp and algorithm.has_twin(config, threads), devices)
+    return list_ways(config.compute, is_mlp and algorithm.has_compiled_kernel(config, threads), devices)
 
 
-def list_ways(compute: ComputeSection, has_twin: bool, devices: Mapping[str, bool]) -> list[Way]:
+def list_ways(compute: ComputeSection, has_compiled_kernel: bool, devices: Mapping[str, bool]) -> list[Way]:
     """What the config leaves open, the plainest first; empty if its values exclude each other."""
     ways = []
     for device in devices if compute.device == "auto" else [compute.device]:
@@ -98,7 +98,7 @@ def list_ways(compute: ComputeSection, has_twin: bool, devices: Mapping[str, boo
         if compute.precision == "auto":
             precisions = ["float32", "bf16"] if devices.get(device) else ["float32"]
         for precision in precisions:
-            compiles = has_twin and device == "cpu" and precision == "float32"
+            compiles = has_compiled_kernel and device == "cpu" and precision == "float32"
             kernel = compute.kernel
             if kernel == "auto":
                 # For an MLP on the CPU the compiled kernel is faster at every width and number of threads.
@@ -114,7 +114,7 @@ def choose_threads(config: Config, spec: EnvSpec, algorithm: Algorithm, is_mlp: 
     widths = (64 + wide, *config.policy.network_arch)
     work = 2 * sum(a * b for a, b in pairwise(widths))
     work += sum(count_work(leaf) for leaf in spec.leaves if not leaf.is_flat)
-    shares = is_mlp and algorithm.twin_has_threads and config.compute.kernel != "torch"
+    shares = is_mlp and algorithm.compiled_kernel_has_threads and config.compute.kernel != "torch"
     enough = _WORK_FOR_THREADS if shares else _WORK_FOR_TORCH_THREADS
     return usable_cores() if work * int(config.algorithm.batch_size) >= enough else 1
 

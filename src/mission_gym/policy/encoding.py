@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mission_gym.data import TEXT_COLUMNS, Array, LeafSpec, Leaves, Places, Weights
+from mission_gym.data import TEXT_COLUMNS, Array, FrameIndex, LeafSpec, Leaves, Weights
 from mission_gym.policy.layout import PolicySpec
 
 Convert = Callable[[Array], Array]
@@ -31,7 +31,7 @@ class Encoded(NamedTuple):
 
     flat: Array
     shaped: tuple[Array, ...]
-    places: Places = ()
+    places: FrameIndex = ()
 
     def rows(self, rows: slice) -> Encoded:
         """Some of the N, as views, where there are no frames."""
@@ -151,7 +151,7 @@ class Encoder:
                 {name: array[: self.num_flat] if array.ndim else array for name, array in arrays.items()}
             )
 
-    def flatten(self, obs: Leaves, places: Places = ()) -> Array:
+    def flatten(self, obs: Leaves, places: FrameIndex = ()) -> Array:
         """The flat features [N, F] before normalisation: float64 where a leaf that is normalised needs it."""
         parts = [convert(obs[place]) for place, convert in self._flatten]
         if len(parts) == 1:
@@ -161,7 +161,7 @@ class Encoder:
         rows = next((mine for mine in places if mine is not None), obs[0])
         return np.zeros((len(rows), 0), np.float32)
 
-    def encode(self, obs: Leaves, places: Places = ()) -> Encoded:
+    def encode(self, obs: Leaves, places: FrameIndex = ()) -> Encoded:
         """The network inputs for leaves [N, ...], or frames."""
         flat = self.encode_flat(obs, places)
         if not places:
@@ -173,7 +173,7 @@ class Encoder:
         ]
         return Encoded(flat, tuple(shaped), mine)
 
-    def encode_flat(self, obs: Leaves, places: Places = ()) -> Array:
+    def encode_flat(self, obs: Leaves, places: FrameIndex = ()) -> Array:
         """The flat ones alone, which are all where an MLP reads them."""
         flat = self.flatten(obs, places)
         return flat if self.normalizer is None else self.normalizer.apply(flat)

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mission_gym.procs.children import BoundedLog, Child, Spares, dump_object, wait_for_replies
-    from mission_gym.procs.companions import Attendance, Companion, CompanionNeeded, attend, attended
+    from mission_gym.procs.companions import Attendance, Companion, CompanionNeeded, attend, with_companion
     from mission_gym.procs.inside import Link, child_main, describe_error, end_broken
     from mission_gym.procs.machine import MachineFacts, free_memory_bytes, read_machine, usable_cores
     from mission_gym.procs.memory import Carver, Region
-    from mission_gym.procs.start import hold_template
+    from mission_gym.procs.start import hold_fork_server
 
 # Loaded when first used: the first processes start before the rest of this room is there.
 _HOMES = {
     "children": ("BoundedLog", "Child", "Spares", "dump_object", "wait_for_replies"),
-    "companions": ("Attendance", "Companion", "CompanionNeeded", "attend", "attended"),
+    "companions": ("Attendance", "Companion", "CompanionNeeded", "attend", "with_companion"),
     "inside": ("Link", "child_main", "describe_error", "end_broken"),
     "machine": ("MachineFacts", "free_memory_bytes", "read_machine", "usable_cores"),
     "memory": ("Carver", "Region"),
-    "start": ("hold_template",),
+    "start": ("hold_fork_server",),
 }
 
 __all__ = [
@@ -41,16 +41,16 @@ __all__ = [
     "Region",
     "Spares",
     "attend",
-    "attended",
     "child_main",
     "describe_error",
     "dump_object",
     "end_broken",
     "free_memory_bytes",
-    "hold_template",
+    "hold_fork_server",
     "read_machine",
     "usable_cores",
     "wait_for_replies",
+    "with_companion",
 ]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from mission_gym.errors import UsageError
-from mission_gym.procs import keeper
+from mission_gym.procs import subreaper
 
 _END_S = 5.0  # for a keeper to end all that is below it
 
@@ -30,7 +30,7 @@ def start_command(
     if hasattr(os, "fork"):
         script = (
             f"import sys; sys.path[:] = {[entry or os.getcwd() for entry in sys.path]!r}\n"
-            f"exec(open({keeper.__file__!r}).read()); keep({os.getpid()}, folder={folder!r})\n"
+            f"exec(open({subreaper.__file__!r}).read()); keep({os.getpid()}, folder={folder!r})\n"
             "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"  # Python ignores it, and that is inherited
             f"os.execv({program!r}, {argv!r})"
         )

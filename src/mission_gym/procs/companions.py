@@ -127,7 +127,7 @@ def attend(companion: Companion) -> Attendance:
         return running
 
 
-def attended(build: Callable[[Told], Built]) -> tuple[Built, Attendance | None]:
+def with_companion(build: Callable[[Told], Built]) -> tuple[Built, Attendance | None]:
     """What `build` makes of what a companion told. It is called with nothing first: an environment that needs
     one says so with CompanionNeeded, wherever it was built. Hold the second value as long as the first."""
     try:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mission_gym.procs import keeper
+from mission_gym.procs import subreaper
 
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
@@ -38,7 +38,7 @@ def start_process(target: str, regions: Sequence[int]) -> subprocess.Popen[bytes
 
 
 @contextlib.contextmanager
-def hold_template(target: str | None) -> Iterator[None]:
+def hold_fork_server(target: str | None) -> Iterator[None]:
     """Begin to import what children will run, and keep it between one child and the next; None: nothing."""
     if target is None or not FORKS:
         yield
@@ -89,7 +89,7 @@ class Forked:
     def _end(self) -> None:
         """Nobody holds the other end of the leash any more."""
         self._leash.close()
-        numbers = [number for (number,) in keeper.TOLD.iter_unpack(self._told)]
+        numbers = [number for (number,) in subreaper.TOLD.iter_unpack(self._told)]
         if not numbers:  # the template ended over its request: it could not import or fork
             self.returncode = self._template.process.wait()
         else:
@@ -104,8 +104,8 @@ class Forked:
     def kill(self) -> None:
         """End a keeper, or a template, that does not hear."""
         if self.poll() is None:
-            known = len(self._told) >= keeper.TOLD.size
-            os.kill(keeper.TOLD.unpack_from(self._told)[0] if known else self.pid, signal.SIGKILL)
+            known = len(self._told) >= subreaper.TOLD.size
+            os.kill(subreaper.TOLD.unpack_from(self._told)[0] if known else self.pid, signal.SIGKILL)
 
 
 class _Template:
@@ -115,7 +115,7 @@ class _Template:
         self.surroundings = surroundings
         self.num_users = 0
         self.requests, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        module = "mission_gym.procs.template"
+        module = "mission_gym.procs.fork_server"
         run = f"from {module} import serve_template; serve_template({far.fileno()}, {os.getpid()})"
         script = f"import sys; sys.path[:] = {_read_path()!r}\n{run}"
         nothing = subprocess.DEVNULL
@@ -136,7 +136,9 @@ def make_script(
     target: str, path: Sequence[str], parent: int, leash: int = -1, regions: Sequence[int] = ()
 ) -> str:
     """What an interpreter runs to become a child and, where processes fork, the keeper above it."""
-    kept = f"exec(open({keeper.__file__!r}).read()); keep({parent}, {leash})" if hasattr(os, "fork") else ""
+    kept = (
+        f"exec(open({subreaper.__file__!r}).read()); keep({parent}, {leash})" if hasattr(os, "fork") else ""
+    )
     run = f"from mission_gym.procs import child_main; child_main({target!r}, {list(regions)!r})"
     return f"import sys; sys.path[:] = {list(path)!r}\n{kept}\n{run}"
 

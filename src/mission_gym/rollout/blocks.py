@@ -82,7 +82,7 @@ def _columns_of(block: Block) -> dict[str, Array]:
     return state | {name: getattr(block, name) for name in _COLUMN_FIELDS}
 
 
-def take_lists(source: Block, columns: slice, target: Block, first: int) -> None:
+def move_episodes(source: Block, columns: slice, target: Block, first: int) -> None:
     """Bring the finals of some columns, and all episodes, to another block whose columns from `first` on they
     are."""
     for final in source.finals:
@@ -131,7 +131,7 @@ def clear_columns(block: Block, columns: slice) -> None:
     block.episodes = [episode for episode in block.episodes if episode.env_id not in gone]
 
 
-def cut_row(block: Block, end: int, column: int) -> None:
+def truncate_column(block: Block, end: int, column: int) -> None:
     """End the running episode of a column before row `end`, for an environment that could not be brought
     back: its last transition bootstraps from the last observation that was seen."""
     t = end - 1
@@ -141,10 +141,10 @@ def cut_row(block: Block, end: int, column: int) -> None:
     block.truncated[t, column] = True
 
 
-def lose_row(block: Block, t: int, column: int) -> None:
+def invalidate_transition(block: Block, t: int, column: int) -> None:
     """Mark a transition as lost in a failure; the one before bootstraps from the last good observation."""
     last = _shown(block, t, column)  # before it is told that another episode begins
-    cut_row(block, t, column)
+    truncate_column(block, t, column)
     block.action[t, column] = block.log_prob[t, column] = block.reward[t, column] = 0
     block.valid[t, column] = block.terminated[t, column] = False
     block.truncated[t, column] = True
@@ -162,7 +162,7 @@ def sort_episodes(block: Block) -> None:
     """Bring the episodes of a block of all environments into the order in which one segment of all meets
     them: by row, then by column. Segments report them in any order. Those of environments of several agents,
     whose flags do not tell when the last one was gone, are ordered by environment."""
-    if len(np.unique(block.env_ids)) < block.num_rows:
+    if len(np.unique(block.env_ids)) < block.num_columns:
         block.episodes.sort(key=lambda episode: (episode.env_id, episode.number))
         return
     queues: dict[int, list[Episode]] = {}

@@ -20,12 +20,12 @@ from mission_gym.clock import PhaseClock
 from mission_gym.data import ActOut, Array, Block, EnvSpec, Leaves, StepBatch, Weights
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.rollout.blocks import (
-    cut_row,
     keep_final,
     keep_state,
     make_block,
     sort_episodes,
     sort_finals,
+    truncate_column,
 )
 from mission_gym.rollout.frames import copy_obs
 from mission_gym.streams import NumberedStreams
@@ -222,6 +222,6 @@ class Collector(BlockCollector):
             if batch.truncated[row] and not batch.terminated[row]:
                 at, column = int(t[row]), int(columns[row])
                 if not batch.valid[row]:  # lost in a failure: the step before is the last good one
-                    cut_row(block, at, column)
+                    truncate_column(block, at, column)
                 mask = None if batch.final_mask is None else batch.final_mask[position]
                 keep_final(block, at, column, tuple(leaf[position] for leaf in batch.final_obs), mask)

@@ -65,7 +65,7 @@ def _read(block: Block, stored: Array, t: int, columns: slice) -> Array:
     return shown
 
 
-def place_frames(block: Block, num: int) -> Array:
+def index_frames(block: Block, num: int) -> Array:
     """Where the frames of each observation are, int64 [T + 1, S, num], in a leaf [(T + num) * S, ...]."""
     num_steps, num_rows = block.reward.shape
     ended, steps = _find_ends(block, slice(None), slice(None)), np.arange(num_steps + 1)[:, None]

@@ -23,11 +23,11 @@ import numpy as np
 from mission_gym.data import Block, EnvSpec, Weights
 from mission_gym.rollout.blocks import (
     clear_columns,
-    cut_row,
-    lose_row,
+    invalidate_transition,
     make_block,
+    move_episodes,
     part_of,
-    take_lists,
+    truncate_column,
 )
 from mission_gym.rollout.collector import STOP_S
 from mission_gym.rollout.segments import POLL_S, SegmentCollector
@@ -112,7 +112,7 @@ class RemoteCollector(SegmentCollector):
             part.segment.filled[:], part.segment.version[:] = 0, self.policy.version
             # Unique for (block, segment): the one before is in this block, or was begun for another one.
             taken = block.env_ids[block.filled == block.num_steps]
-            part.number = number * (block.num_rows + 1) + int((taken == part.segment.env_ids[0]).sum())
+            part.number = number * (block.num_columns + 1) + int((taken == part.segment.env_ids[0]).sum())
         begun = [part for part in free if not part.segment.is_full]
         for part in begun:
             part.weights, part.edition = self.policy.weights, self.policy.edition
@@ -186,7 +186,7 @@ class RemoteCollector(SegmentCollector):
     def _gather(self, block: Block) -> None:
         for part in self._parts.values():
             if not part.at_work:
-                take_lists(part.segment, slice(0, part.segment.num_rows), block, part.columns.start)
+                move_episodes(part.segment, slice(0, part.segment.num_columns), block, part.columns.start)
 
     def _lose(self, worker: int, *, go_on: bool) -> None:
         """Go on in a worker that was replaced: the rows under way are lost, their episodes have failed."""
@@ -195,11 +195,11 @@ class RemoteCollector(SegmentCollector):
         parts = self._parts_of(worker)
         for part in parts:
             mine, t = part.segment, int(part.segment.filled[0])
-            for column in range(mine.num_rows):
+            for column in range(mine.num_columns):
                 if part.at_work:
-                    lose_row(mine, t, column)
+                    invalidate_transition(mine, t, column)
                 else:  # what comes next is another episode
-                    cut_row(mine, t, column)
+                    truncate_column(mine, t, column)
             mine.filled[:] = t + part.at_work
             lost = dict.fromkeys(mine.env_ids.tolist())  # once, however many agents each has
             mine.episodes += [lost_episode(env_id, numbers[env_id] - 1) for env_id in lost]

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mission_gym.data import Block, EnvSpec, Leaves, Weights
-from mission_gym.rollout.blocks import copy_columns, sort_episodes, sort_finals, take_lists
+from mission_gym.rollout.blocks import copy_columns, move_episodes, sort_episodes, sort_finals
 from mission_gym.rollout.collector import BlockCollector
 
 POLL_S = 0.05  # how soon a stop request is seen
@@ -158,14 +158,14 @@ class SegmentCollector(BlockCollector):
         """Copy the columns of the segment that came first into the block, as far as there is room."""
         _, segment = self._finished[0]
         first = int((block.filled == block.num_steps).sum())
-        last = min(self._num_taken + block.num_rows - first, segment.num_rows)
+        last = min(self._num_taken + block.num_columns - first, segment.num_columns)
         columns = slice(self._num_taken, last)
         copy_columns(segment, columns, block, first)
-        take_lists(segment, columns, block, first)
+        move_episodes(segment, columns, block, first)
         sort_finals(block)
         self.num_segments[segment.env_ids[columns]] += 1
         self._num_taken = last
-        if last == segment.num_rows:
+        if last == segment.num_columns:
             self._finished.popleft()
             self._num_taken = 0
 

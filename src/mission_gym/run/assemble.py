@@ -14,8 +14,6 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 from mission_gym.algorithms import load_algorithm
-from mission_gym.backends import load_backend
-from mission_gym.backends.record import Backend, Collected, CollectRequest
 from mission_gym.check.devices import device_memory
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import RunFacts, find_unused, finish
@@ -34,18 +32,22 @@ from mission_gym.plan.ways import (
     measure_ways,
 )
 from mission_gym.policy import make_numpy_policy
+from mission_gym.ray.run import choose_actor_workers, connect
 from mission_gym.rollout.collector import ActingPolicy
-from mission_gym.run.cluster import choose_actor_workers, connect
+from mission_gym.rollout.make import Collected, CollectRequest
+from mission_gym.rollout.make import make_collector as make_run_collector
 from mission_gym.run.environment import (
     Environment,
     choose_acting_rows,
     choose_backend,
     choose_num_workers,
     count_groups,
-    place,
     training_seeds,
+    with_backend,
 )
+from mission_gym.vector.backends import load_backend
 from mission_gym.vector.base import SeedOf
+from mission_gym.vector.record import Backend
 
 _proved: dict[tuple[Any, ...], str] = {}  # by what a proof depends on: plans settle many configs
 
@@ -105,13 +107,13 @@ def settle(resolved: Resolved, spec: EnvSpec, step_s: float = 0.0) -> tuple[Reso
     sources, algorithm = resolved.sources, algorithm_of(resolved.config)
     backend = load_backend(resolved.config.vector.vector)
     is_mlp = algorithm.layout(resolved.config, spec).is_mlp
-    resolved, threads, notes = drop_false_twin(resolved, spec)
+    resolved, threads, notes = drop_false_kernel(resolved, spec)
     config, compute = resolved.config, resolved.config.compute
     ways = list_possible(config, algorithm, is_mlp, threads)
     if not ways:
         asked = f"device={compute.device} and precision={compute.precision}"
         cause = f" with {asked}: it computes in float32 on the CPU"
-        if not algorithm.has_twin(config, threads):
+        if not algorithm.has_compiled_kernel(config, threads):
             cause = f": {algorithm.name} has none for this config"
         raise ConfigError(
             f"kernel=compiled is not possible{cause}; use torch or auto [{sources['compute.kernel']}]"
@@ -166,7 +168,7 @@ def _measure_ways(
 
     def measure(way: Way) -> float:
         config = choose(way)
-        if cause := prove_device(config, spec):
+        if cause := verify_device(config, spec):
             raise RuntimeError(cause)
         return algorithm.measure_update_s(make_learner(config, spec), config, spec)
 
@@ -180,7 +182,7 @@ def _measure_ways(
     return choose_way(measure_ways(ways, resolved.config, spec, measure), collect_s, runs_beside)
 
 
-def prove_device(config: Settled, spec: EnvSpec) -> str:
+def verify_device(config: Settled, spec: EnvSpec) -> str:
     """Why a device is left out: where it does not compute what the CPU does, or a captured step not what a
     step does; empty if it does. Before a device is used it proves itself."""
     if config.compute.device == "cpu":
@@ -190,21 +192,21 @@ def prove_device(config: Settled, spec: EnvSpec) -> str:
     if key not in _proved:
         _set_up_torch(config)
         with device_memory(config):
-            _proved[key] = algorithm_of(config).prove_device(config, spec)
+            _proved[key] = algorithm_of(config).verify_device(config, spec)
     return _proved[key]
 
 
 def _refuse_false_device(resolved: Resolved, spec: EnvSpec, algorithm: Algorithm) -> None:
     """ConfigError if the only way to learn is on a device that does not prove itself."""
     config = _fill(resolved, {"compute.overlap": "off"}).settled
-    if cause := prove_device(config, spec):
+    if cause := verify_device(config, spec):
         raise ConfigError(
             f"device={config.compute.device} is not possible: it does not compute the loss of"
             f" {algorithm.name}: {cause}; use cpu [{resolved.sources['compute.device']}]"
         )
 
 
-def drop_false_twin(
+def drop_false_kernel(
     resolved: Resolved, spec: EnvSpec, remedy: str = "use torch or auto"
 ) -> tuple[Resolved, int, list[str]]:
     """Let the compiled kernel prove itself where it may be used, and leave it out, with a note, where it does
@@ -215,9 +217,11 @@ def drop_false_twin(
     if threads == "auto":
         threads = choose_threads(config, spec, algorithm, is_mlp)
     on_cpu = compute.device in ("auto", "cpu") and compute.precision in ("auto", "float32")
-    if compute.kernel == "torch" or not (is_mlp and on_cpu and algorithm.has_twin(config, threads)):
+    if compute.kernel == "torch" or not (
+        is_mlp and on_cpu and algorithm.has_compiled_kernel(config, threads)
+    ):
         return resolved, threads, []
-    if not (cause := algorithm.prove(config, spec, threads)):
+    if not (cause := algorithm.verify_compiled_kernel(config, spec, threads)):
         return resolved, threads, []
     if resolved.explicit("compute.kernel"):
         raise ConfigError(
@@ -295,7 +299,7 @@ def make_collector(config: Settled, environment: Environment, seed_of: SeedOf) -
     if backend.needs_cluster:
         cluster = source.cluster or connect(config, backend)  # the second of a run that goes on
         source = replace(source, cluster=cluster, actor_workers=config.vector.actor_workers or 1)
-    return backend.make_collector(backend, source, spec, seed_of, asked)
+    return make_run_collector(backend, source, spec, seed_of, asked)
 
 
 @dataclass(frozen=True)
@@ -317,4 +321,4 @@ class Assembly:
 
     def make_collector(self, config: Settled) -> Collected:
         seeds = training_seeds(0, {"episode_offset": 0})
-        return make_collector(config, place(self.environment, config), seeds)
+        return make_collector(config, with_backend(self.environment, config), seeds)

@@ -20,8 +20,8 @@ from mission_gym.env.resume import unpack_states
 from mission_gym.errors import ConfigError, UsageError
 from mission_gym.learner.contract import Learner
 from mission_gym.plan.wishes import size_paths
+from mission_gym.ray.run import connect
 from mission_gym.run.assemble import algorithm_of, settle
-from mission_gym.run.cluster import connect
 from mission_gym.run.config import resolve
 from mission_gym.run.curriculum import KEY
 from mission_gym.run.env_files import read_as_told, read_files

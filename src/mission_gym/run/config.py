@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache, partial
 
 from mission_gym.algorithms import ALGORITHMS, load_algorithm
-from mission_gym.backends import BACKENDS, load_backend
 from mission_gym.config import layers
 from mission_gym.config.fields import Schema
+from mission_gym.vector.backends import BACKENDS, load_backend
 
 
 @cache

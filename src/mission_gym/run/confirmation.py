@@ -19,7 +19,7 @@ from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.run.assemble import make_loaded_policy
 from mission_gym.run.environment import Environment
 from mission_gym.run.evaluation import EvalResult, Evaluator, combine, policy_actor
-from mission_gym.run.snapshot import ours
+from mission_gym.run.snapshot import checkpoint_errors
 from mission_gym.store.checkpoints import CheckpointInfo, list_checkpoints, load_checkpoint
 from mission_gym.store.evals import SELECT, rank_best, read_evals
 from mission_gym.store.rundir import RunDir
@@ -71,6 +71,6 @@ def confirm_best(
 
 def _load_policy(info: CheckpointInfo, config: Settled, environment: Environment) -> ActingPolicy:
     checkpoint = load_checkpoint(info.path)
-    with ours(checkpoint):
+    with checkpoint_errors(checkpoint):
         weights = Weights(int(checkpoint.meta.get("update", 0)), checkpoint.policy)
         return make_loaded_policy(config, environment.spec, weights)

@@ -13,9 +13,9 @@ from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
 from mission_gym.errors import MissionGymError
 from mission_gym.plan.ways import find_devices
-from mission_gym.run.assemble import prove_device, settle
+from mission_gym.run.assemble import settle, verify_device
 from mission_gym.run.config import resolve
-from mission_gym.run.environment import look_first
+from mission_gym.run.environment import probe_environment
 
 _FLAGS = {
     "device": "cpu",
@@ -28,7 +28,7 @@ _FLAGS = {
 
 def prove_devices() -> dict[str, str]:
     """Every device and precision with why it is left out of trainings, empty where it is not."""
-    environment, resolved = look_first(resolve("CartPole-v1", _FLAGS))
+    environment, resolved = probe_environment(resolve("CartPole-v1", _FLAGS))
     config, spec = settle(finish(resolved)[0], environment.spec)[0].settled, environment.spec
     cards = ["cuda", *(f"cuda:{number}" for number in range(1, torch.cuda.device_count()))]
     causes = {}
@@ -42,7 +42,7 @@ def prove_devices() -> dict[str, str]:
 def _prove(config: Settled, spec: EnvSpec, device: str, precision: str) -> str:
     compute = config.compute.model_copy(update={"device": device, "precision": precision})
     try:
-        return prove_device(config.model_copy(update={"compute": compute}), spec)
+        return verify_device(config.model_copy(update={"compute": compute}), spec)
     except (RuntimeError, TypeError, MissionGymError) as error:  # border: drivers raise whatever they like
         return str(error).splitlines()[0]
 

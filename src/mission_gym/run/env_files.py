@@ -120,6 +120,8 @@ def own_files(
     owned = read_files(run)
     kwargs = environment.kwargs | pick_common(owned)
     return environment.with_parts(
-        make_parts(config, kwargs, source, environment.request.calls, owned, environment.request.told),
+        make_parts(
+            config, kwargs, source, environment.request.calls, owned, environment.request.companion_kwargs
+        ),
         kwargs,
     )

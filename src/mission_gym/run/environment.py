@@ -11,16 +11,8 @@ from typing import Any
 from torch import nn
 
 from mission_gym.algorithms import load_algorithm
-from mission_gym.backends import (
-    load_backend,
-    load_default,
-    load_for_cluster,
-    load_for_coroutines,
-    load_rivals,
-)
-from mission_gym.backends.record import Backend, Source
 from mission_gym.config.layers import Resolved
-from mission_gym.config.profiles import choose_for_pictures
+from mission_gym.config.profiles import apply_image_profile
 from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config, Settled
 from mission_gym.config.sizes import choose_batch_size
@@ -34,9 +26,9 @@ from mission_gym.names import judge
 from mission_gym.plan.tuner import may_plan
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.policy.trunks import load_network
-from mission_gym.procs import Attendance, BoundedLog, attended
-from mission_gym.procs.cluster import Cluster
-from mission_gym.run.cluster import connect, count_cpus
+from mission_gym.procs import Attendance, BoundedLog, with_companion
+from mission_gym.ray.cluster import Cluster
+from mission_gym.ray.run import connect, count_cpus
 from mission_gym.run.stages import (
     EnvSource,
     Parts,
@@ -47,7 +39,15 @@ from mission_gym.run.stages import (
 )
 from mission_gym.store.trusted import permit
 from mission_gym.streams import training_seed
+from mission_gym.vector.backends import (
+    load_backend,
+    load_default,
+    load_for_cluster,
+    load_for_coroutines,
+    load_rivals,
+)
 from mission_gym.vector.base import SeedOf, Vector
+from mission_gym.vector.record import Backend, Source
 from mission_gym.vector.restarts import Limits
 
 _MAX_GROUPS = 64  # of environments that wait, where each group makes segments of its own
@@ -172,13 +172,13 @@ def open_environment(
         curriculum = config.env.curriculum if all_stages else None
         if curriculum is not None and not backend.own_vector_form:
             spec, pace = look_at_stages(
-                curriculum, parts, lambda factory: backend.look(replace(asked, factory=factory), look_s)
+                curriculum, parts, lambda factory: backend.probe(replace(asked, factory=factory), look_s)
             )
         else:
-            spec, pace = backend.look(asked, look_s)
+            spec, pace = backend.probe(asked, look_s)
         if curriculum is not None:
             check_metrics(curriculum, spec)
-        spec = load_algorithm(config.run.algo).acts(spec)
+        spec = load_algorithm(config.run.algo).adapt_actions(spec)
         backend = load_backend(choose_backend(config, spec))
         # Who gives the address of a cluster wants its nodes, whatever would be faster here.
         is_open = config.vector.vector == "auto" and not backend.needs_cluster
@@ -198,11 +198,11 @@ def open_environment(
         most_playing = backend.limit_playing(n_envs) if isinstance(n_envs, int) else None
         return replace(plain.with_parts(parts, kwargs), most_playing=most_playing)
 
-    environment, companion = attended(look)
+    environment, companion = with_companion(look)
     return replace(environment, companion=companion)
 
 
-def look_first(
+def probe_environment(
     resolved: Resolved, source: EnvSource = None, *, look_s: float = 0.0
 ) -> tuple[Environment, Resolved]:
     """Open the environment of a new run, and note in the config what follows from it: its agents, and the
@@ -228,8 +228,8 @@ def look_first(
     if misfit is not None and not environment.spec.agents:
         raise misfit
     noted = note_agents(resolved, environment.spec)
-    return replace(environment, cluster=cluster), choose_for_pictures(
-        noted, sees_pictures=environment.spec.sees_pictures
+    return replace(environment, cluster=cluster), apply_image_profile(
+        noted, sees_images=environment.spec.sees_images
     )
 
 
@@ -272,7 +272,7 @@ def leave_vector_form(resolved: Resolved) -> tuple[Resolved, list[str]]:
     return resolved.with_values({path: "auto"}, f"{source}, adapted"), [note]
 
 
-def place(environment: Environment, config: Settled) -> Environment:
+def with_backend(environment: Environment, config: Settled) -> Environment:
     """The environment on the backend of a settled config."""
     backend = load_backend(config.vector.vector)
     return replace(

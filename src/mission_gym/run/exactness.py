@@ -49,7 +49,7 @@ def store_config(config: Config) -> dict[str, Any]:
     """What a checkpoint carries of the config: the values that can change a number, by path, as JSON has
     them. The total can where something falls over it."""
     unseen = {name: _UNSEEN.get(name, set()) | _ENDS.get(name, set()) for name in _UNSEEN | _ENDS}
-    if not config.algorithm.names_that_fall():
+    if not config.algorithm.scheduled_names():
         unseen["run"] |= {"timesteps"}
     values = {
         f"{name}.{field}": value

@@ -17,11 +17,11 @@ from mission_gym.data import EnvSpec, Episode
 from mission_gym.env.agents import AGENTS
 from mission_gym.env.contract import TERMS
 from mission_gym.errors import DiskError
-from mission_gym.monitor.alarms import Alarm, Watch
+from mission_gym.run.alarms import Alarm, Watch
 from mission_gym.run.rate import Rate
-from mission_gym.sinks import Place, choose_sinks
-from mission_gym.sinks.stream import Stream
 from mission_gym.store.rundir import RunDir
+from mission_gym.store.sinks import SinkContext, choose_sinks
+from mission_gym.store.sinks.stream import Stream
 
 Listener = Callable[[dict[str, Any]], None]
 _WINDOW = 100  # episodes behind the rolling means, as in SB3
@@ -39,7 +39,7 @@ class Recorder:
         self.num_episodes = 0
         self.watch = Watch(spec.main_outcome)
         self.window: deque[tuple[float, int, str | None, dict[str, float]]] = deque(maxlen=_WINDOW)
-        self._place = Place(run, spec.env_id, time.time())
+        self._place = SinkContext(run, spec.env_id, time.time())
         self._sinks = choose_sinks(config.value)
         self._opened: Stream | None = None
         self._problems: dict[str, str] = {}  # what the disk refuses, and why

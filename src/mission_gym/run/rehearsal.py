@@ -13,7 +13,7 @@ from mission_gym.errors import ConfigError
 from mission_gym.plan.tuner import LOOK_S
 from mission_gym.procs import usable_cores
 from mission_gym.run.assemble import find_misfits
-from mission_gym.run.environment import leave_vector_form, look_first
+from mission_gym.run.environment import leave_vector_form, probe_environment
 
 _START_S = 2.0  # of a process, before its first step
 
@@ -22,7 +22,7 @@ class Rehearsal(NamedTuple):
     """What a look at the environment says about runs on it."""
 
     resolved: Resolved  # with what follows from the environment
-    sees_pictures: bool
+    sees_images: bool
     main_outcome: str | None
     least_s: float  # of a run, without learning
     misfits: Sequence[str]  # paths of the values that such a run would refuse, if they were given
@@ -33,7 +33,7 @@ def rehearse(resolved: Resolved, values: Mapping[str, Any]) -> Rehearsal:
     each to be given to some of the runs."""
     resolved, _ = leave_vector_form(choose_profile(resolved))
     refuse_contradictions(resolved)
-    environment, resolved = look_first(resolved, look_s=LOOK_S)
+    environment, resolved = probe_environment(resolved, look_s=LOOK_S)
     if problems := find_misfits(resolved, environment.spec):
         raise ConfigError(problems)
     asked = ((path, resolved.with_values({path: value}, "flag --over")) for path, value in values.items())
@@ -45,4 +45,4 @@ def rehearse(resolved: Resolved, values: Mapping[str, Any]) -> Rehearsal:
         at_once = config.num_envs if pace.waits else usable_cores()
         least_s += config.run.timesteps * pace.step_s / config.vector.num_agents / at_once
     spec = environment.spec
-    return Rehearsal(resolved, spec.sees_pictures, spec.main_outcome, least_s, misfits)
+    return Rehearsal(resolved, spec.sees_images, spec.main_outcome, least_s, misfits)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from mission_gym.backends import load_backend
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import finish
 from mission_gym.errors import RunStateError
 from mission_gym.plan.ways import device_exists
-from mission_gym.run.assemble import drop_false_twin, make_learner, one_blas_thread
+from mission_gym.run.assemble import drop_false_kernel, make_learner, one_blas_thread
 from mission_gym.run.config import read_config
 from mission_gym.run.env_files import open_run_environment
 from mission_gym.run.exactness import judge_exactness, write_config
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
-from mission_gym.run.snapshot import learned_steps, ours
+from mission_gym.run.snapshot import checkpoint_errors, learned_steps
 from mission_gym.run.stages import EnvSource
 from mission_gym.store.checkpoints import Checkpoint, load_last_good
 from mission_gym.store.evals import read_evals
 from mission_gym.store.rundir import RunDir
+from mission_gym.vector.backends import load_backend
 
 
 @contextmanager
@@ -46,14 +46,14 @@ def resume_run(
             )
         checkpoint, notes = load_last_good(run.checkpoints)
         read_evals(run, notes.append)
-        with ours(checkpoint):
+        with checkpoint_errors(checkpoint):
             resolved, more = _extend(run, stored, checkpoint, timesteps)
         environment = open_run_environment(run, resolved.config, source)
         remedy = f"go on with `mission-gym branch {run.name} --kernel torch`"
-        resolved, _, changed = drop_false_twin(resolved, environment.spec, remedy)
+        resolved, _, changed = drop_false_kernel(resolved, environment.spec, remedy)
         learner = make_learner(resolved.settled, environment.spec)
         with closing(Session(run, resolved, environment, learner, listener)) as session:
-            with ours(checkpoint):
+            with checkpoint_errors(checkpoint):
                 restored = session.restore(checkpoint)
             exact = judge_exactness(
                 run, checkpoint, stored.config, restored=restored.exact, other_kernel=bool(changed)
@@ -102,6 +102,6 @@ def _extend(
         )
     wanted = resolved.with_values({"run.timesteps": timesteps}, "flag --timesteps")
     resolved, notes = finish(wanted, learned_steps(checkpoint))
-    if falling := resolved.config.algorithm.names_that_fall():
+    if falling := resolved.config.algorithm.scheduled_names():
         notes.append(f"{', '.join(falling)} now fall over {resolved.config.run.timesteps} steps")
     return resolved, notes

@@ -39,7 +39,7 @@ class Doomed(NamedTuple):
         return self._asdict() | own
 
 
-def find_doomed_checkpoints(
+def find_expired_checkpoints(
     run: RunDir, settings: CheckpointSection, *, best: int | None, finished: bool
 ) -> list[CheckpointInfo]:
     """The checkpoints that retention drops under these settings; never `best`, unless no best is kept. Before
@@ -70,7 +70,7 @@ def plan_cleaning(runs: Sequence[RunDir]) -> list[Doomed]:
         is_at_work = state in ("starting", "running")
         if run.config_yaml.exists() and not is_at_work and not run.checkpoints.is_symlink():
             section = read_config(run.config_yaml, "checkpoints").config.checkpoints
-            infos = find_doomed_checkpoints(run, section, best=best_step(run), finished=state == "done")
+            infos = find_expired_checkpoints(run, section, best=best_step(run), finished=state == "done")
             doomed += [Doomed(run, info.path, info.step, info.size_bytes) for info in infos]
     return doomed
 

@@ -21,7 +21,7 @@ from mission_gym.rollout.collector import BlockCollector
 from mission_gym.run.environment import Environment
 from mission_gym.run.exactness import store_config
 from mission_gym.run.recorder import Recorder
-from mission_gym.run.retention import find_doomed_checkpoints
+from mission_gym.run.retention import find_expired_checkpoints
 from mission_gym.run.snapshot import count_steps, take_snapshot
 from mission_gym.store.checkpoints import delete_checkpoint, list_checkpoints, save_checkpoint
 from mission_gym.store.rundir import RunDir
@@ -114,7 +114,7 @@ class Saver:
     def _retain(self, *, finished: bool = False) -> None:
         settings = self._config.checkpoints
         try:
-            for info in find_doomed_checkpoints(self._run, settings, best=self.best, finished=finished):
+            for info in find_expired_checkpoints(self._run, settings, best=self.best, finished=finished):
                 delete_checkpoint(info.path)
         except (RunStateError, DiskError) as error:  # rather keep too much; the new one is saved
             if str(error) != self._kept_because:

@@ -16,12 +16,12 @@ from mission_gym.clock import steady_s
 from mission_gym.config.layers import Resolved
 from mission_gym.data import Progress
 from mission_gym.errors import DiskError, MissionGymError, RunGoneError, describe
+from mission_gym.learner import loop, overlap
 from mission_gym.learner.contract import Learner
-from mission_gym.pipeline import loop, overlap
-from mission_gym.pipeline.loop import StopFlag, newest
+from mission_gym.learner.loop import StopFlag, newest
 from mission_gym.procs import BoundedLog
+from mission_gym.ray.run import leave
 from mission_gym.run.assemble import make_collector
-from mission_gym.run.cluster import leave
 from mission_gym.run.curriculum import Progression
 from mission_gym.run.environment import Environment, training_seeds
 from mission_gym.run.rate import Rate

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from mission_gym.pipeline.loop import StopFlag
+from mission_gym.learner.loop import StopFlag
 
 STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 WARNINGS = ("SIGUSR1", "SIGUSR2")  # of clusters; without a handler they kill

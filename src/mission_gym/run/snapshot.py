@@ -17,10 +17,10 @@ import numpy as np
 from mission_gym.data import Array, Block, Episode
 from mission_gym.env.resume import SlotState, pack_states, unpack_states
 from mission_gym.errors import RunStateError, describe
-from mission_gym.learner.blocks import strip
+from mission_gym.learner.blocks import with_prefix
 from mission_gym.learner.contract import Learner
-from mission_gym.pipeline.loop import newest
-from mission_gym.rollout.blocks import clear_block, cut_row, pack_block, unpack_block
+from mission_gym.learner.loop import newest
+from mission_gym.rollout.blocks import clear_block, pack_block, truncate_column, unpack_block
 from mission_gym.rollout.collector import BlockCollector
 from mission_gym.store.checkpoints import Checkpoint, load_replay
 from mission_gym.vector.base import Vector
@@ -86,7 +86,7 @@ def take_snapshot(
         held = {}
     else:
         state |= packed
-    if len(blocks) > 1 and not blocks[0].is_full and (behind := learner.behind()) is not None:
+    if len(blocks) > 1 and not blocks[0].is_full and (behind := learner.previous_weights()) is not None:
         # The next block is collected with the weights that a run without this break has there.
         state |= {f"behind/{name}": array for name, array in behind.arrays.items()}
     in_hand = {
@@ -98,7 +98,7 @@ def take_snapshot(
     return Snapshot(
         step=step,
         extras=extras,
-        policy=strip(arrays, "policy/"),
+        policy=with_prefix(arrays, "policy/"),
         state=state,
         state_json={"environments": env_json, "steps_lost": lost, "counters": counters} | in_hand,
     )
@@ -112,7 +112,7 @@ def _boundaries(vec: Vector) -> list[SlotState]:
 
 
 @contextmanager
-def ours(checkpoint: Checkpoint) -> Iterator[None]:
+def checkpoint_errors(checkpoint: Checkpoint) -> Iterator[None]:
     """RunStateError for a checkpoint that has its checksums, and not the content that they are for."""
     try:
         yield
@@ -135,9 +135,9 @@ def restore_snapshot(
             unpack_block(block, checkpoint.state, prefix)
             block.episodes = [Episode(*fields) for fields in document[f"{prefix}_episodes"]]
             held.append(block)
-    behind = strip(checkpoint.state, "behind/")
+    behind = with_prefix(checkpoint.state, "behind/")
     if behind:
-        learner.load_behind(behind)
+        learner.load_previous_weights(behind)
     states: list[SlotState] = unpack_states(checkpoint.state, document["environments"])
     batch, ways = collector.vec.restore(states)
     collector.go_on(batch)
@@ -150,7 +150,7 @@ def restore_snapshot(
     told = [f"{count} of {len(ways)} environments came back by {way}" for way, count in Counter(ways).items()]
     told += [lost] if lost else []
     # Before columns had counts of their own, the rows were told that all of them had lost.
-    num_lost = document.get("steps_lost", document.get("block_lost", 0) * blocks[0].num_rows)
+    num_lost = document.get("steps_lost", document.get("block_lost", 0) * blocks[0].num_columns)
     if num_lost:
         told.append(f"{num_lost} steps were not saved and are lost")
     return Restored(told, exact=not (cut or lost or num_lost))
@@ -163,7 +163,7 @@ def _cut_newest(blocks: Sequence[Block], env_id: int, per_env: int) -> None:
         columns = np.flatnonzero((block.env_ids == env_id) & (block.filled > 0))
         if len(columns):
             for column in columns[-per_env:].tolist():
-                cut_row(block, int(block.filled[column]), column)
+                truncate_column(block, int(block.filled[column]), column)
             return
 
 

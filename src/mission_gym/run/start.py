@@ -40,18 +40,18 @@ from mission_gym.run.environment import (
     EVALUATION_STEPS,
     Environment,
     leave_vector_form,
-    look_first,
-    place,
+    probe_environment,
+    with_backend,
 )
 from mission_gym.run.exactness import write_config
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.stages import EnvSource
-from mission_gym.sinks import check_installed, choose_sinks
 from mission_gym.store.announce import announce_run
 from mission_gym.store.files import write_json
 from mission_gym.store.lineage import Lineage, write_lineage
 from mission_gym.store.rundir import RunDir, slug
+from mission_gym.store.sinks import check_installed, choose_sinks
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) 
     """A new run, locked and ready to train; the plan was emitted."""
     resolved, adapted = leave_vector_form(choose_profile(resolved))
     refuse_contradictions(resolved)
-    environment, resolved = look_first(resolved, source, look_s=LOOK_S)
+    environment, resolved = probe_environment(resolved, source, look_s=LOOK_S)
     workshop = Assembly(environment, algorithm_of(resolved.config))
 
     def say(message: str) -> None:
@@ -70,7 +70,7 @@ def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) 
         tuned = tune_run(workshop, resolved, say)
     resolved, notes = finish(tuned.resolved)
     resolved, more = settle(resolved, environment.spec, environment.step_s)
-    environment = place(environment, resolved.settled)
+    environment = with_backend(environment, resolved.settled)
     notes += [*adapted, *tuned.notes, *more]
     with begin(resolved, environment, listener, notes, source=source, tuned=tuned) as session:
         yield session

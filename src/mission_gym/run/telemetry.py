@@ -12,20 +12,20 @@ from functools import partial, reduce
 from operator import or_
 from typing import Any, Self
 
-from mission_gym.backends import load_backend
 from mission_gym.check.devices import time_product
 from mission_gym.clock import PhaseClock
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec, Phases, Progress, Span
 from mission_gym.learner.contract import Learner
-from mission_gym.monitor.accounting import phase_metrics
-from mission_gym.monitor.gpu import Probe, load_nvml, open_gpu
-from mission_gym.monitor.sampler import MachineSampler, Use
-from mission_gym.monitor.verdict import VerdictFacts, judge
 from mission_gym.names import BRIDGE
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.collector import BlockCollector
+from mission_gym.run.accounting import phase_metrics
 from mission_gym.run.assemble import algorithm_of
+from mission_gym.run.gpu import Probe, load_nvml, open_gpu
+from mission_gym.run.sampler import MachineSampler, Use
+from mission_gym.run.verdict import VerdictFacts, judge
+from mission_gym.vector.backends import load_backend
 
 _NUM_UPDATES = 20  # of a timeline
 _NUM_TIMELINES = 20  # in a run, about

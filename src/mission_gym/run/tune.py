@@ -7,13 +7,13 @@ from typing import Any
 from mission_gym.config.layers import Resolved
 from mission_gym.config.profiles import choose_profile
 from mission_gym.plan.cache import find_cache, read_plan, write_plan
-from mission_gym.plan.cluster_costs import check_nodes, describe_cluster, measure_cluster
-from mission_gym.plan.cluster_rates import Work
 from mission_gym.plan.tuner import Say, Tuner, make_plan_key
 from mission_gym.plan.wishes import apply, fix_envs
+from mission_gym.ray.costs import check_nodes, describe_cluster, measure_cluster
+from mission_gym.ray.rates import Work
 from mission_gym.rollout.blocks import block_bytes
 from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
-from mission_gym.run.environment import Environment, leave_vector_form, look_first
+from mission_gym.run.environment import Environment, leave_vector_form, probe_environment
 
 _TOTALS = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
 
@@ -23,7 +23,7 @@ def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = Fals
     resolved, adapted = leave_vector_form(choose_profile(resolved))
     for note in adapted:
         say(note)
-    environment, resolved = look_first(resolved)
+    environment, resolved = probe_environment(resolved)
     workshop = Assembly(environment, algorithm_of(resolved.config))
     key = make_plan_key(resolved, environment.spec)
     entry = read_plan(key)

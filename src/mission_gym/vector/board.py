@@ -21,7 +21,7 @@ _JOURNAL_BYTES = 8 << 20
 RESETTING = -1  # in place of the episode step
 
 
-class Beat(NamedTuple):
+class Heartbeat(NamedTuple):
     """What an environment is at: its worker counts `beats` up with every step and reset, 0 where it rests for
     certain; `step` is RESETTING in a reset, `stage` -1 without a curriculum."""
 
@@ -34,7 +34,7 @@ class Beat(NamedTuple):
 
 
 @dataclass(slots=True)
-class Board:
+class SharedArrays:
     """Arrays over all environments of a vector; `shape` is that of one's step (`EnvSpec.step_shape`)."""
 
     rows: Rows
@@ -46,8 +46,8 @@ class Board:
     pause: Array  # int64 [1]: not 0 asks collecting workers to stop after their running steps
     stage: Array  # int64 [1]: of the curriculum, that the run is in
 
-    def beat(self, env_id: int) -> Beat:
-        return read_beat(self.beats[env_id])
+    def beat(self, env_id: int) -> Heartbeat:
+        return read_heartbeat(self.beats[env_id])
 
     def actions_of(self, env_id: int, steps: int) -> list[Any] | None:
         """The actions of the running episode, the one under way included; None if it is too long."""
@@ -57,7 +57,7 @@ class Board:
         return actions
 
 
-def carve_board(allocate: Allocate, spec: EnvSpec, num_envs: int) -> Board:
+def carve_shared_arrays(allocate: Allocate, spec: EnvSpec, num_envs: int) -> SharedArrays:
     """Lay the board out; the order of the arrays is the format."""
     action, shape = spec.action, spec.step_shape
     one_action = int(np.prod(shape, dtype=np.int64)) * np.dtype(action.dtype).itemsize
@@ -66,7 +66,7 @@ def carve_board(allocate: Allocate, spec: EnvSpec, num_envs: int) -> Board:
     for_actions = allocate
     if action.kind == "object":
         kept, for_actions = 0, np.zeros
-    return Board(
+    return SharedArrays(
         rows=rows,
         last=make_leaves(spec, rows.reward.shape, allocate),
         actions=for_actions((num_envs, *shape), action.dtype),
@@ -78,6 +78,6 @@ def carve_board(allocate: Allocate, spec: EnvSpec, num_envs: int) -> Board:
     )
 
 
-def read_beat(row: Array) -> Beat:
+def read_heartbeat(row: Array) -> Heartbeat:
     """A row of `beats`."""
-    return Beat(*row[: len(Beat._fields)].tolist())
+    return Heartbeat(*row[: len(Heartbeat._fields)].tolist())

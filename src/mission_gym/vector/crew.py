@@ -23,7 +23,7 @@ from mission_gym.procs import (
     wait_for_replies,
 )
 from mission_gym.vector import restarts
-from mission_gym.vector.board import Beat, Board
+from mission_gym.vector.board import Heartbeat, SharedArrays
 from mission_gym.vector.listening import Listener
 from mission_gym.vector.restarts import Limits, RestartBudget
 from mission_gym.vector.serial import SerialVec
@@ -54,7 +54,7 @@ class Note:
     content: Any
 
 
-class Crew:
+class WorkerPool:
     """One Child per part of the rows. `begin` is called with the index of a worker that was replaced.
 
     kind: how workers step their environments; those that are stepped side by side are watched one by one.
@@ -66,7 +66,7 @@ class Crew:
         target: str,
         setups: list[bytes],
         region: Region,
-        board: Board,
+        board: SharedArrays,
         env_ids: list[range],
         limits: Limits,
         log: BoundedLog,
@@ -230,7 +230,7 @@ class Crew:
         self._inspected = time.monotonic()
         for worker in workers:
             child, silence = self._children[worker], self._listener.listen(worker)
-            at: Beat | None = None  # where it is known better than by the newest beat
+            at: Heartbeat | None = None  # where it is known better than by the newest beat
             memory = child.memory_bytes()
             if child.is_gone():
                 cause: WorkerError = WorkerDied(f"the worker process {child.pid} {child.describe_end()}")
@@ -247,7 +247,7 @@ class Crew:
             lost.append((worker, self._replace(worker, cause, at)))
         return lost
 
-    def _replace(self, worker: int, cause: WorkerError, at: Beat | None = None) -> Lost:
+    def _replace(self, worker: int, cause: WorkerError, at: Heartbeat | None = None) -> Lost:
         """End a worker and start another with new episodes; raises when its restarts are used up.
 
         at: what it was at, where that is known better than by the newest beat.
@@ -257,7 +257,7 @@ class Crew:
         self._restart(worker, failure, beat)
         return Lost(failure)
 
-    def _restart(self, worker: int, failure: WorkerError, beat: Beat | None = None) -> None:
+    def _restart(self, worker: int, failure: WorkerError, beat: Heartbeat | None = None) -> None:
         """Start workers instead of this one until one has built its environments and begun their episodes."""
         ids = self.env_ids[worker]
         while True:

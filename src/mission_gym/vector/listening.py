@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mission_gym.errors import WorkerError
-from mission_gym.vector.board import RESETTING, Beat, Board, read_beat
+from mission_gym.vector.board import RESETTING, Heartbeat, SharedArrays, read_heartbeat
 from mission_gym.vector.gauges import HELD_SINCE
 from mission_gym.vector.restarts import Limits
 from mission_gym.vector.serial import SerialVec
@@ -24,7 +24,7 @@ _HOLDS_S = 1.0  # at an event loop: longer than any turn should take
 class Silence(NamedTuple):
     """How long nothing was heard of an environment."""
 
-    beat: Beat  # what it began last
+    beat: Heartbeat  # what it began last
     silent_s: float
     limit_s: float
     told_s: float  # the limit without what its worker has to break it off by itself
@@ -41,7 +41,9 @@ class Listener:
     """Hears the environments of all workers. kind: how these step them; those that are stepped side by side
     are watched one by one."""
 
-    def __init__(self, board: Board, env_ids: list[range], limits: Limits, kind: type[SerialVec]) -> None:
+    def __init__(
+        self, board: SharedArrays, env_ids: list[range], limits: Limits, kind: type[SerialVec]
+    ) -> None:
         self._board, self._env_ids, self._limits = board, env_ids, limits
         self._side_by_side, self._grace_s = kind.side_by_side, kind.grace_s
         self._heard = np.zeros(len(board.beats), np.int64)  # last beats, by environment
@@ -79,10 +81,10 @@ class Listener:
         blamed = place if holder is None else holder
         limit_s = float(limits[place])
         return Silence(
-            read_beat(board[blamed]), now - since, limit_s, limit_s - self._grace_s, holder is not None
+            read_heartbeat(board[blamed]), now - since, limit_s, limit_s - self._grace_s, holder is not None
         )
 
-    def find_newest(self, worker: int) -> Beat:
+    def find_newest(self, worker: int) -> Heartbeat:
         """What its environments began last, or what the one does that has its turn at their event loop."""
         ids = self._env_ids[worker]
         holder = self._find_holder(ids)
@@ -95,7 +97,7 @@ class Listener:
         held_s = 1e-9 * (time.monotonic_ns() - int(since[place]))
         return place if since[place] and held_s >= least_s else None
 
-    def explain(self, cause: WorkerError, beat: Beat) -> WorkerError | None:
+    def explain(self, cause: WorkerError, beat: Heartbeat) -> WorkerError | None:
         """Say where a worker was when it failed, with what a repro bundle needs; None if nobody knows."""
         if not beat.beats:
             return None

@@ -22,7 +22,7 @@ from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot
 from mission_gym.errors import MissionGymError
 from mission_gym.procs import Link, describe_error
-from mission_gym.vector.board import RESETTING, carve_board
+from mission_gym.vector.board import RESETTING, carve_shared_arrays
 from mission_gym.vector.rows import COLUMNS, join_axes, make_rows
 from mission_gym.vector.serial import SerialVec
 
@@ -53,7 +53,7 @@ class Service:
         self.link = link
         self.setup = setup
         self.carver = link.regions[0].carver()
-        self.board = carve_board(self.carver, setup.spec, setup.num_envs)
+        self.board = carve_shared_arrays(self.carver, setup.spec, setup.num_envs)
         cut = slice(setup.first, setup.last)
         num_rows = setup.last - setup.first
         self._rows = self.board.rows.part(cut)

@@ -19,8 +19,8 @@ from mission_gym.env.stages import Stages
 from mission_gym.procs import BoundedLog, Carver, Region, Spares, dump_object, usable_cores
 from mission_gym.vector import SERVICE
 from mission_gym.vector.base import Options, RowVector, SeedOf
-from mission_gym.vector.board import carve_board
-from mission_gym.vector.crew import Crew, Lost
+from mission_gym.vector.board import carve_shared_arrays
+from mission_gym.vector.crew import Lost, WorkerPool
 from mission_gym.vector.gauges import GaugeReader, Waiting
 from mission_gym.vector.restarts import Limits
 from mission_gym.vector.rows import join_axes, rows_of, split_parts, split_rows
@@ -93,16 +93,16 @@ class WorkersVec(RowVector):
         ]  # fmt: skip
         packed = [dump_object(setup) for setup in setups]
         size = Carver()
-        carve_board(size, spec, num_envs)
+        carve_shared_arrays(size, spec, num_envs)
         carve(size)
         self._region = Region() if spares is None else spares.region
         self._region.grow(size.size)
         carver = self._region.carver()
-        self.board = carve_board(carver, spec, num_envs)
+        self.board = carve_shared_arrays(carver, spec, num_envs)
         self._gauges, self._now = GaugeReader(self.board.gauges), self.board.stage
         self.shared = carve(carver)
         try:
-            self.crew = Crew(
+            self.crew = WorkerPool(
                 service, packed, self._region, self.board, self.env_ids, limits, log or BoundedLog(None),
                 kind=kind, spares=spares,
             )  # fmt: skip

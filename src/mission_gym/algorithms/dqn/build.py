@@ -44,15 +44,15 @@ def make_learner(config: Settled, spec: EnvSpec) -> DqnLearner:
     )
 
 
-def prove(config: Config, spec: EnvSpec, threads: int) -> str:
+def verify_compiled_kernel(config: Config, spec: EnvSpec, threads: int) -> str:
     """Why the compiled kernel is left out: where it disagrees with the loss; empty if it does not."""
     dqn = config.algorithm
     assert isinstance(dqn, DqnSection)
-    return prove_twin(layout(config, spec), make_settings(dqn, _ROWS, 0.0), spec.mask_size)
+    return verify_kernel(layout(config, spec), make_settings(dqn, _ROWS, 0.0), spec.mask_size)
 
 
 @cache
-def prove_twin(policy: PolicySpec, settings: QSettings, mask_size: int) -> str:
+def verify_kernel(policy: PolicySpec, settings: QSettings, mask_size: int) -> str:
     """Both start from equal weights, with another target network, and get minibatches that carry every field,
     of small values and of large ones."""
     rng = generator("proof")
@@ -76,7 +76,7 @@ def prove_twin(policy: PolicySpec, settings: QSettings, mask_size: int) -> str:
     return ""
 
 
-def prove_device(config: Settled, spec: EnvSpec) -> str:
+def verify_device(config: Settled, spec: EnvSpec) -> str:
     """Where the device disagrees with the CPU, or a captured step with the same step; empty if nowhere."""
     policy, rng = layout(config, spec), generator("proof")
     settings = make_settings(own_section(config), _ROWS, own_section(config).learning_rate)

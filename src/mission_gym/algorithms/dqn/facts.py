@@ -32,7 +32,7 @@ def layout(config: Config, spec: EnvSpec) -> PolicySpec:
     return PolicySpec.of(config.policy, spec, QSpec(dqn.dueling, sigma))
 
 
-def acts(spec: EnvSpec) -> EnvSpec:
+def adapt_actions(spec: EnvSpec) -> EnvSpec:
     """Several choices and bits become one choice among all their combinations, where these are not too many:
     a value for each is what DQN learns. Masks of each part, too, are then masks over combinations."""
     action = spec.action
@@ -72,7 +72,7 @@ def refuse(resolved: Resolved, spec: EnvSpec) -> list[str]:
     return problems
 
 
-def has_twin(config: Config, threads: int) -> bool:
+def has_compiled_kernel(config: Config, threads: int) -> bool:
     """It has no noisy layers, and computes in one thread."""
     return _section(config).exploration != "noisy" and (threads == 1 or config.compute.kernel == "compiled")
 
@@ -162,7 +162,7 @@ def measure_update_s(learner: Learner, config: Settled, spec: EnvSpec) -> float:
     assert isinstance(learner, DqnLearner)
     dqn, before = own_section(config), learner.arrays()
     block = make_noise_block(spec, dqn.n_steps_per_env, config.num_rows)
-    num, starts = block.num_steps * block.num_rows, learner.learning_starts
+    num, starts = block.num_steps * block.num_columns, learner.learning_starts
     learner.learning_starts = _NEVER
     for _ in range(-(-min(_ENOUGH_TRANSITIONS, dqn.replay_size) // num)):
         learner.update(block)

@@ -27,7 +27,7 @@ from mission_gym.algorithms.dqn.kernel import (
 from mission_gym.algorithms.dqn.section import SettledDqn
 from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError
-from mission_gym.learner.blocks import check_finite, strip
+from mission_gym.learner.blocks import check_finite, with_prefix
 from mission_gym.learner.contract import Learner
 from mission_gym.learner.replay import Replay, ReplayLayout
 from mission_gym.learner.schedule import Schedule, schedule_of
@@ -113,10 +113,10 @@ class DqnLearner(Learner):
             self._weights = Weights(self.version, self.policy())
         return self._weights
 
-    def behind(self) -> Weights | None:
+    def previous_weights(self) -> Weights | None:
         return self._behind
 
-    def load_behind(self, arrays: dict[str, Array]) -> None:
+    def load_previous_weights(self, arrays: dict[str, Array]) -> None:
         self._behind = Weights(self.version - 1, arrays)
 
     def undo(self) -> None:
@@ -127,7 +127,7 @@ class DqnLearner(Learner):
 
     def update(self, block: Block, stop: Callable[[], bool] = lambda: False) -> UpdateStats | None:
         """Store a full block and make the gradient steps that are due; None if a stop was asked for."""
-        after = self.step + block.num_steps * block.num_rows
+        after = self.step + block.num_steps * block.num_columns
         if not self._stored:
             check_finite(block, self.version)
             self.weights()
@@ -283,7 +283,7 @@ class DqnLearner(Learner):
     def load_arrays(self, arrays: dict[str, Array]) -> None:
         """Take back what `arrays` gave; the replay begins empty, unless it is loaded next."""
         super().load_arrays(arrays)
-        self.kernel.load_target(strip(arrays, "target/"))
+        self.kernel.load_target(with_prefix(arrays, "target/"))
         if _SCALE not in arrays:
             self.scale = None  # a run of before learned from raw rewards, and goes on with them
         elif self.scale is not None:
@@ -333,7 +333,7 @@ class DqnLearner(Learner):
         self._begun, self._counted, self._paid, stored = (int(x) for x in arrays["progress"])
         self._stored, self._table = bool(stored), np.array(arrays["update"])
         if self._stored:
-            self._weights = Weights(self.version, strip(arrays, "began/"))
+            self._weights = Weights(self.version, with_prefix(arrays, "began/"))
         return ""
 
 

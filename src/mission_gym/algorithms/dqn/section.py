@@ -135,8 +135,8 @@ class DqnSection(AlgorithmSection):
             )
         return resolved
 
-    def names_that_fall(self) -> list[str]:
-        return [*super().names_that_fall(), *(["epsilon"] if self.exploration == "epsilon" else [])]
+    def scheduled_names(self) -> list[str]:
+        return [*super().scheduled_names(), *(["epsilon"] if self.exploration == "epsilon" else [])]
 
 
 class SettledDqn(DqnSection, SettledAlgorithm):

@@ -15,7 +15,7 @@ from mission_gym.algorithms.ppo.section import LOG_RATIO_LIMIT, PpoSection, Step
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.config.schema import Config, Settled
 from mission_gym.data import Array, EnvSpec
-from mission_gym.learner.blocks import take_apart
+from mission_gym.learner.blocks import unstack_frames
 from mission_gym.learner.proof import draw_inputs, find_device_disagreement, find_disagreement
 from mission_gym.policy import Encoded, Encoder, PolicySpec
 from mission_gym.policy.sampling import draw_random
@@ -46,16 +46,16 @@ def make_learner(config: Settled, spec: EnvSpec) -> PpoLearner:
     )
 
 
-def prove(config: Config, spec: EnvSpec, threads: int) -> str:
+def verify_compiled_kernel(config: Config, spec: EnvSpec, threads: int) -> str:
     """Why the compiled kernel is left out: where it disagrees with the loss; empty if it does not."""
     section = config.algorithm
     assert isinstance(section, PpoSection)
     settings = section.step_settings(0, config.run.timesteps)
-    return prove_twin(layout(config, spec), settings, threads, spec.mask_size)
+    return verify_kernel(layout(config, spec), settings, threads, spec.mask_size)
 
 
 @cache
-def prove_twin(policy: PolicySpec, settings: StepSettings, threads: int, mask_size: int) -> str:
+def verify_kernel(policy: PolicySpec, settings: StepSettings, threads: int, mask_size: int) -> str:
     """Both start from equal weights and get minibatches that carry every field: with the run's settings, and
     with every term of the loss at full weight."""
     rng, num_flat = generator("proof"), policy.num_flat
@@ -73,13 +73,13 @@ def prove_twin(policy: PolicySpec, settings: StepSettings, threads: int, mask_si
     return ""
 
 
-def prove_device(config: Settled, spec: EnvSpec) -> str:
+def verify_device(config: Settled, spec: EnvSpec) -> str:
     """Where the device disagrees with the CPU, or a captured step with the same step; empty if nowhere."""
     policy, compute = layout(config, spec), config.compute
     settings = own_section(config).step_settings(0, config.run.timesteps)
     encoder = Encoder(policy.leaves, normalize=False, critic_leaves=policy.critic_leaves)
     rng = generator("proof")
-    inputs = encoder.encode(*take_apart(draw_inputs(spec, _ROWS, rng), spec.leaves))
+    inputs = encoder.encode(*unstack_frames(draw_inputs(spec, _ROWS, rng), spec.leaves))
     reference = TorchKernel(policy, seed=0)
     samples = _make_samples(_CASES[0], policy, inputs, spec.mask_size, reference, rng)
     kernel = TorchKernel(policy, None, compute.device, precision=compute.precision, batch_size=_ROWS // 2)

@@ -59,7 +59,7 @@ def refuse(resolved: Resolved, spec: EnvSpec) -> list[str]:
     return problems
 
 
-def has_twin(config: Config, threads: int) -> bool:
+def has_compiled_kernel(config: Config, threads: int) -> bool:
     return True
 
 
@@ -109,7 +109,7 @@ def measure_update_s(learner: Learner, config: Settled, spec: EnvSpec) -> float:
     section, kernel, before = learner.section, learner.kernel, learner.arrays()
     enough = _ENOUGH_TRANSITIONS if layout(config, spec).is_mlp else _ENOUGH_PICTURES
     block = make_noise_block(spec, _fewest_steps(config, section, enough), config.num_rows)
-    num = block.num_steps * block.num_rows
+    num = block.num_steps * block.num_columns
     order = learner.draw_order(np.random.default_rng(0), block)
     learner.section = section.model_copy(update={"n_epochs": 1})
     update_s = _time(lambda: learner.update(block))

@@ -29,7 +29,7 @@ from mission_gym.algorithms.ppo.section import SettledPpo, StepSettings
 from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError, RunStateError
 from mission_gym.learner.advantages import ValueScale, compute_gae, compute_importance
-from mission_gym.learner.blocks import check_finite, flatten_obs, strip
+from mission_gym.learner.blocks import check_finite, flatten_obs, with_prefix
 from mission_gym.learner.contract import Learner
 from mission_gym.learner.minibatches import draw_rows, draw_segments
 from mission_gym.policy import PolicySpec
@@ -146,7 +146,7 @@ class PpoLearner(Learner):
         lag_metrics = self._lag_metrics(block, samples)
         self._weights = None
         self.version += 1
-        self.step += block.num_steps * block.num_rows
+        self.step += block.num_steps * block.num_columns
         self.gradient_steps += gradient_steps
         self.recent = [gradient_steps, *self.recent][:_RECENT]
         return UpdateStats(gradient_steps, _metrics(tables, settings, samples, values, self) | lag_metrics)
@@ -154,7 +154,7 @@ class PpoLearner(Learner):
     def draw_order(self, rng: np.random.Generator, block: Block) -> Array:
         """The minibatches of an epoch: of any rows, or of whole segments where the policy has a memory."""
         draw = draw_segments if self._has_memory else draw_rows
-        return draw(rng, block.num_steps, block.num_rows, self.section.batch_size)
+        return draw(rng, block.num_steps, block.num_columns, self.section.batch_size)
 
     def step_settings(self) -> StepSettings:
         """The numbers of the gradient steps at this step of the run."""
@@ -166,13 +166,13 @@ class PpoLearner(Learner):
         self.kernel.put_back(self._before.network)
         self._load_rest(self._before.rest)
 
-    def behind(self) -> Weights | None:
+    def previous_weights(self) -> Weights | None:
         if self._before is None:
             return self._behind
-        arrays = self.kernel.kept_parameters(self._before.network) | strip(self._before.rest, "policy/")
+        arrays = self.kernel.kept_parameters(self._before.network) | with_prefix(self._before.rest, "policy/")
         return Weights(self.version - 1, arrays)
 
-    def load_behind(self, arrays: dict[str, Array]) -> None:
+    def load_previous_weights(self, arrays: dict[str, Array]) -> None:
         self._behind = Weights(self.version - 1, arrays)
 
     def _samples(self, block: Block) -> tuple[Array, Samples, Array]:
@@ -269,7 +269,7 @@ class PpoLearner(Learner):
     def _load_rest(self, arrays: dict[str, Array]) -> None:
         self._before = self._behind = self._weights = None
         if self.encoder.normalizer is not None:
-            self.encoder.normalizer.load(strip(arrays, "policy/"))
+            self.encoder.normalizer.load(with_prefix(arrays, "policy/"))
         if self.value_scale is not None:
             self.value_scale.load(arrays)
         self.version, self.step, self.gradient_steps = (int(count) for count in arrays["counters"][:3])

@@ -68,7 +68,7 @@ class PpoSection(AlgorithmSection):
         True, description="Scale advantages to mean 0, deviation 1 per minibatch."
     )
 
-    FALLING: ClassVar = ("learning_rate", "clip_range", "ent_coef")
+    SCHEDULED: ClassVar = ("learning_rate", "clip_range", "ent_coef")
     COSTS: ClassVar = frozenset({"n_steps_per_env", "batch_size", "n_epochs", "gamma", "gae_lambda"})
     SEARCH: ClassVar = {
         "n_steps_per_env": Span(16, 2048, "power"),
@@ -80,12 +80,12 @@ class PpoSection(AlgorithmSection):
         "clip_range": Span(0.1, 0.4),
         "ent_coef": Span(1e-5, 0.1, "log"),
     }
-    PICTURES: ClassVar = {"ppo.n_epochs": 4}
+    IMAGE_PROFILE: ClassVar = {"ppo.n_epochs": 4}
     EFFECTS: ClassVar = {"gamma": "values were learned under another discount and move first"}
 
     def step_settings(self, step: int, total_steps: int) -> StepSettings:
         """The values of a gradient step at a step of the run."""
-        falling = {name: schedule_of(self, name, total_steps).at(step) for name in self.FALLING}
+        falling = {name: schedule_of(self, name, total_steps).at(step) for name in self.SCHEDULED}
         given = {name: getattr(self, name) for name in StepSettings._fields}
         return StepSettings(**given | falling)
 

@@ -1,0 +1,89 @@
+"""The overlapped loop: block k + 1 is collected with weights k beside update k; then each side waits.
+
+In lock-step, so a block lags by exactly one update (the first by none), and equal runs are equal. A stop
+request, or an error on either side, ends both and leaves the state before update k: the learner as it was,
+the full block k, and what there is of block k + 1.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+
+from mission_gym.data import Block, Progress
+from mission_gym.learner import loop
+from mission_gym.learner.contract import Learner
+from mission_gym.rollout.collector import BlockCollector
+
+_LEAVE_S = 3.0  # what a second Ctrl-C waits for a collector that does not stop
+
+
+def run(
+    collector: BlockCollector,
+    learner: Learner,
+    blocks: list[Block],
+    total_steps: int,
+    stop: Callable[[], bool],
+) -> Iterator[Progress]:
+    """As the synchronous `run`, with two blocks: the one to learn from first. They change places."""
+    while learner.step < total_steps:
+        ready, spare = blocks
+        if not ready.is_full:  # at the beginning, with nothing to learn from beside it
+            collector.policy.load(learner.previous_weights() or learner.weights())
+            with collector.clock.phase("collect"):
+                if not collector.fill(ready, learner.version, stop):
+                    return
+        collector.policy.load(learner.weights())
+        is_last = learner.step + ready.reward.size >= total_steps
+        with _filling(collector, None if is_last else spare, learner.version + 1, stop) as filling:
+            with learner.clock.phase("update"):
+                stats = learner.update(ready, lambda: stop() or _has_failed(filling))
+            wait([filling])
+        is_whole = not _has_failed(filling) and filling.result()
+        if stats is None or not (is_whole or learner.keeps_updates):
+            if stats is not None:
+                learner.undo()  # block k + 1 is not whole, and only weights k may go on with it
+            filling.result()  # raises what ended the collecting
+            return
+        blocks.reverse()  # a block k + 1 that is not whole goes on with the weights behind
+        yield loop.make_progress(learner, ready, stats, collector.clock.take() | learner.clock.take())
+        filling.result()
+
+
+@contextmanager
+def _filling(
+    collector: BlockCollector, block: Block | None, number: int, stop: Callable[[], bool]
+) -> Iterator[Future[bool]]:
+    """Fill the block, if there is one, in a thread while the body runs; an error there stops it first."""
+    filling: Future[bool] = Future()
+    halted = threading.Event()
+
+    def fill() -> None:
+        assert block is not None
+        try:
+            with collector.clock.phase("collect"):
+                is_full = collector.fill(block, number, lambda: halted.is_set() or stop())
+        except BaseException as error:  # noqa: BLE001  border: a thread; raised where its result is taken
+            filling.set_exception(error)
+        else:
+            filling.set_result(is_full)
+
+    if block is None:
+        filling.set_result(True)
+        yield filling
+        return
+    thread = threading.Thread(target=fill, name="collector", daemon=True)
+    thread.start()
+    try:
+        yield filling
+    except BaseException as error:
+        halted.set()
+        thread.join(None if isinstance(error, Exception) else _LEAVE_S)
+        raise
+    thread.join()
+
+
+def _has_failed(filling: Future[bool]) -> bool:
+    return filling.done() and filling.exception() is not None

@@ -1,1 +1,0 @@
-"""The training loop: collector and learner take turns until the budget is spent."""

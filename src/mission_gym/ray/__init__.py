@@ -1,0 +1,1 @@
+"""Environments and jobs on the nodes of a Ray cluster; needs the extra `ray`."""

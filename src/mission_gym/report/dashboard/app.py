@@ -1,0 +1,224 @@
+"""The addresses: three pages, the JSON behind their charts, panels as HTML, films, and streams of events.
+
+Everything is made from the runs folder at the time of asking. Names in addresses are looked up among the runs
+that the index allows; no path is made of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from mission_gym.errors import MissionGymError
+from mission_gym.report.dashboard.follow import Follower, encode, read_status, stamp_files
+from mission_gym.report.dashboard.guard import Guard
+from mission_gym.report.dashboard.index import Index, list_stages, main_outcome
+from mission_gym.report.dashboard.rows import find_last, make_columns, read_first, read_part
+from mission_gym.report.documents import compare_runs
+from mission_gym.report.pages import describe_panels, list_films, make_templates, render_panels
+from mission_gym.store.evals import SELECT, read_baselines, read_evals
+from mission_gym.store.metrics import Metric
+from mission_gym.store.rundir import RunDir
+
+_STATIC = Path(__file__).with_name("static")
+_EVAL_KEYS = ("step", "episodes", "return_mean", "return_low", "return_high", "outcomes")
+_NUM_COMPARED = 40  # runs of one comparison
+_NUM_LOOKED_UP = 1000
+_NUM_KEPT = 16  # runs whose panels are kept as HTML
+_NUM_TIMED = 500  # rows whose times stand for those of a long run
+
+
+class _Pages:
+    """What answers; each method is one address."""
+
+    def __init__(self, index: Index, metrics: Sequence[Metric], is_ending: Callable[[], bool]) -> None:
+        self._index, self._follower = index, Follower(index, is_ending)
+        self._metrics = [metric._asdict() for metric in metrics]
+        self._templates = make_templates()
+        self._lock = threading.Lock()
+        self._panels: dict[Path, tuple[Any, dict[str, str]]] = {}  # what they were made of, and as HTML
+
+    def routes(self) -> list[Route | Mount]:
+        pages: Mapping[str, Callable[[Request], Any]] = {
+            "/": self.runs,
+            "/run/{name}": self.run,
+            "/compare": self.compare,
+            "/api/runs": self.list_runs,
+            "/api/metrics": self.list_metrics,
+            "/api/run/{name}": self.describe,
+            "/api/run/{name}/rows": self.rows,
+            "/api/run/{name}/panels": self.panels,
+            "/api/run/{name}/film/{film}": self.film,
+            "/api/compare": self.differences,
+            "/events": self.index_events,
+            "/events/{name}": self.run_events,
+            "/static/style.css": self.style,
+        }
+        made: list[Route | Mount] = [Route(path, endpoint) for path, endpoint in pages.items()]
+        return [*made, Mount("/static", StaticFiles(directory=_STATIC))]
+
+    def refuse(self, request: Request, code: int, text: str) -> Response:
+        """A page that says what is wrong and what to do."""
+        return self._page("message.html", code=code, text=text)
+
+    def runs(self, request: Request) -> Response:
+        return self._page("runs.html", folder=self._index.shown)
+
+    def run(self, request: Request) -> Response:
+        run = self._find(request)
+        return self._page("run.html", name=run.name, panels=self._render_panels(run))
+
+    def compare(self, request: Request) -> Response:
+        return self._page("compare.html")
+
+    def list_runs(self, request: Request) -> Response:
+        return _json(self._index.changes(0))
+
+    def style(self, request: Request) -> Response:
+        return Response(self._templates.get_template("style.css").render(), media_type="text/css")
+
+    def list_metrics(self, request: Request) -> Response:
+        return _json(self._metrics)
+
+    def describe(self, request: Request) -> Response:
+        """All that the first look at a run's charts needs."""
+        run = self._find(request)
+        part = read_part(run.metrics_jsonl)
+        rows = {"columns": make_columns(part.rows), "end": part.end, "is_sample": part.is_sample}
+        return _json(rows | {"status": read_status(run)} | _describe_beside(run))
+
+    def rows(self, request: Request) -> Response:
+        """The rows between two steps, for a chart that was zoomed into."""
+        low, high = _number(request, "low"), _number(request, "high")
+        part = read_part(self._find(request).metrics_jsonl, low, high)
+        return _json({"columns": make_columns(part.rows), "is_sample": part.is_sample})
+
+    def panels(self, request: Request) -> Response:
+        """What changes beside the rows: panels as HTML, and the rest that the charts show."""
+        run = self._find(request)
+        return _json({"panels": self._render_panels(run)} | _describe_beside(run))
+
+    def film(self, request: Request) -> Response:
+        run, name = self._find(request), request.path_params["film"]
+        if name not in [film["name"] for film in list_films(run)]:
+            raise HTTPException(404, f"run {run.name} has no film {name!r}")
+        return FileResponse(run.path / name)
+
+    def differences(self, request: Request) -> Response:
+        """The results and the differing values of runs side by side, as HTML."""
+        names = request.query_params.getlist("run")[:_NUM_LOOKED_UP]
+        runs = [run for name in names if (run := self._index.find(name)) is not None]
+        try:
+            document = compare_runs(runs[:_NUM_COMPARED], lambda text: None)
+        except MissionGymError as error:
+            raise HTTPException(409, str(error)) from error
+        html = self._templates.get_template("panels/compare.html").render(
+            document, num_left_out=max(0, len(runs) - _NUM_COMPARED)
+        )
+        return _json({"html": html})
+
+    def index_events(self, request: Request) -> Response:
+        version = _last_seen(request, "since")
+        return _stream(self._follower.follow_index(version))
+
+    def run_events(self, request: Request) -> Response:
+        run = self._find(request)
+        offset = _last_seen(request, "offset")
+        return _stream(self._follower.follow_run(run.name, offset))
+
+    def _find(self, request: Request) -> RunDir:
+        run = self._index.find(request.path_params["name"])
+        if run is None:
+            raise HTTPException(404, f"there is no run {request.path_params['name']!r} in this folder")
+        return run
+
+    def _render_panels(self, run: RunDir) -> dict[str, str]:
+        """The panels of a run, made anew only where something has changed: several pages may show it."""
+        with self._lock:  # tabs ask at the same moment
+            source = (read_status(run), stamp_files(run, "", "checkpoints", run.metrics_jsonl.name))
+            known = self._panels.pop(run.path, None)
+            html = known[1] if known is not None and known[0] == source else self._make_panels(run)
+            self._panels[run.path] = (source, html)
+            for path in list(self._panels)[:-_NUM_KEPT]:
+                del self._panels[path]
+        return html
+
+    def _make_panels(self, run: RunDir) -> dict[str, str]:
+        """Times of a long run are those of a sample, brought up to the time it took."""
+        part = read_part(run.metrics_jsonl, num_rows=_NUM_TIMED)
+        last = (find_last(run.metrics_jsonl, kind) for kind in ("timeline", "end"))
+        took = part.rows[-1].get("time/time_elapsed") if part.is_sample and part.rows else None
+        whole_s = float(took) if isinstance(took, int | float) else None
+        panels = describe_panels(run, [*part.rows, *filter(None, last)], whole_s)
+        return render_panels(self._templates, panels)
+
+    def _page(self, template: str, *, code: int = 200, **values: Any) -> HTMLResponse:
+        return HTMLResponse(self._templates.get_template(template).render(code=code, **values), code)
+
+
+def make_app(
+    index: Index,
+    metrics: Sequence[Metric],
+    token: str,
+    host: str,
+    is_ending: Callable[[], bool],
+    *,
+    in_notebook: bool = False,
+) -> ASGIApp:
+    """The server of one runs folder. metrics: what the charts say about each number; is_ending: whether
+    streams of events are to end."""
+    pages = _Pages(index, metrics, is_ending)
+
+    async def explain(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException):
+            return pages.refuse(request, error.status_code, error.detail)
+        return pages.refuse(request, 500, "the terminal of `mission-gym watch` tells what went wrong")
+
+    app = Starlette(routes=pages.routes(), exception_handlers={HTTPException: explain, Exception: explain})
+    return Guard(app, token, host, pages.refuse, in_notebook=in_notebook)
+
+
+def _describe_beside(run: RunDir) -> dict[str, Any]:
+    """What the charts show beside the rows."""
+    first = read_first(run.metrics_jsonl)
+    return {
+        "main_outcome": main_outcome(first),
+        "stages": list_stages(first),
+        "evals": _list_evals(run),
+        "baselines": read_baselines(run),
+    }
+
+
+def _list_evals(run: RunDir) -> list[dict[str, Any]]:
+    """Evaluations that chose models, by step."""
+    chosen = (result for result in read_evals(run) if result["suite"] == SELECT)
+    return [{key: result.get(key) for key in _EVAL_KEYS} for result in chosen]
+
+
+def _json(document: Any) -> Response:
+    return Response(encode(document), media_type="application/json")
+
+
+_stream = partial(StreamingResponse, media_type="text/event-stream")
+
+
+def _number(request: Request, name: str) -> int | None:
+    text = request.query_params.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+def _last_seen(request: Request, name: str) -> int:
+    """Where a stream goes on: the id of the last event, or else what the page began with."""
+    text = request.headers.get("last-event-id", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else _number(request, name) or 0

@@ -1,0 +1,140 @@
+"""Runs the faults, a few side by side, and makes a row of each group: tried, held, and what did not hold."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import psutil
+
+import mission_gym
+from mission_gym.errors import UsageError
+from mission_gym.procs import usable_cores
+from mission_gym_bench.contest import Row
+from mission_gym_bench.faults.clocks import make_clock_faults
+from mission_gym_bench.faults.disks import make_disk_faults
+from mission_gym_bench.faults.environments import make_environment_faults
+from mission_gym_bench.faults.files import make_file_faults
+from mission_gym_bench.faults.fleet import make_fleet_faults
+from mission_gym_bench.faults.kills import make_kills
+from mission_gym_bench.faults.lab import Fault, Lab, NotHeld, Shelf, Skipped
+from mission_gym_bench.faults.launcher import Launcher
+from mission_gym_bench.faults.trust import make_safety_faults, make_trust_faults
+
+
+class Report(NamedTuple):
+    """What came of a fault: `problem` is empty if it held, `skipped` if it could be tried."""
+
+    fault: Fault
+    problem: str = ""
+    skipped: str = ""
+
+
+def make_faults() -> list[Fault]:
+    """Every fault there is."""
+    return [
+        *make_kills(),
+        *make_environment_faults(),
+        *make_file_faults(),
+        *make_disk_faults(),
+        *make_trust_faults(),
+        *make_safety_faults(),
+        *make_clock_faults(),
+        *make_fleet_faults(),
+    ]
+
+
+def measure_faults(*, full: bool) -> list[Row]:
+    """A row for each group."""
+    faults = [fault for fault in make_faults() if full or fault.quick]
+    rows = make_rows(run_faults(faults, at_once=min(2, usable_cores())))
+    command = f"mission-gym bench faults{' --full' if full else ''}"
+    return [row | {"command": command} for row in rows]
+
+
+def find_toys() -> Path:
+    """The folder of the toy environments; UsageError where this is not a checkout."""
+    folder = Path(mission_gym.__file__).parents[2] / "tests"
+    if not (folder / "toys.py").is_file():
+        raise UsageError("bench faults needs a checkout of the project: tests/toys.py is not here")
+    return folder
+
+
+def run_faults(faults: Sequence[Fault], *, at_once: int) -> list[Report]:
+    """Inject the faults, `at_once` side by side, and tell each on stderr as it ends."""
+    toys = find_toys()
+    reports: list[Report] = []
+    with TemporaryDirectory(prefix="mission-gym-faults-") as folder:
+        shelf = Shelf(Path(folder) / "shelf")
+        shelf.folder.mkdir()
+        launchers: queue.SimpleQueue[Launcher] = queue.SimpleQueue()
+        started = [Launcher(toys) for _ in range(at_once)]
+        for launcher in started:
+            launchers.put(launcher)
+
+        def inject(item: tuple[int, Fault]) -> Report:
+            number, fault = item
+            launcher = launchers.get()
+            begun = time.monotonic()
+            try:
+                report = _inject(fault, Lab(Path(folder) / str(number), launcher, shelf))
+            finally:
+                launchers.put(launcher)
+            word = report.problem or report.skipped or "held"
+            seconds = time.monotonic() - begun
+            print(
+                f"[{number}/{len(faults)}] {fault.group}: {fault.name}: {word} ({seconds:.1f} s)",
+                file=sys.stderr,
+            )
+            return report
+
+        try:
+            with ThreadPoolExecutor(at_once) as pool:
+                reports = list(pool.map(inject, enumerate(faults, 1)))
+        finally:
+            for launcher in started:
+                launcher.close()
+    return reports
+
+
+def _inject(fault: Fault, lab: Lab) -> Report:
+    try:
+        fault.inject(lab)
+    except NotHeld as error:
+        return Report(fault, problem=str(error))
+    except Skipped as error:
+        return Report(fault, skipped=str(error))
+    except Exception as error:  # noqa: BLE001  border: a check that breaks did not show that it holds
+        return Report(fault, problem=f"{type(error).__name__}: {error}")
+    finally:
+        for process in lab.find_processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+    shutil.rmtree(lab.folder, ignore_errors=True)
+    return Report(fault)
+
+
+def make_rows(reports: Sequence[Report]) -> list[Row]:
+    """One row for each group, in their order; what was skipped was not tried."""
+    rows: list[Row] = []
+    for group in dict.fromkeys(report.fault.group for report in reports):
+        mine = [report for report in reports if report.fault.group == group]
+        tried = sum(report.fault.tried for report in mine if not report.skipped)
+        failures = {report.fault.name: report.problem for report in mine if report.problem}
+        lost = sum(report.fault.tried for report in mine if report.problem)
+        rows.append(
+            {
+                "case": f"faults: {group}", "ours": tried - lost, "peers": {}, "ratio": None, "unit": "held",
+                "tried": tried, "held": tried - lost, "holds": not lost, "failures": failures,
+                "skipped": {report.fault.name: report.skipped for report in mine if report.skipped},
+            }
+        )  # fmt: skip
+    return rows

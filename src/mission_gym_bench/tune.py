@@ -1,0 +1,209 @@
+"""`bench tune`: the plan against a small grid of layouts, all trained for a moment in turn.
+
+One row a case: the training rate of the chosen plan over the best of the grid, how far the prediction was
+off, predicted against measured peak memory, and the seconds that tuning took.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import psutil
+
+from mission_gym.config.layers import Resolved
+from mission_gym.config.profiles import choose_profile
+from mission_gym.config.rules import finish
+from mission_gym.plan.costs import rehearse
+from mission_gym.plan.facts import Layout
+from mission_gym.plan.memory import layout_of
+from mission_gym.plan.tuner import Tuner
+from mission_gym.plan.wishes import apply, fix_envs, layout_values, make_wishes
+from mission_gym.procs import usable_cores
+from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
+from mission_gym.run.config import resolve
+from mission_gym.run.environment import open_environment
+from mission_gym_bench.burn import measure_spins_per_us
+from mission_gym_bench.contest import Row
+
+_BURN = "mission_gym_bench.burn:Burn"
+_SIZES = (8, 32)  # environments of the grid, where they are open and a rollout has room for them
+_SAMPLE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class TuneCase:
+    """An environment, and the microseconds that a step of a toy burns."""
+
+    name: str
+    env_id: str = _BURN
+    step_us: float = 0.0
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    flags: dict[str, Any] = field(default_factory=dict)  # of `mission-gym train`
+
+
+CASES = (
+    TuneCase("CartPole-v1", "CartPole-v1"),
+    TuneCase("LunarLander-v3", "LunarLander-v3"),
+    TuneCase("capture mission", "mission_gym/Capture-v0"),
+    TuneCase("10 us", step_us=10),
+    TuneCase("100 us", step_us=100),
+    TuneCase("1,000 us", step_us=1000),
+    TuneCase("10 us, jitter", step_us=10, kwargs={"jitter": True}),
+    TuneCase("100 us, jitter", step_us=100, kwargs={"jitter": True}),
+    TuneCase("1,000 us, jitter", step_us=1000, kwargs={"jitter": True}),
+    TuneCase("waits 20 ms", kwargs={"wait_s": 0.02}),
+    # One epoch: ten of a convolution on the CPU take half a minute a rollout.
+    TuneCase("image, 100 us", step_us=100, kwargs={"image": True}, flags={"n_epochs": 1}),
+    TuneCase("LunarLander-v3, dqn", "LunarLander-v3", flags={"algo": "dqn"}),
+    TuneCase("1,000 us, dqn", step_us=1000, flags={"algo": "dqn"}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TuneGrid:
+    """What is measured."""
+
+    cases: tuple[TuneCase, ...] = CASES
+    budget_s: float = 12.0
+    repeats: int = 3
+    seconds: float = 1.5  # of each training, or one update if that takes longer
+
+
+def measure_tune(grid: TuneGrid) -> list[Row]:
+    """One row per case."""
+    spins = measure_spins_per_us()
+    with one_blas_thread():
+        return [_measure(case, grid, spins) for case in grid.cases]
+
+
+def time_plan(
+    case: TuneCase, budget_s: float, seconds: float, by_hand: dict[str, Any]
+) -> tuple[str, dict[str, Callable[[], float]]]:
+    """The plan of a case in words, and what trains it, and the same with other flags, for some seconds."""
+    entries: dict[str, Callable[[], float]] = {}
+    chosen = ""
+    for name, flags in (("planned", case.flags), ("by hand", case.flags | by_hand)):
+        resolved = choose_profile(resolve(case.env_id, flags | {"env_kwargs": case.kwargs, "eval_freq": 0}))
+        first, _ = finish(fix_envs(resolved))
+        environment = open_environment(first.config, dict(case.kwargs))
+        workshop, base = Assembly(environment, algorithm_of(first.config)), fix_envs(resolved)
+        if name == "planned":
+            entry = Tuner(workshop, resolved, budget_s, lambda message: None).run()
+            base = apply(base, entry["values"])
+            config = workshop.settle(base)
+            layout = layout_of(config, environment.backends[config.vector.vector])
+            chosen = f"{layout}, rollout {layout.rollout}, predicted {entry['steps_per_s']:,.0f} steps/s"
+        entries[name] = partial(rehearse, workshop, workshop.settle(base), seconds)
+    return chosen, entries
+
+
+def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
+    kwargs = case.kwargs | ({"spins": int(case.step_us * spins_per_us)} if case.env_id == _BURN else {})
+    resolved = choose_profile(resolve(case.env_id, case.flags | {"env_kwargs": kwargs, "eval_freq": 0}))
+    first, _ = finish(fix_envs(resolved))
+    environment = open_environment(first.config, kwargs)
+    workshop = Assembly(environment, algorithm_of(first.config))
+    entry = Tuner(workshop, resolved, grid.budget_s, lambda message: None).run()
+    base = fix_envs(resolved)
+    chosen = workshop.settle(apply(base, entry["values"]))
+    planned = layout_of(chosen, environment.backends[chosen.vector.vector])
+    compute = {path: value for path, value in entry["values"].items() if path.startswith("compute.")}
+    plans = {"chosen": chosen} | {
+        str(layout): workshop.settle(apply(base, layout_values(layout, resolved.config) | compute))
+        for layout in _make_grid(workshop, resolved, entry)
+        if layout != planned
+    }
+    rates: dict[str, list[float]] = {name: [] for name in plans}
+    peaks: list[int] = []
+    for _ in range(grid.repeats):
+        for name, config in plans.items():
+            rate, most = _watch(lambda: rehearse(workshop, config, grid.seconds))  # noqa: B023
+            rates[name].append(rate)
+            if name == "chosen":
+                peaks.append(most)
+    medians = {name: statistics.median(column) for name, column in rates.items()}
+    ours, best = medians["chosen"], max(medians, key=medians.__getitem__)
+    memory, peak = entry["memory_bytes"], statistics.median(peaks)
+    print(
+        f"{case.name}: {planned}, {ours:,.0f} steps/s, best {best} {medians[best]:,.0f}, predicted"
+        f" {entry['steps_per_s']:,.0f}",
+        file=sys.stderr,
+    )
+    return {
+        "case": f"tune: {case.name}",
+        "ours": ours,
+        "peers": {"best of the grid": medians[best]},
+        "ratio": ours / medians[best],
+        "unit": "steps/s",
+        "chosen": str(planned),
+        "best": best,
+        "spread": {name: [min(column), max(column)] for name, column in rates.items()},
+        "grid": medians,
+        "predicted": entry["steps_per_s"],
+        "prediction_error": entry["steps_per_s"] / ours - 1.0,
+        "memory_predicted_mb": memory / 1e6,
+        "memory_measured_mb": peak / 1e6,
+        "memory_error": memory / peak - 1.0,
+        "tuning_s": entry["spent_s"],
+    }
+
+
+def _make_grid(workshop: Assembly, resolved: Resolved, entry: dict[str, Any]) -> list[Layout]:
+    """Every backend that may be chosen, one worker and one for each core, few and many environments."""
+    wishes = make_wishes(workshop, resolved, workshop.settle(fix_envs(resolved)))
+    waits = entry["measured"]["env"]["cpu_share"] < 0.5
+    backends = [
+        *wishes.backends,
+        *(each for each in workshop.environment.rivals if each.for_waiting and waits),
+    ]
+    rollout = wishes.layout.rollout
+    sizes = _SIZES if rollout >= max(_SIZES) else (1, rollout)
+    layouts = []
+    for n_envs in sizes if wishes.open_envs else [wishes.layout.n_envs]:
+        steps = rollout // n_envs
+        for backend in backends:
+            # Of workers that wait one layout is enough: they are ten times slower than threads.
+            if waits and backend.chooses_workers and n_envs < max(sizes):
+                continue
+            most = min(usable_cores(), n_envs)
+            counts = {most} if waits else {1, most}
+            for workers in counts if backend.chooses_workers else {1}:
+                layouts.append(Layout(backend, workers, n_envs, steps))
+    return layouts
+
+
+def _watch(call: Callable[[], float]) -> tuple[float, int]:
+    """What the call returns, and the most memory that this process and its children took meanwhile."""
+    done = threading.Event()
+    peak = [_tree_bytes()]  # also where the call is over before the first look
+
+    def sample() -> None:
+        while not done.wait(_SAMPLE_S):
+            peak[0] = max(peak[0], _tree_bytes())
+
+    watcher = threading.Thread(target=sample)
+    watcher.start()
+    try:
+        return call(), peak[0]
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _tree_bytes() -> int:
+    """Resident memory of this process, and what its children take beside what they share with it."""
+    me = psutil.Process()
+    total = int(me.memory_info().rss)
+    for child in me.children(recursive=True):
+        try:
+            info = child.memory_full_info()
+        except psutil.Error:
+            continue
+        total += int(getattr(info, "pss", info.rss))
+    return total

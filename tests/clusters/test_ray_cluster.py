@@ -1,0 +1,90 @@
+"""Clusters of Ray: refused with one message, started with a token, and gone with whoever started them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from mission_gym.errors import UsageError
+from mission_gym.ray import cluster as clusters
+from mission_gym.ray.cluster import check_versions, load_ray, node_versions, open_cluster
+from waits import is_alive, wait_until
+
+_OPEN = """
+import json, os, psutil
+from mission_gym.ray.cluster import open_cluster
+cluster = open_cluster(num_cpus=2)
+own = psutil.Process().children(recursive=True)
+session = cluster.ray._private.worker._global_node.get_session_dir_path()
+told = {"pids": [each.pid for each in own], "folder": os.path.dirname(session), "address": cluster.address}
+told["nodes"] = [node._asdict() for node in cluster.nodes()]
+print(json.dumps(told), flush=True)
+"""
+_STRANGER = """
+import os, sys, ray
+for name in [name for name in os.environ if name.startswith("RAY_")]: del os.environ[name]
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False)
+except ConnectionError:
+    print("refused")
+"""
+
+
+def test_ray_that_is_missing_is_one_message(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"Ray is not installed.*pip install 'mission-gym\[ray\]'"):
+        load_ray()
+
+
+def test_a_node_of_other_versions_is_one_message():
+    check_versions(node_versions(), "far")
+    with pytest.raises(UsageError, match=r"the node far has numpy 1\.0 \(here .*install the same versions"):
+        check_versions(node_versions() | {"numpy": "1.0"}, "far")
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:9", r"no Ray cluster answers at 127\.0\.0\.1:9 \(Connection refused\).*ray start --head"),
+        ("nowhere", r"'nowhere' is not the address of a cluster; write auto or HOST:PORT"),
+        ("ray://head:10001", r"an address of a Ray client.*run this on a node"),
+    ],
+)
+def test_an_address_without_a_cluster_is_one_message(address, message):
+    pytest.importorskip("ray")
+    with pytest.raises(UsageError, match=message):
+        open_cluster(address)
+    assert clusters.find_cluster() is None
+
+
+def test_what_was_started_has_a_token_and_ends_with_us():
+    pytest.importorskip("ray")
+    script = f"{_OPEN}\nimport time; time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert [node["num_cpus"] for node in told["nodes"]] == [2]
+        assert told["nodes"][0]["is_here"]
+        tried = subprocess.run(
+            [sys.executable, "-c", _STRANGER, told["address"]], capture_output=True, text=True, check=True
+        )
+        assert tried.stdout == "refused\n"
+        assert len(told["pids"]) > 3
+        os.kill(process.pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(is_alive, told["pids"])))
+    wait_until(lambda: not os.path.exists(told["folder"]))
+
+
+def test_a_cluster_is_shared_and_left_in_the_end():
+    pytest.importorskip("ray")
+    script = (
+        f"{_OPEN}\nassert open_cluster() is cluster\ncluster.close()\n"
+        "assert cluster.is_closed and 'RAY_AUTH_TOKEN' not in os.environ\n"
+        "assert not any(map(psutil.pid_exists, told['pids'])) and not os.path.exists(told['folder'])\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)

@@ -1,0 +1,102 @@
+"""Alarms on invented rows: when they are due, and that each is said once."""
+
+import json
+
+import pytest
+
+from mission_gym.run.alarms import (
+    NUM_EVALUATIONS,
+    NUM_ROWS,
+    SKIPPED,
+    Watch,
+    judge_evaluations,
+    judge_shares,
+)
+
+
+def shares(*columns):
+    return [dict(zip(("shaping", "win"), column, strict=True)) for column in columns]
+
+
+def evaluation(mean, rate):
+    return {"return_mean": mean, "return_low": mean - 1, "return_high": mean + 1, "rate": rate}
+
+
+@pytest.mark.parametrize(
+    ("rows", "term"),
+    [
+        (shares(*[(0.96, 0.04)] * NUM_ROWS), "shaping"),
+        (shares(*[(0.01, 0.99)] * NUM_ROWS), "win"),
+        (shares(*[(0.96, 0.04)] * (NUM_ROWS - 1)), None),
+        (shares((0.95, 0.05), *[(0.96, 0.04)] * (NUM_ROWS - 1)), None),
+        (shares(*[(0.96, 0.04), (0.04, 0.96)] * NUM_ROWS)[:NUM_ROWS], None),
+        ([{"only": 1.0}] * NUM_ROWS, None),
+        ([{}] * NUM_ROWS, None),
+    ],
+)
+def test_one_term_that_makes_everything(rows, term):
+    message = judge_shares(rows)
+    assert (message is None) if term is None else message.startswith(f"the reward term '{term}' makes 9")
+
+
+@pytest.mark.parametrize(
+    ("means", "rates", "due"),
+    [
+        ((1, 2, 4, 6), (0.2, 0.2, 0.1, 0.2), True),
+        ((1, 2, 4, 6), (0.2, 0.2, 0.3, 0.2), False),  # it rose in between
+        ((1, 2, 2.5, 2.9), (0.2, 0.2, 0.2, 0.2), False),  # the intervals touch
+        ((1, 2, 4, 6), (1.0, 1.0, 1.0, 1.0), False),
+        ((1, 2, 6), (0.2, 0.2, 0.2), False),
+    ],
+)
+def test_a_return_that_rises_alone(means, rates, due):
+    results = [evaluation(mean, rate) for mean, rate in zip(means, rates, strict=True)]
+    message = judge_evaluations(results, "won")
+    assert (message is not None) == due
+    if due:
+        assert "the return rose from 1 to 6, but won did not (20 % -> 20 %)" in message
+
+
+def see(watch, count, first=0):
+    said = []
+    for number in range(first, first + count):
+        row = {"reward_share/shaping": 0.99, "reward_share/win": 0.01, "rollout/ep_rew_mean": number}
+        result = evaluation(10 * number, 0.5) | {"outcomes": {"won": {"rate": 0.5}}}
+        said += watch.see_row(number, row) + watch.see_evaluation(result)
+    assert not any(alarm.is_timed for alarm in said)
+    return said
+
+
+def test_each_alarm_is_said_once():
+    assert len(see(Watch("won"), 20)) == 2
+
+
+def test_skipped_updates_are_said_once():
+    watch = Watch(None)
+    rows = [{SKIPPED: 0.0}, {}, {SKIPPED: 2.0}, {SKIPPED: 3.0}]
+    (alarm,) = [alarm for step, row in enumerate(rows) for alarm in watch.see_row(step, row)]
+    assert alarm.message.startswith("2 updates were skipped so far, as their gradient was not finite")
+    assert not alarm.is_timed
+
+
+def test_without_a_main_outcome_only_the_terms_are_watched():
+    assert len(see(Watch(None), 20)) == 1
+
+
+def test_a_resumed_watch_says_what_a_straight_one_says():
+    straight, whole = Watch("won"), []
+    for number in range(12):
+        stored = json.loads(json.dumps(straight.state()))
+        resumed = Watch("won")
+        resumed.load_state(stored)
+        new = see(straight, 1, number)
+        assert see(resumed, 1, number) == new
+        whole += new
+    assert len(whole) == 2
+    assert NUM_EVALUATIONS < 12
+
+
+def test_the_state_of_an_older_checkpoint_is_read():
+    watch = Watch("won")
+    watch.load_state({"rows": [{"shaping": 0.99, "win": 0.01}] * 4, "evaluations": [], "said": ["return"]})
+    assert len(see(watch, 12)) == 1  # about the terms; the other one was said
