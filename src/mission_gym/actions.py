@@ -1,7 +1,5 @@
-"""The layout of an action: what a policy stores of it, what the environment gets, and the way between them.
-
-Everybody imports it from `data`, with the other values that cross borders.
-"""
+"""The layout of an action: the numbers that a policy stores, and their conversion to the environment's
+action."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 ActionKind = Literal["categories", "binary", "box", "composite", "object"]
-MAX_CATEGORIES = 1 << 16  # of one choice: each is an input or an output of a network
+MAX_CATEGORIES = 1 << 16  # of one choice: each is a network input or output
 _WIDEST = 1e6  # a Box bound beyond this counts as infinite
 
 
@@ -25,11 +23,11 @@ class ActionSpec:
 
     categories: Discrete (nvec of one entry, shape ()) and MultiDiscrete; the policy stores int64 [B, K].
     binary: MultiBinary; int64 [B, K] of zeros and ones.
-    box: Box; float32 [B, K] in policy units, -1..1 for finite bounds, unclipped; the environment's own
-    units where a bound is infinite.
-    composite: Dict and Tuple; float32 [B, K], first the categories of all parts, then their bits, then their
-    real numbers. The environment's own action is here a row of float64, its parts flat and in the order of
-    the space; Dict and Tuple exist only in adapters (`env/actions.py`).
+    box: Box; float32 [B, K], unclipped, in policy units: -1..1 for finite bounds, the environment's units if
+    a bound is infinite.
+    composite: Dict and Tuple; float32 [B, K]: the categories of all parts, then their bits, then their real
+    numbers. The environment's action is a row of float64 here, its parts flat and in the order of the space;
+    Dict and Tuple exist only in adapters.
     object: anything else, as it is; only in `make_vec`.
     """
 
@@ -42,7 +40,7 @@ class ActionSpec:
     high: tuple[float, ...] = ()
     name: str = ""  # of a part: its path in the action
     parts: tuple[ActionSpec, ...] = ()  # of a Dict or Tuple, in the order of the space
-    joint: tuple[int, ...] = ()  # sizes of the categories that the first one of `nvec` is the product of
+    joint: tuple[int, ...] = ()  # sizes of the categories that were joined into the first one of `nvec`
 
     @classmethod
     def of_parts(cls, parts: tuple[ActionSpec, ...]) -> ActionSpec:
@@ -59,19 +57,19 @@ class ActionSpec:
 
     @property
     def num_bits(self) -> int:
-        """Numbers of K that are zero or one."""
+        """How many of the K numbers are bits."""
         if self.kind == "composite":
             return sum(part.num_bits for part in self.parts)
         return math.prod(self.shape) if self.kind == "binary" else 0
 
     @property
     def num_reals(self) -> int:
-        """The last numbers of K, which are real."""
+        """How many of the K numbers are real; they come last."""
         return len(self.low)
 
     @property
     def num_stored(self) -> int:
-        """K: numbers the policy stores per action."""
+        """K: numbers that the policy stores per action."""
         return len(self.nvec) + self.num_bits + self.num_reals
 
     @property
@@ -84,8 +82,7 @@ class ActionSpec:
         return "float32" if self.kind in ("box", "composite") else "int64"
 
     def joined(self, *, with_bits: bool = False) -> ActionSpec:
-        """The same actions with all categories as one choice among their combinations, and with bits among
-        them where asked."""
+        """The same actions with all categories, and optionally the bits, joined into one choice."""
         if self.kind == "categories" and len(self.nvec) == 1:
             return self
         sizes = (self.joint or self.nvec) + (2,) * (self.num_bits if with_bits else 0)
@@ -95,7 +92,7 @@ class ActionSpec:
         )
 
     def to_env(self, stored: Array) -> Array:
-        """Turn stored actions [B, K] into the environment's own [B, *shape]."""
+        """Convert stored actions [B, K] to the environment's [B, *shape]."""
         if self.joint:
             digits = np.unravel_index(stored[:, 0].astype(np.int64), self.joint)
             stored = np.column_stack([*digits, stored[:, 1:]])
@@ -104,33 +101,33 @@ class ActionSpec:
         if self.kind == "box":
             middle, half, low, high = _scale_of(self.low, self.high, self.dtype)
             scaled = (middle + stored * half).astype(self.dtype)
-            # Clipped in the space's own type, so that rounding can't leave the bounds.
+            # Clipped in the space's dtype, so that rounding can't leave the bounds.
             stored = np.minimum(np.maximum(scaled, low), high)
         elif any(self.start):
             stored = stored + np.asarray(self.start, stored.dtype)
         return stored.astype(self.dtype).reshape(len(stored), *self.shape)
 
     def _gather_parts(self, stored: Array) -> Array:
-        """The parts' own actions side by side; their categories, bits and real numbers lie in this order."""
+        """The actions of the parts, concatenated."""
         num_categories = sum(len(part.nvec) for part in self.parts)
         num_bits = sum(part.num_bits for part in self.parts)
-        place = {"categories": 0, "binary": num_categories, "box": num_categories + num_bits}
+        column = {"categories": 0, "binary": num_categories, "box": num_categories + num_bits}
         rows = []
         for part in self.parts:
-            first = place[part.kind]
-            place[part.kind] += part.num_stored
-            mine = stored[:, first : place[part.kind]].astype(part.stored_dtype)
-            rows.append(part.to_env(mine).reshape(len(stored), -1))
+            first = column[part.kind]
+            column[part.kind] += part.num_stored
+            numbers = stored[:, first : column[part.kind]].astype(part.stored_dtype)
+            rows.append(part.to_env(numbers).reshape(len(stored), -1))
         return np.concatenate(rows, axis=1, dtype=np.float64)
 
 
 @lru_cache(maxsize=16)
 def _scale_of(low: tuple[float, ...], high: tuple[float, ...], dtype: str) -> tuple[Array, ...]:
-    """Middle and half width of finite bounds, and the bounds in the space's own type."""
+    """Middle and half width of finite bounds, and the bounds in the space's dtype."""
     lows, highs = np.asarray(low), np.asarray(high)
-    # Bounds like the largest float mean "unbounded": scaling to them would only give huge actions.
+    # Bounds near the largest float mean "unbounded": scaling to them would give huge actions.
     bounded = np.maximum(np.abs(lows), np.abs(highs)) < _WIDEST
-    with np.errstate(invalid="ignore"):  # inf - inf on the side that is not taken
+    with np.errstate(invalid="ignore"):  # inf - inf in the branch that is not taken
         middle = np.where(bounded, (lows + highs) * 0.5, 0.0)
         half = np.where(bounded, (highs - lows) * 0.5, 1.0)
     return middle, half, lows.astype(dtype), highs.astype(dtype)

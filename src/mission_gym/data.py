@@ -1,8 +1,8 @@
-"""Every value that crosses a border between rooms, with its shapes.
+"""Every value that rooms exchange, with its shapes.
 
-B = rows of a batch (environments, or the agents of each), T = steps of a rollout, S = columns of a block,
-E = ended rows, K = numbers the policy stores per action, M = entries of an action mask. An observation is
-always a tuple of leaf arrays in `EnvSpec.leaves` order; Dict and Tuple exist only in adapters.
+B = rows of a batch (environments, or all their agents), T = steps of a rollout, S = columns of a block, E =
+ended rows, K = numbers that the policy stores per action, M = entries of an action mask. An observation is
+always a tuple of leaf arrays in the order of `EnvSpec.leaves`; Dict and Tuple exist only in adapters.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from mission_gym.actions import ActionSpec as ActionSpec
 
 Array = npt.NDArray[Any]
 Leaves = tuple[Array, ...]
-# Of leaves that come as frames [M, ...], each there once: which of them observations show, int64 [N, k], the
-# oldest first; None of leaves [N, ...]. Empty: there are no frames.
+# For leaves that are stored as frames [M, ...], each once: the frames of every observation, int64 [N, k],
+# oldest first. None for other leaves [N, ...]. Empty if no leaf has frames.
 FrameIndex = tuple[Array | None, ...]
 LeafKind = Literal["vector", "image", "categories", "binary", "text", "sequence", "object"]
-TEXT_COLUMNS = 255  # of hashed counts: a column fits in a byte, beside 0 for none
+TEXT_COLUMNS = 255  # of hashed counts: a column number fits in a byte; 0 is padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,15 @@ class LeafSpec:
     nvec: tuple[int, ...] = ()
     start: tuple[int, ...] = ()
     channels_last: bool = False
-    low: tuple[float, ...] = ()  # what becomes 0, flat or one for all, where numbers are scaled by bounds
-    high: tuple[float, ...] = ()  # what becomes 1
-    open_ended: bool = False  # ids of a grid: those beyond `nvec` count as its last
-    shrink: int = 1  # so many pixels of a side are stored as their mean
+    low: tuple[
+        float, ...
+    ] = ()  # the value that becomes 0 if numbers are scaled by bounds; flat, or one for all
+    high: tuple[float, ...] = ()  # the value that becomes 1
+    open_ended: bool = False  # ids of a grid: larger ones count as the last of `nvec`
+    shrink: int = 1  # side of the squares of pixels that are stored as their mean
     max_elements: int = 0  # of a sequence
     parts: tuple[LeafSpec, ...] = ()  # of an element of a sequence
-    frames: int = 1  # stacked along its first axis; blocks and replays hold each of them once
+    frames: int = 1  # stacked along the first axis; blocks and replays store each once
 
     @property
     def size_bytes(self) -> int:
@@ -60,7 +62,7 @@ class LeafSpec:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Of what a step adds to a block: of stacked frames the newest."""
+        """The shape that a step adds to a block: of stacked frames, the newest."""
         return self.shape[1:] if self.frames > 1 else self.shape
 
     @property
@@ -78,17 +80,17 @@ class LeafSpec:
 
     @property
     def is_flat(self) -> bool:
-        """Whether it is columns of a row of flat features; other leaves have a network of their own."""
+        """Whether it becomes flat features; other leaves have their own layers."""
         return self.kind not in ("image", "sequence")
 
     @property
     def is_converted(self) -> bool:
-        """Whether it is stored in another form than the environment gives it."""
+        """Whether it is stored in another form than the environment's."""
         return self.kind in ("text", "sequence") or self.shrink > 1
 
     @property
     def num_features(self) -> int:
-        """Columns that it takes in a row of flat features."""
+        """Its number of flat features."""
         if not self.is_flat:
             return 0
         if self.kind == "text":
@@ -97,12 +99,12 @@ class LeafSpec:
 
     @property
     def num_element_features(self) -> int:
-        """Columns of an element of a sequence; the last one tells that it is there."""
+        """Features of an element of a sequence; the last one marks that it exists."""
         return sum(part.num_features for part in self.parts) + 1
 
     @property
     def encoded_bytes(self) -> int:
-        """Memory of its network inputs; frames are there once, with their places."""
+        """Memory of its network inputs; frames are stored once, with their index."""
         if self.kind == "sequence":
             return 4 * self.max_elements * self.num_element_features
         if self.is_flat:
@@ -113,29 +115,14 @@ class LeafSpec:
 
     @property
     def record(self) -> np.dtype[Any]:
-        """What the bytes of a sequence are: its true length, and each part of its first elements."""
+        """The layout of a sequence's bytes: its true length, and each part of its first elements."""
         parts = [(f"{i}", part.dtype, (self.max_elements, *part.shape)) for i, part in enumerate(self.parts)]
         return np.dtype([("length", np.int32), *parts])
-
-    def describe(self) -> dict[str, Any]:
-        """Its fields, those that older versions do not know only where they say something; but for how it is
-        held, which a policy need not fit."""
-        fields = asdict(self)
-        del fields["frames"]
-        return {name: value for name, value in fields.items() if name not in _LATER or value != _LATER[name]}
-
-
-# Fields that came later and their defaults: a leaf that does not use them has the signature it always had.
-_LATER = {"low": (), "high": (), "open_ended": False, "shrink": 1, "max_elements": 0, "parts": ()}
-
-
-# What a signature holds of every action, empty or not: runs of old versions have theirs.
-_SIGNED = ("kind", "shape", "dtype", "nvec", "start", "low", "high")
 
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """What the rest of the product knows about an environment."""
+    """The description of an environment that all other rooms use."""
 
     env_id: str
     leaves: tuple[LeafSpec, ...]
@@ -143,18 +130,16 @@ class EnvSpec:
     observation_space: Any  # gymnasium.Space, for adapters
     action_space: Any
     mask_source: str = ""  # "" none, "info", "method", or "obs:KEY" (that key is then not a leaf)
-    mask_nvec: tuple[
-        int, ...
-    ] = ()  # of the environment's own masks, where the action's categories are joined
+    mask_nvec: tuple[int, ...] = ()  # of the environment's masks, if the action's categories are joined
     outcomes: tuple[str, ...] = ()  # declared by the environment in metadata["outcomes"]
-    main_outcome: str | None = None  # metadata["main_outcome"]: what counts as a win
+    main_outcome: str | None = None  # metadata["main_outcome"]: the win
     max_episode_steps: int | None = None
     trusted: bool = False  # may run in the learner's process
     bare: bool = False  # `make_vec`: any space, and nothing is read from the infos
-    same_bounds: bool = True  # of the observations of all environments of a vector, beside their layout
-    agents: tuple[str, ...] = ()  # of an environment of several: each has these spaces, and a row of its own
-    coroutines: Literal["none", "offered", "only"] = "none"  # whether its steps are some
-    target: tuple[str, str] | None = field(default=None, compare=False)  # `describe_target()`, when looked at
+    same_bounds: bool = True  # all environments of a vector have equal bounds, not only equal layouts
+    agents: tuple[str, ...] = ()  # their names, if there are several; each has these spaces and its own row
+    coroutines: Literal["none", "offered", "only"] = "none"  # whether its steps are coroutines
+    target: tuple[str, str] | None = field(default=None, compare=False)  # `describe_target()`, when probed
 
     @property
     def num_agents(self) -> int:
@@ -163,34 +148,35 @@ class EnvSpec:
 
     @property
     def sees_images(self) -> bool:
-        """Whether convolutions read some of its observations."""
+        """Whether an observation has images."""
         return any(leaf.kind == "image" for leaf in self.leaves)
 
     @property
     def step_shape(self) -> tuple[int, ...]:
-        """The actions of one environment's step: [A, ...] where it has agents."""
+        """The shape of one environment's actions per step: [A, ...] with several agents."""
         return (len(self.agents), *self.action.shape) if self.agents else self.action.shape
 
     @property
     def mask_size(self) -> int:
-        """M: entries of an action mask, 0 if the environment gives none."""
+        """M: entries of an action mask, 0 without masks."""
         return sum(self.action.nvec) if self.mask_source else 0
 
     @property
     def mask_key(self) -> str | None:
-        """The key of an observation that is the mask and not a leaf, None if there is none."""
+        """The observation key that is the mask, and so not a leaf; None without one."""
         return self.mask_source.removeprefix("obs:") if self.mask_source.startswith("obs:") else None
 
     @property
     def signature(self) -> str:
-        """A hash of what a policy must fit: leaves, action and mask layout."""
-        action = {name: value for name, value in asdict(self.action).items() if value or name in _SIGNED}
-        shape = [[leaf.describe() for leaf in self.leaves], action, self.mask_source]
-        return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]
+        """A hash of the layout that a policy must fit: leaves, action and mask. How frames are stored does
+        not matter."""
+        leaves = [asdict(replace(leaf, frames=1)) for leaf in self.leaves]
+        layout = [leaves, asdict(self.action), self.mask_source]
+        return hashlib.sha256(json.dumps(layout, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class Episode(NamedTuple):
-    """A finished episode. `failed` ones are left out of return statistics."""
+    """A finished episode. Return statistics exclude failed ones."""
 
     env_id: int
     number: int
@@ -206,12 +192,13 @@ class Episode(NamedTuple):
 
 @dataclass(slots=True)
 class StepBatch:
-    """What a vector gives back. One auto-reset rule: the row that ended already shows the next
-    episode's first observation; `final_obs` keeps the last one.
+    """The result of a vector's step. One auto-reset rule: a row that ended already shows the first
+    observation of the next episode; `final_obs` holds the last one.
 
-    `valid` is False for reset rows of next-step vector environments, for a transition lost in a failure and
-    for an agent that is not there: weight 0 in every loss and statistic. The row of an agent that ended shows
-    zeros until its environment begins anew. Arrays may be reused by the next call: copy to keep.
+    `valid` is False for reset rows of next-step vector environments, for a transition lost in a failure, and
+    for an
+    absent agent: its weight is 0 in every loss and statistic. The row of an agent that ended shows zeros
+    until its environment resets. The next call may reuse the arrays: copy them to keep them.
     """
 
     env_ids: Array  # int64 [B]: environment * num_agents + agent
@@ -225,45 +212,63 @@ class StepBatch:
     final_obs: Leaves  # each [E, *leaf.shape]
     final_mask: Array | None  # bool [E, M]
     episodes: list[Episode] = field(default_factory=list)
-    infos: dict[int, dict[str, Any]] = field(default_factory=dict)  # by row; only where asked for
+    infos: dict[int, dict[str, Any]] = field(default_factory=dict)  # by row, if requested
     final_infos: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
 class ActOut(NamedTuple):
-    """An action in stored form, the log-probability with which it was drawn, and the policy's state after it.
-    No values: acting computes none."""
+    """An action in stored form, its log-probability, and the policy's memory after it. Acting computes no
+    values."""
 
     action: Array  # [B, K]
     log_prob: Array  # float32 [B]
-    state: Leaves = ()  # each [B, ...]; empty where a policy has no memory
+    state: Leaves = ()  # each [B, ...]; empty without memory
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Weights:
-    """A policy's arrays by name, normaliser included. `version` counts updates."""
+    """The arrays that a policy acts with, by name, the normaliser's included.
+
+    version: the number of updates. exploration: the probability of a random action.
+    """
 
     version: int
     arrays: dict[str, Array]
+    exploration: float = 0.0
+
+    def pack(self) -> dict[str, Array]:
+        """The arrays with the exploration among them, for a checkpoint."""
+        return self.arrays | {_EXPLORATION: np.array(self.exploration)}
+
+    @classmethod
+    def unpack(cls, version: int, arrays: dict[str, Array]) -> Weights:
+        """The inverse of `pack`."""
+        rest = {name: array for name, array in arrays.items() if name != _EXPLORATION}
+        return cls(version, rest, float(arrays[_EXPLORATION]))
+
+
+_EXPLORATION = "exploration"
 
 
 class Final(NamedTuple):
-    """A truncated transition (t, s) of a block, which needs V of the last observation of its episode."""
+    """A truncated transition (t, column) of a block, which needs the value of its final observation."""
 
     t: int
     column: int
     obs: Leaves  # each [*leaf.shape]
     mask: Array | None  # bool [M]
+    state: Leaves = ()  # the policy's memory before the final observation; empty without memory
 
 
 @dataclass(slots=True)
 class Block:
-    """A rollout [T, S]. Columns that are acted for and stepped together are a segment.
+    """A rollout [T, S]. Columns that are acted for and stepped together form a segment.
 
-    `filled` counts the rows of T that hold data, column by column; those of a segment share a count. What
-    lies behind it is undefined.
+    `filled` counts the steps of each column that hold data; the columns of a segment share a count. Later
+    steps are undefined.
     """
 
-    obs: Leaves  # each [T + leaf.frames, S, *leaf.stored_shape]; `rollout.frames` says what is shown
+    obs: Leaves  # each [T + leaf.frames, S, *leaf.stored_shape]; see `rollout.frames`
     mask: Array | None  # bool [T + 1, S, M]
     action: Array  # [T, S, K]
     log_prob: Array  # float32 [T, S]
@@ -274,7 +279,7 @@ class Block:
     env_ids: Array  # int64 [S]; the columns of an environment's agents share it
     version: Array  # int64 [S], behaviour policy
     filled: Array  # int64 [S]
-    state: Leaves = ()  # the policy's before row 0, each [S, ...]; empty where it has no memory
+    state: Leaves = ()  # the policy's memory before step 0, each [S, ...]; empty without memory
     finals: list[Final] = field(default_factory=list)  # in order of (t, s)
     episodes: list[Episode] = field(default_factory=list)
 
@@ -284,7 +289,7 @@ class Block:
 
     @property
     def num_filled(self) -> int:
-        """Transitions that it holds."""
+        """Transitions in the block."""
         return int(np.add.reduce(self.filled))
 
     @property
@@ -298,7 +303,7 @@ class Block:
 
 @dataclass(slots=True)
 class UpdateStats:
-    """What one `learner.update` did. `metrics` uses SB3's names (`train/approx_kl`, ...)."""
+    """The report of one `learner.update`. `metrics` uses SB3's names (`train/approx_kl`, ...)."""
 
     gradient_steps: int
     metrics: dict[str, float]
@@ -306,7 +311,7 @@ class UpdateStats:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A chosen number of a plan and the one sentence that says why."""
+    """A chosen number of a plan, and the reason in one sentence."""
 
     name: str
     value: str
@@ -315,16 +320,16 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a run will be made: sizes, counts, memory; printed before the start and stored."""
+    """The plan of a run: sizes, counts, memory; printed before the start and stored."""
 
     facts: tuple[Fact, ...]
     memory_bytes: int
     predicted_fps: float | None = None
-    notes: tuple[str, ...] = ()  # adaptations and fallbacks, said aloud
+    notes: tuple[str, ...] = ()  # adaptations and fallbacks
 
 
 class Span(NamedTuple):
-    """A stretch of one role's time; start and end in seconds of `time.perf_counter`."""
+    """A period of one role's time; start and end in seconds of `time.perf_counter`."""
 
     role: str
     phase: str
@@ -334,16 +339,17 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Phases:
-    """What clocks have counted: seconds by (role, phase), and the spans behind the coarse ones.
+    """The counts of phase clocks: seconds by (role, phase), and the spans of coarse phases.
 
-    A coarse phase (`collect`, `update`) has spans and includes the fine ones of its role, which are sums.
+    A coarse phase (`collect`, `update`) has spans and includes the fine phases of its role, which are only
+    summed.
     """
 
     seconds: dict[tuple[str, str], float] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
 
     def __or__(self, other: Phases) -> Phases:
-        """Both together: seconds of the same phase of the same role are added."""
+        """The sum of both: seconds of equal phases are added."""
         both = Phases(dict(self.seconds), list(self.spans))
         both |= other
         return both
@@ -365,4 +371,4 @@ class Progress:
     metrics: dict[str, float]
     episodes: list[Episode]
     phases: Phases
-    num_cut: int | None = None  # sequences of the block that were cut; None if it has none
+    num_cut: int | None = None  # sequences of the block that were cut; None without sequences

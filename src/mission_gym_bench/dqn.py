@@ -123,7 +123,7 @@ def _rate(case: str, unit: str, by_side: dict[str, list[Result]], per_step: floa
 def _measure_priorities(grid: DqnGrid) -> list[Row]:
     """Drawing 256 of a full replay, by priority and uniformly, with and without returning errors."""
     replay = _full_replay(grid.num_slots)
-    slots = replay.num_rows * replay.num_envs
+    slots = replay.length * replay.num_columns
     priorities, rng = Priorities(slots, 0.6), np.random.default_rng(0)
     errors = np.abs(rng.normal(size=slots)).astype(np.float32)
     priorities.update(np.arange(slots), errors)
@@ -153,7 +153,7 @@ def _measure_priorities(grid: DqnGrid) -> list[Row]:
 def _full_replay(num_slots: int) -> Replay:
     leaf = LeafSpec("", (4,), "float32", "vector")
     spec = EnvSpec("toy", (leaf,), ActionSpec("categories", (), "int64", (2,), (0,)), None, None)
-    replay = Replay(ReplayLayout((leaf,), 0, 8, num_slots))
+    replay = Replay(ReplayLayout((leaf,), spec.action, 0, 8, num_slots))
     block = make_block(spec, 1000, 8)
     block.valid[:] = True
     for _ in range(-(-num_slots // 8000)):

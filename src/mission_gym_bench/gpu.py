@@ -17,8 +17,8 @@ from mission_gym.config.rules import finish
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
 from mission_gym.errors import UsageError
+from mission_gym.learner.blocks import make_noise_block
 from mission_gym.learner.contract import Learner
-from mission_gym.learner.noise import make_noise_block
 from mission_gym.plan.costs import time_act
 from mission_gym.plan.ways import device_exists
 from mission_gym.run.assemble import algorithm_of, make_learner, make_loaded_policy, settle

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mission_gym.algorithms.dqn.kernel import Batches, QSettings
+from mission_gym.algorithms.dqn.kernel import QSettings
 from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
 from mission_gym.algorithms.ppo.kernel import Samples
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.data import ActionSpec, Array, LeafSpec
-from mission_gym.policy import Encoded, PolicySpec, QSpec
+from mission_gym.learner.off_policy_learner import Transitions
+from mission_gym.policy import Encoded, PolicySpec
 from mission_gym_bench.pretended import pretend
 
 ACTIONS = {
@@ -50,16 +51,16 @@ def learn_ppo(device: str, name: str, leaves: tuple[LeafSpec, ...]) -> dict[str,
 
 
 def learn_dqn(device: str, sigma: float | None, leaves: tuple[LeafSpec, ...]) -> dict[str, Array]:
-    spec = PolicySpec(leaves, ACTIONS["discrete"], (8, 8), q=QSpec(noisy_sigma=sigma))
+    spec = PolicySpec(leaves, ACTIONS["discrete"], (8, 8), form="values", noisy_sigma=sigma)
     kernel, rng = TorchQKernel(spec, 1, device), np.random.default_rng(0)
     ends = [draw_inputs(leaves, rng) for _ in range(2)]
     reward = rng.standard_normal(N, np.float32)
     reward[BATCH] = np.inf  # the second step is not finite, and so not made
     half = np.full(N, 0.5, np.float32)
-    batches = Batches(ends[0], np.zeros(N, np.int64), reward, half, ends[1], None, None)
+    batches = Transitions(ends[0], np.zeros((N, 1), np.int64), reward, half, ends[1], None, None)
     stats = kernel.learn(batches, QSettings(BATCH, 1e-3, 1.0, True, False, 0.5), np.random.default_rng)
     assert stats.num_skipped == 1
-    return kernel.parameters() | kernel.optimizer() | {f"target {k}": v for k, v in kernel.target().items()}
+    return kernel.parameters() | kernel.optimizer()
 
 
 def compare(found: dict[str, Array], expected: dict[str, Array]) -> None:
@@ -97,10 +98,10 @@ def test_the_optimizer_has_nothing_to_warn_about(fails: bool) -> None:
 
 def test_a_graph_is_let_go_before_the_next_is_captured() -> None:
     with pretend("cuda") as device:
-        kernel = TorchQKernel(PolicySpec((VECTOR,), ACTIONS["discrete"], (8,), q=QSpec()), 1, "cuda")
+        kernel = TorchQKernel(PolicySpec((VECTOR,), ACTIONS["discrete"], (8,), form="values"), 1, "cuda")
         rng, zeros = np.random.default_rng(0), np.zeros(N, np.float32)
         ends = [draw_inputs((VECTOR,), rng) for _ in range(2)]
-        batches = Batches(ends[0], np.zeros(N, np.int64), zeros, zeros, ends[1], None, None)
+        batches = Transitions(ends[0], np.zeros((N, 1), np.int64), zeros, zeros, ends[1], None, None)
         for size in (8, 16, 32):
             kernel.learn(batches, QSettings(size, 1e-3, 1.0, True, False, 1.0), np.random.default_rng)
             assert len(device.graphs) == 1

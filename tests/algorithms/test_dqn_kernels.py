@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
 from mission_gym.algorithms.dqn.compiled_kernel import CompiledQKernel
-from mission_gym.algorithms.dqn.kernel import Batches, QSettings
+from mission_gym.algorithms.dqn.kernel import QSettings
 from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
 from mission_gym.data import ActionSpec, LeafSpec
-from mission_gym.policy import Encoded, PolicySpec, QSpec
+from mission_gym.learner.blocks import with_prefix
+from mission_gym.learner.off_policy_learner import Transitions
+from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.streams import generator
 
 F, A, SIZE, STEPS = 5, 4, 16, 3
@@ -22,18 +27,23 @@ def noise_of(place: int) -> np.random.Generator:
 
 
 def make_spec(activation: str = "relu", *, dueling: bool = False, noisy: bool = False) -> PolicySpec:
-    return PolicySpec((LEAF,), CHOICE, (16, 8), activation, q=QSpec(dueling, 0.5 if noisy else None))
+    sigma = 0.5 if noisy else None
+    return PolicySpec((LEAF,), CHOICE, (16, 8), activation, form="values", dueling=dueling, noisy_sigma=sigma)
+
+
+def target_of(kernel: TorchQKernel | CompiledQKernel) -> dict[str, np.ndarray]:
+    return with_prefix(kernel.training(), "target.")
 
 
 def make_batches(
     *, masked: bool = False, weighted: bool = False, scale: float = 1.0, num_steps: int = STEPS
-) -> Batches:
+) -> Transitions:
     rng, num = np.random.default_rng(0), SIZE * num_steps
     mask = rng.random((num, A)) < 0.5
     mask[:, 1] = True
-    return Batches(
+    return Transitions(
         inputs=Encoded(rng.normal(size=(num, F)).astype(np.float32), ()),
-        action=rng.integers(0, A, num),
+        action=rng.integers(0, A, (num, 1)),
         reward=(scale * rng.normal(size=num)).astype(np.float32),
         discount=np.where(rng.random(num) < 0.2, 0.0, 0.9).astype(np.float32),
         next_inputs=Encoded(rng.normal(size=(num, F)).astype(np.float32), ()),
@@ -42,21 +52,23 @@ def make_batches(
     )
 
 
-def cut_batches(batches: Batches, rows: slice) -> Batches:
+def cut_batches(batches: Transitions, rows: slice) -> Transitions:
     """Some rows of plain ones."""
     ends = [Encoded(each.flat[rows], ()) for each in (batches.inputs, batches.next_inputs)]
     columns = (batches.action[rows], batches.reward[rows], batches.discount[rows])
-    return Batches(ends[0], *columns, ends[1], None, None)
+    return Transitions(ends[0], *columns, ends[1], None, None)
 
 
 def make_pair(spec: PolicySpec) -> tuple[TorchQKernel, CompiledQKernel]:
     """Two kernels whose target differs from their online network."""
     reference = TorchQKernel(spec, seed=3)
-    target = TorchQKernel(spec, seed=4).parameters()
-    scaled = {name: array * 20 for name, array in target.items() if name.startswith(("q.2", "value.2"))}
-    reference.load_target(target | scaled)
-    kernel = CompiledQKernel(spec, F, reference.parameters())
-    kernel.load_target(reference.target())
+    target = TorchQKernel(spec, seed=4).acting()
+    target |= {name: array * 20 for name, array in target.items() if name.startswith(("q.2", "value.2"))}
+    reference.load_parameters(
+        reference.acting() | {f"target.{name}": array for name, array in target.items()}
+    )
+    kernel = CompiledQKernel(spec, reference.acting())
+    kernel.load_parameters(reference.parameters())
     return reference, kernel
 
 
@@ -75,7 +87,7 @@ def test_the_analytic_kernel_equals_autograd(
     expected, got = (each.learn(batches, settings, noise_of) for each in (reference, kernel))
     np.testing.assert_allclose(got.table, expected.table, rtol=2e-4, atol=2e-5)
     np.testing.assert_allclose(got.errors, expected.errors, rtol=1e-4, atol=1e-4)
-    for name in ("parameters", "target", "optimizer"):
+    for name in ("parameters", "optimizer"):
         ours, theirs = getattr(kernel, name)(), getattr(reference, name)()
         assert ours.keys() == theirs.keys()
         for key in ours:
@@ -84,7 +96,7 @@ def test_the_analytic_kernel_equals_autograd(
 
 def q_values(kernel: TorchQKernel, which: str, inputs: np.ndarray) -> np.ndarray:
     """The network by plain matrix products."""
-    arrays = kernel.parameters() if which == "online" else kernel.target()
+    arrays = kernel.acting() if which == "online" else target_of(kernel)
     x = np.maximum(inputs @ arrays["body.0.weight"].T + arrays["body.0.bias"], 0)
     x = np.maximum(x @ arrays["q.0.weight"].T + arrays["q.0.bias"], 0)
     values: np.ndarray = x @ arrays["q.2.weight"].T + arrays["q.2.bias"]
@@ -96,7 +108,7 @@ def test_targets_follow_the_equations(double: bool) -> None:
     """Double: the online network chooses under the next mask; else the target itself does."""
     reference, _ = make_pair(make_spec())
     batches = make_batches(masked=True)
-    value = q_values(reference, "online", batches.inputs.flat)[np.arange(48), batches.action]
+    value = q_values(reference, "online", batches.inputs.flat)[np.arange(48), batches.action[:, 0]]
     ahead = q_values(reference, "target", batches.next_inputs.flat)
     judge = q_values(reference, "online", batches.next_inputs.flat) if double else ahead
     assert batches.next_mask is not None
@@ -110,15 +122,15 @@ def test_targets_follow_the_equations(double: bool) -> None:
 
 def test_the_target_stays_until_it_is_copied_and_moves_by_tau() -> None:
     for kernel in make_pair(make_spec()):
-        before = kernel.target()
+        before = target_of(kernel)
         kernel.learn(make_batches(), QSettings(SIZE, 1e-2, 1.0, True, True, 1.0), noise_of)
-        assert all(np.array_equal(before[name], array) for name, array in kernel.target().items())
+        assert all(np.array_equal(before[name], array) for name, array in target_of(kernel).items())
         kernel.copy_to_target()
-        for name, array in kernel.target().items():
+        for name, array in target_of(kernel).items():
             np.testing.assert_array_equal(array, kernel.parameters()[name])
         online = kernel.parameters()
         kernel.learn(make_batches(), QSettings(48, 1e-2, 1.0, True, True, 0.25), noise_of)
-        for name, array in kernel.target().items():
+        for name, array in target_of(kernel).items():
             expected = online[name] + 0.25 * (kernel.parameters()[name] - online[name])
             np.testing.assert_allclose(array, expected, atol=1e-6)
 
@@ -173,9 +185,44 @@ def test_checkpoints_know_no_kernel() -> None:
     settings, batches = QSettings(SIZE, 1e-3, 1.0, True, True, 1.0), make_batches()
     kernel.learn(batches, settings, noise_of)
     reference.load_parameters(kernel.parameters())
-    reference.load_target(kernel.target())
     reference.load_optimizer(kernel.optimizer())
     for each in (reference, kernel):
         each.learn(batches, settings, noise_of)
     for key, array in reference.parameters().items():
         np.testing.assert_allclose(kernel.parameters()[key], array, atol=2e-5, err_msg=key)
+
+
+class Halves(torch.nn.Module):
+    """A user's network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(F, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.layer(x))
+
+
+def make_halves(spec: PolicySpec) -> torch.nn.Module:
+    return Halves()
+
+
+@pytest.mark.parametrize("network", [None, "test_dqn_kernels:make_halves"])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_values_are_rescaled_with_every_network(network: str | None, dueling: bool) -> None:
+    """Values of both networks and the moments of Adam follow a factor, also below a user's network."""
+    spec = replace(make_spec(dueling=dueling), network=network)
+    kernel = TorchQKernel(spec, seed=3)
+    kernel.learn(make_batches(), QSettings(SIZE, 1e-2, 1.0, True, True, 0.5), noise_of)
+    inputs = (torch.randn(7, F), ())
+    before = [net(inputs).detach() for net in (kernel.online, kernel.target)]
+    moments = kernel.optimizer()
+    kernel.rescale_values(4.0)
+    for net, values in zip((kernel.online, kernel.target), before, strict=True):
+        torch.testing.assert_close(net(inputs), 4.0 * values)
+    head = "q.2.weight" if network is None else "q.0.weight"
+    below = "q.0.weight" if network is None else "trunk.net.layer.weight"
+    after = kernel.optimizer()
+    for name, factor in ((head, 4.0), (below, 16.0)):
+        np.testing.assert_allclose(after[f"mean.{name}"], factor * moments[f"mean.{name}"], rtol=1e-5)
+        np.testing.assert_allclose(after[f"square.{name}"], factor**2 * moments[f"square.{name}"], rtol=1e-5)

@@ -13,9 +13,9 @@ from mission_gym.algorithms.dqn.section import SettledDqn
 from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
 from mission_gym.data import ActionSpec, Block, EnvSpec, Final, LeafSpec
 from mission_gym.errors import NotFiniteError
+from mission_gym.learner.blocks import with_prefix
 from mission_gym.learner.replay import ReplayLayout
-from mission_gym.policy import PolicySpec, QSpec
-from mission_gym.policy.choosing import EPSILON
+from mission_gym.policy import PolicySpec
 from mission_gym.rollout.blocks import make_block
 
 LEAF = LeafSpec("", (3,), "float32", "vector")
@@ -31,9 +31,9 @@ TOTAL = 1000
 def make_learner(
     num_envs: int, capacity: int = 500, n_step: int = 1, mask_size: int = 0, **changes: Any
 ) -> DqnLearner:
-    spec = PolicySpec((LEAF,), CHOICE, (16, 16), "relu", q=QSpec())
-    kernel = CompiledQKernel(spec, 3, TorchQKernel(spec, seed=1).parameters())
-    layout = ReplayLayout((LEAF,), mask_size, num_envs, capacity, n_step, 0.9)
+    spec = PolicySpec((LEAF,), CHOICE, (16, 16), "relu", form="values")
+    kernel = CompiledQKernel(spec, TorchQKernel(spec, seed=1).acting())
+    layout = ReplayLayout((LEAF,), CHOICE, mask_size, num_envs, capacity, n_step, 0.9)
     normalize_returns = changes.pop("normalize_returns", False)
     section = SettledDqn(**(VALUES | changes))
     scaled = {"normalize_returns": normalize_returns}
@@ -55,11 +55,17 @@ def make_filled(num_steps: int, num_envs: int, number: int, first: np.ndarray | 
     return block
 
 
+def arrays_of(learner: DqnLearner, network: str) -> dict[str, np.ndarray]:
+    """The arrays of the online or of the target network."""
+    kernel = learner.kernel
+    return with_prefix(kernel.training(), "target.") if network == "target" else kernel.acting()
+
+
 def feed(learner: DqnLearner, num_blocks: int, num_steps: int, start: int = 0) -> list[dict[str, float]]:
     """Learn from blocks; returns the metrics of each update."""
     rows, last = [], None
     for number in range(start, start + num_blocks):
-        block = make_filled(num_steps, learner.replay.num_envs, number, last)
+        block = make_filled(num_steps, learner.replay.num_columns, number, last)
         last = block.obs[0][-1]
         stats = learner.update(block)
         assert stats is not None
@@ -90,12 +96,12 @@ def test_transitions_that_are_not_valid_are_owed_no_gradient_step() -> None:
 
 def test_target_epsilon_and_start_go_by_the_absolute_step() -> None:
     learner = make_learner(4)
-    first = learner.kernel.target()
+    first = arrays_of(learner, "target")
     epsilons = []
     for number in range(5):
-        epsilons.append(float(learner.weights().arrays[EPSILON]))
+        epsilons.append(learner.weights().exploration)
         rows = feed(learner, 1, 4, number)
-        same = all(np.array_equal(first[name], array) for name, array in learner.kernel.target().items())
+        same = all(np.array_equal(first[name], array) for name, array in arrays_of(learner, "target").items())
         assert same == (learner.step < 64), learner.step
         assert ("train/loss" in rows[0]) == (learner.step > 16)
     np.testing.assert_allclose(epsilons, [1.0 - 0.9 * step / 100 for step in (0, 16, 32, 48, 64)])
@@ -135,13 +141,13 @@ def test_without_its_replay_learning_starts_anew() -> None:
     feed(learner, 4, 4)
     other = make_learner(4)
     other.load_arrays(learner.arrays())
-    before = other.kernel.parameters()
+    before = other.kernel.acting()
     assert not other.replay.can_draw
     first, second = feed(other, 2, 4, 4)
     assert "train/loss" not in first
     assert "train/loss" in second
     assert other.gradient_steps == learner.gradient_steps + 8
-    assert any(not np.array_equal(before[name], array) for name, array in other.kernel.parameters().items())
+    assert any(not np.array_equal(before[name], array) for name, array in other.kernel.acting().items())
 
 
 def test_priorities_follow_the_errors() -> None:
@@ -177,13 +183,13 @@ def explode(learner: DqnLearner, num_steps: int) -> Block:
 
 def test_gradient_steps_that_are_not_finite_are_skipped_and_counted() -> None:
     learner = make_learner(2, loss="mse", learning_starts=0, replay_ratio=1.0, prioritized=True)
-    before = learner.kernel.parameters()
+    before = learner.kernel.acting()
     stats = learner.update(explode(learner, 4))
     assert stats is not None
     assert stats.gradient_steps == learner.gradient_steps == 0
     assert stats.metrics["train/skipped_steps"] == 8
     assert "train/loss" not in stats.metrics
-    for name, array in learner.kernel.parameters().items():
+    for name, array in learner.kernel.acting().items():
         np.testing.assert_array_equal(array, before[name])
     assert learner.priorities is not None
     assert np.isfinite(learner.priorities.values).all()
@@ -192,7 +198,7 @@ def test_gradient_steps_that_are_not_finite_are_skipped_and_counted() -> None:
     other.load_extras(learner.extras())
     for each in (learner, other):  # the count goes on over updates and checkpoints
         with pytest.raises(
-            NotFiniteError, match=r"gradient norm is .* in update 1 .* in the 9 gradient steps"
+            NotFiniteError, match=r"gradient norm is .* in update 1, as in the 9 gradient steps"
         ):
             each.update(explode(each, 4))
         assert all(np.isfinite(array).all() for array in each.weights().arrays.values())
@@ -253,7 +259,7 @@ def test_a_raw_learner_can_not() -> None:
 
 def values_of(learner: DqnLearner, which: str) -> np.ndarray:
     """The action values of some observations in units of reward, by plain matrix products."""
-    arrays = getattr(learner.kernel, which)()
+    arrays = arrays_of(learner, which)
     x = np.random.default_rng(0).normal(size=(7, 3))
     for name in ("body.0", "q.0"):
         x = np.maximum(x @ arrays[f"{name}.weight"].T + arrays[f"{name}.bias"], 0)
@@ -266,14 +272,14 @@ def test_values_stay_where_the_unit_moves() -> None:
     learner = make_learner(2, normalize_returns=True, learning_starts=0, replay_ratio=1.0)
     feed(learner, 6, 4)
     assert learner.scale is not None
-    before, unit = [values_of(learner, which) for which in ("parameters", "target")], learner.scale.unit
+    before, unit = [values_of(learner, which) for which in ("online", "target")], learner.scale.unit
     learner.learning_starts = 10**6  # nothing is learned from the next one
     moments = learner.kernel.optimizer()
     block = make_filled(4, 2, 99)
     block.reward[:] = 1e3
     learner.update(block)
     assert learner.scale.unit > 10 * unit
-    for values, which in zip(before, ("parameters", "target"), strict=True):
+    for values, which in zip(before, ("online", "target"), strict=True):
         np.testing.assert_allclose(values_of(learner, which), values, rtol=1e-4)
     factor, after = unit / learner.scale.unit, learner.kernel.optimizer()
     for name, power in (
@@ -298,12 +304,10 @@ def test_the_unit_is_the_deviation_of_discounted_sums_and_stays_while_that_is_ne
     more = make_filled(5, 1, 1)
     more.reward[:, 0], more.terminated[:] = [4.0, 1.0, 9.0, 2.0, 1.0], True
     learner.update(more)
-    assert learner.scale.unit == unit != learner.scale.deviation
-    learner.lose_episode(0)
-    assert learner.scale.sums.tolist() == [0.0]
+    assert learner.scale.unit == unit != learner.scale.std
 
 
-def test_a_scale_comes_back_and_runs_of_before_go_on_without() -> None:
+def test_a_scale_is_restored_from_a_checkpoint() -> None:
     learner = make_learner(2, normalize_returns=True)
     feed(learner, 6, 4)
     assert learner.scale is not None
@@ -313,11 +317,6 @@ def test_a_scale_comes_back_and_runs_of_before_go_on_without() -> None:
     assert feed(other, 2, 4, 6) == feed(learner, 2, 4, 6)
     for name, array in learner.arrays().items():
         np.testing.assert_array_equal(array, other.arrays()[name], err_msg=name)
-    old = make_learner(2)
-    feed(old, 6, 4)
-    resumed = make_learner(2, normalize_returns=True)
-    resumed.load_arrays({name: array for name, array in old.arrays().items() if name != "skipped"})
-    assert resumed.scale is None
 
 
 @pytest.mark.parametrize(("parent", "child"), [(True, True), (True, False), (False, True)])
@@ -325,7 +324,7 @@ def test_a_branch_keeps_values_in_units_of_reward(parent: bool, child: bool) -> 
     """With another number of environments, with and without a scale on either side."""
     one, other = make_learner(2, normalize_returns=parent), make_learner(3, normalize_returns=child)
     feed(one, 6, 4)
-    other.adopt(one.arrays())
-    np.testing.assert_allclose(values_of(other, "parameters"), values_of(one, "parameters"), rtol=1e-4)
+    other.load_from_parent(one.arrays())
+    np.testing.assert_allclose(values_of(other, "online"), values_of(one, "online"), rtol=1e-4)
     assert (other.scale is not None) == child
     feed(other, 2, 4)

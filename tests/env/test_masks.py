@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from action_toys import Couples, Guarded
-from mission_gym.algorithms.dqn.facts import adapt_actions
+from mission_gym.algorithms.dqn.algorithm import adapt_actions
 from mission_gym.data import EnvSpec
 from mission_gym.env.masks import MaskLayout, fit_masks
 from mission_gym.env.probe import probe

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from mission_gym.learner.adam import FlatAdam
+from mission_gym.learner.torch_network import FlatAdam
 from mission_gym_bench.pretended import pretend
 
 

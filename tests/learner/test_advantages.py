@@ -65,7 +65,7 @@ def test_the_scale_of_values_by_hand() -> None:
     scale = ValueScale()
     assert scale.expand(np.array([7.0], np.float32)).tolist() == [0.0]  # nothing is known yet
     assert scale.merge(np.array([1.0, 3.0])) == (1.0, 0.0)  # no value is kept where all were 0
-    assert (scale.mean, scale.deviation) == (2.0, 1.0)
+    assert (scale.mean, scale.std) == (2.0, 1.0)
     # The weights of both blocks are 0.9 and 1, of 1.9: mean (0.9 2 + 12) / 1.9, and the mean of squares.
     mean = (0.9 * 2.0 + 12.0) / 1.9
     var = (0.9 * 5.0 + 145.0) / 1.9 - mean**2
@@ -81,28 +81,28 @@ def test_the_level_of_a_critic_that_was_fitted_without_a_scale_stays() -> None:
     scale, output = ValueScale(mean=0.0, var=4.0), np.array([30.0, 31.0])
     before = scale.expand(output)
     factor, shift = scale.merge(np.array([50.0, 70.0]))
-    assert (scale.mean, scale.deviation) == (60.0, 10.0)
+    assert (scale.mean, scale.std) == (60.0, 10.0)
     np.testing.assert_allclose(scale.expand(factor * output + shift), before)
 
 
 def test_targets_that_are_nearly_equal_are_not_blown_up() -> None:
     scale = ValueScale()
     scale.merge(np.array([160.99, 161.01]))
-    assert scale.deviation == pytest.approx(0.161)
+    assert scale.std == pytest.approx(0.161)
 
 
 def test_a_block_without_valid_targets_moves_nothing() -> None:
     scale = ValueScale()
     scale.merge(np.array([1.0, 3.0]))
     assert scale.merge(np.empty(0)) == (1.0, 0.0)
-    assert (scale.mean, scale.deviation) == (2.0, 1.0)
+    assert (scale.mean, scale.std) == (2.0, 1.0)
 
 
 @pytest.mark.parametrize("tiny", [3e-304, 1e-160, 1e-31])
 def test_targets_whose_squares_vanish_are_zeros(tiny: float) -> None:
     scale = ValueScale()
     assert scale.merge(np.array([0.0, tiny])) == (1.0, 0.0)
-    assert (scale.deviation, scale.unit) == (0.0, 1.0)
+    assert (scale.std, scale.unit) == (0.0, 1.0)
 
 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9), min_size=1, max_size=30))

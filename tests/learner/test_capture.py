@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mission_gym.learner.capture import Captured
+from mission_gym.learner.torch_network import Captured
 
 
 def test_a_capture_that_fails_puts_the_state_back() -> None:

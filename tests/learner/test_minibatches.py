@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mission_gym.learner.minibatches import draw_rows, draw_segments
+from mission_gym.learner.blocks import draw_columns, draw_rows
 
 
 def test_rows_come_once_in_any_order() -> None:
@@ -18,7 +18,7 @@ def test_rows_come_once_in_any_order() -> None:
 @pytest.mark.parametrize(("batch_size", "width"), [(8, 2), (15, 3), (4, 1), (1, 1), (24, 6), (100, 6)])
 def test_segments_come_once_and_whole(batch_size: int, width: int) -> None:
     num_steps, num_columns = 4, 6
-    order = draw_segments(np.random.default_rng(0), num_steps, num_columns, batch_size)
+    order = draw_columns(np.random.default_rng(0), num_steps, num_columns, batch_size)
     assert order.shape == (num_columns // width, num_steps * width)
     assert sorted(order.ravel().tolist()) == list(range(24))
     for minibatch in order.reshape(-1, num_steps, width):
@@ -27,5 +27,5 @@ def test_segments_come_once_and_whole(batch_size: int, width: int) -> None:
 
 
 def test_segments_are_shuffled() -> None:
-    first, second = (draw_segments(np.random.default_rng(seed), 2, 16, 8) for seed in (0, 1))
+    first, second = (draw_columns(np.random.default_rng(seed), 2, 16, 8) for seed in (0, 1))
     assert first.tolist() != second.tolist()

@@ -85,12 +85,12 @@ def walk(steps: list[dict[str, object]], start: int, n_step: int, gamma: float) 
 @pytest.mark.parametrize("num_steps", [1, 4])
 def test_every_transition_equals_a_plain_walk(n_step: int, failures: bool, num_steps: int) -> None:
     num_envs, gamma = 3, 0.9
-    replay = Replay(ReplayLayout((VECTOR,), 3, num_envs, 24, n_step, gamma, episode_steps=1))
+    replay = Replay(ReplayLayout((VECTOR,), CHOICE, 3, num_envs, 24, n_step, gamma, episode_steps=1))
     streams = [Stream(seed) for seed in range(1, num_envs + 1)]
     drawable: set[int] = set()
     for _ in range(60 // num_steps):
         stored = replay.store(fill_block(streams, num_steps, masked=True, failures=failures))
-        lost, ripe = replay.slots_in(stored.lost), replay.slots_in(stored.ripe, valid=True)
+        lost, ripe = replay.slots_in(stored.lost), replay.slots_in(stored.eligible, valid=True)
         low, high = replay.window
         assert high == replay.total - n_step + 1
         assert low == max(0, replay.total - 8)
@@ -110,7 +110,7 @@ def test_every_transition_equals_a_plain_walk(n_step: int, failures: bool, num_s
                 got = replay.gather(np.array([row * num_envs + column]))
                 total, discount, after = walk(steps, row, n_step, gamma)
                 np.testing.assert_array_equal(got.obs[0][0], steps[row]["obs"])
-                assert got.action[0] == steps[row]["action"]
+                assert got.action.tolist() == [[steps[row]["action"]]]
                 assert got.reward[0] == pytest.approx(total, abs=1e-6)
                 assert got.discount[0] == pytest.approx(discount, abs=1e-6)
                 if discount:
@@ -131,8 +131,8 @@ def test_three_steps_by_hand() -> None:
     block.terminated[1, 0] = block.truncated[2, 1] = True
     keep_final(block, 2, 1, (np.array([77, 1], np.float32),), None)
     block.filled[:] = 5
-    replay = Replay(ReplayLayout((VECTOR,), 0, 2, 100, n_step=3, gamma=0.5))
-    ripe = replay.slots_in(replay.store(block).ripe)
+    replay = Replay(ReplayLayout((VECTOR,), CHOICE, 0, 2, 100, n_step=3, gamma=0.5))
+    ripe = replay.slots_in(replay.store(block).eligible)
     assert ripe.tolist() == [0, 1, 2, 3, 4, 5]  # rows 0 to 2 of 5: the others have not made their three steps
     got = replay.gather(np.arange(6))
     #                     t=0: 1+1 | 1+1+1, t=1: 2 | 2+2, t=2: 4+4+4 | 4
@@ -143,7 +143,7 @@ def test_three_steps_by_hand() -> None:
 
 
 def test_only_valid_transitions_are_drawn_and_all_of_them_equally() -> None:
-    replay = Replay(ReplayLayout((VECTOR,), 0, 2, 12, n_step=2))
+    replay = Replay(ReplayLayout((VECTOR,), CHOICE, 0, 2, 12, n_step=2))
     streams = [Stream(1), Stream(2)]
     for _ in range(5):
         replay.store(fill_block(streams, 3, masked=False, failures=True))
@@ -162,7 +162,7 @@ def test_only_valid_transitions_are_drawn_and_all_of_them_equally() -> None:
 
 
 def test_ids_tell_what_was_overwritten() -> None:
-    replay = Replay(ReplayLayout((VECTOR,), 0, 2, 10))
+    replay = Replay(ReplayLayout((VECTOR,), CHOICE, 0, 2, 10))
     streams = [Stream(1), Stream(2)]
     replay.store(fill_block(streams, 5, masked=False, failures=False))
     ids = np.arange(10)
@@ -175,7 +175,7 @@ def test_ids_tell_what_was_overwritten() -> None:
 
 def test_an_environment_that_was_started_anew_ends_its_episode() -> None:
     """Between two blocks, as after a resume that could not bring it back."""
-    replay = Replay(ReplayLayout((VECTOR,), 0, 2, 20, gamma=0.5))
+    replay = Replay(ReplayLayout((VECTOR,), CHOICE, 0, 2, 20, gamma=0.5))
     streams = [Stream(1), Stream(2)]
     block = fill_block(streams, 2, masked=False, failures=False)
     block.terminated[:], block.truncated[:], block.finals = False, False, []
@@ -208,7 +208,7 @@ def test_frames_are_stored_once_and_stacks_do_not_cross_episodes() -> None:
     rng = np.random.default_rng(0)
     frames = [rng.integers(0, 256, (9, 9), np.uint8) for _ in range(41)]
     starts = {0, 2, 9, 10, 23, 31}
-    replay = Replay(ReplayLayout((PICTURE,), 0, 1, 16))
+    replay = Replay(ReplayLayout((PICTURE,), CHOICE, 0, 1, 16))
     assert replay.obs[0].shape == (20, 1, 9, 9)
     for first in range(0, 40, 4):
         replay.store(stacked_block(frames, starts, first, 4))
@@ -221,9 +221,21 @@ def test_frames_are_stored_once_and_stacks_do_not_cross_episodes() -> None:
     assert high - low == 16
 
 
+def test_actions_of_several_numbers_are_stored_in_their_own_dtype() -> None:
+    box = ActionSpec("box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))
+    replay = Replay(ReplayLayout((VECTOR,), box, 0, 2, 20))
+    block = make_block(EnvSpec("toy", (VECTOR,), box, None, None), 4, 2)
+    block.action[:] = np.random.default_rng(0).normal(size=block.action.shape)
+    block.valid[:] = True
+    replay.store(block)
+    sampled = replay.gather(np.arange(8))
+    assert sampled.action.dtype == np.float32
+    np.testing.assert_array_equal(sampled.action, block.action.reshape(8, 2))
+
+
 @pytest.mark.parametrize("leaf", [VECTOR, PICTURE], ids=["vector", "frames"])
 def test_size_is_predicted(leaf: LeafSpec) -> None:
-    layout = ReplayLayout((leaf,), 3, 5, 1000)
+    layout = ReplayLayout((leaf,), CHOICE, 3, 5, 1000)
     replay = Replay(layout)
     arrays = [*replay.obs, replay.mask, replay.action, replay.reward, replay.terminated, replay.truncated]
     arrays += [replay.valid, replay.final, replay.age, *replay.finals._obs, replay.finals._mask]
@@ -231,7 +243,7 @@ def test_size_is_predicted(leaf: LeafSpec) -> None:
 
 
 def test_a_saved_replay_goes_on_bit_for_bit() -> None:
-    layout = ReplayLayout((VECTOR,), 3, 2, 20, n_step=2, episode_steps=1)
+    layout = ReplayLayout((VECTOR,), CHOICE, 3, 2, 20, n_step=2, episode_steps=1)
     one, other = Replay(layout), Replay(layout)
     streams = [Stream(1), Stream(2)]
     for number in range(30):
@@ -246,7 +258,7 @@ def test_a_saved_replay_goes_on_bit_for_bit() -> None:
 
 
 def test_a_row_cut_in_the_block_bootstraps_from_what_it_showed() -> None:
-    replay = Replay(ReplayLayout((VECTOR,), 3, 1, 20, gamma=0.5))
+    replay = Replay(ReplayLayout((VECTOR,), CHOICE, 3, 1, 20, gamma=0.5))
     block = fill_block([Stream(1)], 3, masked=True, failures=False)
     block.terminated[:], block.truncated[:] = False, False
     block.finals = []

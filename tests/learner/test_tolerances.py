@@ -25,8 +25,8 @@ from mission_gym.algorithms.ppo import build as ppo
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.data import ActionSpec, LeafSpec
-from mission_gym.learner.proof import DEVICE_TOLERANCES, Evidence, Tolerance, find_disagreement
-from mission_gym.policy import Encoded, PolicySpec, QSpec
+from mission_gym.learner.verify import DEVICE_TOLERANCES, Evidence, Tolerance, find_disagreement
+from mission_gym.policy import Encoded, PolicySpec
 
 CHOICE = ActionSpec("categories", (), "int64", nvec=(4,), start=(0,))
 BOX = ActionSpec("box", (2,), "float32", low=(-2.0, -1.0), high=(2.0, 1.0))
@@ -70,9 +70,9 @@ def compare_ppo(seed: int, activation: str, with_eye: bool, precision: str, bits
 
 def compare_dqn(seed: int, activation: str, with_eye: bool, precision: str, bits: int) -> list[Evidence]:
     leaves = (BODY, EYE)[: 1 + with_eye]
-    spec = PolicySpec(leaves, CHOICE, (64, 64), activation=activation, q=QSpec())
+    spec = PolicySpec(leaves, CHOICE, (64, 64), activation=activation, form="values")
     kernel, rng = TorchQKernel(spec, seed), np.random.default_rng(seed)
-    batches = dqn._make_batches(spec, 0, 1.0, rng, *(draw(rng, with_eye) for _ in range(2)))
+    batches = dqn._make_batch(spec, 0, 1.0, rng, *(draw(rng, with_eye) for _ in range(2)))
     expected = kernel.differentiate(batches, Q_SETTINGS)
     with make_coarse(precision, bits):
         return [kernel.differentiate(batches, Q_SETTINGS), expected]

@@ -13,7 +13,7 @@ from mission_gym.plan import tuner
 from mission_gym.plan.costs import Collecting, measure_collect
 from mission_gym.plan.tuner import Tuner
 from mission_gym.plan.wishes import fix_envs
-from mission_gym.policy.torch_form import TorchPolicy
+from mission_gym.policy.torch_forms import TorchPolicy
 from mission_gym.run.assemble import Assembly, algorithm_of
 from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import open_environment

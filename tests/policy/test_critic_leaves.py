@@ -15,7 +15,7 @@ from mission_gym.data import ActionSpec, LeafSpec, Weights
 from mission_gym.errors import ConfigError
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
 from mission_gym.policy.layout import name_leaves
-from mission_gym.policy.torch_form import ActorCritic, TorchPolicy, model_arrays
+from mission_gym.policy.torch_forms import ActorCritic, TorchPolicy, model_arrays
 
 ACTION = ActionSpec("categories", (), "int64", nvec=(4,), start=(0,))
 # The critic's own stand first, in the middle and last.
@@ -109,7 +109,7 @@ def evaluate(spec: PolicySpec, kernel: Any, obs: tuple[np.ndarray, ...]) -> tupl
 def test_values_depend_on_it_and_probabilities_do_not(name: str) -> None:
     spec = SPECS[name]
     kernels = [TorchKernel(spec, seed=1)]
-    if spec.is_mlp:
+    if spec.has_numpy_form:
         kernels.append(CompiledKernel(spec, kernels[0].parameters()))
     for kernel in kernels:
         (log_prob, value), (same, other) = (
@@ -133,7 +133,7 @@ def test_acting_needs_nothing_of_it_and_agrees_with_the_learner(name: str) -> No
     noise = np.random.default_rng(0).random((16, 1), np.float32)
     kernel = TorchKernel(spec, seed=1)
     kernel.load_parameters(weights.arrays)
-    for form in (TorchPolicy, NumpyPolicy) if spec.is_mlp else (TorchPolicy,):
+    for form in (TorchPolicy, NumpyPolicy) if spec.has_numpy_form else (TorchPolicy,):
         policy = form(spec)
         policy.load(weights)
         acted = policy.act(obs, None, noise)
@@ -152,7 +152,7 @@ def test_the_policy_loss_has_no_gradient_towards_it(name: str) -> None:
     params, values = ActorCritic(spec, seed=2)((flat, shaped))
     if not flat.shape[1]:
         return
-    num_seen = spec.seen.num_flat
+    num_seen = spec.actor_inputs.num_flat
     actor, critic = (torch.autograd.grad(out.sum(), flat, retain_graph=True)[0] for out in (params, values))
     assert not actor[:, num_seen:].any()
     assert actor[:, :num_seen].any()
@@ -186,5 +186,5 @@ def test_a_key_names_a_leaf_or_all_of_a_part() -> None:
 
 def test_an_own_network_that_wants_it_for_the_actor_is_refused() -> None:
     spec = PolicySpec(FLAT, ACTION, network=f"{__name__}:make_greedy_net", critic_leaves=HIDDEN)
-    with pytest.raises(ConfigError, match="made twice, and the actor's is not given these keys"):
+    with pytest.raises(ConfigError, match="built twice, and the actor's does not get these keys"):
         ActorCritic(spec, seed=1)

@@ -9,7 +9,7 @@ from mission_gym.data import ActionSpec, LeafSpec, Weights
 from mission_gym.errors import ConfigError
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
 from mission_gym.policy.sampling import Sampler, draw_noise
-from mission_gym.policy.torch_form import ActorCritic, TorchPolicy, model_arrays
+from mission_gym.policy.torch_forms import ActorCritic, TorchPolicy, model_arrays
 from mission_gym.streams import generator
 
 ACTIONS = {
@@ -186,7 +186,7 @@ def test_images_go_through_convolutions_in_either_layout() -> None:
     rng = np.random.default_rng(0)
     obs = (rng.integers(0, 256, (4, 16, 16, 3), np.uint8), rng.integers(0, 256, (4, 1, 40, 40), np.uint8))
     assert policy.act(obs, None, None).action.shape == (4, 1)
-    assert not spec.is_mlp
+    assert not spec.has_numpy_form
 
 
 def own_network(spec: PolicySpec) -> object:

@@ -16,9 +16,9 @@ from mission_gym.env.probe import probe
 from mission_gym.env.reading import ObsReader
 from mission_gym.learner.blocks import unstack_frames
 from mission_gym.policy import Encoder, PolicySpec
-from mission_gym.policy.branches import branch_width, count_parameters
-from mission_gym.policy.torch_form import ActorCritic
-from mission_gym.policy.transfer import ResidentPictures
+from mission_gym.policy.image_layers import count_parameters, feature_width
+from mission_gym.policy.torch_forms import ActorCritic
+from mission_gym.policy.transfer import ResidentImages
 from mission_gym.policy.trunks import Trunk, to_planes
 from told import FORMS, Told
 
@@ -40,14 +40,14 @@ def test_parameters_and_memory_are_what_the_plan_counts(form: str) -> None:
     policy = PolicySpec(spec.leaves, ACTION, (8,))
     encoded = Encoder(spec.leaves, normalize=True).encode(obs)
     model = ActorCritic(policy, seed=0)
-    assert policy.is_mlp == (form in FLAT) == (model.trunk is None)
+    assert policy.has_numpy_form == (form in FLAT) == (model.trunk is None)
     size = encoded.flat.nbytes + sum(each.nbytes for each in encoded.shaped)
     assert size == 5 * sum(leaf.encoded_bytes for leaf in spec.leaves)
-    if not policy.is_mlp:
+    if not policy.has_numpy_form:
         (leaf,) = spec.leaves
         assert isinstance(model.trunk, Trunk)
         assert sum(each.numel() for each in model.trunk.parameters()) == count_parameters(leaf)
-        assert model.trunk.widths == (branch_width(leaf),) * 2
+        assert model.trunk.widths == (feature_width(leaf),) * 2
 
 
 def test_a_text_is_the_counts_of_its_columns() -> None:
@@ -161,10 +161,10 @@ def test_frames_that_are_there_once_are_the_same_inputs(frame: spaces.Box) -> No
     apart = Encoder((with_frames(leaf, num),), True).encode(
         *unstack_frames((frames[places],), (with_frames(leaf, num),))
     )
-    one, *others = (ResidentPictures(torch.device("cpu")) for _ in range(3))
+    one, *others = (ResidentImages(torch.device("cpu")) for _ in range(3))
     one.load(*whole.shaped)
     for other, encoded in zip(others, (once, apart), strict=True):
-        other.load(*encoded.shaped, *encoded.places)
+        other.load(*encoded.shaped, *encoded.frame_index)
         for rows in (slice(3, 11), torch.tensor([5, 5, 0, 19])):
             assert torch.equal(one.take(rows), other.take(rows))
             assert one.take(rows).stride() == other.take(rows).stride()

@@ -17,7 +17,7 @@ from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.learner.advantages import compute_gae
 from mission_gym.policy import NumpyPolicy, PolicySpec
-from mission_gym.policy.torch_form import ActorCritic, TorchPolicy, model_arrays
+from mission_gym.policy.torch_forms import ActorCritic, TorchPolicy, model_arrays
 from mission_gym.rollout.blocks import clear_block, pack_block
 from mission_gym.rollout.make import CollectRequest, make_collector
 from mission_gym.vector.backends import load_backend

@@ -10,7 +10,7 @@ from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.plan.costs import measure_collect
 from mission_gym.policy import NumpyPolicy, PolicySpec
-from mission_gym.policy.torch_form import ActorCritic, TorchPolicy, model_arrays
+from mission_gym.policy.torch_forms import ActorCritic, TorchPolicy, model_arrays
 from mission_gym.rollout.blocks import (
     block_bytes,
     clear_block,
@@ -36,7 +36,7 @@ def make_collector(env_id: str) -> tuple[Collector, EnvSpec]:
     factory = make_factory(EnvRequest(env_id))
     spec = probe(factory, env_id)
     layout = PolicySpec(spec.leaves, spec.action, (8,), normalize_obs=False)
-    policy = NumpyPolicy(layout) if layout.is_mlp else TorchPolicy(layout)
+    policy = NumpyPolicy(layout) if layout.has_numpy_form else TorchPolicy(layout)
     policy.load(Weights(5, model_arrays(ActorCritic(layout, seed=1))))
     vec = SerialVec(factory, spec, S, lambda env, number: episode_seed(7, "train", env, number))
     return Collector(vec, policy, spec, seed=7), spec

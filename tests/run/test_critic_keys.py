@@ -68,10 +68,10 @@ def test_a_loaded_policy_acts_without_the_keys(run: mg.Run) -> None:
 
 def test_the_plan_tells_it_and_checkpoints_keep_statistics_of_all(run: mg.Run) -> None:
     facts = next(row for row in run.metrics() if row["event"] == "plan")["time/plan"]["facts"]
-    assert any("also sees hidden.luck, hidden.prize" in fact["value"] for fact in facts)
+    assert any("also reads hidden.luck, hidden.prize" in fact["value"] for fact in facts)
     arrays = last_policy(run)
     assert arrays["actor.0.weight"].shape == (32, 2)
-    assert arrays["critic.0.weight"].shape == (32, 7)
+    assert not [name for name in arrays if name.startswith("critic.")]
     assert arrays["normalizer.var"][2] == pytest.approx(4.0, rel=0.1)  # of luck, the first of the critic's
 
 
@@ -132,12 +132,12 @@ SMALL_FLAGS = {name: value for name, value in SMALL.items() if name != "progress
         (
             "toys:Blindfold",
             "noise,hidden",
-            "names the whole observation, so that the actor would see nothing",
+            "names the whole observation, so the actor would see nothing",
         ),
         (
             "CartPole-v1",
             "state",
-            "needs a Dict observation, whose keys they are, and CartPole-v1 observes one Box",
+            "needs a Dict observation with these keys, and CartPole-v1 observes one Box",
         ),
     ],
 )
@@ -150,7 +150,7 @@ def test_keys_that_make_no_sense_are_refused(env: str, keys: str, said: str) -> 
 def test_a_mask_is_no_key_for_anybody() -> None:
     resolved, _ = finish(resolve("toys:Blindfold", SMALL_FLAGS | {"critic_keys": "action_mask"}))
     spec = replace(open_environment(resolved.config, {}).spec, mask_source="obs:action_mask")
-    with pytest.raises(ConfigError, match="'action_mask' is the action mask, which is no input of either"):
+    with pytest.raises(ConfigError, match="'action_mask' is the action mask, which neither network reads"):
         settle(resolved, spec)
 
 

@@ -16,9 +16,9 @@ from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.cli.main import main
 from mission_gym.env.factory import make_factory
 from mission_gym.errors import DeviceMemoryError
-from mission_gym.learner.capture import Captured
+from mission_gym.learner.torch_network import Captured
 from mission_gym.plan import tuner, ways
-from mission_gym.policy.torch_form import TorchActing
+from mission_gym.policy.torch_forms import TorchActing
 from mission_gym.run import assemble
 from mission_gym.run.open import open_run
 from mission_gym.run.resume import resume_run

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import mission_gym as mg
+from mission_gym.algorithms.ppo.torch_kernel import StackedActorCritic
 from mission_gym.cli.main import main
 from mission_gym.errors import ConfigError, RunStateError
-from mission_gym.learner.capture import Captured
-from mission_gym.learner.stacked import StackedActorCritic
+from mission_gym.learner.torch_network import Captured
 from mission_gym.run import assemble
 from mission_gym.run.device_proof import prove_devices
 from mission_gym.run.resume import resume_run
@@ -190,7 +190,7 @@ def test_a_captured_step_that_differs_from_the_step_is_refused(
 ) -> None:
     monkeypatch.setattr(assemble, "_proved", {})
     monkeypatch.setattr(Captured, "__call__", lambda self, *inputs: self._output)  # nothing is made
-    with pretend("cuda"), pytest.raises(ConfigError, match=r"a captured step moves .* otherwise"):
+    with pretend("cuda"), pytest.raises(ConfigError, match=r"a captured step changes .* differently"):
         train(tmp_path, env="CartPole-v1")
 
 

@@ -113,13 +113,13 @@ def test_the_replay_is_saved_once_and_only_if_it_is_wanted(tmp_path: Path) -> No
         run = drain(session)
     assert replays(run) == []
     notes = resume_notes(run)
-    assert "the replay was not saved and is lost; learning goes on after 32 steps" in notes
+    assert "the replay was not saved and is lost; learning continues after 32 steps" in notes
     assert "the resume is not exact: not everything could be brought back" in notes
 
 
 def test_a_replay_beyond_the_budget_is_not_saved(tmp_path: Path) -> None:
     with start(tmp_path, "CartPole-v1", checkpoint_budget_mb=1, replay_size=40_000) as session:
-        session.learner.replay.total = session.learner.replay.num_rows  # as if it were full
+        session.learner.replay.total = session.learner.replay.length  # as if it were full
         assert session._save()
         assert replays(session.run) == []
 
@@ -155,7 +155,7 @@ def test_a_branch_goes_on_with_the_weights_and_an_empty_replay(tmp_path: Path) -
         assert child.config.algorithm.gamma == 0.9
         drain(child)
     notes = next(event for event in said if event["event"] == "plan")["time/plan"]["notes"]
-    assert "the replay is not carried over; learning goes on after 32 steps" in notes
+    assert "the replay is not carried over; learning continues after 32 steps" in notes
     assert any("dqn.gamma: 0.99 -> 0.9 (values were learned under another discount" in note for note in notes)
     assert child.run.read_status()["state"] == "done"
 
@@ -197,7 +197,7 @@ REFUSED = [
     ({"n_epochs": 3}, r"n_epochs=3 is not used: it is a field of ppo, and the run is of dqn \[flag --n-ep"),
     ({"exploration": "noisy"}, "exploration_fraction=0.5 is not used: --exploration noisy has no epsilon"),
     ({"noisy_sigma": 0.3}, "noisy_sigma=0.3 is not used: there are no noisy layers"),
-    ({"prioritized_alpha": 0.5}, "prioritized_alpha=0.5 is not used: transitions are drawn uniformly"),
+    ({"prioritized_alpha": 0.5}, "prioritized_alpha=0.5 is not used: transitions are sampled uniformly"),
     ({"tau": 0.1}, "target_update_interval=40 is not used: with tau below 1 the target moves"),
     ({"frame_stack": 4}, "'frame_stack' is not a known field"),
     ({"replay_size": 20}, r"replay_size=20 is too small: it must hold .*; use replay_size=32 or more"),

@@ -17,7 +17,7 @@ from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.env.resume import pack_states, unpack_states
 from mission_gym.policy import NumpyPolicy, PolicySpec
-from mission_gym.policy.torch_form import ActorCritic, model_arrays
+from mission_gym.policy.torch_forms import ActorCritic, model_arrays
 from mission_gym.rollout.blocks import make_block, pack_block
 from mission_gym.rollout.collector import Collector
 from mission_gym.run.snapshot import restore_snapshot, take_snapshot

@@ -1,6 +1,6 @@
-"""The table of algorithms: a name, and the folder whose record says everything that others ask of it.
+"""The table of algorithms. An algorithm is a folder with a record `ALGORITHM`, and a line here.
 
-A record is loaded when it is used. One more algorithm is one more folder and one more line.
+A record is loaded when it is used.
 """
 
 from __future__ import annotations

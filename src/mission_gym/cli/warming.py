@@ -26,7 +26,7 @@ def compile_beside(env_id: str, *, algo: str | None = None) -> Callable[[], None
     thread.start()
 
     def wait() -> None:
-        importlib.import_module("mission_gym.policy.torch_form")  # torch takes seconds, so now
+        importlib.import_module("mission_gym.policy.torch_forms")  # torch takes seconds, so now
         thread.join()  # a plan that measured the compiler would be wrong
 
     return wait

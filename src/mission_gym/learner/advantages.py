@@ -1,4 +1,5 @@
-"""Importance, generalised advantage estimation and the scale of values: one equation each, no network."""
+"""Importance weights, generalised advantage estimation and the scale of values: one equation each, no
+network."""
 
 from __future__ import annotations
 
@@ -8,14 +9,14 @@ import numpy as np
 
 from mission_gym.data import Array
 
-_DECAY = 0.9  # of a block's weight in the scale of values, with each block that follows
-_FLOOR = 1e-3  # under the deviation of value targets, as a share of their mean
-_TINY = 1e-30  # a deviation below it counts as 0: its square leaves the range of float32
+_DECAY = 0.9  # of a block's weight in the scale of values, per later block
+_FLOOR = 1e-3  # of the standard deviation of value targets, as a share of their mean
+_TINY = 1e-30  # a smaller standard deviation counts as 0: its square underflows in float32
 
 
 def compute_importance(log_prob: Array, behaviour: Array, lag: Array) -> Array | None:
-    """rho = min(pi_prox / mu, 1), float32 [T, S], from log-probabilities [T, S]; exactly 1 in segments
-    whose `lag` [S] is 0, None where no segment lags."""
+    """rho = min(pi_prox / mu, 1), float32 [T, N], from log-probabilities [T, N]; exactly 1 in columns whose
+    `lag` [N] is 0, None if no column lags."""
     if not lag.any():
         return None
     importance: Array = np.exp(np.minimum(log_prob - behaviour, np.float32(0.0)))
@@ -32,17 +33,17 @@ def compute_gae(
     lam: float,
     importance: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Advantages and returns, float32 [T, S].
+    """Advantages and returns, float32 [T, N].
 
     delta_t = r_t + gamma V'_t - V_t,  A_t = delta_t + gamma lambda rho_{t+1} (1 - ended_t) A_{t+1},
-    G_t = V_t + rho_t A_t, with rho = 1 where there is no `importance`.
-    `next_value` V'_t is 0 where terminated, V(final_obs) where truncated, else V(o_{t+1}); the trace
-    is cut at both kinds of end, the end of the block bootstraps without cutting.
+    G_t = V_t + rho_t A_t, with rho = 1 without `importance`.
+    `next_value` V'_t is 0 if terminated, V(final_obs) if truncated, else V(o_{t+1}). Both kinds of end cut
+    the trace; the end of the block bootstraps without cutting.
     """
     delta = reward + gamma * next_value - value
     decay = (gamma * lam) * ~ended
     if importance is not None:
-        # A_t judges the action at t, whichever policy took it; doubt begins with the one after.
+        # A_t evaluates the action at t, whichever policy took it; importance applies from the next action on.
         decay[:-1] *= importance[1:]
     advantage = np.empty_like(delta)
     running = np.zeros(delta.shape[1], delta.dtype)
@@ -54,44 +55,45 @@ def compute_gae(
 
 
 class ValueScale:
-    """The running mean and deviation of value targets: a critic's output v is read as V = mean + deviation v,
-    and fitted to (G - mean) / deviation, so that no reward is too large or too small for it.
+    """The running mean and standard deviation of value targets. The critic's output v means V = mean + std v,
+    and it is fitted to (G - mean) / std, so rewards of any size suit it.
 
-    An exponential moving average over blocks, debiased as Adam's moments are, so that the first block makes
-    the whole of it. As long as every target was 0 the deviation is 0, and all values are.
+    An exponential moving average over blocks, bias-corrected as Adam's moments are, so the first block sets
+    it fully. While every target is 0, the standard deviation is 0 and so are all values.
     """
 
     def __init__(self, mean: float = 0.0, var: float = 0.0) -> None:
-        """Those of a critic that was fitted without us; the first block replaces them."""
+        """mean, var: those of a critic that was fitted without a scale; the first block replaces them."""
         self.weight, self.mean, self.var = 0.0, mean, var
 
     @property
-    def deviation(self) -> float:
-        """With a floor: targets that differ by less than a small share of their mean are equal ones."""
-        deviation = max(math.sqrt(self.var), _FLOOR * abs(self.mean))
-        return deviation if deviation > _TINY else 0.0
+    def std(self) -> float:
+        """The standard deviation, with a floor: targets that differ by a tiny share of their mean are
+        equal."""
+        std = max(math.sqrt(self.var), _FLOOR * abs(self.mean))
+        return std if std > _TINY else 0.0
 
     @property
     def unit(self) -> float:
-        """What differences of values are divided by; any number will do where all of them are 0."""
-        return self.deviation or 1.0
+        """The divisor of value differences; 1 if all of them are 0."""
+        return self.std or 1.0
 
     def expand(self, output: Array) -> Array:
-        """Values in the reward's units, float64, of what the critic gives."""
-        return self.mean + self.deviation * output.astype(np.float64)
+        """Values in the reward's units, float64, from the critic's outputs."""
+        return self.mean + self.std * output.astype(np.float64)
 
     def shrink(self, value: Array) -> Array:
-        """What a critic should give for these values, or targets, of the reward's units."""
+        """The critic's outputs for values, or targets, in the reward's units."""
         return (value - self.mean) / self.unit
 
     def merge(self, targets: Array) -> tuple[float, float]:
-        """Take in the targets [N] of a block, before they are learned from: so their mean square after
-        `shrink` is 1 / (1 - decay) at most, whatever came before.
+        """Add the targets [N] of a block before they are learned from, so that their mean square after
+        `shrink` is at most 1 / (1 - decay).
 
-        Returns factor and shift for a critic's output, by which the differences of its values stay, while
-        their level moves with the mean: gradient steps alone would be long in coming to a far one.
+        Returns a factor and a shift for the critic's output. They keep the differences of its values, while
+        their level follows the mean, which gradient steps alone would reach slowly.
         """
-        mean, deviation, is_ours = self.mean, self.deviation, self.weight > 0.0
+        mean, std, has_scale = self.mean, self.std, self.weight > 0.0
         if len(targets):
             self.weight = 1.0 - _DECAY * (1.0 - self.weight)
             share = (1.0 - _DECAY) / self.weight
@@ -99,10 +101,10 @@ class ValueScale:
             spread = float(targets.var(dtype=np.float64))
             self.var = (1.0 - share) * (self.var + share * delta**2) + share * spread
             self.mean += share * delta
-        if not deviation or not self.deviation:  # the critic said nothing yet
+        if not std or not self.std:  # the critic's outputs meant nothing yet
             return 1.0, 0.0
-        # The level of a critic that was fitted without us is its own: it stays.
-        return deviation / self.deviation, 0.0 if is_ours else (mean - self.mean) / self.deviation
+        # A critic that was fitted without a scale keeps its level.
+        return std / self.std, 0.0 if has_scale else (mean - self.mean) / self.std
 
     def arrays(self) -> dict[str, Array]:
         return {"value_scale": np.array([self.weight, self.mean, self.var])}

@@ -1,84 +1,139 @@
-"""What every learner does with what comes in: statistics begun, blocks read and checked, arrays by prefix."""
+"""Operations on blocks that learners share: flattening, checking, minibatches, noise for timing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from mission_gym.data import Array, Block, FrameIndex, LeafSpec, Leaves
+from mission_gym.data import Array, Block, EnvSpec, FrameIndex, LeafSpec, Leaves
 from mission_gym.errors import NotFiniteError
-from mission_gym.policy import Encoder
+from mission_gym.rollout.blocks import make_block
 from mission_gym.rollout.frames import index_frames, stack_size
 
 
-def prime_encoder(encoder: Encoder, obs: Leaves) -> None:
-    """Start the statistics of an encoder."""
-    if encoder.normalizer is not None:
-        encoder.normalizer.merge(encoder.flatten(obs))
-
-
 def with_prefix(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:
-    """The arrays whose names begin with the prefix, without it."""
+    """The arrays with this prefix in their names, which is removed."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def flatten_obs(block: Block) -> tuple[Leaves, FrameIndex]:
-    """What a block shows, (T + 1) * S observations, and behind it what truncated episodes ended with."""
+    """The (T + 1) * S observations of a block, followed by the final observations of truncated episodes."""
     finals = tuple(np.stack(leaf) for leaf in zip(*(final.obs for final in block.finals), strict=True))
-    leaves, places = list[Array](), list[Array | None]()
+    leaves, frame_index = list[Array](), list[Array | None]()
     for number, stored in enumerate(block.obs):
         leaf, num = stored.reshape((-1, *stored.shape[2:])), stack_size(block, stored)
-        mine = index_frames(block, num).reshape(-1, num) if num > 1 else None
+        index = index_frames(block, num).reshape(-1, num) if num > 1 else None
         if finals:
             last = finals[number]
-            if mine is not None:
+            if index is not None:
                 own = len(leaf) + np.arange(len(last) * num).reshape(-1, num)
-                mine, last = np.concatenate([mine, own]), last.reshape((-1, *last.shape[2:]))
+                index, last = np.concatenate([index, own]), last.reshape((-1, *last.shape[2:]))
             leaf = np.concatenate([leaf, last])
         leaves.append(leaf)
-        places.append(mine)
-    return tuple(leaves), tuple(places) if any(mine is not None for mine in places) else ()
+        frame_index.append(index)
+    return tuple(leaves), tuple(frame_index) if any(index is not None for index in frame_index) else ()
 
 
 def unstack_frames(obs: Leaves, leaves: Sequence[LeafSpec]) -> tuple[Leaves, FrameIndex]:
-    """Observations [N, ...] as a block would hold them: stacks as frames."""
-    apart = tuple(
+    """Observations [N, ...] as a block would store them: stacks as frames with their index."""
+    unstacked = tuple(
         given.reshape((-1, *leaf.stored_shape)) if leaf.frames > 1 else given
         for given, leaf in zip(obs, leaves, strict=True)
     )
     if all(leaf.frames == 1 for leaf in leaves):
-        return apart, ()
-    return apart, tuple(
+        return unstacked, ()
+    return unstacked, tuple(
         np.arange(len(frames)).reshape(-1, leaf.frames) if leaf.frames > 1 else None
-        for frames, leaf in zip(apart, leaves, strict=True)
+        for frames, leaf in zip(unstacked, leaves, strict=True)
     )
 
 
 def check_finite(block: Block, update: int | None) -> None:
-    """Raise NotFiniteError that names the tensor, update and environment; nothing was learned from it yet.
+    """Raise NotFiniteError with the tensor, step and environment, before anything is learned from the block.
 
-    update: None for a block that is played before the first.
+    update: None for the block that is played before the first update.
     """
-    when, kept, then = f"update {update}", "the weights are as before this update", ", then resume"
+    when, kept, then = f"update {update}", "the weights are those before this update", ", then resume"
     if update is None:
         when, kept, then = "a short block before the first update", "nothing was learned", ""
-    for place, array in enumerate((*block.obs, block.reward)):
+    for number, array in enumerate((*block.obs, block.reward)):
         if array.dtype.kind != "f" or math.isfinite(np.add.reduce(array, axis=None, dtype=np.float64)):
             continue
         bad = np.argwhere(~np.isfinite(array))
         if len(bad):
-            name = "reward" if place == len(block.obs) else f"observation leaf {place}"
-            t, row = (int(x) for x in bad[0][:2])
+            name = "reward" if number == len(block.obs) else f"observation leaf {number}"
+            t, column = (int(x) for x in bad[0][:2])
             t = max(0, t - max(0, stack_size(block, array) - 1))
             raise NotFiniteError(
-                f"{name} of environment {block.env_ids[row]} is {array[tuple(bad[0])]} at step {t} of {when};"
-                f" {kept}. Mend the environment (mission-gym check finds the step){then}"
+                f"{name} of environment {block.env_ids[column]} is {array[tuple(bad[0])]} at step {t} of"
+                f" {when}; {kept}. Fix the environment (mission-gym check finds the step){then}"
             )
-    for t, row, obs, _ in block.finals:
-        if not all(np.isfinite(leaf).all() for leaf in obs):
+    for final in block.finals:
+        if not all(np.isfinite(leaf).all() for leaf in final.obs):
             raise NotFiniteError(
-                f"final observation of environment {block.env_ids[row]} is not finite at step {t} of {when};"
-                f" {kept}"
+                f"final observation of environment {block.env_ids[final.column]} is not finite at step"
+                f" {final.t} of {when}; {kept}"
             )
+
+
+def draw_rows(rng: np.random.Generator, num_steps: int, num_columns: int, batch_size: int) -> Array:
+    """Minibatches of any rows: every row t * S + s of a block [T, S] once, int64 [minibatches, batch_size].
+    The size divides the block."""
+    return rng.permutation(num_steps * num_columns).reshape(-1, batch_size)
+
+
+def columns_per_minibatch(num_steps: int, num_columns: int, batch_size: int) -> int:
+    """Whole columns in a minibatch: the most that divide S and stay within the batch size, at least 1."""
+    most = max(1, batch_size // num_steps)
+    return max(size for size in range(1, min(most, num_columns) + 1) if num_columns % size == 0)
+
+
+def draw_columns(rng: np.random.Generator, num_steps: int, num_columns: int, batch_size: int) -> Array:
+    """Minibatches of whole columns, for policies with memory: every column once, int64 [minibatches, T * C].
+
+    A minibatch is [T, C] in the order of time, so its first C rows are the first steps of its columns.
+    """
+    width = columns_per_minibatch(num_steps, num_columns, batch_size)
+    columns = rng.permutation(num_columns).reshape(-1, 1, width)
+    order: Array = columns + num_columns * np.arange(num_steps)[:, None]
+    return order.reshape(len(columns), -1)
+
+
+def make_noise_block(spec: EnvSpec, num_steps: int, num_columns: int, state: Leaves = ()) -> Block:
+    """A full block of random numbers, for timing. state: the policy's initial memory, each [S, ...]."""
+    rng = np.random.default_rng(0)
+    block = make_block(spec, num_steps, num_columns, state=state)
+    for leaf in block.obs:
+        if leaf.dtype.kind == "f":
+            leaf[:] = rng.standard_normal(leaf.shape, np.float32)
+    if block.mask is not None:
+        block.mask[:] = True
+    block.reward[:] = rng.standard_normal(block.reward.shape, np.float32)
+    block.valid[:] = True
+    block.filled[:] = num_steps
+    return block
+
+
+@dataclass(slots=True)
+class SequenceMemory:
+    """The memory of a recurrent policy over a block [T, S], for passes over whole columns."""
+
+    state: Leaves  # before the first step, each [S, ...]
+    starts: Array  # bool [T + 1, S]: an episode starts here, so memory is reset before the step
+    final_state: Leaves  # before each final observation, each [E, ...]
+
+
+def read_memory(block: Block) -> SequenceMemory | None:
+    """The memory of the policy that collected a block, None if it has none."""
+    if not block.state:
+        return None
+    starts = np.zeros((block.num_steps + 1, block.num_columns), bool)
+    starts[1:] = block.terminated | block.truncated | ~block.valid
+    final_state = tuple(
+        np.array([final.state[i] for final in block.finals], np.float32).reshape(-1, *array.shape[1:])
+        for i, array in enumerate(block.state)
+    )
+    return SequenceMemory(block.state, starts, final_state)

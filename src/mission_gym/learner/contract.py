@@ -1,17 +1,18 @@
-"""What the rest of the product asks of an algorithm: a record for the table, and the learner it makes.
+"""The contract of an algorithm: its record, the learner that it makes, and the kernel that holds the
+networks.
 
-An algorithm is a folder below `algorithms/` with a record like this, a metrics.yaml and a module `build` with
-`make_learner`, and `prove` where it has a compiled kernel: it loads torch. Nobody asks for an algorithm by
-name: whoever needs to know something of one is handed its record.
+An algorithm is a folder below `algorithms/` with a subclass of `Algorithm` and a metrics.yaml, and a line in
+the table. Other rooms get the record and never ask for an algorithm by name. Only `make_learner`, the two
+`verify` methods and `measure_update_s` load torch.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -19,152 +20,235 @@ from mission_gym.clock import PhaseClock
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import AlgorithmSection, Config, Settled
 from mission_gym.data import Array, Block, EnvSpec, Fact, Leaves, UpdateStats, Weights
-from mission_gym.learner.blocks import prime_encoder, with_prefix
-from mission_gym.learner.network import NetworkKernel
+from mission_gym.learner.blocks import with_prefix
 from mission_gym.policy import Encoder, PolicySpec
 from mission_gym.store.metrics import Metric, read_metrics
 
 
+class NetworkKernel(Protocol):
+    """The networks of a learner and their optimizers, as arrays by name.
+
+    Names and shapes are those of the torch form, whichever kernel wrote them, so a checkpoint fits every
+    kernel.
+    """
+
+    notes: list[str]  # problems on its device, in sentences
+
+    def acting(self) -> dict[str, Array]:
+        """Copies of the parameters that acting needs."""
+
+    def training(self) -> dict[str, Array]:
+        """Copies of the other parameters: critics, target networks, coefficients."""
+
+    def load_parameters(self, arrays: dict[str, Array]) -> None:
+        """Copy both kinds of parameters in."""
+
+    def optimizer(self) -> dict[str, Array]:
+        """Copies of the optimizers' arrays."""
+
+    def load_optimizer(self, arrays: dict[str, Array]) -> None: ...
+
+    def snapshot(self) -> Any:
+        """The state of networks and optimizers; it stays on their device."""
+
+    def restore(self, snapshot: Any) -> None: ...
+
+    def snapshot_acting(self, snapshot: Any) -> dict[str, Array]:
+        """The parameters that acting needed when the snapshot was taken."""
+
+    def rescale_values(self, factor: float, shift: float = 0.0) -> None:
+        """Change the value networks so that they return factor * v + shift instead of v."""
+
+
 class Learner(ABC):
-    """Learns from blocks. Its arrays by name are what a checkpoint keeps of it."""
+    """Learns from blocks. `arrays` is its state in a checkpoint."""
 
     kernel: NetworkKernel
-    keeps_updates = False  # an update can't be undone: a stop leaves it half made, and it goes on later
-    has_extras = False  # it keeps what is too large for every checkpoint
+    keeps_updates = False  # updates can't be undone; a stop leaves one unfinished, to be continued later
+    has_extras = False  # has arrays that are too large for every checkpoint
 
     def __init__(self, spec: PolicySpec, seed: int) -> None:
+        self.spec = spec
         self.seed = seed
         self.clock = PhaseClock("learner")
-        self.version = 0  # updates made
+        self.version = 0  # number of updates
         self.step = 0  # transitions learned from
         self.gradient_steps = 0
         self.encoder = Encoder(spec.leaves, spec.normalize_obs, spec.critic_leaves)
 
     def take_notes(self) -> list[str]:
-        """What it could not do as planned on its device, in sentences, since this was last asked."""
+        """Problems on the kernel's device since the last call, in sentences."""
         notes, self.kernel.notes = self.kernel.notes, []
         return notes
 
     def prime(self, obs: Leaves) -> None:
-        """Start the observation statistics, which are of flat leaves, from those of one short block."""
-        prime_encoder(self.encoder, obs)
+        """Initialise the observation statistics with the flat leaves of a short block."""
+        if self.encoder.normalizer is not None:
+            self.encoder.normalizer.merge(self.encoder.flatten(obs))
 
     @abstractmethod
     def update(self, block: Block, stop: Callable[[], bool] = lambda: False) -> UpdateStats | None:
-        """Learn from a full block; None if a stop was asked for."""
+        """Learn from a full block; None if stopped."""
 
     @abstractmethod
     def undo(self) -> None:
-        """Put everything back to the state before the last update, unless it keeps its updates."""
+        """Restore the state before the last update; not for learners that keep their updates."""
 
     @abstractmethod
     def weights(self) -> Weights:
-        """What collects the next block."""
+        """The weights for collecting the next block."""
 
     @abstractmethod
     def previous_weights(self) -> Weights | None:
-        """The weights before the last update, None where they are not known."""
+        """The weights before the last update, None if unknown."""
 
     @abstractmethod
-    def load_previous_weights(self, arrays: dict[str, Array]) -> None:
-        """Take the arrays of `behind` back, where a checkpoint kept them."""
+    def load_previous_weights(self, weights: Weights) -> None:
+        """Set `previous_weights`, from a checkpoint."""
+
+    def exploration(self) -> float:
+        """The probability of a random action at the present step."""
+        return 0.0
 
     def policy(self) -> dict[str, Array]:
-        """What acting needs: parameters and statistics."""
+        """The arrays that acting needs: parameters and statistics."""
         normalizer = self.encoder.normalizer
-        return self.kernel.parameters() | (normalizer.arrays() if normalizer is not None else {})
+        return self.kernel.acting() | (normalizer.arrays() if normalizer is not None else {})
+
+    @property
+    def num_weights(self) -> int:
+        """Trained weights, without biases: the basis of FLOP counts."""
+        moments = self.kernel.optimizer().items()
+        return sum(a.size for name, a in moments if name.startswith("mean.") and name.endswith("weight"))
 
     def arrays(self) -> dict[str, Array]:
-        """What it goes on from: `policy/...`, `optimizer/...`, statistics, `counters` (version, step,
-        gradient steps first)."""
-        arrays = {f"policy/{name}": array for name, array in self.policy().items()}
+        """The state: `policy/...`, `training/...`, `optimizer/...`, and `counters`, which begin with version,
+        step and gradient steps."""
+        weights = Weights(self.version, self.policy(), self.exploration())
+        arrays = {f"policy/{name}": array for name, array in weights.pack().items()}
+        arrays |= {f"training/{name}": array for name, array in self.kernel.training().items()}
         arrays |= {f"optimizer/{name}": array for name, array in self.kernel.optimizer().items()}
         return arrays | {"counters": np.array([self.version, self.step, self.gradient_steps], np.int64)}
 
     def load_arrays(self, arrays: dict[str, Array]) -> None:
-        """Take back what `arrays` gave."""
+        """Load the state that `arrays` returned."""
         policy = with_prefix(arrays, "policy/")
-        self.kernel.load_parameters(policy)
+        self.kernel.load_parameters(policy | with_prefix(arrays, "training/"))
         self.kernel.load_optimizer(with_prefix(arrays, "optimizer/"))
         if self.encoder.normalizer is not None:
             self.encoder.normalizer.load(policy)
         self.version, self.step, self.gradient_steps = (int(x) for x in arrays["counters"][:3])
 
-    def adopt(self, arrays: dict[str, Array]) -> None:
-        """As `load_arrays`, of a parent run whose environments and their number are not ours."""
+    def load_from_parent(self, arrays: dict[str, Array]) -> None:
+        """Load the state of a parent run, which may have other environments and other settings."""
         self.load_arrays(arrays)
 
     def extras(self) -> dict[str, Array]:
-        """What is too large for every checkpoint, and is saved with the last one alone; views."""
+        """Views of arrays that are too large for every checkpoint; saved with the last one only."""
         return {}
 
     def load_extras(self, arrays: dict[str, Array] | None) -> str:
-        """Take them back, behind `load_arrays`; if they were not saved, what that costs, in a sentence."""
+        """Load them after `load_arrays`. If they were not saved, returns the consequence as a sentence."""
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Algorithm:
-    """The record of an algorithm. Torch is loaded by those functions alone that make learners.
+class Algorithm(ABC):
+    """The record of an algorithm.
 
-    What has a default is true of an algorithm that has a torch kernel alone, learns in float32 and keeps
-    nothing but its network.
+    The defaults describe an algorithm with a torch kernel only, which learns in float32 and keeps nothing but
+    its networks. Facts that could be silently wrong have no default.
     """
 
-    name: str
-    section: type[AlgorithmSection]
-    layout: Callable[[Config, EnvSpec], PolicySpec]  # the policy that the config asks for
-
-    # Facts for the plan.
-    trace_decay: Callable[[Config], float]  # of a step's credit; a segment must see its horizon, 0: one step
-    refuse_lag: Callable[[Settled], str]  # why a rollout of older weights would harm, empty if it does not
-    describe: Callable[[Settled, EnvSpec], list[Fact]]  # its rows of the printed plan
-    measure_update_s: Callable[[Learner, Settled, EnvSpec], float]  # seconds of learning a transition
-    num_epochs: Callable[[Settled], int] = lambda config: 1
-    # Of one row of a gradient step: two for each product of the pass forward, four for the one backward.
-    flops_per_parameter: Callable[[Settled], float] = lambda config: 6.0
-    fixed_batch: Callable[[Resolved], int | None] = lambda resolved: None  # rollouts must be a multiple of it
-    minibatch: Callable[[Settled], int | None] = lambda config: None  # its rows, where they divide a rollout
-    held_bytes: Callable[[Config, EnvSpec], int] = lambda config, spec: 0  # beside blocks, network, optimizer
-    explain_held: Callable[[Config, EnvSpec, int], str] = lambda config, spec, free_bytes: ""  # its misfit
-    holds: str = "blocks"  # what memory it takes, in words
-    overlaps_on_cores: bool = False  # beside updates where workers leave a core: its rollouts are short
-    prepare_rehearsal: Callable[[Learner], None] = lambda learner: None  # learn from the first block on
-
-    # The compiled kernel.
-    has_compiled_kernel: Callable[[Config, int], bool] = lambda config, threads: (
-        False
-    )  # it may learn with the threads
-    compiled_kernel_has_threads: bool = False  # whether it shares its work among threads
-    compiled: str = ""  # module with `compile_kernels` and `is_compiling`, to be called beside other work
-    has_bf16: bool = False  # whether the torch kernel learns in that precision, too
-
-    # What it means for the user.
-    adapt_actions: Callable[[EnvSpec], EnvSpec] = lambda spec: (
-        spec
-    )  # the environment with actions as it chooses them
-    refuse: Callable[[Resolved, EnvSpec], list[str]] = lambda resolved, spec: []  # what it can't do here
-    sampled_play_is_worse: bool = False  # by design: exploring is not part of what was learned
-    notes_on_branch: Callable[[Settled], list[str]] = lambda config: []
+    name: ClassVar[str]
+    section: ClassVar[type[AlgorithmSection]]
+    has_bf16: ClassVar[bool] = False  # the torch kernel can learn in bfloat16
+    compiled_kernel_has_threads: ClassVar[bool] = False
+    compiled: ClassVar[str] = ""  # module with `compile_kernels` and `is_compiling`, for the command line
+    holds: ClassVar[str] = "blocks"  # the contents of its memory, for the plan
+    overlaps_on_cores: ClassVar[bool] = (
+        False  # rollouts are short, so overlap pays if workers leave a core free
+    )
+    sampled_play_is_worse: ClassVar[bool] = False  # exploration is not part of the learned policy
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Its own rows of the metrics stream."""
-        return read_metrics(Path(str(import_module(self._folder).__file__)).with_name("metrics.yaml"))
+        """Its rows of the metric table."""
+        module = sys.modules[type(self).__module__]
+        return read_metrics(Path(str(module.__file__)).with_name("metrics.yaml"))
 
+    @abstractmethod
+    def layout(self, config: Config, spec: EnvSpec) -> PolicySpec:
+        """The policy of a config."""
+
+    @abstractmethod
     def make_learner(self, config: Settled, spec: EnvSpec) -> Learner:
-        """A learner with fresh weights, drawn from the run's seed."""
-        learner: Learner = import_module(f"{self._folder}.build").make_learner(config, spec)
-        return learner
+        """A learner with initial weights drawn from the run's seed."""
+
+    def adapt_actions(self, spec: EnvSpec) -> EnvSpec:
+        """The environment with its actions in the form that the algorithm chooses."""
+        return spec
+
+    def refuse(self, resolved: Resolved, spec: EnvSpec) -> list[str]:
+        """The problems of a config in this environment."""
+        return []
+
+    def notes_on_branch(self, config: Settled) -> list[str]:
+        """What a branch does not inherit, in sentences."""
+        return []
+
+    @abstractmethod
+    def describe(self, config: Settled, spec: EnvSpec) -> list[Fact]:
+        """Its rows of the printed plan."""
+
+    @abstractmethod
+    def trace_decay(self, config: Config) -> float:
+        """The decay of credit per step; a segment must cover its horizon. 0: one step is enough."""
+
+    @abstractmethod
+    def refuse_lag(self, config: Settled) -> str:
+        """Why rollouts of older weights would harm; empty if they don't."""
+
+    @abstractmethod
+    def measure_update_s(self, learner: Learner, config: Settled, spec: EnvSpec) -> float:
+        """Seconds of learning per transition, measured."""
+
+    def prepare_rehearsal(self, learner: Learner) -> None:
+        """Prepare a learner that is only timed: it learns from the first block on."""
+        return
+
+    def num_epochs(self, config: Settled) -> int:
+        """Passes over each rollout."""
+        return 1
+
+    def flops_per_parameter(self, config: Settled) -> float:
+        """FLOPs per weight and row of a gradient step: two for the forward pass, four for the backward
+        pass."""
+        return 6.0
+
+    def fixed_batch(self, resolved: Resolved) -> int | None:
+        """A batch size that rollouts must be a multiple of."""
+        return None
+
+    def minibatch(self, config: Settled) -> int | None:
+        """Rows of a minibatch, if minibatches divide a rollout."""
+        return None
+
+    def held_bytes(self, config: Config, spec: EnvSpec) -> int:
+        """Memory in addition to blocks, networks and optimizers."""
+        return 0
+
+    def explain_held(self, config: Config, spec: EnvSpec, free_bytes: int) -> str:
+        """Why that memory does not fit, and what does."""
+        return ""
+
+    def has_compiled_kernel(self, config: Config, threads: int) -> bool:
+        """Whether a compiled kernel can learn this config with so many threads."""
+        return False
 
     def verify_compiled_kernel(self, config: Config, spec: EnvSpec, threads: int) -> str:
-        """Why the compiled kernel is left out with so many threads, empty if it agrees with the loss."""
-        return str(import_module(f"{self._folder}.build").verify_compiled_kernel(config, spec, threads))
+        """Where the compiled kernel disagrees with the loss; empty if it agrees."""
+        return ""
 
     def verify_device(self, config: Settled, spec: EnvSpec) -> str:
-        """Why the device is left out, empty if it computes what the CPU does."""
-        return str(import_module(f"{self._folder}.build").verify_device(config, spec))
-
-    @property
-    def _folder(self) -> str:
-        return self.section.__module__.rpartition(".")[0]
+        """Where the device disagrees with the CPU; empty if it agrees."""
+        return ""

@@ -1,8 +1,8 @@
-"""The synchronous loop: collect a block, learn from it, report; one block is in hand at any time.
+"""The synchronous training loop: collect a block, learn from it, report.
 
-The blocks in hand, with the fill counts of their columns, are part of a loop's state: a stop request leaves
-a block half filled, each segment as far as it came, or an update not made, and a checkpoint of that goes on
-exactly there.
+Blocks and the fill counts of their columns are part of the loop's state. A stop request leaves a block partly
+filled, each segment as far as it got, or an update not started. A checkpoint of that state resumes exactly
+there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def run(
     total_steps: int,
     stop: Callable[[], bool],
 ) -> Iterator[Progress]:
-    """Yield one Progress per update until `total_steps` are learned from, or a stop is asked for."""
+    """Yield one Progress per update until `total_steps` are learned from, or `stop` returns True."""
     (block,) = blocks
     while learner.step < total_steps:
         with collector.clock.phase("collect"):
@@ -37,7 +37,7 @@ def run(
 
 
 def make_progress(learner: Learner, block: Block, stats: UpdateStats, phases: Phases) -> Progress:
-    """What an update gave; the block it learned from is free again."""
+    """The report of an update; its block is cleared for the next one."""
     num_cut = learner.encoder.count_cut(tuple(leaf[: block.num_steps] for leaf in block.obs))
     episodes = block.episodes
     clear_block(block)
@@ -53,7 +53,7 @@ def make_progress(learner: Learner, block: Block, stats: UpdateStats, phases: Ph
 
 
 def newest(blocks: Sequence[Block]) -> Block:
-    """The block that is being filled: the first that is not full, or the last of all."""
+    """The block that is being filled: the first one that is not full, else the last one."""
     return next((block for block in blocks[:-1] if not block.is_full), blocks[-1])
 
 

@@ -1,7 +1,7 @@
-"""Compiled loops that kernels share: what a chain of array calls would spend most of its time on.
+"""Compiled loops that kernels share: activations, their derivatives and Adam's step, one pass each.
 
-Each is one pass over its arrays. `tanh` is a ratio of two polynomials, fitted to the largest relative error
-of 2e-8 and right within four units of the last place in float32: NumPy's takes four times as long.
+`tanh` is a ratio of two polynomials with a relative error of at most 2e-8, correct within four units in the
+last place of float32; NumPy's takes four times as long.
 """
 
 from __future__ import annotations
@@ -33,71 +33,74 @@ def _clamp(x: Real, limit: Real) -> Real:
 
 @entry
 def activate_tanh(x: Array, bias: Array) -> None:
-    """x = tanh(x + bias), in place; x [S, B, H], bias [S, 1, H]."""
-    for s in range(x.shape[0]):
-        for i in range(x.shape[1]):
-            for j in range(x.shape[2]):
-                v = _clamp(x[s, i, j] + bias[s, 0, j], _LIMIT)
-                w = v * v
-                p = (((_P4 * w + _P3) * w + _P2) * w + _P1) * w + _P0
-                q = (((_Q4 * w + _Q3) * w + _Q2) * w + _Q1) * w + _ONE
-                x[s, i, j] = _clamp(v * p / q, _ONE)
+    """x = tanh(x + bias), in place; x [R, H], bias [H]."""
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            v = _clamp(x[i, j] + bias[j], _LIMIT)
+            w = v * v
+            p = (((_P4 * w + _P3) * w + _P2) * w + _P1) * w + _P0
+            q = (((_Q4 * w + _Q3) * w + _Q2) * w + _Q1) * w + _ONE
+            x[i, j] = _clamp(v * p / q, _ONE)
 
 
 @entry
 def backward_tanh(d: Array, h: Array, d_bias: Array) -> None:
-    """d *= 1 - h^2, in place, and its sums over rows: d and h [S, B, H], d_bias [S, 1, H]."""
+    """d *= 1 - h^2, in place, and d_bias = its sums over rows; d and h [R, H]."""
     d_bias[:] = 0.0
-    for s in range(d.shape[0]):
-        for i in range(d.shape[1]):
-            for j in range(d.shape[2]):
-                v = d[s, i, j] * (_ONE - h[s, i, j] * h[s, i, j])
-                d[s, i, j] = v
-                d_bias[s, 0, j] += v
+    for i in range(d.shape[0]):
+        for j in range(d.shape[1]):
+            v = d[i, j] * (_ONE - h[i, j] * h[i, j])
+            d[i, j] = v
+            d_bias[j] += v
 
 
 @entry
 def activate_relu(x: Array, bias: Array) -> None:
-    """x = max(x + bias, 0), in place; shapes as for tanh."""
-    for s in range(x.shape[0]):
-        for i in range(x.shape[1]):
-            for j in range(x.shape[2]):
-                v = x[s, i, j] + bias[s, 0, j]
-                x[s, i, j] = v if not v < _ZERO else _ZERO  # NaN stays
+    """x = max(x + bias, 0), in place."""
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            v = x[i, j] + bias[j]
+            x[i, j] = v if not v < _ZERO else _ZERO  # NaN stays NaN
 
 
 @entry
 def backward_relu(d: Array, h: Array, d_bias: Array) -> None:
-    """d = 0 where h is 0, in place, and its sums over rows; shapes as for tanh."""
+    """d = 0 where h = 0, in place, and d_bias = its sums over rows."""
     d_bias[:] = 0.0
-    for s in range(d.shape[0]):
-        for i in range(d.shape[1]):
-            for j in range(d.shape[2]):
-                v = d[s, i, j] if h[s, i, j] > _ZERO else _ZERO
-                d[s, i, j] = v
-                d_bias[s, 0, j] += v
+    for i in range(d.shape[0]):
+        for j in range(d.shape[1]):
+            v = d[i, j] if h[i, j] > _ZERO else _ZERO
+            d[i, j] = v
+            d_bias[j] += v
 
 
 @entry
 def activate_elu(x: Array, bias: Array) -> None:
-    """x + bias where that is positive, else exp(x + bias) - 1, in place; shapes as for tanh."""
-    for s in range(x.shape[0]):
-        for i in range(x.shape[1]):
-            for j in range(x.shape[2]):
-                v = x[s, i, j] + bias[s, 0, j]
-                x[s, i, j] = np.float32(math.expm1(v)) if v < _ZERO else v
+    """x = z if z > 0 else exp(z) - 1, with z = x + bias, in place."""
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            v = x[i, j] + bias[j]
+            x[i, j] = np.float32(math.expm1(v)) if v < _ZERO else v
 
 
 @entry
 def backward_elu(d: Array, h: Array, d_bias: Array) -> None:
-    """d *= h + 1 where h is negative, in place, and its sums over rows; shapes as for tanh."""
+    """d *= h + 1 where h < 0, in place, and d_bias = its sums over rows."""
     d_bias[:] = 0.0
-    for s in range(d.shape[0]):
-        for i in range(d.shape[1]):
-            for j in range(d.shape[2]):
-                v = d[s, i, j] * (_ONE if h[s, i, j] > _ZERO else h[s, i, j] + _ONE)
-                d[s, i, j] = v
-                d_bias[s, 0, j] += v
+    for i in range(d.shape[0]):
+        for j in range(d.shape[1]):
+            v = d[i, j] * (_ONE if h[i, j] > _ZERO else h[i, j] + _ONE)
+            d[i, j] = v
+            d_bias[j] += v
+
+
+# In each pair: x = f(x + bias) in place; d *= f' from the output h. Compiled code numbers them in this order.
+TANH, RELU, ELU = range(3)
+ACTIVATIONS: dict[str, tuple[Callable[[Array, Array], None], Callable[[Array, Array, Array], None]]] = {
+    "tanh": (activate_tanh, backward_tanh),
+    "relu": (activate_relu, backward_relu),
+    "elu": (activate_elu, backward_elu),
+}
 
 
 @entry
@@ -111,7 +114,7 @@ def step_adam(
     clip: float,
     epsilon: float,
 ) -> None:
-    """Adam's step number `step` with bias correction, in place, on a gradient times `clip`."""
+    """Adam's step number `step` with bias correction, in place, on the gradient times `clip`."""
     beta1, beta2 = np.float32(_BETA1), np.float32(_BETA2)
     scale, floor = np.float32(clip), np.float32(epsilon)
     step_size = np.float32(learning_rate / (1.0 - _BETA1**step))
@@ -123,13 +126,3 @@ def step_adam(
         first[i] = m
         second[i] = v
         flat[i] -= step_size * m / (math.sqrt(v) * correction + floor)
-
-
-# Each activation: x = f(x + bias) in place; and d *= f', from its output h, with the gradient of the bias. In
-# this order compiled code numbers them.
-TANH, RELU, ELU = range(3)
-ACTIVATIONS: dict[str, tuple[Callable[[Array, Array], None], Callable[[Array, Array, Array], None]]] = {
-    "tanh": (activate_tanh, backward_tanh),
-    "relu": (activate_relu, backward_relu),
-    "elu": (activate_elu, backward_elu),
-}

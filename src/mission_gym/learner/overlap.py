@@ -1,8 +1,9 @@
-"""The overlapped loop: block k + 1 is collected with weights k beside update k; then each side waits.
+"""The overlapped training loop: block k + 1 is collected with weights k during update k; then both sides
+wait.
 
-In lock-step, so a block lags by exactly one update (the first by none), and equal runs are equal. A stop
+This lock-step makes a block lag by exactly one update (the first by none), so equal runs are equal. A stop
 request, or an error on either side, ends both and leaves the state before update k: the learner as it was,
-the full block k, and what there is of block k + 1.
+the full block k, and the filled part of block k + 1.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mission_gym.learner import loop
 from mission_gym.learner.contract import Learner
 from mission_gym.rollout.collector import BlockCollector
 
-_LEAVE_S = 3.0  # what a second Ctrl-C waits for a collector that does not stop
+_LEAVE_S = 3.0  # how long a second Ctrl-C waits for a collector that does not stop
 
 
 def run(
@@ -27,10 +28,11 @@ def run(
     total_steps: int,
     stop: Callable[[], bool],
 ) -> Iterator[Progress]:
-    """As the synchronous `run`, with two blocks: the one to learn from first. They change places."""
+    """As the synchronous `run`, with two blocks, the one to learn from first. They are swapped after each
+    update."""
     while learner.step < total_steps:
         ready, spare = blocks
-        if not ready.is_full:  # at the beginning, with nothing to learn from beside it
+        if not ready.is_full:  # at the start, when there is nothing to learn from yet
             collector.policy.load(learner.previous_weights() or learner.weights())
             with collector.clock.phase("collect"):
                 if not collector.fill(ready, learner.version, stop):
@@ -41,13 +43,13 @@ def run(
             with learner.clock.phase("update"):
                 stats = learner.update(ready, lambda: stop() or _has_failed(filling))
             wait([filling])
-        is_whole = not _has_failed(filling) and filling.result()
-        if stats is None or not (is_whole or learner.keeps_updates):
+        is_full = not _has_failed(filling) and filling.result()
+        if stats is None or not (is_full or learner.keeps_updates):
             if stats is not None:
-                learner.undo()  # block k + 1 is not whole, and only weights k may go on with it
-            filling.result()  # raises what ended the collecting
+                learner.undo()  # block k + 1 is not full, and only weights k may continue it
+            filling.result()  # raises the error that ended the collecting
             return
-        blocks.reverse()  # a block k + 1 that is not whole goes on with the weights behind
+        blocks.reverse()  # a partly filled block k + 1 continues with the previous weights
         yield loop.make_progress(learner, ready, stats, collector.clock.take() | learner.clock.take())
         filling.result()
 
@@ -56,7 +58,8 @@ def run(
 def _filling(
     collector: BlockCollector, block: Block | None, number: int, stop: Callable[[], bool]
 ) -> Iterator[Future[bool]]:
-    """Fill the block, if there is one, in a thread while the body runs; an error there stops it first."""
+    """Fill the block, if there is one, in a thread while the body runs. An error in the body stops it
+    first."""
     filling: Future[bool] = Future()
     halted = threading.Event()
 
@@ -65,7 +68,7 @@ def _filling(
         try:
             with collector.clock.phase("collect"):
                 is_full = collector.fill(block, number, lambda: halted.is_set() or stop())
-        except BaseException as error:  # noqa: BLE001  border: a thread; raised where its result is taken
+        except BaseException as error:  # noqa: BLE001  border: a thread; raised by `filling.result()`
             filling.set_exception(error)
         else:
             filling.set_result(is_full)

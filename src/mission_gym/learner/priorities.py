@@ -1,7 +1,8 @@
-"""Priorities of the replay's slots in a sum tree, float64, compiled: draws by priority in logarithmic time.
+"""Priorities of the replay's slots in a compiled sum tree, float64: draws by priority in logarithmic time.
 
-Every parent is the sum of its two children, computed anew when one of them changes, so the tree is a function
-of its leaves alone: nothing drifts, and a checkpoint keeps the leaves.
+A parent is recomputed as the sum of its two children when one of them changes. So the tree is a function of
+its
+leaves alone: nothing drifts, and a checkpoint keeps only the leaves.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import numpy as np
 from mission_gym.compiled import entry
 from mission_gym.data import Array
 
-EPSILON = 1e-6  # added to an error: a transition without error can still be drawn
+EPSILON = 1e-6  # added to an error, so that a transition without error can still be drawn
 
 
 @entry
-def _set(tree: Array, places: Array, priorities: Array) -> None:
+def _set(tree: Array, slots: Array, priorities: Array) -> None:
     size = tree.shape[0] // 2
-    for index in range(places.shape[0]):
-        node = size + places[index]
+    for index in range(slots.shape[0]):
+        node = size + slots[index]
         tree[node] = priorities[index]
         node //= 2
         while node >= 1:
@@ -28,9 +29,9 @@ def _set(tree: Array, places: Array, priorities: Array) -> None:
 
 @entry
 def _find(tree: Array, left_over: Array, nodes: Array) -> None:
-    """From the root to the leaves that hold these parts of the sum; `nodes` begin at 1.
+    """Descend from the root to the leaves that hold these parts of the sum; `nodes` start at 1.
 
-    Level by level for all draws together, so that their loads do not wait for each other.
+    All draws descend together, level by level, so that their loads from memory overlap.
     """
     width = 1
     while width < tree.shape[0] // 2:
@@ -45,7 +46,7 @@ def _find(tree: Array, left_over: Array, nodes: Array) -> None:
 
 
 class Priorities:
-    """One priority per slot; 0 is never drawn."""
+    """One priority per slot. A slot of priority 0 is never drawn."""
 
     def __init__(self, num_slots: int, alpha: float) -> None:
         self._num_slots = num_slots
@@ -60,22 +61,22 @@ class Priorities:
         return self._tree[size : size + self._num_slots]
 
     def clear(self, slots: Array) -> None:
-        """Let these slots no longer be drawn."""
+        """Make these slots ineligible."""
         _set(self._tree, slots, np.zeros(len(slots)))
 
     def add(self, slots: Array) -> None:
-        """Let new transitions be drawn, at the largest priority that was seen."""
+        """Make new transitions eligible, with the largest priority so far."""
         _set(self._tree, slots, np.full(len(slots), self._largest))
 
     def update(self, slots: Array, errors: Array) -> None:
-        """Take the errors of transitions: p = (|error| + epsilon)^alpha."""
+        """Set priorities by error: p = (|error| + epsilon)^alpha."""
         priorities = (np.abs(errors).astype(np.float64) + EPSILON) ** self._alpha
         self._largest = max(self._largest, float(priorities.max(initial=0.0)))
         _set(self._tree, slots, priorities)
 
     def draw(self, noise: Array, beta: float) -> tuple[Array, Array]:
-        """Slots, one from each equal part of the sum, for noise [N] in [0, 1), and the weights
-        (1 / p)^beta that correct for it, float32, the largest of the batch 1."""
+        """Slots, one from each equal part of the sum, for noise [N] in [0, 1), and their importance weights
+        (1 / p)^beta, float32, scaled to a maximum of 1."""
         num = len(noise)
         nodes = np.ones(num, np.int64)
         _find(self._tree, (np.arange(num) + noise) / num * self._tree[1], nodes)
@@ -84,7 +85,7 @@ class Priorities:
         return slots, ((priorities.min() / priorities) ** beta).astype(np.float32)
 
     def arrays(self, num_filled: int) -> dict[str, Array]:
-        """The leaves of the first slots, and the largest priority seen."""
+        """The leaves of the first slots, and the largest priority so far."""
         return {"priorities": self.values[:num_filled], "largest_priority": np.array(self._largest)}
 
     def load(self, arrays: dict[str, Array]) -> None:

@@ -1,51 +1,72 @@
-"""Loops over the ring of the replay, compiled: rows stored, transitions drawn, n-step returns summed."""
+"""Compiled loops over the ring of the replay: storing rows, drawing transitions, summing n-step returns."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from mission_gym.compiled import entry
 from mission_gym.data import Array
 
 
-@entry
-def store_rows(
-    action: Array,
-    reward: Array,
-    terminated: Array,
-    truncated: Array,
-    valid: Array,
-    final: Array,
-    total: int,
-    given_action: Array,
-    given_reward: Array,
-    given_terminated: Array,
-    given_truncated: Array,
-    given_valid: Array,
-) -> tuple[int, int]:
-    """Write the columns [T, S] of a block to the ring [L, S] from row number `total` on.
+class RingRows(NamedTuple):
+    """The arrays of a replay, [L, N, ...], or with both axes joined [L * N, ...]."""
 
-    Returns the places in the side table that were freed, and how many more transitions are valid. The row
-    behind the last shows an observation already: its old transition is gone, too.
+    action: Array  # [..., K]
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    final: Array  # number of the final observation in the side table, -1 for none
+
+
+class BlockRows(NamedTuple):
+    """The arrays of a block, [T, N, ...]."""
+
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+
+
+class GatheredRows(NamedTuple):
+    """The n-step transitions of a draw, [B, ...]."""
+
+    action: Array  # [B, K]
+    reward: Array
+    discount: Array
+    ends: Array  # int64 [2, B]: slots of the observation and of the next one
+    final: Array  # number of the next observation in the side table, -1 for none
+
+
+@entry
+def store_rows(ring: RingRows, total: int, block: BlockRows) -> tuple[int, int]:
+    """Write a block [T, N] to the ring [L, N] from row number `total` on.
+
+    Returns the number of freed entries of the side table, and the change in the number of valid transitions.
+    The row after the last one already holds an observation, so its old transition is lost too.
     """
-    num_rows, freed, more = len(reward), 0, 0
-    for t in range(len(given_reward)):
-        row, fresh = (total + t) % num_rows, (total + t + 1) % num_rows
-        for s in range(given_reward.shape[1]):
-            freed += final[fresh, s] >= 0
-            more += int(given_valid[t, s]) - int(valid[fresh, s])
-            final[fresh, s] = -1
-            valid[fresh, s] = False
-            action[row, s] = given_action[t, s, 0]
-            reward[row, s] = given_reward[t, s]
-            terminated[row, s] = given_terminated[t, s]
-            truncated[row, s] = given_truncated[t, s]
-            valid[row, s] = given_valid[t, s]
+    length, freed, more = len(ring.reward), 0, 0
+    for t in range(len(block.reward)):
+        row, fresh = (total + t) % length, (total + t + 1) % length
+        for s in range(block.reward.shape[1]):
+            freed += ring.final[fresh, s] >= 0
+            more += int(block.valid[t, s]) - int(ring.valid[fresh, s])
+            ring.final[fresh, s] = -1
+            ring.valid[fresh, s] = False
+            for k in range(block.action.shape[2]):
+                ring.action[row, s, k] = block.action[t, s, k]
+            ring.reward[row, s] = block.reward[t, s]
+            ring.terminated[row, s] = block.terminated[t, s]
+            ring.truncated[row, s] = block.truncated[t, s]
+            ring.valid[row, s] = block.valid[t, s]
     return freed, more
 
 
 @entry
 def draw_ids(noise: Array, valid: Array, first: int, count: int, ids: Array) -> int:
-    """Ids out of `count` from `first` on, for noise [N] in [0, 1); writes the valid ones to the front of
-    `ids` and returns how many they are."""
+    """Ids from `first` to `first + count`, for noise [B] in [0, 1). Writes the valid ones to the front of
+    `ids` and returns their number."""
     num_good, size = 0, len(valid)
     for i in range(len(noise)):
         chosen = first + min(int(noise[i] * count), count - 1)
@@ -57,55 +78,44 @@ def draw_ids(noise: Array, valid: Array, first: int, count: int, ids: Array) -> 
 
 @entry
 def sum_steps(
-    actions: Array,
-    rewards: Array,
-    terminated: Array,
-    truncated: Array,
-    valid: Array,
-    finals: Array,
-    num_envs: int,
-    n_step: int,
-    gamma: float,
-    ids: Array,
-    action: Array,
-    reward: Array,
-    discount: Array,
-    ends: Array,
-    final: Array,
+    ring: RingRows, num_columns: int, n_step: int, gamma: float, ids: Array, out: GatheredRows
 ) -> int:
-    """R = sum gamma^j r_j over at most n steps from each id on, which ends with the episode.
+    """R = sum gamma^j r_j over at most n steps from each id on, up to the end of the episode.
 
-    The first six are the replay's, flat. Writes the first action, R, the discount of what follows (0 where
-    terminated), to `ends` [2, N] the slots of the first observation and of the one that follows, and the
-    latter's number in the side table, -1 for none; returns how many have one. A transition that is not valid
-    is not entered: the value of its observation takes over.
+    ring: with joined axes. Writes the first action, R, the discount of the next value (0 if terminated), the
+    slots of both observations and the side table's number of the next one; returns how many are in the side
+    table. An
+    invalid transition is not entered: the value of its observation follows instead.
     """
-    size, num_finals = len(rewards), 0
+    size, num_finals = len(ring.reward), 0
     for i in range(len(ids)):
-        place, total, factor, last = ids[i] % size, 0.0, 1.0, -1
-        ends[0, i], action[i] = place, actions[place]
+        slot, total, factor, last = ids[i] % size, 0.0, 1.0, -1
+        out.ends[0, i] = slot
+        for k in range(ring.action.shape[1]):
+            out.action[i, k] = ring.action[slot, k]
         for _ in range(n_step):
-            if not valid[place]:
+            if not ring.valid[slot]:
                 break
-            total += factor * rewards[place]
-            factor = 0.0 if terminated[place] else factor * gamma
-            last = finals[place]
-            ended = terminated[place] or truncated[place]
-            place += num_envs
-            if place >= size:
-                place -= size
+            total += factor * ring.reward[slot]
+            factor = 0.0 if ring.terminated[slot] else factor * gamma
+            last = ring.final[slot]
+            ended = ring.terminated[slot] or ring.truncated[slot]
+            slot += num_columns
+            if slot >= size:
+                slot -= size
             if ended:
                 break
-        reward[i], discount[i], ends[1, i], final[i] = total, factor, place, last
+        out.reward[i], out.discount[i], out.ends[1, i], out.final[i] = total, factor, slot, last
         num_finals += last >= 0
     return num_finals
 
 
 @entry
 def sum_rewards(reward: Array, ended: Array, valid: Array, gamma: float, sums: Array, moments: Array) -> None:
-    """R_t = r_t + gamma R_{t-1} in every column of [T, S], from `sums` [S] on, which begin anew at an end.
+    """R_t = r_t + gamma R_{t-1} in every column of [T, N], starting from `sums` [N]; an end resets it to 0.
 
-    moments: their count, mean and sum of squares around it (Welford)."""
+    moments: count, mean and sum of squared differences from the mean (Welford), updated in place.
+    """
     for t in range(len(reward)):
         for s in range(reward.shape[1]):
             if valid[t, s]:

@@ -1,4 +1,4 @@
-"""Values that move with the absolute step, so that a resume or a branch goes on where its parent was."""
+"""Values that follow the absolute step, so that a resume or a branch continues where its parent was."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mission_gym.config.schema import AlgorithmSection
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A value that moves linearly from `start` to `end` at `total` steps."""
+    """A value that changes linearly from `start` to `end`, which it reaches after `total` steps."""
 
     start: float
     end: float
@@ -21,6 +21,6 @@ class Schedule:
 
 
 def schedule_of(section: AlgorithmSection, name: str, total: int) -> Schedule:
-    """The schedule of a field that may fall to its `_final`."""
+    """The schedule of a field with a `_final` value, which may be None."""
     start, end = getattr(section, name), getattr(section, f"{name}_final")
     return Schedule(start, start if end is None else end, total)

@@ -108,7 +108,7 @@ def list_learning(
     own, cores, algorithm = ruled.compute, machine.usable_cores, workshop.algorithm
     first = (Way(own.device, own.kernel, own.precision), own.threads)
     yield first
-    is_mlp = algorithm.layout(ruled, workshop.environment.spec).is_mlp
+    is_mlp = algorithm.layout(ruled, workshop.environment.spec).has_compiled_form
     wanted = given.compute.threads
     for threads in sorted({1, max(cores // 2, 1), cores}) if wanted == "auto" else [wanted]:
         for way in list_possible(given, algorithm, is_mlp, threads):

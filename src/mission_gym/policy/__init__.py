@@ -1,29 +1,69 @@
-"""Policies: EnvSpec and arrays in, ActOut out; a torch form and a NumPy form of the same weights.
+"""Policies: EnvSpec and arrays in, ActOut out; a NumPy form and a torch form of the same weights.
 
-`encoding` turns observation leaves into network inputs, normaliser included; `sampling` turns actor
-outputs into actions; `numpy_form` and `torch_form` are the networks between the two, `q_numpy` and `q_torch`
-those of action values; `trunks` reads pictures and sequences before them, and `branches` counts its layers.
-The torch forms are imported by name where they are needed, so that everything else here works without torch.
+`layout` describes a policy. `encoding` turns observation leaves into network inputs, with the normaliser.
+`numpy_forms` and `torch_forms` are the networks. `sampling` turns their outputs into actions. `trunks` reads
+images and sequences before the hidden layers; `image_layers` counts those layers without torch. `transfer`
+moves arrays to a device and back.
 """
 
-from mission_gym.policy.encoding import Encoded, Encoder, Normalizer
-from mission_gym.policy.layout import PolicySpec, QSpec
-from mission_gym.policy.numpy_form import NumpyPolicy
-from mission_gym.policy.q_numpy import NumpyQPolicy
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from mission_gym.policy.encoding import Encoded, Encoder, EncodingPolicy, Normalizer
+from mission_gym.policy.layout import PolicySpec
+from mission_gym.policy.numpy_forms import NumpyPolicy, NumpyQPolicy
+
+if TYPE_CHECKING:
+    from mission_gym.policy.torch_forms import TorchActing
+
+
+def _make_torch_actor(spec: PolicySpec, device: str) -> TorchActing:
+    from mission_gym.policy.torch_forms import TorchPolicy
+
+    return TorchPolicy(spec, device)
+
+
+def _make_torch_values(spec: PolicySpec, device: str) -> TorchActing:
+    from mission_gym.policy.torch_forms import TorchQPolicy
+
+    return TorchQPolicy(spec, device)
+
+
+class Form(NamedTuple):
+    """The acting classes of one way to turn network outputs into actions; without weights when made."""
+
+    make_numpy: Callable[[PolicySpec], NumpyPolicy | NumpyQPolicy]
+    make_torch: Callable[[PolicySpec, str], TorchActing]  # loads torch; takes a device
+
+
+FORMS = {
+    "actor": Form(NumpyPolicy, _make_torch_actor),
+    "values": Form(NumpyQPolicy, _make_torch_values),
+}
 
 
 def make_numpy_policy(spec: PolicySpec) -> NumpyPolicy | NumpyQPolicy:
-    """The NumPy form of either kind, without weights yet."""
-    return NumpyPolicy(spec) if spec.q is None else NumpyQPolicy(spec)
+    """The NumPy form of a policy, without weights."""
+    return FORMS[spec.form].make_numpy(spec)
+
+
+def make_torch_policy(spec: PolicySpec, device: str) -> TorchActing:
+    """The torch form of a policy on a device, without weights."""
+    return FORMS[spec.form].make_torch(spec, device)
 
 
 __all__ = [
+    "FORMS",
     "Encoded",
     "Encoder",
+    "EncodingPolicy",
+    "Form",
     "Normalizer",
     "NumpyPolicy",
     "NumpyQPolicy",
     "PolicySpec",
-    "QSpec",
     "make_numpy_policy",
+    "make_torch_policy",
 ]

@@ -1,47 +1,53 @@
-"""From observation leaves to network inputs: one flat float32 row each, pictures and sequences beside it.
+"""From observation leaves to network inputs: one flat float32 row per observation, images and sequences
+aside.
 
-Vector leaves are normalised, categories become one-hot, texts counts, zeros and ones stay; pictures keep
-their bytes, which the network divides by 255. What the critic alone sees comes last. Raw ones are stored
-in blocks, in their own type, and the mean is subtracted in it: 5,000,000.01 and 5,000,000.02 are one number
-as float32. The statistics are frozen during a block and its update, and merged afterwards in float64.
+Vector leaves are normalised, categories become one-hot, texts become counts, zeros and ones stay. Images keep
+their bytes; the network divides them by 255. Leaves that only the critic reads come last. Blocks store raw
+observations in their own dtype, and the mean is subtracted in it: 5,000,000.01 and 5,000,000.02 are one
+number as float32. Statistics are frozen during a block and its update, and merged afterwards in float64.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mission_gym.data import TEXT_COLUMNS, Array, FrameIndex, LeafSpec, Leaves, Weights
+from mission_gym.data import TEXT_COLUMNS, ActOut, Array, FrameIndex, LeafSpec, Leaves, Weights
 from mission_gym.policy.layout import PolicySpec
 
 Convert = Callable[[Array], Array]
 Shapes = dict[str, tuple[tuple[int, ...], str]]  # shape and dtype of arrays by name
 CLIP = 10.0
 _EPSILON = 1e-8
-_CONSTANT = 1e-12  # a deviation below that share of the mean is rounding: the entry never moved
+_CONSTANT = 1e-12  # a standard deviation below this share of the mean is rounding: the entry is constant
 
 
 class Encoded(NamedTuple):
-    """Network inputs: `flat` float32 [N, F], and one array for each leaf that is not flat: of an image
-    [N, C, H, W], bytes, ids or zeros and ones as they are, else float32; of a sequence float32 [N, L, E].
-    places: of `shaped`; frames are [M, C, H, W], and an image is those of its frames one behind the other."""
+    """Network inputs.
+
+    flat: float32 [N, F].
+    shaped: one array per leaf that is not flat. Images are [N, C, H, W]: bytes, ids, zeros and ones
+    unchanged, else float32. Sequences are float32 [N, L, E].
+    frame_index: for `shaped`. An indexed leaf holds frames [M, C, H, W], which are joined into images.
+    """
 
     flat: Array
     shaped: tuple[Array, ...]
-    places: FrameIndex = ()
+    frame_index: FrameIndex = ()
 
     def rows(self, rows: slice) -> Encoded:
-        """Some of the N, as views, where there are no frames."""
-        assert not self.places
+        """Some of the N, as views; not for frames."""
+        assert not self.frame_index
         return Encoded(self.flat[rows], tuple([array[rows] for array in self.shaped]))
 
 
 class Normalizer:
-    """Running mean and variance of the flat features, float64. Entries that are not of a vector leaf
-    keep mean 0 and variance 1, so that one expression serves the whole row.
+    """Running mean and variance of the flat features, float64. Entries of other leaves than vectors keep mean
+    0 and variance 1, so that one expression serves the whole row.
 
     dtype: of the features before the mean is subtracted, float32 or float64.
     """
@@ -57,11 +63,11 @@ class Normalizer:
     def _publish(self) -> None:
         self._mean = self.mean.astype(self._dtype)
         self._scale = (1.0 / np.sqrt(self.var + _EPSILON)).astype(np.float32)
-        # A flag that was never set has no deviation: it counts as it is when it first moves, not as 10,000.
+        # A flag that was never set has no spread: when it first changes, it enters unscaled, not as 10,000.
         self._scale[~self.vector_entries | (self.var <= (_CONSTANT * self.mean) ** 2)] = 1.0
 
     def apply(self, flat: Array) -> Array:
-        """Normalise [N, F] with the published statistics; float32."""
+        """Normalise features [N, F]; float32."""
         out = np.subtract(flat, self._mean)
         if self._is_wide:
             out = out.astype(np.float32)
@@ -70,7 +76,7 @@ class Normalizer:
         return np.minimum(out, CLIP, out=out)
 
     def merge(self, flat: Array) -> None:
-        """Add the rows [N, F] to the statistics (Chan's parallel formula)."""
+        """Add features [N, F] to the statistics (Chan's parallel formula)."""
         rows = flat[:, self.vector_entries].astype(np.float64)
         count, total = float(len(rows)), self.count + len(rows)
         if not count or not rows.shape[1]:
@@ -111,14 +117,14 @@ class Encoder:
         *,
         for_actor: bool = False,
     ) -> None:
-        """for_actor: what the critic alone sees is not read, and may be missing."""
+        """for_actor: leaves that only the critic reads are skipped, and may be missing."""
         hidden = [leaf.name in critic_leaves for leaf in leaves]
-        # What the actor sees of a row is its beginning.
-        places = sorted(range(len(leaves)), key=hidden.__getitem__)
+        # The actor reads the first columns of a row.
+        order = sorted(range(len(leaves)), key=hidden.__getitem__)
         if for_actor:
-            places = [place for place in places if not hidden[place]]
-        flat = [(place, leaves[place]) for place in places if leaves[place].is_flat]
-        self._shaped_leaves = [(place, leaves[place]) for place in places if not leaves[place].is_flat]
+            order = [number for number in order if not hidden[number]]
+        flat = [(number, leaves[number]) for number in order if leaves[number].is_flat]
+        self._shaped_leaves = [(number, leaves[number]) for number in order if not leaves[number].is_flat]
         self.shaped = tuple(leaf for _, leaf in self._shaped_leaves)
         self.slices: dict[str, slice] = {}  # columns of each flat leaf
         vector_entries: list[bool] = []
@@ -127,70 +133,70 @@ class Encoder:
             self.slices[leaf.name] = slice(len(vector_entries), len(vector_entries) + width)
             vector_entries += [leaf.kind == "vector"] * width
         self.num_flat = len(vector_entries)
-        self._num_stored = sum(leaf.num_features for leaf in leaves)  # columns of the statistics in weights
+        self._num_stored = sum(leaf.num_features for leaf in leaves)  # columns of the normaliser's arrays
         entries = np.array(vector_entries, bool)
-        # Where float32 holds every number of every leaf, nothing is gained by more.
+        # float64 only if a vector leaf holds numbers that float32 can't.
         wide = any(leaf.kind == "vector" and not np.can_cast(leaf.dtype, np.float32) for leaf in leaves)
         self._dtype: type[np.floating[Any]] = np.float64 if normalize and wide else np.float32
         self.normalizer = Normalizer(entries, self._dtype) if normalize and entries.any() else None
-        self._flatten = [(place, _make_flat(leaf, self._dtype)) for place, leaf in flat]
-        self._shape = [(place, _make_shaped(leaf)) for place, leaf in self._shaped_leaves]
+        self._flatten = [(number, _make_flat(leaf, self._dtype)) for number, leaf in flat]
+        self._shape = [(number, _make_shaped(leaf)) for number, leaf in self._shaped_leaves]
 
     def shapes(self) -> Shapes:
-        """The arrays of the normaliser, as weights carry them."""
+        """Shapes and dtypes of the normaliser's arrays in the weights."""
         if self.normalizer is None:
             return {}
         arrays = self.normalizer.arrays()
         return {name: ((self._num_stored,) * array.ndim, "float64") for name, array in arrays.items()}
 
     def load(self, weights: Weights) -> None:
-        """Take over the statistics of its own columns, which are the first."""
+        """Load the statistics of this encoder's columns, which come first."""
         if self.normalizer is not None:
             arrays = {name: weights.arrays[name] for name in self.normalizer.arrays()}
             self.normalizer.load(
                 {name: array[: self.num_flat] if array.ndim else array for name, array in arrays.items()}
             )
 
-    def flatten(self, obs: Leaves, places: FrameIndex = ()) -> Array:
-        """The flat features [N, F] before normalisation: float64 where a leaf that is normalised needs it."""
-        parts = [convert(obs[place]) for place, convert in self._flatten]
+    def flatten(self, obs: Leaves, frame_index: FrameIndex = ()) -> Array:
+        """The flat features [N, F] before normalisation; float64 if a vector leaf needs it."""
+        parts = [convert(obs[leaf]) for leaf, convert in self._flatten]
         if len(parts) == 1:
             return parts[0]
         if parts:
             return np.concatenate(parts, axis=1)
-        rows = next((mine for mine in places if mine is not None), obs[0])
+        rows = next((index for index in frame_index if index is not None), obs[0])
         return np.zeros((len(rows), 0), np.float32)
 
-    def encode(self, obs: Leaves, places: FrameIndex = ()) -> Encoded:
-        """The network inputs for leaves [N, ...], or frames."""
-        flat = self.encode_flat(obs, places)
-        if not places:
-            return Encoded(flat, tuple([convert(obs[place]) for place, convert in self._shape]))
-        mine = tuple(places[place] for place, _ in self._shape)
+    def encode(self, obs: Leaves, frame_index: FrameIndex = ()) -> Encoded:
+        """The network inputs of leaves [N, ...], or of frames and their index."""
+        flat = self.encode_flat(obs, frame_index)
+        if not frame_index:
+            return Encoded(flat, tuple([convert(obs[leaf]) for leaf, convert in self._shape]))
+        indices = tuple(frame_index[leaf] for leaf, _ in self._shape)
         shaped = [
-            convert(obs[place]) if where is None else _shape_image(leaf.frame, obs[place][:, None])
-            for (place, convert), where, leaf in zip(self._shape, mine, self.shaped, strict=True)
+            convert(obs[leaf]) if index is None else _shape_image(spec.frame, obs[leaf][:, None])
+            for (leaf, convert), index, spec in zip(self._shape, indices, self.shaped, strict=True)
         ]
-        return Encoded(flat, tuple(shaped), mine)
+        return Encoded(flat, tuple(shaped), indices)
 
-    def encode_flat(self, obs: Leaves, places: FrameIndex = ()) -> Array:
-        """The flat ones alone, which are all where an MLP reads them."""
-        flat = self.flatten(obs, places)
+    def encode_flat(self, obs: Leaves, frame_index: FrameIndex = ()) -> Array:
+        """The flat inputs only: all that an MLP reads."""
+        flat = self.flatten(obs, frame_index)
         return flat if self.normalizer is None else self.normalizer.apply(flat)
 
     def count_cut(self, obs: Leaves) -> int | None:
-        """How many sequences in leaves [..., *leaf.shape] had more elements than are kept; None without
-        sequences."""
+        """The number of sequences in leaves [..., *leaf.shape] that had more elements than are kept; None
+        without sequences."""
         lengths = [
-            (np.ascontiguousarray(obs[place][..., :4]).view(np.int32), leaf)  # the first field of a record
-            for place, leaf in self._shaped_leaves
+            (np.ascontiguousarray(obs[number][..., :4]).view(np.int32), leaf)  # the first field of a record
+            for number, leaf in self._shaped_leaves
             if leaf.kind == "sequence"
         ]
         return sum(int((length > leaf.max_elements).sum()) for length, leaf in lengths) if lengths else None
 
 
-class EncodingPolicy:
-    """What every acting form has: its layout, the version of its weights, and how it reads observations."""
+class EncodingPolicy(ABC):
+    """The base of every acting form: layout, version of the weights, encoder."""
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
@@ -198,17 +204,21 @@ class EncodingPolicy:
         self._encoder = Encoder(spec.leaves, spec.normalize_obs, spec.critic_leaves, for_actor=True)
 
     def load(self, weights: Weights) -> None:
-        """Take over the weights."""
+        """Use these weights from now on."""
         self._encoder.load(weights)
         self.version = weights.version
 
+    @abstractmethod
+    def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
+        """Actions for leaves [B, ...]. noise: [B, K] to explore, None to play greedily. state: the memory."""
+
     def initial_state(self, num_rows: int) -> Leaves:
-        """The state of rows whose episodes begin."""
+        """The memory of rows whose episodes begin."""
         return self.spec.initial_state(num_rows)
 
 
 def _make_flat(leaf: LeafSpec, dtype: type[np.floating[Any]]) -> Convert:
-    """What turns a leaf [N, ...] into its columns [N, F]."""
+    """The function that turns a leaf [N, ...] into its columns [N, F]."""
     if leaf.kind == "text":
         return _count_columns
     return _OneHot(leaf) if leaf.kind == "categories" else partial(_numbers, dtype)
@@ -219,14 +229,14 @@ def _numbers(dtype: type[np.floating[Any]], array: Array) -> Array:
 
 
 class _OneHot:
-    """One-hot of every part: column = start of the part + (value - first category)."""
+    """One-hot encoding of every part: column = start of the part + (value - first category)."""
 
     def __init__(self, leaf: LeafSpec) -> None:
         first, sizes = np.asarray(leaf.start, np.int64), np.asarray(leaf.nvec, np.int64)
         starts = np.cumsum(sizes) - sizes
         self._width = int(sizes.sum())
         self._shift = starts - first
-        # 0 is no category there: a row or place with nothing in it.
+        # Here 0 is not a category; it marks an empty row or element.
         blank = (first > 0) | (first + sizes <= 0)
         self._blank = (blank, starts) if blank.any() else None
         self._limits = (starts, starts + sizes - 1) if leaf.open_ended else None
@@ -245,15 +255,15 @@ class _OneHot:
 
 
 def _count_columns(columns: Array) -> Array:
-    """How often each column is named in a row of a text, float32 [N, TEXT_COLUMNS]; 0 names none."""
+    """How often each hashed column occurs in a text, float32 [N, TEXT_COLUMNS]; 0 is padding."""
     num = len(columns)
-    places = columns + np.arange(num)[:, None] * (TEXT_COLUMNS + 1)
-    counts = np.bincount(places.ravel(), minlength=num * (TEXT_COLUMNS + 1))
+    bins = columns + np.arange(num)[:, None] * (TEXT_COLUMNS + 1)
+    counts = np.bincount(bins.ravel(), minlength=num * (TEXT_COLUMNS + 1))
     return counts.reshape(num, -1)[:, 1:].astype(np.float32)
 
 
 def _make_shaped(leaf: LeafSpec) -> Convert:
-    """What turns a leaf that is not flat into its input, with an axis of rows."""
+    """The function that turns a leaf that is not flat into its network input."""
     return _Elements(leaf) if leaf.kind == "sequence" else partial(_shape_image, leaf)
 
 
@@ -268,7 +278,7 @@ def _shape_image(leaf: LeafSpec, array: Array) -> Array:
 
 
 class _Elements:
-    """Elements of sequences [N, L, E]: the columns of their parts, and 1 where there is one, else all 0."""
+    """Elements of sequences [N, L, E]: the columns of their parts, then 1; all 0 for a missing element."""
 
     def __init__(self, leaf: LeafSpec) -> None:
         self._leaf = leaf
@@ -277,7 +287,7 @@ class _Elements:
     def __call__(self, array: Array) -> Array:
         leaf, num, most = self._leaf, len(array), self._leaf.max_elements
         packed = np.ascontiguousarray(array).view(leaf.record)[:, 0]
-        there = np.arange(most) < packed["length"][:, None]
+        is_present = np.arange(most) < packed["length"][:, None]
         out = np.empty((num, most, leaf.num_element_features), np.float32)
         first = 0
         for field, (part, flatten) in enumerate(zip(leaf.parts, self._flat, strict=True)):
@@ -288,12 +298,12 @@ class _Elements:
             out[:, :, first : first + part.num_features] = columns.reshape(num, most, -1)
             first += part.num_features
         out[:, :, -1] = 1.0
-        out *= there[:, :, None]
+        out *= is_present[:, :, None]
         return out
 
 
 def _scale(leaf: LeafSpec, array: Array) -> Array:
-    """Real numbers that have no running statistics: from 0 to 1 by their bounds; without bounds their
+    """Real numbers without running statistics: scaled to 0..1 by their bounds, or without bounds their
     logarithm, sgn(x) log(1 + |x|)."""
     if not leaf.high:
         numbers: Array = np.sign(array) * np.log1p(np.abs(array))
@@ -305,7 +315,7 @@ def _scale(leaf: LeafSpec, array: Array) -> Array:
 
 
 def _channels_first(leaf: LeafSpec, array: Array) -> Array:
-    """[N, C, H, W] of pictures; the frames of a stack are channels."""
+    """Images as [N, C, H, W]; the frames of a stack become channels."""
     if len(leaf.shape) == 2:
         return array[:, None]
     if leaf.channels_last:

@@ -1,48 +1,45 @@
-"""What both forms of a policy are built from."""
+"""The layout of a policy: everything that its NumPy and torch forms are built from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mission_gym.data import ActionSpec, EnvSpec, LeafSpec, Leaves
 
-if TYPE_CHECKING:  # workers act without knowing configs
+if TYPE_CHECKING:  # workers act without loading the config
     from mission_gym.config.schema import PolicySection
 
 
 @dataclass(frozen=True, slots=True)
-class QSpec:
-    """What is its own in a network of action values: streams and noise."""
-
-    dueling: bool = False
-    noisy_sigma: float | None = None  # None: plain layers, and epsilon explores
-
-
-@dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """The shape of a policy: its inputs, its action and its network."""
+    """Inputs, actions and network of a policy.
+
+    form: how network outputs become actions; a row of `policy.FORMS`.
+    dueling, noisy_sigma: options of the form `values`. noisy_sigma: None for plain layers.
+    critic_leaves: names of the leaves that only the critic reads.
+    state_shapes: the memory of one row, float32 arrays; empty without memory.
+    """
 
     leaves: tuple[LeafSpec, ...]
     action: ActionSpec
     network_arch: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
-    network: str | None = None  # module:callable of the user's own
+    network: str | None = None  # module:callable of the user's network
     normalize_obs: bool = True
     log_std_init: float = 0.0
-    q: QSpec | None = None  # action values instead of actor and critic
-    critic_leaves: tuple[str, ...] = ()  # names of those that the critic alone sees
-    state_shapes: tuple[tuple[int, ...], ...] = ()  # of one row's memory, float32; empty without memory
-
-    def initial_state(self, num_rows: int) -> Leaves:
-        """What rows remember when their episodes begin."""
-        return tuple(np.zeros((num_rows, *shape), np.float32) for shape in self.state_shapes)
+    form: str = "actor"
+    outputs_per_real: int = 1  # 1: a mean; 2: also a standard deviation that depends on the observation
+    dueling: bool = False
+    noisy_sigma: float | None = None
+    critic_leaves: tuple[str, ...] = ()
+    state_shapes: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
-    def of(cls, section: PolicySection, spec: EnvSpec, q: QSpec | None = None) -> PolicySpec:
-        """The policy that a config asks for in an environment."""
+    def of(cls, section: PolicySection, spec: EnvSpec, **fields: Any) -> PolicySpec:
+        """The policy of a config in an environment. fields: those that the algorithm decides."""
         return cls(
             leaves=spec.leaves,
             action=spec.action,
@@ -51,15 +48,24 @@ class PolicySpec:
             network=section.network,
             normalize_obs=section.normalize_obs,
             log_std_init=section.log_std_init,
-            q=q,
-            critic_leaves=name_leaves(section.critic_keys, spec.leaves) if q is None else (),
+            **fields,
         )
 
+    def initial_state(self, num_rows: int) -> Leaves:
+        """The memory of rows whose episodes begin."""
+        return tuple(np.zeros((num_rows, *shape), np.float32) for shape in self.state_shapes)
+
     @property
-    def seen(self) -> PolicySpec:
-        """The same for the leaves that the actor sees."""
+    def actor_inputs(self) -> PolicySpec:
+        """The same policy, restricted to the leaves that the actor reads."""
         leaves = tuple(leaf for leaf in self.leaves if leaf.name not in self.critic_leaves)
         return replace(self, leaves=leaves, critic_leaves=())
+
+    @property
+    def num_outputs(self) -> int:
+        """Outputs of the acting network: logits of categories and bits, then those of real numbers."""
+        action = self.action
+        return sum(action.nvec) + action.num_bits + self.outputs_per_real * action.num_reals
 
     @property
     def num_flat(self) -> int:
@@ -68,16 +74,21 @@ class PolicySpec:
 
     @property
     def is_flat(self) -> bool:
-        """Whether every leaf is columns of flat features: no picture and no sequence."""
+        """Whether every leaf becomes flat features: no image and no sequence."""
         return all(leaf.is_flat for leaf in self.leaves)
 
     @property
-    def is_mlp(self) -> bool:
-        """Whether the NumPy form exists: flat features and no network of the user's own."""
+    def has_numpy_form(self) -> bool:
+        """Whether the policy can act without torch: flat features and our own network."""
         return self.network is None and self.is_flat
+
+    @property
+    def has_compiled_form(self) -> bool:
+        """Whether compiled kernels can learn it: an MLP over flat features, without memory."""
+        return self.has_numpy_form and not self.state_shapes
 
 
 def name_leaves(keys: tuple[str, ...], leaves: tuple[LeafSpec, ...]) -> tuple[str, ...]:
-    """The names of the leaves that keys of an observation mean. A key is the path of a leaf, or of a part and
-    then means all of it."""
+    """The names of the leaves under keys of an observation. A key is the path of a leaf, or of a part that
+    contains leaves."""
     return tuple(leaf.name for leaf in leaves if any(f"{leaf.name}.".startswith(f"{key}.") for key in keys))

@@ -1,7 +1,7 @@
-"""From actor outputs to stored actions and their log-probabilities, in NumPy, for every acting path.
+"""From network outputs to stored actions, in NumPy, for every acting path.
 
-Noise is drawn by the caller for a whole block (`draw_noise`), so an interrupted block goes on with
-the same numbers. Masked entries are filled with the dtype's finite minimum and can't be drawn.
+The caller draws the noise of a whole block (`draw_noise`), so an interrupted block continues with the same
+numbers. Illegal entries are filled with the finite minimum of float32 and can't be drawn.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from mission_gym.data import ActionKind, ActionSpec, ActOut, Array
+from mission_gym.streams import generator
 
 FILLER = float(np.finfo(np.float32).min)
 HALF_LOG_2PI = 0.9189385332046727
 
 
 def draw_noise(action: ActionSpec, rng: np.random.Generator, num_steps: int, num_rows: int) -> Array:
-    """Noise [T, B, K] for one block: normal for real numbers, uniform in [0, 1) for categories and bits."""
+    """Noise [T, B, K] for one block: uniform in [0, 1) for categories and bits, normal for real numbers."""
     shape, num_reals = (num_steps, num_rows), action.num_reals
     parts = [
         draw((*shape, count), np.float32)
@@ -28,31 +29,33 @@ def draw_noise(action: ActionSpec, rng: np.random.Generator, num_steps: int, num
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
 
-class Group(NamedTuple):
-    """Numbers of an action that are drawn alike: their columns of the outputs and of what is stored."""
+class ActionGroup(NamedTuple):
+    """Numbers of an action with the same distribution: their columns in the outputs and in stored actions."""
 
     kind: ActionKind
-    params: slice
+    outputs: slice
     stored: slice
 
 
-def split_groups(action: ActionSpec) -> list[Group]:
-    """The categories, bits and real numbers of an action, those that it has."""
-    groups, wide, narrow = [], 0, 0
+def split_groups(action: ActionSpec) -> list[ActionGroup]:
+    """The groups of an action: categories, bits and real numbers, in this order, without empty ones."""
+    groups, first_output, first_stored = [], 0, 0
     sizes: tuple[tuple[ActionKind, int, int], ...] = (
         ("categories", sum(action.nvec), len(action.nvec)),
         ("binary", action.num_bits, action.num_bits),
         ("box", action.num_reals, action.num_reals),
     )
-    for kind, num_params, num_stored in sizes:
+    for kind, num_outputs, num_stored in sizes:
+        outputs, stored = first_output + num_outputs, first_stored + num_stored
         if num_stored:
-            groups.append(Group(kind, slice(wide, wide + num_params), slice(narrow, narrow + num_stored)))
-        wide, narrow = wide + num_params, narrow + num_stored
+            groups.append(ActionGroup(kind, slice(first_output, outputs), slice(first_stored, stored)))
+        first_output, first_stored = outputs, stored
     return groups
 
 
 def part_columns(nvec: tuple[int, ...]) -> Array | None:
-    """Columns [K, W] that lay flat logits out as equal parts, -1 for padding; None if they are equal."""
+    """Columns [K, W] that arrange flat logits in parts of equal width, -1 for padding. None if the parts have
+    equal widths already."""
     if len(set(nvec)) <= 1:
         return None
     columns = np.full((len(nvec), max(nvec)), -1, np.int64)
@@ -63,16 +66,16 @@ def part_columns(nvec: tuple[int, ...]) -> Array | None:
     return columns
 
 
-def split_parts(flat: Array, nvec: tuple[int, ...], columns: Array | None, filler: float) -> Array:
-    """Flat [B, sum(nvec)] as [B, K, W]; padding holds the filler."""
+def _split_parts(flat: Array, nvec: tuple[int, ...], columns: Array | None, filler: float) -> Array:
+    """Flat logits [B, sum(nvec)] as [B, K, W]; padding holds the filler."""
     if columns is None:
         return flat.reshape(len(flat), len(nvec), nvec[0])
-    # Indexing with a table lays its result out in another order than C.
+    # Fancy indexing returns another memory order than C.
     return np.ascontiguousarray(np.where(columns < 0, np.asarray(filler, flat.dtype), flat[:, columns]))
 
 
 class Sampler:
-    """Draws actions from actor outputs; `noise=None` takes the mode."""
+    """Draws actions from actor outputs, or with `noise=None` returns the mode."""
 
     def __init__(self, action: ActionSpec) -> None:
         self.action = action
@@ -80,48 +83,54 @@ class Sampler:
         self._groups = split_groups(action)
 
     def __call__(
-        self, params: Array, log_std: Array | None, mask: Array | None, noise: Array | None
+        self, outputs: Array, log_std: Array | None, mask: Array | None, noise: Array | None
     ) -> ActOut:
-        """params [B, P], log_std of the real numbers, mask bool [B, M], noise [B, K]."""
+        """outputs [B, P], log_std [num_reals], mask bool [B, M], noise [B, K]."""
         if self.action.kind != "composite":
-            return self._draw(self.action.kind, params, log_std, mask, noise)
+            return self._draw(self.action.kind, outputs, log_std, mask, noise)
         drawn = [
-            self._draw(kind, params[:, wide], log_std, mask, None if noise is None else noise[:, narrow])
-            for kind, wide, narrow in self._groups
+            self._draw(
+                group.kind,
+                outputs[:, group.outputs],
+                log_std,
+                mask,
+                None if noise is None else noise[:, group.stored],
+            )
+            for group in self._groups
         ]
-        # Parts are independent given the observation, so log-probabilities add.
+        # Groups are independent given the observation, so log-probabilities add.
         actions = np.concatenate([out.action for out in drawn], axis=1, dtype=np.float32)
         return ActOut(actions, np.sum([out.log_prob for out in drawn], axis=0))
 
     def _draw(
-        self, kind: str, params: Array, log_std: Array | None, mask: Array | None, noise: Array | None
+        self, kind: str, outputs: Array, log_std: Array | None, mask: Array | None, noise: Array | None
     ) -> ActOut:
         if kind == "box":
             assert log_std is not None
-            return _gaussian(params, log_std, noise)
+            return _draw_gaussian(outputs, log_std, noise)
         if kind == "binary":
-            return _bernoulli(params, noise)
-        return self._categorical(params, mask, noise)
+            return _draw_bernoulli(outputs, noise)
+        return self._draw_categorical(outputs, mask, noise)
 
-    def _categorical(self, params: Array, mask: Array | None, noise: Array | None) -> ActOut:
+    def _draw_categorical(self, logits: Array, mask: Array | None, noise: Array | None) -> ActOut:
         if mask is not None:
-            params = np.where(mask, params, np.float32(FILLER))
+            logits = np.where(mask, logits, np.float32(FILLER))
         num_parts = len(self.action.nvec)
         if num_parts > 1:
-            logits = split_parts(params, self.action.nvec, self._columns, FILLER)
-            params = logits.reshape(-1, logits.shape[-1])
-        # Categories first, [W, B * K]: to reduce over the first axis is many times as fast as over the last.
-        # float64: the cumulated probabilities of masked entries must not move by rounding.
-        shifted = params.T.astype(np.float64, order="C")
+            parts = _split_parts(logits, self.action.nvec, self._columns, FILLER)
+            logits = parts.reshape(-1, parts.shape[-1])
+        # Categories first, [W, B * K]: reducing over the first axis is many times faster than over the last.
+        # float64: rounding must not move the cumulative probabilities of illegal entries.
+        shifted = logits.T.astype(np.float64, order="C")
         shifted -= np.maximum.reduce(shifted)
-        cumulated = np.exp(shifted)
-        np.add.accumulate(cumulated, 0, None, cumulated)
-        total = cumulated[-1]
+        cumulative = np.exp(shifted)
+        np.add.accumulate(cumulative, 0, None, cumulative)
+        total = cumulative[-1]
         if noise is None:
             action = shifted.argmax(0)
         else:
-            # `<=` skips entries of probability 0 before the first legal one; noise < 1 those behind the last.
-            action = np.add.reduce(cumulated <= noise.reshape(-1) * total)
+            # `<=` skips illegal entries before the first legal one, noise < 1 those after the last.
+            action = np.add.reduce(cumulative <= noise.reshape(-1) * total)
         log_prob = shifted[action, np.arange(len(action))]
         log_prob -= np.log(total)
         if num_parts > 1:
@@ -129,14 +138,14 @@ class Sampler:
         return ActOut(action.reshape(-1, num_parts), log_prob.astype(np.float32))
 
 
-def _bernoulli(logits: Array, noise: Array | None) -> ActOut:
+def _draw_bernoulli(logits: Array, noise: Array | None) -> ActOut:
     action = (logits > 0) if noise is None else (noise < 1.0 / (1.0 + np.exp(-logits.astype(np.float64))))
     signed = np.where(action, logits, -logits)
     log_prob = -np.logaddexp(0.0, -signed.astype(np.float64)).sum(axis=-1)
     return ActOut(action.astype(np.int64), log_prob.astype(np.float32))
 
 
-def _gaussian(mean: Array, log_std: Array, noise: Array | None) -> ActOut:
+def _draw_gaussian(mean: Array, log_std: Array, noise: Array | None) -> ActOut:
     if noise is None:
         noise = np.zeros_like(mean)
     action = mean + np.exp(log_std) * noise
@@ -145,7 +154,7 @@ def _gaussian(mean: Array, log_std: Array, noise: Array | None) -> ActOut:
 
 
 def draw_random(action: ActionSpec, mask: Array | None, rng: np.random.Generator, num_rows: int) -> Array:
-    """Stored actions [B, K], uniform over the legal ones; standard normal where a Box bound is infinite."""
+    """Stored actions [B, K], uniform over the legal ones; standard normal if a Box bound is infinite."""
     drawn = []
     if action.nvec:
         scores = rng.random((num_rows, sum(action.nvec)))
@@ -160,6 +169,41 @@ def draw_random(action: ActionSpec, mask: Array | None, rng: np.random.Generator
 
 
 def best_of_parts(scores: Array, action: ActionSpec) -> Array:
-    """The position of the highest score [B, K] in each part of flat scores [B, M], ties to the first."""
+    """The index of the highest score [B, K] in each part of flat scores [B, M]; the first one of equals."""
     edges = pairwise(np.cumsum((0, *action.nvec)))
     return np.stack([scores[:, first:last].argmax(axis=1) for first, last in edges], axis=1)
+
+
+def choose_by_value(values: Array, mask: Array | None, noise: Array | None, epsilon: float) -> ActOut:
+    """Actions [B, 1] for action values [B, A]: the best legal one, or a random one with probability epsilon.
+
+    mask: bool [B, A]. noise: [B, 1] in [0, 1); None never explores. One uniform number per row decides
+    whether the action is random and which one it is, so blocks of noise look alike for all policies.
+    """
+    legal = values if mask is None else np.where(mask, values, np.float32(FILLER))
+    action = legal.argmax(axis=1)
+    if noise is not None and epsilon > 0.0:
+        drawn = noise[:, 0]
+        rows = (drawn < epsilon).nonzero()[0]
+        if len(rows):
+            # Given drawn < epsilon, drawn / epsilon is uniform in [0, 1) again.
+            share = drawn[rows].astype(np.float64) / epsilon
+            if mask is None:
+                action[rows] = (share * values.shape[1]).astype(np.int64)
+            else:
+                counted = mask[rows].cumsum(axis=1)
+                rank = (share * counted[:, -1]).astype(np.int64)
+                action[rows] = (counted <= rank[:, None]).sum(axis=1)
+    return ActOut(action[:, None], np.zeros(len(values), np.float32))
+
+
+def draw_layer_noise(rng: np.random.Generator, num_in: int, num_out: int) -> tuple[Array, Array]:
+    """Factorised noise of one noisy layer: f(e) for inputs and outputs, e normal, f(x) = sgn(x) sqrt|x|."""
+    drawn = rng.standard_normal(num_in + num_out, np.float32)
+    drawn = np.sign(drawn) * np.sqrt(np.abs(drawn))
+    return drawn[:num_in], drawn[num_in:]
+
+
+def make_noise_generator(noise: Array) -> np.random.Generator:
+    """The generator for the noisy layers of an acting call: a function of the call's own noise."""
+    return generator("noisy", noise.tobytes().hex())

@@ -1,5 +1,8 @@
-"""Arrays to tensors on a device and back. To CUDA they go through pinned memory, so that nobody waits: torch
-reuses such memory only when the copies from it are done."""
+"""Arrays to tensors on a device and back.
+
+Copies to CUDA go through pinned memory, so that the host does not wait: torch reuses such memory only after
+the copies from it are done.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from torch import Tensor
 
 from mission_gym.data import Array
 
-_CHUNK_BYTES = 4 << 20  # of pinned memory, which is taken from everybody
+_CHUNK_BYTES = 4 << 20  # of pinned memory, which the whole system shares
 
 
 def send(array: Array, device: torch.device) -> Tensor:
-    """The array on the device; nobody waits for the copy."""
+    """The array on the device; the host does not wait for the copy."""
     if device.type != "cuda":
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
     stored, back = _order_by_memory(torch.from_numpy(array))
@@ -23,7 +26,7 @@ def send(array: Array, device: torch.device) -> Tensor:
 
 
 def fetch(tensor: Tensor) -> Array:
-    """The tensor on the host. A thread that waits for CUDA sleeps: its core is for others."""
+    """The tensor on the host. While it waits for CUDA, the thread sleeps and leaves its core to others."""
     if tensor.device.type != "cuda":
         return tensor.cpu().numpy()
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -35,26 +38,26 @@ def fetch(tensor: Tensor) -> Array:
 
 
 def _order_by_memory(source: Tensor) -> tuple[Tensor, list[int]]:
-    """A view whose axes have the order of memory, behind that of the rows, and the order that leads back: the
-    host copies what lies side by side, and the device transposes."""
+    """A view with its axes, after that of the rows, in memory order, and the permutation that leads back: the
+    host copies contiguous memory, and the device transposes."""
     strides = source.stride()
     order = [0, *sorted(range(1, source.dim()), key=lambda axis: -strides[axis])][: source.dim()]
     return source.permute(order), np.argsort(order).tolist()
 
 
 class Resident:
-    """A tensor that arrays [N, ...] are copied into; it moves only to grow, and N may vary."""
+    """A tensor that arrays [N, ...] are copied into. It moves only to grow; N may vary."""
 
     def __init__(self, device: torch.device) -> None:
         self._tensor = torch.empty(0, device=device)
 
     def load(self, array: Array) -> Tensor:
-        """Copy an array in, whatever its strides; returns the rows that hold it."""
+        """Copy an array of any strides; returns the rows that hold it."""
         source = torch.from_numpy(array)
         num = len(source)
         fits = source.shape[1:] == self._tensor.shape[1:] and source.dtype == self._tensor.dtype
         if not fits or num > len(self._tensor):
-            shape = (num + num // 8, *source.shape[1:])  # room for a few rows more next time
+            shape = (num + num // 8, *source.shape[1:])  # spare rows for the next call
             self._tensor = torch.empty(shape, dtype=source.dtype, device=self._tensor.device)
         rows = self._tensor[:num]
         if rows.device.type != "cuda":
@@ -71,28 +74,28 @@ class Resident:
         return rows
 
 
-class ResidentPictures:
-    """Pictures or sequences [N, C, ...] on a device, in strides of [N, ..., C], which convolutions read best;
-    stacks of frames are put together where they are taken."""
+class ResidentImages:
+    """Images or sequences [N, C, ...] on a device, with the strides of [N, ..., C], which convolutions read
+    best. Frames are stacked when rows are taken."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stored, self._placed = Resident(device), Resident(device)
+        self._stored, self._indexed = Resident(device), Resident(device)
 
-    def load(self, pictures: Array, places: Array | None = None) -> None:
-        """Copy them in. places: where `pictures` are frames, [N, k] of them."""
-        self._rows = self._stored.load(np.moveaxis(pictures, 1, -1))
-        self._places = None if places is None else self._placed.load(places)
+    def load(self, images: Array, frame_index: Array | None = None) -> None:
+        """Copy them to the device. frame_index: [N, k] if `images` are frames."""
+        self._rows = self._stored.load(np.moveaxis(images, 1, -1))
+        self._index = None if frame_index is None else self._indexed.load(frame_index)
 
     def take(self, rows: slice | Tensor) -> Tensor:
         """Some of the N."""
-        if self._places is None:
+        if self._index is None:
             return _pick(self._rows, rows).movedim(-1, 1)
-        frames = [self._rows.index_select(0, each) for each in _pick(self._places, rows).unbind(1)]
+        frames = [self._rows.index_select(0, each) for each in _pick(self._index, rows).unbind(1)]
         return torch.cat(frames, -1).movedim(-1, 1)
 
-    def where(self) -> tuple[int, ...]:
-        """The addresses of what `take` reads."""
-        return tuple(each.data_ptr() for each in (self._rows, self._places) if each is not None)
+    def addresses(self) -> tuple[int, ...]:
+        """The addresses of the tensors that `take` reads."""
+        return tuple(each.data_ptr() for each in (self._rows, self._index) if each is not None)
 
 
 def _pick(source: Tensor, rows: slice | Tensor) -> Tensor:

@@ -15,7 +15,7 @@ A stop ends each segment after its running step, where it stands; what a step de
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -136,7 +136,7 @@ class RemoteCollector(SegmentCollector):
         for (worker, edition), mine in orders.items():
             sent = weights[edition]
             if not self._first_ready or self._held.get(worker) == edition:
-                sent = Weights(sent.version, {})
+                sent = replace(sent, arrays={})
             self.vec.crew.send(worker, "collect", edition, sent, mine)
             self._held[worker] = edition
 

@@ -155,7 +155,7 @@ class CollectService(Service):
             self.shown = None
         if self._weights is None or self._weights[0] != edition:
             arrays = weights.arrays or {name: array.copy() for name, array in self._shared.weights.items()}
-            self._weights = edition, Weights(weights.version, arrays)
+            self._weights = edition, replace(weights, arrays=arrays)
         with self._lock:
             if not self._num_at_work:
                 self._cpu_s = time.process_time()

@@ -31,7 +31,7 @@ from mission_gym.plan.ways import (
     list_possible,
     measure_ways,
 )
-from mission_gym.policy import make_numpy_policy
+from mission_gym.policy import make_numpy_policy, make_torch_policy
 from mission_gym.ray.run import choose_actor_workers, connect
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.rollout.make import Collected, CollectRequest
@@ -62,21 +62,24 @@ def find_misfits(resolved: Resolved, spec: EnvSpec) -> list[str]:
     if resolved.config.vector.vector == "auto":
         resolved = resolved.with_values({"vector.vector": choose_backend(resolved.config, spec)}, "plan")
     config, sources, algorithm = resolved.config, resolved.sources, algorithm_of(resolved.config)
-    is_mlp, compute = algorithm.layout(config, spec).is_mlp, config.compute
+    layout, compute = algorithm.layout(config, spec), config.compute
     facts = RunFacts(
         config,
         load_backend(config.vector.vector),
         has_vector_leaves=any(leaf.kind == "vector" for leaf in spec.leaves),
         has_box_actions=spec.action.num_reals > 0,
-        acts_with_torch=compute.acting == "torch" or not is_mlp,
+        acts_with_torch=compute.acting == "torch" or not layout.has_numpy_form,
         has_sequences=any(leaf.kind == "sequence" for leaf in spec.leaves),
     )
     problems = find_unused(resolved, facts) + algorithm.refuse(resolved, spec)
     problems += [
         f"{name}={value} is not possible: the network is not a plain MLP; use torch or auto"
         f" [{sources[f'compute.{name}']}]"
-        for name, value in (("acting", compute.acting), ("kernel", compute.kernel))
-        if value not in ("auto", "torch") and not is_mlp
+        for name, value, exists in (
+            ("acting", compute.acting, layout.has_numpy_form),
+            ("kernel", compute.kernel, layout.has_compiled_form),
+        )
+        if value not in ("auto", "torch") and not exists
     ]
     rows, agents = compute.acting_rows, config.vector.num_agents
     if rows != "auto" and rows % agents:
@@ -106,10 +109,10 @@ def settle(resolved: Resolved, spec: EnvSpec, step_s: float = 0.0) -> tuple[Reso
         raise ConfigError(problems)
     sources, algorithm = resolved.sources, algorithm_of(resolved.config)
     backend = load_backend(resolved.config.vector.vector)
-    is_mlp = algorithm.layout(resolved.config, spec).is_mlp
+    layout = algorithm.layout(resolved.config, spec)
     resolved, threads, notes = drop_false_kernel(resolved, spec)
     config, compute = resolved.config, resolved.config.compute
-    ways = list_possible(config, algorithm, is_mlp, threads)
+    ways = list_possible(config, algorithm, layout.has_compiled_form, threads)
     if not ways:
         asked = f"device={compute.device} and precision={compute.precision}"
         cause = f" with {asked}: it computes in float32 on the CPU"
@@ -121,7 +124,7 @@ def settle(resolved: Resolved, spec: EnvSpec, step_s: float = 0.0) -> tuple[Reso
     chosen: dict[str, Any] = {
         "compute.threads": threads,
         "vector.num_workers": choose_num_workers(config, backend),
-        "compute.acting": "numpy" if is_mlp else "torch",
+        "compute.acting": "numpy" if layout.has_numpy_form else "torch",
         "compute.acting_rows": config.vector.num_agents
         * choose_acting_rows(config.num_envs, count_groups(config, backend)),
     }
@@ -212,7 +215,7 @@ def drop_false_kernel(
     """Let the compiled kernel prove itself where it may be used, and leave it out, with a note, where it does
     not compute the loss; ConfigError, with the remedy, if it was asked for. Also the learner's threads."""
     config, algorithm = resolved.config, algorithm_of(resolved.config)
-    is_mlp, compute = algorithm.layout(config, spec).is_mlp, config.compute
+    is_mlp, compute = algorithm.layout(config, spec).has_compiled_form, config.compute
     threads = compute.threads
     if threads == "auto":
         threads = choose_threads(config, spec, algorithm, is_mlp)
@@ -246,14 +249,11 @@ def one_blas_thread() -> AbstractContextManager[Any]:
 def make_policy(config: Settled, spec: EnvSpec, *, acting: bool = False) -> ActingPolicy:
     """The acting form that the config names; without weights yet. acting: see `device_memory`."""
     layout = algorithm_of(config).layout(config, spec)
-    if config.compute.acting == "numpy" and layout.is_mlp:
+    if config.compute.acting == "numpy" and layout.has_numpy_form:
         return make_numpy_policy(layout)
-    from mission_gym.policy.q_torch import TorchQPolicy
-    from mission_gym.policy.torch_form import TorchPolicy
-
     _set_up_torch(config)
     with device_memory(config, acting=acting):
-        return (TorchPolicy if layout.q is None else TorchQPolicy)(layout, config.compute.device)
+        return make_torch_policy(layout, config.compute.device)
 
 
 def make_loaded_policy(

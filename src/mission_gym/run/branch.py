@@ -16,8 +16,10 @@ from typing import Any
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import finish
+from mission_gym.data import Array
 from mission_gym.env.resume import unpack_states
 from mission_gym.errors import ConfigError, UsageError
+from mission_gym.learner.blocks import with_prefix
 from mission_gym.learner.contract import Learner
 from mission_gym.plan.wishes import size_paths
 from mission_gym.ray.run import connect
@@ -170,7 +172,7 @@ def carry_over(checkpoint: Checkpoint, session: Session, *, same_stages: bool) -
     """Load the learner of the parent, and begin episodes that it has not played, where it was in the
     curriculum if that is the same."""
     learner = session.learner
-    learner.adopt(learner_arrays(checkpoint))
+    learner.load_from_parent(learner_arrays(checkpoint))
     states = unpack_states(checkpoint.state, checkpoint.state_json["environments"])
     played = max(state.episode for state in states)
     counters = checkpoint.state_json["counters"]["session"]
@@ -183,10 +185,10 @@ def carry_over(checkpoint: Checkpoint, session: Session, *, same_stages: bool) -
 
 def refuse_misfits(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved, learner: Learner) -> None:
     """Raise ConfigError with the changed fields and the arrays that the child's network can't take."""
-    wanted = learner.weights().arrays
+    wanted, stored = _pick_networks(learner.arrays()), _pick_networks(learner_arrays(checkpoint))
     problems = []
-    for name in sorted(wanted.keys() | checkpoint.policy.keys()):
-        ours, theirs = wanted.get(name), checkpoint.policy.get(name)
+    for name in sorted(wanted.keys() | stored.keys()):
+        ours, theirs = wanted.get(name), stored.get(name)
         if ours is None or theirs is None:
             problems.append(
                 f"{name}: {'only in the checkpoint' if ours is None else 'not in the checkpoint'}"
@@ -200,6 +202,11 @@ def refuse_misfits(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved,
             if parent.config.value(path) != resolved.config.value(path)
         ] or ["the environment's spaces changed"]
         raise ConfigError(["the weights do not fit the branch:", *changed, *problems])
+
+
+def _pick_networks(arrays: dict[str, Array]) -> dict[str, Array]:
+    """The parameters and statistics among a learner's arrays."""
+    return with_prefix(arrays, "policy/") | with_prefix(arrays, "training/")
 
 
 def explain_changes(parent: Resolved, child: Resolved) -> list[str]:

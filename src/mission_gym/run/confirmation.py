@@ -72,5 +72,5 @@ def confirm_best(
 def _load_policy(info: CheckpointInfo, config: Settled, environment: Environment) -> ActingPolicy:
     checkpoint = load_checkpoint(info.path)
     with checkpoint_errors(checkpoint):
-        weights = Weights(int(checkpoint.meta.get("update", 0)), checkpoint.policy)
+        weights = Weights.unpack(int(checkpoint.meta.get("update", 0)), checkpoint.policy)
         return make_loaded_policy(config, environment.spec, weights)

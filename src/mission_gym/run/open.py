@@ -75,7 +75,7 @@ def open_run(ref: RunRef, source: EnvSource = None, *, eval_stage: str | None = 
         resolved = resolved.with_values({"evaluation.eval_stage": eval_stage}, "flag --eval-stage")
     config, moved = _find_device(resolved.settled)
     environment = open_run_environment(ref.run, config, source)
-    weights = Weights(int(checkpoint.meta.get("update", 0)), checkpoint.policy)
+    weights = Weights.unpack(int(checkpoint.meta.get("update", 0)), checkpoint.policy)
     policy = make_loaded_policy(config, environment.spec, weights, acting=True)
     notes = (*damaged, *told, *moved)
     return OpenRun(ref.run, checkpoint.step, config, environment, policy, notes, on_other_stage)

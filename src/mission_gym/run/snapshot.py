@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mission_gym.data import Array, Block, Episode
+from mission_gym.data import Array, Block, Episode, Weights
 from mission_gym.env.resume import SlotState, pack_states, unpack_states
 from mission_gym.errors import RunStateError, describe
 from mission_gym.learner.blocks import with_prefix
@@ -88,7 +88,7 @@ def take_snapshot(
         state |= packed
     if len(blocks) > 1 and not blocks[0].is_full and (behind := learner.previous_weights()) is not None:
         # The next block is collected with the weights that a run without this break has there.
-        state |= {f"behind/{name}": array for name, array in behind.arrays.items()}
+        state |= {f"behind/{name}": array for name, array in behind.pack().items()}
     in_hand = {
         f"{prefix}_episodes": [list(episode) for episode in block.episodes] for prefix, block in held.items()
     }
@@ -137,7 +137,7 @@ def restore_snapshot(
             held.append(block)
     behind = with_prefix(checkpoint.state, "behind/")
     if behind:
-        learner.load_previous_weights(behind)
+        learner.load_previous_weights(Weights.unpack(learner.version - 1, behind))
     states: list[SlotState] = unpack_states(checkpoint.state, document["environments"])
     batch, ways = collector.vec.restore(states)
     collector.go_on(batch)

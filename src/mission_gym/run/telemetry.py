@@ -114,11 +114,10 @@ class Telemetry:
 
 def make_facts(config: Settled, spec: EnvSpec, learner: Learner) -> VerdictFacts:
     """What the verdict must know of a run beside its times."""
-    weights = {name: array for name, array in learner.weights().arrays.items() if name.endswith("weight")}
-    num_parameters = sum(array.size for array in weights.values())
+    num_parameters = learner.num_weights
     algorithm, backend, compute = algorithm_of(config), load_backend(config.vector.vector), config.compute
     rows = _MATMUL_ROWS[compute.device.partition(":")[0]]
-    is_mlp = algorithm.layout(config, spec).is_mlp
+    is_mlp = algorithm.layout(config, spec).has_numpy_form
     return VerdictFacts(
         config=config,
         backend=backend,

@@ -1,7 +1,7 @@
 """DQN's loss, in the order of its equations: the one place to read and to edit.
 
-In: a minibatch as tensors. Out: the loss and its statistics. The torch kernel calls it; the compiled kernel
-is its twin, proves itself against this file whenever a learner is made, and is left out if they disagree.
+In: a minibatch as tensors. Out: the loss and its statistics. The torch kernel calls it. The compiled kernel
+is verified against this file whenever a learner is made, and is not used if they disagree.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from mission_gym.policy.sampling import FILLER
 
 
 class Minibatch(NamedTuple):
-    """Transitions of the replay, and what both networks say of them; A actions."""
+    """Transitions of the replay, and the outputs of both networks for them; A actions."""
 
     values: Tensor  # Q(o, .) [B, A], of the network that learns
     action: Tensor  # int64 [B]
     reward: Tensor  # n-step, discounted [B]
-    discount: Tensor  # [B], 0 where terminated
+    discount: Tensor  # [B], 0 if terminated
     next_values: Tensor  # Q(o', .) of the target network [B, A]
-    next_judged: Tensor  # Q(o', .) of the network that chooses there: online (double) or target [B, A]
+    next_scores: Tensor  # Q(o', .) of the network that chooses the action: online (double) or target [B, A]
     next_mask: Tensor | None  # bool [B, A]
     weight: Tensor | None  # of prioritised replay [B]
 
@@ -37,11 +37,11 @@ class Losses(NamedTuple):
 
 
 def compute_targets(batch: Minibatch) -> Tensor:
-    """y = r + discount Q_target(o', argmax Q_judge(o', legal a'))."""
-    judged = batch.next_judged
+    """y = r + discount Q_target(o', argmax Q_choice(o', legal a'))."""
+    scores = batch.next_scores
     if batch.next_mask is not None:
-        judged = judged.masked_fill(~batch.next_mask, FILLER)
-    best = judged.argmax(dim=1, keepdim=True)
+        scores = scores.masked_fill(~batch.next_mask, FILLER)
+    best = scores.argmax(dim=1, keepdim=True)
     return batch.reward + batch.discount * batch.next_values.gather(1, best).squeeze(1)
 
 

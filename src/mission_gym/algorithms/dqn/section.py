@@ -2,48 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import RunFacts, Unused
-from mission_gym.config.schema import AlgorithmSection, Config, SettledAlgorithm, Span
-from mission_gym.config.types import NONE, Number, Whole
+from mission_gym.config.schema import Config, SettledAlgorithm, Span
+from mission_gym.config.types import Number, Whole
+from mission_gym.learner.off_policy import ReplaySection, unused_replay_values
 
 _NOISY = "--exploration noisy has no epsilon; remove one"
-_UNIFORM = "transitions are drawn uniformly; give --prioritized or remove it"
 
 
-def _of(facts: RunFacts) -> DqnSection:
-    assert isinstance(facts.config.algorithm, DqnSection)
-    return facts.config.algorithm
+def dqn_section(config: Config) -> DqnSection:
+    """DQN's section of a config."""
+    assert isinstance(config.algorithm, DqnSection)
+    return config.algorithm
 
 
 def _is_noisy(facts: RunFacts) -> bool:
-    return _of(facts).exploration == "noisy"
+    return dqn_section(facts.config).exploration == "noisy"
 
 
-def _draws_uniformly(facts: RunFacts) -> bool:
-    return not _of(facts).prioritized
-
-
-class DqnSection(AlgorithmSection):
+class DqnSection(ReplaySection):
     """The hyperparameters of DQN."""
 
-    n_steps_per_env: Whole = Field(4, ge=1, description="Steps of each environment between updates.")
-    batch_size: Whole = Field(64, ge=1, description="Transitions of a gradient step.")
-    replay_ratio: Number = Field(0.25, gt=0, description="Gradient steps per transition, for any n_envs.")
-    replay_size: Whole = Field(
-        100_000, ge=1, description="Transitions that the replay holds, over all environments."
-    )
-    learning_starts: Whole = Field(1000, ge=0, description="Steps collected before learning starts.")
-    learning_rate: Number = Field(5e-4, gt=0, description="Step size of Adam.")
-    learning_rate_final: Annotated[Number | None, NONE] = Field(
-        None, ge=0, description="Learning rate at the last step, reached linearly. none: constant."
-    )
-    gamma: Number = Field(0.99, ge=0, le=1, description="Discount of a reward one step later.")
-    n_step: Whole = Field(3, ge=1, description="Rewards that are summed before a value takes over.")
     max_grad_norm: Number = Field(10.0, gt=0, description="Norm to which gradients are clipped.")
     loss: Literal["huber", "mse"] = Field("huber", description="Linear beyond an error of 1, or squared.")
     double: bool = Field(True, description="The online network chooses the action that the target values.")
@@ -57,24 +41,13 @@ class DqnSection(AlgorithmSection):
         "epsilon", description="Random actions with probability epsilon, or noise in the last two layers."
     )
     exploration_initial_eps: Number = Field(1.0, ge=0, le=1, description="Epsilon at the first step.")
-    exploration_final_eps: Number = Field(0.05, ge=0, le=1, description="Epsilon after it has fallen.")
+    exploration_final_eps: Number = Field(0.05, ge=0, le=1, description="Epsilon at the end of its schedule.")
     exploration_fraction: Number = Field(
-        0.1, gt=0, le=1, description="Part of timesteps over which epsilon falls linearly."
+        0.1, gt=0, le=1, description="Share of timesteps over which epsilon decreases linearly."
     )
-    noisy_sigma: Number = Field(0.5, gt=0, description="First size of the noise in noisy layers.")
-    prioritized: bool = Field(False, description="Draw transitions by the size of their last error.")
-    prioritized_alpha: Number = Field(0.6, gt=0, le=1, description="How much the error counts: 0 not at all.")
-    prioritized_beta: Number = Field(
-        0.4, ge=0, le=1, description="First exponent of the weights that correct for it; 1 at the last step."
-    )
-    save_replay: bool = Field(True, description="Save the replay with the last checkpoint, for exact resume.")
+    noisy_sigma: Number = Field(0.5, gt=0, description="Initial size of the noise in noisy layers.")
 
-    COSTS: ClassVar = frozenset(
-        {
-            "n_steps_per_env", "batch_size", "replay_ratio", "replay_size", "prioritized", "n_step", "double",
-            "dueling", "exploration",
-        }
-    )  # fmt: skip
+    COSTS: ClassVar = ReplaySection.COSTS | {"double", "dueling", "exploration"}
     SEARCH: ClassVar = {
         "batch_size": Span(16, 512, "power"),
         "replay_ratio": Span(0.05, 1.0, "log"),
@@ -85,15 +58,9 @@ class DqnSection(AlgorithmSection):
         "exploration_final_eps": Span(0.01, 0.2, "log"),
         "exploration_fraction": Span(0.02, 0.5, "log"),
     }
-    EFFECTS: ClassVar = {"gamma": "values were learned under another discount and move first"}
     PROFILE: ClassVar = {"vector.n_envs": 8, "policy.network_arch": (128, 128), "policy.activation": "relu"}
-    RETIRED: ClassVar = {"frame_stack": "--wrap frame-stack:4"}
     UNUSED: ClassVar = (
-        Unused(
-            "vector.blocks",
-            lambda facts: facts.config.vector.blocks == "first_ready",
-            "the replay takes every environment's steps in their order; remove it",
-        ),
+        *unused_replay_values("dqn"),
         Unused("policy.critic_keys", lambda facts: True, "dqn has no critic; remove it, or use ppo"),
         Unused("dqn.exploration_initial_eps", _is_noisy, _NOISY),
         Unused("dqn.exploration_final_eps", _is_noisy, _NOISY),
@@ -103,37 +70,24 @@ class DqnSection(AlgorithmSection):
             lambda facts: not _is_noisy(facts),
             "there are no noisy layers; give --exploration noisy or remove it",
         ),
-        Unused("dqn.prioritized_alpha", _draws_uniformly, _UNIFORM),
-        Unused("dqn.prioritized_beta", _draws_uniformly, _UNIFORM),
         Unused(
             "dqn.target_update_interval",
-            lambda facts: _of(facts).tau < 1,
+            lambda facts: dqn_section(facts.config).tau < 1,
             "with tau below 1 the target moves after every gradient step; remove one",
         ),
     )
 
     @classmethod
     def fit(cls, resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
-        """Refuse a replay that can't hold what an update needs, and an epsilon that rises."""
-        config = resolved.config
-        dqn = config.algorithm
-        assert isinstance(dqn, DqnSection)
-        held = config.num_rows * (dqn.n_steps_per_env + dqn.n_step)
-        least = max(dqn.batch_size, dqn.learning_starts, held)
-        rows = "n_envs x num_agents" if config.vector.num_agents > 1 else "n_envs"
-        if dqn.replay_size < least:
-            problems.append(
-                f"replay_size={dqn.replay_size} is too small: it must hold batch_size={dqn.batch_size},"
-                f" learning_starts={dqn.learning_starts} and {rows} x (n_steps_per_env + n_step) = {held}"
-                f" transitions; use replay_size={least} or more [{resolved.sources['dqn.replay_size']}]"
-            )
+        """Refuse a replay that is too small, and an epsilon that increases."""
+        dqn = dqn_section(resolved.config)
         if dqn.exploration_final_eps > dqn.exploration_initial_eps:
             problems.append(
                 f"exploration_final_eps={dqn.exploration_final_eps} is above exploration_initial_eps="
-                f"{dqn.exploration_initial_eps}, and epsilon only falls; lower it"
+                f"{dqn.exploration_initial_eps}, and epsilon only decreases; lower it"
                 f" [{resolved.sources['dqn.exploration_final_eps']}]"
             )
-        return resolved
+        return super().fit(resolved, notes, problems)
 
     def scheduled_names(self) -> list[str]:
         return [*super().scheduled_names(), *(["epsilon"] if self.exploration == "epsilon" else [])]
@@ -146,9 +100,3 @@ class SettledDqn(DqnSection, SettledAlgorithm):
 
 
 DqnSection.SETTLED = SettledDqn
-
-
-def own_section(config: Config) -> SettledDqn:
-    """DQN's section of a settled config."""
-    assert isinstance(config.algorithm, SettledDqn)
-    return config.algorithm

@@ -1,4 +1,4 @@
-"""PPO's learner for a config, and the proof that its compiled kernel computes `loss`."""
+"""PPO's learner for a config, and the verification of its compiled kernel and of devices against `loss`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mission_gym.algorithms.ppo.algorithm import Ppo
 from mission_gym.algorithms.ppo.compiled_kernel import CompiledKernel
-from mission_gym.algorithms.ppo.facts import layout
 from mission_gym.algorithms.ppo.kernel import Kernel, Samples
 from mission_gym.algorithms.ppo.learner import PpoLearner
 from mission_gym.algorithms.ppo.section import LOG_RATIO_LIMIT, PpoSection, StepSettings, own_section
@@ -16,18 +16,18 @@ from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.config.schema import Config, Settled
 from mission_gym.data import Array, EnvSpec
 from mission_gym.learner.blocks import unstack_frames
-from mission_gym.learner.proof import draw_inputs, find_device_disagreement, find_disagreement
+from mission_gym.learner.verify import draw_inputs, find_device_disagreement, find_disagreement
 from mission_gym.policy import Encoded, Encoder, PolicySpec
 from mission_gym.policy.sampling import draw_random
-from mission_gym.policy.torch_form import ActorCritic, model_arrays
+from mission_gym.policy.torch_forms import ActorCritic, model_arrays
 from mission_gym.streams import generator, torch_seed
 
-_ROWS, _TAILS = 64, 2  # of a minibatch, and those far from the others
+_ROWS, _TAILS = 64, 2  # of a minibatch, and its outliers
 
 
 def make_learner(config: Settled, spec: EnvSpec) -> PpoLearner:
-    """A learner with fresh weights drawn from the run's seed."""
-    policy, compute, seed = layout(config, spec), config.compute, config.run.seed
+    """A learner with initial weights drawn from the run's seed."""
+    policy, compute, seed = Ppo().layout(config, spec), config.compute, config.run.seed
     drawn, section = torch_seed(seed, "init"), own_section(config)
     kernel: Kernel
     if compute.kernel == "compiled":
@@ -47,35 +47,35 @@ def make_learner(config: Settled, spec: EnvSpec) -> PpoLearner:
 
 
 def verify_compiled_kernel(config: Config, spec: EnvSpec, threads: int) -> str:
-    """Why the compiled kernel is left out: where it disagrees with the loss; empty if it does not."""
+    """Where the compiled kernel disagrees with the loss; empty if nowhere."""
     section = config.algorithm
     assert isinstance(section, PpoSection)
     settings = section.step_settings(0, config.run.timesteps)
-    return verify_kernel(layout(config, spec), settings, threads, spec.mask_size)
+    return verify_kernel(Ppo().layout(config, spec), settings, threads, spec.mask_size)
 
 
 @cache
 def verify_kernel(policy: PolicySpec, settings: StepSettings, threads: int, mask_size: int) -> str:
-    """Both start from equal weights and get minibatches that carry every field: with the run's settings, and
-    with every term of the loss at full weight."""
+    """Both kernels start from equal weights and get minibatches in which every field matters: with the run's
+    settings, and with every term of the loss at full weight."""
     rng, num_flat = generator("proof"), policy.num_flat
     reference = TorchKernel(policy, seed=None)
     arrays = {name: _draw(name, array, policy, rng) for name, array in reference.parameters().items()}
     reference.load_parameters(arrays)
-    twin = CompiledKernel(policy, arrays, threads)
+    compiled = CompiledKernel(policy, arrays, threads)
     for case in _CASES:
         inputs = Encoded(rng.standard_normal((_ROWS, num_flat), np.float32), ())
         samples = _make_samples(case, policy, inputs, mask_size, reference, rng)
         for numbers in (settings, settings._replace(ent_coef=1.0, vf_coef=1.0)):
             expected = reference.differentiate(samples, numbers)
-            if cause := find_disagreement(twin.differentiate(samples, numbers), expected):
+            if cause := find_disagreement(compiled.differentiate(samples, numbers), expected):
                 return cause
     return ""
 
 
 def verify_device(config: Settled, spec: EnvSpec) -> str:
     """Where the device disagrees with the CPU, or a captured step with the same step; empty if nowhere."""
-    policy, compute = layout(config, spec), config.compute
+    policy, compute = Ppo().layout(config, spec), config.compute
     settings = own_section(config).step_settings(0, config.run.timesteps)
     encoder = Encoder(policy.leaves, normalize=False, critic_leaves=policy.critic_leaves)
     rng = generator("proof")
@@ -95,23 +95,23 @@ def verify_device(config: Settled, spec: EnvSpec) -> str:
 
 
 class _Case(NamedTuple):
-    """A minibatch: how far ratios and targets go."""
+    """The spread of a minibatch's ratios and targets."""
 
     log_ratio: float  # at most
-    advantage: float  # deviation
-    tails: float  # how far some advantages and targets go, in deviations
+    advantage: float  # standard deviation
+    tails: float  # distance of the outliers, in standard deviations
 
 
 _CASES = (
     _Case(1.1, 3.0, 1.0),
     _Case(5.0, 3.0, 30.0),
     _Case(1.1, 1e-6, 1.0),
-    _Case(5.0 * LOG_RATIO_LIMIT, 3.0, 1.0),  # beyond the limit, and beyond what exp can give
+    _Case(5.0 * LOG_RATIO_LIMIT, 3.0, 1.0),  # beyond the limit, and beyond the range of exp
 )
 
 
 def _draw(name: str, array: Array, policy: PolicySpec, rng: np.random.Generator) -> Array:
-    """Weights that keep the size of what goes through them."""
+    """Weights that preserve the scale of their inputs."""
     middle = policy.log_std_init if name == "log_std" else 0.0
     scale = 1.0 / np.sqrt(array.shape[1]) if array.ndim == 2 else 0.1
     return rng.normal(middle, scale, array.shape).astype(np.float32)
@@ -135,10 +135,10 @@ def _make_samples(
     mask = None
     if mask_size:
         mask = rng.random((_ROWS, mask_size)) < 0.6
-        mask[:, np.cumsum((0, *policy.action.nvec[:-1]))] = True  # something is legal in every part
+        mask[:, np.cumsum((0, *policy.action.nvec[:-1]))] = True  # every part has a legal entry
     action = draw_random(policy.action, mask, rng, _ROWS)
     if num_reals := policy.action.num_reals:
-        # As the policy draws them: far from its mean float32 says little.
+        # Sampled by the policy: far from its mean, float32 is too coarse.
         noise = rng.standard_normal((_ROWS, num_reals), np.float32)
         action[:, -num_reals:] = reference.sample(inputs, noise)
     log_prob, _ = reference.evaluate(inputs, action, mask)

@@ -1,8 +1,8 @@
 """The compiled kernel for MLPs on the CPU: forward, hand-written backward and Adam on flat vectors.
 
-Minibatches are learned from in compiled code, several in one call, so that nothing but arithmetic is left.
-With several threads, each learns from a fixed part of every minibatch. It agrees with the torch kernel within
-rounding; bits depend on the number of threads.
+Several minibatches are learned from in one compiled call, so that only arithmetic is left. With several
+threads, each learns from a fixed part of every minibatch. It agrees with the torch kernel within rounding;
+bits depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -10,51 +10,139 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
-from mission_gym.algorithms.ppo.compiled_steps import evaluate, learn
-from mission_gym.algorithms.ppo.kernel import NUM_STATS, Samples, make_evidence
-from mission_gym.algorithms.ppo.network import Batch, Net, Scratch, make_scratch, make_shape
-from mission_gym.algorithms.ppo.section import StepSettings
+from mission_gym.algorithms.ppo import compiled_loss, compiled_steps
+from mission_gym.algorithms.ppo.compiled_loss import ActionScratch
+from mission_gym.algorithms.ppo.compiled_steps import (
+    Batch,
+    Ranks,
+    Scratch,
+    Shape,
+    Vectors,
+    evaluate,
+    learn,
+)
+from mission_gym.algorithms.ppo.kernel import COLUMNS, Samples, make_evidence
+from mission_gym.algorithms.ppo.section import PpoSection, StepSettings
 from mission_gym.data import ActionSpec, Array, LeafSpec
-from mission_gym.learner.network import CompiledNetwork, copy_views
-from mission_gym.learner.proof import Evidence
+from mission_gym.learner.blocks import SequenceMemory
+from mission_gym.learner.mlp import (
+    LINEAR,
+    SCALAR,
+    CompiledNetwork,
+    Dense,
+    Layout,
+    layer_shapes,
+    make_mlp,
+    total_width,
+)
+from mission_gym.learner.verify import Evidence
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.team import Team
 
 _EVALUATE_ROWS = 2048  # rows per pass over a block: activations stay in the cache
-_CALL_S = 0.01  # how long a stop request may wait for compiled code, if a minibatch takes no longer
+_CALL_S = 0.01  # the longest wait of a stop request for compiled code, unless one minibatch takes longer
 _NONE = np.empty(0, np.float32)
 _NO_MASK = np.empty((0, 0), np.bool_)
+_SOURCES = [Path(str(module.__file__)) for module in (compiled_steps, compiled_loss)]
+
+
+def _list_layers(spec: PolicySpec) -> list[Dense]:
+    """Actor and critic in turns, then their heads; the critic may read more inputs."""
+    layers: list[Dense] = []
+    sources, widths = (
+        {"actor": -1, "critic": -2},
+        {"actor": spec.actor_inputs.num_flat, "critic": spec.num_flat},
+    )
+    for number, width in enumerate(spec.network_arch):
+        for name in ("actor", "critic"):
+            layers.append(Dense(f"{name}.{2 * number}", sources[name], widths[name], width))
+            sources[name], widths[name] = len(layers) - 1, width
+    number = 2 * len(spec.network_arch)
+    layers.append(Dense(f"actor.{number}", sources["actor"], widths["actor"], spec.num_outputs, LINEAR))
+    layers.append(Dense(f"critic.{number}", sources["critic"], widths["critic"], 1, SCALAR))
+    return layers
+
+
+def _lay_out(spec: PolicySpec, layers: list[Dense]) -> Layout:
+    """In the flat vector, the weights of a hidden layer of both networks precede its biases."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for number in range(0, len(layers) - 2, 2):
+        pair = layer_shapes(layers[number : number + 2])
+        shapes |= {name: shape for name, shape in pair.items() if name.endswith("weight")} | pair
+    shapes |= layer_shapes(layers[-2:])
+    return Layout(shapes | ({"log_std": (spec.action.num_reals,)} if spec.action.num_reals else {}))
 
 
 class CompiledKernel(CompiledNetwork):
-    """See `kernel.Kernel`. Begins with the arrays it is given: the same draw as the torch form's."""
+    """See `kernel.Kernel`. initial: the torch form's draw."""
 
-    is_coarse = reads_late = False
+    columns: tuple[str, ...] = COLUMNS
+    is_low_precision = defers_stats = False
 
     def __init__(self, spec: PolicySpec, initial: dict[str, Array], threads: int = 1) -> None:
-        net, first, second = (Net(spec) for _ in range(3))
-        self.flat, self.first, self.second = net.flat, first.flat, second.flat
-        self.grads = np.zeros((threads, len(self.flat)), np.float32)
-        super().__init__(net, first, second, initial)
-        views, last = net.named(), f"critic.{2 * len(spec.network_arch)}"
-        self._critic_head = views[f"{last}.weight"], views[f"{last}.bias"]
-        self._spec, self._threads = spec, threads
-        self._shape = make_shape(spec)
+        layers = _list_layers(spec)
+        layout = _lay_out(spec, layers)
+        super().__init__(layout, initial, is_acting=lambda name: not name.startswith("critic."))
+        self.grads = np.zeros((threads, layout.size), np.float32)
+        views, head = layout.views(self.flat), layers[-1].name
+        self._critic_head = views[f"{head}.weight"], views[f"{head}.bias"]
+        self._spec, self._threads, self._width = spec, threads, total_width(layers)
+        self._shape = Shape(
+            mlp=make_mlp(layers, layout, spec.activation, _SOURCES),
+            num_actor_flat=spec.actor_inputs.num_flat,
+            edges=np.cumsum([0, *spec.action.nvec]).astype(np.int64),
+            num_outputs=spec.num_outputs,
+            num_reals=spec.action.num_reals,
+        )
         self._team = Team(threads - 1, "replica")
-        self._scratches: dict[tuple[int, int, int], Scratch] = {}  # by thread and sizes: few, as they repeat
+        self._scratches: dict[tuple[int, int, int], Scratch] = {}  # by thread and sizes, which repeat
         self._minibatches = 1  # of a call
 
     def _scratch(self, rank: int, num_rows: int, mask_size: int) -> Scratch:
         key = (rank, num_rows, mask_size)
         if key not in self._scratches:
-            self._scratches[key] = make_scratch(self._spec, num_rows, mask_size)
+            self._scratches[key] = self._make_scratch(num_rows, mask_size)
         return self._scratches[key]
 
+    def _make_scratch(self, num_rows: int, mask_size: int) -> Scratch:
+        def real(*shape: int) -> Array:
+            return np.empty(shape, np.float32)
+
+        spec, rows = self._spec, num_rows
+        num_flat, num_actor_flat = spec.num_flat, self._shape.num_actor_flat
+        mask = np.empty((rows if mask_size else 0, mask_size), np.bool_)
+        batch = Batch(
+            flat=real(rows, num_flat),
+            action=real(rows, spec.action.num_stored),
+            mask=mask,
+            weight=real(rows),
+            log_prob=real(rows),
+            advantage=real(rows),
+            returns=real(rows),
+            importance=_NONE,
+        )
+        outputs = [real(rows, spec.num_outputs) for _ in range(2)]
+        return Scratch(
+            batch=batch,
+            actor_flat=batch.flat if num_actor_flat == num_flat else real(rows, num_actor_flat),
+            outputs=real(rows * self._width),
+            d_outputs=real(rows * self._width),
+            spare=_NONE,  # no layer is the source of two others
+            actions=ActionScratch(*outputs, *(real(rows) for _ in range(4))),
+        )
+
     def evaluate(
-        self, inputs: Encoded, action: Array, mask: Array | None, *, exact: bool = False
+        self,
+        inputs: Encoded,
+        action: Array,
+        mask: Array | None,
+        memory: SequenceMemory | None = None,
+        *,
+        exact: bool = False,
     ) -> tuple[Array, Array]:
         flat, action = inputs.flat, np.asarray(action, np.float32)
         mask = _NO_MASK if mask is None else mask
@@ -70,7 +158,7 @@ class CompiledKernel(CompiledNetwork):
         self._team.run([partial(work, rank) for rank in range(self._threads)])
         return log_prob, values
 
-    def rescale_values(self, factor: float, shift: float) -> None:
+    def rescale_values(self, factor: float, shift: float = 0.0) -> None:
         weight, bias = self._critic_head
         weight *= np.float32(factor)
         bias[:] = factor * bias.astype(np.float64) + shift
@@ -85,11 +173,11 @@ class CompiledKernel(CompiledNetwork):
             log_prob=samples.log_prob,
             advantage=samples.advantage,
             returns=samples.returns,
+            importance=_NONE if samples.importance is None else samples.importance,
         )
-        self._importance = _NONE if samples.importance is None else samples.importance
 
     def epoch(self, order: Array, settings: StepSettings, stop: Callable[[], bool]) -> Array | None:
-        table = np.empty((len(order), NUM_STATS))
+        table = np.empty((len(order), len(COLUMNS)))
         made = 0
         while made < len(order):
             if stop():
@@ -108,40 +196,36 @@ class CompiledKernel(CompiledNetwork):
     def _learn(self, order: Array, settings: StepSettings, table: Array) -> None:
         """A gradient step for each row of `order`."""
         threads, size = self._threads, order.shape[1]
-        vectors = (self.flat, self.first, self.second)
-        sums, counter = np.zeros((threads, NUM_STATS)), np.zeros(1, np.int64)
+        vectors = Vectors(self.flat, self.first, self.second, self.grads)
+        ranks = Ranks(np.zeros(1, np.int64), np.zeros((threads, len(COLUMNS))))
         shares = np.diff(np.arange(threads + 1) * size // threads).tolist()
-        scratches = [
-            self._scratch(rank, rows, self._samples.mask.shape[1]) for rank, rows in enumerate(shares)
-        ]
+        mask_size = self._samples.mask.shape[1]
+        scratches = [self._scratch(rank, rows, mask_size) for rank, rows in enumerate(shares)]
 
         def work(rank: int) -> int:
             return learn(
-                self._shape, vectors, self.grads, self._samples, self._importance, order, settings,
-                self.num_steps, scratches[rank], rank, counter, sums, table,
+                self._shape, vectors, self._samples, order, settings, self.num_steps, scratches[rank], rank,
+                ranks, table,
             )  # fmt: skip
 
-        # Each thread takes one task, as they wait for each other within it: so nothing else may fail there.
+        # Each thread takes one task, because the tasks wait for each other; so nothing else may fail in them.
         self.num_steps = self._team.run([partial(work, rank) for rank in range(threads)])[0]
 
     def differentiate(self, samples: Samples, settings: StepSettings) -> Evidence:
-        before = [array.copy() for array in (self.flat, self.first, self.second)]
-        num_steps, table = self.num_steps, np.empty((1, NUM_STATS))
+        before, table = self.snapshot(), np.empty((1, len(COLUMNS)))
         self.load_samples(samples)
         self._learn(np.arange(len(samples.action))[None], settings._replace(learning_rate=0.0), table)
-        for array, kept in zip((self.flat, self.first, self.second), before, strict=True):
-            array[:] = kept
-        self.num_steps = num_steps
-        gradient = Net(self._spec, self.grads[0])
-        return make_evidence(table[0], settings, copy_views(gradient))
+        self.restore(before)
+        return make_evidence(table[0], COLUMNS, self.gradient(self.grads[0]))
 
 
 def compile_kernels() -> None:
-    """Compile the arithmetic, or load it from numba's cache on disk: once per installation and machine it
-    takes about 15 s, then a quarter of a second."""
+    """Compile the arithmetic, or load it from numba's cache on disk. It takes about 15 s once per
+    installation and machine, then a quarter of a second."""
     action = ActionSpec("categories", (), "int64", nvec=(2,), start=(0,))
     spec = PolicySpec((LeafSpec("", (1,), "float32", "vector"),), action, (1,))
-    kernel = CompiledKernel(spec, Net(spec).named())
+    layout = _lay_out(spec, _list_layers(spec))
+    kernel = CompiledKernel(spec, layout.views(np.zeros(layout.size, np.float32)))
     inputs, actions, zeros = (
         Encoded(np.zeros((2, 1), np.float32), ()),
         np.zeros((2, 1)),
@@ -149,7 +233,8 @@ def compile_kernels() -> None:
     )
     kernel.evaluate(inputs, actions, None)
     kernel.load_samples(Samples(inputs, None, actions, zeros, zeros, zeros, zeros, None))
-    kernel.epoch(np.arange(2)[None], StepSettings(0.0, 0.2, 0.0, 0.5, 0.5, True), lambda: False)
+    settings = PpoSection.model_validate({}).step_settings(0, 1)._replace(learning_rate=0.0)
+    kernel.epoch(np.arange(2)[None], settings, lambda: False)
 
 
 def is_compiling() -> bool:

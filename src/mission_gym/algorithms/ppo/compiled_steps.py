@@ -1,21 +1,25 @@
-"""Gradient steps on minibatches, compiled as one call without the GIL; the twin of the torch kernel's.
+"""Gradient steps on minibatches, compiled as one call without the GIL: the compiled form of the torch
+kernel's.
 
-Threads ("ranks") learn from fixed parts of every minibatch: gradients are added in the order of the ranks,
-each for its part of the vector, and they meet at a counter instead of in the interpreter. So the bits depend
-on the number of ranks, and on nothing else.
+Threads ("ranks") learn from fixed parts of every minibatch. Gradients are added in the order of the ranks,
+each rank for its part of the vector, and ranks wait for each other at a counter instead of in the
+interpreter. So the bits depend on the number of ranks only.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from mission_gym.algorithms.ppo.compiled_loss import clip_surrogate, fit_values
-from mission_gym.algorithms.ppo.heads import (
+from mission_gym.algorithms.ppo.compiled_loss import (
+    ActionScratch,
     backward_bits,
     backward_categories,
     backward_reals,
+    clip_surrogate,
+    fit_values,
     forward_bits,
     forward_categories,
     forward_reals,
@@ -26,72 +30,125 @@ from mission_gym.algorithms.ppo.kernel import (
     CLIP_FRACTION,
     ENTROPY,
     GRAD_NORM,
+    LOSS,
     POLICY_LOSS,
     RATIO_ERROR,
     VALUE_LOSS,
 )
-from mission_gym.algorithms.ppo.network import Batch, Scratch, Shape
-from mission_gym.algorithms.ppo.passes import backward, forward
 from mission_gym.algorithms.ppo.section import ADVANTAGE_FLOOR, StepSettings
 from mission_gym.compiled import atomic_add, atomic_read, kernel, matrix_entry, matrix_kernel, yield_core
 from mission_gym.data import Array
 from mission_gym.learner.loops import step_adam
+from mission_gym.learner.mlp import Mlp, backward, forward, output
+
+
+class Shape(NamedTuple):
+    """The networks and the action. The last two layers are the heads: actor outputs, then the value."""
+
+    mlp: Mlp
+    num_actor_flat: int  # inputs of the actor, the first of the critic's
+    edges: Array  # int64: columns of the parts of categorical logits
+    num_outputs: int  # of the actor: these logits, those of bits, then means of real numbers
+    num_reals: int
+
+
+class Batch(NamedTuple):
+    """Transitions: all of a block, or the rows of a minibatch that one rank learns from."""
+
+    flat: Array  # float32 [B, F]
+    action: Array  # float32 [B, K]
+    mask: Array  # bool [B, M], or empty
+    weight: Array  # float32 [B]; those of a whole minibatch sum to 1
+    log_prob: Array  # float32 [B], of the policy before this update
+    advantage: Array  # float32 [B]; in a minibatch normalised, and times the importance
+    returns: Array  # float32 [B]
+    importance: Array  # float32 [B], or empty
+
+
+class Scratch(NamedTuple):
+    """The arrays of a rank, kept between steps: allocating them again would take as long as the products."""
+
+    batch: Batch
+    actor_flat: Array  # float32 [B, A]: the actor's inputs; the same as `batch.flat` if it reads them all
+    outputs: Array  # float32, flat: those of every layer for B rows
+    d_outputs: Array
+    spare: Array  # see `mlp.backward`
+    actions: ActionScratch
+
+
+class Vectors(NamedTuple):
+    """Parameters, Adam's moments, and a gradient for each rank [R, P]."""
+
+    flat: Array
+    first: Array
+    second: Array
+    grads: Array
+
+
+class Ranks(NamedTuple):
+    """What ranks share: a counter of arrivals, which starts at 0, and statistics [R, columns]."""
+
+    counter: Array
+    partial: Array
 
 
 @matrix_kernel
-def _judge(shape: Shape, log_std: Array, action: Array, mask: Array, work: Scratch) -> None:
+def _forward_actions(
+    shape: Shape, log_std: Array, outputs: Array, action: Array, mask: Array, work: ActionScratch
+) -> None:
     """The log-probabilities of actions, from the actor's outputs."""
-    edges, bits, reals = shape.edges, shape.edges[-1], shape.num_params - shape.num_reals
-    params, p, log_p, log_prob = work.params, work.p, work.log_p, work.log_prob
-    forward_categories(params, mask, edges, action, p, log_p, log_prob)
+    edges, bits, reals = shape.edges, shape.edges[-1], shape.num_outputs - shape.num_reals
+    forward_categories(outputs, mask, edges, action, work)
     if bits < reals:
-        forward_bits(params, bits, reals, action, len(edges) - 1, p, log_p, log_prob)
+        forward_bits(outputs, bits, reals, action, len(edges) - 1, work)
     if shape.num_reals:
-        forward_reals(params, reals, log_std, action, action.shape[1] - shape.num_reals, p, log_prob)
-
-
-@matrix_kernel
-def _judge_back(shape: Shape, log_std: Array, d_log_std: Array, action: Array, work: Scratch) -> None:
-    """The slope of the loss by the actor's outputs and by log_std, and the entropies."""
-    edges, bits, reals = shape.edges, shape.edges[-1], shape.num_params - shape.num_reals
-    backward_categories(edges, action, work)
-    if bits < reals:
-        backward_bits(bits, reals, action, len(edges) - 1, work)
-    if shape.num_reals:
-        backward_reals(reals, log_std, d_log_std, work)
+        forward_reals(outputs, reals, log_std, action, action.shape[1] - shape.num_reals, work)
 
 
 @matrix_kernel
 def _learn(
     shape: Shape, flat: Array, grad: Array, work: Scratch, settings: StepSettings, stats: Array
 ) -> None:
-    """The gradient of the rows in `work`; policy loss, value loss, entropy, KL and clip fraction as sums
-    with the rows' weights, and the largest |ratio - 1|, into `stats`."""
-    batch = work.batch
-    forward(shape, flat, work.seen, batch.flat, work.hidden, work.params, work.values)
-    log_std = flat[len(flat) - shape.num_reals :]
-    _judge(shape, log_std, batch.action, batch.mask, work)
+    """The gradient of the rows in `work`; losses, entropy, KL and clip fraction as weighted sums over these
+    rows, and the largest |ratio - 1|, to `stats`."""
+    batch, actions, num_rows = work.batch, work.actions, len(work.actor_flat)
+    num_layers, num_reals = len(shape.mlp.layers), shape.num_reals
+    forward(shape.mlp, flat, work.actor_flat, batch.flat, work.outputs)
+    outputs = output(shape.mlp, num_layers - 2, num_rows, num_rows, work.outputs)
+    values = output(shape.mlp, num_layers - 1, num_rows, num_rows, work.outputs).reshape(num_rows)
+    d_outputs = output(shape.mlp, num_layers - 2, num_rows, num_rows, work.d_outputs)
+    d_values = output(shape.mlp, num_layers - 1, num_rows, num_rows, work.d_outputs).reshape(num_rows)
+    log_std = flat[len(flat) - num_reals :]
+    _forward_actions(shape, log_std, outputs, batch.action, batch.mask, actions)
+
     clip_range = np.float32(settings.clip_range)
-    loss, kl, clipped, worst = clip_surrogate(
-        work.log_prob, batch.log_prob, batch.advantage, batch.weight, clip_range, work.slope
+    policy_loss, kl, clipped, worst = clip_surrogate(
+        actions.log_prob, batch.log_prob, batch.advantage, batch.weight, clip_range, actions.d_log_prob
     )
-    for i in range(len(work.bonus)):
-        work.bonus[i] = batch.weight[i] * np.float32(settings.ent_coef)
-    _judge_back(shape, log_std, grad[len(grad) - shape.num_reals :], batch.action, work)
+    for i in range(num_rows):
+        actions.d_entropy[i] = batch.weight[i] * np.float32(settings.ent_coef)
+    edges, bits, reals = shape.edges, shape.edges[-1], shape.num_outputs - num_reals
+    backward_categories(edges, batch.action, d_outputs, actions)
+    if bits < reals:
+        backward_bits(outputs, d_outputs, bits, reals, batch.action, len(edges) - 1, actions)
+    if num_reals:
+        backward_reals(d_outputs, reals, log_std, grad[len(grad) - num_reals :], actions)
     entropy = 0.0
-    for i in range(len(work.entropy)):
-        entropy += batch.weight[i] * work.entropy[i]
-    value_loss = fit_values(work.values, batch.returns, batch.weight, settings.vf_coef, work.d_values)
-    backward(shape, flat, grad, work.seen, batch.flat, work)
-    stats[POLICY_LOSS], stats[VALUE_LOSS], stats[ENTROPY] = loss, value_loss, entropy
+    for i in range(num_rows):
+        entropy += batch.weight[i] * actions.entropy[i]
+    value_loss = fit_values(values, batch.returns, batch.weight, settings.vf_coef, d_values)
+    backward(
+        shape.mlp, flat, grad, work.actor_flat, batch.flat, num_rows, work.outputs, work.d_outputs, work.spare
+    )
+    stats[LOSS] = policy_loss + settings.vf_coef * value_loss - settings.ent_coef * entropy
+    stats[POLICY_LOSS], stats[VALUE_LOSS], stats[ENTROPY] = policy_loss, value_loss, entropy
     stats[APPROX_KL], stats[CLIP_FRACTION], stats[RATIO_ERROR] = kl, clipped, worst
 
 
 @kernel
-def _gather(
-    samples: Batch, importance: Array, ids: Array, first: int, work: Scratch, normalize_advantage: bool
-) -> None:
-    """The rank's rows of a minibatch, from `first` on; advantages are normalised over the whole of it."""
+def _gather(samples: Batch, ids: Array, first: int, work: Scratch, normalize_advantage: bool) -> None:
+    """Copy the rank's rows of a minibatch, from `first` on; advantages are normalised over the whole
+    minibatch."""
     rows = work.batch
     # A <- (A - mean A) / std A with weights, over all rows of the minibatch: every rank computes the same.
     total = mean = square = 0.0
@@ -108,9 +165,9 @@ def _gather(
         i = ids[first + row]
         for j in range(rows.flat.shape[1]):
             rows.flat[row, j] = samples.flat[i, j]
-        if work.seen.shape[1] < rows.flat.shape[1]:
-            for j in range(work.seen.shape[1]):
-                work.seen[row, j] = samples.flat[i, j]
+        if work.actor_flat.shape[1] < rows.flat.shape[1]:
+            for j in range(work.actor_flat.shape[1]):
+                work.actor_flat[row, j] = samples.flat[i, j]
         for j in range(rows.action.shape[1]):
             rows.action[row, j] = samples.action[i, j]
         for j in range(rows.mask.shape[1]):
@@ -119,13 +176,13 @@ def _gather(
         rows.log_prob[row] = samples.log_prob[i]
         rows.returns[row] = samples.returns[i]
         rows.advantage[row] = (samples.advantage[i] - mean) * scale
-        if importance.size:
-            rows.advantage[row] *= importance[i]
+        if samples.importance.size:
+            rows.advantage[row] *= samples.importance[i]
 
 
 @kernel
-def _meet(counter: Array, arrivals: int) -> None:
-    """Wait until so many ranks have come here since the start."""
+def _wait_for_ranks(counter: Array, arrivals: int) -> None:
+    """Wait until `arrivals` arrivals were counted since the start."""
     atomic_add(counter, 0, 1)
     looks = 0
     while atomic_read(counter, 0) < arrivals:
@@ -135,9 +192,9 @@ def _meet(counter: Array, arrivals: int) -> None:
 
 
 @kernel
-def _sum_up(partial: Array, sums: Array) -> None:
-    """The statistics of all ranks: sums, and the largest ratio error."""
-    for column in range(GRAD_NORM):
+def _sum_stats(partial: Array, sums: Array) -> None:
+    """The statistics of all ranks: sums, and the largest ratio error. Column 0 is the norm."""
+    for column in range(1, partial.shape[1]):
         sums[column] = partial[0, column]
         for other in range(1, len(partial)):
             value = partial[other, column]
@@ -150,59 +207,58 @@ def _sum_up(partial: Array, sums: Array) -> None:
 @matrix_entry
 def learn(
     shape: Shape,
-    vectors: tuple[Array, Array, Array],
-    grads: Array,
+    vectors: Vectors,
     samples: Batch,
-    importance: Array,
     order: Array,
     settings: StepSettings,
     num_steps: int,
     work: Scratch,
     rank: int,
-    counter: Array,
-    partial: Array,
+    ranks: Ranks,
     table: Array,
 ) -> int:
-    """One gradient step for each minibatch, a row of `order`; returns the steps of Adam made so far.
+    """One gradient step for each minibatch, a row of `order`; returns Adam's step count.
 
-    vectors: parameters and both moments; grads [R, P], one for each rank; counter: 0; partial [R, NUM_STATS]
-    and table [num minibatches, NUM_STATS]: statistics.
+    table [num minibatches, columns]: statistics. A gradient that is not finite is not applied.
     """
-    flat, first, second = vectors
+    flat, first, second, grads = vectors
     num_ranks, size = grads.shape
     low, high = size * rank // num_ranks, size * (rank + 1) // num_ranks
     arrivals = 0
     for k in range(len(order)):
-        place = order.shape[1] * rank // num_ranks
-        _gather(samples, importance, order[k], place, work, settings.normalize_advantage)
-        _learn(shape, flat, grads[rank], work, settings, partial[rank])
+        start = order.shape[1] * rank // num_ranks
+        _gather(samples, order[k], start, work, settings.normalize_advantage)
+        _learn(shape, flat, grads[rank], work, settings, ranks.partial[rank])
         if num_ranks > 1:
             arrivals += num_ranks
-            _meet(counter, arrivals)  # every rank's gradient is written, and may be read
+            _wait_for_ranks(ranks.counter, arrivals)  # every rank's gradient is complete
             for other in range(1, num_ranks):
                 for i in range(low, high):
                     grads[0, i] += grads[other, i]
-        mine = grads[0, low:high]
-        partial[rank, GRAD_NORM] = np.dot(mine, mine)
+        part = grads[0, low:high]
+        ranks.partial[rank, GRAD_NORM] = np.dot(part, part)
         if num_ranks > 1:
             arrivals += num_ranks
-            _meet(counter, arrivals)  # the squares of all parts of the summed gradient are known
+            _wait_for_ranks(ranks.counter, arrivals)  # the squares of all parts are known
         square = 0.0
         for other in range(num_ranks):
-            square += partial[other, GRAD_NORM]
+            square += ranks.partial[other, GRAD_NORM]
         norm = math.sqrt(square)
         if math.isfinite(norm):
             num_steps += 1
+            clip = min(settings.max_grad_norm / (norm + 1e-6), 1.0)
             step_adam(
-                flat[low:high], mine, first[low:high], second[low:high], num_steps, settings.learning_rate,
-                min(settings.max_grad_norm / (norm + 1e-6), 1.0), ADAM_EPSILON,
+                flat[low:high], part, first[low:high], second[low:high], num_steps, settings.learning_rate,
+                clip, ADAM_EPSILON,
             )  # fmt: skip
         if rank == 0:
-            _sum_up(partial, table[k])
+            _sum_stats(ranks.partial, table[k])
             table[k, GRAD_NORM] = norm
         if num_ranks > 1:
             arrivals += num_ranks
-            _meet(counter, arrivals)  # all parameters are stepped before anybody goes forward again
+            _wait_for_ranks(
+                ranks.counter, arrivals
+            )  # all parameters are updated before the next forward pass
     return num_steps
 
 
@@ -218,14 +274,18 @@ def evaluate(
     values: Array,
 ) -> None:
     """Log-probabilities of the first len(action) rows of x, and values of all."""
-    seen = x
-    if shape.num_seen < x.shape[1]:
-        seen = work.seen
-        for i in range(len(x)):
-            for j in range(shape.num_seen):
-                seen[i, j] = x[i, j]
-    forward(shape, flat, seen, x, work.hidden, work.params, values)
+    actor_x, num_rows, num_layers = x, len(x), len(shape.mlp.layers)
+    if shape.num_actor_flat < x.shape[1]:
+        actor_x = work.actor_flat
+        for i in range(num_rows):
+            for j in range(shape.num_actor_flat):
+                actor_x[i, j] = x[i, j]
+    forward(shape.mlp, flat, actor_x, x, work.outputs)
+    outputs = output(shape.mlp, num_layers - 2, num_rows, num_rows, work.outputs)
     log_std = flat[len(flat) - shape.num_reals :]
-    _judge(shape, log_std, action, mask, work)
+    _forward_actions(shape, log_std, outputs, action, mask, work.actions)
     for i in range(len(action)):
-        log_prob[i] = work.log_prob[i]
+        log_prob[i] = work.actions.log_prob[i]
+    value = output(shape.mlp, num_layers - 1, num_rows, num_rows, work.outputs)
+    for i in range(num_rows):
+        values[i] = value[i, 0]

@@ -1,9 +1,9 @@
 """PPO, in the order of its equations: values, advantages, clipped surrogate, early stop.
 
-A block comes in with raw observations and rewards. The normaliser is frozen while it is learned from, and
-takes it in afterwards; the scale of values takes in its targets before. The state before the update is kept
-until it is over: a stop request puts it back, and so does a gradient that is not finite; then the block is
-skipped. A block of an older policy is weighed by importance.
+A block arrives with raw observations and rewards. The normaliser is frozen during its update and adds it
+afterwards; the scale of values adds its targets before. The state before the update is kept until it is over:
+a stop request restores it, and so does a gradient that is not finite, in which case the block is skipped. A
+block of an older policy is weighted by importance.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import numpy as np
 from mission_gym.algorithms.ppo.kernel import (
     APPROX_KL,
     CLIP_FRACTION,
+    COLUMNS,
     ENTROPY,
     GRAD_NORM,
+    LOSS,
     POLICY_LOSS,
     RATIO_ERROR,
     VALUE_LOSS,
@@ -27,30 +29,44 @@ from mission_gym.algorithms.ppo.kernel import (
 )
 from mission_gym.algorithms.ppo.section import SettledPpo, StepSettings
 from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
-from mission_gym.errors import NotFiniteError, RunStateError
+from mission_gym.errors import NotFiniteError
 from mission_gym.learner.advantages import ValueScale, compute_gae, compute_importance
-from mission_gym.learner.blocks import check_finite, flatten_obs, with_prefix
+from mission_gym.learner.blocks import (
+    check_finite,
+    draw_columns,
+    draw_rows,
+    flatten_obs,
+    read_memory,
+    with_prefix,
+)
 from mission_gym.learner.contract import Learner
-from mission_gym.learner.minibatches import draw_rows, draw_segments
 from mission_gym.policy import PolicySpec
 from mission_gym.streams import generator
 
-MOST_SKIPPED = 5  # updates in a row whose gradient was not finite: the last of them ends the run
-_RECENT = 256  # updates whose gradient steps are remembered; an older segment counts as far as that
+MOST_SKIPPED = 5  # consecutive updates with a gradient that is not finite; the last of them ends the run
+_RECENT = 256  # updates whose gradient steps are remembered; a longer lag counts as this one
 
 
 class _Before(NamedTuple):
     """The state before an update."""
 
-    network: Any  # as its kernel keeps it
+    network: Any  # a snapshot of the kernel
     rest: dict[str, Array]
+
+
+class _Batch(NamedTuple):
+    """A block prepared for an update."""
+
+    samples: Samples
+    flat: Array  # flat observations before normalisation, [N, F]
+    values: Array  # in the reward's units, [N]
 
 
 class PpoLearner(Learner):
     """See `learner.contract.Learner`.
 
-    section: its hyperparameters; docs/algorithms/ppo.md explains each. total_steps: of the run, over which
-    schedules fall.
+    section: its hyperparameters, explained in docs/algorithms/ppo.md. total_steps: of the run; schedules
+    reach their end there.
     """
 
     kernel: Kernel
@@ -69,12 +85,11 @@ class PpoLearner(Learner):
         self.kernel = kernel
         self.section = section
         self._total_steps = total_steps
-        self.recent: list[int] = []  # gradient steps of the last updates, the newest first
-        self.skipped = self.skipped_in_row = 0  # updates whose gradient was not finite
+        self.recent: list[int] = []  # gradient steps of the last updates, newest first
+        self.skipped = self.skipped_in_row = 0  # updates with a gradient that was not finite
         self._before: _Before | None = None  # the last update
-        self._behind: Weights | None = None  # of a checkpoint, until the first update
-        self._weights: Weights | None = None  # as they are now, once somebody asked
-        self._has_memory = bool(spec.state_shapes)
+        self._previous_weights: Weights | None = None  # from a checkpoint, until the first update
+        self._weights: Weights | None = None  # a cache of the present ones
         self.value_scale = ValueScale() if normalize_returns else None
 
     def prime(self, obs: Leaves) -> None:
@@ -87,12 +102,12 @@ class PpoLearner(Learner):
         return self._weights
 
     def update(self, block: Block, stop: Callable[[], bool] = lambda: False) -> UpdateStats | None:
-        """Learn from a full block. None, with the state as before, if a stop was asked for."""
+        """Learn from a full block; None, with the state before, if stopped."""
         start = time.perf_counter()
         check_finite(block, self.version)
-        self._before, self._weights = _Before(self.kernel.keep(), self._rest()), None
-        flat_raw, samples, values = self._samples(block)
-        self.kernel.load_samples(samples)
+        self._before, self._weights = _Before(self.kernel.snapshot(), self._rest()), None
+        batch = self._prepare(block)
+        self.kernel.load_samples(batch.samples)
         self.clock.add("values", time.perf_counter() - start)
         settings = self.step_settings()
         rng = generator(self.seed, "minibatches", self.version)
@@ -104,102 +119,93 @@ class PpoLearner(Learner):
             if unread[-1] is None:
                 self.undo()
                 return None
-            if self.kernel.reads_late and target_kl is None and epoch + 1 < self.section.n_epochs:
+            if self.kernel.defers_stats and target_kl is None and epoch + 1 < self.section.n_epochs:
                 continue
             tables += self.kernel.read(unread)
             unread = []
             if not np.isfinite([table[:, GRAD_NORM] for table in tables]).all():
-                return self._skip(block, _cut(tables), settings, samples, values)
+                return self._skip(block, _cut_at_failure(tables), settings, batch)
             if target_kl is not None and tables[-1].mean(axis=0)[APPROX_KL] > 1.5 * target_kl:
                 break
 
         if self.encoder.normalizer is not None:
-            self.encoder.normalizer.merge(flat_raw[block.valid.ravel()])
+            self.encoder.normalizer.merge(batch.flat[block.valid.ravel()])
         self.skipped_in_row = 0
-        return self._count(block, sum(map(len, tables)), tables, settings, samples, values)
+        return self._finish(block, sum(map(len, tables)), tables, settings, batch)
 
-    def _skip(
-        self, block: Block, tables: list[Array], settings: StepSettings, samples: Samples, values: Array
-    ) -> UpdateStats:
-        """Go on without this block, as if it had not been learned from; NotFiniteError if that is common."""
+    def _skip(self, block: Block, tables: list[Array], settings: StepSettings, batch: _Batch) -> UpdateStats:
+        """Continue without this block; NotFiniteError after several in a row."""
         before = self._before
         self.undo()
         if self.skipped_in_row + 1 >= MOST_SKIPPED:
-            cause = _name_cause(samples, values, tables[-1], self.version, self.skipped_in_row)
-            raise NotFiniteError(cause)
+            raise NotFiniteError(_explain_failure(batch, tables[-1], self.version, self.skipped_in_row))
         self._before = before
         self.skipped_in_row += 1
         self.skipped += 1
-        with np.errstate(all="ignore"):  # means of what is not finite
-            return self._count(block, 0, tables, settings, samples, values)
+        with np.errstate(all="ignore"):  # means of numbers that are not finite
+            return self._finish(block, 0, tables, settings, batch)
 
-    def _count(
-        self,
-        block: Block,
-        gradient_steps: int,
-        tables: list[Array],
-        settings: StepSettings,
-        samples: Samples,
-        values: Array,
+    def _finish(
+        self, block: Block, gradient_steps: int, tables: list[Array], settings: StepSettings, batch: _Batch
     ) -> UpdateStats:
-        """The block is done with: count it, and tell of it."""
-        lag_metrics = self._lag_metrics(block, samples)
+        """Count the update, and report it."""
+        lag_metrics = self._lag_metrics(block, batch.samples)
         self._weights = None
         self.version += 1
-        self.step += block.num_steps * block.num_columns
+        self.step += block.reward.size
         self.gradient_steps += gradient_steps
         self.recent = [gradient_steps, *self.recent][:_RECENT]
-        return UpdateStats(gradient_steps, _metrics(tables, settings, samples, values, self) | lag_metrics)
+        return UpdateStats(gradient_steps, self._metrics(tables, settings, batch) | lag_metrics)
 
     def draw_order(self, rng: np.random.Generator, block: Block) -> Array:
-        """The minibatches of an epoch: of any rows, or of whole segments where the policy has a memory."""
-        draw = draw_segments if self._has_memory else draw_rows
+        """The minibatches of an epoch: of any rows, or of whole columns for a policy with memory."""
+        draw = draw_columns if self.spec.state_shapes else draw_rows
         return draw(rng, block.num_steps, block.num_columns, self.section.batch_size)
 
     def step_settings(self) -> StepSettings:
-        """The numbers of the gradient steps at this step of the run."""
+        """The settings of gradient steps at this step of the run."""
         return self.section.step_settings(self.step, self._total_steps)
 
     def undo(self) -> None:
-        """Put everything back to the state before the last update."""
+        """Restore the state before the last update."""
         assert self._before is not None, "an update comes first"
-        self.kernel.put_back(self._before.network)
+        self.kernel.restore(self._before.network)
         self._load_rest(self._before.rest)
 
     def previous_weights(self) -> Weights | None:
         if self._before is None:
-            return self._behind
-        arrays = self.kernel.kept_parameters(self._before.network) | with_prefix(self._before.rest, "policy/")
-        return Weights(self.version - 1, arrays)
+            return self._previous_weights
+        acting = self.kernel.snapshot_acting(self._before.network)
+        return Weights(self.version - 1, acting | with_prefix(self._before.rest, "policy/"))
 
-    def load_previous_weights(self, arrays: dict[str, Array]) -> None:
-        self._behind = Weights(self.version - 1, arrays)
+    def load_previous_weights(self, weights: Weights) -> None:
+        self._previous_weights = weights
 
-    def _samples(self, block: Block) -> tuple[Array, Samples, Array]:
+    def _prepare(self, block: Block) -> _Batch:
         """Values, advantages and old log-probabilities of a block, in one pass over the network."""
-        num_steps, num_rows = block.reward.shape
-        num = num_steps * num_rows
-        obs, places = flatten_obs(block)
-        inputs = self.encoder.encode(obs, places)
+        num_steps, num_columns = block.reward.shape
+        num = num_steps * num_columns
+        obs, frame_index = flatten_obs(block)
+        inputs, memory = self.encoder.encode(obs, frame_index), read_memory(block)
         action = block.action.reshape(num, -1)
         mask = None if block.mask is None else block.mask[:-1].reshape(num, -1)
-        log_prob, value = self.kernel.evaluate(inputs, action, mask)
+        log_prob, value = self.kernel.evaluate(inputs, action, mask, memory)
 
         scale = self.value_scale
         value = value.astype(np.float64) if scale is None else scale.expand(value)
-        values = value[: num + num_rows].reshape(num_steps + 1, num_rows)
+        values = value[: num + num_columns].reshape(num_steps + 1, num_columns)
         ended = block.terminated | block.truncated
         next_value = values[1:].copy()
-        for final, final_value in zip(block.finals, value[num + num_rows :], strict=True):
+        for final, final_value in zip(block.finals, value[num + num_columns :], strict=True):
             next_value[final.t, final.column] = final_value
         next_value[block.terminated] = 0.0  # terminated wins if both flags are set
 
         reward, acted = block.reward.astype(np.float64), log_prob
-        if self.kernel.is_coarse and (block.version != self.version).any():
-            # Two policies are compared here, not two precisions.
-            acted, _ = self.kernel.evaluate(inputs, action, mask, exact=True)
+        if self.kernel.is_low_precision and (block.version != self.version).any():
+            # Importance compares two policies, not two precisions.
+            acted, _ = self.kernel.evaluate(inputs, action, mask, memory, exact=True)
         importance = compute_importance(
-            acted.reshape(num_steps, num_rows), block.log_prob, self.version - block.version
+            acted.reshape(num_steps, num_columns), block.log_prob, self.version - block.version
         )
         advantage, returns = compute_gae(
             reward, values[:-1], next_value, ended, self.section.gamma, self.section.gae_lambda, importance
@@ -219,11 +225,12 @@ class PpoLearner(Learner):
             value=value.astype(np.float32),
             weight=None if block.valid.all() else block.valid.ravel().astype(np.float32),
             importance=None if importance is None else importance.ravel(),
+            memory=memory,
         )
-        return self.encoder.flatten(obs, places)[:num], samples, values[:-1].ravel()
+        return _Batch(samples, self.encoder.flatten(obs, frame_index)[:num], values[:-1].ravel())
 
     def _lag_metrics(self, block: Block, samples: Samples) -> dict[str, float]:
-        """How far the policy that collected the block was behind, before this update's version counts."""
+        """How old the policy that collected the block was when this update started."""
         lag = int((self.version - block.version).max())
         importance = 1.0
         if samples.importance is not None:
@@ -234,20 +241,60 @@ class PpoLearner(Learner):
             "train/importance_mean": importance,
         }
 
-    def adopt(self, arrays: dict[str, Array]) -> None:
-        """The critic goes on to say the values that it said in the parent, whichever scale either has."""
-        theirs = _read_scale(arrays)
-        ours = theirs or ValueScale(var=1.0)  # a critic without a scale gives values themselves
-        self.load_arrays(arrays | ours.arrays())
-        if self.value_scale is None and theirs is not None:
-            self.kernel.rescale_values(theirs.deviation, theirs.mean)
+    def _metrics(self, tables: list[Array], settings: StepSettings, batch: _Batch) -> dict[str, float]:
+        samples, values = batch.samples, batch.values
+        weight = np.ones(len(values)) if samples.weight is None else samples.weight
+        returns, predicted = samples.returns[weight > 0], samples.value[weight > 0].astype(np.float64)
+        spread = float(returns.var())
+        explained = 1.0 - float((returns - predicted).var()) / spread if spread > 0 else float("nan")
+
+        epochs = np.array([table.mean(axis=0) for table in tables])
+        means = epochs.mean(axis=0)
+        metrics = {
+            "train/approx_kl": float(epochs[-1][APPROX_KL]),
+            "train/clip_fraction": float(means[CLIP_FRACTION]),
+            "train/clip_range": settings.clip_range,
+            "train/entropy_loss": -float(means[ENTROPY]),
+            "train/explained_variance": explained,
+            "train/grad_norm": float(np.mean([table[:, GRAD_NORM].max() for table in tables])),
+            "train/learning_rate": settings.learning_rate,
+            "train/loss": float(means[LOSS]),
+            "train/n_updates": float(self.version),
+            "train/epochs_made": float(len(tables)),
+            "train/policy_gradient_loss": float(means[POLICY_LOSS]),
+            "train/value_loss": float(means[VALUE_LOSS]),
+            "train/first_kl": float(tables[0][0, APPROX_KL]),
+            "train/first_ratio_error": float(tables[0][0, RATIO_ERROR]),
+            "train/value_mean": float(values[weight > 0].mean()),
+            "train/skipped_updates": float(self.skipped),
+        }
+        added = zip(self.kernel.columns[len(COLUMNS) :], means[len(COLUMNS) :].tolist(), strict=True)
+        metrics |= {f"train/loss_{name}": mean for name, mean in added}
+        if self.value_scale is not None:
+            metrics["train/value_scale"] = self.value_scale.std
+            metrics["train/value_offset"] = self.value_scale.mean
+        log_std = self.weights().arrays.get("log_std")
+        if log_std is not None:
+            metrics["train/std"] = float(np.exp(log_std).mean())
+        return metrics
+
+    def load_from_parent(self, arrays: dict[str, Array]) -> None:
+        """The critic's values stay those of the parent, whichever scale either has."""
+        parent: ValueScale | None = None
+        if "value_scale" in arrays:
+            parent = ValueScale()
+            parent.load(arrays)
+        start = parent or ValueScale(var=1.0)  # without a scale, outputs are values
+        self.load_arrays(arrays | start.arrays())
+        if self.value_scale is None and parent is not None:
+            self.kernel.rescale_values(parent.std, parent.mean)
             self._weights = None
 
     def arrays(self) -> dict[str, Array]:
         return super().arrays() | self._rest()
 
     def _rest(self) -> dict[str, Array]:
-        """What it goes on from beside network and optimizer."""
+        """The state in addition to network and optimizer."""
         normalizer, rest = self.encoder.normalizer, dict[str, Array]()
         if normalizer is not None:
             rest = {f"policy/{name}": array for name, array in normalizer.arrays().items()}
@@ -258,96 +305,41 @@ class PpoLearner(Learner):
         return rest | {"counters": np.array(counters, np.int64)}
 
     def load_arrays(self, arrays: dict[str, Array]) -> None:
-        if self.value_scale is not None and "value_scale" not in arrays:
-            raise RunStateError(
-                "the checkpoint is of a version that divided rewards by the deviation of returns, so its"
-                " run can't go on as it was; `mission-gym branch` takes it over with its values [resume]"
-            )
         super().load_arrays(arrays)
         self._load_rest(arrays)
 
     def _load_rest(self, arrays: dict[str, Array]) -> None:
-        self._before = self._behind = self._weights = None
+        self._before = self._previous_weights = self._weights = None
         if self.encoder.normalizer is not None:
             self.encoder.normalizer.load(with_prefix(arrays, "policy/"))
         if self.value_scale is not None:
             self.value_scale.load(arrays)
         self.version, self.step, self.gradient_steps = (int(count) for count in arrays["counters"][:3])
         self.recent = [int(steps) for steps in arrays["counters"][3:]]
-        # Runs of before it was counted have skipped nothing.
-        self.skipped, self.skipped_in_row = (int(count) for count in arrays.get("skipped", (0, 0)))
+        self.skipped, self.skipped_in_row = (int(count) for count in arrays["skipped"])
 
 
-def _cut(tables: list[Array]) -> list[Array]:
-    """Up to the first that is not finite: what comes behind it was made without need."""
+def _cut_at_failure(tables: list[Array]) -> list[Array]:
+    """The epochs up to the first one that is not finite."""
     bad = next(n for n, table in enumerate(tables) if not np.isfinite(table[:, GRAD_NORM]).all())
     return tables[: bad + 1]
 
 
-def _read_scale(arrays: dict[str, Array]) -> ValueScale | None:
-    """How the values of a critic are read, by the arrays of its learner; None where they are its outputs."""
-    if "value_scale" in arrays:
-        scale = ValueScale()
-        scale.load(arrays)
-        return scale
-    if "return_scale.moments" in arrays:  # of versions that divided rewards by the deviation of returns
-        return ValueScale(var=float(arrays["return_scale.moments"][2]) + 1e-8)
-    return None
-
-
-def _name_cause(samples: Samples, values: Array, table: Array, update: int, skipped: int) -> str:
+def _explain_failure(batch: _Batch, table: Array, update: int, skipped: int) -> str:
+    samples = batch.samples
     tensors = {
         "network input": samples.inputs.flat,
-        "value": values,
+        "value": batch.values,
         "advantage": samples.advantage,
         "old log-probability": samples.log_prob,
     }
     named = [name for name, array in tensors.items() if not np.isfinite(array).all()]
-    columns = {"policy loss": POLICY_LOSS, "value loss": VALUE_LOSS, "entropy": ENTROPY}
-    named += [name for name, column in columns.items() if not np.isfinite(table[:, column]).all()]
+    for column in (POLICY_LOSS, VALUE_LOSS, ENTROPY):
+        if not np.isfinite(table[:, column]).all():
+            named.append(COLUMNS[column])
     norm, cause = table[:, GRAD_NORM].max(), (named or ["gradient"])[0]
     return (
-        f"gradient norm is {norm} in update {update} (not finite: {cause}), after {skipped} skipped for the"
-        " same; the weights are as before them. Lower learning_rate, or set normalize_obs and"
-        " normalize_returns, then resume or branch"
+        f"gradient norm is {norm} in update {update} (not finite: {cause}), after {skipped} updates that were"
+        " skipped for the same reason; the weights are those before them. Lower learning_rate, or set"
+        " normalize_obs and normalize_returns, then resume or branch"
     )
-
-
-def _metrics(
-    tables: list[Array], settings: StepSettings, samples: Samples, values: Array, learner: PpoLearner
-) -> dict[str, float]:
-    weight = np.ones(len(values)) if samples.weight is None else samples.weight
-    returns, predicted = samples.returns[weight > 0], samples.value[weight > 0].astype(np.float64)
-    spread = float(returns.var())
-    explained = 1.0 - float((returns - predicted).var()) / spread if spread > 0 else float("nan")
-
-    means = [table.mean(axis=0) for table in tables]
-    policy_loss, value_loss, entropy, clip_fraction = (
-        float(np.mean([each[column] for each in means]))
-        for column in (POLICY_LOSS, VALUE_LOSS, ENTROPY, CLIP_FRACTION)
-    )
-    metrics = {
-        "train/approx_kl": float(means[-1][APPROX_KL]),
-        "train/clip_fraction": clip_fraction,
-        "train/clip_range": settings.clip_range,
-        "train/entropy_loss": -entropy,
-        "train/explained_variance": explained,
-        "train/grad_norm": float(np.mean([table[:, GRAD_NORM].max() for table in tables])),
-        "train/learning_rate": settings.learning_rate,
-        "train/loss": policy_loss + settings.vf_coef * value_loss - settings.ent_coef * entropy,
-        "train/n_updates": float(learner.version),
-        "train/epochs_made": float(len(tables)),
-        "train/policy_gradient_loss": policy_loss,
-        "train/value_loss": value_loss,
-        "train/first_kl": float(tables[0][0, APPROX_KL]),
-        "train/first_ratio_error": float(tables[0][0, RATIO_ERROR]),
-        "train/value_mean": float(values[weight > 0].mean()),
-        "train/skipped_updates": float(learner.skipped),
-    }
-    if learner.value_scale is not None:
-        metrics["train/value_scale"] = learner.value_scale.deviation
-        metrics["train/value_offset"] = learner.value_scale.mean
-    log_std = learner.weights().arrays.get("log_std")
-    if log_std is not None:
-        metrics["train/std"] = float(np.exp(log_std).mean())
-    return metrics

@@ -1,8 +1,9 @@
 """PPO's loss, in the order of its equations: the one place to read and to edit.
 
 In: a minibatch as tensors [B]. Out: the loss and its statistics. The torch kernel calls it on every device.
-The compiled kernel is its twin: it proves itself against this file whenever a learner is made, and is left
-out, said aloud, as soon as the two disagree. So an edit here is what trains.
+The compiled kernel is verified against this file whenever a learner is made. If the two disagree, torch
+trains and the cause is printed, so an edit here always takes effect. A field added to `Losses` appears as the
+metric `train/loss_<field>`.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from mission_gym.algorithms.ppo.section import ADVANTAGE_FLOOR, LOG_RATIO_LIMIT,
 
 
 class Minibatch(NamedTuple):
-    """Rows of a rollout, each field [B], and what the network says of them now."""
+    """Rows of a rollout, each field [B], and the network's present outputs for them."""
 
     log_prob: Tensor  # log pi(a|o), of the policy that learns
     entropy: Tensor
     value: Tensor  # V(o), of the critic that learns
     old_log_prob: Tensor  # log pi(a|o) before this update
     old_value: Tensor  # V(o) before this update
-    returns: Tensor  # G, what the value is fitted to
+    returns: Tensor  # G, the target of the value
     advantage: Tensor  # A, normalised over the minibatch, times the importance of older policies' rows
-    weight: Tensor  # sums to 1; 0 for transitions that are not valid
+    weight: Tensor  # sums to 1; 0 for invalid transitions
 
 
 class Losses(NamedTuple):
-    """The loss and what it is made of; means over the weights."""
+    """The loss and its statistics, means over the weights."""
 
     total: Tensor
     policy: Tensor
@@ -44,8 +45,8 @@ class Losses(NamedTuple):
 def normalize_advantages(advantage: Tensor, weight: Tensor) -> Tensor:
     """A <- (A - mean A) / std A over the last axis, with weights that sum to 1."""
     centered = advantage - (advantage * weight).sum(-1, keepdim=True)
-    deviation = (centered.square() * weight).sum(-1, keepdim=True).sqrt()
-    return centered / deviation.clamp_min(ADVANTAGE_FLOOR)
+    std = (centered.square() * weight).sum(-1, keepdim=True).sqrt()
+    return centered / std.clamp_min(ADVANTAGE_FLOOR)
 
 
 def compute_losses(batch: Minibatch, settings: StepSettings) -> Losses:
@@ -55,13 +56,13 @@ def compute_losses(batch: Minibatch, settings: StepSettings) -> Losses:
     # r = pi / pi_old
     log_ratio = batch.log_prob - batch.old_log_prob
     with torch.no_grad():
-        # A limit on how large r gets, not on its gradient: a bad action's probability must still come down.
+        # Limits the size of r, not its gradient: the probability of a bad action must still decrease.
         log_ratio.clamp_(max=LOG_RATIO_LIMIT)
     ratio = log_ratio.exp()
 
     # L_policy = -E[min(r A, clip(r, 1 - c, 1 + c) A)]
     moved = ratio * batch.advantage
-    with torch.no_grad():  # a ratio that is clipped has no gradient
+    with torch.no_grad():  # a clipped ratio has no gradient
         bounded = ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * batch.advantage
         error = ratio - 1.0
         distance = error.abs()
@@ -78,7 +79,7 @@ def compute_losses(batch: Minibatch, settings: StepSettings) -> Losses:
         policy=policy,
         value=value,
         entropy=entropy,
-        approx_kl=approx_kl.detach(),
-        clip_fraction=clip_fraction.detach(),
+        approx_kl=approx_kl,
+        clip_fraction=clip_fraction,
         ratio_error=distance.amax(),
     )

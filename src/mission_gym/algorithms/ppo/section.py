@@ -13,16 +13,16 @@ from mission_gym.config.sizes import nearest_divisors, pick_batch_size
 from mission_gym.config.types import NONE, FromOneOrAuto, Number, Whole
 from mission_gym.learner.schedule import schedule_of
 
-_BATCH, _BATCH_SHARE = 64, 1 / 32  # of `auto`: the larger of the two, for every device
-ADVANTAGE_FLOOR = 1e-5  # under the deviation of advantages: equal ones carry no signal to amplify
-
-LOG_RATIO_LIMIT = 20.0  # of a probability ratio: exp, and the square of a gradient, stay far from overflow
+_BATCH, _BATCH_SHARE = 64, 1 / 32  # `auto` takes the larger of the two, on every device
+ADVANTAGE_FLOOR = 1e-5  # of the standard deviation of advantages: equal ones carry no signal to amplify
+LOG_RATIO_LIMIT = 20.0  # of a probability ratio: exp and the square of a gradient stay far from overflow
 
 
 class StepSettings(NamedTuple):
     """The values that a gradient step needs, by the names of their fields; schedules are evaluated.
 
-    Compiled code takes it as it is. The loss gets tensors without axes, which a captured step reads anew.
+    Compiled code takes it directly. The loss gets scalar tensors, which a captured step reads again each
+    time.
     """
 
     learning_rate: float
@@ -39,19 +39,19 @@ class PpoSection(AlgorithmSection):
     n_steps_per_env: Whole = Field(128, ge=1, description="Steps of each environment in a rollout.")
     batch_size: FromOneOrAuto = Field(
         "auto",
-        description="Rows of a minibatch; divides the rollout. auto: about 64, or a thirty-second of a"
-        " rollout of more than 2048.",
+        description="Transitions of a minibatch; divides the rollout. auto: about 64, or 1/32 of a rollout of"
+        " more than 2048.",
     )
-    n_epochs: Whole = Field(10, ge=1, description="Passes over each rollout; 4 where pictures are seen.")
+    n_epochs: Whole = Field(10, ge=1, description="Passes over each rollout; 4 for image observations.")
     learning_rate: Number = Field(3e-4, gt=0, description="Step size of Adam.")
     learning_rate_final: Annotated[Number | None, NONE] = Field(
         None, ge=0, description="Learning rate at the last step, reached linearly. none: constant."
     )
-    gamma: Number = Field(0.99, ge=0, le=1, description="Discount of a reward one step later.")
+    gamma: Number = Field(0.99, ge=0, le=1, description="Discount factor per step.")
     gae_lambda: Number = Field(
         0.95, ge=0, le=1, description="Decay of the advantage's trace: 0 trusts values, 1 trusts returns."
     )
-    clip_range: Number = Field(0.2, gt=0, description="How far the probability ratio may leave 1.")
+    clip_range: Number = Field(0.2, gt=0, description="Largest change of the probability ratio from 1.")
     clip_range_final: Annotated[Number | None, NONE] = Field(
         None, ge=0, description="Clip range at the last step, reached linearly. none: constant."
     )
@@ -62,10 +62,12 @@ class PpoSection(AlgorithmSection):
     vf_coef: Number = Field(0.25, ge=0, description="Weight of the value loss.")
     max_grad_norm: Number = Field(0.5, gt=0, description="Norm to which gradients are clipped.")
     target_kl: Annotated[Number | None, NONE] = Field(
-        None, gt=0, description="KL divergence that ends an update after the running epoch. none: no limit."
+        None,
+        gt=0,
+        description="KL divergence that ends an update after the current epoch. none: no limit.",
     )
     normalize_advantage: bool = Field(
-        True, description="Scale advantages to mean 0, deviation 1 per minibatch."
+        True, description="Scale advantages to mean 0 and standard deviation 1 per minibatch."
     )
 
     SCHEDULED: ClassVar = ("learning_rate", "clip_range", "ent_coef")
@@ -81,13 +83,13 @@ class PpoSection(AlgorithmSection):
         "ent_coef": Span(1e-5, 0.1, "log"),
     }
     IMAGE_PROFILE: ClassVar = {"ppo.n_epochs": 4}
-    EFFECTS: ClassVar = {"gamma": "values were learned under another discount and move first"}
+    EFFECTS: ClassVar = {"gamma": "values were learned under another discount and must adapt first"}
 
     def step_settings(self, step: int, total_steps: int) -> StepSettings:
         """The values of a gradient step at a step of the run."""
-        falling = {name: schedule_of(self, name, total_steps).at(step) for name in self.SCHEDULED}
+        scheduled = {name: schedule_of(self, name, total_steps).at(step) for name in self.SCHEDULED}
         given = {name: getattr(self, name) for name in StepSettings._fields}
-        return StepSettings(**given | falling)
+        return StepSettings(**given | scheduled)
 
     @classmethod
     def fit(cls, resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:

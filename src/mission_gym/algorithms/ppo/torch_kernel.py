@@ -1,41 +1,51 @@
-"""The reference kernel: `loss` by torch autograd on any device, Adam on one flat vector.
+"""The reference kernel: `loss` by torch autograd on any device.
 
-The transitions of a block are brought to the device once. A gradient step reads tensors that never move and
-decides nothing on the host, so that it can be captured as a graph. Nothing on the device is float64: MPS has
-none.
+The transitions of a block are copied to the device once. A gradient step reads tensors that never move and
+decides nothing on the host, so it can be captured as a graph. Nothing on the device is float64: MPS has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from mission_gym.algorithms.ppo.kernel import ADAM_EPSILON, NUM_STATS, Samples, make_evidence
+from mission_gym.algorithms.ppo.kernel import ADAM_EPSILON, COLUMNS, Samples, make_evidence
 from mission_gym.algorithms.ppo.loss import Losses, Minibatch, compute_losses, normalize_advantages
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.data import Array
-from mission_gym.learner.adam import TorchNetwork
+from mission_gym.learner.blocks import SequenceMemory, columns_per_minibatch
 from mission_gym.learner.distribution import Distribution
-from mission_gym.learner.proof import Evidence
-from mission_gym.learner.stacked import StackedActorCritic, can_stack
+from mission_gym.learner.torch_network import FlatAdam, TorchNetwork
+from mission_gym.learner.verify import Evidence
 from mission_gym.policy import Encoded, PolicySpec
-from mission_gym.policy.torch_form import ActorCritic
-from mission_gym.policy.transfer import Resident, ResidentPictures, fetch, send
+from mission_gym.policy.torch_forms import ActorCritic, TorchMemory
+from mission_gym.policy.transfer import Resident, ResidentImages, fetch, send
 from mission_gym.policy.trunks import Inputs
 
-Network = Callable[[Inputs, torch.dtype], tuple[Tensor, Tensor]]
+Rows = slice | Tensor
+# Terms that were added to the loss follow the known columns.
+_COLUMNS = COLUMNS + Losses._fields[len(COLUMNS) - 1 :]
+
+
+class _Network(Protocol):
+    def __call__(
+        self, inputs: Inputs, precision: torch.dtype = torch.float32, memory: TorchMemory | None = None
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 class TorchKernel(TorchNetwork):
     """See `kernel.Kernel`.
 
-    batch_size: rows of every pass over a block. They fit where a minibatch does, and bits that depend on the
-    shape are those of a minibatch: with bf16 or TF32 the first ratios would not be 1 otherwise.
+    batch_size: rows of every pass over a block, those of a minibatch. So a pass fits in memory, and bits that
+    depend
+    on the shape are equal: with bf16 or TF32 the first ratios would not be 1 otherwise.
     """
+
+    columns: tuple[str, ...] = _COLUMNS
 
     def __init__(
         self,
@@ -47,46 +57,56 @@ class TorchKernel(TorchNetwork):
         batch_size: int | None = None,
     ) -> None:
         self.spec, self.model = spec, ActorCritic(spec, seed)
-        # A network of the user's own may decide something on the host.
-        super().__init__(self.model, device, ADAM_EPSILON, can_capture=spec.network is None)
-        self._network: Network = self.model
-        if can_stack(self.model):
+        # A user's network may decide something on the host.
+        super().__init__(
+            {"": self.model},
+            device,
+            ADAM_EPSILON,
+            is_acting=self.model.is_acting,
+            can_capture=spec.network is None,
+        )
+        self._network: _Network = self.model
+        if _can_stack(self.model):
             self._network = StackedActorCritic(self.model, self.adam)
-        self.reads_late = self.device.type == "cuda"
+        self.defers_stats = self.device.type == "cuda"
         self.distribution = Distribution(spec.action, self.device)
-        self.is_coarse = precision == "bf16"
-        self._precision = torch.bfloat16 if self.is_coarse else torch.float32
+        self.is_low_precision = precision == "bf16"
+        self._precision = torch.bfloat16 if self.is_low_precision else torch.float32
         self._batch_size = batch_size
-        self._flat, self._columns = Resident(self.device), Resident(self.device)
-        self._shaped = [ResidentPictures(self.device) for leaf in spec.leaves if not leaf.is_flat]
+        self._flat, self._table = Resident(self.device), Resident(self.device)
+        self._shaped = [ResidentImages(self.device) for leaf in spec.leaves if not leaf.is_flat]
+        self._states: tuple[Tensor, ...] = ()  # memory before the first step, each [S, ...]
         self._loaded: Encoded | None = None
-        # The values of a gradient step, as tensors that a captured one reads anew.
+        # The settings of a gradient step, as tensors that a captured step reads again each time.
         self._numbers = torch.zeros(len(StepSettings._fields), device=self.device)
         self._settings = StepSettings(*cast(Any, self._numbers.unbind()))
         self._rate: float = 0.0
 
     def evaluate(
-        self, inputs: Encoded, action: Array, mask: Array | None, *, exact: bool = False
+        self,
+        inputs: Encoded,
+        action: Array,
+        mask: Array | None,
+        memory: SequenceMemory | None = None,
+        *,
+        exact: bool = False,
     ) -> tuple[Array, Array]:
         if inputs is not self._loaded:
             self._load_inputs(inputs)
         actions = send(action, self.device)
         illegal = None if mask is None else send(~mask, self.device)
         num, num_acted = len(inputs.flat), len(action)
-        rows = min(self._batch_size or num, num)
+        precision = torch.float32 if exact else self._precision
         with torch.inference_mode():
             log_probs, values = (torch.zeros(size, device=self.device) for size in (num_acted, num))
-            for start in range(0, num, rows):
-                start = min(start, num - rows)  # the last pass makes some rows twice, and has the same shape
-                part = slice(start, start + rows)
-                params, value = self._network(
-                    (self._flat_rows[part], self._take(part)), torch.float32 if exact else self._precision
+            for rows, acted, part in self._list_passes(num, num_acted, memory):
+                outputs, values[rows] = self._network(
+                    (self._flat_rows[rows], self._take(rows)), precision, part
                 )
-                values[part] = value
-                acted = slice(start, min(start + rows, num_acted))
-                if acted.start < acted.stop:
+                num_outputs = len(log_probs[acted])
+                if num_outputs:
                     log_probs[acted], _ = self.distribution(
-                        params[: acted.stop - start],
+                        outputs[:num_outputs],
                         self.model.log_std,
                         actions[acted],
                         None if illegal is None else illegal[acted],
@@ -94,26 +114,54 @@ class TorchKernel(TorchNetwork):
             both = fetch(torch.cat([log_probs, values]))
         return both[:num_acted], both[num_acted:]
 
-    def rescale_values(self, factor: float, shift: float) -> None:
-        head = cast(torch.nn.Linear, self.model.critic[-1])
+    def _list_passes(
+        self, num: int, num_acted: int, memory: SequenceMemory | None
+    ) -> Iterator[tuple[Rows, Rows, TorchMemory | None]]:
+        """The passes over a block: their rows, those of them with an action, which come first, and their
+        memory.
+
+        Passes have the shape of a minibatch: slices of rows, or with memory whole columns.
+        """
+        if memory is None:
+            size = min(self._batch_size or num, num)
+            for start in range(0, num, size):
+                start = min(start, num - size)  # the last pass repeats some rows, to have the same shape
+                yield slice(start, start + size), slice(start, max(start, min(start + size, num_acted))), None
+            return
+        num_times, num_columns = memory.starts.shape
+        size = self._batch_size or num_acted
+        width = columns_per_minibatch(num_times - 1, num_columns, size)
+        rows = torch.arange(num_times * num_columns, device=self.device).view(num_times, num_columns)
+        starts, states = send(memory.starts, self.device), [send(each, self.device) for each in memory.state]
+        for first in range(0, num_columns, width):
+            part = slice(first, first + width)
+            columns = TorchMemory(tuple(state[part] for state in states), starts[:, part])
+            yield rows[:, part].reshape(-1), rows[:-1, part].reshape(-1), columns
+        if num > rows.numel():  # final observations, one step each
+            last = slice(rows.numel(), num)
+            final_states = tuple(send(each, self.device) for each in memory.final_state)
+            no_starts = torch.zeros((1, num - rows.numel()), dtype=torch.bool, device=self.device)
+            yield last, slice(0, 0), TorchMemory(final_states, no_starts)
+
+    def rescale_values(self, factor: float, shift: float = 0.0) -> None:
+        head = cast(nn.Linear, self.model.critic[-1])
         with torch.no_grad():
             head.weight.mul_(factor)
             head.bias.mul_(factor).add_(shift)
 
     def sample(self, inputs: Encoded, noise: Array) -> Array:
-        """The real numbers of actions, as the policy draws them from noise [N, num_reals]."""
+        """The real numbers of actions, sampled by the policy with noise [N, num_reals]."""
         self._load_inputs(inputs)
         with torch.inference_mode():
-            everything = self._flat_rows, self._take(slice(None))
-            params = fetch(self._network(everything, torch.float32)[0])
-        mean = params[:, params.shape[1] - noise.shape[1] :]
+            outputs = fetch(self._network((self._flat_rows, self._take(slice(None))))[0])
+        mean = outputs[:, outputs.shape[1] - noise.shape[1] :]
         return np.asarray(mean + np.exp(self.parameters()["log_std"]) * noise, np.float32)
 
     def load_samples(self, samples: Samples) -> None:
         if samples.inputs is not self._loaded:
             self._load_inputs(samples.inputs)
-        self._loaded = None  # or they would be held beside those of the next update
-        num = len(samples.action)
+        self._loaded = None  # frees the inputs before the next update's are loaded
+        num, memory = len(samples.action), samples.memory
         ones = np.ones(num, np.float32)
         fields = {
             "action": samples.action.astype(np.float32),
@@ -125,8 +173,12 @@ class TorchKernel(TorchNetwork):
             "advantage": samples.advantage,
             "importance": ones if samples.importance is None else samples.importance,
         }
+        self._states = ()
+        if memory is not None:
+            fields["starts"] = memory.starts[:-1].reshape(-1)
+            self._states = tuple(send(each, self.device) for each in memory.state)
         packed = np.column_stack(list(fields.values()))
-        self._rows = self._columns.load(packed.astype(np.float32, copy=False))
+        self._rows = self._table.load(packed.astype(np.float32, copy=False))
         widths = [1 if array.ndim == 1 else array.shape[1] for array in fields.values()]
         ends = np.cumsum(widths).tolist()
         self._fields = {
@@ -137,9 +189,9 @@ class TorchKernel(TorchNetwork):
         flat, columns, index = self._gather(order, settings)
         self._rate = settings.learning_rate if self.record is None else self._settings.learning_rate
         first = (flat[0], columns[0], index[0])
-        places = tuple(address for each in self._shaped for address in each.where())
-        step = self.capture((*flat.shape[1:], *columns.shape[1:], *places), self._step, first)
-        table = torch.empty(len(order), NUM_STATS, device=self.device)
+        addresses = tuple(address for each in self._shaped for address in each.addresses())
+        step = self.capture((*flat.shape[1:], *columns.shape[1:], *addresses), self._step, first)
+        table = torch.empty(len(order), len(self.columns), device=self.device)
         for row, *minibatch in zip(table, flat, columns, index, strict=True):
             if stop():
                 return None
@@ -153,14 +205,12 @@ class TorchKernel(TorchNetwork):
         self.load_samples(samples)
         flat, columns, index = self._gather(np.arange(len(samples.action))[None], settings)
         losses = self._backward(flat[0], columns[0], index[0])
-        row = _stack(losses, self.adam.grad.norm()).cpu().numpy().astype(np.float64)
-        evidence = make_evidence(row, settings, self.adam.gradient())
-        # The loss's own total: an edit may have added to it.
-        return evidence._replace(numbers={**evidence.numbers, "loss": float(losses.total.detach())})
+        row = fetch(_make_row(losses, self.adam.grad.norm())).astype(np.float64)
+        return make_evidence(row, self.columns, self.adam.gradient())
 
     def _gather(self, order: Array, settings: StepSettings) -> tuple[Tensor, Tensor, Tensor]:
-        """The inputs and columns of every minibatch, rows of `order`: one gather for the epoch, of which
-        minibatches are slices. Advantages are normalised over each."""
+        """The inputs and columns of every minibatch, rows of `order`, in one gather for the epoch;
+        minibatches are slices of it. Advantages are normalised per minibatch."""
         index = send(order, self.device)
         flat, columns = (
             source.index_select(0, index.view(-1)).view(*index.shape, -1)
@@ -177,7 +227,7 @@ class TorchKernel(TorchNetwork):
         return flat, columns, index
 
     def _column(self, columns: Tensor, name: str) -> Tensor:
-        """A view of the field that is one number for each row."""
+        """A view of a field that has one number per row."""
         return columns[..., self._fields[name].start]
 
     def _step(self, flat: Tensor, columns: Tensor, index: Tensor) -> Tensor:
@@ -185,14 +235,16 @@ class TorchKernel(TorchNetwork):
         losses = self._backward(flat, columns, index)
         norm = self.adam.clip(self._settings.max_grad_norm)
         self.adam.step(self._rate)
-        return _stack(losses, norm)
+        return _make_row(losses, norm)
 
     def _backward(self, flat: Tensor, columns: Tensor, index: Tensor) -> Losses:
         """The loss of a minibatch, and its gradient in `adam.grad`."""
         illegal = columns[:, self._fields["illegal"]]
-        params, value = self._network((flat, self._take(index)), self._precision)
+        outputs, value = self._network(
+            (flat, self._take(index)), self._precision, self._memory_of(columns, index)
+        )
         log_prob, entropy = self.distribution(
-            params,
+            outputs,
             self.model.log_std,
             columns[:, self._fields["action"]],
             illegal.bool() if illegal.shape[1] else None,
@@ -210,19 +262,74 @@ class TorchKernel(TorchNetwork):
         self.adam.differentiate(losses.total)
         return losses
 
+    def _memory_of(self, columns: Tensor, index: Tensor) -> TorchMemory | None:
+        """The memory of a minibatch [T, C]; its first C rows are the first steps of its columns."""
+        if not self._states:
+            return None
+        num_steps = len(self._rows) // len(self._states[0])
+        starts = self._column(columns, "starts").view(num_steps, -1) > 0
+        first = index[: starts.shape[1]]
+        return TorchMemory(tuple(state.index_select(0, first) for state in self._states), starts)
+
     def _load_inputs(self, inputs: Encoded) -> None:
-        """Bring the inputs to the device."""
-        places = inputs.places or (None,) * len(self._shaped)
-        for resident, each, mine in zip(self._shaped, inputs.shaped, places, strict=True):
-            resident.load(each, mine)
+        """Copy the inputs to the device."""
+        frame_index = inputs.frame_index or (None,) * len(self._shaped)
+        for resident, each, index in zip(self._shaped, inputs.shaped, frame_index, strict=True):
+            resident.load(each, index)
         self._flat_rows = self._flat.load(inputs.flat)
         self._loaded = inputs
 
-    def _take(self, rows: slice | Tensor) -> tuple[Tensor, ...]:
+    def _take(self, rows: Rows) -> tuple[Tensor, ...]:
         return tuple(each.take(rows) for each in self._shaped)
 
 
-def _stack(losses: Losses, norm: Tensor) -> Tensor:
-    """A row of the table of gradient steps, in the order of its columns."""
-    numbers = (losses.policy, losses.value, losses.entropy, losses.approx_kl, losses.clip_fraction)
-    return torch.stack([*(number.detach() for number in numbers), losses.ratio_error, norm])
+def _make_row(losses: Losses, norm: Tensor) -> Tensor:
+    """A row of the table of gradient steps."""
+    return torch.stack([norm, *(number.detach() for number in losses)])
+
+
+def _can_stack(model: ActorCritic) -> bool:
+    """Whether actor and critic are MLPs without memory that read the same inputs, on an accelerator."""
+    first, other = (cast(nn.Linear, net[0]) for net in (model.actor, model.critic))
+    same = first.in_features == other.in_features == model.num_actor_flat and len(model.actor) > 1
+    is_mlp = model.trunk is None and not model.has_memory
+    return is_mlp and same and first.weight.device.type != "cpu"
+
+
+class StackedActorCritic:
+    """Actor and critic in one pass, for accelerators: hidden layers of equal shapes are one batched product
+    each.
+
+    It computes what `ActorCritic.forward` computes, from the same memory.
+    """
+
+    def __init__(self, model: ActorCritic, adam: FlatAdam) -> None:
+        *layers, self._actor_head = model.actor
+        self._critic_head = model.critic[-1]
+        self._layers: list[tuple[Tensor, Tensor] | nn.Module] = []
+        for number, layer in enumerate(layers):
+            if isinstance(layer, nn.Linear):
+                weight, bias = (
+                    adam.stack(f"actor.{number}.{part}", f"critic.{number}.{part}")
+                    for part in ("weight", "bias")
+                )
+                self._layers.append((weight, bias))
+            else:
+                self._layers.append(layer)
+
+    def __call__(
+        self, inputs: Inputs, precision: torch.dtype = torch.float32, memory: TorchMemory | None = None
+    ) -> tuple[Tensor, Tensor]:
+        flat, _ = inputs
+        with torch.autocast(
+            flat.device.type, precision, enabled=precision != torch.float32, cache_enabled=False
+        ):
+            x = flat.expand(2, *flat.shape)
+            for layer in self._layers:
+                if isinstance(layer, nn.Module):
+                    x = layer(x)
+                else:
+                    weight, bias = layer
+                    x = torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
+        for_actor, for_critic = x.float().unbind()
+        return self._actor_head(for_actor), self._critic_head(for_critic).squeeze(-1)

@@ -1,6 +1,6 @@
-"""What comes before the hidden layers for each leaf that is not flat, in numbers: layers, widths, parameters.
+"""The layers that read one image or sequence, in numbers: convolutions, widths, parameters.
 
-Torch-free, so that a plan can count what `trunks` builds.
+Without torch, so that a plan can count the layers that `trunks` builds.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import numpy as np
 
 from mission_gym.data import LeafSpec
 
-ELEMENT_WIDTH = 64  # of the layers that all elements of a sequence share
+ELEMENT_WIDTH = 64  # of the layers shared by all elements of a sequence
 
 
 class Conv(NamedTuple):
-    """One layer of convolutions, with square kernels."""
+    """One convolution with square kernels."""
 
     width: int
     side: int
     stride: int
 
 
-# Nature's three strided layers for large pictures; they do not fit small ones.
+# The three strided layers of the Nature DQN for large images; small images need smaller kernels.
 _LARGE, _SMALL = (Conv(32, 8, 4), Conv(64, 4, 2), Conv(64, 3, 1)), (Conv(32, 3, 2), Conv(64, 3, 2))
-# Planes, ids and small pictures of real numbers: a cell has a meaning of its own, and strides would skip it.
+# Planes, ids and small images of real numbers: each cell has a meaning, and strides would skip cells.
 _CELLS, _MANY_CELLS = (Conv(16, 3, 1),), (Conv(16, 3, 1), Conv(32, 3, 2))
-_MANY = 16  # cells of a side
+_MANY = 16  # cells per side
 
 
 def image_shape(leaf: LeafSpec) -> tuple[int, int, int]:
@@ -46,31 +46,31 @@ def conv_layers(leaf: LeafSpec) -> tuple[Conv, ...]:
 
 
 def is_bytes(leaf: LeafSpec) -> bool:
-    """Whether an image is of pixels from 0 to 255."""
+    """Whether an image has pixels from 0 to 255."""
     return leaf.dtype == "uint8" and not leaf.nvec and not leaf.high
 
 
-def branch_width(leaf: LeafSpec) -> int:
-    """Features that a leaf's own layers give."""
+def feature_width(leaf: LeafSpec) -> int:
+    """Features that the layers of a leaf compute."""
     if leaf.kind == "sequence":
-        return 2 * ELEMENT_WIDTH + 1  # mean, maximum, how many there are
+        return 2 * ELEMENT_WIDTH + 1  # mean, maximum, fill ratio
     return 128 if conv_layers(leaf) in (_CELLS, _MANY_CELLS) else 512
 
 
 def count_work(leaf: LeafSpec) -> int:
-    """Multiply-adds of a pass through a leaf's own layers, roughly."""
+    """Multiply-adds of a forward pass through the layers of a leaf, roughly."""
     if leaf.kind == "sequence":
         return leaf.max_elements * count_parameters(leaf)
-    if is_bytes(leaf):  # about 200 a byte of the picture, and a layer of 512 follows
+    if is_bytes(leaf):  # about 200 per byte of the image, and a layer of 512 units
         return 200 * leaf.size_bytes + 300_000
     planes, height, width = image_shape(leaf)
     first, *_ = conv_layers(leaf)
     cells = height * width // first.stride**2
-    return cells * first.width * planes * first.side**2 + cells * first.width * branch_width(leaf)
+    return cells * first.width * planes * first.side**2 + cells * first.width * feature_width(leaf)
 
 
 def count_parameters(leaf: LeafSpec) -> int:
-    """Parameters of a leaf's own layers."""
+    """Parameters of the layers of a leaf."""
     if leaf.kind == "sequence":
         return (leaf.num_element_features + 1) * ELEMENT_WIDTH + (ELEMENT_WIDTH + 1) * ELEMENT_WIDTH
     channels, *sides = image_shape(leaf)
@@ -78,4 +78,4 @@ def count_parameters(leaf: LeafSpec) -> int:
     for width, side, stride in conv_layers(leaf):
         count += (channels * side * side + 1) * width
         channels, sides = width, [(length - side) // stride + 1 for length in sides]
-    return count + (channels * sides[0] * sides[1] + 1) * branch_width(leaf)
+    return count + (channels * sides[0] * sides[1] + 1) * feature_width(leaf)

@@ -1,0 +1,168 @@
+"""The record of PPO: its costs, limits and refusals, for the plan and the rest of the product."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from mission_gym.algorithms.ppo.section import PpoSection, SettledPpo, own_section
+from mission_gym.config.layers import Resolved
+from mission_gym.config.schema import Config, Settled
+from mission_gym.data import EnvSpec, Fact
+from mission_gym.errors import nearest
+from mission_gym.learner.blocks import make_noise_block
+from mission_gym.learner.contract import Algorithm, Learner
+from mission_gym.policy import PolicySpec
+from mission_gym.policy.layout import name_leaves
+
+# Learning rate times gradient steps: a bound on how far an update can move a weight. Measured without a
+# target_kl: a KL of 0.01 per update at 0.19 (CartPole-v1), 0.023 and sometimes over 0.03 at 0.64
+# (Pendulum-v1).
+_MAX_MOVE = 0.3
+_ENOUGH_TRANSITIONS, _ENOUGH_IMAGES = 2048, 512  # in a block that an update is timed on
+_DEVICE_STEPS = 8  # fewest timed gradient steps on a device
+_LONG_S = 0.5  # an update of this length is timed once
+
+
+class Ppo(Algorithm):
+    """Proximal policy optimization."""
+
+    name = "ppo"
+    section = PpoSection
+    has_bf16 = True
+    compiled_kernel_has_threads = True
+    compiled = "mission_gym.algorithms.ppo.compiled_kernel"
+
+    def layout(self, config: Config, spec: EnvSpec) -> PolicySpec:
+        hidden = name_leaves(config.policy.critic_keys, spec.leaves)
+        return PolicySpec.of(config.policy, spec, critic_leaves=hidden)
+
+    def make_learner(self, config: Settled, spec: EnvSpec) -> Learner:
+        from mission_gym.algorithms.ppo import build
+
+        return build.make_learner(config, spec)
+
+    def has_compiled_kernel(self, config: Config, threads: int) -> bool:
+        return True
+
+    def verify_compiled_kernel(self, config: Config, spec: EnvSpec, threads: int) -> str:
+        from mission_gym.algorithms.ppo import build
+
+        return build.verify_compiled_kernel(config, spec, threads)
+
+    def verify_device(self, config: Settled, spec: EnvSpec) -> str:
+        from mission_gym.algorithms.ppo import build
+
+        return build.verify_device(config, spec)
+
+    def refuse(self, resolved: Resolved, spec: EnvSpec) -> list[str]:
+        """Keys that can't be the critic's."""
+        keys, source = resolved.config.policy.critic_keys, resolved.sources["policy.critic_keys"]
+        names = [leaf.name for leaf in spec.leaves]
+        if keys and names == [""]:
+            return [
+                f"critic_keys={','.join(keys)} needs a Dict observation with these keys, and {spec.env_id}"
+                f" observes one {type(spec.observation_space).__name__}; remove it [{source}]"
+            ]
+        problems = []
+        for key in keys:
+            if key == spec.mask_key:
+                problems.append(
+                    f"critic_keys: {key!r} is the action mask, which neither network reads; remove it"
+                    f" [{source}]"
+                )
+            elif not name_leaves((key,), spec.leaves):
+                problems.append(
+                    f"critic_keys: the observation has no key {key!r}{nearest(key, names)}; it has"
+                    f" {', '.join(names)} [{source}]"
+                )
+        if not problems and len(name_leaves(keys, spec.leaves)) == len(names):
+            problems.append(
+                f"critic_keys={','.join(keys)} names the whole observation, so the actor would see nothing;"
+                f" leave it at least one of {', '.join(names)} [{source}]"
+            )
+        return problems
+
+    def trace_decay(self, config: Config) -> float:
+        assert isinstance(config.algorithm, PpoSection)
+        return config.algorithm.gamma * config.algorithm.gae_lambda
+
+    def fixed_batch(self, resolved: Resolved) -> int | None:
+        """Minibatches divide the rollout, so an explicit batch size constrains it."""
+        batch, path = resolved.config.algorithm.batch_size, f"{resolved.config.run.algo}.batch_size"
+        return batch if isinstance(batch, int) and resolved.explicit(path) else None
+
+    def minibatch(self, config: Settled) -> int | None:
+        return own_section(config).batch_size
+
+    def num_epochs(self, config: Settled) -> int:
+        return own_section(config).n_epochs
+
+    def refuse_lag(self, config: Settled) -> str:
+        """Importance weights do not repair updates that move the policy far."""
+        section = own_section(config)
+        num_steps = config.rollout_size // section.batch_size * section.n_epochs
+        if section.target_kl is not None or num_steps * section.learning_rate <= _MAX_MOVE:
+            return ""
+        return (
+            f"{num_steps} gradient steps of {section.learning_rate:g} without a target_kl may move the policy"
+            " too far for a rollout that is one update old"
+        )
+
+    def describe(self, config: Settled, spec: EnvSpec) -> list[Fact]:
+        section = own_section(config)
+        minibatches = config.rollout_size // section.batch_size
+        steps = f"{minibatches * section.n_epochs} gradient steps per update"
+        reason = f"{minibatches} minibatches x {section.n_epochs} epochs = {steps}"
+        facts = [Fact("batch", f"{section.batch_size}", reason)]
+        if hidden := self.layout(config, spec).critic_leaves:
+            facts.append(Fact("critic", f"also reads {', '.join(hidden)}", "which the actor does not"))
+        return facts
+
+    def measure_update_s(self, learner: Learner, config: Settled, spec: EnvSpec) -> float:
+        """Seconds of learning per transition, on a block of noise: one epoch is timed, all are counted."""
+        from mission_gym.algorithms.ppo.learner import PpoLearner
+
+        assert isinstance(learner, PpoLearner)
+        section, kernel, before = learner.section, learner.kernel, learner.arrays()
+        layout = self.layout(config, spec)
+        enough = _ENOUGH_TRANSITIONS if layout.has_numpy_form else _ENOUGH_IMAGES
+        num_steps, state = _fewest_steps(config, section, enough), layout.initial_state(config.num_rows)
+        block = make_noise_block(spec, num_steps, config.num_rows, state)
+        order = learner.draw_order(np.random.default_rng(0), block)
+        learner.section = section.model_copy(update={"n_epochs": 1})
+        update_s = _time(lambda: learner.update(block))
+        if update_s < _LONG_S:  # the first update also loads libraries and allocates memory
+            update_s = _time(lambda: learner.update(block))
+        settings = learner.step_settings()._replace(learning_rate=0.0)
+        epoch_s = 0.0
+        if section.n_epochs > 1:
+            # On a device a few steps are too few: each read of their statistics waits for it.
+            repeats = 1 if config.compute.device == "cpu" else -(-_DEVICE_STEPS // len(order))
+
+            def run_epochs() -> None:
+                for _ in range(repeats):
+                    kernel.read([kernel.epoch(order, settings, lambda: False)])
+
+            epoch_s = _time(run_epochs) / repeats
+        learner.section = section
+        learner.load_arrays(before)
+        learner.clock.take()
+        return (update_s + (section.n_epochs - 1) * epoch_s) / block.reward.size
+
+
+def _time(call: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
+
+
+def _fewest_steps(config: Settled, section: SettledPpo, enough: int) -> int:
+    """Steps of a block that is large enough to be timed and splits into whole minibatches."""
+    num_columns = config.num_rows
+    for steps in range(1, section.n_steps_per_env):
+        if steps * num_columns >= enough and steps * num_columns % section.batch_size == 0:
+            return steps
+    return section.n_steps_per_env
