@@ -20,7 +20,7 @@ from mission_gym.run.config import schema
 from mission_gym_bench.contest import OURS, Row, run_jobs
 from mission_gym_bench.sides import Job
 from mission_gym_missions import CAPTURE_ID
-from mission_gym_missions.capture.vector_env import CaptureVectorEnv
+from mission_gym_missions.capture.env import CaptureVectorEnv
 
 ORIGINAL = "original (plain Python)"
 _ORIGINAL_STEPS, _ORIGINAL_TRAINING = 1750.0, 590.0

@@ -24,8 +24,8 @@ from mission_gym.vector.make_vec import make_vec
 from mission_gym_bench.contest import Row
 from mission_gym_bench.territory_plain import PlainGame
 from mission_gym_missions import territory
+from mission_gym_missions.territory.env import TerritoryVectorEnv
 from mission_gym_missions.territory.rules import load_mission
-from mission_gym_missions.territory.vector_env import TerritoryVectorEnv
 
 PLAIN, ENGINE, BRIDGE = "plain Python", "JavaScript", "JavaScript over the bridge, 8 games"
 _ENGINE = Path(territory.__file__).parent / "engine.cjs"

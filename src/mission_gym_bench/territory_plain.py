@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mission_gym_missions.territory.rules import Mission
+from mission_gym_missions.territory.rules import TerritoryMission
 
 BITS, STEP = 0xFFFFFFFF, 0x9E3779B1
 COARSE, FINE, BLOCKS, PLACES, NATURES, WHIMS = range(6)
@@ -43,7 +43,7 @@ class Front:
 class PlainGame:
     """One game; the map is a list with a border of rock."""
 
-    def __init__(self, mission: Mission) -> None:
+    def __init__(self, mission: TerritoryMission) -> None:
         self.size, self.num_bots = mission.size, mission.num_bots
         self.rules: dict[str, Any] = mission.rules.model_dump()
         self.max_steps = mission.max_steps

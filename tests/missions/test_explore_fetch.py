@@ -1,61 +1,62 @@
-"""How pages are asked for, with answers instead of a network: redirects, robots.txt, back-off, limits."""
+"""How pages are fetched, with canned responses: redirects, robots.txt, back-off, limits."""
 
 import gzip
 
 import pytest
 
 from mission_gym.errors import EnvContractError, UsageError
-from mission_gym_missions.explore.exchange import Host, Pacer
-from mission_gym_missions.explore.wishes import (
+from mission_gym_missions.explore.fetch import (
     BROKEN,
     REFUSED,
     TIMEOUT,
     TOO_LARGE,
     UNREACHABLE,
-    Answer,
     Body,
     BodyError,
+    FetchLimits,
     Get,
-    Limits,
+    Host,
+    Pacer,
     Pause,
+    Response,
 )
 
 ROOT = "http://example.org/"
 
 
 def run(generator, answers):
-    """Play the network: answers by address, a list one after the other. Gives the result and all wishes."""
-    wishes, answer = [], None
+    """Play the network: responses by address, lists in turn. Returns the result and all requests."""
+    requests, answer = [], None
     try:
         while True:
-            wish = generator.send(answer)
-            wishes.append(wish)
+            request = generator.send(answer)
+            requests.append(request)
             answer = None
-            if isinstance(wish, Get):
-                found = answers.get(wish.url, Answer(404))
+            if isinstance(request, Get):
+                found = answers.get(request.url, Response(404))
                 answer = found.pop(0) if isinstance(found, list) else found
     except StopIteration as done:
-        return done.value, wishes
+        return done.value, requests
 
 
 def to(location):
-    return Answer(302, location=location)
+    return Response(302, location=location)
 
 
 def host(**limits):
-    return Host(ROOT, Limits(**limits))
+    return Host(ROOT, FetchLimits(**limits))
 
 
-PAGE = Answer(200, b"<title>here</title>", "text/html")
+PAGE = Response(200, b"<title>here</title>", "text/html")
 
 
 def test_redirects_are_followed_inside_the_site_and_counted():
-    fetched, wishes = run(
+    fetched, requests = run(
         host().fetch(f"{ROOT}a"), {f"{ROOT}a": to("b"), f"{ROOT}b": to("/c/"), f"{ROOT}c/": PAGE}
     )
     assert (fetched.page.url, fetched.page.title, fetched.num_requests) == (f"{ROOT}c/", {"here"}, 3)
     assert not fetched.failure
-    assert len(wishes) == 3
+    assert len(requests) == 3
 
 
 @pytest.mark.parametrize(
@@ -76,49 +77,51 @@ def test_other_redirects_end_there(location, failure, requests):
 
 @pytest.mark.parametrize("status", [403, 404, 410, 500, 502])
 def test_an_error_is_an_answer_and_asked_for_once(status):
-    fetched, wishes = run(host().fetch(ROOT), {ROOT: Answer(status)})
-    assert (fetched.failure, fetched.is_down, len(wishes)) == ("status", False, 1)
+    fetched, requests = run(host().fetch(ROOT), {ROOT: Response(status)})
+    assert (fetched.failure, fetched.is_down, len(requests)) == ("status", False, 1)
 
 
 def test_a_site_that_is_gone_is_asked_again_with_growing_pauses_until_patience_ends():
-    fetched, wishes = run(host(patience_s=10).fetch(ROOT), {ROOT: Answer(failure=UNREACHABLE, took_s=0.5)})
-    pauses = [wish.seconds for wish in wishes if isinstance(wish, Pause)]
+    fetched, requests = run(
+        host(patience_s=10).fetch(ROOT), {ROOT: Response(failure=UNREACHABLE, took_s=0.5)}
+    )
+    pauses = [request.seconds for request in requests if isinstance(request, Pause)]
     assert fetched.is_down
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2])
     assert fetched.num_requests == 1
     assert fetched.num_retries == len(pauses)
     assert sum(pauses) + 0.5 * (len(pauses) + 1) <= 10
-    back, _ = run(host().fetch(ROOT), {ROOT: [Answer(failure=UNREACHABLE), PAGE]})
+    back, _ = run(host().fetch(ROOT), {ROOT: [Response(failure=UNREACHABLE), PAGE]})
     assert not back.failure
 
 
 def test_a_busy_site_is_given_the_time_it_asks_for():
-    answers = [Answer(503, retry_after="3"), Answer(429, retry_after="tomorrow"), PAGE]
-    fetched, wishes = run(host().fetch(ROOT), {ROOT: answers})
-    assert [wish.seconds for wish in wishes if isinstance(wish, Pause)] == [3.0, 0.2]
+    answers = [Response(503, retry_after="3"), Response(429, retry_after="tomorrow"), PAGE]
+    fetched, requests = run(host().fetch(ROOT), {ROOT: answers})
+    assert [request.seconds for request in requests if isinstance(request, Pause)] == [3.0, 0.2]
     assert not fetched.failure
-    late, wishes = run(host(patience_s=2).fetch(ROOT), {ROOT: Answer(503, retry_after="3600")})
-    assert (late.failure, late.is_down, len(wishes)) == ("status", False, 1)
+    late, requests = run(host(patience_s=2).fetch(ROOT), {ROOT: Response(503, retry_after="3600")})
+    assert (late.failure, late.is_down, len(requests)) == ("status", False, 1)
 
 
 def test_a_connection_that_breaks_is_tried_once_more_and_slow_or_large_answers_are_not():
     for failure, tries in ((BROKEN, 2), (TIMEOUT, 1), (TOO_LARGE, 1), (REFUSED, 1)):
-        fetched, wishes = run(host().fetch(ROOT), {ROOT: Answer(failure=failure, took_s=1)})
-        assert (fetched.failure, fetched.is_down, len(wishes)) == (failure, False, tries)
+        fetched, requests = run(host().fetch(ROOT), {ROOT: Response(failure=failure, took_s=1)})
+        assert (fetched.failure, fetched.is_down, len(requests)) == (failure, False, tries)
 
 
 def test_a_chain_of_slow_redirects_shares_one_patience():
-    slow = Answer(302, location="/a", took_s=7)
-    fetched, wishes = run(host(patience_s=15).fetch(f"{ROOT}a"), {f"{ROOT}a": slow})
-    assert (fetched.failure, len(wishes)) == (TIMEOUT, 3)
+    slow = Response(302, location="/a", took_s=7)
+    fetched, requests = run(host(patience_s=15).fetch(f"{ROOT}a"), {f"{ROOT}a": slow})
+    assert (fetched.failure, len(requests)) == (TIMEOUT, 3)
 
 
 def test_robots_txt_is_obeyed_for_pages_links_and_redirects():
     site = host()
     rules = b"User-agent: other\nDisallow: /\n\nUser-agent: *\nDisallow: /private/\nCrawl-delay: 2"
     answers = {
-        f"{ROOT}robots.txt": [Answer(200, rules)],
-        ROOT: Answer(200, b'<a href="/private/x">no</a><a href="/x">yes</a>', "text/html"),
+        f"{ROOT}robots.txt": [Response(200, rules)],
+        ROOT: Response(200, b'<a href="/private/x">no</a><a href="/x">yes</a>', "text/html"),
         f"{ROOT}x": to("/private/x"),
     }
     assert run(site.read_robots(), answers) == (True, [Get(f"{ROOT}robots.txt")])
@@ -126,14 +129,14 @@ def test_robots_txt_is_obeyed_for_pages_links_and_redirects():
     fetched, _ = run(site.fetch(ROOT), answers)
     assert [link.url for link in fetched.page.links] == [f"{ROOT}x"]
     for path in ("x", "private/y"):
-        refused, wishes = run(site.fetch(ROOT + path), answers)
+        refused, requests = run(site.fetch(ROOT + path), answers)
         assert refused.failure == "forbidden"
-        assert Get(f"{ROOT}private/x") not in wishes
+        assert Get(f"{ROOT}private/x") not in requests
 
 
 @pytest.mark.parametrize(
     ("answer", "allowed"),
-    [(Answer(404), True), (Answer(403), True), (Answer(500), False), (Answer(failure=BROKEN), False)],
+    [(Response(404), True), (Response(403), True), (Response(500), False), (Response(failure=BROKEN), False)],
 )
 def test_without_robots_txt_all_is_allowed_and_nothing_if_it_is_broken(answer, allowed):
     site = host(patience_s=0.1)
@@ -142,8 +145,8 @@ def test_without_robots_txt_all_is_allowed_and_nothing_if_it_is_broken(answer, a
 
 
 def test_a_site_at_a_forbidden_address_is_refused_with_what_to_do():
-    with pytest.raises(EnvContractError, match=r"not on the public Internet; .* allow_loopback=true"):
-        run(host().read_robots(), {f"{ROOT}robots.txt": Answer(failure=REFUSED)})
+    with pytest.raises(EnvContractError, match=r"not on the public Internet, .* allow_loopback=true"):
+        run(host().read_robots(), {f"{ROOT}robots.txt": Response(failure=REFUSED)})
 
 
 def test_requests_keep_their_distance_and_too_long_a_queue_is_refused():
@@ -156,11 +159,11 @@ def test_requests_keep_their_distance_and_too_long_a_queue_is_refused():
     with pytest.raises(UsageError, match="over 20 s, at one every 5 s; use fewer environments"):
         pacer.claim()
     assert Pacer.of(ROOT, 5) is Pacer.of(ROOT, 5)
-    site = Host(ROOT, Limits(), Pacer(100))
-    run(site.read_robots(), {f"{ROOT}robots.txt": Answer(200, b"User-agent: *\nCrawl-delay: 3\nDisallow:")})
+    site = Host(ROOT, FetchLimits(), Pacer(100))
+    run(site.read_robots(), {f"{ROOT}robots.txt": Response(200, b"User-agent: *\nCrawl-delay: 3\nDisallow:")})
     run(site.fetch(ROOT), {ROOT: PAGE})
-    _, wishes = run(site.fetch(ROOT), {ROOT: PAGE})
-    assert 1 < wishes[0].seconds < 4
+    _, requests = run(site.fetch(ROOT), {ROOT: PAGE})
+    assert 1 < requests[0].seconds < 4
 
 
 def unpack(encoding, data):

@@ -8,25 +8,6 @@ from mission_gym.errors import UsageError
 from mission_gym_missions.capture.env import CaptureEnv
 
 
-def test_a_picture_without_a_display(monkeypatch):
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
-        monkeypatch.delenv(name, raising=False)
-    env = CaptureEnv(render_mode="rgb_array")
-    obs, info = env.reset(seed=0)
-    first = env.render()
-    assert (first.shape, first.dtype) == ((720, 1020, 3), np.uint8)
-    assert np.array_equal(first, env.render())
-    for _ in range(30):
-        obs, _, _, _, info = env.step(env.baselines["holder"](obs, info))
-    later = env.render()
-    assert (first != later).any(axis=2).mean() > 0.01
-    assert np.unique(later.reshape(-1, 3), axis=0).shape[0] > 100
-    state = env.get_state()
-    env.reset(seed=1)
-    env.set_state(state)
-    env.close()
-
-
 def test_a_picture_after_another_window_has_quit_pygame() -> None:
     env = CaptureEnv(render_mode="rgb_array")
     env.reset(seed=0)
@@ -51,7 +32,5 @@ def test_no_display_is_said_clearly(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("sys.platform", "linux")
     env = CaptureEnv(render_mode="human")
-    with pytest.raises(
-        UsageError, match=r"there is no display to open a window on .* use render_mode='rgb_array'"
-    ):
+    with pytest.raises(UsageError, match=r"a window needs a display, .* use render_mode='rgb_array'"):
         env.reset(seed=0)

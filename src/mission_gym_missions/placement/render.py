@@ -1,7 +1,4 @@
-"""Draws a placement from above: demand, candidate sites, stations with their reach and queue, and a panel.
-
-Everything is drawn at twice the size and scaled down, which smooths the edges. No display is needed.
-"""
+"""Draws a placement from above: demand, candidate sites, stations with their reach and queue, and a panel."""
 
 from __future__ import annotations
 
@@ -11,33 +8,36 @@ import numpy as np
 import pygame
 
 from mission_gym.data import Array
-from mission_gym_missions.pen import BAD, GOOD, PANEL_PX, PAPER, QUIET, TEXT, WARN, Color, Pen
-from mission_gym_missions.placement.simulator import TERMS, Simulator
+from mission_gym_missions.panel import (
+    GOOD,
+    MAP_PX,
+    QUIET,
+    SMOOTH,
+    WARN,
+    Color,
+    Panel,
+    Point,
+    make_canvas,
+    to_array,
+)
+from mission_gym_missions.placement.simulator import TERMS, PlacementSimulator
 
-MAP_PX = 720
-SMOOTH = 2
 MARGIN_PX = 24  # around the city, for circles at its edge
 
 GROUND, GRID = (21, 27, 37), (27, 34, 46)
 FAR, COVERED = (150, 104, 92), (104, 196, 255)
 SITE, STATION = (122, 136, 156), (255, 206, 92)
-Point = tuple[float, float]
 
 
-def draw_map(simulator: Simulator) -> Array:
-    """The first city of a simulator as it stands: uint8 [H, W, 3]."""
-    pygame.font.init()
-    size = ((MAP_PX + PANEL_PX) * SMOOTH, MAP_PX * SMOOTH)
-    canvas = pygame.Surface(size)
-    town = canvas.subsurface((0, 0, MAP_PX * SMOOTH, MAP_PX * SMOOTH))
+def draw_map(simulator: PlacementSimulator) -> Array:
+    """Draw the first city of a simulator: uint8 [H, W, 3]."""
+    canvas, town = make_canvas()
     _draw_town(town, simulator)
-    _draw_panel(Pen(canvas.subsurface((MAP_PX * SMOOTH, 0, PANEL_PX * SMOOTH, size[1])), SMOOTH), simulator)
-    small = pygame.transform.smoothscale(canvas, (MAP_PX + PANEL_PX, MAP_PX))
-    pixels = np.frombuffer(pygame.image.tobytes(small, "RGB"), np.uint8)
-    return pixels.reshape(MAP_PX, MAP_PX + PANEL_PX, 3).copy()
+    _draw_panel(Panel(canvas), simulator)
+    return to_array(canvas)
 
 
-def _draw_town(town: pygame.Surface, simulator: Simulator) -> None:
+def _draw_town(town: pygame.Surface, simulator: PlacementSimulator) -> None:
     state, rules = simulator.state, simulator.mission.rules
     stations = [int(site) for site in state.order[0] if site >= 0]
     town.fill(GROUND)
@@ -69,48 +69,38 @@ def _draw_town(town: pygame.Surface, simulator: Simulator) -> None:
         town.blit(word, (at[0] - word.get_width() / 2, at[1] - word.get_height() / 2 + SMOOTH))
 
 
-def _draw_panel(pen: Pen, simulator: Simulator) -> None:
+def _draw_panel(panel: Panel, simulator: PlacementSimulator) -> None:
     mission, state = simulator.mission, simulator.state
-    pen.fill(PAPER)
-    pen.text("PLACEMENT", 24, TEXT)
-    pen.text("fixed" if mission.fixed else "random", 18, QUIET, right=True)
-    pen.down(34)
-    pen.text(f"{state.num_placed[0]} of {mission.num_stations} stations", 20, TEXT)
-    pen.text(f"{mission.num_sites} sites", 16, QUIET, right=True)
-    pen.down(26)
-    outcome = simulator.read_outcomes()[0]
-    colors: dict[str | None, Color] = {None: QUIET, "covered": GOOD}
-    pen.badge("in progress" if outcome is None else outcome, colors.get(outcome, BAD))
-    pen.down(40)
+    panel.title("PLACEMENT", "fixed" if mission.fixed else "random")
+    panel.progress(f"{state.num_placed[0]} of {mission.num_stations} stations", f"{mission.num_sites} sites")
+    panel.outcome(simulator.read_outcomes()[0], {"covered": GOOD})
     coverage, ridership, waiting_min = state.values[0]
-    pen.bar("covered", coverage, f"{100 * coverage:.0f} of {100 * mission.rules.covered_share:g} %", COVERED)
-    pen.bar("riding", ridership, f"{100 * ridership:.0f} %", GOOD)
-    pen.bar("waiting", waiting_min / mission.rules.queue_min, f"{waiting_min:.1f} min", WARN)
-    pen.rule()
-    pen.text("riders by station", 16, QUIET)
-    pen.down(22)
+    panel.bar(
+        "covered", coverage, f"{100 * coverage:.0f} of {100 * mission.rules.covered_share:g} %", COVERED
+    )
+    panel.bar("riding", ridership, f"{100 * ridership:.0f} %", GOOD)
+    panel.bar("waiting", waiting_min / mission.rules.queue_min, f"{waiting_min:.1f} min", WARN)
+    panel.rule()
+    panel.text("riders by station", 16, QUIET)
+    panel.down(22)
     most = max(state.load[0].max(), 1e-9)
     for number, site in enumerate(state.order[0], 1):
         if site >= 0:
             load = state.load[0, site]
-            pen.bar(f"{number}  (site {site})", load / most, f"{100 * load:.0f} %", STATION)
-    pen.rule()
+            panel.bar(f"{number}  (site {site})", load / most, f"{100 * load:.0f} %", STATION)
+    panel.rule()
     worths = simulator.city.weights * state.values[0]
-    pen.text("reward", 16, QUIET)
-    pen.text(f"{worths.sum():+.2f}", 20, TEXT, right=True)
-    pen.down(26)
-    for name, worth in zip(TERMS, worths, strict=True):
-        pen.term(name, float(worth), float(np.abs(worths).max()) or 1.0)
+    panel.reward(dict(zip(TERMS, worths.tolist(), strict=True)))
 
 
 def _scale() -> float:
     return float((MAP_PX - 2 * MARGIN_PX) * SMOOTH)
 
 
-def _at(place: Array | Point) -> Point:
+def _at(point: Array | Point) -> Point:
     return (
-        MARGIN_PX * SMOOTH + float(place[0]) * _scale(),
-        (MAP_PX - MARGIN_PX) * SMOOTH - float(place[1]) * _scale(),
+        MARGIN_PX * SMOOTH + float(point[0]) * _scale(),
+        (MAP_PX - MARGIN_PX) * SMOOTH - float(point[1]) * _scale(),
     )
 
 
@@ -123,7 +113,7 @@ def _draw_diamond(surface: pygame.Surface, at: Point, size: float, fill: Color, 
 def _blend_circle(
     surface: pygame.Surface, at: Point, radius: float, color: Color, fill: int, edge: int
 ) -> None:
-    """Lay a translucent disc over the map; fill and edge are opacities of 255."""
+    """Draw a translucent disc over the map; fill and edge are opacities up to 255."""
     side = math.ceil(radius) + SMOOTH
     layer = pygame.Surface((2 * side, 2 * side), pygame.SRCALPHA)
     pygame.draw.circle(layer, (*color, fill), (side, side), radius)
@@ -132,6 +122,6 @@ def _blend_circle(
 
 
 def _blend_line(surface: pygame.Surface, start: Point, end: Point, color: Color) -> None:
-    """A thin line from a demand point to its station."""
+    """Draw a thin line from a demand point to its station."""
     mixed = tuple((2 * ground + part) // 3 for ground, part in zip(GROUND, color, strict=True))
     pygame.draw.line(surface, mixed, start, end, SMOOTH)

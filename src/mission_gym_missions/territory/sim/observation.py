@@ -1,4 +1,4 @@
-"""What the policy sees: the whole map pooled to squares, numbers, and which attacks take something."""
+"""Observation and mask: the whole map pooled to squares, numbers, and the attacks that can take a cell."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from mission_gym_missions.territory.sim.layout import (
     ROCK,
     WAIT,
     WATER,
-    State,
-    World,
+    TerritoryState,
+    TerritoryWorld,
 )
 from mission_gym_missions.territory.sim.war import count_alive, find_cap, find_rank, find_share
 
@@ -44,15 +44,15 @@ WATER_SHADE, TROOPS_SHADE = 128, 8
 
 @kernel
 def find_threat(mine: int, theirs: int) -> int:
-    """How strong an enemy is beside the agent, by density: 1 to 255."""
+    """Return an enemy's strength relative to the agent, by density: 1 to 255."""
     return 1 + 254 * (theirs + 1) // (theirs + mine + 2)
 
 
 @kernel
-def write_map(world: World, state: State, i: int, view: Array) -> None:
-    """Write the mean of every square of cells into view uint8 [NUM_PLANES, VIEW, VIEW], rounded down.
+def write_map(world: TerritoryWorld, state: TerritoryState, i: int, view: Array) -> None:
+    """Write the mean of every square of cells, rounded down, into view uint8 [NUM_PLANES, VIEW, VIEW].
 
-    Around the squares is a frame of rock.
+    A frame of rock surrounds the squares.
     """
     size, cells, sums = world.rules[0].size, state.cells[i], state.pooled[i]
     num_squares = sums.shape[1]
@@ -87,7 +87,7 @@ def write_map(world: World, state: State, i: int, view: Array) -> None:
 
 
 @kernel
-def write_numbers(world: World, state: State, i: int, numbers: Array) -> None:
+def write_numbers(world: TerritoryWorld, state: TerritoryState, i: int, numbers: Array) -> None:
     """Write numbers float32 [NUM_NUMBERS] from 0 to 1."""
     rules, game, nation = world.rules[0], state.games[i], state.nations[i, AGENT]
     largest = 0
@@ -104,13 +104,13 @@ def write_numbers(world: World, state: State, i: int, numbers: Array) -> None:
         share = find_share(state, i, AGENT, direction, NUM_INTENSITIES - 1)
         numbers[at + D_TARGETS] = min(front[F_TARGETS] / rules.size, 1.0)
         numbers[at + D_NEUTRALS] = front[F_NEUTRALS] / max(front[F_TARGETS], 1)
-        for kind, place in ((F_NEUTRAL_COST, D_NEUTRAL_ODDS), (F_ENEMY_COST, D_ENEMY_ODDS)):
-            numbers[at + place] = share / (share + front[kind]) if front[kind] > 0 else 0.0
+        for kind, index in ((F_NEUTRAL_COST, D_NEUTRAL_ODDS), (F_ENEMY_COST, D_ENEMY_ODDS)):
+            numbers[at + index] = share / (share + front[kind]) if front[kind] > 0 else 0.0
 
 
 @kernel
-def write_mask(state: State, i: int, mask: Array) -> None:
-    """Write mask int8 [NUM_ACTIONS]: to wait is always legal, an attack where its share pays for a cell."""
+def write_mask(state: TerritoryState, i: int, mask: Array) -> None:
+    """Write mask int8 [NUM_ACTIONS]: waiting is always legal, an attack if its troops pay for a cell."""
     mask[WAIT] = 1
     for direction in range(NUM_DIRECTIONS):
         front = state.fronts[i, AGENT, direction]

@@ -1,7 +1,6 @@
-"""Draws a capture mission from above: arena, zone, units with heading, integrity, sensors and trails.
+"""Draws a capture mission from above: arena, zone, units, sensors and trails, with a panel.
 
-Everything is drawn at twice the size and scaled down, which smooths the edges. Without a window no display
-is needed. The panel at the right is in `panel.py`.
+Only the window needs a display.
 """
 
 from __future__ import annotations
@@ -17,49 +16,53 @@ import pygame
 
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
-from mission_gym_missions.capture.panel import draw_panel
 from mission_gym_missions.capture.scenario import Scenario
-from mission_gym_missions.capture.simulator import Simulator
-from mission_gym_missions.pen import PANEL_PX
+from mission_gym_missions.capture.simulator import CaptureSimulator
+from mission_gym_missions.panel import (
+    GOOD,
+    MAP_PX,
+    SIZE_PX,
+    SMOOTH,
+    WARN,
+    Color,
+    Panel,
+    Point,
+    make_canvas,
+    shade,
+    to_array,
+)
 
-ARENA_PX = 720
-SMOOTH = 2
 TRAIL_COMMANDS = 80  # 20 s
 
 GROUND, FLOOR, GRID, EDGE = (12, 16, 23), (21, 27, 37), (30, 38, 50), (70, 84, 104)
 STONE, STONE_EDGE = (52, 62, 78), (86, 100, 122)
 ATTACKER, DEFENDER, GONE = (86, 178, 255), (255, 112, 96), (92, 100, 112)
 ZONE, ZONE_BLOCKED = (64, 214, 164), (255, 190, 84)
-Color = tuple[int, int, int]
-Point = tuple[float, float]
 
 
 class Renderer:
-    """Draws one game. window_fps: into a window, at most so many pictures a second, instead of arrays."""
+    """Draws one game, as arrays or, with `window_fps`, into a window at that rate at most."""
 
     def __init__(self, scenario: Scenario, window_fps: int | None) -> None:
-        pygame.font.init()
-        self._scale = ARENA_PX * SMOOTH / scenario.level.arena_m
+        self._scale = MAP_PX * SMOOTH / scenario.level.arena_m
         self._half_m = scenario.level.arena_m / 2
-        self._size = (ARENA_PX + PANEL_PX, ARENA_PX)
-        self._canvas = pygame.Surface((self._size[0] * SMOOTH, self._size[1] * SMOOTH))
+        self._canvas, _ = make_canvas()
         self._floor = self._draw_floor(scenario)
         self._trail: deque[Array] = deque(maxlen=TRAIL_COMMANDS)
         self._fps = window_fps or 0
-        self._window = None if window_fps is None else _open_window(self._size)
+        self._window = None if window_fps is None else _open_window()
         self._clock = pygame.time.Clock()
 
-    def begin(self) -> None:
-        """Forget the trails of the last episode."""
-        self._trail.clear()
-
-    def follow(self, simulator: Simulator) -> None:
-        """Note where the units are, for their trails."""
+    def follow(self, simulator: CaptureSimulator, begins: bool) -> None:
+        """Record the positions of the units for their trails; clear them when an episode begins."""
+        if begins:
+            self._trail.clear()
+            return
         units = simulator.state.units[0]
         self._trail.append(np.stack([units["x"], units["y"]], axis=1))
 
-    def draw(self, simulator: Simulator, terms: dict[str, float]) -> Array | None:
-        """Draw the game as it stands; terms: the reward of the episode so far, by term."""
+    def draw(self, simulator: CaptureSimulator, terms: dict[str, float]) -> Array | None:
+        """Draw the current state. terms: the reward of the episode so far, by term."""
         self._canvas.fill(GROUND)
         self._canvas.blit(self._floor, (0, 0))
         self._draw_sensors(simulator)
@@ -68,14 +71,11 @@ class Renderer:
         self._draw_tags(simulator)
         for u in range(len(simulator.state.units[0])):
             self._draw_unit(simulator, u)
-        panel = self._canvas.subsurface((ARENA_PX * SMOOTH, 0, PANEL_PX * SMOOTH, ARENA_PX * SMOOTH))
-        draw_panel(panel, simulator, terms, SMOOTH, ATTACKER, DEFENDER)
-        small = pygame.transform.smoothscale(self._canvas, self._size)
+        _draw_panel(Panel(self._canvas), simulator, terms)
         if self._window is None:
-            pixels = np.frombuffer(pygame.image.tobytes(small, "RGB"), np.uint8)
-            return pixels.reshape(self._size[1], self._size[0], 3).copy()
+            return to_array(self._canvas)
         pygame.event.pump()
-        self._window.blit(small, (0, 0))
+        self._window.blit(pygame.transform.smoothscale(self._canvas, SIZE_PX), (0, 0))
         pygame.display.flip()
         self._clock.tick(self._fps)
         return None
@@ -90,8 +90,8 @@ class Renderer:
         return (x + self._half_m) * self._scale, (self._half_m - y) * self._scale
 
     def _draw_floor(self, scenario: Scenario) -> pygame.Surface:
-        """What never changes: the ground, its grid and the obstacles."""
-        size = ARENA_PX * SMOOTH
+        """Draw the parts that never change: the ground, its grid and the obstacles."""
+        size = MAP_PX * SMOOTH
         floor = pygame.Surface((size, size))
         floor.fill(FLOOR)
         for metres in range(0, int(scenario.level.arena_m), 20):
@@ -106,14 +106,14 @@ class Renderer:
             else:
                 assert item.size_m is not None
                 w, h = item.size_m[0] / 2, item.size_m[1] / 2
-                corners = _turned([(-w, -h), (w, -h), (w, h), (-w, h)], math.radians(item.angle_deg))
+                corners = _rotate([(-w, -h), (w, -h), (w, h), (-w, h)], math.radians(item.angle_deg))
                 points = [self._at(x + dx, y + dy) for dx, dy in corners]
                 pygame.draw.polygon(floor, STONE, points)
                 pygame.draw.polygon(floor, STONE_EDGE, points, 2 * SMOOTH)
         pygame.draw.rect(floor, EDGE, floor.get_rect(), 2 * SMOOTH)
         return floor
 
-    def _draw_sensors(self, simulator: Simulator) -> None:
+    def _draw_sensors(self, simulator: CaptureSimulator) -> None:
         for u, unit in enumerate(simulator.state.units[0]):
             kind = simulator.world.kinds[u]
             if unit["integrity"] <= 0:
@@ -136,7 +136,7 @@ class Renderer:
                 pygame.draw.line(glow, (*color, alpha), start, end, 2 * SMOOTH)
         self._canvas.blit(glow, (0, 0))
 
-    def _draw_zone(self, simulator: Simulator) -> None:
+    def _draw_zone(self, simulator: CaptureSimulator) -> None:
         game, rules = simulator.state.games[0], simulator.world.rules[0]
         color = ZONE_BLOCKED if game["contested"] else ZONE
         centre = self._at(game["objective_x"], game["objective_y"])
@@ -148,8 +148,8 @@ class Renderer:
             ring = _arc(centre, radius + 7 * SMOOTH, angles) + _arc(centre, radius + 2 * SMOOTH, angles[::-1])
             pygame.draw.polygon(self._canvas, color, ring)
 
-    def _draw_tags(self, simulator: Simulator) -> None:
-        """A flash of the cone for each tag of the last command."""
+    def _draw_tags(self, simulator: CaptureSimulator) -> None:
+        """Flash the cone of each tag of the last command."""
         rules = simulator.world.rules[0]
         half = math.acos(rules["tag_cos"])
         for u, unit in enumerate(simulator.state.units[0]):
@@ -159,7 +159,7 @@ class Renderer:
             color = ATTACKER if u < simulator.num_attackers else DEFENDER
             self._blend(self._wedge(unit, rules["tag_m"], half), color, 90, 160)
 
-    def _draw_unit(self, simulator: Simulator, u: int) -> None:
+    def _draw_unit(self, simulator: CaptureSimulator, u: int) -> None:
         unit, kind = simulator.state.units[0, u], simulator.world.kinds[u]
         x, y = self._at(unit["x"], unit["y"])
         share = unit["integrity"] / kind["integrity"]
@@ -172,7 +172,7 @@ class Renderer:
             shape = [(1.25, 0.0), (-0.85, 0.85), (-0.4, 0.0), (-0.85, -0.85)]
         else:
             shape = [(0.95, 0.0), (0.45, 0.7), (-0.85, 0.7), (-0.85, -0.7), (0.45, -0.7)]
-        points = [(x + size * dx, y - size * dy) for dx, dy in _turned(shape, heading)]
+        points = [(x + size * dx, y - size * dy) for dx, dy in _rotate(shape, heading)]
         pygame.draw.polygon(self._canvas, color, points)
         pygame.draw.polygon(self._canvas, GROUND, points, SMOOTH)
         if share <= 0:
@@ -186,17 +186,17 @@ class Renderer:
         bar = pygame.Rect(int(x - width / 2), int(y - size - 8 * SMOOTH), width, height)
         pygame.draw.rect(self._canvas, GROUND, bar.inflate(2 * SMOOTH, 2 * SMOOTH), border_radius=2 * SMOOTH)
         bar.width = max(int(width * share), SMOOTH)
-        pygame.draw.rect(self._canvas, integrity_color(share), bar, border_radius=SMOOTH)
+        pygame.draw.rect(self._canvas, shade(share), bar, border_radius=SMOOTH)
 
     def _wedge(self, unit: Any, reach_m: float, half: float) -> list[Point]:
-        """The outline of a cone around the unit's heading, or of a circle."""
+        """Return the outline of a cone around the unit's heading, or of a circle."""
         heading = math.atan2(unit["sin"], unit["cos"])
         centre = self._at(unit["x"], unit["y"])
         arc = _arc(centre, reach_m * self._scale, np.linspace(heading - half, heading + half, 48))
         return arc if half >= math.pi else [centre, *arc]
 
     def _blend(self, points: list[Point], color: Color, fill: int, edge: int) -> None:
-        """Lay a translucent shape over the arena; fill and edge are opacities of 255."""
+        """Draw a translucent shape over the arena; fill and edge are opacities up to 255."""
         arena = self._floor.get_rect()
         xs, ys = [x for x, _ in points], [y for _, y in points]
         box = pygame.Rect(int(min(xs)), int(min(ys)), int(max(xs) - min(xs)) + 2, int(max(ys) - min(ys)) + 2)
@@ -212,31 +212,46 @@ def _arc(centre: Point, radius: float, angles: Array) -> list[Point]:
     return [(centre[0] + radius * math.cos(a), centre[1] - radius * math.sin(a)) for a in angles]
 
 
-def integrity_color(share: float) -> Color:
-    """Green while a unit is whole, amber when it is slow, red when it is nearly blind."""
-    if share > 0.5:
-        return (104, 211, 129)
-    return (255, 190, 84) if share > 0.3 else (255, 92, 92)
-
-
-def _turned(points: list[Point], angle: float) -> list[Point]:
+def _rotate(points: list[Point], angle: float) -> list[Point]:
     cos, sin = math.cos(angle), math.sin(angle)
     return [(x * cos - y * sin, x * sin + y * cos) for x, y in points]
 
 
-def _open_window(size: tuple[int, int]) -> pygame.Surface:
+def _draw_panel(panel: Panel, simulator: CaptureSimulator, terms: dict[str, float]) -> None:
+    """Write time, outcome, clocks, the integrity of every unit, and the reward by term."""
+    game, rules = simulator.state.games[0], simulator.world.rules[0]
+    outcome = simulator.read_outcomes()[0]
+    hz = rules["hz"]
+    panel.title("CAPTURE", simulator.scenario.name)
+    panel.progress(f"{game['tick'] / hz:.1f} s", f"of {rules['limit_ticks'] / hz:.0f} s")
+    panel.outcome(outcome and outcome.replace("_", " "), {"captured": GOOD})
+    share = min(game["capture"] / rules["capture_ticks"], 1.0)
+    held = f"{game['capture'] / hz:.1f} / {rules['capture_ticks'] / hz:g} s"
+    panel.bar("capture (contested)" if game["contested"] else "capture", share, held, GOOD)
+    left_s = (rules["stall_ticks"] - game["stall"]) / hz
+    panel.bar("stall clock", game["stall"] / rules["stall_ticks"], f"{left_s:.0f} s left", WARN)
+    panel.rule()
+    names = [*simulator.scenario.level.attackers.units, *simulator.scenario.level.defenders.units]
+    for u, name in enumerate(names):
+        part = simulator.state.units["integrity"][0, u] / simulator.world.kinds["integrity"][u]
+        panel.unit(name, max(part, 0.0), ATTACKER if u < simulator.num_attackers else DEFENDER)
+    panel.rule()
+    panel.reward({name.replace("_", " "): value for name, value in terms.items()})
+
+
+def _open_window() -> pygame.Surface:
     named = any(os.environ.get(name) for name in ("SDL_VIDEODRIVER", "DISPLAY", "WAYLAND_DISPLAY"))
     if sys.platform.startswith("linux") and not named:
         raise UsageError(
-            "there is no display to open a window on (DISPLAY and WAYLAND_DISPLAY are not set); use "
+            "a window needs a display, but DISPLAY and WAYLAND_DISPLAY are not set; use "
             "render_mode='rgb_array' or record a video [render_mode='human']"
         )
     try:
         pygame.display.init()
         pygame.display.set_caption("Mission Gym: capture")
-        return pygame.display.set_mode(size)
+        return pygame.display.set_mode(SIZE_PX)
     except pygame.error as error:
         raise UsageError(
-            f"no window could be opened ({error}); use render_mode='rgb_array' or record a video "
+            f"the window cannot be opened ({error}); use render_mode='rgb_array' or record a video "
             "[render_mode='human']"
         ) from error
