@@ -35,7 +35,7 @@ class RulesFile:
 
     @classmethod
     def snapshot_kwargs(cls, rules_file: str | Path | None = None, **others: Any) -> dict[str, Any]:
-        """Return the file of rules in use, of which a run keeps a copy."""
+        """Return the file of rules in use; a run keeps a copy of it."""
         return {"rules_file": str(cls.shipped_rules if rules_file is None else rules_file)}
 
 

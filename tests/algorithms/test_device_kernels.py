@@ -15,7 +15,7 @@ from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.data import ActionSpec, Array, LeafSpec
 from mission_gym.policy import Encoded, PolicySpec, QSpec
-from mission_gym_bench.pretended import pretend
+from mission_gym_bench.fake_gpu import pretend
 
 ACTIONS = {
     "discrete": ActionSpec("categories", (), "int64", nvec=(4,), start=(0,)),

@@ -47,7 +47,7 @@ class CaptureEnv(SingleMission):
 
     @staticmethod
     def snapshot_kwargs(config_dir: str | Path | None = None, **others: Any) -> dict[str, Any]:
-        """Return the folder of scenario files in use, of which a run keeps a copy."""
+        """Return the folder of scenario files in use; a run keeps a copy of it."""
         return {"config_dir": str(SHIPPED if config_dir is None else config_dir)}
 
     def make_keyboard(self) -> Keyboard:

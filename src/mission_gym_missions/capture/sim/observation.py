@@ -82,7 +82,7 @@ def write_rays(world: CaptureWorld, unit: Record, kind: Record, out: Array) -> N
 
 @kernel
 def write_attacker(world: CaptureWorld, state: CaptureState, i: int, a: int, out: Array) -> None:
-    """Write what one attacker knows of itself, the zone and the defenders."""
+    """Write the features of one attacker: itself, the zone and the defenders."""
     rules = world.rules[0]
     unit, kind, game = state.units[i, a], world.kinds[a], state.games[i]
     size_m = 2.0 * rules.half_m

@@ -1,4 +1,4 @@
-"""The pretended accelerator sees what it is for, and computes what the CPU computes."""
+"""The fake GPU detects what it is for, and computes the CPU's results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from mission_gym_bench.pretended import pretend
+from mission_gym_bench.fake_gpu import pretend
 
 KINDS = ("cuda", "mps")
 
@@ -28,8 +28,8 @@ def test_a_network_learns_on_it_what_it_learns_on_the_cpu(kind: str) -> None:
         return [parameter.detach().cpu().numpy() for parameter in net.parameters()]
 
     with pretend(kind):
-        pretended = learn(kind)
-    for ours, theirs in zip(pretended, learn("cpu"), strict=True):
+        faked = learn(kind)
+    for ours, theirs in zip(faked, learn("cpu"), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -39,10 +39,10 @@ def test_tensors_of_two_devices_do_not_mix(kind: str) -> None:
         torch.ones(2, device=kind) + torch.ones(2)
 
 
-def test_a_device_is_there_only_while_it_is_pretended() -> None:
-    with pretend("cuda", name="A card"):
+def test_the_device_exists_only_inside_the_block() -> None:
+    with pretend("cuda", name="A GPU"):
         assert torch.cuda.is_available()
-        assert torch.cuda.get_device_name() == "A card"
+        assert torch.cuda.get_device_name() == "A GPU"
     assert not torch.cuda.is_available()
     with pretend("mps"):
         assert torch.backends.mps.is_available()

@@ -1,7 +1,7 @@
-"""Environments without shipped settings, for `bench defaults`: `mission_gym_bench.arena:cart_pole`.
+"""Environments without shipped settings, for `bench defaults`: `mission_gym_bench.environments:cart_pole`.
 
-Known ones under names that no settings match, and toys with a known optimum and one difficulty each. A toy's
-optimum and random score are those of a whole episode, averaged over its random starts.
+Known environments under names that no settings match, and toys with a known optimum and one difficulty each.
+A toy's optimum and random score are returns of a whole episode, averaged over its random starts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ half_cheetah = _rename("HalfCheetah-v5")
 
 
 class Toy(Env):
-    """What the toys share: episodes that are truncated at a length, if nothing ends them before."""
+    """A base for toys: episodes are truncated at a length, if nothing ends them before."""
 
     length = 50
 
@@ -47,11 +47,11 @@ class Toy(Env):
         self.steps = 0
 
     def draw(self) -> None:
-        """Draw what the next observation shows."""
+        """Draw the state of the next observation."""
         raise NotImplementedError
 
     def observe(self) -> Array:
-        """What the agent sees now."""
+        """Return the observation."""
         raise NotImplementedError
 
     def reset(
@@ -63,16 +63,16 @@ class Toy(Env):
         return self.observe(), {}
 
     def advance(self, reward: float, terminated: bool = False) -> _Step:
-        """Count the step."""
+        """Count the step and return its result."""
         self.steps += 1
         return self.observe(), reward, terminated, self.steps >= self.length, {}
 
 
 class LargeRewards(Toy):
-    """Steer a sledge with inertia to a mark, and stop there: +1000 on it, -1000 off it, at each of 100 steps.
+    """Steer a sledge with inertia to a mark and stop there: +1000 on it, -1000 off it, at each of 100 steps.
 
-    Places are whole numbers up to 20 from the mark, speeds up to 3; it begins at rest, 5 or more away. Values
-    are tens of thousands, and rewards say nothing until the mark is passed.
+    Positions are integers up to 20 from the mark, speeds up to 3; it starts at rest, 5 or more away. Values
+    are tens of thousands, and rewards are constant until the mark is passed.
     """
 
     optimum, random = 91_000.0, -89_406.0  # by dynamic programming
@@ -81,31 +81,32 @@ class LargeRewards(Toy):
 
     def __init__(self) -> None:
         super().__init__(spaces.Box(-1.0, 1.0, (2,), np.float32), 3)
-        self.place, self.speed = 0, 0
+        self.position, self.speed = 0, 0
 
     def draw(self) -> None:
         side = int(self.np_random.choice([-1, 1]))
-        self.place, self.speed = side * int(self.np_random.integers(5, self.far + 1)), 0
+        self.position, self.speed = side * int(self.np_random.integers(5, self.far + 1)), 0
 
     def observe(self) -> Array:
-        return np.array([self.place / self.far, self.speed / self.fast], np.float32)
+        return np.array([self.position / self.far, self.speed / self.fast], np.float32)
 
     def step(self, action: Any) -> _Step:
-        self.place, self.speed = self.move(self.place, self.speed, int(action) - 1)
-        return self.advance(1000.0 if abs(self.place) <= self.near else -1000.0)
+        self.position, self.speed = self.move(self.position, self.speed, int(action) - 1)
+        return self.advance(1000.0 if abs(self.position) <= self.near else -1000.0)
 
-    def move(self, place: int, speed: int, push: int) -> tuple[int, int]:
-        """Place and speed after a push; a wall at either end stops it."""
+    def move(self, position: int, speed: int, push: int) -> tuple[int, int]:
+        """Return position and speed after a push; a wall at either end stops it."""
         speed = max(-self.fast, min(speed + push, self.fast))
-        moved = place + speed
+        moved = position + speed
         return (moved, speed) if abs(moved) <= self.far else (self.far if moved > 0 else -self.far, 0)
 
 
 class RarePrizes(Toy):
-    """799 steps that pay nothing; then two doors are shown, and the lit one pays 1000, the other 300.
+    """799 steps that pay nothing; then two doors appear, and the lit one pays 1000, the other 300.
 
-    With one reward at the end of so long an episode, either prize is over 10 deviations of the returns: who
-    clips there can't tell them apart. Nothing but zeros is observed before. Paid in thousands it is easy.
+    With one reward at the end of such a long episode, either prize is over 10 standard deviations of the
+    returns, and clipping there makes them equal. Earlier observations are zero. In thousands it would be
+    easy.
     """
 
     optimum, random = 1000.0, 650.0
@@ -132,8 +133,8 @@ class RarePrizes(Toy):
 
 
 class LargeObservations(Toy):
-    """1 for naming the third of +-10,000 that the first number is in, mirrored where the last one, -1 or 1,
-    is negative; the one between is as large as the first and means nothing. 50 steps."""
+    """1 for naming the third of +-10,000 that contains the first number, mirrored if the last one (-1 or 1)
+    is negative. The number between is as large as the first and means nothing. 50 steps."""
 
     optimum, random = 50.0, 50 / 3
 
@@ -156,7 +157,7 @@ class LargeObservations(Toy):
 
 
 class FarOffset(Toy):
-    """1 for naming the third of 5,000,000 +- 0.05 that the number, a float64, is in; 50 steps. As a float32
+    """1 for naming the third of 5,000,000 +- 0.05 that contains the number, a float64; 50 steps. As a float32
     it never changes."""
 
     optimum, random = 50.0, 50 / 3
@@ -179,7 +180,8 @@ class FarOffset(Toy):
 
 
 class SparseGoal(Toy):
-    """1 on reaching the goal on a board of 8 x 8 within 40 steps, and nothing before; both are at random."""
+    """1 for reaching the goal on an 8 x 8 board within 40 steps, and nothing before; start and goal are
+    random."""
 
     optimum, random = 1.0, 0.261  # by dynamic programming
     length = 40
@@ -187,29 +189,29 @@ class SparseGoal(Toy):
 
     def __init__(self) -> None:
         super().__init__(spaces.Box(-1.0, 1.0, (4,), np.float32), 4)
-        self.place, self.goal = np.zeros(2, np.int64), np.zeros(2, np.int64)
+        self.position, self.goal = np.zeros(2, np.int64), np.zeros(2, np.int64)
 
     def draw(self) -> None:
         here, there = self.np_random.choice(self._size**2, 2, replace=False)
-        self.place, self.goal = (np.array(divmod(int(cell), self._size)) for cell in (here, there))
+        self.position, self.goal = (np.array(divmod(int(cell), self._size)) for cell in (here, there))
 
     def observe(self) -> Array:
-        both = np.concatenate([self.place, self.goal])
+        both = np.concatenate([self.position, self.goal])
         return (2 * both / (self._size - 1) - 1).astype(np.float32)
 
     def step(self, action: Any) -> _Step:
         move = ((-1, 0), (1, 0), (0, -1), (0, 1))[int(action)]
-        self.place = np.clip(self.place + move, 0, self._size - 1)
-        found = bool((self.place == self.goal).all())
+        self.position = np.clip(self.position + move, 0, self._size - 1)
+        found = bool((self.position == self.goal).all())
         return self.advance(float(found), terminated=found)
 
 
 class Continuing(Toy):
-    """Hold a high level that pays up to 2 a step, without ever an end; truncated every 1,000 steps.
+    """Hold a high level that pays up to 2 per step, without an end; truncated every 1,000 steps.
 
-    Down, stay or up by one of 20 levels, which pay with the third power of their height; one action in twenty
-    slips to up, and above the top it falls to 0. At a discount of 0.99 the start is worth 18 to a random
-    policy, and the best state 167 to the best one.
+    An action moves down, stays or moves up by one of 20 levels, which pay with the third power of their
+    height. One action in twenty slips to up, and above the top the level falls to 0. At a discount of 0.99
+    the start is worth 18 to a random policy, and the best state 167 to the best policy.
     """
 
     optimum, random = 1650.0, 304.0  # by dynamic programming
@@ -233,16 +235,16 @@ class Continuing(Toy):
         return self.advance(2 * (self.level / self.top) ** 3)
 
     def move(self, level: int, action: int) -> int:
-        """The level after an action that does not slip."""
+        """Return the level after an action that does not slip."""
         moved = max(level + action - 1, 0)
         return 0 if moved > self.top else moved
 
 
 class Catch(Toy):
-    """Ten balls fall over a board of 12 x 12, one by one, straight or aslant, and bounce off its sides.
+    """Ten balls fall down a 12 x 12 board, one by one, straight or diagonally, and bounce off its sides.
 
-    1 for each that a paddle of three cells catches, -1 for each other. Which way a ball goes is seen from its
-    trail, the cell that it came from.
+    1 for each ball that a paddle of three cells catches, -1 for each other. A ball's trail, the cell it came
+    from, shows its direction.
     """
 
     optimum, random = 10.0, -5.0
@@ -259,7 +261,7 @@ class Catch(Toy):
         self.drop()
 
     def drop(self) -> None:
-        """The next ball."""
+        """Drop the next ball."""
         self.row, self.column, self.trail = 0, int(self.np_random.integers(self.cells)), None
         self.slant = int(self.np_random.choice(self.slants))
 
@@ -275,13 +277,13 @@ class Catch(Toy):
         return self.advance(reward)
 
     def move(self, column: int, slant: int) -> tuple[int, int]:
-        """Column and slant of a ball one row below."""
+        """Return column and slant of a ball one row below."""
         slant = slant if 0 <= column + slant < self.cells else -slant
         return column + slant, slant
 
 
 class CatchPixels(Catch):
-    """The game as a grey picture of 48 x 48."""
+    """The game as a grey image of 48 x 48."""
 
     pixels = 4  # of a cell's side
 

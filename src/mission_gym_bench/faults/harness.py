@@ -1,6 +1,6 @@
-"""What every fault gets: a folder of its own, commands in it, a trained run to damage, and what to check.
+"""The harness of a fault: its own folder, commands in it, a trained run to damage, and checks.
 
-A check that fails raises NotHeld with what happened. `Skipped` is for what this machine does not have.
+A failed check raises NotHeld with the observation. `SkippedFault` means that this machine lacks something.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
 from mission_gym.store.rundir import RunDir
 from mission_gym_bench.faults.launcher import Launcher
 
-_LIMIT_S = 180.0  # after which a command counts as hung, where each core has one thing to do
+_LIMIT_S = 180.0  # after which a command counts as hung, on a machine with one process per core
 MARK = "MISSION_GYM_FAULT"  # in the environment of every process of a fault
 SMALL = {
     "--n-envs": "2", "--n-steps": "16", "--batch-size": "16", "--timesteps": "320",
@@ -36,54 +36,54 @@ SMALL = {
     "--no-tune": "", "--seed": "1", "--device": "cpu", "--kernel": "compiled", "--threads": "1",
     "--overlap": "off",
 }  # fmt: skip
-# Without schedules that fall, so that a run that is resumed with a new total learns as before.
+# Without schedules, so that a run that is resumed with a new total learns as before.
 _STEADY = ("--learning-rate-final", "none", "--clip-range-final", "none")
 SERIAL = ("--vector", "serial")
 WORKERS = ("--vector", "workers", "--num-workers", "2")
-_TAIL = 300  # characters of a command's last words
+_TAIL = 300  # characters of a command's output
 
 
 class NotHeld(Exception):
-    """What must hold did not; the message says what happened."""
+    """A requirement does not hold; the message names the observation."""
 
 
-class Skipped(Exception):
-    """It can't be tried here; the message says why."""
+class SkippedFault(Exception):
+    """The fault cannot be injected on this machine; the message gives the reason."""
 
 
 @dataclass(frozen=True)
-class Fault:
-    """One fault: `inject` does it and raises NotHeld unless `holds`, in words, is true afterwards."""
+class FaultCase:
+    """One fault: `inject` injects it and raises NotHeld unless the requirement `holds` is met afterwards."""
 
     group: str
     name: str
     holds: str
-    inject: Callable[[Lab], None]
-    quick: bool = False  # belongs to the default form
-    tried: int = 1  # a chain of kills counts each of them
+    inject: Callable[[Harness], None]
+    quick: bool = False  # part of the default form
+    tried: int = 1  # number of faults; each kill of a chain counts
 
 
 def measure_limit_s() -> float:
-    """After so many seconds something counts as hung: the busier the machine, the more."""
+    """Return the seconds after which something counts as hung; more on a busy machine."""
     return _LIMIT_S * max(1.0, os.getloadavg()[0] / usable_cores())
 
 
 def must(condition: bool, what: str) -> None:
-    """Raise NotHeld with what happened unless the condition is true."""
+    """Raise NotHeld with a message unless the condition is true."""
     if not condition:
         raise NotHeld(what)
 
 
-class Ended(NamedTuple):
-    """A command that ended."""
+class CommandResult(NamedTuple):
+    """The exit code and the output of a command."""
 
     args: tuple[str, ...]
     code: int
     out: str
     err: str
 
-    def expect(self, *codes: int) -> Ended:
-        """It must have ended with one of these codes, and without a traceback."""
+    def expect(self, *codes: int) -> CommandResult:
+        """The command must have ended with one of these codes, and without a traceback."""
         words = f"{' '.join(self.args[:2])} ended with {self.code}: {self.err.strip()[-_TAIL:]}"
         must(self.code in codes, words)
         must("Traceback (most recent call last)" not in self.err, f"a traceback: {words}")
@@ -92,7 +92,7 @@ class Ended(NamedTuple):
 
 @dataclass
 class Command:
-    """A command under way."""
+    """A running command."""
 
     args: tuple[str, ...]
     pid: int
@@ -100,17 +100,17 @@ class Command:
     err: Path
     wait_code: Callable[[float], int | None]
 
-    def wait(self, more_s: float = 0.0) -> Ended:
-        """Wait for its end; one that does not end, more_s later than others, is killed: NotHeld."""
+    def wait(self, more_s: float = 0.0) -> CommandResult:
+        """Wait for its end; after the limit plus `more_s` it is killed: NotHeld."""
         timeout_s = measure_limit_s() + more_s
         code = self.wait_code(timeout_s)
         if code is None:
             self.kill()
             raise NotHeld(f"{' '.join(self.args[:2])} did not end within {timeout_s:.0f} s")
-        return Ended(self.args, code, _read(self.out), _read(self.err))
+        return CommandResult(self.args, code, _read(self.out), _read(self.err))
 
     def kill(self) -> int | None:
-        """SIGKILL, and its exit code."""
+        """Send SIGKILL and return the exit code."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         return self.wait_code(measure_limit_s())
@@ -125,15 +125,15 @@ class Command:
 
 
 @dataclass
-class Shelf:
-    """Runs that several faults begin with, each made once."""
+class RunCache:
+    """Runs that several faults start from, each made once."""
 
     folder: Path
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _made: dict[str, Path] = field(default_factory=dict)
 
     def get(self, name: str, make: Callable[[], Path]) -> Path:
-        """What `make` made under this name."""
+        """Return the result of `make` under this name."""
         with self._lock:
             if name not in self._made:
                 shutil.copytree(make(), self.folder / name, symlinks=True)
@@ -141,12 +141,12 @@ class Shelf:
             return self._made[name]
 
 
-class Lab:
+class Harness:
     """One fault's folder and processes."""
 
-    def __init__(self, folder: Path, launcher: Launcher | None, shelf: Shelf) -> None:
+    def __init__(self, folder: Path, launcher: Launcher | None, run_cache: RunCache) -> None:
         self.folder = folder
-        self.shelf = shelf
+        self.run_cache = run_cache
         self.runs_dir = folder / "runs"
         self._launcher = launcher
         self._mark = uuid.uuid4().hex
@@ -156,32 +156,33 @@ class Lab:
             path.mkdir(exist_ok=True)
         self.here = folder / "here"  # the commands' current folder
 
-    def inner(self, name: str) -> Lab:
-        """A lab inside this one, whose processes count as this one's."""
-        lab = Lab(self.folder / name, self._launcher, self.shelf)
-        lab._mark = self._mark
-        return lab
+    def inner(self, name: str) -> Harness:
+        """Return a harness inside this one; their processes are checked together."""
+        harness = Harness(self.folder / name, self._launcher, self.run_cache)
+        harness._mark = self._mark
+        return harness
 
     @property
     def env(self) -> dict[str, str]:
-        """What commands find in their environment."""
+        """The environment variables of commands."""
         return {
             MARK: self._mark,
             "TMPDIR": str(self._temporary),
             "XDG_STATE_HOME": str(self.folder / "state"),
-            "XDG_CACHE_HOME": str(self.shelf.folder / "cache"),
+            "XDG_CACHE_HOME": str(self.run_cache.folder / "cache"),
             "COLUMNS": "200",
         }
 
     def start(self, *args: str, here: Path | None = None, first_timeout_s: float | None = None) -> Command:
-        """Start a command. first_timeout_s: instead of the product's own, for what is built and reset."""
+        """Start a command. first_timeout_s: replaces the product's timeout of construction and the first
+        reset."""
         out, err = self._outputs()
         launcher = self._launcher
-        assert launcher is not None, "this lab only spawns"
+        assert launcher is not None, "this harness only spawns"
         pid = launcher.start(args, here or self.here, out, err, self.env, first_timeout_s)
         return Command(args, pid, out, err, lambda timeout_s: launcher.wait(pid, timeout_s))
 
-    def run(self, *args: str, here: Path | None = None) -> Ended:
+    def run(self, *args: str, here: Path | None = None) -> CommandResult:
         """Run a command to its end."""
         return self.start(*args, here=here).wait()
 
@@ -211,29 +212,30 @@ class Lab:
         return Command(args, process.pid, out, err, wait_code)
 
     def train(self, env_id: str, *flags: str) -> tuple[str, ...]:
-        """The words of a small training in this lab; flags come instead of those of every small run."""
+        """Return the arguments of a small training in this harness; flags replace those of every small
+        run."""
         small = [word for pair in SMALL.items() if pair[0] not in flags for word in pair if word]
         return ("train", env_id, *small, "--runs-dir", str(self.runs_dir), *flags)
 
     def only_run(self) -> RunDir:
-        """The one run that was made."""
+        """Return the only run."""
         found = sorted(path for path in self.runs_dir.iterdir() if (path / "status.json").exists())
         must(len(found) == 1, f"there are {len(found)} runs")
         return RunDir(found[0])
 
     def copy_run_source(self) -> Path:
-        """A small run of CartPole-v1 with evaluations, made once for all faults: copy it."""
+        """Return a small run of CartPole-v1 with evaluations, made once for all faults, to copy."""
 
         def make() -> Path:
-            lab = self.inner("trained")
+            harness = self.inner("trained")
             flags = (*SERIAL, *_STEADY, "--eval-freq", "128", "--eval-episodes", "1")
-            lab.run(*lab.train("CartPole-v1", *flags)).expect(0)
-            return lab.only_run().path
+            harness.run(*harness.train("CartPole-v1", *flags)).expect(0)
+            return harness.only_run().path
 
-        return self.shelf.get("trained", make)
+        return self.run_cache.get("trained", make)
 
     def copy_run(self, name: str = "trained") -> RunDir:
-        """A copy of that run, under a name."""
+        """Copy that run under a name."""
         target = self.runs_dir / f"{name}-20200101-000000"
         shutil.copytree(self.copy_run_source(), target)
         return RunDir(target)
@@ -246,14 +248,14 @@ class Lab:
         while not condition():
             if command is not None and not command.running:
                 return bool(condition())
-            must(time.monotonic() < deadline, f"waited in vain: {what}")
+            must(time.monotonic() < deadline, f"timed out waiting for {what}")
             time.sleep(look_s)
         return True
 
     def wait_for_step(
         self, command: Command, step: int, meanwhile: Callable[[], None] = lambda: None
     ) -> RunDir:
-        """The run of a command, once a checkpoint at this step or behind it is there."""
+        """Return the run of a command, once it has a checkpoint at this step or later."""
 
         def reached() -> bool:
             meanwhile()
@@ -263,13 +265,13 @@ class Lab:
                 for info in list_checkpoints(path / "checkpoints")
             )
 
-        must(self.wait_until(reached, f"step {step}", command), f"it ended before step {step}")
+        must(self.wait_until(reached, f"step {step}", command), f"the command ended before step {step}")
         return self.only_run()
 
     def must_leave_nothing(self) -> None:
-        """No process of this fault is left, and no temporary file."""
+        """No process, temporary file or shared memory of this fault may be left."""
         with contextlib.suppress(NotHeld):
-            self.wait_until(lambda: not self.find_processes(), "processes end")
+            self.wait_until(lambda: not self.find_processes(), "processes to end")
         left = [(process.pid, _name(process)) for process in self.find_processes()]
         for pid, _ in left:
             with contextlib.suppress(ProcessLookupError):
@@ -282,7 +284,7 @@ class Lab:
         must(not names, f"shared memory is left: {names}")
 
     def find_processes(self) -> list[psutil.Process]:
-        """The processes that carry this fault's mark."""
+        """Return the processes with this fault's mark."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -296,13 +298,13 @@ class Lab:
 
 
 def read_end(run: RunDir) -> dict[str, Array]:
-    """Every array of a run's last checkpoint, verified."""
+    """Return every array of a run's last checkpoint, verified."""
     last = load_checkpoint(list_checkpoints(run.checkpoints)[-1].path)
     return last.policy | last.state
 
 
 def must_equal(run: RunDir, straight: RunDir) -> None:
-    """The last checkpoints of two runs are equal, bit for bit."""
+    """The last checkpoints of two runs must be equal, bit for bit."""
     ours, theirs = read_end(run), read_end(straight)
     must(ours.keys() == theirs.keys(), "the last checkpoints hold other arrays")
     differing = [name for name in theirs if not np.array_equal(ours[name], theirs[name], equal_nan=True)]
@@ -310,13 +312,13 @@ def must_equal(run: RunDir, straight: RunDir) -> None:
 
 
 def must_be_tidy(run: RunDir) -> None:
-    """Nothing half written is left in a run."""
+    """No partly written file may be left in a run."""
     left = [path.name for path in run.path.rglob(".*") if path.name.startswith((".tmp-", ".old-"))]
     must(not left, f"left in the run: {left}")
 
 
 def must_be_usable(run: RunDir) -> None:
-    """A run that did not go to its end says why, and its last checkpoint can be loaded."""
+    """A run that stopped early must state the cause, and its last checkpoint must load."""
     status = run.read_status()
     must(status.get("state") in ("done", "failed", "stopped"), f"the state is {status.get('state')!r}")
     must(bool(status.get("cause")), "the status names no cause")
@@ -326,7 +328,7 @@ def must_be_usable(run: RunDir) -> None:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system that can be filled; needs root."""
+    """Mount a small file system; needs root."""
     folder.mkdir()
     _mount(["-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)])
     try:
@@ -338,7 +340,7 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 def _mount(words: Sequence[str]) -> None:
     program = shutil.which("mount")
     if program is None or subprocess.run([program, *words], capture_output=True).returncode:
-        raise Skipped("mounting needs Linux and root")
+        raise SkippedFault("mounting needs Linux and root")
 
 
 def remount(folder: Path, how: str) -> None:
@@ -347,7 +349,7 @@ def remount(folder: Path, how: str) -> None:
 
 
 def fill(folder: Path, leave_bytes: int = 0) -> Path:
-    """Fill a disk but for so many bytes; returns the file to delete."""
+    """Fill a disk except for `leave_bytes`; return the file to delete."""
     ballast = folder / "ballast"
     with ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         for piece in (1 << 16, 1 << 12):

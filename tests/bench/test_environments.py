@@ -1,4 +1,4 @@
-"""The toys have the optimum and the random score that they claim, and no settings match the arena."""
+"""The toys have the optimum and the random score they claim, and no settings match the environments."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from mission_gym.config.layers import read_settings
-from mission_gym_bench import arena
-from mission_gym_bench.defaults.cases import CASES
+from mission_gym_bench import environments
+from mission_gym_bench.defaults.trials import CASES
 
 TOYS = {
     name: toy
-    for name, toy in vars(arena).items()
-    if isinstance(toy, type) and issubclass(toy, arena.Toy) and toy not in (arena.Toy, arena.Catch)
+    for name, toy in vars(environments).items()
+    if isinstance(toy, type)
+    and issubclass(toy, environments.Toy)
+    and toy not in (environments.Toy, environments.Catch)
 }
 BY_NAME = {case.name: case for case in CASES}
 
@@ -44,7 +46,7 @@ def test_no_case_has_shipped_settings_and_all_can_be_built(case, tmp_path, monke
     monkeypatch.chdir(tmp_path)  # MuJoCo leaves its log where it runs
     assert case.env_id not in read_settings()
     if case.is_there:
-        env = getattr(arena, case.name)()
+        env = getattr(environments, case.name)()
         env.reset(seed=1)
         env.close()
 
@@ -87,7 +89,7 @@ def test_who_knows_the_rule_gets_the_optimum(name):
 
 
 def test_the_far_offset_is_a_constant_in_single_precision():
-    env = arena.FarOffset()
+    env = environments.FarOffset()
     shown = [env.reset(seed=seed)[0] for seed in range(20)]
     assert all(abs(obs[0] - 5e6) <= 0.05 for obs in shown)
     assert len({float(obs[0]) for obs in shown}) == 20
@@ -108,7 +110,7 @@ def solve(states, outcomes, length):
 
 
 def test_the_continuing_toy_is_worth_what_dynamic_programming_says():
-    env = arena.Continuing()
+    env = environments.Continuing()
 
     def outcomes(level, action):
         for chance, moved in ((1 - env.slip, env.move(level, action)), (env.slip, env.move(level, 2))):
@@ -120,7 +122,7 @@ def test_the_continuing_toy_is_worth_what_dynamic_programming_says():
 
 
 def test_the_sledge_is_worth_what_dynamic_programming_says():
-    env = arena.LargeRewards()
+    env = environments.LargeRewards()
 
     def outcomes(state, action):
         moved = env.move(*state, action - 1)
@@ -134,7 +136,7 @@ def test_the_sledge_is_worth_what_dynamic_programming_says():
 
 
 def test_rare_prizes_are_paid_once_at_the_end():
-    env = arena.RarePrizes()
+    env = environments.RarePrizes()
     obs, _ = env.reset(seed=1)
     shown, rewards = [obs], []
     for _ in range(env.length):
@@ -149,7 +151,7 @@ def test_rare_prizes_are_paid_once_at_the_end():
 
 
 def test_the_sparse_goal_is_found_as_often_as_said():
-    env = arena.SparseGoal()
+    env = environments.SparseGoal()
     size = 8
     found = 0.0
     for goal in range(size**2):

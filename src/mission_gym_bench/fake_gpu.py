@@ -1,14 +1,14 @@
-"""A pretended accelerator on a CPU build of torch: real numbers, strict about devices, waiting and capture.
+"""A fake GPU on a CPU build of torch: real numbers, strict about devices, waits and graph capture.
 
-    with pretend("cuda") as device:
-        ...  # torch.cuda.is_available() is True, and .to("cuda") works
-    device.counts["waits"]
+with pretend("cuda") as device:
+...  # torch.cuda.is_available() is True, and .to("cuda") works
+device.counts["waits"]
 
-A tensor "on" it is a subclass with CPU storage whose `device` says cuda:0 or mps:0. Every operation checks
-that its tensors live on one device, mps refuses float64. With `index=1` it is the second card, and what is
-asked of the first is refused. A graph records the operations between its begin and
-its end, and replays them in place. Kernels are counted as operations that compute something: views and empty
-memory are none. Unseen: races, real memory, bf16, the choice of kernels, speed.
+A tensor "on" it is a subclass with CPU storage whose `device` is cuda:0 or mps:0. Every operation checks that
+its tensors are on one device; mps refuses float64. With `index=1` it is the second GPU, and operations on the
+first are refused. A graph records its operations and replays them in place. Operations that compute something
+count as kernels, views and empty memory do not. Not simulated: races, real memory, bf16, kernel choice,
+speed.
 """
 
 from __future__ import annotations
@@ -41,51 +41,51 @@ _CREATES = {"empty", "zeros", "ones", "full", "tensor", "arange"}
 
 
 @dataclass
-class Device:
-    """The accelerator of a `pretend` block."""
+class FakeDevice:
+    """The device of a `pretend` block."""
 
     kind: str  # cuda or mps
-    index: int = 0  # of the cards, the one that is used
-    name: str = "Pretended card"
+    index: int = 0  # of the GPU that is used
+    name: str = "Fake GPU"
     capability: tuple[int, int] = (8, 0)
     free_bytes: int = 8 << 30
-    largest_bytes: int = 1 << 40  # a tensor that is larger can't be had
-    peak_bytes: int = 0  # what max_memory_allocated says
+    largest_bytes: int = 1 << 40  # larger tensors are out of memory
+    peak_bytes: int = 0  # the result of max_memory_allocated
     fails_to_capture: bool = False
-    is_lost: bool = False  # it has fallen off the bus
+    is_lost: bool = False  # every operation fails
     counts: Counter[str] = field(default_factory=Counter)  # waits, uploads, replays, kernels
-    kernels: Counter[str] = field(default_factory=Counter)  # by name, replays aside
-    tape: list[tuple[Any, ...]] | None = None  # of the capture under way
-    graphs: WeakSet[_Graph] = field(default_factory=WeakSet)  # that are held
+    kernels: Counter[str] = field(default_factory=Counter)  # by name, without replays
+    tape: list[tuple[Any, ...]] | None = None  # of the current capture
+    graphs: WeakSet[_Graph] = field(default_factory=WeakSet)  # alive
 
     @property
-    def place(self) -> torch.device:
+    def torch_device(self) -> torch.device:
         return torch.device(self.kind, self.index)
 
     def is_meant(self, device: Any) -> bool:
-        """Whether torch would take it for this device; RuntimeError for another card."""
+        """Whether `device` names this device for torch; RuntimeError for another GPU."""
         asked = torch.device(self.kind if device is None else device)
         if asked.type != self.kind:
             return False
-        card = getattr(_thread, "card", 0) if asked.index is None else asked.index
-        if card != self.index:
-            raise RuntimeError(f"card {card} is asked where {self.place} is used")
+        index = getattr(_thread, "gpu", 0) if asked.index is None else asked.index
+        if index != self.index:
+            raise RuntimeError(f"GPU {index} is used instead of {self.torch_device}")
         return True
 
     @property
     def kernels_of_graph(self) -> int:
-        """How many kernels a replay of the one graph launches."""
+        """The number of kernels that a replay of the only graph launches."""
         (graph,) = self.graphs
         return sum(_is_kernel(func) for func, *_ in graph.tape)
 
     def count_wait(self, what: str) -> None:
-        """The host waits for the device, which a capture forbids."""
+        """Count a wait of the host for the device, which a capture forbids."""
         self.counts["waits"] += 1
         if self.tape is not None:
             raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
 
     def take(self, tensor: Any) -> None:
-        """Refuse what the device has no memory or no type for."""
+        """Refuse a tensor that the device has no memory or no dtype for."""
         if not isinstance(tensor, torch.Tensor):
             return
         if tensor.nbytes > self.largest_bytes:
@@ -99,21 +99,21 @@ class Device:
             )
 
 
-_device = Device("cpu")  # the one that is pretended now
-_thread = threading.local()  # `card`: the current one, as `torch.cuda.device` sets it
+_device = FakeDevice("cpu")  # the current fake device
+_thread = threading.local()  # `gpu`: the current index, as `torch.cuda.device` sets it
 
 
 def _is_kernel(func: Any) -> bool:
-    """Whether an operation computes something: one that returns a view of an argument does not."""
+    """Whether an operation computes something; one that returns a view of an argument does not."""
     if func._schema.name in _FREE:
         return False
     return not any(each.alias_info and not each.alias_info.is_write for each in func._schema.returns)
 
 
 class DeviceTensor(torch.Tensor):
-    """A tensor on the pretended device."""
+    """A tensor on the fake device."""
 
-    device = property(lambda self: _device.place)
+    device = property(lambda self: _device.torch_device)
     is_cuda = property(lambda self: _device.kind == "cuda")
     is_cpu = property(lambda self: False)
 
@@ -144,7 +144,7 @@ class DeviceTensor(torch.Tensor):
         elif any(tensor.dim() for tensor in on_host):
             raise RuntimeError(
                 f"{name}: Expected all tensors to be on the same device, but found at least two devices,"
-                f" {_device.place} and cpu!"
+                f" {_device.torch_device} and cpu!"
             )
         if name in _WAITING:
             _device.count_wait(name)
@@ -155,17 +155,17 @@ class DeviceTensor(torch.Tensor):
             out = func(*args, **kwargs)
         if to_host:
             return out
-        if not any(each.alias_info for each in func._schema.returns):  # else it is memory that was there
+        if not any(each.alias_info for each in func._schema.returns):  # otherwise the memory exists already
             for tensor in tree_leaves(out):
                 _device.take(tensor)
-        out = tree_map(_place, out)
+        out = tree_map(_to_device, out)
         if _device.tape is not None:
             _device.tape.append((func, args, kwargs, out))
         return out
 
 
-def _place(value: Any, requires_grad: bool = False) -> Any:
-    """The same memory as a tensor on the device; what is not a tensor stays."""
+def _to_device(value: Any, requires_grad: bool = False) -> Any:
+    """Return the same memory as a tensor on the device; other values are returned as they are."""
     if isinstance(value, DeviceTensor) or not isinstance(value, torch.Tensor):
         return value
     return torch.Tensor._make_subclass(DeviceTensor, value, requires_grad)
@@ -176,7 +176,7 @@ def _upload(tensor: torch.Tensor, waits: bool) -> Any:
         _device.count_wait("a copy to the device")
     _device.counts["uploads"] += 1
     _device.take(tensor)
-    return _place(tensor.detach().clone())
+    return _to_device(tensor.detach().clone())
 
 
 def _download(tensor: torch.Tensor) -> torch.Tensor:
@@ -186,7 +186,7 @@ def _download(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Placement(TorchFunctionMode):
-    """Lets `device=` and `.to` mean the pretended device."""
+    """Makes `device=` and `.to` refer to the fake device."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
@@ -194,12 +194,14 @@ class _Placement(TorchFunctionMode):
             host = _download(args[0])
             return host if name == "cpu" else host.tolist()
         if name == "to" and isinstance(args[0], torch.Tensor):
-            places = [a for a in (*args[1:], kwargs.pop("device", None)) if isinstance(a, str | torch.device)]
+            devices = [
+                a for a in (*args[1:], kwargs.pop("device", None)) if isinstance(a, str | torch.device)
+            ]
             rest = [a for a in args[1:] if isinstance(a, torch.dtype)]
             tensor = args[0]
-            if places and _is_here(places[0]) and not isinstance(tensor, DeviceTensor):
+            if devices and _is_here(devices[0]) and not isinstance(tensor, DeviceTensor):
                 tensor = _upload(tensor, waits=not kwargs.get("non_blocking"))
-            elif places and not _is_here(places[0]) and isinstance(tensor, DeviceTensor):
+            elif devices and not _is_here(devices[0]) and isinstance(tensor, DeviceTensor):
                 tensor = _download(tensor)
             kwargs.pop("non_blocking", None)
             return func(tensor, *rest, **kwargs) if rest or kwargs else tensor
@@ -211,7 +213,7 @@ class _Placement(TorchFunctionMode):
             del kwargs["device"]
             made = func(*args, **kwargs)
             _device.take(made)
-            return _place(made, made.requires_grad)
+            return _to_device(made, made.requires_grad)
         return func(*args, **kwargs)
 
 
@@ -234,7 +236,7 @@ class _Event:
 
     def record(self, stream: Any = None) -> None:
         if stream is None:
-            _Stream()  # the current one of the current card
+            _Stream()  # the current one of the current GPU
 
     def synchronize(self) -> None:
         _device.count_wait("an event")
@@ -267,44 +269,44 @@ def _capture(graph: _Graph, **kwargs: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _current_card(device: Any) -> Iterator[None]:
-    before = getattr(_thread, "card", 0)
-    _thread.card = torch.device(device).index or 0
+def _current_gpu(device: Any) -> Iterator[None]:
+    before = getattr(_thread, "gpu", 0)
+    _thread.gpu = torch.device(device).index or 0
     try:
         yield
     finally:
-        _thread.card = before
+        _thread.gpu = before
 
 
 def _stream_context(stream: Any) -> Any:
-    """As torch.cuda.stream: without a stream it asks the current accelerator, which fails on MPS."""
+    """As torch.cuda.stream, which without a stream uses the current accelerator and fails on MPS."""
     if stream is None and _device.kind == "mps":
         raise AttributeError("module 'torch.mps' has no attribute 'current_device'")
     return nullcontext()
 
 
-def _list_patches(device: Device) -> Iterator[Any]:
-    """What of torch is replaced."""
+def _list_patches(device: FakeDevice) -> Iterator[Any]:
+    """Yield the patches of torch."""
     major, minor = device.capability
-    card = SimpleNamespace(name=device.name, uuid="0", major=major, minor=minor, total_memory=8 << 30)
+    properties = SimpleNamespace(name=device.name, uuid="0", major=major, minor=minor, total_memory=8 << 30)
 
-    def answer(tell: Callable[[], Any]) -> Callable[..., Any]:
-        """A function of a card."""
+    def answer(read: Callable[[], Any]) -> Callable[..., Any]:
+        """Return a function that takes a device and checks it."""
 
-        def told(of: Any = None) -> Any:
+        def checked(of: Any = None) -> Any:
             device.is_meant(of)
-            return tell()
+            return read()
 
-        return told
+        return checked
 
     if device.kind == "cuda":
         mocks: dict[str, Any] = {
             "is_available": lambda: True,
             "device_count": lambda: 1 + device.index,
-            "device": _current_card,
+            "device": _current_gpu,
             "get_device_name": answer(lambda: device.name),
-            "get_device_capability": lambda *args: device.capability,  # of every card
-            "get_device_properties": answer(lambda: card),
+            "get_device_capability": lambda *args: device.capability,  # of every GPU
+            "get_device_properties": answer(lambda: properties),
             "mem_get_info": answer(lambda: (device.free_bytes, 8 << 30)),
             "max_memory_allocated": answer(lambda: device.peak_bytes),
             "memory_reserved": answer(lambda: 0),
@@ -318,17 +320,17 @@ def _list_patches(device: Device) -> Iterator[Any]:
             "current_stream": _Stream,
         }
         yield patch.multiple(torch.cuda, create=True, **mocks)
-        # Optimizers ask here whether a step is captured.
+        # Optimizers check here whether a step is captured.
         yield patch("torch.accelerator.current_accelerator", lambda **kwargs: torch.device("cuda"))
-        yield patch("torch.accelerator.current_stream", lambda *args: _Stream(device.place))
+        yield patch("torch.accelerator.current_stream", lambda *args: _Stream(device.torch_device))
         yield patch("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
     else:
         yield patch("torch.backends.mps.is_available", lambda: True)
         yield patch("torch.mps.driver_allocated_memory", lambda: 0)
     yield patch("torch.cuda.stream", _stream_context)
 
-    def group(lists: Any, with_indices: bool = False) -> Any:  # torch's own is C++, and would see the CPU
-        return {(device.place, torch.float32): (lists, list(range(len(lists[0]))))}
+    def group(lists: Any, with_indices: bool = False) -> Any:  # torch's own is C++ and sees the CPU
+        return {(device.torch_device, torch.float32): (lists, list(range(len(lists[0]))))}
 
     yield patch.object(torch.optim.Optimizer, "_group_tensors_by_device_and_dtype", staticmethod(group))
     run: Callable[[threading.Thread], None] = threading.Thread.run
@@ -341,10 +343,10 @@ def _list_patches(device: Device) -> Iterator[Any]:
 
 
 @contextmanager
-def pretend(kind: str, **facts: Any) -> Iterator[Device]:
-    """Give this process a device of the kind, cuda or mps; `facts` are fields of `Device`."""
+def pretend(kind: str, **facts: Any) -> Iterator[FakeDevice]:
+    """Give this process a fake device of a kind, cuda or mps; `facts` are fields of `FakeDevice`."""
     global _device
-    before, _device = _device, Device(kind, **facts)
+    before, _device = _device, FakeDevice(kind, **facts)
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     try:
         with ExitStack() as stack:

@@ -1,8 +1,9 @@
-"""A wall clock that is shifted by what a file says, in Python processes alone.
+"""A wall clock of Python processes, shifted by the seconds in a file.
 
-Copied as `sitecustomize.py` into a folder of PYTHONPATH, this file is run by each interpreter as it starts,
-workers included. `time.time`, `time.time_ns` and `datetime.now` are shifted; sleeps, waits and the steady
-clocks are not, as when an administrator sets the clock. It imports nothing of ours: it comes first.
+Every interpreter runs this file as it starts, workers included, once it is copied as `sitecustomize.py` into
+a folder of PYTHONPATH. `time.time`, `time.time_ns` and `datetime.now` are shifted; sleeps, waits and
+monotonic clocks are not, as when an administrator sets the clock. It runs first, so it imports nothing of
+ours.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _FILE = "MISSION_GYM_CLOCK"  # in the environment: the file with the seconds
 
 
 def fake_wall_clock(folder: Path, seconds: Path) -> dict[str, str]:
-    """The environment of a process with such a clock; `folder` is made for it."""
+    """Return the environment variables of a process with this clock; `folder` is created for it."""
     folder.mkdir(exist_ok=True)
     shutil.copy(__file__, folder / "sitecustomize.py")
     paths = filter(None, (str(folder), os.environ.get("PYTHONPATH")))
@@ -26,7 +27,7 @@ def fake_wall_clock(folder: Path, seconds: Path) -> dict[str, str]:
 
 
 def set_shift(file: Path, seconds: float) -> None:
-    """Set the clocks of all that read this file; at once, never half."""
+    """Set the clocks of all processes that read this file, atomically."""
     draft = file.with_name(f"{file.name}-new")
     draft.write_text(f"{seconds}\n")
     draft.replace(file)
@@ -40,7 +41,7 @@ def _install(path: str) -> None:
             return real_ns() + int(float(file.read()) * 1e9)
 
     class Shifted(datetime.datetime):
-        """As `datetime`, by the shifted clock."""
+        """`datetime` with the shifted clock."""
 
         @classmethod
         def now(cls, tz: Any = None) -> Any:
