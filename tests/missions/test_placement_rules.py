@@ -167,7 +167,7 @@ def test_all_wrong_sizes_are_told_at_once():
         "num_sites=1 is not an integer of at least 2; correct it [num_sites]",
         "num_stations=0 is not an integer of at least 1; correct it [num_stations]",
         "num_demand=2.5 is not an integer of at least 2; correct it [num_demand]",
-        "instance='fixd' is unknown (did you mean 'fixed'?); use random (a new city in every episode) "
+        "instance='fixd' is unknown (did you mean 'fixed'?); use random (a city per episode) "
         "or fixed [instance]",
     ]
     with pytest.raises(ConfigError, match="num_stations=5 is above num_sites=4; a site takes one station"):

@@ -12,7 +12,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import Field, create_model
 
 from mission_gym.config.yaml_lines import Key, Part, Tree, check_tree, read_tree
 from mission_gym.errors import ConfigError, nearest
@@ -121,10 +121,8 @@ class Level(Part):
 Reward = create_model("Reward", __base__=Part, **dict.fromkeys(TERMS, (Term, ...)))  # type: ignore[call-overload]
 
 
-class Scenario(BaseModel):
+class Scenario(Part):
     """Everything that defines a mission."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     level: Level

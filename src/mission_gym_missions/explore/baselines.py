@@ -44,8 +44,7 @@ def _walk(explorer: Explorer, cost: Callable[[int, float], float]) -> int:
     queue = [memory.node]
     best, choice = (np.inf, np.inf), STOP
     for node in queue:  # grows while it is read
-        moves: Iterable[tuple[int, int, float]] = _moves(explorer, node)
-        for action, target, similarity in moves:
+        for action, target, similarity in _moves(explorer, node):
             start = action if node == memory.node else first[node]
             if not graph.is_visited(target):
                 rank = (cost(target, similarity), float(depth[node]))

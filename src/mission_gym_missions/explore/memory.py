@@ -100,16 +100,9 @@ class Memory:
         self._appeal.pop(node, None)
         links = [self._rate(link, target, parts) for link, target in zip(page.links, nodes, strict=True)]
         following = [seen for seen, link in zip(links, page.links, strict=True) if link.is_next]
-        similarity = compare(page.title, self.wanted)
-        self.views[node] = View(
-            node,
-            not failed,
-            similarity,
-            compare(page.text, self.wanted),
-            links,
-            following[0] if following else None,
-        )
-        self.best_similarity = max(self.best_similarity, similarity)
+        title, text = compare(page.title, self.wanted), compare(page.text, self.wanted)
+        self.views[node] = View(node, not failed, title, text, links, following[0] if following else None)
+        self.best_similarity = max(self.best_similarity, title)
         self.num_failed += failed
 
     def _rate(self, link: PageLink, node: int, parts: list[str]) -> SeenLink:
@@ -118,29 +111,16 @@ class Memory:
             self._appeal[node] = max(similarity, self._appeal.get(node, 0.0))
         theirs = _split(link.url)
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(parts, theirs, strict=False)))
-        return SeenLink(
-            node,
-            similarity,
-            len(link.words & self.wanted) / max(1, len(self.wanted)),
-            len(link.words),
-            link.in_frame,
-            link.in_aside,
-            shared / max(1, len(parts), len(theirs)),
-        )
+        path = shared / max(1, len(parts), len(theirs))
+        coverage = len(link.words & self.wanted) / max(1, len(self.wanted))
+        return SeenLink(node, similarity, coverage, len(link.words), link.in_frame, link.in_aside, path)
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that `restore` needs, as plain values."""
-        visits = [
-            [
-                url,
-                page.url,
-                sorted(page.title),
-                sorted(page.text),
-                [[link.url, sorted(link.words), *link[2:]] for link in page.links],
-                failed,
-            ]
-            for url, page, failed in self._visits
-        ]
+        visits = []
+        for url, page, failed in self._visits:
+            links = [[link.url, sorted(link.words), *link[2:]] for link in page.links]
+            visits.append([url, page.url, sorted(page.title), sorted(page.text), links, failed])
         return {
             "wanted": sorted(self.wanted),
             "visits": visits,

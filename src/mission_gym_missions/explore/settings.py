@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -81,23 +82,24 @@ def read_settings(given: dict[str, Any]) -> Settings:
     )
     if settings is None:
         raise ConfigError(problems)
-    own = settings.base_url is not None
-    for name in _GENERATED if own else _OWN:
-        if getattr(settings, name) != known[name].default:
-            use = "generated sites, but base_url is given" if own else "a site given by base_url"
-            problems.append(f"{name}={getattr(settings, name)!r} is only for {use}; remove one [{name}]")
-    if own and not join(settings.base_url or "", ""):
-        problems.append(
-            f"base_url={settings.base_url!r} is not a web address; use one like https://example.org/docs/ "
-            "[base_url]"
-        )
-    elif own and not settings.targets:
-        problems.append(
-            "base_url needs targets: paths of pages to find, or a file with one per line [targets]"
-        )
+    problems += _find_conflicts(settings)
     if problems:
         raise ConfigError(problems)
     return settings
+
+
+def _find_conflicts(settings: Settings) -> Iterator[str]:
+    """Yield conflicts between generated sites and a site of the user's."""
+    own = settings.base_url is not None
+    for name in _GENERATED if own else _OWN:
+        if (value := getattr(settings, name)) != Settings.model_fields[name].default:
+            use = "generated sites, but base_url is given" if own else "a site given by base_url"
+            yield f"{name}={value!r} is only for {use}; remove one [{name}]"
+    if own and not join(settings.base_url or "", ""):
+        url = repr(settings.base_url)
+        yield f"base_url={url} is not a web address; use one like https://example.org/docs/ [base_url]"
+    elif own and not settings.targets:
+        yield "base_url needs targets: paths of pages to find, or a file with one per line [targets]"
 
 
 def make_companion(settings: Settings) -> Companion:

@@ -5,6 +5,7 @@ In: a file and sizes. Out: a checked PlacementMission, or one ConfigError with e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -60,20 +61,18 @@ def load_mission(
     return PlacementMission(rules, num_sites, num_stations, num_demand, instance == "fixed")
 
 
-def _find_problems(num_sites: int, num_stations: int, num_demand: int, instance: str) -> list[str]:
-    found = []
+def _find_problems(num_sites: int, num_stations: int, num_demand: int, instance: str) -> Iterator[str]:
+    are_valid = True
     sizes = {"num_sites": (num_sites, 2), "num_stations": (num_stations, 1), "num_demand": (num_demand, 2)}
     for name, (size, least) in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < least:
-            found.append(f"{name}={size!r} is not an integer of at least {least}; correct it [{name}]")
-    if not found and num_stations > num_sites:
-        found.append(
+            are_valid = False
+            yield f"{name}={size!r} is not an integer of at least {least}; correct it [{name}]"
+    if are_valid and num_stations > num_sites:
+        yield (
             f"num_stations={num_stations} is above num_sites={num_sites}; a site takes one station: use "
             "fewer stations or more sites [num_stations]"
         )
     if instance not in INSTANCES:
-        found.append(
-            f"instance={instance!r} is unknown{nearest(str(instance), INSTANCES)}; use random (a new city in "
-            "every episode) or fixed [instance]"
-        )
-    return found
+        hint = nearest(str(instance), INSTANCES)
+        yield f"instance={instance!r} is unknown{hint}; use random (a city per episode) or fixed [instance]"

@@ -54,18 +54,14 @@ def num_features(num_attackers: int, num_defenders: int) -> int:
     return num_attackers * (OWN_FEATURES + FOE_FEATURES * num_defenders) + GLOBAL_FEATURES
 
 
-UNIT = make_record(
-    "cooldown touching",
-    "x y cos sin speed integrity want_cos want_sin throttle distance_m",
-)
-MIND = make_record(  # of a defender: memory and reaction are clocks, target is an attacker or -1
-    "mode target memory reaction delay leg detour detour_side",
-    "post_x post_y seen_x seen_y seen_vx seen_vy",
+UNIT = make_record("cooldown touching", "x y cos sin speed integrity want_cos want_sin throttle distance_m")
+# A defender's mind: memory and reaction are clocks, target is an attacker or -1.
+MIND = make_record(
+    "mode target memory reaction delay leg detour detour_side", "post_x post_y seen_x seen_y seen_vx seen_vy"
 )
 POINT = make_record(reals="x y")
-TRACK = make_record(
-    "age", "x y cos sin integrity"
-)  # of a defender as the fleet last sensed it; age -1: never
+# A defender as the fleet last sensed it; age -1: never.
+TRACK = make_record("age", "x y cos sin integrity")
 GAME = make_record(
     "seed episode random tick capture zone stall entered contested outcome collisions detections"
     " attacker_tags attacker_hits defender_tags defender_hits",
