@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -27,17 +28,14 @@ _LONG = ("--timesteps", "8000", "--checkpoint-freq", "1000", "--n-epochs", "2")
 _FASTEST = 1e7  # steps/s that no run reaches
 
 
-def make_clock_faults() -> list[FaultCase]:
-    """Return shifts by an hour either way, during a run and between."""
-    faults = []
+def make_clock_faults() -> Iterator[FaultCase]:
+    """Yield shifts by an hour either way, during a run and between."""
     for way, shift in {"back": "-3600", "forward": "+3600"}.items():
         # In one process: libfaketime also moves the ends of sleeps, and waiting for workers fails.
-        jump, between = partial(_jump, shift=shift), partial(_jump_between, shift=shift)
-        faults.append(FaultCase("clock", f"set {way} an hour", _HOLDS, jump, quick=way == "back"))
-        faults.append(FaultCase("clock", f"set {way} an hour before a resume", _HOLDS, between))
-        workers = partial(_jump_with_workers, shift=shift)
-        faults.append(FaultCase("clock", f"set {way} an hour, workers", _HOLDS, workers))
-    return faults
+        injections = {"": _jump, " before a resume": _jump_between, ", workers": _jump_with_workers}
+        for when, inject in injections.items():
+            name, is_quick = f"set {way} an hour{when}", way == "back" and not when
+            yield FaultCase("clock", name, _HOLDS, partial(inject, shift=shift), is_quick)
 
 
 def find_library() -> Path:

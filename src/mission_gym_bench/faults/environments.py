@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -56,9 +57,8 @@ _REPORTED = "the run continues to its end, or stops with the cause in one messag
 _RECORDED = "a video, or one message without a traceback"
 
 
-def make_environment_faults() -> list[FaultCase]:
-    """Return every kind in every method, on every backend that can have it."""
-    faults = []
+def make_environment_faults() -> Iterator[FaultCase]:
+    """Yield every kind in every method, on every backend that can have it."""
     for backend in _BACKENDS:
         for method, kinds in _METHODS.items():
             for kind in kinds:
@@ -70,20 +70,14 @@ def make_environment_faults() -> list[FaultCase]:
                 once = method in ("step", "reset")
                 inject = partial(_train, backend=backend, method=method, kind=kind, holds=holds, once=once)
                 is_quick = kind in _QUICK.get((backend, method), ())
-                faults.append(
-                    FaultCase("environments", f"{kind} in {method}, {backend}", holds, inject, quick=is_quick)
-                )
+                yield FaultCase("environments", f"{kind} in {method}, {backend}", holds, inject, is_quick)
         if backend != "serial":
             inject = partial(
                 _train, backend=backend, method="constructor", kind="kill -9", holds=_CONTAINED, once=True
             )
-            faults.append(
-                FaultCase("environments", f"kill -9 once in constructor, {backend}", _CONTAINED, inject)
-            )
+            yield FaultCase("environments", f"kill -9 once in constructor, {backend}", _CONTAINED, inject)
     for kind in (*_RAISED, "hang", "exit", "segfault", "kill -9", "shape", "nothing"):
-        inject = partial(_record, kind=kind)
-        faults.append(FaultCase("environments", f"{kind} in render", _RECORDED, inject))
-    return faults
+        yield FaultCase("environments", f"{kind} in render", _RECORDED, partial(_record, kind=kind))
 
 
 def _kwargs(harness: Harness, kind: str, method: str, after: int, *, once: bool) -> tuple[str, ...]:

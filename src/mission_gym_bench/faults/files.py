@@ -6,7 +6,7 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -72,21 +72,14 @@ _QUICK |= {("lineage.json", "a list"), ("config.yaml", "truncated"), ("metrics.j
 _QUICK |= {("eval", "null"), ("plan.json", "missing")}
 
 
-def make_file_faults() -> list[FaultCase]:
-    """Return every damage to every file, and malicious or accidental changes of a run's folder."""
-    faults = []
+def make_file_faults() -> Iterator[FaultCase]:
+    """Yield every damage to every file, and malicious or accidental changes of a run's folder."""
     for file in (*_CHECKPOINT, *_FILES):
+        is_checkpoint = file in _CHECKPOINT
         for damage in _DAMAGES:
-            inject = _damage_checkpoint if file in _CHECKPOINT else _damage_file
-            faults.append(
-                FaultCase(
-                    "files",
-                    f"{file}: {damage}",
-                    _LOADED if file in _CHECKPOINT else _READ,
-                    partial(inject, file=file, damage=damage),
-                    quick=(file, damage) in _QUICK,
-                )
-            )
+            inject = partial(_damage_checkpoint if is_checkpoint else _damage_file, file=file, damage=damage)
+            holds, is_quick = _LOADED if is_checkpoint else _READ, (file, damage) in _QUICK
+            yield FaultCase("files", f"{file}: {damage}", holds, inject, is_quick)
     others: dict[str, tuple[str, Callable[[Harness], None]]] = {
         "lineage in a circle": (_READ, _circle),
         "yaml aliases that grow": (_READ, _alias),
@@ -96,16 +89,12 @@ def make_file_faults() -> list[FaultCase]:
         "a folder in place of status.json": (_READ, partial(_foldered, name="status.json")),
         "a folder in place of config.yaml": (_READ, partial(_foldered, name="config.yaml")),
         "gamma altered before a resume": (_NOT_EXACT, partial(_alter, field="gamma", value="0.11")),
-        "learning rate altered before a resume": (
-            _NOT_EXACT,
-            partial(_alter, field="learning_rate", value="0.5"),
-        ),
+        "rate altered before a resume": (_NOT_EXACT, partial(_alter, field="learning_rate", value="0.5")),
         "pickle in a checkpoint": (_LOADED, _pickle),
     }
     quick = ("lineage in a circle", "yaml aliases that grow", "gamma altered before a resume")
     for name, (holds, check) in others.items():
-        faults.append(FaultCase("files", name, holds, check, quick=name in quick))
-    return faults
+        yield FaultCase("files", name, holds, check, quick=name in quick)
 
 
 def _straight(harness: Harness) -> RunDir:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -49,18 +50,14 @@ FORMS = {
 }
 
 
-def make_kills(num_full: int = 200, num_quick: int = 16, chain: int = 5) -> list[FaultCase]:
-    """Return chains of kills over the forms in turn; the first ones are quick."""
-    faults = []
+def make_kills(num_full: int = 200, num_quick: int = 16, chain: int = 5) -> Iterator[FaultCase]:
+    """Yield chains of kills over the forms in turn; the first ones are quick."""
     names = list(FORMS)
     for number in range(num_full // chain):
         name = names[number % len(names)]
         inject = partial(_kill_chain, form=name, num_kills=chain, seed=number)
         is_quick = number < max(num_quick // chain, len(names))
-        faults.append(
-            FaultCase("kills", f"{name}, chain {number + 1}", _HOLDS, inject, quick=is_quick, tried=chain)
-        )
-    return faults
+        yield FaultCase("kills", f"{name}, chain {number + 1}", _HOLDS, inject, is_quick, tried=chain)
 
 
 def _words(harness: Harness, form: str) -> tuple[str, ...]:

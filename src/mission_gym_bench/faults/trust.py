@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -30,18 +30,16 @@ def make(*args, **kwargs):
 """
 
 
-def make_trust_faults() -> list[FaultCase]:
-    """Return every way to name code, for every command."""
-    faults = []
+def make_trust_faults() -> Iterator[FaultCase]:
+    """Yield every way to name code, for every command."""
     for way, plant in _WAYS.items():
         for command in _COMMANDS:
             inject = partial(_open, plant=plant, command=command)
             is_quick = way in ("the standard library", "code inside the run") and command in ("eval", "check")
-            faults.append(FaultCase("trust", f"{way}: {command}", _NOTHING_RUN, inject, quick=is_quick))
+            yield FaultCase("trust", f"{way}: {command}", _NOTHING_RUN, inject, quick=is_quick)
     for words in (("runs", "list"), ("runs", "show"), ("runs", "lineage"), ("config",)):
         inject = partial(_read, words=words)
-        faults.append(FaultCase("trust", f"{' '.join(words)} of a stranger's run", _NOTHING_RUN, inject))
-    return faults
+        yield FaultCase("trust", f"{' '.join(words)} of a stranger's run", _NOTHING_RUN, inject)
 
 
 def _plant_code(run: RunDir, canary: Path, folder: Path, section: str = "env", field: str = "env_id") -> None:
