@@ -1,6 +1,6 @@
-"""generals.io of the package generals-bots as a game of Mission Gym: conquer the general of a bot.
+"""generals.io, from the package generals-bots, as a game for Mission Gym: capture the general of a bot.
 
-docs/games.md has the commands. It runs in a Python of its own, beside mission_gym_bridge.py, which
+docs/games.md has the commands. It runs in its own Python, next to mission_gym_bridge.py, which
 `mission-gym bridge --client python` writes.
 """
 
@@ -18,8 +18,11 @@ COLORS["bot"] = (255, 107, 108)
 
 
 class Generals:
-    """One player against a bot on a square map. An action is a cell and a direction; the last one waits;
-    the mask allows moves of cells that are the player's and have an army to send."""
+    """One player against a bot on a square map.
+
+    An action is a cell and a direction; the last action waits. The mask allows moves from the player's cells
+    that have an army to send.
+    """
 
     def __init__(
         self, size=8, opponent="random", max_steps=200, mountains=0.1, land_reward=0.02, render_mode=None
@@ -50,7 +53,7 @@ class Generals:
         if action < self.action_space["n"] - 1:
             row, col, direction = np.unravel_index(action, (self.size, self.size, 4))
             move = Action(False, row, col, direction)
-        # The bots draw from the generator that all games of a process share.
+        # The bots use NumPy's global generator, which all games of a process share.
         np.random.seed(self.random.integers(2**32))
         self.seen, infos = self.game.step({"me": move, "bot": self.bot.act(self.seen["bot"])})
         lead = int(infos["me"]["land"]) - int(infos["bot"]["land"])
@@ -65,7 +68,7 @@ class Generals:
         return self.look(), reward, over, late and not over, info
 
     def look(self):
-        """What the player sees, as planes of the map, and what both have."""
+        """Return the observation: planes of the visible map, and the land and armies of both."""
         seen = self.seen["me"]
         armies = np.log1p(seen.armies) / 5.0
         planes = [
@@ -74,14 +77,14 @@ class Generals:
         ]  # fmt: skip
         names = ("owned_land_count", "opponent_land_count", "owned_army_count", "opponent_army_count")
         counts = np.log1p([seen[name] for name in names]) / 5.0
-        beside = [*counts, self.game.time / self.max_episode_steps]
-        return np.concatenate([np.stack(planes).astype(np.float32).ravel(), np.array(beside, np.float32)])
+        numbers = [*counts, self.game.time / self.max_episode_steps]
+        return np.concatenate([np.stack(planes).astype(np.float32).ravel(), np.array(numbers, np.float32)])
 
     def mask(self):
         return np.append(compute_valid_move_mask(self.seen["me"]).ravel(), True)
 
     def render(self):
-        """The whole map, without the fog; brighter where armies are larger."""
+        """Draw the whole map, without the fog; larger armies are brighter."""
         channels = self.game.channels
         frame = np.empty((self.size, self.size, 3))
         frame[:] = COLORS["free"]

@@ -1,7 +1,7 @@
-"""`bench bridge`: what a bridge costs, against a plain loop of the game in its own process, in turn.
+"""`bench bridge`: the cost of a bridge, compared with a plain loop of the game in its own process, in turn.
 
-One game and several in one message; overhead by step and by byte; and the game's process killed at random
-moments, after which nothing may be left.
+One game and several per message; the overhead per step and per byte; and the game's process killed at random
+moments, after which no process may be left.
 """
 
 from __future__ import annotations
@@ -23,34 +23,35 @@ import psutil
 
 from mission_gym.env.factory import VectorEnv
 from mission_gym.vector.make_vec import make_vec
-from mission_gym_bench.burn import measure_spins_per_us
-from mission_gym_bench.contest import Row
+from mission_gym_bench.runner import Row, make_row
+from mission_gym_bench.synthetic import measure_spins_per_us
 
 _SMALL = 64  # bytes of an observation
+_GAME = "mission_gym_bench.synthetic"
 
 
 @dataclass(frozen=True, slots=True)
 class BridgeGrid:
-    """Cases as (microseconds a step, games in one message), and how long each is measured."""
+    """Cases as (microseconds per step, games per message), and how long each is measured."""
 
     cases: tuple[tuple[int, int], ...] = ((1000, 1), (1000, 8), (100, 1), (100, 8), (100, 32))
     sizes: tuple[int, ...] = (_SMALL, 28_224, 1 << 20)
     seconds: float = 1.0
     repeats: int = 5
     num_kills: int = 10
-    between_s: float = 3.0  # two kills at most; a game of Python starts in a third of that
+    between_s: float = 3.0  # at most, between two kills; a Python game starts in a third of it
 
 
 def measure_bridge(grid: BridgeGrid) -> list[Row]:
-    """A row for each case: steps per second over the bridge beside the game's own."""
+    """A row per case: steps per second over the bridge, compared with the game's own."""
     spins_per_us = measure_spins_per_us()
     rows = [_measure_speed(int(us * spins_per_us), us, games, grid) for us, games in grid.cases]
     costs = {size: _measure_cost(size, grid) for size in grid.sizes}
-    rows += [_row(f"an empty step, {size:,} bytes", cost, "us") for size, cost in costs.items()]
+    rows += [make_row(f"bridge: an empty step, {size:,} bytes", cost, "us") for size, cost in costs.items()]
     if len(costs) > 1:
         small, large = min(costs), max(costs)
         per_byte = 1000 * (costs[large] - costs[small]) / (large - small)
-        rows.append(_row("a byte of an observation", per_byte, "ns"))
+        rows.append(make_row("bridge: a byte of an observation", per_byte, "ns"))
     return [*rows, _kill(grid.num_kills, grid.between_s)]
 
 
@@ -58,24 +59,24 @@ def _measure_speed(spins: int, step_us: int, games: int, grid: BridgeGrid) -> Ro
     plain, bridged = [], []
     with _vector(spins, _SMALL, games) as vector:
         for _ in range(grid.repeats):
-            _, told = vector.reset(options={"loop_s": grid.seconds / games})
-            plain.append(float(np.mean(told["own_rate"])))
+            _, info = vector.reset(options={"loop_s": grid.seconds / games})
+            plain.append(float(np.mean(info["own_rate"])))
             bridged.append(_step(vector, games, grid.seconds))
     ratio = statistics.median(ours / own for ours, own in zip(bridged, plain, strict=True))
     several = f"{games} games in one message" if games > 1 else "1 game"
-    case = f"{step_us} us a step, {several}"
+    case = f"bridge: {step_us} us per step, {several}"
     peers = {"the game's own loop": statistics.median(plain)}
-    return _row(case, statistics.median(bridged), "steps/s") | {"peers": peers, "ratio": ratio}
+    return make_row(case, statistics.median(bridged), "steps/s", peers, ratio)
 
 
 def _measure_cost(size: int, grid: BridgeGrid) -> float:
-    """Microseconds of a step that computes nothing."""
+    """Return the microseconds of a step that computes nothing."""
     with _vector(0, size, 1) as vector:
         return statistics.median(1e6 / _step(vector, 1, grid.seconds / 2) for _ in range(grid.repeats))
 
 
 def _kill(count: int, between_s: float) -> Row:
-    """Kill the game's process at random moments while a vector steps; some of them while it starts."""
+    """Kill the game's process at random moments while a vector steps, sometimes while it starts."""
     rng, steps, killed = random.Random(0), 0, 0
     children = psutil.Process().children
     before = set(children(recursive=True))
@@ -88,7 +89,7 @@ def _kill(count: int, between_s: float) -> Row:
             time.sleep(rng.uniform(0.0, between_s))
             for process in set(children(recursive=True)) - before:
                 with suppress(psutil.Error, OSError):
-                    if "mission_gym_bench.bridge_game" in process.cmdline():  # not the keeper
+                    if _GAME in process.cmdline():  # not the subreaper
                         os.kill(process.pid, signal.SIGKILL)
                         killed += 1
                         break
@@ -105,13 +106,13 @@ def _kill(count: int, between_s: float) -> Row:
         vector.close()
     thread.join()
     left = [process.pid for process in set(children(recursive=True)) - before]
-    row = _row(f"killed at {count} random moments", steps, "steps made meanwhile")
-    return row | {"processes_left": len(left), "holds": not left}
+    case = f"bridge: killed at {count} random moments"
+    return make_row(case, steps, "steps made meanwhile", processes_left=len(left), holds=not left)
 
 
 @contextmanager
 def _vector(spins: int, size: int, games: int) -> Iterator[VectorEnv]:
-    """A vector of games that share a process."""
+    """Open a vector of games that share a process."""
     vector = make_vec(_name(spins, size), games, backend="serial")
     try:
         vector.reset(seed=0)
@@ -121,7 +122,7 @@ def _vector(spins: int, size: int, games: int) -> Iterator[VectorEnv]:
 
 
 def _step(vector: VectorEnv, games: int, seconds: float) -> float:
-    """Steps per second over the bridge."""
+    """Return the steps per second over the bridge."""
     actions, steps, begun = np.ones(games, np.int64), 0, time.perf_counter()
     while time.perf_counter() - begun < seconds:
         vector.step(actions)
@@ -130,9 +131,4 @@ def _step(vector: VectorEnv, games: int, seconds: float) -> float:
 
 
 def _name(spins: int, size: int) -> str:
-    module = f"{__package__}.bridge_game"
-    return f"bridge:{shlex.join([sys.executable, '-m', module, str(spins), str(size)])}"
-
-
-def _row(case: str, value: float, unit: str) -> Row:
-    return {"case": f"bridge: {case}", "ours": value, "peers": {}, "ratio": None, "unit": unit}
+    return f"bridge:{shlex.join([sys.executable, '-m', _GAME, str(spins), str(size)])}"

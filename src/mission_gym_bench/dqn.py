@@ -1,7 +1,7 @@
-"""`bench dqn`: DQN beside SB3's at equal settings, what priorities cost, and the replay ratio.
+"""`bench dqn`: DQN compared with SB3's at equal settings, the cost of priorities, and the replay ratio.
 
-One thread each, one process at a time, the sides in turn. All that comes after the first update counts:
-collecting, learning, recording, the last checkpoint. SB3's DQN is neither double nor prioritised.
+One thread each, one process at a time, the sides in turn. Everything after the first update counts:
+collecting, learning, recording and the last checkpoint. SB3's DQN is neither double nor prioritized.
 """
 
 from __future__ import annotations
@@ -17,12 +17,20 @@ from mission_gym.learner.priorities import Priorities
 from mission_gym.learner.replay import Replay, ReplayLayout
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.blocks import make_block
-from mission_gym_bench.contest import OURS, Row, find_sides, group_by_side, make_row, run_jobs
-from mission_gym_bench.learning import LearningCase, make_learning_row
-from mission_gym_bench.sides import Job, Result
+from mission_gym_bench.ppo import LearningCase, check_gradient_steps, make_learning_row
+from mission_gym_bench.runner import (
+    OURS,
+    Row,
+    TrainingJob,
+    TrainingResult,
+    compare_sides,
+    find_sides,
+    group_by_side,
+    run_jobs,
+)
 
 _ENV_ID = "CartPole-v1"
-# As in a run of the default length: one this short would save, and write a row, all the time.
+# As in a run of the default length; one this short would save, and write rows, all the time.
 _CHECKPOINT_FREQ, _STEPS_PER_ROW = 50_000, 1000
 _COMMON: dict[str, Any] = {
     "algo": "dqn", "activation": "relu", "gamma": 0.99, "learning_rate": 1e-3, "learning_rate_final": None,
@@ -35,7 +43,7 @@ _COMMON: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class ReplayShape:
-    """The sizes of one contest."""
+    """The sizes of one comparison."""
 
     name: str
     n_envs: int
@@ -54,7 +62,7 @@ class ReplayShape:
         }  # fmt: skip
 
 
-# SB3's defaults, RL Zoo's settings of CartPole, and eight environments.
+# SB3's defaults, RL Zoo's settings for CartPole, and eight environments.
 SHAPES = (
     ReplayShape("1 x 4, ratio 0.25, batch 32, 64,64", 1, 4, 0.25, 32, "64,64"),
     ReplayShape("1 x 256, ratio 0.5, batch 64, 256,256", 1, 256, 0.5, 64, "256,256"),
@@ -74,7 +82,7 @@ class DqnGrid:
     """What is measured."""
 
     shapes: tuple[ReplayShape, ...] = SHAPES
-    num_steps: int = 30_000  # of fewer, the tenth of a second that the last checkpoint takes is a large share
+    num_steps: int = 30_000  # with fewer, the tenth of a second of the last checkpoint is a large share
     repeats: int = 3
     num_slots: int = 1_000_000
     num_draws: int = 2_000
@@ -84,24 +92,21 @@ class DqnGrid:
 
 
 def measure_dqn(grid: DqnGrid) -> list[Row]:
-    """Two rows per shape, steps/s and gradient steps/s; then priorities, the replay ratio and learning."""
-    rows = [row for shape in grid.shapes for row in _contest(shape, grid)]
+    """Two rows per shape (steps/s and gradient steps/s), then priorities, the replay ratio and learning."""
+    rows = [row for shape in grid.shapes for row in _measure_shape(shape, grid)]
     return [*rows, *_measure_priorities(grid), _compare_ratios(grid), *_learn(grid)]
 
 
-def _contest(shape: ReplayShape, grid: DqnGrid) -> list[Row]:
+def _measure_shape(shape: ReplayShape, grid: DqnGrid) -> list[Row]:
     flags, size = shape.flags, shape.n_envs * shape.n_steps_per_env
     total = size * -(-grid.num_steps // size)
-    seeds = range(1, grid.repeats + 1)
     jobs = [
-        Job(side, _ENV_ID, flags | {"seed": seed, "timesteps": total})
-        for seed in seeds
+        TrainingJob(side, _ENV_ID, flags | {"seed": seed, "timesteps": total})
+        for seed in range(1, grid.repeats + 1)
         for side in find_sides()
     ]
     results = run_jobs(jobs, at_once=1)
-    expected = round((total - size) * shape.replay_ratio)
-    for job, result in results:
-        assert result.gradient_steps == expected, f"{job} made {result.gradient_steps}, not {expected}"
+    check_gradient_steps(results, round((total - size) * shape.replay_ratio))
     by_side = group_by_side(results)
     return [
         _rate(f"{_ENV_ID}, {shape.name}", "steps/s", by_side, 1.0),
@@ -109,19 +114,16 @@ def _contest(shape: ReplayShape, grid: DqnGrid) -> list[Row]:
     ]
 
 
-def _rate(case: str, unit: str, by_side: dict[str, list[Result]], per_step: float) -> Row:
-    rates = {
-        side: [per_step * each.warm_steps / each.warm_s for each in column]
-        for side, column in by_side.items()
-    }
-    return make_row(case, unit, rates, more_is_better=True) | {
+def _rate(case: str, unit: str, by_side: dict[str, list[TrainingResult]], per_step: float) -> Row:
+    rates = {side: [per_step * each.steps_per_s for each in column] for side, column in by_side.items()}
+    return compare_sides(case, unit, rates, more_is_better=True) | {
         "returns": {side: [each.return_mean for each in column] for side, column in by_side.items()},
         "wall_s": {side: [each.wall_s for each in column] for side, column in by_side.items()},
     }
 
 
 def _measure_priorities(grid: DqnGrid) -> list[Row]:
-    """Drawing 256 of a full replay, by priority and uniformly, with and without returning errors."""
+    """Time draws of 256 from a full replay: by priority, with and without returned errors, and uniformly."""
     replay = _full_replay(grid.num_slots)
     slots = replay.length * replay.num_columns
     priorities, rng = Priorities(slots, 0.6), np.random.default_rng(0)
@@ -138,15 +140,13 @@ def _measure_priorities(grid: DqnGrid) -> list[Row]:
     def uniform() -> None:
         replay.draw(rng, 256)
 
-    cost = {name: _time_us(each, grid.num_draws) for name, each in
-            (("draw", draw), ("both", draw_and_return), ("uniform", uniform))}  # fmt: skip
-    note = f"uniformly {cost['uniform']:.1f} us"
+    note = f"uniformly {_time_us(uniform, grid.num_draws):.1f} us"
     size = f"256 of {grid.num_slots:,}"
+    calls = {f"draw {size} by priority": draw, f"draw {size} and return errors": draw_and_return}
+    costs = {case: _time_us(call, grid.num_draws) for case, call in calls.items()}
     return [
-        make_row(f"draw {size} by priority", "us", {OURS: [cost["draw"]]}, more_is_better=False)
-        | {"note": note},
-        make_row(f"draw {size} and return errors", "us", {OURS: [cost["both"]]}, more_is_better=False)
-        | {"note": note},
+        compare_sides(case, "us", {OURS: [cost]}, more_is_better=False) | {"note": note}
+        for case, cost in costs.items()
     ]
 
 
@@ -162,7 +162,7 @@ def _full_replay(num_slots: int) -> Replay:
 
 
 def _time_us(call: Any, times: int) -> float:
-    call()  # compiled, and in the cache
+    call()  # compiles, and fills the cache
     start = time.perf_counter()
     for _ in range(times):
         call()
@@ -170,9 +170,9 @@ def _time_us(call: Any, times: int) -> float:
 
 
 def _learn(grid: DqnGrid) -> list[Row]:
-    """Do the shipped settings learn, on how many seeds? SB3 has not all of the switches that they use."""
+    """Train the shipped settings on several seeds. SB3 lacks some of the switches they use."""
     jobs = [
-        Job(
+        TrainingJob(
             OURS,
             case.env_id,
             {"algo": "dqn", "timesteps": case.timesteps, "seed": seed, "device": "cpu", "threads": 1},
@@ -182,22 +182,21 @@ def _learn(grid: DqnGrid) -> list[Row]:
         for seed in grid.seeds
     ]
     results = run_jobs(jobs, at_once=min(2, usable_cores())) if jobs else []
-    return [
-        make_learning_row(case, group_by_side(pair for pair in results if pair[0].env_id == case.env_id))
-        for case in grid.learning
-    ]
+    return [make_learning_row(case, group_by_side(results, case.env_id)) for case in grid.learning]
 
 
 def _compare_ratios(grid: DqnGrid) -> Row:
-    """Gradient steps per transition at 1, 8 and 64 environments, all else equal: for SB3 train_freq 4 and one
-    gradient step, as its users set it."""
+    """Compare gradient steps per transition at 1, 8 and 64 environments, all else equal. For SB3: train_freq
+    4 and gradient_steps 1, as its users set them."""
     ratios: list[float] = []
     shape = ReplayShape("", 1, 4, 0.25, 32, "16")
     for count in grid.env_counts:
         flags = shape.flags | {"n_envs": count, "learning_starts": 256, "timesteps": 1280, "seed": 1}
-        ((_, result),) = run_jobs([Job(OURS, _ENV_ID, flags)], at_once=1)
+        ((_, result),) = run_jobs([TrainingJob(OURS, _ENV_ID, flags)], at_once=1)
         ratios.append(result.gradient_steps / 1024)
     counts = ", ".join(str(count) for count in grid.env_counts)
-    row = make_row(f"gradient steps per transition, {counts} envs", "", {OURS: ratios}, more_is_better=True)
+    row = compare_sides(
+        f"gradient steps per transition, {counts} envs", "", {OURS: ratios}, more_is_better=True
+    )
     at_four = ", ".join(f"{1 / (4 * count):.4g}" for count in grid.env_counts)
     return row | {"ratios": ratios, "note": f"SB3 with train_freq 4, gradient_steps 1: {at_four}"}

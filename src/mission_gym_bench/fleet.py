@@ -1,8 +1,8 @@
-"""`bench fleet`: many runs packed, against one after another and all at once as plain processes.
+"""`bench fleet`: many runs packed, compared with one after another and all at once as plain processes.
 
-Makespans are wall seconds of the same command lines, start-up and all. The bound of the second row is what
-the cores could do if nothing but environment, acting and learning cost anything: its seconds of CPU are those
-of a run alone, before and after, since machines drift.
+Makespans are wall seconds of the same command lines, start-up included. The bound of the second row is the
+rate of the cores if only environment, acting and learning cost time: their CPU seconds in a run alone,
+measured before and after, since machines drift.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from mission_gym.store.files import disk_errors, write_atomic
 from mission_gym.store.groups import GroupDir, Job, JobRequest
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
-from mission_gym_bench.burn import measure_spins_per_us
-from mission_gym_bench.contest import Row
+from mission_gym_bench.runner import Row, make_row
+from mission_gym_bench.synthetic import measure_spins_per_us
 
 _PLOT = Path("bench-results") / "fleet-rate.html"
 _LOOK_S = 1.0
-_MAKESPAN_SHARE = 0.75  # of one after another, at most
-_AGGREGATE_SHARE = 0.95  # of the bound, at least
+_MAKESPAN_SHARE = 0.75  # at most, relative to one after another
+_AGGREGATE_SHARE = 0.95  # at least, relative to the bound
 _PLAIN = {"tensorboard": False, "device": "cpu"}
 
 
@@ -57,15 +57,15 @@ class FleetGrid:
 
 
 @dataclass
-class _Look:
-    """What was seen while runs went on."""
+class _Samples:
+    """Samples taken while runs train."""
 
-    rates: list[tuple[float, float]]  # seconds since the start, steps/s of all
+    rates: list[tuple[float, float]]  # seconds since the start, steps/s of all runs
     memory_bytes: int = 0
 
 
 def measure_fleet(grid: FleetGrid) -> list[Row]:
-    """The rows of makespan and of the aggregate rate."""
+    """One row for the makespan, and one for the aggregate rate."""
     return [_measure_makespan(grid), _measure_aggregate(grid)]
 
 
@@ -76,31 +76,36 @@ def _measure_makespan(grid: FleetGrid) -> Row:
     ]
     budget = free_memory_bytes()
     seconds: dict[str, float] = {}
-    looks: dict[str, _Look] = {}
+    samples: dict[str, _Samples] = {}
     for name, run in (("packed", _run_packed), ("one_by_one", _run_in_turn), ("all_at_once", _run_at_once)):
         with _requests(drafts) as (folder, requests):
             begun = time.perf_counter()
-            looks[name] = run(folder, requests)
+            samples[name] = run(folder, requests)
             seconds[name] = time.perf_counter() - begun
             print(f"{name}: {seconds[name]:.1f} s", file=sys.stderr)
-    _draw(looks)
+    _draw(samples)
     ours = seconds.pop("packed")
-    case = f"makespan of {grid.num_cartpole} CartPole and {grid.num_capture} capture runs"
-    row = _row(case, ours, "s", seconds, min(seconds.values()) / ours)
-    memory = looks["packed"].memory_bytes
+    memory = samples["packed"].memory_bytes
     within = ours <= min(seconds.values()) and ours <= _MAKESPAN_SHARE * seconds["one_by_one"]
-    return row | {
-        "holds": within and memory <= budget, "memory_max_bytes": memory, "memory_free_bytes": budget,
-        "plot": str(_PLOT),
-    }  # fmt: skip
+    return make_row(
+        f"fleet: makespan of {grid.num_cartpole} CartPole and {grid.num_capture} capture runs",
+        ours,
+        "s",
+        seconds,
+        min(seconds.values()) / ours,
+        holds=within and memory <= budget,
+        memory_max_bytes=memory,
+        memory_free_bytes=budget,
+        plot=str(_PLOT),
+    )
 
 
 def _measure_aggregate(grid: FleetGrid) -> Row:
-    """Seeds of an environment of a known cost, against what the cores could do."""
+    """Measure seeds of an environment of a known cost, relative to the bound of the cores."""
     spins = round(grid.burn_us * measure_spins_per_us())
     values = {
-        "env": "mission_gym_bench.burn:Burn", "env_kwargs": {"spins": spins}, "timesteps": grid.burn_steps,
-        "eval_freq": 0, "tune": False, "trust": True,
+        "env": "mission_gym_bench.synthetic:Burn", "env_kwargs": {"spins": spins}, "eval_freq": 0,
+        "timesteps": grid.burn_steps, "tune": False, "trust": True,
     }  # fmt: skip
     before = _measure_alone(values)
     with _requests(_draft("seeds", grid.num_seeds, values)) as (folder, requests):
@@ -110,22 +115,25 @@ def _measure_aggregate(grid: FleetGrid) -> Row:
         rows = [_sum_rows(run) for run in _list_runs(folder)]
     after = _measure_alone(values)
     cores = usable_cores()
-    # While they train: seeds that do not divide by the cores leave some of them idle at the end.
+    # While they train: seeds that are not a multiple of the cores leave some idle at the end.
     ours = cores * sum(row["step"] for row in rows) / sum(row["phase/wall_s"] for row in rows)
     bound = cores * mean((before, after))
-    case = f"aggregate rate of {grid.num_seeds} seeds of an environment of {grid.burn_us:g} us"
-    row = _row(case, ours, "steps/s", {"bound": bound}, ours / bound)
-    holds = ours >= _AGGREGATE_SHARE * bound
-    # Two cores at work may each be slower than one alone: then the runs' own CPU time gives another bound.
-    busy = sum(map(_read_cpu_s, rows)) / sum(row["phase/wall_s"] for row in rows)
-    return row | {
-        "holds": holds, "bounds": [cores * before, cores * after], "of_own_cpu_time": busy,
-        "seconds": seconds,
-    }  # fmt: skip
+    return make_row(
+        f"fleet: aggregate rate of {grid.num_seeds} seeds of an environment of {grid.burn_us:g} us",
+        ours,
+        "steps/s",
+        {"bound": bound},
+        ours / bound,
+        holds=ours >= _AGGREGATE_SHARE * bound,
+        bounds=[cores * before, cores * after],
+        # Two busy cores may each be slower than one alone; the runs' own CPU time gives another bound.
+        of_own_cpu_time=sum(map(_read_cpu_s, rows)) / sum(row["phase/wall_s"] for row in rows),
+        seconds=seconds,
+    )
 
 
 def _measure_alone(values: Mapping[str, Any]) -> float:
-    """Steps for each second of CPU that environment, acting and learning take in a run on one core."""
+    """Return the steps per CPU second of environment, acting and learning in a run on one core."""
     with _requests(_draft("alone", 1, values)) as (folder, requests):
         _run_in_turn(folder, requests, cores=1)
         (run,) = _list_runs(folder)
@@ -134,12 +142,12 @@ def _measure_alone(values: Mapping[str, Any]) -> float:
 
 
 def _read_cpu_s(row: Mapping[str, float]) -> float:
-    """What environment, acting and learning took, on one core each."""
+    """Return the CPU seconds of environment, acting and learning."""
     return row["phase/collect_cpu_s"] + row["phase/learn_s"]
 
 
 def _sum_rows(run: RunDir) -> dict[str, float]:
-    """The steps of a run, and the seconds of its phases."""
+    """Return the steps of a run, and the seconds of its phases."""
     rows = [row for row in MetricsLog.read(run.metrics_jsonl) if row["event"] == "progress"]
     names = [name for name in rows[0] if name.startswith("phase/")]
     return {"step": rows[-1]["step"]} | {name: sum(row[name] for row in rows) for name in names}
@@ -151,18 +159,18 @@ def _draft(name: str, number: int, values: Mapping[str, Any]) -> list[Draft]:
 
 @contextmanager
 def _requests(drafts: Sequence[Draft]) -> Iterator[tuple[Path, list[JobRequest]]]:
-    """A folder for the time of a measurement, and requests whose runs lie in it."""
+    """Open a temporary folder, and requests whose runs are written to it."""
     with TemporaryDirectory(prefix="mission-gym-fleet-") as name:
         needs = dict.fromkeys([draft.name for draft in drafts], Needs())
         yield Path(name), make_requests("bench", drafts, str(Path(name) / "runs"), needs)
 
 
-def _run_packed(folder: Path, requests: Sequence[JobRequest]) -> _Look:
+def _run_packed(folder: Path, requests: Sequence[JobRequest]) -> _Samples:
     queue = Queue(folder / "queue")
     group = GroupDir.create(folder / "runs", "bench", "jobs", requests)
     queue.register(group)
-    look = _Look([])
-    see = _make_eye(folder, look)
+    samples = _Samples([])
+    see = _make_sampler(folder, samples)
 
     def watch(jobs: Mapping[str, Job]) -> None:
         living = [job for job in jobs.values() if job.state == "starting"]
@@ -172,22 +180,22 @@ def _run_packed(folder: Path, requests: Sequence[JobRequest]) -> _Look:
     failed = [f"{job.name}: {job.cause}" for job in jobs.values() if job.state != "done"]
     if failed:
         raise WorkerError("; ".join(failed))
-    return look
+    return samples
 
 
-def _run_in_turn(folder: Path, requests: Sequence[JobRequest], *, cores: int = 0) -> _Look:
-    """cores: the share that each is planned for, 0 for the whole machine."""
-    look = _Look([])
-    see = _make_eye(folder, look)
+def _run_in_turn(folder: Path, requests: Sequence[JobRequest], *, cores: int = 0) -> _Samples:
+    """Run one after another. cores: the share that each is planned for, 0 for the whole machine."""
+    samples = _Samples([])
+    see = _make_sampler(folder, samples)
     for request in requests:
         _wait([_start(folder, request, cores)], see)
-    return look
+    return samples
 
 
-def _run_at_once(folder: Path, requests: Sequence[JobRequest]) -> _Look:
-    look = _Look([])
-    _wait([_start(folder, request) for request in requests], _make_eye(folder, look))
-    return look
+def _run_at_once(folder: Path, requests: Sequence[JobRequest]) -> _Samples:
+    samples = _Samples([])
+    _wait([_start(folder, request) for request in requests], _make_sampler(folder, samples))
+    return samples
 
 
 def _start(folder: Path, request: JobRequest, cores: int = 0) -> subprocess.Popen[bytes]:
@@ -209,8 +217,8 @@ def _wait(children: Sequence[subprocess.Popen[bytes]], see: Callable[[Sequence[i
         raise WorkerError("a run of the benchmark failed; see its log")
 
 
-def _make_eye(folder: Path, look: _Look) -> Callable[[Sequence[int]], None]:
-    """Sees, about once a second, the steps that all runs have made and the memory that they take."""
+def _make_sampler(folder: Path, samples: _Samples) -> Callable[[Sequence[int]], None]:
+    """Return a function that samples the steps and the memory of all runs about once per second."""
     begun = last = time.perf_counter()
     before = 0
 
@@ -220,8 +228,8 @@ def _make_eye(folder: Path, look: _Look) -> Callable[[Sequence[int]], None]:
         if now - last < _LOOK_S:
             return
         steps = sum(run.read_status().get("step") or 0 for run in _list_runs(folder))
-        look.rates.append((now - begun, max(0, steps - before) / (now - last)))
-        look.memory_bytes = max(look.memory_bytes, sum(weigh(pid, {}).memory_bytes for pid in pids))
+        samples.rates.append((now - begun, max(0, steps - before) / (now - last)))
+        samples.memory_bytes = max(samples.memory_bytes, sum(weigh(pid, {}).memory_bytes for pid in pids))
         last, before = now, steps
 
     return see
@@ -233,14 +241,9 @@ def _list_runs(folder: Path) -> list[RunDir]:
     return [run for run in map(RunDir, paths) if run.status_json.exists()]
 
 
-def _draw(looks: Mapping[str, _Look]) -> None:
-    chart = draw_curves(
-        "steps/s of all runs over seconds", {name: look.rates for name, look in looks.items()}
-    )
+def _draw(samples: Mapping[str, _Samples]) -> None:
+    rates = {name: each.rates for name, each in samples.items()}
+    chart = draw_curves("steps/s of all runs over seconds", rates)
     with disk_errors(_PLOT):
         _PLOT.parent.mkdir(exist_ok=True)
     write_atomic(_PLOT, make_file("bench fleet", chart))
-
-
-def _row(case: str, ours: float, unit: str, peers: Mapping[str, float], ratio: float | None) -> Row:
-    return {"case": f"fleet: {case}", "ours": ours, "peers": dict(peers), "ratio": ratio, "unit": unit}

@@ -1,19 +1,17 @@
-"""`bench images`: pictures of 4 stacked frames, ours beside SB3's vectors over the same environments.
+"""`bench images`: images of 4 stacked frames, ours compared with SB3's vectors over the same environments.
 
-Three things, the contestants in turn, medians of the repeats: collecting into a rollout with fixed actions,
+Three measurements, the sides in turn, medians of the repeats: collecting into a rollout with fixed actions,
 which is the work of vectors, stacks and rollouts alone; collecting with the same convolutions acting; and
-whole updates of PPO with the same network and sizes. Either side runs in its process and in others, SB3 with
-one thread and with all, and the best form of each counts. Last, the memory that one more transition of a
-rollout takes, beside what the plan says.
+whole updates of PPO with the same network and sizes. Both sides run in one process and in several, SB3 with
+one thread and with all, and the best form of each counts. Last, the memory of one more transition of a
+rollout, compared with the plan's prediction.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import multiprocessing
-import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -30,26 +28,26 @@ from mission_gym.config.schema import Settled
 from mission_gym.data import ActOut, Array, Leaves, Weights
 from mission_gym.learner import loop
 from mission_gym.plan.memory import count_bytes
-from mission_gym.procs import usable_cores
 from mission_gym.rollout.blocks import clear_block
+from mission_gym.rollout.make import CollectRequest, make_collector
 from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import probe_environment, training_seeds, with_backend
-from mission_gym_bench.burn import measure_spins_per_us
-from mission_gym_bench.contest import Row
-from mission_gym_bench.frames import Frames, MapAlone
-from mission_gym_bench.vector import Measure
-
-_FRAMES, _HIDDEN = 4, 64
-_VECTORS = ("serial", "workers")
-_STACKED = (f"frame-stack:{_FRAMES}",)
-_STACKED_MAPS = (
-    "mission_gym_bench.frames:MapAlone",
-    f"gymnasium.wrappers:FrameStackObservation(stack_size={_FRAMES})",
+from mission_gym_bench.runner import (
+    Measure,
+    Row,
+    find_medians,
+    find_spreads,
+    make_row,
+    measure_in_turn,
+    repeat_work,
 )
+from mission_gym_bench.synthetic import Frames, MapOnly, measure_spins_per_us
+
+_VECTORS = ("serial", "workers")
 
 
-class _AtRandom:
+class _ConstantPolicy:
     """A policy that costs almost nothing."""
 
     version = 0
@@ -66,11 +64,13 @@ class _AtRandom:
 
 @dataclass(frozen=True, slots=True)
 class ImageCase:
-    """An environment of pictures: its name for ours, and how SB3 makes the same."""
+    """An environment of images, for ours and for SB3."""
 
     name: str
     step_us: int = 0
     num_envs: int = 16
+    num_frames: int = 4
+    num_hidden: int = 64
 
     @property
     def is_territory(self) -> bool:
@@ -78,24 +78,27 @@ class ImageCase:
 
     def __str__(self) -> str:
         cost = f", {self.step_us} us" if self.step_us else ""
-        return f"{self.name}, {_FRAMES} frames{cost}, {self.num_envs} envs"
+        return f"{self.name}, {self.num_frames} frames{cost}, {self.num_envs} envs"
 
     def flags(self, spins_per_us: float, grid: ImageGrid) -> dict[str, Any]:
         sizes = {"n_envs": self.num_envs, "n_steps_per_env": grid.num_steps, "batch_size": grid.batch_size}
-        learning = {"n_epochs": grid.num_epochs, "network_arch": str(_HIDDEN), "target_kl": None, "seed": 1}
+        network = str(self.num_hidden)
+        learning = {"n_epochs": grid.num_epochs, "network_arch": network, "target_kl": None, "seed": 1}
         shared = sizes | learning | {"device": "cpu", "tune": False, "algo": "ppo"}
         if self.is_territory:
-            return shared | {"wrap": list(_STACKED_MAPS)}
-        return shared | {"wrap": list(_STACKED), "env_kwargs": {"spins": int(self.step_us * spins_per_us)}}
+            stack = f"gymnasium.wrappers:FrameStackObservation(stack_size={self.num_frames})"
+            return shared | {"wrap": ["mission_gym_bench.synthetic:MapOnly", stack]}
+        spins = int(self.step_us * spins_per_us)
+        return shared | {"wrap": [f"frame-stack:{self.num_frames}"], "env_kwargs": {"spins": spins}}
 
     @property
     def env_id(self) -> str:
-        return "mission_gym/Territory-v0" if self.is_territory else "mission_gym_bench.frames:Frames"
+        return "mission_gym/Territory-v0" if self.is_territory else "mission_gym_bench.synthetic:Frames"
 
     def make_peer(self, spins_per_us: float) -> Callable[[], Any]:
-        """What makes one environment for SB3, which stacks by itself."""
+        """Return a factory of one environment for SB3, which stacks frames itself."""
         if self.is_territory:
-            return lambda: MapAlone(gym.make(self.env_id))
+            return lambda: MapOnly(gym.make(self.env_id))
         return partial(Frames, int(self.step_us * spins_per_us), channel=True)
 
 
@@ -115,59 +118,51 @@ class ImageGrid:
     num_epochs: int = 4
     seconds: float = 0.8
     repeats: int = 3
-    weighed: tuple[int, int] = (128, 640)  # steps of an environment in the rollouts that are weighed
+    weighed: tuple[int, int] = (128, 640)  # steps per environment of the rollouts whose memory is measured
 
 
 def measure_images(grid: ImageGrid) -> list[Row]:
     """Rows for collecting, acting, learning and memory."""
     spins_per_us = measure_spins_per_us()
     rows: list[Row] = []
+    has_peer = importlib.util.find_spec("stable_baselines3") is not None
+    collect_peers = act_peers = train_peers = None
+    if has_peer:
+        from mission_gym_bench.sb3 import collect_images, open_image_models
+
+        collect_peers = collect_images
+        act_peers, train_peers = (partial(open_image_models, learns=learns) for learns in (False, True))
     with one_blas_thread():
         for case in grid.collecting:
-            rows.append(_contest("collecting", case, grid, spins_per_us, _collect_ours, _collect_peers))
+            rows.append(_compare("collecting", case, grid, spins_per_us, (_collect_ours, collect_peers)))
         for case in grid.learning:
-            rows.append(_contest("collecting with a CNN", case, grid, spins_per_us, _act_ours, _act_peers))
-            rows.append(_contest("PPO end to end", case, grid, spins_per_us, _train_ours, _train_peers))
-    return [*rows, _weigh(grid)]
+            rows.append(_compare("collecting with a CNN", case, grid, spins_per_us, (_act_ours, act_peers)))
+            rows.append(_compare("PPO end to end", case, grid, spins_per_us, (_train_ours, train_peers)))
+    return [*rows, _measure_memory(grid)]
 
 
-def _contest(
-    what: str, case: ImageCase, grid: ImageGrid, spins_per_us: float, make_ours: Any, make_peers: Any
+def _compare(
+    what: str, case: ImageCase, grid: ImageGrid, spins_per_us: float, sides: tuple[Any, Any | None]
 ) -> Row:
+    """Measure our vectors and the peer's. sides: openers of ours and, if installed, of the peer's."""
     print(f"{what}, {case}", file=sys.stderr)
-    rates: dict[str, list[float]] = {}
+    open_ours, open_peers = sides
     with ExitStack() as stack:
-        sides: dict[str, Measure] = {
-            f"ours {vector}": stack.enter_context(make_ours(case, grid, spins_per_us, vector))
+        measures: dict[str, Measure] = {
+            f"ours {vector}": stack.enter_context(open_ours(case, grid, spins_per_us, vector))
             for vector in _VECTORS
         }
-        if importlib.util.find_spec("stable_baselines3"):
-            sides |= stack.enter_context(make_peers(case, grid, spins_per_us))
-        for measure in sides.values():
-            measure(0.0)  # libraries are loaded, memory is taken
-        for _ in range(grid.repeats):
-            for name, measure in sides.items():
-                rates.setdefault(name, []).append(measure(grid.seconds))
-    medians = {name: statistics.median(column) for name, column in rates.items()}
+        if open_peers is not None:
+            measures |= stack.enter_context(open_peers(case, grid, spins_per_us))
+        for measure in measures.values():
+            measure(0.0)  # loads libraries and allocates memory
+        rates = measure_in_turn(measures, grid.seconds, grid.repeats)
+    medians = find_medians(rates)
     print(", ".join(f"{name} {rate:,.0f}" for name, rate in medians.items()), file=sys.stderr)
     own = {vector: medians.pop(f"ours {vector}") for vector in _VECTORS}
     ours = max(own.values())
-    return {
-        "case": f"{what}, {case}", "ours": ours, "own": own, "peers": medians,
-        "ratio": ours / max(medians.values()) if medians else None, "unit": "steps/s",
-        "spread": {name: [min(column), max(column)] for name, column in rates.items()},
-    }  # fmt: skip
-
-
-def _repeat(work: Callable[[], int], threads: int, seconds: float) -> float:
-    """Steps per second of work that is done again and again; it tells how many steps it made."""
-    import torch
-
-    torch.set_num_threads(threads)  # one process plays all sides
-    count, begun = 0, time.perf_counter()
-    while not count or time.perf_counter() - begun < seconds:
-        count += work()
-    return count / (time.perf_counter() - begun)
+    ratio = ours / max(medians.values()) if medians else None
+    return make_row(f"{what}, {case}", ours, "steps/s", medians, ratio, own=own, spread=find_spreads(rates))
 
 
 def _assemble(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str) -> tuple[Assembly, Settled]:
@@ -179,14 +174,12 @@ def _assemble(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str
 
 @contextmanager
 def _collect_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str) -> Iterator[Measure]:
-    """As a run collects that acts with torch: the policy is here, wherever environments are stepped."""
+    """Collect like a run that acts with torch: the policy is in this process, wherever environments step."""
     assembly, config = _assemble(case, grid, spins_per_us, vector)
     environment = with_backend(assembly.environment, config)
-    from mission_gym.rollout.make import CollectRequest, make_collector
-
     asked = CollectRequest(
         num_envs=case.num_envs, num_steps=grid.num_steps, num_blocks=1,
-        acting_rows=config.compute.acting_rows, seed=1, first_ready=False, make_policy=_AtRandom,
+        acting_rows=config.compute.acting_rows, seed=1, first_ready=False, make_policy=_ConstantPolicy,
         is_portable=False,
     )  # fmt: skip
     seeds = training_seeds(1, {"episode_offset": 0})
@@ -195,7 +188,7 @@ def _collect_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector:
     )
     with vec:
         collector.start()
-        yield partial(_repeat, _fill(collector, blocks[0]), 1)
+        yield partial(repeat_work, _fill(collector, blocks[0]), 1)
 
 
 @contextmanager
@@ -205,7 +198,7 @@ def _act_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str
     with vec:
         collector.policy.load(assembly.make_learner(config).weights())
         collector.start()
-        yield partial(_repeat, _fill(collector, blocks[0]), config.compute.threads)
+        yield partial(repeat_work, _fill(collector, blocks[0]), config.compute.threads)
 
 
 def _fill(collector: Any, block: Any) -> Callable[[], int]:
@@ -236,108 +229,11 @@ def _train_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: s
             before, last = last, next(updates).step
             return last - before
 
-        yield partial(_repeat, work, config.compute.threads)
+        yield partial(repeat_work, work, config.compute.threads)
 
 
-def _forms(case: ImageCase, spins_per_us: float) -> dict[str, Callable[[], Any]]:
-    """SB3's vectors of stacked frames, the channel first as its convolutions want it."""
-    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecTransposeImage
-
-    def make(form: Any, **options: Any) -> Any:
-        vec = form([case.make_peer(spins_per_us)] * case.num_envs, **options)
-        stacked = VecFrameStack(vec, _FRAMES)
-        return stacked if case.is_territory else VecTransposeImage(stacked)
-
-    return {
-        "sb3 dummy": partial(make, DummyVecEnv),
-        "sb3 subproc": partial(make, SubprocVecEnv, start_method="fork"),
-    }
-
-
-@contextmanager
-def _collect_peers(case: ImageCase, grid: ImageGrid, spins_per_us: float) -> Iterator[dict[str, Measure]]:
-    """Their vectors, with observations put into their rollout buffer."""
-    import torch
-    from stable_baselines3.common.buffers import RolloutBuffer
-
-    def fill(vec: Any) -> Callable[[], int]:
-        buffer = RolloutBuffer(
-            grid.num_steps, vec.observation_space, vec.action_space, "cpu", n_envs=case.num_envs
-        )
-        blank, actions, obs = torch.zeros(case.num_envs), np.zeros(case.num_envs, np.int64), vec.reset()
-
-        def work() -> int:
-            nonlocal obs
-            buffer.reset()
-            for _ in range(grid.num_steps):
-                after, reward, ended, _ = vec.step(actions)
-                buffer.add(obs, actions[:, None], reward, ended, blank, blank)
-                obs = after
-            return grid.num_steps * case.num_envs
-
-        return work
-
-    with ExitStack() as stack:
-        sides: dict[str, Measure] = {}
-        for name, make in _forms(case, spins_per_us).items():
-            vec = make()
-            stack.callback(vec.close)
-            sides[name] = partial(_repeat, fill(vec), 1)
-        yield sides
-
-
-@contextmanager
-def _models(case: ImageCase, grid: ImageGrid, spins_per_us: float) -> Iterator[dict[str, tuple[Any, int]]]:
-    """SB3's PPO with its NatureCNN in each form, and with how many threads."""
-    from stable_baselines3 import PPO
-
-    with ExitStack() as stack:
-        models = {}
-        for name, make in _forms(case, spins_per_us).items():
-            for threads in dict.fromkeys((1, usable_cores())):
-                vec = make()
-                stack.callback(vec.close)
-                network = {"net_arch": [_HIDDEN]}
-                model = PPO(
-                    "CnnPolicy", vec, n_steps=grid.num_steps, batch_size=grid.batch_size, seed=1,
-                    n_epochs=grid.num_epochs, policy_kwargs=network, device="cpu",
-                )  # fmt: skip
-                models[f"{name}, {threads} threads"] = model, threads
-        yield models
-
-
-@contextmanager
-def _act_peers(case: ImageCase, grid: ImageGrid, spins_per_us: float) -> Iterator[dict[str, Measure]]:
-    def collect(model: Any) -> Callable[[], int]:
-        _, callback = model._setup_learn(1 << 40)
-
-        def work() -> int:
-            model.collect_rollouts(model.env, callback, model.rollout_buffer, grid.num_steps)
-            return grid.num_steps * case.num_envs
-
-        return work
-
-    with _models(case, grid, spins_per_us) as models:
-        yield {name: partial(_repeat, collect(model), threads) for name, (model, threads) in models.items()}
-
-
-@contextmanager
-def _train_peers(case: ImageCase, grid: ImageGrid, spins_per_us: float) -> Iterator[dict[str, Measure]]:
-    rollout = grid.num_steps * case.num_envs
-
-    def train(model: Any) -> int:
-        model.learn(rollout, reset_num_timesteps=False)
-        return rollout
-
-    with _models(case, grid, spins_per_us) as models:
-        yield {
-            name: partial(_repeat, partial(train, model), threads)
-            for name, (model, threads) in models.items()
-        }
-
-
-def _weigh(grid: ImageGrid) -> Row:
-    """Bytes of one more transition of a rollout, learned from: two sizes, each in a fresh process."""
+def _measure_memory(grid: ImageGrid) -> Row:
+    """Measure the bytes of one more transition of a rollout: two sizes, each in a fresh process."""
     print("memory of a rollout", file=sys.stderr)
     found = []
     for num_steps in grid.weighed:
@@ -345,14 +241,13 @@ def _weigh(grid: ImageGrid) -> Row:
             found.append(pool.submit(_train_once, num_steps).result())
     (few, little, _), (many, much, predicted) = found
     measured = (much - little) / (many - few)
-    return {
-        "case": "memory of a transition in a rollout, 84 x 84, 4 frames, measured and predicted",
-        "ours": measured, "peers": {"predicted": predicted}, "ratio": predicted / measured, "unit": "bytes",
-    }  # fmt: skip
+    case = "memory of a transition in a rollout, 84 x 84, 4 frames, measured and predicted"
+    return make_row(case, measured, "bytes", {"predicted": predicted}, predicted / measured)
 
 
 def _train_once(num_steps: int) -> tuple[int, int, float]:
-    """Transitions of a rollout, the most memory of this process, and predicted bytes of a transition."""
+    """Return the transitions of a rollout, the peak memory of this process, and predicted bytes per
+    transition."""
     case = ImageCase("84 x 84", num_envs=16)
     assembly, config = _assemble(
         case, ImageGrid(num_steps=num_steps, batch_size=64, num_epochs=1), 0.0, "workers"
@@ -365,13 +260,13 @@ def _train_once(num_steps: int) -> tuple[int, int, float]:
         for _ in range(2):
             next(updates)
     spec, backend = assembly.environment.spec, assembly.environment.backend
-    wishes = count_bytes(config, spec, backend)
-    each = wishes["block_copies"] * wishes["step_bytes"] + wishes["encoded_bytes"]
+    counted = count_bytes(config, spec, backend)
+    each = counted["block_copies"] * counted["step_bytes"] + counted["encoded_bytes"]
     return config.rollout_size, _read_peak_bytes(), each
 
 
 def _read_peak_bytes() -> int:
-    """The most memory that this process has held; getrusage would tell the parent's, too."""
+    """Return the peak memory of this process; getrusage would include the parent's."""
     status = Path("/proc/self/status")
     if not status.exists():
         return int(psutil.Process().memory_info().rss)

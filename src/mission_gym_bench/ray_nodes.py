@@ -1,4 +1,4 @@
-"""Ray clusters of several nodes on this machine, for experiments with nodes that come and go."""
+"""Ray clusters of several nodes on this machine, for tests with nodes that join and leave."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 @contextmanager
 def ray_nodes(*cpus: int) -> Iterator[Any]:
-    """A cluster with a token whose head has the first number of CPUs, with a node for each other number."""
+    """Open a cluster with a token. cpus: of the head node, then one number per further node."""
     ray = clusters.load_ray()
     from ray.cluster_utils import Cluster
 

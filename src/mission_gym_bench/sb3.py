@@ -1,23 +1,33 @@
-"""Stable-Baselines3's side of a contest: its PPO or DQN, with the settings of the same config.
+"""Stable-Baselines3's side: its PPO or DQN with the settings of the same config, and its vectors of images.
 
-It is evaluated by our evaluator, on the same seeds and at the same cadence. What differs is its own:
-the scale of continuous actions, and statistics that move within a rollout.
+Our evaluator plays its policies, on the same seeds and at the same steps. Two differences remain: the scale
+of continuous actions, and normalization statistics that change within a rollout.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+    VecEnv,
+    VecFrameStack,
+    VecNormalize,
+    VecTransposeImage,
+)
 
 from mission_gym.algorithms.dqn.section import DqnSection
 from mission_gym.algorithms.ppo.section import PpoSection
@@ -25,19 +35,30 @@ from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config
 from mission_gym.data import Array, Leaves
 from mission_gym.plan.evaluations import is_near_end
+from mission_gym.procs import usable_cores
 from mission_gym.rollout.playing import Actor
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.evaluation import EvalResult, Suite, evaluate
 from mission_gym.run.saving import passed_multiple
-from mission_gym_bench.sides import Evaluation, Job, Result, Stopwatch
+from mission_gym_bench.runner import (
+    Evaluation,
+    Measure,
+    Stopwatch,
+    TrainingJob,
+    TrainingResult,
+    repeat_work,
+)
+
+if TYPE_CHECKING:
+    from mission_gym_bench.images import ImageCase, ImageGrid
 
 Form = type[DummyVecEnv | SubprocVecEnv]
 _ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}
 
 
-def train(job: Job, folder: Path) -> Result:
-    """Train SB3's PPO or DQN; nothing is written to the folder."""
+def train(job: TrainingJob, folder: Path) -> TrainingResult:
+    """Train SB3's PPO or DQN; the folder stays empty."""
     config = finish(resolve(job.env_id, job.flags))[0].config
     torch.set_num_threads(job.threads)
     form = SubprocVecEnv if job.subproc else DummyVecEnv
@@ -48,7 +69,7 @@ def train(job: Job, folder: Path) -> Result:
     if config.evaluation.eval_freq and watcher.last_eval != model.num_timesteps:
         watcher.evaluate()
     episodes = [episode["r"] for episode in model.ep_info_buffer or ()]
-    return Result(
+    return TrainingResult(
         gradient_steps=count_gradient_steps(model),
         warm_steps=model.num_timesteps - config.rollout_size,
         warm_s=warm_s,
@@ -71,22 +92,13 @@ def _make_dqn(config: Config, form: Form) -> DQN:
         make_vec_env(config.env.env_id, config.num_envs, seed=config.run.seed, vec_env_cls=form),
         train_freq=dqn.n_steps_per_env,
         gradient_steps=int(gradient_steps),
-        batch_size=dqn.batch_size,
         buffer_size=dqn.replay_size,
         learning_starts=dqn.learning_starts,
-        learning_rate=_schedule(dqn.learning_rate, dqn.learning_rate_final),
-        gamma=dqn.gamma,
-        max_grad_norm=dqn.max_grad_norm,
         target_update_interval=dqn.target_update_interval,
         exploration_fraction=dqn.exploration_fraction,
         exploration_initial_eps=dqn.exploration_initial_eps,
         exploration_final_eps=dqn.exploration_final_eps,
-        policy_kwargs={
-            "net_arch": list(policy.network_arch),
-            "activation_fn": _ACTIVATIONS[policy.activation],
-        },
-        seed=config.run.seed,
-        device="cpu",
+        **_list_shared(config),
     )
 
 
@@ -94,7 +106,7 @@ def _make_ppo(config: Config, form: Form) -> PPO:
     ppo, policy = config.algorithm, config.policy
     assert isinstance(ppo, PpoSection)
     assert ppo.ent_coef_final is None, "SB3 has no schedule of the entropy weight: settings would differ"
-    assert policy.network is None, "SB3 can't take our networks: settings would differ"
+    assert policy.network is None, "SB3 cannot use our networks: settings would differ"
     assert isinstance(ppo.batch_size, int)
     env: VecEnv = make_vec_env(config.env.env_id, config.num_envs, seed=config.run.seed, vec_env_cls=form)
     if policy.normalize_obs or policy.normalize_returns:
@@ -105,39 +117,47 @@ def _make_ppo(config: Config, form: Form) -> PPO:
         "MlpPolicy",
         env,
         n_steps=ppo.n_steps_per_env,
-        batch_size=ppo.batch_size,
         n_epochs=ppo.n_epochs,
-        learning_rate=_schedule(ppo.learning_rate, ppo.learning_rate_final),
         clip_range=_schedule(ppo.clip_range, ppo.clip_range_final),
-        gamma=ppo.gamma,
         gae_lambda=ppo.gae_lambda,
         ent_coef=ppo.ent_coef,
         vf_coef=ppo.vf_coef,
-        max_grad_norm=ppo.max_grad_norm,
         target_kl=ppo.target_kl,
         normalize_advantage=ppo.normalize_advantage,
-        policy_kwargs={
-            "net_arch": list(policy.network_arch),
-            "activation_fn": _ACTIVATIONS[policy.activation],
-            "log_std_init": policy.log_std_init,
-        },
-        seed=config.run.seed,
-        device="cpu",
+        **_list_shared(config, log_std_init=policy.log_std_init),
     )
 
 
+def _list_shared(config: Config, **policy_kwargs: Any) -> dict[str, Any]:
+    """Return the arguments that both algorithms share."""
+    algorithm: Any = config.algorithm
+    network = {
+        "net_arch": list(config.policy.network_arch),
+        "activation_fn": _ACTIVATIONS[config.policy.activation],
+    }
+    return {
+        "batch_size": algorithm.batch_size,
+        "learning_rate": _schedule(algorithm.learning_rate, algorithm.learning_rate_final),
+        "gamma": algorithm.gamma,
+        "max_grad_norm": algorithm.max_grad_norm,
+        "policy_kwargs": network | policy_kwargs,
+        "seed": config.run.seed,
+        "device": "cpu",
+    }
+
+
 def _schedule(start: float, end: float | None) -> float | Callable[[float], float]:
-    """SB3 gives a schedule the share of the training that is left."""
+    """Return a schedule; SB3 calls it with the remaining share of the training."""
     return start if end is None else lambda left: end + (start - end) * left
 
 
 def count_gradient_steps(model: BaseAlgorithm) -> int:
-    """Adam's own counter: SB3 counts epochs only."""
+    """Return Adam's own counter, since SB3 counts only epochs."""
     return int(max((state["step"] for state in model.policy.optimizer.state.values()), default=0))
 
 
 class _Watcher(BaseCallback):
-    """Reads the watch after the first update, evaluates where our session would, and keeps the best."""
+    """Reads the watch after the first update, evaluates when our session would, and keeps the best policy."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -154,7 +174,7 @@ class _Watcher(BaseCallback):
         self.watch = Stopwatch()
 
     def _on_rollout_start(self) -> None:
-        """The update before this rollout is over."""
+        """The update before this rollout has ended."""
         step = self.num_timesteps
         if step == self._rollout:
             self.first_s = self.watch.read_s()
@@ -166,7 +186,7 @@ class _Watcher(BaseCallback):
         return True
 
     def evaluate(self) -> None:
-        """Play the selection suite, and keep the policy if none was better."""
+        """Play the selection suite, and keep the policy if it is the best so far."""
         train_s = self.watch.read_s()
         result = self._play("select", self._episodes)
         self.last_eval = self.num_timesteps
@@ -177,7 +197,7 @@ class _Watcher(BaseCallback):
         self.watch.skip(self.watch.read_s() - train_s)
 
     def report(self, episodes: int) -> float:
-        """The mean return of the best policy on the report suite."""
+        """Return the mean return of the best policy on the report suite."""
         assert self._best is not None  # a job with a report has evaluations
         _, weights, statistics = self._best
         self.model.policy.load_state_dict(weights)
@@ -194,7 +214,7 @@ class _Watcher(BaseCallback):
 
 
 def make_actor(model: BaseAlgorithm) -> Actor:
-    """A model as our evaluator plays it: greedy, with the statistics of its environments."""
+    """Wrap a model for our evaluator: greedy, with the statistics of its environments."""
     env = model.get_env()
 
     def act(obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves) -> tuple[Array, Leaves]:
@@ -204,3 +224,83 @@ def make_actor(model: BaseAlgorithm) -> Actor:
         return model.predict(leaf, deterministic=True)[0], state
 
     return Actor(act)
+
+
+def _make_image_vectors(case: ImageCase, spins_per_us: float) -> dict[str, Callable[[], VecEnv]]:
+    """Return makers of SB3's vectors of stacked frames, channels first as its convolutions need them."""
+
+    def make(form: Form, **options: Any) -> VecEnv:
+        vec = form([case.make_peer(spins_per_us)] * case.num_envs, **options)
+        stacked = VecFrameStack(vec, case.num_frames)
+        return stacked if case.is_territory else VecTransposeImage(stacked)
+
+    return {
+        "sb3 dummy": partial(make, DummyVecEnv),
+        "sb3 subproc": partial(make, SubprocVecEnv, start_method="fork"),
+    }
+
+
+@contextmanager
+def collect_images(case: ImageCase, grid: ImageGrid, spins_per_us: float) -> Iterator[dict[str, Measure]]:
+    """Open SB3's vectors, whose observations go into its rollout buffer."""
+
+    def fill(vec: VecEnv) -> Callable[[], int]:
+        buffer = RolloutBuffer(
+            grid.num_steps, vec.observation_space, vec.action_space, "cpu", n_envs=case.num_envs
+        )
+        blank, actions = torch.zeros(case.num_envs), np.zeros(case.num_envs, np.int64)
+        obs: Any = vec.reset()
+
+        def work() -> int:
+            nonlocal obs
+            buffer.reset()
+            for _ in range(grid.num_steps):
+                after, reward, ended, _ = vec.step(actions)
+                buffer.add(obs, actions[:, None], reward, ended, blank, blank)
+                obs = after
+            return grid.num_steps * case.num_envs
+
+        return work
+
+    with ExitStack() as stack:
+        sides: dict[str, Measure] = {}
+        for name, make in _make_image_vectors(case, spins_per_us).items():
+            vec = stack.enter_context(closing(make()))
+            sides[name] = partial(repeat_work, fill(vec), 1)
+        yield sides
+
+
+@contextmanager
+def open_image_models(
+    case: ImageCase, grid: ImageGrid, spins_per_us: float, learns: bool
+) -> Iterator[dict[str, Measure]]:
+    """Open SB3's PPO with its NatureCNN in each form, with one thread and with all. learns: whole updates,
+    not only the collecting with its policy."""
+    rollout = grid.num_steps * case.num_envs
+
+    def make_work(model: PPO) -> Callable[[], int]:
+        def learn() -> int:
+            model.learn(rollout, reset_num_timesteps=False)
+            return rollout
+
+        def collect() -> int:
+            model.collect_rollouts(vec, callback, model.rollout_buffer, grid.num_steps)
+            return rollout
+
+        if learns:
+            return learn
+        vec: Any = model.get_env()
+        _, callback = model._setup_learn(1 << 40)
+        return collect
+
+    with ExitStack() as stack:
+        sides: dict[str, Measure] = {}
+        for name, make in _make_image_vectors(case, spins_per_us).items():
+            for threads in dict.fromkeys((1, usable_cores())):
+                vec = stack.enter_context(closing(make()))
+                model = PPO(
+                    "CnnPolicy", vec, n_steps=grid.num_steps, batch_size=grid.batch_size, seed=1,
+                    n_epochs=grid.num_epochs, policy_kwargs={"net_arch": [case.num_hidden]}, device="cpu",
+                )  # fmt: skip
+                sides[f"{name}, {threads} threads"] = partial(repeat_work, make_work(model), threads)
+        yield sides

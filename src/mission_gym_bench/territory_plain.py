@@ -1,13 +1,13 @@
 """The rules of the territory mission in plain Python, after docs/missions/territory.md: the reference.
 
-`bench territory` times it beside the compiled simulator, and tests step both side by side.
+`bench territory` compares its speed with the compiled simulator's, and tests compare their states.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from mission_gym_missions.territory.rules import Mission
+from mission_gym_missions.territory.rules import TerritoryMission
 
 BITS, STEP = 0xFFFFFFFF, 0x9E3779B1
 COARSE, FINE, BLOCKS, PLACES, NATURES, WHIMS = range(6)
@@ -24,7 +24,7 @@ def mix(value: int) -> int:
 
 
 class Nation:
-    """What a nation has, and what it does in this step."""
+    """A nation's land and troops, and its action in this step."""
 
     def __init__(self, troops: int, character: dict[str, int]) -> None:
         self.land, self.troops, self.character = 9, troops, character
@@ -34,7 +34,7 @@ class Nation:
 
 
 class Front:
-    """What a nation would meet in a direction."""
+    """The cells that a nation can attack in a direction."""
 
     def __init__(self) -> None:
         self.targets = self.neutrals = self.neutral_cost = self.enemy_cost = 0
@@ -43,7 +43,7 @@ class Front:
 class PlainGame:
     """One game; the map is a list with a border of rock."""
 
-    def __init__(self, mission: Mission) -> None:
+    def __init__(self, mission: TerritoryMission) -> None:
         self.size, self.num_bots = mission.size, mission.num_bots
         self.rules: dict[str, Any] = mission.rules.model_dump()
         self.max_steps = mission.max_steps
@@ -70,7 +70,7 @@ class PlainGame:
             Nation(self.rules["start_troops"], kinds[self.draw(NATURES, p) % len(kinds)])
             for p in range(self.num_bots + 2)
         ]
-        self.nations[0].land = self.nations[0].troops = 0  # nobody
+        self.nations[0].land = self.nations[0].troops = 0  # neutral
         self.survey()
 
     def draw(self, purpose: int, counter: int) -> int:
@@ -107,13 +107,13 @@ class PlainGame:
             row, column = divmod(blocks[p - 1], across)
             left, top = column * self.size // across, row * self.size // across
             width, height = (column + 1) * self.size // across - left, (row + 1) * self.size // across - top
-            places = []
+            spots = []
             for k in range(8):
                 chance = self.draw(PLACES, p * 8 + k)
-                places.append(
+                spots.append(
                     (left + 1 + (chance & 0xFFFF) % (width - 2), top + 1 + (chance >> 16) % (height - 2))
                 )
-            x, y = max(places, key=lambda place: self.count_land(*place))
+            x, y = max(spots, key=lambda spot: self.count_land(*spot))
             for dy in (-1, 0, 1):
                 for dx in (-1, 0, 1):
                     self.cells[self.at(x + dx, y + dy)] = p
@@ -132,7 +132,7 @@ class PlainGame:
         self.cells = [swap.get(cell, cell) for cell in self.cells]
 
     def reach(self, p: int, marked: set[int]) -> int:
-        """Mark the land that a nation can come to if nobody is in its way; how much was not marked before."""
+        """Mark the land that a nation can reach if nobody stops it; return how much was not marked before."""
         before, ahead = len(marked), [cell for cell, owner in enumerate(self.cells) if owner == p]
         while ahead:
             cell = ahead.pop()
@@ -188,7 +188,7 @@ class PlainGame:
         return int(self.rules["cap"] + self.rules["land_cap"] * nation.land)
 
     def decide(self, p: int) -> tuple[int, int]:
-        """Direction and intensity of a bot's attack; -1 is to wait."""
+        """Return direction and intensity of a bot's attack; -1 waits."""
         nation, chance = self.nations[p], self.draw(WHIMS, self.step_number * 256 + p)
         traits = nation.character
         if nation.land == 0 or (chance >> 2) % 8 >= traits["pace"]:
@@ -210,7 +210,7 @@ class PlainGame:
         return -1, 0
 
     def step(self, action: int) -> float:
-        """Play one action and return the reward."""
+        """Execute one action and return the reward."""
         agent = self.nations[1]
         before, conquered = agent.land, self.conquered
         orders = [(-1, 0), divmod(action - 1, 3) if action else (-1, 0)]

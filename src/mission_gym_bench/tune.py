@@ -1,7 +1,7 @@
-"""`bench tune`: the plan against a small grid of layouts, all trained for a moment in turn.
+"""`bench tune`: the plan compared with a small grid of layouts, each trained for a moment, in turn.
 
-One row a case: the training rate of the chosen plan over the best of the grid, how far the prediction was
-off, predicted against measured peak memory, and the seconds that tuning took.
+One row per case: the training rate of the chosen plan over the best of the grid, the error of the prediction,
+predicted and measured peak memory, and the seconds that tuning took.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from mission_gym.procs import usable_cores
 from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
-from mission_gym_bench.burn import measure_spins_per_us
-from mission_gym_bench.contest import Row
+from mission_gym_bench.runner import Measure, Row, find_medians, find_spreads, make_row
+from mission_gym_bench.synthetic import measure_spins_per_us
 
-_BURN = "mission_gym_bench.burn:Burn"
-_SIZES = (8, 32)  # environments of the grid, where they are open and a rollout has room for them
+_BURN = "mission_gym_bench.synthetic:Burn"
+_SIZES = (8, 32)  # environments of the grid, if their number is free and a rollout has room for them
 _SAMPLE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class TuneCase:
-    """An environment, and the microseconds that a step of a toy burns."""
+    """An environment. step_us: CPU time per step of the synthetic one."""
 
     name: str
     env_id: str = _BURN
@@ -58,7 +58,7 @@ CASES = (
     TuneCase("100 us, jitter", step_us=100, kwargs={"jitter": True}),
     TuneCase("1,000 us, jitter", step_us=1000, kwargs={"jitter": True}),
     TuneCase("waits 20 ms", kwargs={"wait_s": 0.02}),
-    # One epoch: ten of a convolution on the CPU take half a minute a rollout.
+    # One epoch: ten epochs of convolutions on the CPU take half a minute per rollout.
     TuneCase("image, 100 us", step_us=100, kwargs={"image": True}, flags={"n_epochs": 1}),
     TuneCase("LunarLander-v3, dqn", "LunarLander-v3", flags={"algo": "dqn"}),
     TuneCase("1,000 us, dqn", step_us=1000, flags={"algo": "dqn"}),
@@ -72,7 +72,7 @@ class TuneGrid:
     cases: tuple[TuneCase, ...] = CASES
     budget_s: float = 12.0
     repeats: int = 3
-    seconds: float = 1.5  # of each training, or one update if that takes longer
+    seconds: float = 1.5  # per training, or one update if that takes longer
 
 
 def measure_tune(grid: TuneGrid) -> list[Row]:
@@ -82,34 +82,37 @@ def measure_tune(grid: TuneGrid) -> list[Row]:
         return [_measure(case, grid, spins) for case in grid.cases]
 
 
-def time_plan(
-    case: TuneCase, budget_s: float, seconds: float, by_hand: dict[str, Any]
-) -> tuple[str, dict[str, Callable[[], float]]]:
-    """The plan of a case in words, and what trains it, and the same with other flags, for some seconds."""
-    entries: dict[str, Callable[[], float]] = {}
-    chosen = ""
-    for name, flags in (("planned", case.flags), ("by hand", case.flags | by_hand)):
-        resolved = choose_profile(resolve(case.env_id, flags | {"env_kwargs": case.kwargs, "eval_freq": 0}))
-        first, _ = finish(fix_envs(resolved))
-        environment = open_environment(first.config, dict(case.kwargs))
-        workshop, base = Assembly(environment, algorithm_of(first.config)), fix_envs(resolved)
-        if name == "planned":
-            entry = Tuner(workshop, resolved, budget_s, lambda message: None).run()
-            base = apply(base, entry["values"])
-            config = workshop.settle(base)
-            layout = layout_of(config, environment.backends[config.vector.vector])
-            chosen = f"{layout}, rollout {layout.rollout}, predicted {entry['steps_per_s']:,.0f} steps/s"
-        entries[name] = partial(rehearse, workshop, workshop.settle(base), seconds)
-    return chosen, entries
+def _open_case(case: TuneCase, flags: dict[str, Any], kwargs: dict[str, Any]) -> tuple[Assembly, Resolved]:
+    """Open the environment of a case; return its assembly, and its config before tuning."""
+    resolved = choose_profile(resolve(case.env_id, flags | {"env_kwargs": kwargs, "eval_freq": 0}))
+    first, _ = finish(fix_envs(resolved))
+    environment = open_environment(first.config, dict(kwargs))
+    return Assembly(environment, algorithm_of(first.config)), resolved
+
+
+def _tune(workshop: Assembly, resolved: Resolved, budget_s: float) -> dict[str, Any]:
+    return Tuner(workshop, resolved, budget_s, lambda message: None).run()
+
+
+def time_plan(case: TuneCase, budget_s: float, by_hand: dict[str, Any]) -> tuple[str, dict[str, Measure]]:
+    """Return a description of a case's plan, and measures of its rate and of the rate with other flags."""
+    workshop, resolved = _open_case(case, case.flags, case.kwargs)
+    entry = _tune(workshop, resolved, budget_s)
+    config = workshop.settle(apply(fix_envs(resolved), entry["values"]))
+    layout = layout_of(config, workshop.environment.backends[config.vector.vector])
+    chosen = f"{layout}, rollout {layout.rollout}, predicted {entry['steps_per_s']:,.0f} steps/s"
+    other, unplanned = _open_case(case, case.flags | by_hand, case.kwargs)
+    return chosen, {
+        "planned": partial(rehearse, workshop, config),
+        "by hand": partial(rehearse, other, other.settle(fix_envs(unplanned))),
+    }
 
 
 def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     kwargs = case.kwargs | ({"spins": int(case.step_us * spins_per_us)} if case.env_id == _BURN else {})
-    resolved = choose_profile(resolve(case.env_id, case.flags | {"env_kwargs": kwargs, "eval_freq": 0}))
-    first, _ = finish(fix_envs(resolved))
-    environment = open_environment(first.config, kwargs)
-    workshop = Assembly(environment, algorithm_of(first.config))
-    entry = Tuner(workshop, resolved, grid.budget_s, lambda message: None).run()
+    workshop, resolved = _open_case(case, case.flags, kwargs)
+    environment = workshop.environment
+    entry = _tune(workshop, resolved, grid.budget_s)
     base = fix_envs(resolved)
     chosen = workshop.settle(apply(base, entry["values"]))
     planned = layout_of(chosen, environment.backends[chosen.vector.vector])
@@ -123,11 +126,11 @@ def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     peaks: list[int] = []
     for _ in range(grid.repeats):
         for name, config in plans.items():
-            rate, most = _watch(lambda: rehearse(workshop, config, grid.seconds))  # noqa: B023
+            rate, most = _watch_memory(partial(rehearse, workshop, config, grid.seconds))
             rates[name].append(rate)
             if name == "chosen":
                 peaks.append(most)
-    medians = {name: statistics.median(column) for name, column in rates.items()}
+    medians = find_medians(rates)
     ours, best = medians["chosen"], max(medians, key=medians.__getitem__)
     memory, peak = entry["memory_bytes"], statistics.median(peaks)
     print(
@@ -135,27 +138,28 @@ def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
         f" {entry['steps_per_s']:,.0f}",
         file=sys.stderr,
     )
-    return {
-        "case": f"tune: {case.name}",
-        "ours": ours,
-        "peers": {"best of the grid": medians[best]},
-        "ratio": ours / medians[best],
-        "unit": "steps/s",
-        "chosen": str(planned),
-        "best": best,
-        "spread": {name: [min(column), max(column)] for name, column in rates.items()},
-        "grid": medians,
-        "predicted": entry["steps_per_s"],
-        "prediction_error": entry["steps_per_s"] / ours - 1.0,
-        "memory_predicted_mb": memory / 1e6,
-        "memory_measured_mb": peak / 1e6,
-        "memory_error": memory / peak - 1.0,
-        "tuning_s": entry["spent_s"],
-    }
+    return make_row(
+        f"tune: {case.name}",
+        ours,
+        "steps/s",
+        {"best of the grid": medians[best]},
+        ours / medians[best],
+        chosen=str(planned),
+        best=best,
+        spread=find_spreads(rates),
+        grid=medians,
+        predicted=entry["steps_per_s"],
+        prediction_error=entry["steps_per_s"] / ours - 1.0,
+        memory_predicted_mb=memory / 1e6,
+        memory_measured_mb=peak / 1e6,
+        memory_error=memory / peak - 1.0,
+        tuning_s=entry["spent_s"],
+    )
 
 
 def _make_grid(workshop: Assembly, resolved: Resolved, entry: dict[str, Any]) -> list[Layout]:
-    """Every backend that may be chosen, one worker and one for each core, few and many environments."""
+    """Return layouts of every backend that may be chosen, one worker and one per core, few and many
+    environments."""
     wishes = make_wishes(workshop, resolved, workshop.settle(fix_envs(resolved)))
     waits = entry["measured"]["env"]["cpu_share"] < 0.5
     backends = [
@@ -168,7 +172,7 @@ def _make_grid(workshop: Assembly, resolved: Resolved, entry: dict[str, Any]) ->
     for n_envs in sizes if wishes.open_envs else [wishes.layout.n_envs]:
         steps = rollout // n_envs
         for backend in backends:
-            # Of workers that wait one layout is enough: they are ten times slower than threads.
+            # One layout of workers that wait is enough: they are ten times slower than threads.
             if waits and backend.chooses_workers and n_envs < max(sizes):
                 continue
             most = min(usable_cores(), n_envs)
@@ -178,10 +182,10 @@ def _make_grid(workshop: Assembly, resolved: Resolved, entry: dict[str, Any]) ->
     return layouts
 
 
-def _watch(call: Callable[[], float]) -> tuple[float, int]:
-    """What the call returns, and the most memory that this process and its children took meanwhile."""
+def _watch_memory(call: Callable[[], float]) -> tuple[float, int]:
+    """Return the result of a call, and the peak memory of this process and its children meanwhile."""
     done = threading.Event()
-    peak = [_tree_bytes()]  # also where the call is over before the first look
+    peak = [_tree_bytes()]  # in case the call ends before the first sample
 
     def sample() -> None:
         while not done.wait(_SAMPLE_S):
@@ -197,7 +201,7 @@ def _watch(call: Callable[[], float]) -> tuple[float, int]:
 
 
 def _tree_bytes() -> int:
-    """Resident memory of this process, and what its children take beside what they share with it."""
+    """Return the resident memory of this process plus the proportional memory of its children."""
     me = psutil.Process()
     total = int(me.memory_info().rss)
     for child in me.children(recursive=True):

@@ -1,10 +1,10 @@
 """`bench vector`: steps per second of vectors over environments of known cost, peers in the same run.
 
 Stepping compares `make_vec(backend="auto")` with Gymnasium's and SB3's vectors, and with each of our backends
-asked for by name. Collecting compares our workers, which act for themselves with a 64,64 policy, with the
-same peers under the same policy here. The limit is one plain loop per core, all at once; of environments that
-wait, what their waiting leaves. Every number is a median of three, the contestants in turn; the share of the
-limit is the median of the shares in each turn.
+by name. Collecting compares our workers, which act themselves with a 64,64 policy, with the same peers and
+the same policy in this process. The limit is one plain loop per core, all at once; for environments that
+wait, the limit of their waiting. Every number is a median of three, in turn; the share of the limit is the
+median of the shares in each turn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,16 +38,14 @@ from mission_gym.vector.backends import load_backend
 from mission_gym.vector.make_vec import make_vec
 from mission_gym.vector.threaded import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
-from mission_gym_bench.burn import Burn, loop_plainly, measure_spins_per_us
-from mission_gym_bench.contest import Row
-from mission_gym_bench.startup import measure_start
-
-Measure = Callable[[float], float]  # seconds -> steps per second
+from mission_gym_bench.overhead import measure_start
+from mission_gym_bench.runner import Measure, Row, find_medians, make_row, measure_in_turn
+from mission_gym_bench.synthetic import Burn, loop_burn, measure_spins_per_us
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """What environments cost."""
+class VectorCase:
+    """The cost of environments."""
 
     step_us: int
     num_envs: int = 32
@@ -55,7 +53,7 @@ class Case:
     reset_steps: int = 0
     slow: bool = False  # the first environment is 20 times slower
     image: bool = False
-    wait_ms: int = 0  # beside what it burns
+    wait_ms: int = 0  # in addition to the CPU time
 
     def __str__(self) -> str:
         extras = [
@@ -76,30 +74,30 @@ class Case:
 
 
 SHORT = (
-    *(Case(step_us) for step_us in (0, 10, 100, 1000)),
-    Case(100, jitter=True),
-    Case(100, reset_steps=50),
-    Case(100, slow=True),
-    Case(100, num_envs=8),
-    Case(100, image=True),
-    Case(0, num_envs=64, wait_ms=20),
-    Case(1000, wait_ms=5),
+    *(VectorCase(step_us) for step_us in (0, 10, 100, 1000)),
+    VectorCase(100, jitter=True),
+    VectorCase(100, reset_steps=50),
+    VectorCase(100, slow=True),
+    VectorCase(100, num_envs=8),
+    VectorCase(100, image=True),
+    VectorCase(0, num_envs=64, wait_ms=20),
+    VectorCase(1000, wait_ms=5),
 )
 _KINDS: tuple[dict[str, Any], ...] = ({}, {"jitter": True}, {"reset_steps": 50}, {"slow": True})
 FULL = tuple(
-    Case(step_us, num_envs, image=image, **kind)
+    VectorCase(step_us, num_envs, image=image, **kind)
     for step_us in (0, 10, 100, 1000)
     for num_envs in (8, 32, 128)
     for image in (False, True)
     for kind in _KINDS
-) + tuple(Case(step_us, n, wait_ms=ms) for step_us in (0, 1000) for n in (8, 32, 128) for ms in (5, 20))
+) + tuple(VectorCase(step_us, n, wait_ms=ms) for step_us in (0, 1000) for n in (8, 32, 128) for ms in (5, 20))
 
 
 @dataclass(frozen=True, slots=True)
 class VectorGrid:
     """What is measured, and for how long each time."""
 
-    cases: tuple[Case, ...] = SHORT
+    cases: tuple[VectorCase, ...] = SHORT
     seconds: float = 0.6
     waiting_envs: int = 256
     waiting_s: float = 1.0
@@ -108,7 +106,7 @@ class VectorGrid:
 
 
 def measure_vector(grid: VectorGrid) -> list[Row]:
-    """Up to three rows for each case, then waiting environments, the memory of a worker, the start."""
+    """Up to three rows per case, then waiting environments, the memory of a worker, and start-up."""
     spins_per_us = measure_spins_per_us()
     rows: list[Row] = []
     for number, case in enumerate(grid.cases, 1):
@@ -118,36 +116,31 @@ def measure_vector(grid: VectorGrid) -> list[Row]:
     return [*rows, measure_start(grid.starts)]
 
 
-def _measure_case(case: Case, spins_per_us: float, grid: VectorGrid) -> list[Row]:
+def _measure_case(case: VectorCase, spins_per_us: float, grid: VectorGrid) -> list[Row]:
     factories = case.factories(spins_per_us)
     spec = probe(factories[-1], "burn")
     weights = make_weights(spec) if not case.image and not case.wait_ms else None
-    rates: dict[str, list[float]] = {}
     with ExitStack() as stack:
-        contestants: dict[str, Measure] = {}
+        measures: dict[str, Measure] = {}
         for name, make in _peers(case.num_envs).items():
             step, close = make(factories)
             stack.callback(close)
-            contestants[name] = partial(step_for, step, case.num_envs)
+            measures[name] = partial(step_for, step, case.num_envs)
             if weights is not None:
-                contestants[f"{name} with policy"] = partial(
-                    _act_and_step, step, spec, weights, case.num_envs
-                )
+                measures[f"{name} with policy"] = partial(_act_and_step, step, spec, weights, case.num_envs)
         own = ("serial", "workers", *(("threads",) if case.wait_ms else ()))
         for name, backend in (("stepping", "auto"), *((f"our {each}", each) for each in own)):
             ours: Any = make_vec(factories, backend=backend, autoreset_mode="same_step")
             stack.enter_context(closing(ours))
             ours.reset(seed=0)
-            contestants[name] = partial(step_for, ours.step, case.num_envs)
-        contestants["limit"] = partial(_measure_limit, case, spins_per_us)
+            measures[name] = partial(step_for, ours.step, case.num_envs)
+        measures["limit"] = partial(_measure_limit, case, spins_per_us)
         if weights is not None:
             for name, first_ready in (("collecting", False), ("collecting first ready", True)):
-                contestants[name], _ = stack.enter_context(
+                measures[name], _ = stack.enter_context(
                     _collect_case(factories, spec, weights, case, first_ready)
                 )
-        for _ in range(grid.repeats):
-            for name, measure in contestants.items():
-                rates.setdefault(name, []).append(measure(grid.seconds))
+        rates = measure_in_turn(measures, grid.seconds, grid.repeats)
     rows = [_row("stepping", case, rates, set(_peers(case.num_envs)))]
     named = {each: statistics.median(rates[f"our {each}"]) for each in own}
     rows[0] |= {"own": named, "ratio_to_own": rows[0]["ours"] / max(named.values())}
@@ -157,25 +150,25 @@ def _measure_case(case: Case, spins_per_us: float, grid: VectorGrid) -> list[Row
     return rows
 
 
-def _row(name: str, case: Case, rates: dict[str, list[float]], peers: set[str]) -> Row:
-    medians = {each: statistics.median(column) for each, column in rates.items()}
+def _row(name: str, case: VectorCase, rates: dict[str, list[float]], peers: set[str]) -> Row:
+    medians = find_medians(rates)
     rivals = {peer: medians[peer] for peer in sorted(peers)}
     parallel = [rate for peer, rate in rivals.items() if "async" in peer or "subproc" in peer]
-    return {
-        "case": f"{name}, {case}",
-        "ours": medians[name],
-        "peers": rivals,
-        "ratio": medians[name] / max(rivals.values()) if rivals else None,
-        "ratio_to_parallel": medians[name] / max(parallel) if parallel else None,
-        "unit": "steps/s",
-        "limit": medians["limit"],
-        "of_limit": statistics.median(
-            rate / limit for rate, limit in zip(rates[name], rates["limit"], strict=True)
-        ),
-    }
+    shares = (rate / limit for rate, limit in zip(rates[name], rates["limit"], strict=True))
+    return make_row(
+        f"{name}, {case}",
+        medians[name],
+        "steps/s",
+        rivals,
+        medians[name] / max(rivals.values()) if rivals else None,
+        ratio_to_parallel=medians[name] / max(parallel) if parallel else None,
+        limit=medians["limit"],
+        of_limit=statistics.median(shares),
+    )
 
 
 def step_for(step: Callable[[Any], Any], num_envs: int, seconds: float) -> float:
+    """Return the steps per second of a vector's step function."""
     actions = np.zeros(num_envs, np.int64)
     count, begun = 0, time.perf_counter()
     while time.perf_counter() - begun < seconds:
@@ -187,7 +180,7 @@ def step_for(step: Callable[[Any], Any], num_envs: int, seconds: float) -> float
 def _act_and_step(
     step: Callable[[Any], Any], spec: EnvSpec, weights: Weights, num_envs: int, seconds: float
 ) -> float:
-    """As a collector of one process does: act for all rows, then step them."""
+    """Act for all environments, then step them, like a collector of one process."""
     policy = NumpyPolicy(PolicySpec(spec.leaves, spec.action))
     policy.load(weights)
     rng = np.random.default_rng(0)
@@ -200,8 +193,10 @@ def _act_and_step(
     return count / (time.perf_counter() - begun)
 
 
-def _collect_case(factories: Any, spec: EnvSpec, weights: Weights, case: Case, first_ready: bool) -> Any:
-    """Our workers, one for each core, in blocks of about a quarter of a second."""
+def _collect_case(
+    factories: Any, spec: EnvSpec, weights: Weights, case: VectorCase, first_ready: bool
+) -> Any:
+    """Open our workers, one per core, with blocks of about a quarter of a second."""
     workers = min(usable_cores(), case.num_envs)
     step_s = (case.step_us * (2 if case.reset_steps or case.slow else 1) + 10) * 1e-6
     num_steps = int(np.clip(0.25 * workers / (step_s * case.num_envs), 16, 512))
@@ -219,7 +214,7 @@ def collect(
     first_ready: bool = False,
     **how: Any,
 ) -> Iterator[tuple[Measure, WorkersVec]]:
-    """Our workers filling blocks, and their vector; each acts for `rows` environments at once."""
+    """Open workers that fill blocks, and their vector; each acts for `rows` environments at once."""
     num_envs = len(factories)
     make = partial(NumpyPolicy, PolicySpec(spec.leaves, spec.action))
     setup = CollectSetup(make, 0, rows, num_steps, first_ready=first_ready)
@@ -235,7 +230,7 @@ def collect(
         def measure(seconds: float) -> float:
             number, begun = -1, 0.0
             while number < 1 or time.perf_counter() - begun < seconds:
-                if number == 0:  # segments that had gone on between two turns are in the block before
+                if number == 0:  # segments that continued between two turns are in the previous block
                     begun = time.perf_counter()
                 collector.fill(block, number, lambda: False)
                 clear_block(block)
@@ -245,8 +240,9 @@ def collect(
         yield measure, vec
 
 
-def _measure_limit(case: Case, spins_per_us: float, seconds: float) -> float:
-    """One plain loop per core, all at once; with one slow environment, what its share of the cores leaves."""
+def _measure_limit(case: VectorCase, spins_per_us: float, seconds: float) -> float:
+    """Run one plain loop per core, all at once; one slow environment leaves the others its share of the
+    cores."""
     cores = usable_cores()
     if case.wait_ms:
         step_s = case.step_us / 1e6
@@ -255,15 +251,15 @@ def _measure_limit(case: Case, spins_per_us: float, seconds: float) -> float:
     kwargs = {"spins": spins, "jitter": case.jitter, "reset_steps": case.reset_steps, "image": case.image}
     with ProcessPoolExecutor(cores, multiprocessing.get_context("fork")) as pool:
         start_at = time.time() + 0.1
-        jobs = [pool.submit(loop_plainly, kwargs, seconds, start_at) for _ in range(cores)]
+        jobs = [pool.submit(loop_burn, kwargs, seconds, start_at) for _ in range(cores)]
         limit = sum(job.result() for job in jobs)
-    # Equal steps of all: 31 + 20 steps' worth of work for 32 steps.
+    # Equal steps of all: the work of 31 + 20 steps for 32 steps.
     return limit * case.num_envs / (case.num_envs + 19) if case.slow else limit
 
 
 def _peers(num_envs: int) -> dict[str, Any]:
-    """Name to what makes a peer from factories: its step function, and how to close it. Processes are
-    forked, which is their fastest start."""
+    """Return, by name, makers of peers from factories: their step and close functions. Processes are
+    forked, which starts them fastest."""
 
     def gymnasium(kind: Any, **options: Any) -> Any:
         def make(factories: Any) -> Any:
@@ -292,16 +288,8 @@ def _peers(num_envs: int) -> dict[str, Any]:
     return peers
 
 
-@contextmanager
-def closing(vec: Any) -> Iterator[Any]:
-    try:
-        yield vec
-    finally:
-        vec.close()
-
-
 def make_weights(spec: EnvSpec) -> Weights:
-    """A 64,64 policy."""
+    """Return the weights of a 64,64 policy."""
     encoder, rng = Encoder(spec.leaves, True), np.random.default_rng(0)
     widths = (encoder.num_flat, 64, 64, spec.action.num_params)
     arrays = {} if encoder.normalizer is None else encoder.normalizer.arrays()
@@ -313,7 +301,8 @@ def make_weights(spec: EnvSpec) -> Weights:
 
 
 def _measure_waiting(grid: VectorGrid, wait_s: float = 0.02) -> list[Row]:
-    """Environments that wait, as threads of one process: stepped together, and collecting as a run does."""
+    """Measure environments that wait, as threads of one process: stepped together, and collecting like a
+    run."""
     num_envs, factory = grid.waiting_envs, partial(Burn, wait_s=wait_s)
     spec = probe(factory, "burn")
     with ExitStack() as stack:
@@ -326,27 +315,19 @@ def _measure_waiting(grid: VectorGrid, wait_s: float = 0.02) -> list[Row]:
             "stepping": partial(step_for, vec.step, num_envs),
             "collecting": stack.enter_context(collecting)[0],
         }
-        rates = {
-            name: [measure(grid.waiting_s) for _ in range(grid.repeats)] for name, measure in ways.items()
-        }
-    limit = num_envs / wait_s
+        medians = find_medians(measure_in_turn(ways, grid.waiting_s, grid.repeats))
+    limit, case = num_envs / wait_s, f"threads, {num_envs} envs that wait {1000 * wait_s:.0f} ms"
     return [
-        {
-            "case": f"{name}, threads, {num_envs} envs that wait {1000 * wait_s:.0f} ms",
-            "ours": statistics.median(column), "peers": {}, "ratio": None, "unit": "steps/s", "limit": limit,
-            "of_limit": statistics.median(column) / limit,
-        }
-        for name, column in rates.items()
-    ]  # fmt: skip
+        make_row(f"{name}, {case}", rate, "steps/s", limit=limit, of_limit=rate / limit)
+        for name, rate in medians.items()
+    ]
 
 
 def _measure_memory() -> Row:
-    """The proportional memory of a worker with CartPole, 8 environments in two workers."""
-    with closing(make_vec("CartPole-v1", 8, backend="workers", num_workers=2)) as vec:
+    """Measure the proportional memory (PSS) of a worker with CartPole, 8 environments in two workers."""
+    vec: Any = make_vec("CartPole-v1", 8, backend="workers", num_workers=2)
+    with closing(vec):
         vec.reset(seed=0)
         step_for(vec.step, 8, 0.2)
         size = mean_memory(vec.inner.pids())
-    return {
-        "case": "memory of a CartPole worker, keeper included", "ours": size and size / 1e6,
-        "peers": {}, "ratio": None, "unit": "MB PSS",
-    }  # fmt: skip
+    return make_row("memory of a CartPole worker, keeper included", size and size / 1e6, "MB PSS")

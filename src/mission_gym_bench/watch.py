@@ -1,10 +1,10 @@
-"""`bench watch`: the dashboard under load. How soon pages answer with 2,000 runs, one of them long; what the
-server takes when nobody or five tabs look; what a training loses beside five tabs.
+"""`bench watch`: the dashboard under load. Response times of pages with 2,000 runs, one of them long; the CPU
+time of the server with no and with five open tabs; the cost of five tabs for a training.
 
-The server is a process of its own, as the user's is. Tabs make the requests of a page's first look, follow
-its stream of events, and ask for its panels when those are old; what a browser draws is not in it. Rates with
-and without tabs alternate inside one run, and each is compared with those right before and after it, as the
-speed of a machine drifts by more than what is measured.
+The server is a separate process, like a user's. Tabs make the initial requests of a page, follow its event
+stream, and request its panels when they are outdated; a browser's drawing is not included. Rates with and
+without tabs alternate inside one run, and each is compared with its neighbours, since the speed of a machine
+drifts by more than the effect.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ import psutil
 
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
-from mission_gym_bench.contest import Row
+from mission_gym_bench.runner import Row, make_row
 
 _TIMEOUT_S = 120.0
 _NUM_TABS = 5
-_BEAT_S = 60.0  # at most between two heartbeats of a training, on a busy machine
+_BEAT_S = 60.0  # most time between two heartbeats of a training, on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
 class WatchGrid:
-    """How much there is to show, and how long it is measured."""
+    """The amount of data, and how long each part is measured."""
 
     num_runs: int = 2000
     num_rows: int = 100_000  # of the long run
@@ -48,12 +48,12 @@ class WatchGrid:
 
 
 def measure_watch(grid: WatchGrid) -> list[Row]:
-    """A row for each promise; `ours` is seconds or a share."""
+    """A row per promise; `ours` is seconds or a share."""
     with TemporaryDirectory(prefix="mission-gym-watch-") as folder:
         runs_dir = Path(folder)
-        _say(f"writing {grid.num_runs:,} runs, one of {grid.num_rows:,} rows")
+        print(f"writing {grid.num_runs:,} runs, one with {grid.num_rows:,} rows", file=sys.stderr)
         long = _write_runs(runs_dir, grid)
-        with _serving(runs_dir) as server:
+        with _serve(runs_dir) as server:
             first = server.time("/", "/api/runs")
             again = server.time("/", "/api/runs")
             chart = server.time(f"/run/{long}", "/api/metrics", f"/api/run/{long}")
@@ -61,15 +61,15 @@ def measure_watch(grid: WatchGrid) -> list[Row]:
                 time.sleep(grid.idle_s / 2)  # until every sparkline is drawn
                 five = server.measure_share(grid.idle_s)
             idle = server.measure_share(grid.idle_s)
-            losses, beside = _measure_training(runs_dir, server, grid)
+            losses, training = _measure_training(runs_dir, server, grid)
     return [
-        _row(f"the runs page of {grid.num_runs:,} runs, first look", first[0], "s", 1.0, first[1]),
+        _row(f"the runs page of {grid.num_runs:,} runs, first request", first[0], "s", 1.0, first[1]),
         _row("the same again", again[0], "s", 1.0, again[1]),
         _row(f"the charts of {grid.num_rows:,} rows of {grid.num_tags} tags", chart[0], "s", 2.0, chart[1]),
-        _row("the server while nobody looks", idle, "share of a core", 0.05),
+        _row("the server without tabs", idle, "share of a core", 0.05),
         _row(f"the server with {_NUM_TABS} tabs of the runs page", five, "share of a core", None),
-        _row(f"the server with {_NUM_TABS} tabs beside a training", beside, "share of a core", None),
-        _row(f"what a training loses beside {_NUM_TABS} tabs", losses[1], "share of its rate", 0.02)
+        _row(f"the server with {_NUM_TABS} tabs during a training", training, "share of a core", None),
+        _row(f"the loss of a training with {_NUM_TABS} tabs", losses[1], "share of its rate", 0.02)
         | {"quartiles": [losses[0], losses[2]]},
     ]
 
@@ -84,45 +84,47 @@ class _Server:
         self._headers = {"Cookie": f"mission-gym-{self._port}={parts.query.removeprefix('token=')}"}
 
     def time(self, *paths: str) -> tuple[float, float]:
-        """Seconds until the answers to these are whole, one after the other, and the CPU time that the server
-        took, which says more where others use the cores."""
+        """Return the seconds until all of these are answered, one after another, and the server's CPU time,
+        which is more reliable if other processes use the cores."""
         start, work = time.perf_counter(), self.cpu_s()
         for path in paths:
             self._get(path)
         return time.perf_counter() - start, self.cpu_s() - work
 
     def measure_share(self, seconds: float) -> float:
-        """The CPU time of the server over the wall time."""
+        """Return the CPU time of the server over the wall time."""
         before = self.cpu_s()
         time.sleep(seconds)
         return (self.cpu_s() - before) / seconds
 
     def cpu_s(self) -> float:
-        """CPU time that the server has taken."""
+        """Return the CPU time of the server so far."""
         return float(sum(self._process.cpu_times()[:2]))
 
     @contextmanager
     def tabs(self, paths: list[str]) -> Iterator[None]:
-        """Streams that are read while the block runs."""
+        """Read event streams while the block runs."""
         with ExitStack() as stack:
             for path in paths:
-                connection = self._ask(self._look_first(path))
+                connection = self._request(self._load_page(path))
                 reader = threading.Thread(target=self._read_tab, args=(connection, path), daemon=True)
                 reader.start()
-                stack.callback(_hang_up, connection)
+                stack.callback(_close, connection)
             yield
 
     def _read_tab(self, connection: http.client.HTTPConnection, path: str) -> None:
-        """Read a stream, and ask for the panels when it calls them old, as a page does."""
+        """Read a stream, and request the panels when it reports them outdated, like a page."""
         panels = path.partition("?")[0].replace("/events/", "/api/run/") + "/panels"
-        with suppress(OSError, ValueError, http.client.HTTPException, AttributeError):  # it was hung up
+        with suppress(
+            OSError, ValueError, http.client.HTTPException, AttributeError
+        ):  # the connection was closed
             response = connection.getresponse()
             while line := response.readline():
                 if line == b"event: panels\n":
                     self.time(panels)
 
-    def _look_first(self, path: str) -> str:
-        """Ask for all that a page shows at first; the address of the stream that it then follows."""
+    def _load_page(self, path: str) -> str:
+        """Make the initial requests of a page; return the address of the stream that it then follows."""
         _, _, run = path.partition("/events/")
         if not run:
             self.time("/")
@@ -131,20 +133,20 @@ class _Server:
         return f"{path}?offset={json.loads(self._get(f'/api/run/{run}'))['end']}"
 
     def _get(self, path: str) -> bytes:
-        connection = self._ask(path)
+        connection = self._request(path)
         response = connection.getresponse()
         answer = response.read()
         connection.close()
         assert response.status == 200, f"{path}: {response.status}"
         return answer
 
-    def _ask(self, path: str) -> http.client.HTTPConnection:
+    def _request(self, path: str) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
         connection.request("GET", path, headers=self._headers)
         return connection
 
 
-def _hang_up(connection: http.client.HTTPConnection) -> None:
+def _close(connection: http.client.HTTPConnection) -> None:
     if connection.sock is not None:
         with suppress(OSError):
             connection.sock.shutdown(2)
@@ -152,7 +154,7 @@ def _hang_up(connection: http.client.HTTPConnection) -> None:
 
 
 @contextmanager
-def _serving(runs_dir: Path) -> Iterator[_Server]:
+def _serve(runs_dir: Path) -> Iterator[_Server]:
     command = [sys.executable, "-m", "mission_gym", "watch", "--port", "0", "--runs-dir", str(runs_dir)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
@@ -163,8 +165,8 @@ def _serving(runs_dir: Path) -> Iterator[_Server]:
 
 
 def _measure_training(runs_dir: Path, server: _Server, grid: WatchGrid) -> tuple[list[float], float]:
-    """The quartiles of what a training loses beside five tabs, and the share of a core that the server takes
-    then: windows of one run that take turns."""
+    """Return the quartiles of a training's loss with five tabs, and the server's share of a core then, from
+    alternating windows of one run."""
     command = [sys.executable, "-m", "mission_gym", "train", "CartPole-v1", "--runs-dir", str(runs_dir)]
     flags = ["--timesteps", "1000M", "--eval-freq", "0", "--run-name", "trained", "--no-tune"]
     plain, watched, shares = [], [], []
@@ -183,8 +185,8 @@ def _measure_training(runs_dir: Path, server: _Server, grid: WatchGrid) -> tuple
             process.terminate()
     around = [(before + after) / 2 for before, after in pairwise(plain)]
     losses = [1.0 - rate / other for rate, other in zip(watched, around, strict=True)]
-    alone, beside = statistics.median(plain), statistics.median(watched)
-    _say(f"training at {alone:,.0f} steps/s, beside {_NUM_TABS} tabs at {beside:,.0f}")
+    alone, with_tabs = statistics.median(plain), statistics.median(watched)
+    print(f"training at {alone:,.0f} steps/s, with {_NUM_TABS} tabs at {with_tabs:,.0f}", file=sys.stderr)
     return statistics.quantiles(losses, n=4, method="inclusive"), statistics.median(shares)
 
 
@@ -212,17 +214,9 @@ def _measure_rate(run: RunDir, seconds: float) -> float:
 
 
 def _write_runs(runs_dir: Path, grid: WatchGrid) -> str:
-    """Runs that are done, each with some rows; the name of the long one."""
+    """Write finished runs, each with some rows; return the name of the long one."""
     tags = {f"train/tag_{number}": 0.123456789 * number for number in range(grid.num_tags)}
-    status = {
-        "created": 1.0,
-        "state": "done",
-        "step": 30,
-        "total": 30,
-        "fps": 10.0,
-        "return_mean": 1.0,
-        "pid": 1,
-    }
+    status = {"state": "done", "step": 30, "total": 30, "fps": 10.0, "return_mean": 1.0, "pid": 1}
     plan = {"event": "plan", "main_outcome": "won", "time/plan": {"facts": [], "notes": []}}
     rows = [
         json.dumps({"event": "progress", "step": step, "rollout/ep_rew_mean": step / 3} | tags)
@@ -246,17 +240,5 @@ def _write_runs(runs_dir: Path, grid: WatchGrid) -> str:
 
 
 def _row(case: str, value: float, unit: str, limit: float | None, cpu_s: float | None = None) -> Row:
-    return {
-        "case": f"watch: {case}",
-        "ours": value,
-        "peers": {},
-        "ratio": None,
-        "unit": unit,
-        "promised": limit,
-        "server_cpu_s": cpu_s,
-        "holds": None if limit is None else value <= limit,
-    }
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    holds = None if limit is None else value <= limit
+    return make_row(f"watch: {case}", value, unit, promised=limit, server_cpu_s=cpu_s, holds=holds)

@@ -1,4 +1,8 @@
-"""The built-in environments. Importing this room registers their ids and loads nothing heavy."""
+"""The built-in missions. Importing the package registers their ids and loads nothing heavy.
+
+capture, placement, territory: compiled games with a single and a batched form. explore: web sites over HTTP.
+env: the two forms. simulator: rows of games and threads. rng: random numbers. panel: images.
+"""
 
 import gymnasium
 
@@ -12,8 +16,8 @@ for _id, _name in ((CAPTURE_ID, "capture"), (PLACEMENT_ID, "placement"), (TERRIT
         gymnasium.register(
             _id,
             entry_point=f"mission_gym_missions.{_name}.env:{_name.capitalize()}Env",
-            vector_entry_point=f"mission_gym_missions.{_name}.vector_env:{_name.capitalize()}VectorEnv",
+            vector_entry_point=f"mission_gym_missions.{_name}.env:{_name.capitalize()}VectorEnv",
         )
 
-if EXPLORE_ID not in gymnasium.registry:  # it waits for a site: rows side by side gain nothing
+if EXPLORE_ID not in gymnasium.registry:  # it waits for a site, so a batched form would gain nothing
     gymnasium.register(EXPLORE_ID, entry_point="mission_gym_missions.explore.env:ExploreEnv")

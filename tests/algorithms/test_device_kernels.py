@@ -1,4 +1,4 @@
-"""Torch kernels on a pretended card learn what they learn on the CPU, and hold one graph."""
+"""Torch kernels on a fake_gpu card learn what they learn on the CPU, and hold one graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.data import ActionSpec, Array, LeafSpec
 from mission_gym.learner.off_policy_learner import Transitions
 from mission_gym.policy import Encoded, PolicySpec
-from mission_gym_bench.pretended import pretend
+from mission_gym_bench.fake_gpu import pretend
 
 ACTIONS = {
     "discrete": ActionSpec("categories", (), "int64", nvec=(4,), start=(0,)),

@@ -1,6 +1,5 @@
-"""The plumbing of the benchmarks at tiny sizes; what they measure is never asserted."""
+"""The plumbing of the benchmarks at tiny sizes; measured numbers are never asserted."""
 
-import importlib
 import itertools
 import json
 import subprocess
@@ -12,14 +11,27 @@ import pytest
 
 from mission_gym.errors import UsageError, WorkerError
 from mission_gym_bench import main, ours, sb3
-from mission_gym_bench.accounting import measure_accounting
-from mission_gym_bench.capture import ORIGINAL, CaptureGrid, measure_capture
-from mission_gym_bench.contest import make_row, run_jobs
 from mission_gym_bench.dqn import SHAPES, DqnGrid, measure_dqn
-from mission_gym_bench.learning import LearningCase, LearningGrid, make_learning_row, measure_learning
+from mission_gym_bench.missions import ORIGINAL, CaptureGrid, measure_capture
+from mission_gym_bench.overhead import measure_accounting
 from mission_gym_bench.overlap import OverlapGrid, make_overlap_row, measure_overlap
-from mission_gym_bench.ppo import PpoCase, PpoGrid, measure_ppo
-from mission_gym_bench.sides import Evaluation, Job, Result
+from mission_gym_bench.ppo import (
+    LearningCase,
+    LearningGrid,
+    PpoCase,
+    PpoGrid,
+    make_learning_row,
+    measure_learning,
+    measure_ppo,
+)
+from mission_gym_bench.runner import (
+    Evaluation,
+    TrainingJob,
+    TrainingResult,
+    compare_sides,
+    make_child_command,
+    run_jobs,
+)
 from waits import LONG_S
 
 _CASE = PpoCase("CartPole-v1", 32, 128, 2048, 10, num_updates=1)
@@ -30,12 +42,12 @@ def _flags(**more):
 
 
 def _result(report_return, *evals):
-    return Result(10, 100, 1.0, None, [Evaluation(*each) for each in evals], report_return)
+    return TrainingResult(10, 100, 1.0, None, [Evaluation(*each) for each in evals], report_return)
 
 
 @pytest.fixture
 def jobs_here(monkeypatch, tmp_path):
-    """Jobs run in this process: to start one takes seconds, and `ppo` below shows that they may."""
+    """Jobs run in this process, since starting one takes seconds; `ppo` below starts real ones."""
 
     numbers = itertools.count()
 
@@ -45,27 +57,29 @@ def jobs_here(monkeypatch, tmp_path):
     def train(job):
         folder = tmp_path / str(next(numbers))
         folder.mkdir()
-        return importlib.import_module(f"mission_gym_bench.{job.side}").train(job, folder)
+        return job.run(folder)
 
-    for name in ("dqn", "learning", "overlap"):
+    for name in ("dqn", "ppo", "overlap"):
         monkeypatch.setattr(f"mission_gym_bench.{name}.run_jobs", run_here)
 
 
-def test_contests_load_without_the_packages_of_a_mission():
-    asked = "import sys, mission_gym_bench.main; print('selectolax' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+def test_benchmarks_load_without_the_packages_of_a_mission():
+    code = "import sys, mission_gym_bench.main; print('selectolax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 
 def test_unknown_name_is_refused_with_the_nearest():
-    with pytest.raises(UsageError, match=r"'learnin' \(did you mean 'learning'\?\); choose one of ppo, dqn"):
+    with pytest.raises(
+        UsageError, match=r"'learnin' is unknown \(did you mean 'learning'\?\); use one of ppo, dqn"
+    ):
         main.run_bench("learnin", full=False)
 
 
 def test_ppo_without_the_peer_writes_its_rows(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
-    monkeypatch.setitem(main.CONTESTS, "ppo", lambda full: measure_ppo(PpoGrid((_CASE,), 1)))
+    monkeypatch.setitem(main.BENCHMARKS, "ppo", lambda full: measure_ppo(PpoGrid((_CASE,), 1)))
     rows = main.run_bench("ppo", full=False)
     forms = ["on one core", "on all cores"]
     assert [row["case"] for row in rows] == [
@@ -87,7 +101,7 @@ def test_ppo_without_the_peer_writes_its_rows(monkeypatch, tmp_path, capsys):
     assert "[1/2] CartPole-v1 seed 1 ours on one core" in captured.err
 
 
-def test_accounting_tells_the_share_of_each_part():
+def test_accounting_reports_the_share_of_each_part():
     rows = measure_accounting(2048)
     assert [row["case"] for row in rows] == [
         "accounting: timers in the collector's loop",
@@ -121,7 +135,7 @@ def test_overlap_measures_time_and_learning(jobs_here):
     assert learning["returns"].keys() == {"on", "off"}
 
 
-def test_overlap_differences_are_told_in_pooled_deviations():
+def test_overlap_differences_are_in_pooled_standard_deviations():
     column = {
         f"ours {form}": [_result(None, (10, 0.1, 5.0), (20, 0.2, number)) for number in numbers]
         for form, numbers in (("on", (1.0, 2.0, 3.0)), ("off", (2.0, 4.0, 6.0)))
@@ -147,7 +161,7 @@ def test_sides_evaluate_at_the_same_steps_and_make_the_same_gradient_steps(side,
     flags = _flags(
         timesteps=768, n_envs=4, n_steps_per_env=64, n_epochs=2, batch_size=64, eval_freq=512, eval_episodes=1
     )
-    result = side.train(Job(side.__name__, "Acrobot-v1", flags, 2), tmp_path)
+    result = side.train(TrainingJob("", "Acrobot-v1", flags, 2), tmp_path)
     assert [each.step for each in result.evals] == [512, 768]
     assert result.evals[0].train_s < result.evals[1].train_s
     assert result.gradient_steps == 3 * 2 * 4
@@ -155,12 +169,12 @@ def test_sides_evaluate_at_the_same_steps_and_make_the_same_gradient_steps(side,
     assert -500 <= result.report_return <= 0
 
 
-def test_the_peer_follows_falling_schedules_and_continuous_actions(tmp_path):
+def test_the_peer_follows_schedules_and_continuous_actions(tmp_path):
     flags = _flags(
         timesteps=128, n_envs=2, n_steps_per_env=32, n_epochs=1, batch_size=64, eval_episodes=1,
         learning_rate_final=0.0, clip_range_final=0.0,
     )  # fmt: skip
-    result = sb3.train(Job("sb3", "Pendulum-v1", flags), tmp_path)
+    result = sb3.train(TrainingJob("sb3", "Pendulum-v1", flags), tmp_path)
     assert [each.step for each in result.evals] == [128]
     assert result.report_return is None
     assert result.return_mean is None  # no episode has ended
@@ -183,15 +197,15 @@ def test_learning_row_counts_seeds_that_never_reach_the_threshold_as_slowest():
 
 def test_ratio_above_one_is_better_either_way():
     numbers = {"ours": [30.0, 10.0, 20.0], "sb3": [10.0, 5.0, 40.0]}
-    faster = make_row("a", "steps/s", numbers, more_is_better=True)
+    faster = compare_sides("a", "steps/s", numbers, more_is_better=True)
     assert (faster["ours"], faster["peers"], faster["ratio"]) == (20.0, {"sb3": 10.0}, 2.0)
     assert faster["spread"] == {"ours": [10.0, 30.0], "sb3": [5.0, 40.0]}
-    slower = make_row("a", "s", numbers, more_is_better=False)
+    slower = compare_sides("a", "s", numbers, more_is_better=False)
     assert slower["ratio"] == 0.5
 
 
-def test_a_failed_child_ends_the_contest_and_leaves_no_process():
-    jobs = [Job("ours", name, _flags(timesteps="50M")) for name in ("NoSuchEnv-v0", "CartPole-v1")]
+def test_a_failed_child_ends_all_jobs_and_leaves_no_process():
+    jobs = [TrainingJob("ours", name, _flags(timesteps="50M")) for name in ("NoSuchEnv-v0", "CartPole-v1")]
     with pytest.raises(WorkerError, match=r"(?s)NoSuchEnv-v0 seed 1 ours ended with code 1.*unknown environ"):
         run_jobs(jobs, at_once=2)
     assert psutil.Process().children(recursive=True) == []
@@ -199,8 +213,7 @@ def test_a_failed_child_ends_the_contest_and_leaves_no_process():
 
 def test_a_child_ends_with_its_parent(tmp_path):
     job = {"side": "ours", "env_id": "CartPole-v1", "flags": _flags(timesteps="50M")}
-    command = [sys.executable, "-m", "mission_gym_bench.contestant", str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(make_child_command(tmp_path), stdin=subprocess.PIPE, text=True) as child:
         child.stdin.write(json.dumps(job) + "\n")
         child.stdin.close()  # as the system does when the parent is killed
         assert child.wait(timeout=LONG_S) == 1
@@ -210,7 +223,7 @@ def test_a_child_ends_with_its_parent(tmp_path):
 @pytest.mark.parametrize("side", [ours, sb3])
 def test_sides_of_dqn_make_the_same_gradient_steps(side, tmp_path):
     flags = SHAPES[0].flags | _flags(timesteps=40, n_envs=2, learning_starts=8, eval_freq=24, eval_episodes=1)
-    result = side.train(Job(side.__name__, "CartPole-v1", flags, 2), tmp_path)
+    result = side.train(TrainingJob("", "CartPole-v1", flags, 2), tmp_path)
     assert [each.step for each in result.evals] == [24, 40]
     assert result.gradient_steps == 8  # of 32 transitions behind the first 8
     assert result.warm_steps == 32

@@ -1,4 +1,4 @@
-"""`bench gpu`: what is counted without a card, and the words where there is none."""
+"""`bench gpu`: counts on a fake GPU, and the message without a GPU."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from mission_gym.errors import UsageError
+from mission_gym_bench.fake_gpu import pretend
 from mission_gym_bench.gpu import GpuCase, count_gpu, measure_gpu
 from mission_gym_bench.main import run_bench
-from mission_gym_bench.pretended import pretend
 
 PPO: dict[str, Any] = {
     "n_envs": 2,
@@ -29,15 +29,15 @@ DQN: dict[str, Any] = {"n_envs": 2, "batch_size": 8, "network_arch": "8,8", "alg
 def test_kernels_of_a_step_and_waits_of_an_update_are_bounded(
     flags: dict[str, Any], most_kernels: int, most_waits: int
 ) -> None:
-    """With a target_kl the host reads the statistics of each epoch: it decides whether there is a next."""
+    """With a target_kl the host reads the statistics of each epoch to decide whether to continue."""
     kernels, waits = count_gpu((GpuCase("case", "CartPole-v1", flags),))
     assert kernels["case"].endswith("a captured step")
     assert kernels["ours"] <= most_kernels
     assert waits["ours"] <= most_waits
 
 
-def test_a_card_is_timed_in_every_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pretended one: what it takes says nothing, and torch.compile is left out."""
+def test_a_gpu_is_timed_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a fake GPU, without torch.compile; the times mean nothing."""
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
     monkeypatch.setattr("torch.compile", lambda step: step)
     small = GpuCase("small", "CartPole-v1", PPO | {"threads": 1})
@@ -58,10 +58,10 @@ def test_a_card_is_timed_in_every_way(monkeypatch: pytest.MonkeyPatch) -> None:
         )
     ]
     assert all(row["ours"] > 0 for row in rows)
-    assert (rows[0]["card"], rows[0]["peak_memory_mb"]) == ("Pretended card", 3.0)
+    assert (rows[0]["card"], rows[0]["peak_memory_mb"]) == ("Fake GPU", 3.0)
 
 
-def test_a_compiler_that_fails_is_told(
+def test_a_failed_compiler_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*inputs: Any) -> None:
@@ -75,8 +75,8 @@ def test_a_compiler_that_fails_is_told(
     assert "torch.compile failed: Triton has no compiler\n" in capsys.readouterr().err
 
 
-def test_without_a_card_the_way_to_count_is_named() -> None:
-    with pytest.raises(UsageError, match=r"sees no GPU.*--pretend counts without one"):
+def test_without_a_gpu_the_message_names_pretend() -> None:
+    with pytest.raises(UsageError, match=r"finds no GPU.*--pretend counts without one"):
         measure_gpu(False)
-    with pytest.raises(UsageError, match="--pretend is for `bench gpu`"):
+    with pytest.raises(UsageError, match="--pretend is only for `bench gpu`"):
         run_bench("ppo", full=False, pretend=True)

@@ -1,4 +1,4 @@
-"""`bench images`, in a small form: what is compared, and that all of it runs."""
+"""`bench images` at a small size: every side runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from mission_gym.env.wrappers import FrameStack
-from mission_gym_bench.frames import Frames
 from mission_gym_bench.images import ImageCase, ImageGrid, measure_images
+from mission_gym_bench.synthetic import Frames
 
 
 @pytest.mark.slow
-def test_a_small_contest_names_all_sides() -> None:
+def test_a_small_grid_names_all_sides() -> None:
     pytest.importorskip("stable_baselines3")
     cases = (ImageCase("84 x 84", num_envs=2), ImageCase("territory 64 x 64", num_envs=2))
     grid = ImageGrid(

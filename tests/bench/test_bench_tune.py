@@ -1,9 +1,9 @@
-"""The bench of plans, on one toy and for a moment."""
+"""`bench tune` on one toy, for a moment."""
 
 from mission_gym_bench.tune import TuneCase, TuneGrid, measure_tune
 
 
-def test_a_plan_is_held_against_a_grid() -> None:
+def test_a_plan_is_compared_with_a_grid() -> None:
     case = TuneCase("toy", "toys:Identity", flags={"n_epochs": 1, "network_arch": "8"})
     (row,) = measure_tune(TuneGrid((case,), budget_s=2.0, repeats=1, seconds=0.01))
     assert row["case"] == "tune: toy"

@@ -1,18 +1,21 @@
-"""The contest of vectors on the smallest grid: every contestant runs, and the rows can be read."""
+"""`bench vector` on the smallest grid: every side runs, and the rows are complete."""
 
 from __future__ import annotations
 
-from mission_gym_bench.burn import Burn, measure_spins_per_us
-from mission_gym_bench.vector import FULL, SHORT, Case, VectorGrid, measure_vector
+from mission_gym_bench.synthetic import Burn, measure_spins_per_us
+from mission_gym_bench.vector import FULL, SHORT, VectorCase, VectorGrid, measure_vector
 
 
-def test_every_contestant_runs() -> None:
-    case, waits = Case(10, num_envs=2, jitter=True, reset_steps=1), Case(0, num_envs=4, wait_ms=20)
+def test_every_side_runs() -> None:
+    case, waits = (
+        VectorCase(10, num_envs=2, jitter=True, reset_steps=1),
+        VectorCase(0, num_envs=4, wait_ms=20),
+    )
     grid = VectorGrid((case, waits), seconds=0.02, waiting_envs=2, waiting_s=0.1, starts=1, repeats=1)
-    stepping, collecting, first_ready, beside, *waiting, memory, start = measure_vector(grid)
-    assert beside["limit"] == 4 / 0.02
-    assert list(beside["own"]) == ["serial", "workers", "threads"]
-    for row in (stepping, beside):
+    stepping, collecting, first_ready, waits_row, *waiting, memory, start = measure_vector(grid)
+    assert waits_row["limit"] == 4 / 0.02
+    assert list(waits_row["own"]) == ["serial", "workers", "threads"]
+    for row in (stepping, waits_row):
         assert row["ratio_to_own"] == row["ours"] / max(row["own"].values())
     assert start["unit"] == "s"
     assert start["ours"] > 0
@@ -32,11 +35,11 @@ def test_the_grids_hold_what_the_docs_promise() -> None:
     assert any(case.slow for case in SHORT)
     assert {case.step_us > 0 for case in SHORT if case.wait_ms} == {True, False}
     assert any(case.image for case in SHORT)
-    slow = Case(100, num_envs=3, slow=True).factories(1.0)
+    slow = VectorCase(100, num_envs=3, slow=True).factories(1.0)
     assert [factory()._spins for factory in slow] == [2000, 100, 100]
 
 
-def test_burning_costs_what_was_asked_for() -> None:
+def test_burn_has_the_given_cost() -> None:
     assert measure_spins_per_us() > 0
     env = Burn(image=True)
     assert env.reset(seed=0)[0].shape == (84, 84, 4)

@@ -1,4 +1,4 @@
-"""The contest of environments that wait on the smallest grid: every row is there and can be read."""
+"""`bench waiting` on the smallest grid: every row is complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mission_gym_bench.waiting import WaitingGrid, measure_waiting
 
 TINY = OverlapGrid(
     n_envs=4, n_steps=4, wait_s=0.001, num_updates=1, repeats=1,
-    env="mission_gym_bench.burn:AwaitedBurn", vector="aio",
+    env="mission_gym_bench.synthetic:AwaitedBurn", vector="aio",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`bench defaults` at tiny sizes: its clock, its rows, and what is kept of peers."""
+"""`bench defaults` at tiny sizes: its clock, its rows, and the stored trials of peers."""
 
 from __future__ import annotations
 
@@ -14,19 +14,28 @@ from mission_gym.report.tables import view_bench
 from mission_gym.rollout.playing import Actor
 from mission_gym.run.evaluation import Evaluator
 from mission_gym_bench import main as bench_main
-from mission_gym_bench.defaults import cleanrl, exam, ours, sb3, trials
-from mission_gym_bench.defaults.cases import CASES, Case
+from mission_gym_bench import ours
+from mission_gym_bench.defaults import peers, trials
 from mission_gym_bench.defaults.main import SHORT_CASES, DefaultsGrid, make_defaults_row, measure_defaults
-from mission_gym_bench.defaults.trials import PEERS, Trial, measure_peers, read_trials
-from mission_gym_bench.sides import Evaluation, Job
+from mission_gym_bench.defaults.trials import (
+    CASES,
+    PEERS,
+    DefaultsCase,
+    DefaultsTrial,
+    measure_peers,
+    read_trials,
+)
+from mission_gym_bench.runner import Evaluation, TrainingJob
 
 _BY_NAME = {case.name: case for case in CASES}
-_CASE = Case("LargeRewards", 1000, 0.0, "91,000")
+_CASE = DefaultsCase("LargeRewards", 1000, 0.0, "91,000")
 _TINY = replace(_BY_NAME["LargeRewards"], timesteps=1024)
 
 
 def _trial(side, seed, score, curve=(), steps=1000, train_s=10.0):
-    return Trial("LargeRewards", side, seed, score, steps, 5, train_s, 20.0, [list(each) for each in curve])
+    return DefaultsTrial(
+        "LargeRewards", side, seed, score, steps, 5, train_s, 20.0, [list(each) for each in curve]
+    )
 
 
 def _trials(side, *scores):
@@ -34,21 +43,21 @@ def _trials(side, *scores):
 
 
 @pytest.mark.parametrize(
-    ("side", "name", "gradient_steps"),
+    ("train", "name", "gradient_steps"),
     [
-        (ours, "LargeRewards", None),
-        (sb3, "LargeRewards", 320),  # 2,048 / 64 * 10
-        (cleanrl, "LargeRewards", 4 * 16),  # rollouts of 512, four minibatches, four epochs
-        (ours, "pendulum", None),
-        (sb3, "pendulum", 320),
-        (cleanrl, "CatchPixels", 2 * 16),  # of 1,024, four minibatches, four epochs
-        (cleanrl, "pendulum", 320),
+        (ours.train_defaults, "LargeRewards", None),
+        (peers.train_sb3, "LargeRewards", 320),  # 2,048 / 64 * 10
+        (peers.train_cleanrl, "LargeRewards", 4 * 16),  # rollouts of 512, four minibatches, four epochs
+        (ours.train_defaults, "pendulum", None),
+        (peers.train_sb3, "pendulum", 320),
+        (peers.train_cleanrl, "CatchPixels", 2 * 16),  # of 1,024, four minibatches, four epochs
+        (peers.train_cleanrl, "pendulum", 320),
     ],
 )
-def test_every_side_trains_and_is_examined(side, name, gradient_steps, tmp_path, monkeypatch):
-    monkeypatch.setattr(exam, "_NUM_EXAMS", 2)
-    monkeypatch.setattr(exam, "_EXAM_EPISODES", 2)
-    result = side.train(Job("", _BY_NAME[name].env_id, {"timesteps": 2048, "seed": 1}, 2), tmp_path)
+def test_every_side_trains_and_is_examined(train, name, gradient_steps, tmp_path, monkeypatch):
+    monkeypatch.setattr(ours, "_NUM_EXAMS", 2)
+    monkeypatch.setattr(ours, "_EXAM_EPISODES", 2)
+    result = train(TrainingJob("", _BY_NAME[name].env_id, {"timesteps": 2048, "seed": 1}, 2), tmp_path)
     assert result.warm_steps == result.evals[-1].step == 2048
     assert gradient_steps in (None, result.gradient_steps)
     low, high = {"LargeRewards": (-100_000, 100_000), "pendulum": (-2000, 0), "CatchPixels": (-10, 10)}[name]
@@ -57,11 +66,11 @@ def test_every_side_trains_and_is_examined(side, name, gradient_steps, tmp_path,
 
 def test_ours_trains_with_defaults_alone(tmp_path):
     """The values that decide what is learned come from no flag and no settings."""
-    ours.train(Job("", _TINY.env_id, {"timesteps": 1024, "seed": 1}, 1), tmp_path)
+    ours.train_defaults(TrainingJob("", _TINY.env_id, {"timesteps": 1024, "seed": 1}, 1), tmp_path)
     (run,) = tmp_path.iterdir()
     sources = (run / "config.yaml").read_text().partition("sources:")[2]
-    told = {line.split(": ")[0].strip() for line in sources.splitlines() if "flag " in line}
-    assert told == {
+    flags = {line.split(": ")[0].strip() for line in sources.splitlines() if "flag " in line}
+    assert flags == {
         "env.env_id", "vector.vector", "compute.device", "compute.threads", "compute.tune", "run.seed",
         "evaluation.eval_freq", "run.timesteps", "run.runs_dir", "run.tensorboard",
     }  # fmt: skip
@@ -78,12 +87,14 @@ def test_exams_do_not_count_as_training(monkeypatch):
         return real(self, actor)
 
     real = Evaluator.play_all
-    monkeypatch.setattr(exam.time, "process_time", lambda: clock[0])
+    monkeypatch.setattr(ours.time, "process_time", lambda: clock[0])
     monkeypatch.setattr(Evaluator, "play_all", play)
-    monkeypatch.setattr(exam, "_NUM_EXAMS", 2)
-    monkeypatch.setattr(exam, "_EXAM_EPISODES", 1)
+    monkeypatch.setattr(ours, "_NUM_EXAMS", 2)
+    monkeypatch.setattr(ours, "_EXAM_EPISODES", 1)
     actor = Actor(lambda obs, mask, noise, state: (((obs[0][:, 0] - 5e6) * 30 + 1.5).astype(int), state))
-    with exam.Examiner(Job("", _BY_NAME["FarOffset"].env_id, {"timesteps": 20, "seed": 1}, 1)) as examiner:
+    with ours.Examiner(
+        TrainingJob("", _BY_NAME["FarOffset"].env_id, {"timesteps": 20, "seed": 1}, 1)
+    ) as examiner:
         clock[0] += 50.0
         examiner.begin()
         for step in (5, 10, 15, 20):
@@ -160,7 +171,7 @@ def test_time_to_a_peers_score_is_the_median_over_seeds_at_the_best_rate():
 
 
 def test_a_case_whose_package_is_missing_is_left_out_with_a_note(monkeypatch):
-    monkeypatch.setattr(Case, "is_there", property(lambda self: not self.extra))
+    monkeypatch.setattr(DefaultsCase, "is_there", property(lambda self: not self.extra))
     (row,) = measure_defaults(DefaultsGrid((_BY_NAME["hopper"],), (1,)))
     assert row["ours"] is None
     assert row["ratio"] is None
@@ -171,7 +182,7 @@ def test_a_case_whose_package_is_missing_is_left_out_with_a_note(monkeypatch):
 def test_ours_is_trained_beside_what_is_kept(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     grid = DefaultsGrid((_TINY,), (1, 2), report_episodes=2)
-    monkeypatch.setitem(bench_main.CONTESTS, "defaults", lambda full: measure_defaults(grid))
+    monkeypatch.setitem(bench_main.BENCHMARKS, "defaults", lambda full: measure_defaults(grid))
     (row,) = bench_main.run_bench("defaults", full=False)
     assert row["case"] == "LargeRewards, 1,024 steps"
     assert len(row["scores"]["ours"]) == 2
@@ -191,35 +202,38 @@ def test_peers_are_measured_where_the_file_has_nothing_and_kept_as_they_arrive(m
     def run_jobs(jobs, *, at_once, keep):
         made.extend((job.side, job.flags["seed"]) for job in jobs)
         for number, job in enumerate(jobs):
-            keep(job, trials.Result(3, 2048, 1.23456789, None, [Evaluation(2048, 1.0, 1 / 3)], 12345.678))
+            keep(
+                job,
+                trials.TrainingResult(3, 2048, 1.23456789, None, [Evaluation(2048, 1.0, 1 / 3)], 12345.678),
+            )
             assert len(read_trials(path)[1]) == number + 1
         return []
 
     monkeypatch.setattr(trials, "run_jobs", run_jobs)
     measure_peers(path, [_TINY])
-    assert made == [(f"defaults.{peer}", seed) for seed in (1, 2, 3) for peer in PEERS]
+    assert made == [(peer, seed) for seed in (1, 2, 3) for peer in PEERS]
     machine, kept = read_trials(path)
     assert machine == trials.describe_machine()
-    assert kept[0] == Trial("LargeRewards", "sb3", 1, 12346.0, 2048, 3, 1.2346, 0.0, [[2048, 0.33333]])
+    assert kept[0] == DefaultsTrial(
+        "LargeRewards", "sb3", 1, 12346.0, 2048, 3, 1.2346, 0.0, [[2048, 0.33333]]
+    )
     made.clear()
     measure_peers(path, [_TINY])
     assert made == []
     stored = json.loads(path.read_text())
     path.write_text(json.dumps(stored | {"machine": machine | {"torch": "1.0", "mission-gym": "0.0"}}))
-    with pytest.raises(
-        UsageError, match=r"was measured elsewhere \(torch differ\); .* give the name of a new"
-    ):
+    with pytest.raises(UsageError, match=r"was measured elsewhere \(torch differ\); .* name a new file"):
         measure_peers(path, [_TINY])
 
 
 def test_without_sb3_peers_are_not_begun(monkeypatch, tmp_path):
     monkeypatch.setattr(trials, "find_sides", lambda: ["ours"])
-    with pytest.raises(UsageError, match=r"trained by SB3, which is not installed; pip install mission-gym"):
+    with pytest.raises(UsageError, match="both peers need SB3, which is not installed; run: pip install"):
         measure_peers(tmp_path / "peers.json", [_TINY])
 
 
 def test_an_unknown_case_is_refused_with_the_nearest():
-    with pytest.raises(UsageError, match=r"no case is called 'cartpole' \(did you mean 'cart_pole'\?\)"):
+    with pytest.raises(UsageError, match=r"case 'cartpole' is unknown \(did you mean 'cart_pole'\?\)"):
         trials.find_cases(["cartpole"])
     assert trials.find_cases([]) == list(CASES)
     assert trials.find_cases(["hopper"]) == [_BY_NAME["hopper"]]

@@ -1,12 +1,12 @@
-"""A sample of `bench faults`, and that a fault which does not hold is told."""
+"""A sample of `bench faults`, and the report of a fault that does not hold."""
 
 import pytest
 
 from mission_gym.cli.main import main
 from mission_gym.errors import UsageError
 from mission_gym_bench.faults import main as faults
+from mission_gym_bench.faults.harness import FaultCase, NotHeld, SkippedFault, must
 from mission_gym_bench.faults.kills import make_kills
-from mission_gym_bench.faults.lab import Fault, NotHeld, Skipped, must
 
 # Group and name of faults that take a second or two each on a quiet machine; `bench faults --full` has all.
 SAMPLE = {
@@ -30,7 +30,7 @@ def test_the_sample_holds_and_is_counted_by_group():
     assert sum(row["tried"] for row in rows) == len(SAMPLE) + 1 - skipped
 
 
-def test_there_are_enough_of_them_with_names_of_their_own():
+def test_there_are_enough_faults_with_unique_names():
     every = faults.make_faults()
     assert len({(fault.group, fault.name) for fault in every}) == len(every)
     assert sum(fault.tried for fault in every if fault.group == "kills") >= 200
@@ -39,25 +39,25 @@ def test_there_are_enough_of_them_with_names_of_their_own():
     assert all(fault.holds for fault in every)
 
 
-def fail(lab):
+def fail(harness):
     must(False, "it fell over")
 
 
-def skip(lab):
-    raise Skipped("needs two moons")
+def skip(harness):
+    raise SkippedFault("needs two moons")
 
 
-def break_off(lab):
+def break_off(harness):
     raise KeyError("of the check itself")
 
 
-def test_what_does_not_hold_is_told_with_exit_code_1(monkeypatch, tmp_path, capsys):
+def test_a_fault_that_does_not_hold_gives_exit_code_1(monkeypatch, tmp_path, capsys):
     made = [
-        Fault("files", "held", "nothing", lambda lab: None, quick=True),
-        Fault("files", "not held", "nothing", fail, quick=True, tried=3),
-        Fault("clock", "skipped", "nothing", skip, quick=True),
-        Fault("clock", "broken", "nothing", break_off, quick=True),
-        Fault("clock", "only in full", "nothing", fail),
+        FaultCase("files", "held", "nothing", lambda harness: None, quick=True),
+        FaultCase("files", "not held", "nothing", fail, quick=True, tried=3),
+        FaultCase("clock", "skipped", "nothing", skip, quick=True),
+        FaultCase("clock", "broken", "nothing", break_off, quick=True),
+        FaultCase("clock", "only in full", "nothing", fail),
     ]
     monkeypatch.setattr(faults, "make_faults", lambda: made)
     monkeypatch.chdir(tmp_path)
@@ -72,13 +72,13 @@ def test_what_does_not_hold_is_told_with_exit_code_1(monkeypatch, tmp_path, caps
     assert "files: held: held" in captured.err
 
 
-def test_it_says_that_it_needs_a_checkout(monkeypatch, tmp_path):
+def test_it_needs_a_checkout(monkeypatch, tmp_path):
     monkeypatch.setattr("mission_gym.__file__", str(tmp_path / "a" / "b" / "__init__.py"))
-    with pytest.raises(UsageError, match=r"needs a checkout of the project: tests/toys\.py is not here"):
+    with pytest.raises(UsageError, match=r"needs a checkout of the project: tests/toys\.py is missing"):
         faults.find_toys()
 
 
-def test_a_condition_that_is_not_met_is_not_held():
+def test_a_false_condition_is_not_held():
     must(True, "")
     with pytest.raises(NotHeld, match="what happened"):
         must(False, "what happened")

@@ -1,4 +1,4 @@
-"""What the soak is made of: a clock that jumps, and troubles that wait for the run."""
+"""The parts of the soak: a clock that jumps, and disturbances that wait for the run."""
 
 import os
 import random
@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from mission_gym_bench.faults.shift import fake_wall_clock, set_shift
+from mission_gym_bench.faults.fake_clock import fake_wall_clock, set_shift
 
 if os.name == "nt":
     pytest.skip("signals and small disks", allow_module_level=True)
 
-from mission_gym_bench.soak import _Pulse
+from mission_gym_bench.soak import _Schedule
 
 CODE = """
 import sys, time
@@ -45,20 +45,22 @@ def test_the_clock_of_a_process_is_shifted_while_it_runs(tmp_path):
 def test_a_trouble_waits_until_the_run_has_come_on_unless_it_is_hasty():
     hasty = 0
     for seed in range(200):
-        pulse = _Pulse(random.Random(seed), 0.0, 100)
-        if pulse.is_due(99):
+        schedule = _Schedule(random.Random(seed), 0.0, 100)
+        if schedule.is_due(99):
             hasty += 1
         else:
-            assert not pulse.is_due(99)
-            assert pulse.is_due(100)
+            assert not schedule.is_due(99)
+            assert schedule.is_due(100)
     assert 20 < hasty < 80
 
 
 def test_a_run_that_goes_on_from_an_earlier_step_is_not_waited_for_twice():
-    pulse = next(
-        pulse for seed in range(99) if not (pulse := _Pulse(random.Random(seed), 0.0, 100)).is_due(50)
+    schedule = next(
+        schedule
+        for seed in range(99)
+        if not (schedule := _Schedule(random.Random(seed), 0.0, 100)).is_due(50)
     )
-    assert pulse.is_due(1000)
-    pulse._is_hasty = False
-    assert not pulse.is_due(400)
-    assert pulse.is_due(500)
+    assert schedule.is_due(1000)
+    schedule._is_hasty = False
+    assert not schedule.is_due(400)
+    assert schedule.is_due(500)

@@ -14,7 +14,7 @@ import yaml
 from mission_gym.cli.main import main
 from mission_gym.store import trusted
 from mission_gym.store.rundir import RunDir
-from mission_gym_bench.faults.forge import edit_values
+from mission_gym_bench.faults.trust import edit_values
 
 TOUCH = "import pathlib; pathlib.Path({canary!r}).touch()\n"
 ENVS = """

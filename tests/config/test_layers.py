@@ -366,7 +366,7 @@ def test_pictures_have_a_profile_of_their_own() -> None:
     assert apply_image_profile(given, sees_images=True) is given
     dqn = resolve("Env-v0", {"algo": "dqn"})
     assert apply_image_profile(dqn, sees_images=True) is dqn
-    _, looked = probe_environment(resolve("mission_gym_bench.arena:CatchPlanes", {}))
+    _, looked = probe_environment(resolve("mission_gym_bench.environments:CatchPlanes", {}))
     assert looked.config.value("ppo.n_epochs") == 4
 
 

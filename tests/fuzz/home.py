@@ -35,7 +35,7 @@ from mission_gym.store.evals import read_evals, write_eval
 from mission_gym.store.groups import GroupDir, JobRequest
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.sweeps import Candidate, Question, SweepRecord, write_sweep
-from mission_gym_bench.faults.forge import sign
+from mission_gym_bench.faults.trust import sign
 from mission_gym_missions.capture.scenario import SHIPPED as LEVELS
 from mission_gym_missions.placement.rules import SHIPPED as RULES
 from waits import LONG_S, patience

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mission_gym.learner.torch_network import FlatAdam
-from mission_gym_bench.pretended import pretend
+from mission_gym_bench.fake_gpu import pretend
 
 
 def step(device: str, arrays: dict[str, np.ndarray] | None = None) -> tuple[FlatAdam, nn.Module]:

@@ -9,7 +9,8 @@ import numpy as np
 
 from mission_gym_missions.capture.scenario import Scenario, load_scenario
 from mission_gym_missions.capture.sim.layout import FIRST_HEADING, HOLD
-from mission_gym_missions.capture.simulator import Shown, Simulator
+from mission_gym_missions.capture.simulator import CaptureSimulator
+from mission_gym_missions.simulator import SimStep
 
 EAST, NORTH, WEST, SOUTH = (FIRST_HEADING + k for k in (0, 2, 4, 6))
 UGV_A, UGV_B, UAV_A, UAV_B, DEF_1, DEF_2 = range(6)
@@ -28,7 +29,7 @@ def scenario(level: str = "normal", **changes: Any) -> Scenario:
     return Scenario.model_validate(values)
 
 
-def scene(**changes: Any) -> Simulator:
+def scene(**changes: Any) -> CaptureSimulator:
     """One game: no obstacles, the zone at (0, 0), the defenders disabled in a corner, nothing by chance."""
     quiet: dict[str, Any] = {
         "level__obstacles": [],
@@ -40,7 +41,7 @@ def scene(**changes: Any) -> Simulator:
         "units__DEF_UGV__tag_damage": 35.0,
         "units__DEF_UGV__sensor_range_m": 50.0,
     }
-    sim = Simulator(scenario(**(quiet | changes)), 1)
+    sim = CaptureSimulator(scenario(**(quiet | changes)), 1)
     sim.seed(np.zeros(1, np.int64), np.zeros(1, np.int64))
     obs, mask = sim.make_outputs()
     sim.begin(np.zeros(1, np.int64), obs, mask)
@@ -51,7 +52,9 @@ def scene(**changes: Any) -> Simulator:
     return sim
 
 
-def put(sim: Simulator, u: int, x: float, y: float, heading_deg: float = 0.0, speed: float = 0.0) -> Any:
+def put(
+    sim: CaptureSimulator, u: int, x: float, y: float, heading_deg: float = 0.0, speed: float = 0.0
+) -> Any:
     """Put a whole, charged unit somewhere and return its record."""
     unit = sim.state.units[0, u]
     unit["x"], unit["y"] = x, y
@@ -67,15 +70,14 @@ def put(sim: Simulator, u: int, x: float, y: float, heading_deg: float = 0.0, sp
     return unit
 
 
-def play(sim: Simulator, *actions: int, steps: int = 1) -> Shown:
-    """Play the same actions (hold for units not named) for some steps; return what the last one showed."""
+def play(sim: CaptureSimulator, *actions: int, steps: int = 1) -> SimStep:
+    """Play the same actions (hold for units not named) for some steps; return the last step."""
     row = np.array([[*actions, *[HOLD] * (sim.num_attackers - len(actions))]], np.int64)
     for _ in range(steps):
         shown = sim.step(row)
     return shown
 
 
-def terms(sim: Simulator, shown: Shown) -> dict[str, float]:
+def terms(sim: CaptureSimulator, shown: SimStep) -> dict[str, float]:
     """The weighted terms of a step that are not zero."""
-    named = sim.name_terms(shown.terms)
-    return {name: float(values[0]) for name, values in named.items() if values[0] != 0.0}
+    return {name: float(values[0]) for name, values in shown.terms.items() if values[0] != 0.0}

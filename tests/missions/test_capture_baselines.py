@@ -1,11 +1,9 @@
-"""The scripted policies: legal, equal in both forms, and in the order that the levels promise."""
+"""The scripted policies do as well as the levels promise."""
 
 import numpy as np
-import pytest
 
 from mission_gym.streams import suite_seeds
-from mission_gym_missions.capture.env import CaptureEnv
-from mission_gym_missions.capture.vector_env import CaptureVectorEnv
+from mission_gym_missions.capture.env import CaptureVectorEnv
 
 
 def captured_share(level, name, episodes=128):
@@ -18,25 +16,6 @@ def captured_share(level, name, episodes=128):
             won |= running & ended & (infos["final_info"]["outcome"] == "captured")
             running &= ~ended
     return won.mean()
-
-
-@pytest.mark.parametrize("name", ["noop", "random", "rush", "careful", "holder"])
-def test_both_forms_play_alike(name):
-    vec, env = CaptureVectorEnv(3), CaptureEnv()
-    assert set(env.baselines) == set(vec.baselines)
-    obs, infos = vec.reset(seed=4)
-    one, info = env.reset(seed=4)
-    for _ in range(40):
-        actions = vec.baselines[name](obs, infos["action_mask"])
-        assert vec.action_space.contains(actions)
-        action = env.baselines[name](one, info)
-        assert env.action_space.contains(action)
-        if name != "random":
-            assert np.array_equal(action, actions[0])
-        obs, _, _, _, infos = vec.step(actions)
-        one, _, over, _, info = env.step(actions[0])
-        if over:
-            one, info = env.reset()
 
 
 def test_normal_is_between_hopeless_and_trivial():

@@ -80,7 +80,12 @@ def test_a_folder_of_the_user_is_used_whole(folder):
             "  position_m: [80, 0]",
             "the zone reaches 105 m .* outside the arena of .-100 m",
         ),
-        ("normal", r"^  fan_deg: 18", "  fan_deg: 4", "the spawns of UGV_A and UGV_B overlap: 3.5 m apart"),
+        (
+            "normal",
+            r"^  fan_deg: 18",
+            "  fan_deg: 4",
+            "the spawns of UGV_A and UGV_B overlap: they are 3.5 m apart",
+        ),
         ("normal", r"^  distance_m: 75", "  distance_m: 96", "outside the arena of .-100 m; move the spawn"),
         (
             "normal",
@@ -118,7 +123,7 @@ def test_a_mistake_is_named_with_file_line_and_rule(folder, name, pattern, repla
 def test_a_unit_in_an_obstacle(folder):
     line = edit(folder, "normal", r"^obstacles:.*", "obstacles:\n  - {position_m: [74, -8], radius_m: 4}") + 1
     with pytest.raises(
-        ConfigError, match=r"UGV_B of side 0 begins at \(74\.6, -7\.8\) .-5 m, in obstacle 0"
+        ConfigError, match=r"UGV_B of side 0 spawns at \(74\.6, -7\.8\) .-5 m, in obstacle 0"
     ) as caught:
         load_scenario("normal", folder)
     assert caught.value.problems[0].endswith(f"normal.yaml, line {line}]")
@@ -126,7 +131,7 @@ def test_a_unit_in_an_obstacle(folder):
 
 def test_an_obstacle_is_a_circle_or_a_rectangle(folder):
     edit(folder, "normal", r"^obstacles:.*", "obstacles:\n  - {position_m: [0, 40]}")
-    assert "obstacle 0 needs radius_m (a circle) or size_m (a rectangle), and not both" in problem(folder)
+    assert "obstacle 0 needs either radius_m (a circle) or size_m (a rectangle)" in problem(folder)
 
 
 def test_a_key_that_is_there_twice(folder):
@@ -137,9 +142,8 @@ def test_a_key_that_is_there_twice(folder):
 
 def test_changes_of_what_is_not_there(folder):
     edit(folder, "normal", r"^    DEF_UGV:", "    DEF_UGW:")
-    assert (
-        "changes.units names 'DEF_UGW', which units.yaml does not have (did you mean 'DEF_UGV'?)"
-        in problem(folder)
+    assert "changes.units names 'DEF_UGW', which is not in units.yaml (did you mean 'DEF_UGV'?)" in problem(
+        folder
     )
 
 
@@ -168,9 +172,13 @@ def test_missing_files_and_folders(folder):
     with pytest.raises(ConfigError, match=r"the file can't be read .*units.yaml") as caught:
         load_scenario("normal", folder)
     assert len(caught.value.problems) == 2
-    with pytest.raises(ConfigError, match=r"there is no level 'hart' \(did you mean 'hard'\?\)"):
+    with pytest.raises(
+        ConfigError, match=r"level 'hart' is not in .* \(did you mean 'hard'\?\); use easy, hard, normal"
+    ):
         load_scenario("hart")
-    with pytest.raises(ConfigError, match=r"there is no folder .*nowhere.*; give one that holds normal.yaml"):
+    with pytest.raises(
+        ConfigError, match=r"the folder '.*nowhere' does not exist; name one with normal.yaml"
+    ):
         load_scenario("normal", folder / "nowhere")
     (folder / "normal.yaml").write_text("")
     with pytest.raises(ConfigError, match="the file is empty"):
@@ -183,5 +191,5 @@ def test_missing_files_and_folders(folder):
 
 def test_a_file_that_holds_something_else(folder):
     (folder / "units.yaml").write_text("- a\n- b\n")
-    with pytest.raises(ConfigError, match="the file holds a list; it must map names to values"):
+    with pytest.raises(ConfigError, match="the file contains a list; it must map names to values"):
         load_scenario("normal", folder)

@@ -5,7 +5,7 @@ import pytest
 from capture_scenes import DEF_1, DEF_2, EAST, ROW, UGV_A, play, put, scenario, scene, terms
 
 from mission_gym_missions.capture.sim.layout import NUM_ACTIONS, TAG
-from mission_gym_missions.capture.simulator import Simulator
+from mission_gym_missions.capture.simulator import CaptureSimulator
 
 
 @pytest.mark.parametrize(("distance", "damage"), [(5, 25.0), (8, 25.0), (14, 15.0), (20, 5.0)])
@@ -133,7 +133,7 @@ def test_defenders_do_not_depend_on_the_action_repeat(ticks):
     rows = np.arange(8)
 
     def after_ten_seconds(command_ticks):
-        sim = Simulator(scenario(level__time__ticks_per_command=command_ticks), 8)
+        sim = CaptureSimulator(scenario(level__time__ticks_per_command=command_ticks), 8)
         sim.seed(rows, rows)
         sim.begin(rows, *sim.make_outputs())
         for u, x in enumerate((-25, -20, 20, 25)):
@@ -150,7 +150,7 @@ def test_defenders_do_not_depend_on_the_action_repeat(ticks):
 
 
 def test_modes_posts_and_delays_are_drawn_per_episode():
-    sim = Simulator(scenario(), 64)
+    sim = CaptureSimulator(scenario(), 64)
     rows = np.arange(64)
     sim.seed(rows, rows)
     sim.begin(rows, *sim.make_outputs())

@@ -1,20 +1,13 @@
 """The mission in both forms, on generated sites over real HTTP: equal, seeded, resumable."""
 
 import asyncio
-import pickle
-import warnings
 
-import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 from local_sites import LocalSite, page
-from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
-from mission_gym.env.resume import copy_plain
 from mission_gym.errors import ConfigError, EnvContractError, UsageError
 from mission_gym.procs import attend
-from mission_gym_missions import EXPLORE_ID
 from mission_gym_missions.explore.aio_env import AsyncExploreEnv
 from mission_gym_missions.explore.env import ExploreEnv
 from mission_gym_missions.explore.explorer import OUTCOMES
@@ -67,15 +60,6 @@ async def play_async(env, seed, num_steps):
             obs, info = await env.reset()
     await env.close()
     return shown
-
-
-def test_both_checkers_are_content(served):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        env = gym.make(EXPLORE_ID, render_mode="rgb_array", **served)
-        check_env(env.unwrapped)
-        check_env_sb3(env.unwrapped)
-        env.close()
 
 
 def test_both_forms_are_equal_whatever_the_latency(served):
@@ -167,27 +151,6 @@ def test_a_page_that_was_seen_costs_no_request_and_going_back_is_the_way_one_cam
         env.close()
 
 
-def test_an_episode_goes_on_exactly_from_its_saved_state(served):
-    one, other = ExploreEnv(**served), ExploreEnv(**served)
-    rng = np.random.default_rng(5)
-    _, info = one.reset(seed=2)
-    for _ in range(12):
-        *_, info = one.step(draw(info["action_mask"], rng))
-    other.reset(seed=9)
-    other.set_state(copy_plain(one.get_state()))
-    for _ in range(12):
-        action = draw(info["action_mask"], rng)
-        mine, theirs = one.step(action), other.step(action)
-        info = mine[4]
-        assert np.array_equal(mine[0], theirs[0])
-        assert mine[1:4] == theirs[1:4]
-        assert pickle.dumps(info) == pickle.dumps(theirs[4])
-        if mine[2]:
-            break
-    one.close()
-    other.close()
-
-
 def test_baselines_beat_each_other_in_the_order_that_the_mission_promises(served):
     env, found = ExploreEnv(**served), {}
     for name, policy in env.baselines.items():
@@ -217,7 +180,7 @@ def test_own_sites_give_their_targets_from_a_list_or_a_file(tmp_path):
             assert tasks == {("a", frozenset({"first", "page"})), ("b", frozenset({"the", "second", "one"}))}
             env.close()
         env = ExploreEnv(targets="/gone", **own)
-        with pytest.raises(EnvContractError, match=r"/gone can't be a target \(status\); name a page"):
+        with pytest.raises(EnvContractError, match=r"/gone cannot be a target \(status\); name a page"):
             env.reset(seed=0)
 
 
@@ -238,12 +201,15 @@ def test_a_target_is_found_at_the_address_it_redirects_to_and_asked_for_once(tar
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ({"latency": 3}, r"latency=3 is not known \(did you mean 'latency_ms'\?\)"),
-        ({"num_pages": 0}, "num_pages=0 is not a whole number from 50 to"),
-        ({"faults": 2.0}, "faults=2.0 is not a number from 0 to 1"),
-        ({"targets": "/a"}, "targets='/a' is for a site that base_url names"),
-        ({"base_url": "https://example.org/", "site": 3, "targets": "/a"}, "site=3 is for a generated site"),
-        ({"base_url": "example.org"}, "'example.org' is not an address; give one like https://"),
+        ({"latency": 3}, r"latency=3 is unknown \(did you mean 'latency_ms'\?\)"),
+        ({"num_pages": 0}, "num_pages=0: input should be greater than or equal to 50; correct it .num_pages"),
+        ({"faults": 2.0}, "faults=2.0: input should be less than or equal to 1"),
+        ({"targets": "/a"}, "targets='/a' is only for a site given by base_url"),
+        (
+            {"base_url": "https://example.org/", "site": 3, "targets": "/a"},
+            "site=3 is only for generated sites",
+        ),
+        ({"base_url": "example.org"}, "'example.org' is not a web address; use one like https://"),
         ({"base_url": "https://example.org/"}, "base_url needs targets"),
         (
             {"base_url": "https://example.org/", "targets": "https://a.net/"},
@@ -280,22 +246,10 @@ def test_wrong_calls_are_explained(served):
     env.reset(seed=0)
     with pytest.raises(UsageError, match="action 99 does not exist; actions are 0 to 18"):
         env.step(99)
-    with pytest.raises(UsageError, match="is not a whole number"):
+    with pytest.raises(UsageError, match="is not an integer"):
         env.step(1.5)
     with pytest.raises(UsageError, match=r"render\(\) without a render mode"):
         env.render()
-    env.close()
-
-
-def test_the_picture_shows_the_way(served):
-    env = ExploreEnv(render_mode="rgb_array", **served)
-    obs, info = env.reset(seed=0)
-    first = env.render()
-    assert (first.shape, first.dtype) == ((720, 1020, 3), np.uint8)
-    assert np.array_equal(first, env.render())
-    for _ in range(6):
-        obs, _, _, _, info = env.step(env.baselines["greedy"](obs, info))
-    assert (first != env.render()).any(axis=2).mean() > 0.01
     env.close()
 
 

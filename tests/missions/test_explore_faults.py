@@ -12,9 +12,9 @@ import pytest
 from local_sites import LocalSite, page
 
 from mission_gym.errors import EnvContractError
-from mission_gym_missions.explore.addresses import may_connect
 from mission_gym_missions.explore.aio_env import AsyncExploreEnv
 from mission_gym_missions.explore.env import ExploreEnv
+from mission_gym_missions.explore.fetch import may_connect
 from mission_gym_missions.explore.observation import BACK, FIRST_LINK
 from mission_gym_missions.explore.site import Reply
 
@@ -139,7 +139,7 @@ def test_a_site_that_is_gone_ends_the_episode_and_the_next_ones_go_on_when_it_is
         _, _, terminated, truncated, info = env.step(FIRST_LINK)
         assert (info["outcome"], terminated, truncated) == ("site_down", False, True)
         assert info["episode_metrics"]["retries"] >= 1
-        assert env.explorer.describe_target()[1].endswith("more had none")
+        assert env.explorer.describe_target()[1].endswith("more got no answer")
         obs, info = env.reset(seed=1)
         assert obs[0] == 0
         assert np.flatnonzero(info["action_mask"]).tolist() == [0]

@@ -5,21 +5,24 @@ import itertools
 import numpy as np
 import pytest
 
-from mission_gym.errors import ConfigError, UsageError
-from mission_gym_missions.placement.baselines import Baselines
+from mission_gym.errors import ConfigError
+from mission_gym_missions.placement.baselines import make_baselines
 from mission_gym_missions.placement.env import PlacementEnv
 from mission_gym_missions.placement.kernels import clear_rows
 from mission_gym_missions.placement.rules import SHIPPED, load_mission
-from mission_gym_missions.placement.simulator import Simulator, draw_chances, make_cells
+from mission_gym_missions.placement.simulator import PlacementSimulator, make_cells
+from mission_gym_missions.rng import draw_uniform
 
 ROW = np.zeros(1, np.int64)
 
 
 def make_simulator(num_sites=6, num_stations=3, num_demand=9, num_rows=1, instance="random"):
-    simulator = Simulator(load_mission(num_sites, num_stations, num_demand, instance, None), num_rows)
+    simulator = PlacementSimulator(
+        load_mission(num_sites, num_stations, num_demand, instance, None), num_rows
+    )
     rows = np.arange(num_rows)
     simulator.seed(rows, rows)
-    simulator.begin(rows)
+    simulator.begin(rows, *simulator.make_outputs())
     return simulator
 
 
@@ -46,12 +49,11 @@ def test_the_terms_are_those_of_the_rules():
     for row in range(5):
         assert simulator.state.demand[row].sum() == pytest.approx(1.0)
     for count in range(1, 4):
-        terms, rewards = simulator.step(np.full(5, count + 1))
+        step = simulator.step(np.full(5, count + 1))
         for row in range(5):
-            values = simulator.state.values[row]
             stations = simulator.state.order[row, :count]
-            assert values == pytest.approx(measure(simulator, stations, row))
-            assert rewards[row] == sum(terms[row].tolist())
+            assert simulator.state.values[row] == pytest.approx(measure(simulator, stations, row))
+            assert step.rewards[row] == sum(values[row] for values in step.terms.values())
     worths = [worth(simulator, (2, 3, 4), row) for row in range(5)]
     assert simulator.state.values @ simulator.city.weights == pytest.approx(worths)
 
@@ -64,13 +66,13 @@ def test_two_points_and_two_stations_by_hand():
     far_m = 2000 * np.linalg.norm(simulator.city.points[1] - simulator.city.points[0])
     assert far_m > 600
     ride = float(np.exp(-((far_m / 800) ** 2)))
-    terms, _ = simulator.step(np.array([0]))
+    terms = simulator.step(np.array([0])).terms
     load = 0.75 + 0.25 * ride
-    assert terms[0] == pytest.approx([0.75, 1.5 * load, -0.25 * 20 * load**2])
-    terms, _ = simulator.step(np.array([1]))
+    assert [*terms.values()] == pytest.approx([0.75, 1.5 * load, -0.25 * 20 * load**2])
+    terms = simulator.step(np.array([1])).terms
     queue = 0.75**2 + 0.25**2
     assert simulator.state.values[0] == pytest.approx([1.0, 1.0, 20 * queue])
-    assert terms[0] == pytest.approx([0.25, 1.5 * (1 - load), -0.25 * 20 * (queue - load**2)])
+    assert [*terms.values()] == pytest.approx([0.25, 1.5 * (1 - load), -0.25 * 20 * (queue - load**2)])
 
 
 def test_the_order_of_the_stations_does_not_matter():
@@ -151,8 +153,8 @@ def test_a_cell_for_each_site():
 
 def test_chances_are_a_function_of_seed_episode_and_index():
     seeds, episodes = np.array([3, 3, 9, 2**62]), np.array([0, 1, 0, 5])
-    drawn = draw_chances(seeds, episodes, 400)
-    assert np.array_equal(drawn[2:3, :100], draw_chances(seeds[2:3], episodes[2:3], 100))
+    drawn = draw_uniform(seeds, episodes, 400)
+    assert np.array_equal(drawn[2:3, :100], draw_uniform(seeds[2:3], episodes[2:3], 100))
     assert ((drawn >= 0) & (drawn < 1)).all()
     assert len(np.unique(drawn)) == drawn.size
     assert drawn.mean() == pytest.approx(0.5, abs=0.03)
@@ -162,10 +164,10 @@ def test_all_wrong_sizes_are_told_at_once():
     with pytest.raises(ConfigError) as caught:
         PlacementEnv(1, 0, 2.5, "fixd")
     assert caught.value.problems == [
-        "num_sites=1 is not a whole number of at least 2; correct it [num_sites]",
-        "num_stations=0 is not a whole number of at least 1; correct it [num_stations]",
-        "num_demand=2.5 is not a whole number of at least 2; correct it [num_demand]",
-        "instance='fixd' is unknown (did you mean 'fixed'?); use random (a new one in every episode) "
+        "num_sites=1 is not an integer of at least 2; correct it [num_sites]",
+        "num_stations=0 is not an integer of at least 1; correct it [num_stations]",
+        "num_demand=2.5 is not an integer of at least 2; correct it [num_demand]",
+        "instance='fixd' is unknown (did you mean 'fixed'?); use random (a city per episode) "
         "or fixed [instance]",
     ]
     with pytest.raises(ConfigError, match="num_stations=5 is above num_sites=4; a site takes one station"):
@@ -181,14 +183,10 @@ def test_a_wrong_file_is_told_with_its_lines_beside_wrong_sizes(tmp_path):
     assert f"walk_m=-1: input should be greater than 0; correct it [{path}, line 11]" in text
     assert "unknown key 'rid_m' in the file" in text
     assert "'ride_m' is missing in the file" in text
-    assert "num_sites=0 is not a whole number" in text
+    assert "num_sites=0 is not an integer" in text
     with pytest.raises(ConfigError, match="the file can't be read"):
         PlacementEnv(rules_file=tmp_path / "none.yaml")
 
 
-def test_too_many_plans_are_refused():
-    mission = load_mission(60, 10, 16, "random", None)
-    planners = Baselines(mission)
-    assert set(planners.batch) == {"greedy", "lookahead", "kmeans"}
-    with pytest.raises(UsageError, match=r"75,394,027,566 plans .* exact tries at most 500,000"):
-        planners.exact(np.zeros((1, 1)), np.ones((1, 60)))
+def test_exact_is_not_offered_for_too_many_plans():
+    assert set(make_baselines(load_mission(60, 10, 16, "random", None))) == {"greedy", "lookahead", "kmeans"}

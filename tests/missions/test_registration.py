@@ -1,4 +1,4 @@
-"""The missions are registered, whichever import comes first."""
+"""The missions are registered, whichever import comes first, and importing their package is cheap."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import sys
 import pytest
 
 LIST = "; print(*(name for name in gymnasium.registry if name.startswith('mission_gym/')))"
+HEAVY = "; print([name for name in ('numba', 'torch', 'pygame', 'pydantic') if name in sys.modules])"
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize(
@@ -21,6 +26,13 @@ LIST = "; print(*(name for name in gymnasium.registry if name.startswith('missio
     ],
 )
 def test_gymnasium_knows_the_missions(code: str) -> None:
-    done = subprocess.run([sys.executable, "-c", code + LIST], capture_output=True, text=True, check=True)
     names = ["Capture-v0", "Placement-v0", "Territory-v0", "Explore-v0"]
-    assert done.stdout.split() == [f"mission_gym/{name}" for name in names]
+    assert run(code + LIST).split() == [f"mission_gym/{name}" for name in names]
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    assert run("import sys, mission_gym_missions" + HEAVY).strip() == "[]"
+
+
+def test_explore_needs_no_numba() -> None:
+    assert "numba" not in run("import sys, mission_gym_missions.explore.env" + HEAVY)

@@ -114,7 +114,7 @@ def test_the_page_plays_the_game_from_a_file(played, tmp_path):
         wrong = json.dumps(played.make_replay() | {"seed": "1"})
         page.evaluate("text => load(new File([text], 'other.json'))", wrong)
         page.evaluate(seek, 60)
-        assert "does not end as the recorded one did" in page.inner_text("#error")
+        assert "does not end like the recorded one" in page.inner_text("#error")
         page.evaluate("load(new File(['{}'], 'empty.json'))")
         page.wait_for_function(
             "document.getElementById('error').textContent.startsWith('empty.json: this is not')"

@@ -7,14 +7,14 @@ from mission_gym.errors import ConfigError
 from mission_gym_bench.territory_plain import PlainGame
 from mission_gym_missions.territory.rules import SHIPPED, load_mission
 from mission_gym_missions.territory.sim.layout import AGENT, NATION, WATER
-from mission_gym_missions.territory.simulator import Simulator
+from mission_gym_missions.territory.simulator import TerritorySimulator
 
 ROW = np.zeros(1, np.int64)
 KEPT = [name for name in NATION.names if name != "character"]
 
 
 def begin(mission, seed):
-    simulator = Simulator(mission, 1)
+    simulator = TerritorySimulator(mission, 1)
     simulator.seed(ROW, np.array([seed]))
     obs, mask = simulator.make_outputs()
     simulator.begin(ROW, obs, mask)
@@ -140,5 +140,5 @@ def test_wrong_arguments_and_rules_are_told_at_once(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_mission(100, 0, own)
     told = str(caught.value)
-    for text in ("size=100 is not a side", "num_bots=0 is not", "ferry_cost=-1", "unknown key 'cup'"):
+    for text in ("size=100 is not a map size", "num_bots=0 is not", "ferry_cost=-1", "unknown key 'cup'"):
         assert text in told

@@ -17,7 +17,7 @@ from mission_gym.policy.torch_forms import TorchPolicy
 from mission_gym.run.assemble import Assembly, algorithm_of
 from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import open_environment
-from mission_gym_bench.pretended import pretend
+from mission_gym_bench.fake_gpu import pretend
 
 FLAGS: dict[str, Any] = {
     "device": "cuda", "precision": "float32", "vector": "serial", "n_envs": 4, "n_steps_per_env": 16,

@@ -26,12 +26,12 @@ def measure(name: str, children: int = 1, **kwargs: object) -> EnvFacts:
 
 
 def test_waiting_is_told_from_computing() -> None:
-    facts = measure("mission_gym_bench.burn:Burn", children=2, wait_s=0.01)
+    facts = measure("mission_gym_bench.synthetic:Burn", children=2, wait_s=0.01)
     assert facts.waits
     assert facts.step_s >= 0.01
     assert facts.slowdown >= 1.0
     assert facts.worker_bytes > 0
-    assert not measure("mission_gym_bench.burn:Burn", spins=20_000).waits
+    assert not measure("mission_gym_bench.synthetic:Burn", spins=20_000).waits
 
 
 class Delegating(Identity):

@@ -26,7 +26,7 @@ from mission_gym.run.selection import Selection
 from mission_gym.store.resolve import find_run
 from mission_gym.store.rundir import RunDir
 from mission_gym.video import film, studio
-from mission_gym_bench.pretended import Device, pretend
+from mission_gym_bench.fake_gpu import FakeDevice, pretend
 
 PLENTY = 1 << 40
 LEARNING: dict[str, tuple[Any, str]] = {
@@ -42,7 +42,7 @@ def left_run(tmp_path: Path) -> mg.Run:
         return train(tmp_path)
 
 
-def run_dry(monkeypatch: pytest.MonkeyPatch, device: Device, owner: Any, name: str) -> None:
+def run_dry(monkeypatch: pytest.MonkeyPatch, device: FakeDevice, owner: Any, name: str) -> None:
     """Let the device have no memory while this function runs."""
     real = getattr(owner, name)
 

@@ -19,7 +19,7 @@ from mission_gym.run import assemble
 from mission_gym.run.device_proof import prove_devices
 from mission_gym.run.resume import resume_run
 from mission_gym.store.rundir import RunDir
-from mission_gym_bench.pretended import pretend
+from mission_gym_bench.fake_gpu import pretend
 
 IMAGE_PROFILE = "toys:Glimpses"
 SMALL: dict[str, Any] = {

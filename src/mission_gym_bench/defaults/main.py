@@ -1,8 +1,8 @@
-"""`bench defaults`: what an environment without shipped settings gets from defaults, ours and those of peers.
+"""`bench defaults`: the rows. What environments without shipped settings reach with our defaults and peers'.
 
-Scores are of the final policy after equal steps; the ratio is (ours - random) / (best peer - random).
-Besides, the seconds on one core until the median of a peer's final scores is reached. Peers' numbers are kept
-as data, and `trials.py` measures them anew. The short form has fewer cases and seeds, but all steps: peers'
+Scores are of the final policy after equal steps; the ratio is (ours - random) / (best peer - random). Also
+the seconds on one core until ours reaches the median of a peer's final scores. Peers' numbers are stored as
+data; `trials.py` measures them again. The short form has fewer cases and seeds, but all steps, because peers'
 final scores are those of whole budgets.
 """
 
@@ -16,9 +16,15 @@ from dataclasses import dataclass
 
 from mission_gym.intervals import Interval, compute_bootstrap
 from mission_gym.procs.machine import read_cpu_name
-from mission_gym_bench.contest import OURS, Row
-from mission_gym_bench.defaults.cases import CASES, Case
-from mission_gym_bench.defaults.trials import PEERS, Trial, measure_trials, read_trials
+from mission_gym_bench.defaults.trials import (
+    CASES,
+    PEERS,
+    DefaultsCase,
+    DefaultsTrial,
+    measure_trials,
+    read_trials,
+)
+from mission_gym_bench.runner import OURS, Row, make_row
 
 _SHORT = ("lunar_lander", "pendulum", "cart_pole", "LargeRewards", "RarePrizes", "SparseGoal", "Continuing")
 SHORT_CASES = tuple(case for case in CASES if case.name in _SHORT)
@@ -28,18 +34,18 @@ SHORT_CASES = tuple(case for case in CASES if case.name in _SHORT)
 class DefaultsGrid:
     """What is measured."""
 
-    cases: tuple[Case, ...] = SHORT_CASES
+    cases: tuple[DefaultsCase, ...] = SHORT_CASES
     seeds: tuple[int, ...] = (1, 2)
     report_episodes: int = 100
 
 
 def measure_defaults(grid: DefaultsGrid) -> list[Row]:
-    """A row for each case."""
+    """One row per case."""
     machine, kept = read_trials()
     there = [case for case in grid.cases if case.is_there]
     ours = measure_trials([OURS], there, grid.seeds, report_episodes=grid.report_episodes)
     if read_cpu_name() != machine["cpu"]:
-        print(f"peers' seconds are of another processor, {machine['cpu']}; see trials.py", file=sys.stderr)
+        print(f"peers' seconds are from another processor, {machine['cpu']}; see trials.py", file=sys.stderr)
     rows = []
     for case in grid.cases:
         trials = [each for each in (*ours, *kept) if each.case == case.name]
@@ -48,54 +54,57 @@ def measure_defaults(grid: DefaultsGrid) -> list[Row]:
     return rows
 
 
-def make_defaults_row(case: Case, trials: Mapping[str, Sequence[Trial]]) -> Row:
-    """The row of one case: trials by side, one for each seed; a side may have none."""
+def make_defaults_row(case: DefaultsCase, trials: Mapping[str, Sequence[DefaultsTrial]]) -> Row:
+    """Return the row of one case. trials: by side, one per seed; a side may have none."""
     scores = {side: [each.score for each in column] for side, column in trials.items() if column}
     intervals = {side: compute_bootstrap(column) for side, column in scores.items()}
     ours, peers = intervals.get(OURS), [peer for peer in PEERS if peer in intervals]
     best = max((intervals[peer].mean for peer in peers), default=case.random)
     notes = [] if case.is_there else [f"left out: pip install mission-gym[{case.extra}]"]
     notes += [f"{peer} was not measured" for peer in PEERS if peer not in peers]
-    return {
-        "case": f"{case.name}, {case.timesteps:,} steps",
-        "ours": ours and ours.mean,
-        "peers": {peer: intervals[peer].mean if peer in peers else None for peer in PEERS},
-        "ratio": (ours.mean - case.random) / (best - case.random) if ours and best > case.random else None,
-        "unit": "return",
-        "verdict": {
+    return make_row(
+        f"{case.name}, {case.timesteps:,} steps",
+        ours and ours.mean,
+        "return",
+        {peer: intervals[peer].mean if peer in peers else None for peer in PEERS},
+        (ours.mean - case.random) / (best - case.random) if ours and best > case.random else None,
+        verdict={
             peer: _judge(ours, intervals[peer])
             for peer in peers
             if ours and min(len(scores[OURS]), len(scores[peer])) > 1  # one seed has no interval
         },
-        "interval": {side: [each.low, each.high] for side, each in intervals.items()},
-        "scores": scores,
-        "random": case.random,
-        "known": case.known,
-        "steps_per_s": {side: _find_rate(column) for side, column in trials.items() if column},
-        "s_to_score": {
+        interval={side: [each.low, each.high] for side, each in intervals.items()},
+        scores=scores,
+        random=case.random,
+        known=case.known,
+        steps_per_s={side: _find_rate(column) for side, column in trials.items() if column},
+        s_to_score={
             peer: _compare_times(trials[OURS], trials[peer])
             for peer in peers
-            if ours and intervals[peer].low > case.random  # the score of one that learned nothing is no goal
+            if ours and intervals[peer].low > case.random  # a peer that learned nothing sets no goal
         },
-        "note": "; ".join(notes),
-    }
+        note="; ".join(notes),
+    )
 
 
 def _judge(ours: Interval, peer: Interval) -> str:
-    """Whether ours is better or worse beyond both intervals."""
+    """Return whether ours is better or worse beyond both intervals."""
     if ours.low > peer.high:
         return "better"
     return "worse" if ours.high < peer.low else "within"
 
 
-def _find_rate(trials: Sequence[Trial]) -> float:
-    """Steps per second on one core: the highest of the seeds, since what runs beside a training slows it."""
+def _find_rate(trials: Sequence[DefaultsTrial]) -> float:
+    """Return the steps per second on one core: the highest of the seeds, since other processes only slow
+    it."""
     return max(each.steps / each.train_s for each in trials)
 
 
-def _compare_times(ours: Sequence[Trial], peer: Sequence[Trial]) -> dict[str, float | None]:
-    """Median seconds until an exam reaches the median of the peer's final scores; None: not within the steps.
-    A peer that ends above all its exams needed all its steps."""
+def _compare_times(ours: Sequence[DefaultsTrial], peer: Sequence[DefaultsTrial]) -> dict[str, float | None]:
+    """Return the median seconds until an exam reaches the median of the peer's final scores; None: never.
+
+    A peer that ends above all its exams needed all its steps.
+    """
     score = statistics.median(each.score for each in peer)
     ours_s = _find_time(ours, score, [math.inf] * len(ours))
     peer_s = _find_time(peer, score, [each.steps for each in peer])
@@ -108,7 +117,7 @@ def _compare_times(ours: Sequence[Trial], peer: Sequence[Trial]) -> dict[str, fl
     }
 
 
-def _find_time(trials: Sequence[Trial], score: float, otherwise: Sequence[float]) -> float:
+def _find_time(trials: Sequence[DefaultsTrial], score: float, otherwise: Sequence[float]) -> float:
     rate = _find_rate(trials)
     steps = [
         next((step for step, mean in each.curve if mean >= score), last)

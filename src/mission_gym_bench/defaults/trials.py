@@ -1,11 +1,13 @@
-"""Trainings of a side on a case; those of peers were measured once and are kept as data.
+"""The cases of `bench defaults`, and trainings of a side on a case. Those of peers are measured once and
+kept.
 
-`python -m mission_gym_bench.defaults.trials FILE [CASE ...]` measures peers anew, as they are installed: what
-FILE does not hold yet is trained, two at a time, and kept there as it arrives. All of it takes hours.
+`python -m mission_gym_bench.defaults.trials FILE [CASE ...]` measures the installed peers again. It runs
+the trials that FILE lacks, two at a time, and stores each result as it arrives. All of it takes hours.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,24 +18,80 @@ from typing import Any
 from mission_gym.errors import MissionGymError, UsageError, nearest
 from mission_gym.procs import usable_cores
 from mission_gym.store.files import read_json, write_atomic
-from mission_gym_bench.contest import describe_machine, find_sides, run_jobs
-from mission_gym_bench.defaults.cases import CASES, Case
-from mission_gym_bench.sides import Job, Result
+from mission_gym_bench.runner import (
+    OURS,
+    TrainingJob,
+    TrainingResult,
+    describe_machine,
+    find_sides,
+    run_jobs,
+)
 
-PEERS = ("sb3", "cleanrl")  # modules beside this one
+PEERS = ("sb3", "cleanrl")
 KEPT = Path(__file__).with_name("peers.json")
+_TRAINERS = {
+    OURS: "ours:train_defaults",
+    "sb3": "defaults.peers:train_sb3",
+    "cleanrl": "defaults.peers:train_cleanrl",
+}
+_MODULES = {
+    "box2d": "Box2D",
+    "mujoco": "mujoco",
+}  # extras of ours -> the module that shows they are installed
 _SEEDS = (1, 2, 3)
-_FOLDER = "defaults."
-_OWN = "mission-gym"  # the version that does not matter to peers
+_OWN = "mission-gym"  # the version that does not affect peers
 _HOW = (
-    "train_s: what the processor spent on training, in one process with one thread, start and evaluations"
-    " left out. score: of the final policy, 100 episodes of the report suite. curve: step and return, of 10"
+    "train_s: CPU seconds of training, in one process with one thread, without start-up and evaluations."
+    " score: of the final policy, 100 episodes of the report suite. curve: step and return, of 10"
     " episodes of the selection suite. cleanrl: its values, run by SB3's PPO."
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class DefaultsCase:
+    """An environment without shipped settings, and its budget."""
+
+    name: str
+    timesteps: int
+    random: float  # the return of random actions: exact for toys, otherwise the mean of 100 episodes
+    known: str  # a return that is known to be reachable
+    extra: str = ""  # that it needs
+
+    @property
+    def env_id(self) -> str:
+        return f"mission_gym_bench.environments:{self.name}"
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the package it needs is installed."""
+        return not self.extra or importlib.util.find_spec(_MODULES[self.extra]) is not None
+
+
+# In the order of importance, in which peers were measured.
+CASES = (
+    DefaultsCase("lunar_lander", 300_000, -188.0, "200 is solved", "box2d"),
+    DefaultsCase("hopper", 300_000, 16.0, "2,410 in RL Zoo after 1M", "mujoco"),
+    DefaultsCase("half_cheetah", 300_000, -277.0, "5,819 in RL Zoo after 1M", "mujoco"),
+    DefaultsCase("pendulum", 100_000, -1234.0, "about -150"),
+    DefaultsCase("cart_pole", 100_000, 23.0, "500"),
+    DefaultsCase("acrobot", 200_000, -500.0, "about -72"),
+    DefaultsCase("lunar_lander_continuous", 300_000, -220.0, "200 is solved", "box2d"),
+    DefaultsCase("LargeRewards", 100_000, -89_406.0, "91,000"),
+    DefaultsCase("RarePrizes", 100_000, 650.0, "1,000"),
+    DefaultsCase("LargeObservations", 100_000, 50 / 3, "50"),
+    DefaultsCase("FarOffset", 100_000, 50 / 3, "50"),
+    DefaultsCase("SparseGoal", 100_000, 0.261, "1"),
+    DefaultsCase("Continuing", 100_000, 304.0, "1,650"),
+    DefaultsCase("bipedal_walker", 300_000, -99.0, "300 is solved", "box2d"),
+    DefaultsCase("mountain_car", 200_000, -200.0, "about -100"),
+    DefaultsCase("mountain_car_continuous", 200_000, -33.0, "about 94"),
+    DefaultsCase("CatchPixels", 100_000, -5.0, "10"),
+    DefaultsCase("CatchPlanes", 100_000, -5.0, "10"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultsTrial:
     """One training."""
 
     case: str
@@ -43,24 +101,30 @@ class Trial:
     steps: int
     gradient_steps: int
     train_s: float
-    wall_s: float  # of the whole process, beside whatever else ran
+    wall_s: float  # of the whole process, including delays by other processes
     curve: list[list[float]]  # step, return
 
 
 def measure_trials(
     sides: Sequence[str],
-    cases: Sequence[Case],
+    cases: Sequence[DefaultsCase],
     seeds: Sequence[int],
     *,
     report_episodes: int = 100,
-    known: Sequence[Trial] = (),
-    keep: Callable[[Trial], None] = lambda trial: None,
-) -> list[Trial]:
-    """Train each side on each case with each seed, one seed after the other, but for what is known; `keep` is
-    given what arrives."""
+    known: Sequence[DefaultsTrial] = (),
+    keep: Callable[[DefaultsTrial], None] = lambda trial: None,
+) -> list[DefaultsTrial]:
+    """Train each side on each case with each seed, seed by seed, except the known ones; `keep` gets each
+    result."""
     done = {(each.side, each.case, each.seed) for each in known}
     jobs = [
-        Job(_FOLDER + side, case.env_id, {"timesteps": case.timesteps, "seed": seed}, report_episodes)
+        TrainingJob(
+            side,
+            case.env_id,
+            {"timesteps": case.timesteps, "seed": seed},
+            report_episodes,
+            trainer=_TRAINERS[side],
+        )
         for seed in seeds
         for side in sides
         for case in cases
@@ -72,11 +136,11 @@ def measure_trials(
     return [_make_trial(*each) for each in results]
 
 
-def _make_trial(job: Job, result: Result) -> Trial:
+def _make_trial(job: TrainingJob, result: TrainingResult) -> DefaultsTrial:
     assert result.report_return is not None
-    return Trial(
+    return DefaultsTrial(
         case=job.env_id.partition(":")[2],
-        side=job.side.removeprefix(_FOLDER),
+        side=job.side,
         seed=job.flags["seed"],
         score=result.report_return,
         steps=result.warm_steps,
@@ -87,37 +151,35 @@ def _make_trial(job: Job, result: Result) -> Trial:
     )
 
 
-def read_trials(path: Path = KEPT) -> tuple[dict[str, str], list[Trial]]:
-    """The machine with its versions, and what was measured there."""
+def read_trials(path: Path = KEPT) -> tuple[dict[str, str], list[DefaultsTrial]]:
+    """Return the machine with its versions, and the trials measured there."""
     kept = read_json(path)
-    return kept["machine"], [Trial(**each) for each in kept["trials"]]
+    return kept["machine"], [DefaultsTrial(**each) for each in kept["trials"]]
 
 
-def write_trials(path: Path, machine: Mapping[str, str], trials: Sequence[Trial]) -> None:
-    """Write what `read_trials` reads, a line for each training: people read the file, and its changes."""
+def write_trials(path: Path, machine: Mapping[str, str], trials: Sequence[DefaultsTrial]) -> None:
+    """Write the file of `read_trials`, one line per training so that people can read its diffs."""
     lines = ",\n  ".join(json.dumps(_shorten(asdict(each)), allow_nan=False) for each in trials)
     head = json.dumps({"how": _HOW, "machine": machine}, indent=1).removesuffix("\n}")
     write_atomic(path, f'{head},\n "trials": [\n  {lines}\n ]\n}}\n')
 
 
-def measure_peers(path: Path, cases: Sequence[Case]) -> None:
-    """Measure what the file does not hold; UsageError if it is of another machine or other versions."""
+def measure_peers(path: Path, cases: Sequence[DefaultsCase]) -> None:
+    """Measure the trials that the file lacks; UsageError if it comes from another machine or versions."""
     machine = describe_machine()
     if "sb3" not in find_sides():
-        raise UsageError(
-            "both peers are trained by SB3, which is not installed; pip install mission-gym[sb3]"
-        )
-    kept: list[Trial] = []
+        raise UsageError('both peers need SB3, which is not installed; run: pip install "mission-gym[sb3]"')
+    kept: list[DefaultsTrial] = []
     if path.exists():
         measured_on, kept = read_trials(path)
         changed = [name for name in machine if measured_on.get(name) != machine[name] and name != _OWN]
         if changed:
             raise UsageError(
-                f"{path} was measured elsewhere ({', '.join(changed)} differ); rates of two machines can't be"
-                " compared: give the name of a new file"
+                f"{path} was measured elsewhere ({', '.join(changed)} differ); rates of two machines cannot"
+                " be compared: name a new file"
             )
 
-    def keep(trial: Trial) -> None:
+    def keep(trial: DefaultsTrial) -> None:
         kept.append(trial)
         write_trials(path, machine, kept)
 
@@ -125,7 +187,7 @@ def measure_peers(path: Path, cases: Sequence[Case]) -> None:
 
 
 def _shorten(value: Any) -> Any:
-    """Numbers in five digits: a training can't be repeated any closer on other processors."""
+    """Round to five digits; no training repeats more closely on another processor."""
     if isinstance(value, dict):
         return {key: _shorten(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -133,13 +195,13 @@ def _shorten(value: Any) -> Any:
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
-def find_cases(names: Sequence[str]) -> list[Case]:
-    """The cases of these names, all if there is none; UsageError for an unknown one."""
+def find_cases(names: Sequence[str]) -> list[DefaultsCase]:
+    """Return the named cases, or all without a name; UsageError for an unknown one."""
     by_name = {case.name: case for case in CASES}
     for name in names:
         if name not in by_name:
             raise UsageError(
-                f"no case is called {name!r}{nearest(name, by_name)}; choose from {', '.join(by_name)}"
+                f"case {name!r} is unknown{nearest(name, by_name)}; use one of {', '.join(by_name)}"
             )
     return [by_name[name] for name in names or by_name]
 

@@ -1,55 +1,53 @@
-"""Clocks set back and forward by an hour, while a run is at work and between a kill and its resume."""
+"""Clocks set back and forward by an hour, during a run and between a kill and its resume."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from mission_gym.store.rundir import RunDir
-from mission_gym_bench.faults.lab import (
+from mission_gym_bench.faults.fake_clock import fake_wall_clock, set_shift
+from mission_gym_bench.faults.harness import (
     SERIAL,
     WORKERS,
-    Fault,
-    Lab,
-    Skipped,
+    FaultCase,
+    Harness,
+    SkippedFault,
     must,
     must_be_tidy,
     must_equal,
 )
-from mission_gym_bench.faults.shift import fake_wall_clock, set_shift
 
-_HOLDS = "the run ends with the same bits; every time is finite and not below nothing"
+_HOLDS = "the run ends with the same bits; every time is finite and not negative"
 _LIBRARIES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
 _LONG = ("--timesteps", "8000", "--checkpoint-freq", "1000", "--n-epochs", "2")
-_FASTEST = 1e7  # steps/s that nothing makes
+_FASTEST = 1e7  # steps/s that no run reaches
 
 
-def make_clock_faults() -> list[Fault]:
-    """An hour either way, at work and between."""
-    faults = []
+def make_clock_faults() -> Iterator[FaultCase]:
+    """Yield shifts by an hour either way, during a run and between."""
     for way, shift in {"back": "-3600", "forward": "+3600"}.items():
-        # In one process: libfaketime moves the ends of sleeps, too, and those that wait for workers fail.
-        jump, between = partial(_jump, shift=shift), partial(_jump_between, shift=shift)
-        faults.append(Fault("clock", f"set {way} an hour", _HOLDS, jump, quick=way == "back"))
-        faults.append(Fault("clock", f"set {way} an hour before a resume", _HOLDS, between))
-        beside = partial(_jump_beside, shift=shift)
-        faults.append(Fault("clock", f"set {way} an hour, workers", _HOLDS, beside))
-    return faults
+        # In one process: libfaketime also moves the ends of sleeps, and waiting for workers fails.
+        injections = {"": _jump, " before a resume": _jump_between, ", workers": _jump_with_workers}
+        for when, inject in injections.items():
+            name, is_quick = f"set {way} an hour{when}", way == "back" and not when
+            yield FaultCase("clock", name, _HOLDS, partial(inject, shift=shift), is_quick)
 
 
 def find_library() -> Path:
-    """libfaketime; Skipped where it is not installed."""
+    """Return libfaketime; SkippedFault if it is not installed."""
     for pattern in _LIBRARIES:
         for path in Path("/").glob(pattern.lstrip("/")):
             return path
-    raise Skipped("libfaketime is not installed (apt-get install faketime)")
+    raise SkippedFault("libfaketime is not installed (apt-get install faketime)")
 
 
 def fake_clock(shift: Path) -> dict[str, str]:
-    """The environment of a process whose clock is shifted by what the file says, as often as that changes."""
+    """Return the environment variables of a process whose clock follows the shift in a file."""
     return {
         "LD_PRELOAD": str(find_library()),
         "FAKETIME_TIMESTAMP_FILE": str(shift),
@@ -58,56 +56,59 @@ def fake_clock(shift: Path) -> dict[str, str]:
     }
 
 
-def _jump(lab: Lab, shift: str) -> None:
-    clock = lab.folder / "clock"
+def _train_straight(harness: Harness, *flags: str) -> RunDir:
+    """Train without a fault, for comparison."""
+    straight = harness.inner("straight")
+    straight.run(*straight.train("CartPole-v1", *flags)).expect(0)
+    return straight.only_run()
+
+
+def _check(harness: Harness, run: RunDir, straight: RunDir) -> None:
+    must_be_tidy(run)
+    must_equal(run, straight)
+    must_have_sane_times(run)
+    harness.must_leave_nothing()
+
+
+def _jump(harness: Harness, shift: str) -> None:
+    clock = harness.folder / "clock"
     clock.write_text("+0\n")
-    straight = lab.inner("straight")
-    straight.run(*straight.train("CartPole-v1", *SERIAL, *_LONG)).expect(0)
-    command = lab.spawn(*lab.train("CartPole-v1", *SERIAL, *_LONG), env=fake_clock(clock))
-    run = lab.wait_for_step(command, 2000)
+    straight = _train_straight(harness, *SERIAL, *_LONG)
+    command = harness.spawn(*harness.train("CartPole-v1", *SERIAL, *_LONG), env=fake_clock(clock))
+    run = harness.wait_for_step(command, 2000)
     clock.write_text(f"{shift}\n")
     command.wait().expect(0)
-    must_be_tidy(run)
-    must_equal(run, straight.only_run())
-    must_tell_sane_times(run)
-    lab.must_leave_nothing()
+    _check(harness, run, straight)
 
 
-def _jump_beside(lab: Lab, shift: str) -> None:
-    """Workers, too, by a clock of Python's alone."""
-    clock = lab.folder / "clock"
+def _jump_with_workers(harness: Harness, shift: str) -> None:
+    """Shift the clock of Python processes only, workers included."""
+    clock = harness.folder / "clock"
     set_shift(clock, 0.0)
-    straight = lab.inner("straight")
-    straight.run(*straight.train("CartPole-v1", *WORKERS, *_LONG)).expect(0)
-    words = lab.train("CartPole-v1", *WORKERS, *_LONG)
-    command = lab.spawn(*words, env=fake_wall_clock(lab.folder / "site", clock))
-    run = lab.wait_for_step(command, 2000)
+    straight = _train_straight(harness, *WORKERS, *_LONG)
+    words = harness.train("CartPole-v1", *WORKERS, *_LONG)
+    command = harness.spawn(*words, env=fake_wall_clock(harness.folder / "site", clock))
+    run = harness.wait_for_step(command, 2000)
     set_shift(clock, float(shift))
     command.wait().expect(0)
     now = time.time() + float(shift)
     must(abs(run.read_status()["heartbeat"] - now) < 1800, "the clock was not set")
-    must_be_tidy(run)
-    must_equal(run, straight.only_run())
-    must_tell_sane_times(run)
-    lab.must_leave_nothing()
+    _check(harness, run, straight)
 
 
-def _jump_between(lab: Lab, shift: str) -> None:
-    clock = lab.folder / "clock"
+def _jump_between(harness: Harness, shift: str) -> None:
+    clock = harness.folder / "clock"
     clock.write_text(f"{shift}\n")
-    straight = lab.inner("straight")
-    straight.run(*straight.train("CartPole-v1", *SERIAL, *_LONG)).expect(0)
-    command = lab.start(*lab.train("CartPole-v1", *SERIAL, *_LONG))
-    run = lab.wait_for_step(command, 2000)
+    straight = _train_straight(harness, *SERIAL, *_LONG)
+    command = harness.start(*harness.train("CartPole-v1", *SERIAL, *_LONG))
+    run = harness.wait_for_step(command, 2000)
     command.kill()
-    lab.spawn("resume", str(run.path), env=fake_clock(clock)).wait().expect(0)
-    must_equal(run, straight.only_run())
-    must_tell_sane_times(run)
-    lab.must_leave_nothing()
+    harness.spawn("resume", str(run.path), env=fake_clock(clock)).wait().expect(0)
+    _check(harness, run, straight)
 
 
-def must_tell_sane_times(run: RunDir) -> None:
-    """Rates and times of every row of the metrics, and of the status, are possible."""
+def must_have_sane_times(run: RunDir) -> None:
+    """Rates and times in the metrics and in the status must be possible."""
     documents = [json.loads(line) for line in run.metrics_jsonl.read_text().splitlines()]
     documents.append(run.read_status())
     for document in documents:

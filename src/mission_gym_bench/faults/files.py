@@ -1,4 +1,4 @@
-"""Damaged, missing and circular files of a run: a message or an older checkpoint, never a wrong load."""
+"""Damaged, missing and circular files of a run: a message or an older checkpoint, never wrong data."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.rundir import RunDir
-from mission_gym_bench.faults.lab import Fault, Lab, must, must_equal
+from mission_gym_bench.faults.harness import FaultCase, Harness, must, must_equal
 
 _CHECKPOINT = ("policy.safetensors", "state.safetensors", "state.json", "meta.json")
 _FILES = (
@@ -26,10 +26,12 @@ _FILES = (
     "monitor.csv",
     "eval",
 )
-_LONGER = "640"  # to which damaged runs are resumed
-_LOADED = "the damage is seen; an older checkpoint leads to the same bits, or one message says what is wrong"
-_READ = "every command ends with a result or one message; the other run is not touched by it"
-_NOT_EXACT = "the resume is not called exact, or is refused"
+_LONGER = "640"  # timesteps of resumed runs
+_LOADED = (
+    "the damage is detected; an older checkpoint leads to the same bits, or one message names the problem"
+)
+_READ = "every command ends with a result or one message; the other run is unaffected"
+_NOT_EXACT = "the resume is refused, or not reported as exact"
 
 
 def _flip(path: Path) -> None:
@@ -70,22 +72,15 @@ _QUICK |= {("lineage.json", "a list"), ("config.yaml", "truncated"), ("metrics.j
 _QUICK |= {("eval", "null"), ("plan.json", "missing")}
 
 
-def make_file_faults() -> list[Fault]:
-    """Every damage to every file, and what a stranger or a slip can do to a run's folder."""
-    faults = []
+def make_file_faults() -> Iterator[FaultCase]:
+    """Yield every damage to every file, and malicious or accidental changes of a run's folder."""
     for file in (*_CHECKPOINT, *_FILES):
+        is_checkpoint = file in _CHECKPOINT
         for damage in _DAMAGES:
-            inject = _damage_checkpoint if file in _CHECKPOINT else _damage_file
-            faults.append(
-                Fault(
-                    "files",
-                    f"{file}: {damage}",
-                    _LOADED if file in _CHECKPOINT else _READ,
-                    partial(inject, file=file, damage=damage),
-                    quick=(file, damage) in _QUICK,
-                )
-            )
-    others: dict[str, tuple[str, Callable[[Lab], None]]] = {
+            inject = partial(_damage_checkpoint if is_checkpoint else _damage_file, file=file, damage=damage)
+            holds, is_quick = _LOADED if is_checkpoint else _READ, (file, damage) in _QUICK
+            yield FaultCase("files", f"{file}: {damage}", holds, inject, is_quick)
+    others: dict[str, tuple[str, Callable[[Harness], None]]] = {
         "lineage in a circle": (_READ, _circle),
         "yaml aliases that grow": (_READ, _alias),
         "yaml nested without end": (_READ, _deep_yaml),
@@ -94,70 +89,67 @@ def make_file_faults() -> list[Fault]:
         "a folder in place of status.json": (_READ, partial(_foldered, name="status.json")),
         "a folder in place of config.yaml": (_READ, partial(_foldered, name="config.yaml")),
         "gamma altered before a resume": (_NOT_EXACT, partial(_alter, field="gamma", value="0.11")),
-        "learning rate altered before a resume": (
-            _NOT_EXACT,
-            partial(_alter, field="learning_rate", value="0.5"),
-        ),
+        "rate altered before a resume": (_NOT_EXACT, partial(_alter, field="learning_rate", value="0.5")),
         "pickle in a checkpoint": (_LOADED, _pickle),
     }
     quick = ("lineage in a circle", "yaml aliases that grow", "gamma altered before a resume")
     for name, (holds, check) in others.items():
-        faults.append(Fault("files", name, holds, check, quick=name in quick))
-    return faults
+        yield FaultCase("files", name, holds, check, quick=name in quick)
 
 
-def _straight(lab: Lab) -> RunDir:
+def _straight(harness: Harness) -> RunDir:
     def make() -> Path:
-        inner = lab.inner("straight")
+        inner = harness.inner("straight")
         run = inner.copy_run()
         inner.run("resume", str(run.path), "--timesteps", _LONGER).expect(0)
         return run.path
 
-    lab.copy_run_source()
-    return RunDir(lab.shelf.get("longer", make))
+    harness.copy_run_source()
+    return RunDir(harness.run_cache.get("longer", make))
 
 
-def _damage_checkpoint(lab: Lab, file: str, damage: str) -> None:
-    run = lab.copy_run()
+def _damage_checkpoint(harness: Harness, file: str, damage: str) -> None:
+    run = harness.copy_run()
     newest = list_checkpoints(run.checkpoints)[-1].path
     _DAMAGES[damage](newest / file)
-    _must_not_load_wrong(lab, run)
+    _must_not_load_wrong(harness, run)
 
 
-def _must_not_load_wrong(lab: Lab, run: RunDir) -> None:
-    straight = _straight(lab)
-    ended = lab.run("resume", str(run.path), "--timesteps", _LONGER).expect(0, 2)
+def _must_not_load_wrong(harness: Harness, run: RunDir) -> None:
+    straight = _straight(harness)
+    ended = harness.run("resume", str(run.path), "--timesteps", _LONGER).expect(0, 2)
     if ended.code == 0:
-        must("not usable" in ended.err, "the damaged checkpoint was loaded without a word")
+        must("not usable" in ended.err, "the damaged checkpoint was loaded silently")
         must_equal(run, straight)
-    lab.run("eval", str(run.path), "--episodes", "1").expect(0, 2)
+    harness.run("eval", str(run.path), "--episodes", "1").expect(0, 2)
 
 
-def _pickle(lab: Lab) -> None:
-    run = lab.copy_run()
+def _pickle(harness: Harness) -> None:
+    run = harness.copy_run()
     (list_checkpoints(run.checkpoints)[-1].path / "policy.pt").write_bytes(b"\x80\x04.")
-    _must_not_load_wrong(lab, run)
+    _must_not_load_wrong(harness, run)
 
 
-def _damage_file(lab: Lab, file: str, damage: str) -> None:
-    run = lab.copy_run()
+def _damage_file(harness: Harness, file: str, damage: str) -> None:
+    run = harness.copy_run()
     path = run.path / file
     if file == "eval":
         path = sorted(path.glob("*.json"))[-1]
     if file == "pins.json":
         path.write_text(json.dumps({"64": ["some-child"]}))
     _DAMAGES[damage](path)
-    _must_bear_commands(lab, run)
+    _must_survive_commands(harness, run)
 
 
-def _must_bear_commands(lab: Lab, run: RunDir) -> None:
-    """Every command about the run ends as it should, and another run can still be found by its name."""
-    other = lab.runs_dir / "other-20200102-000000"
-    shutil.copytree(lab.copy_run_source(), other)
-    where = ("--runs-dir", str(lab.runs_dir))
-    listed = lab.run("runs", "list", "--json", *where).expect(0)
+def _must_survive_commands(harness: Harness, run: RunDir) -> None:
+    """Every command on the run must end with a result or a message, and another run must still be found by
+    name."""
+    other = harness.runs_dir / "other-20200102-000000"
+    shutil.copytree(harness.copy_run_source(), other)
+    where = ("--runs-dir", str(harness.runs_dir))
+    listed = harness.run("runs", "list", "--json", *where).expect(0)
     must(other.name in listed.out, "`runs list` does not show the other run")
-    lab.run("runs", "show", "other", *where).expect(0)
+    harness.run("runs", "show", "other", *where).expect(0)
     for words in (
         ("runs", "show", str(run.path)),
         ("runs", "lineage", str(run.path), *where),
@@ -169,58 +161,58 @@ def _must_bear_commands(lab: Lab, run: RunDir) -> None:
         ("eval", str(run.path), "--episodes", "1"),
         ("resume", str(run.path), "--timesteps", _LONGER),
     ):
-        lab.run(*words).expect(0, 2)
+        harness.run(*words).expect(0, 2)
 
 
-def _circle(lab: Lab) -> None:
-    runs = [lab.copy_run(), lab.copy_run("second")]
+def _circle(harness: Harness) -> None:
+    runs = [harness.copy_run(), harness.copy_run("second")]
     for run, parent in zip(runs, reversed(runs), strict=True):
         lineage = json.loads(run.lineage_json.read_text())
         lineage |= {"parent": parent.name, "parent_path": str(parent.path), "parent_step": 64}
         run.lineage_json.write_text(json.dumps(lineage))
         run.pins_json.write_text(json.dumps({"64": [parent.name]}))
-    _must_bear_commands(lab, runs[0])
+    _must_survive_commands(harness, runs[0])
 
 
-def _alias(lab: Lab) -> None:
-    run = lab.copy_run()
+def _alias(harness: Harness) -> None:
+    run = harness.copy_run()
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     for number in range(1, 12):
         lines.append(f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 10)}]")
     run.config_yaml.write_text("\n".join([*lines, "env: *a11", ""]))
-    _must_bear_commands(lab, run)
+    _must_survive_commands(harness, run)
 
 
-def _deep_yaml(lab: Lab) -> None:
-    run = lab.copy_run()
+def _deep_yaml(harness: Harness) -> None:
+    run = harness.copy_run()
     run.config_yaml.write_text("env: " + "[" * 5000 + "]" * 5000)
-    _must_bear_commands(lab, run)
+    _must_survive_commands(harness, run)
 
 
-def _linked(lab: Lab, name: str) -> None:
-    run = lab.copy_run()
-    elsewhere = lab.folder / "elsewhere"
+def _linked(harness: Harness, name: str) -> None:
+    run = harness.copy_run()
+    elsewhere = harness.folder / "elsewhere"
     (run.path / name).rename(elsewhere)
     (run.path / name).symlink_to(elsewhere)
     (elsewhere / ".tmp-mine").mkdir()
     (elsewhere / ".tmp-mine" / "thesis.txt").write_text("mine")
-    _must_bear_commands(lab, run)
-    must((elsewhere / ".tmp-mine" / "thesis.txt").exists(), "a foreign file behind a link was deleted")
+    _must_survive_commands(harness, run)
+    must((elsewhere / ".tmp-mine" / "thesis.txt").exists(), "a file behind a link was deleted")
 
 
-def _foldered(lab: Lab, name: str) -> None:
-    run = lab.copy_run()
+def _foldered(harness: Harness, name: str) -> None:
+    run = harness.copy_run()
     (run.path / name).unlink()
     (run.path / name).mkdir()
-    _must_bear_commands(lab, run)
+    _must_survive_commands(harness, run)
 
 
-def _alter(lab: Lab, field: str, value: str) -> None:
-    run = lab.copy_run()
+def _alter(harness: Harness, field: str, value: str) -> None:
+    run = harness.copy_run()
     text, changed = re.subn(
         rf"^( +{field}): [\d.]+$", rf"\1: {value}", run.config_yaml.read_text(), flags=re.MULTILINE
     )
-    must(changed == 1, f"{field} stands {changed} times in the config")
+    must(changed == 1, f"{field} is in the config {changed} times")
     run.config_yaml.write_text(text)
-    ended = lab.run("resume", str(run.path), "--timesteps", _LONGER).expect(0, 2)
-    must("the resume is exact" not in ended.err, "the resume was called exact")
+    ended = harness.run("resume", str(run.path), "--timesteps", _LONGER).expect(0, 2)
+    must("the resume is exact" not in ended.err, "the resume was reported as exact")

@@ -1,4 +1,4 @@
-"""An environment that misbehaves as asked, at the place that is asked for."""
+"""An environment that misbehaves in a given way, in a given method."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import numpy as np
 from gymnasium import spaces
 
 _LENGTH = 20
-_ROOM = 200 << 20  # bytes that a memory hog may take before the system refuses
+_ROOM = 200 << 20  # bytes that can be allocated before the system refuses
 
 
 class Unprintable(Exception):
-    """An exception that can't be told."""
+    """An exception that cannot be printed."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -30,8 +30,9 @@ class Unprintable(Exception):
 
 
 class Hazard(gym.Env[Any, Any]):
-    """Episodes of 20 steps. At `place`, behind its first `after` calls, it does what `kind` says; with
-    `once`, a path, the first time over all processes alone. Pids of what it starts go to `pids`."""
+    """Episodes of 20 steps. The method `place` misbehaves by `kind` after its first `after` calls; with
+    `once`, a path, only the first time over all processes. Pids of started processes are written to the file
+    `pids`."""
 
     metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
         "render_modes": ["rgb_array"],
@@ -55,7 +56,7 @@ class Hazard(gym.Env[Any, Any]):
         self.at("constructor")
 
     def at(self, place: str) -> Any:
-        """Misbehave if this is the place and the time; returns what to give back instead, or None."""
+        """Misbehave if this is the method and the time; return values to return instead, or None."""
         if place != self.place or not self.kind:
             return None
         self.after -= 1
@@ -89,7 +90,7 @@ class Hazard(gym.Env[Any, Any]):
 
 
 def misbehave(kind: str, pids: str) -> Any:
-    """Do it; for wrong values, return the five values of a step."""
+    """Misbehave; for wrong values, return the five values of a step."""
     obs, reward = np.zeros(2, np.float32), 1.0
     info: dict[str, Any] = {}
     match kind:
@@ -159,5 +160,5 @@ def misbehave(kind: str, pids: str) -> Any:
         case "nan observation":
             obs[1] = np.nan
         case _:
-            raise ValueError(f"no misbehaviour is called {kind!r}")
+            raise ValueError(f"kind={kind!r} is unknown")
     return obs, reward, False, False, info

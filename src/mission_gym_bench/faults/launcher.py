@@ -1,8 +1,9 @@
-"""Starts `mission-gym` commands from a process that has loaded everything, by fork: seconds less for each.
+"""Starts `mission-gym` commands by fork from a process that has imported everything, which saves seconds
+each.
 
-A command is a real process in a session of its own, with its own folder, environment and output files; only
-its imports were made before. Orders and answers are lines of JSON. `Launcher` is the parent's end; the other
-end runs as a script, and kills what still runs when its standard input ends.
+A command is a real process in its own session, with its own folder, environment and output files; only its
+imports are shared. Requests and replies are lines of JSON. `Launcher` is the parent's side. The other side
+runs as a script, and kills the remaining commands when its standard input ends.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 from mission_gym.vector import restarts
 
-# What commands load, libraries of theirs included.
+# Modules that commands import, including those of libraries.
 _LOADED = (
     "numba",
     "rich.live",
@@ -42,9 +43,9 @@ _LOOK_S = 0.005
 
 
 class Launcher:
-    """The parent's end, begun with the first command; commands are waited for one at a time.
+    """The parent's side, started with the first command; one command is waited for at a time.
 
-    `path` is importable in every command.
+    path: a folder of modules that every command can import.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,8 +61,8 @@ class Launcher:
         env: Mapping[str, str],
         first_timeout_s: float | None = None,
     ) -> int:
-        """Start `mission-gym ARGS` in a folder; returns its pid. first_timeout_s: see `Lab.start`."""
-        order = {
+        """Start `mission-gym ARGS` in a folder; return its pid. first_timeout_s: see `Harness.start`."""
+        request = {
             "args": list(args),
             "folder": str(folder),
             "out": str(out),
@@ -69,19 +70,19 @@ class Launcher:
             "env": dict(env),
             "first_timeout_s": first_timeout_s,
         }
-        return int(self._ask(order))
+        return int(self._ask(request))
 
     def wait(self, pid: int, timeout_s: float) -> int | None:
-        """The exit code of a command, negative for a signal; None if it still runs."""
+        """Return the exit code of a command, negative for a signal; None if it still runs."""
         code = self._ask({"wait": pid, "timeout_s": timeout_s})
         return None if code is None else int(code)
 
     def close(self) -> None:
-        """End it, and whatever it started that still runs."""
+        """End the process and its commands."""
         if self._process is not None:
             self._process.communicate()
 
-    def _ask(self, order: dict[str, Any]) -> Any:
+    def _ask(self, request: dict[str, Any]) -> Any:
         if self._process is None:
             paths = filter(None, (str(self._path), os.environ.get("PYTHONPATH")))
             self._process = subprocess.Popen(
@@ -93,28 +94,28 @@ class Launcher:
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
 
 def main() -> None:
-    """What the process runs; a forked command leaves through `sys.exit`, as one that was typed does."""
+    """Run the script's side; a forked command leaves through `sys.exit`, like a typed one."""
     for name in _LOADED:
         importlib.import_module(name)
     running: set[int] = set()
     for line in iter(sys.stdin.readline, ""):
-        order = json.loads(line)
-        if "wait" in order:
-            answer = _wait(order["wait"], order["timeout_s"])
+        request = json.loads(line)
+        if "wait" in request:
+            answer = _wait(request["wait"], request["timeout_s"])
             if answer is not None:
-                running.discard(order["wait"])
+                running.discard(request["wait"])
         else:
             answer = os.fork()
             if answer == 0:
-                _become(order)
+                _become(request)
                 runpy.run_module("mission_gym", run_name="__main__", alter_sys=True)
-                return  # not reached: the program ends with an exit code
+                return  # not reached: the program exits
             running.add(answer)
         print(json.dumps(answer), flush=True)
     for pid in running:
@@ -133,24 +134,24 @@ def _wait(pid: int, timeout_s: float) -> int | None:
         time.sleep(_LOOK_S)
 
 
-def _become(order: dict[str, Any]) -> None:
+def _become(request: dict[str, Any]) -> None:
     os.setsid()
     for number, path, flags in (
         (0, os.devnull, os.O_RDONLY),
-        (1, order["out"], os.O_WRONLY | os.O_CREAT),
-        (2, order["err"], os.O_WRONLY | os.O_CREAT),
+        (1, request["out"], os.O_WRONLY | os.O_CREAT),
+        (2, request["err"], os.O_WRONLY | os.O_CREAT),
     ):
         descriptor = os.open(path, flags, 0o644)
         os.dup2(descriptor, number)
         os.close(descriptor)
-    with contextlib.suppress(OSError):  # where memory runs out, what was injected is to be the victim
+    with contextlib.suppress(OSError):  # if memory runs out, the injected fault must be the victim
         Path("/proc/self/oom_score_adj").write_text("1000")
-    os.chdir(order["folder"])
-    os.environ.update(order["env"])
+    os.chdir(request["folder"])
+    os.environ.update(request["env"])
     tempfile.tempdir = None  # TMPDIR was just set
-    sys.argv = ["mission-gym", *order["args"]]
-    if order["first_timeout_s"] is not None:
-        restarts.FIRST_TIMEOUT_S = order["first_timeout_s"]
+    sys.argv = ["mission-gym", *request["args"]]
+    if request["first_timeout_s"] is not None:
+        restarts.FIRST_TIMEOUT_S = request["first_timeout_s"]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs the faults, a few side by side, and makes a row of each group: tried, held, and what did not hold."""
+"""Runs the faults, a few in parallel, and makes a row per group: tried, held, and the failures."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ import psutil
 import mission_gym
 from mission_gym.errors import UsageError
 from mission_gym.procs import usable_cores
-from mission_gym_bench.contest import Row
 from mission_gym_bench.faults.clocks import make_clock_faults
 from mission_gym_bench.faults.disks import make_disk_faults
 from mission_gym_bench.faults.environments import make_environment_faults
 from mission_gym_bench.faults.files import make_file_faults
 from mission_gym_bench.faults.fleet import make_fleet_faults
+from mission_gym_bench.faults.harness import FaultCase, Harness, NotHeld, RunCache, SkippedFault
 from mission_gym_bench.faults.kills import make_kills
-from mission_gym_bench.faults.lab import Fault, Lab, NotHeld, Shelf, Skipped
 from mission_gym_bench.faults.launcher import Launcher
 from mission_gym_bench.faults.trust import make_safety_faults, make_trust_faults
+from mission_gym_bench.runner import Row, make_row
 
 
-class Report(NamedTuple):
-    """What came of a fault: `problem` is empty if it held, `skipped` if it could be tried."""
+class FaultReport(NamedTuple):
+    """The result of a fault: `problem` is empty if it held, `skipped` if it could be injected."""
 
-    fault: Fault
+    fault: FaultCase
     problem: str = ""
     skipped: str = ""
 
 
-def make_faults() -> list[Fault]:
-    """Every fault there is."""
+def make_faults() -> list[FaultCase]:
+    """Return every fault."""
     return [
         *make_kills(),
         *make_environment_faults(),
@@ -53,7 +53,7 @@ def make_faults() -> list[Fault]:
 
 
 def measure_faults(*, full: bool) -> list[Row]:
-    """A row for each group."""
+    """One row per group."""
     faults = [fault for fault in make_faults() if full or fault.quick]
     rows = make_rows(run_faults(faults, at_once=min(2, usable_cores())))
     command = f"mission-gym bench faults{' --full' if full else ''}"
@@ -61,31 +61,31 @@ def measure_faults(*, full: bool) -> list[Row]:
 
 
 def find_toys() -> Path:
-    """The folder of the toy environments; UsageError where this is not a checkout."""
+    """Return the folder of the toy environments; UsageError if this is not a checkout."""
     folder = Path(mission_gym.__file__).parents[2] / "tests"
     if not (folder / "toys.py").is_file():
-        raise UsageError("bench faults needs a checkout of the project: tests/toys.py is not here")
+        raise UsageError("bench faults needs a checkout of the project: tests/toys.py is missing")
     return folder
 
 
-def run_faults(faults: Sequence[Fault], *, at_once: int) -> list[Report]:
-    """Inject the faults, `at_once` side by side, and tell each on stderr as it ends."""
+def run_faults(faults: Sequence[FaultCase], *, at_once: int) -> list[FaultReport]:
+    """Inject the faults, `at_once` in parallel, and report each on stderr as it ends."""
     toys = find_toys()
-    reports: list[Report] = []
+    reports: list[FaultReport] = []
     with TemporaryDirectory(prefix="mission-gym-faults-") as folder:
-        shelf = Shelf(Path(folder) / "shelf")
-        shelf.folder.mkdir()
+        run_cache = RunCache(Path(folder) / "run_cache")
+        run_cache.folder.mkdir()
         launchers: queue.SimpleQueue[Launcher] = queue.SimpleQueue()
         started = [Launcher(toys) for _ in range(at_once)]
         for launcher in started:
             launchers.put(launcher)
 
-        def inject(item: tuple[int, Fault]) -> Report:
+        def inject(item: tuple[int, FaultCase]) -> FaultReport:
             number, fault = item
             launcher = launchers.get()
             begun = time.monotonic()
             try:
-                report = _inject(fault, Lab(Path(folder) / str(number), launcher, shelf))
+                report = _inject(fault, Harness(Path(folder) / str(number), launcher, run_cache))
             finally:
                 launchers.put(launcher)
             word = report.problem or report.skipped or "held"
@@ -105,36 +105,33 @@ def run_faults(faults: Sequence[Fault], *, at_once: int) -> list[Report]:
     return reports
 
 
-def _inject(fault: Fault, lab: Lab) -> Report:
+def _inject(fault: FaultCase, harness: Harness) -> FaultReport:
     try:
-        fault.inject(lab)
+        fault.inject(harness)
     except NotHeld as error:
-        return Report(fault, problem=str(error))
-    except Skipped as error:
-        return Report(fault, skipped=str(error))
-    except Exception as error:  # noqa: BLE001  border: a check that breaks did not show that it holds
-        return Report(fault, problem=f"{type(error).__name__}: {error}")
+        return FaultReport(fault, problem=str(error))
+    except SkippedFault as error:
+        return FaultReport(fault, skipped=str(error))
+    except Exception as error:  # noqa: BLE001  border: a check that fails proves nothing
+        return FaultReport(fault, problem=f"{type(error).__name__}: {error}")
     finally:
-        for process in lab.find_processes():
+        for process in harness.find_processes():
             with contextlib.suppress(psutil.Error):
                 process.kill()
-    shutil.rmtree(lab.folder, ignore_errors=True)
-    return Report(fault)
+    shutil.rmtree(harness.folder, ignore_errors=True)
+    return FaultReport(fault)
 
 
-def make_rows(reports: Sequence[Report]) -> list[Row]:
-    """One row for each group, in their order; what was skipped was not tried."""
+def make_rows(reports: Sequence[FaultReport]) -> list[Row]:
+    """One row per group, in order; skipped faults do not count as tried."""
     rows: list[Row] = []
     for group in dict.fromkeys(report.fault.group for report in reports):
         mine = [report for report in reports if report.fault.group == group]
         tried = sum(report.fault.tried for report in mine if not report.skipped)
         failures = {report.fault.name: report.problem for report in mine if report.problem}
         lost = sum(report.fault.tried for report in mine if report.problem)
-        rows.append(
-            {
-                "case": f"faults: {group}", "ours": tried - lost, "peers": {}, "ratio": None, "unit": "held",
-                "tried": tried, "held": tried - lost, "holds": not lost, "failures": failures,
-                "skipped": {report.fault.name: report.skipped for report in mine if report.skipped},
-            }
-        )  # fmt: skip
+        skipped = {report.fault.name: report.skipped for report in mine if report.skipped}
+        counts = {"tried": tried, "held": tried - lost, "holds": not lost}
+        row = make_row(f"faults: {group}", tried - lost, "held", failures=failures, skipped=skipped)
+        rows.append(row | counts)
     return rows

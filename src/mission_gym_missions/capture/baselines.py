@@ -1,15 +1,14 @@
-"""Scripted policies: batches of observations in, actions out. Each is a dozen lines of array arithmetic.
+"""Scripted policies: batches of observations and masks in, actions out.
 
-noop, random, and three that read only the observation: rush goes straight for the zone and stays, careful
-is pushed aside by the defenders it senses, holder stands in the zone on the side away from them and tags
-what it believes in reach.
+noop, random, and three that read only the observation. rush goes straight to the zone and stays. careful is
+pushed aside by the defenders it senses. holder stands in the zone on the side away from them and tags what
+seems to be in reach.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -37,58 +36,59 @@ from mission_gym_missions.capture.sim.layout import (
     RAY_M,
     TAG,
 )
+from mission_gym_missions.env import BatchPolicy
 
-BatchPolicy = Callable[[Array, Array], Array]  # obs [N, F], mask [N, M] -> actions int64 [N, A]
-Policy = Callable[[Array, dict[str, Any]], Array]  # obs [F], info -> action int64 [A]
-
-STEER_M = 8.0  # an obstacle nearer than this is steered around
-FRESH = 0.5  # a track older than this share of the scale is forgotten
+STEER_M = 8.0  # units steer around obstacles nearer than this
+FRESH = 0.5  # tracks whose age feature is above this are ignored
 KEEP_AWAY_M = 28.0
-HOLD_M = 11.0  # how far off centre the holder stands, inside the zone of 15 m
+HOLD_M = 11.0  # the holder's distance from the centre of the zone, whose radius is 15 m
 
 
-class Baselines:
-    """The scripted policies of one scenario."""
+def make_baselines(scenario: Scenario) -> dict[str, BatchPolicy]:
+    """Return the scripted policies of a scenario: obs [N, F], mask [N, M] -> actions int64 [N, A]."""
+    scripts = _Scripts(scenario)
+    return {
+        "noop": scripts.noop,
+        "random": scripts.draw,
+        "rush": partial(scripts.play, scripts.rush),
+        "careful": partial(scripts.play, scripts.careful),
+        "holder": partial(scripts.play, scripts.holder, tag=True),
+    }
+
+
+class _Scripts:
+    """The scripts, with the facts of a scenario that they need."""
 
     def __init__(self, scenario: Scenario) -> None:
         level = scenario.level
         self._num_attackers = len(level.attackers.units)
         self._num_defenders = len(level.defenders.units)
         self._size_m = level.arena_m
-        self._radius_m = level.objective.radius_m
         self._tag_m = level.tag.range_m
         self._tag_cos = float(np.cos(np.radians(level.tag.half_angle_deg)))
         self._random = generator("capture", "random")
-        self.batch: dict[str, BatchPolicy] = {
-            "noop": self._noop,
-            "random": self._draw,
-            "rush": partial(self._play, self._rush),
-            "careful": partial(self._play, self._careful),
-            "holder": partial(self._play, self._holder, tag=True),
-        }
-        self.single: dict[str, Policy] = {name: partial(_one, policy) for name, policy in self.batch.items()}
 
-    def _noop(self, obs: Array, mask: Array) -> Array:
+    def noop(self, obs: Array, mask: Array) -> Array:
         return np.full((len(obs), self._num_attackers), HOLD, np.int64)
 
-    def _draw(self, obs: Array, mask: Array) -> Array:
-        """Any legal action, each as likely."""
+    def draw(self, obs: Array, mask: Array) -> Array:
+        """Draw legal actions uniformly."""
         legal = mask.reshape(len(mask), self._num_attackers, NUM_ACTIONS)
         actions: Array = (self._random.random(legal.shape) * legal).argmax(axis=2)
         return actions
 
-    def _play(
+    def play(
         self, aim: Callable[[Array, Array, Array], Array], obs: Array, mask: Array, tag: bool = False
     ) -> Array:
-        """Move along what `aim` wants, around obstacles; tag: also tag where a target seems in reach."""
+        """Move along the vectors of `aim`, around obstacles. tag: tag what seems to be in reach."""
         own, foes = self._split(obs)
         goal = own[..., O_GOAL : O_GOAL + 2] * self._size_m
         away = -foes[..., F_POSITION : F_POSITION + 2] * self._size_m  # [N, A, D, 2], from defender to unit
         known = (foes[..., F_AGE] < FRESH) & (foes[..., F_INTEGRITY] > 0)
-        wish = aim(goal, away, known)
-        score = wish @ np.stack([HEADING_COS, HEADING_SIN])
+        wanted = aim(goal, away, known)
+        score = wanted @ np.stack([HEADING_COS, HEADING_SIN])
         clearance = own[..., O_RAYS : O_RAYS + NUM_HEADINGS] * RAY_M
-        length = np.linalg.norm(wish, axis=-1, keepdims=True)
+        length = np.linalg.norm(wanted, axis=-1, keepdims=True)
         score = score - np.where(clearance < np.minimum(length, STEER_M), 3.0 * length, 0.0)
         actions = np.where(length[..., 0] < 1.0, HOLD, FIRST_HEADING + score.argmax(axis=2))
         if tag:
@@ -96,7 +96,7 @@ class Baselines:
         return actions.astype(np.int64)
 
     def _split(self, obs: Array) -> tuple[Array, Array]:
-        """Own features [N, A, OWN_FEATURES] and those of the defenders [N, A, D, FOE_FEATURES]."""
+        """Return own features [N, A, OWN_FEATURES] and those of the defenders [N, A, D, FOE_FEATURES]."""
         rows = obs[:, :-GLOBAL_FEATURES].astype(np.float64).reshape(len(obs), self._num_attackers, -1)
         foes = rows[..., OWN_FEATURES:].reshape(*rows.shape[:2], self._num_defenders, FOE_FEATURES)
         return rows[..., :OWN_FEATURES], foes
@@ -109,33 +109,27 @@ class Baselines:
         seen: Array = in_reach.any(axis=2) & (own[..., O_COOLDOWN] == 0)
         return seen
 
-    def _rush(self, goal: Array, away: Array, known: Array) -> Array:
-        """Straight to the middle of the zone, and stay there."""
+    def rush(self, goal: Array, away: Array, known: Array) -> Array:
+        """Go straight to the centre of the zone and stay there."""
         distance = np.linalg.norm(goal, axis=-1, keepdims=True)
-        wish: Array = np.where(distance > 3.0, goal, 0.0)
-        return wish
+        wanted: Array = np.where(distance > 3.0, goal, 0.0)
+        return wanted
 
-    def _careful(self, goal: Array, away: Array, known: Array) -> Array:
-        """To the zone, pushed aside by the sensed defenders that are near."""
+    def careful(self, goal: Array, away: Array, known: Array) -> Array:
+        """Go to the zone, pushed aside by sensed defenders that are near."""
         distance = np.linalg.norm(away, axis=-1, keepdims=True) + 1e-9
         push = np.where(known[..., None], away / distance * np.maximum(KEEP_AWAY_M - distance, 0.0), 0.0)
         pull = goal / np.maximum(np.linalg.norm(goal, axis=-1, keepdims=True), KEEP_AWAY_M / 2)
-        wish: Array = pull * KEEP_AWAY_M / 2 + push.sum(axis=2)
-        return wish
+        wanted: Array = pull * KEEP_AWAY_M / 2 + push.sum(axis=2)
+        return wanted
 
-    def _holder(self, goal: Array, away: Array, known: Array) -> Array:
-        """To the point of the zone that is off centre and away from the sensed defenders."""
+    def holder(self, goal: Array, away: Array, known: Array) -> Array:
+        """Go to a point of the zone that is off centre, away from the sensed defenders."""
         from_centre = away + goal[:, :, None, :]  # from a defender to the centre
         distance = np.linalg.norm(from_centre, axis=-1, keepdims=True) + 1e-9
         flee = np.where(known[..., None], from_centre / distance / (distance + 10.0), 0.0).sum(axis=2)
         length = np.linalg.norm(flee, axis=-1, keepdims=True)
         spot = goal + np.where(length > 1e-6, flee / np.maximum(length, 1e-9) * HOLD_M, 0.0)
         near = np.linalg.norm(spot, axis=-1, keepdims=True) < 2.0
-        wish: Array = np.where(near, 0.0, spot)
-        return wish
-
-
-def _one(policy: BatchPolicy, obs: Array, info: dict[str, Any]) -> Array:
-    """Play a batch policy in a single environment."""
-    action: Array = policy(np.asarray(obs)[None], np.asarray(info["action_mask"])[None])[0]
-    return action
+        wanted: Array = np.where(near, 0.0, spot)
+        return wanted

@@ -1,39 +1,36 @@
-"""One capture mission as a `gymnasium.Env`: a single row of the simulator."""
+"""The capture mission as a `gymnasium.Env` and as a `gymnasium.vector.VectorEnv`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-from gymnasium import spaces
-
 from mission_gym.data import Array
-from mission_gym.errors import UsageError
-from mission_gym_missions.capture.baselines import Baselines, Policy
+from mission_gym_missions.capture.baselines import make_baselines
 from mission_gym_missions.capture.keyboard import Keyboard
 from mission_gym_missions.capture.scenario import SHIPPED, load_scenario
-from mission_gym_missions.capture.sim.layout import NUM_ACTIONS, OUTCOMES
-from mission_gym_missions.capture.simulator import Simulator
-from mission_gym_missions.single import ROW, Played, SingleMission
+from mission_gym_missions.capture.sim.layout import OUTCOMES
+from mission_gym_missions.capture.simulator import CaptureSimulator
+from mission_gym_missions.env import (
+    BatchedMission,
+    Metadata,
+    SingleMission,
+    make_batched_metadata,
+    make_metadata,
+)
 
-FRAMES_PER_S = 12  # a picture for each command: three times as fast as the mission
+FRAMES_PER_S = 12  # one frame per command: three times real time
 
 
 class CaptureEnv(SingleMission):
     """Hold a zone with a small fleet.
 
-    level, config_dir: which scenario. blind: the policy sees nothing of the defenders; its mask allows a
-    tag whenever the tagger is charged, and one without a target does nothing. threads: taken for the sake of
-    the batched form, whose arguments a run hands to both; one game needs no second.
+    level, config_dir: the scenario. blind: the policy observes nothing of the defenders; its mask allows a
+    tag whenever the tagger is charged, and a tag without a target does nothing. threads: unused; a run passes
+    the same arguments to both forms.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
-        "render_modes": ["rgb_array", "human"],
-        "render_fps": FRAMES_PER_S,
-        "outcomes": OUTCOMES,
-        "main_outcome": OUTCOMES[0],
-    }
+    metadata: ClassVar[Metadata] = make_metadata(OUTCOMES, FRAMES_PER_S, "human")  # type: ignore[misc]
 
     def __init__(
         self,
@@ -43,58 +40,18 @@ class CaptureEnv(SingleMission):
         blind: bool = False,
         threads: int | None = None,
     ) -> None:
-        super().__init__(render_mode)
-        self.simulator: Simulator = Simulator(load_scenario(level, config_dir), 1, blind=blind)
-        self.observation_space, self.action_space = make_spaces(self.simulator)
-        self.baselines: dict[str, Policy] = Baselines(self.simulator.scenario).single
+        scenario = load_scenario(level, config_dir)
+        super().__init__(CaptureSimulator(scenario, 1, blind=blind), make_baselines(scenario), render_mode)
         self._terms: dict[str, float] = {}  # summed over the episode, for the renderer
         self._renderer: Any = None
 
     @staticmethod
     def snapshot_kwargs(config_dir: str | Path | None = None, **others: Any) -> dict[str, Any]:
-        """The folder of scenario files in use, for a run to own."""
+        """Return the folder of scenario files in use; a run keeps a copy of it."""
         return {"config_dir": str(SHIPPED if config_dir is None else config_dir)}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
-        shown = super().reset(seed=seed, options=options)
-        if self.render_mode == "human":
-            self.render()
-        return shown
-
-    def _begin(self) -> tuple[Array, Array]:
-        obs, mask = self.simulator.make_outputs()
-        self.simulator.begin(ROW, obs, mask)
-        self._terms = {}
-        if self._renderer is not None:
-            self._renderer.begin()
-        return obs[0], mask[0]
-
-    def _play(self, action: Array) -> Played:
-        actions = check_actions(np.asarray(action)[None], (1, self.simulator.num_attackers))
-        shown = self.simulator.step(actions)
-        terms = {name: float(values[0]) for name, values in self.simulator.name_terms(shown.terms).items()}
-        for name, value in terms.items():
-            self._terms[name] = self._terms.get(name, 0.0) + value
-        if self._renderer is not None:
-            self._renderer.follow(self.simulator)
-        if self.render_mode == "human":
-            self.render()
-        return Played(shown.obs[0], float(shown.rewards[0]), bool(shown.ended[0]), shown.mask[0], terms)
-
-    def _draw(self) -> Any:
-        """An array for rgb_array, a window for human."""
-        if self._renderer is None:
-            from mission_gym_missions.capture.rendering import Renderer
-
-            self._renderer = Renderer(
-                self.simulator.scenario, FRAMES_PER_S if self.render_mode == "human" else None
-            )
-        return self._renderer.draw(self.simulator, self._terms)
-
     def make_keyboard(self) -> Keyboard:
-        """Keys for playing by hand."""
+        """Return the keys for playing by hand."""
         return Keyboard(self.simulator.scenario.level.attackers.units)
 
     def get_state(self) -> dict[str, Any]:
@@ -108,28 +65,46 @@ class CaptureEnv(SingleMission):
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = None
-        self.simulator.close()
+        super().close()
+
+    def _after(self, action: Array | None, info: dict[str, Any]) -> None:
+        if action is None:
+            self._terms = {}
+        for name, value in info["reward_terms"].items():
+            self._terms[name] = self._terms.get(name, 0.0) + value
+        if self._renderer is not None:
+            self._renderer.follow(self.simulator, begins=action is None)
+        if self.render_mode == "human":
+            self.render()
+
+    def _draw(self) -> Any:
+        """Return an array for rgb_array; update the window for human."""
+        if self._renderer is None:
+            from mission_gym_missions.capture.render import Renderer
+
+            fps = FRAMES_PER_S if self.render_mode == "human" else None
+            self._renderer = Renderer(self.simulator.scenario, fps)
+        return self._renderer.draw(self.simulator, self._terms)
 
 
-def make_spaces(simulator: Simulator) -> tuple[spaces.Box, spaces.MultiDiscrete]:
-    """The spaces of a single game."""
-    return (
-        spaces.Box(-1.0, 1.0, (simulator.num_features,), np.float32),
-        spaces.MultiDiscrete(np.full(simulator.num_attackers, NUM_ACTIONS)),
-    )
+class CaptureVectorEnv(BatchedMission):
+    """N games at once.
 
+    threads: the number of threads that share the rows; by default one per usable core, as long as each has
+    enough rows. It changes the speed, never a number.
+    """
 
-def check_actions(actions: Array, shape: tuple[int, ...]) -> Array:
-    """Return actions int64 [N, A]; an index outside the space would read beyond the simulator's tables."""
-    if actions.shape != shape or actions.dtype.kind not in "iu":
-        raise UsageError(
-            f"actions of shape {actions.shape[1:]} and dtype {actions.dtype}; the mission takes {shape[1]} "
-            f"whole numbers from 0 to {NUM_ACTIONS - 1}, one for each unit"
-        )
-    if actions.min() < 0 or actions.max() >= NUM_ACTIONS:
-        wrong = actions[(actions < 0) | (actions >= NUM_ACTIONS)][0]
-        raise UsageError(
-            f"action {wrong} does not exist; the mission takes 0 (hold), 1 to 8 (headings) and "
-            f"{NUM_ACTIONS - 1} (tag) for each unit"
-        )
-    return np.ascontiguousarray(actions, np.int64)
+    metadata: ClassVar[Metadata] = make_batched_metadata(CaptureEnv.metadata)  # type: ignore[misc]
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        level: str = "normal",
+        config_dir: str | Path | None = None,
+        render_mode: str | None = None,
+        blind: bool = False,
+        threads: int | None = None,
+    ) -> None:
+        scenario = load_scenario(level, config_dir)
+        simulator = CaptureSimulator(scenario, num_envs, threads=threads, blind=blind)
+        super().__init__(simulator, make_baselines(scenario), render_mode)

@@ -1,4 +1,4 @@
-"""The mission by hand: keys give orders to the chosen units, and an order stands until the next one."""
+"""Playing by hand: keys give orders to the selected units. An order holds until the next one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from mission_gym.data import Array
 from mission_gym_missions.capture.sim.layout import FIRST_HEADING, HOLD, NUM_ACTIONS, NUM_HEADINGS, TAG
 
-COMMANDS_PER_S = 8.0  # twice as fast as the mission
+COMMANDS_PER_S = 8.0  # twice real time
 
 _COMPASS = {
     "up": (0, 1), "w": (0, 1), "down": (0, -1), "s": (0, -1),
@@ -16,7 +16,7 @@ _COMPASS = {
 
 
 class Keyboard:
-    """Keys, by name, to actions int64 [A]."""
+    """Turns key names into actions int64 [A]."""
 
     commands_per_s = COMMANDS_PER_S
 
@@ -33,13 +33,13 @@ class Keyboard:
         return f"{chosen}  |  1-{len(self._units)} unit, 0 all, arrows or WASD heading, space hold, T tag"
 
     def reset(self) -> None:
-        """Forget all orders; the choice of units stays."""
+        """Drop all orders; the selection of units stays."""
         self._orders[:] = HOLD
         self._held.clear()
         self._tagging.clear()
 
     def press(self, key: str) -> None:
-        """A key went down; two of the arrows together are a diagonal."""
+        """Handle a key press; two arrow keys together are a diagonal."""
         if key in _COMPASS:
             self._held.add(key)
             x, y = (sum(_COMPASS[held][axis] for held in self._held) for axis in (0, 1))
@@ -59,7 +59,7 @@ class Keyboard:
         self._held.discard(key)
 
     def take_action(self, mask: Array) -> Array:
-        """The next command; a tag that is not possible now is dropped, one that is keeps the motion."""
+        """Return the next command. A tag keeps the motion; one that is impossible now is dropped."""
         action = self._orders.copy()
         legal = mask.reshape(len(self._units), NUM_ACTIONS)
         for unit in self._tagging:

@@ -1,19 +1,21 @@
-"""A mission as its YAML files say it: a level, the kinds of units, the table of reward terms.
+"""Scenarios from YAML files: a level, the kinds of units and the table of reward terms.
 
 In: a level's name and a folder. Out: a checked Scenario, or one ConfigError with every problem, each with
-file, line and rule. The meaning and unit of each value is in the shipped files.
+file, line and rule. The shipped files document the meaning and unit of each value.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import Field, create_model
 
 from mission_gym.config.yaml_lines import Key, Part, Tree, check_tree, read_tree
 from mission_gym.errors import ConfigError, nearest
-from mission_gym_missions.capture.placing import placing_problems
 from mission_gym_missions.capture.sim.layout import TERMS
 
 SHIPPED = Path(__file__).parent / "levels"
@@ -25,6 +27,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Angle = Annotated[float, Field(ge=0, le=360)]
 Pair = Annotated[list[Finite], Field(min_length=2, max_length=2)]
 Names = Annotated[list[str], Field(min_length=1, max_length=16)]
+Problem = tuple[Key, str]  # the key to point at, and the text
 
 
 class UnitKind(Part):
@@ -95,7 +98,7 @@ class Tag(Part):
 
 
 class Obstacle(Part):
-    """A circle with a radius, or a rectangle (width, height) turned by an angle."""
+    """A circle with a radius, or a rectangle (width, height) rotated by an angle."""
 
     position_m: Pair
     radius_m: Positive | None = None
@@ -118,10 +121,8 @@ class Level(Part):
 Reward = create_model("Reward", __base__=Part, **dict.fromkeys(TERMS, (Term, ...)))  # type: ignore[call-overload]
 
 
-class Scenario(BaseModel):
+class Scenario(Part):
     """Everything that defines a mission."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     level: Level
@@ -134,14 +135,13 @@ def load_scenario(level: str = "normal", config_dir: str | Path | None = None) -
     folder = SHIPPED if config_dir is None else Path(config_dir)
     if not folder.is_dir():
         raise ConfigError(
-            f"there is no folder {str(folder)!r}; give one that holds {level}.yaml, units.yaml and "
+            f"the folder {str(folder)!r} does not exist; name one with {level}.yaml, units.yaml and "
             "reward.yaml [config_dir]"
         )
     levels = sorted({path.stem for path in folder.glob("*.yaml")} - {"units", "reward"})
     if level not in levels and levels:
         raise ConfigError(
-            f"there is no level {level!r}{nearest(level, levels)} in {folder}; it has {', '.join(levels)} "
-            "[level]"
+            f"level {level!r} is not in {folder}{nearest(level, levels)}; use {', '.join(levels)} [level]"
         )
     level_tree, units_tree, reward_tree = (
         read_tree(folder / f"{name}.yaml") for name in (level, "units", "reward")
@@ -156,19 +156,19 @@ def load_scenario(level: str = "normal", config_dir: str | Path | None = None) -
     if problems or read_level is None or units is None or reward is None:
         raise ConfigError(problems)
     scenario = Scenario(name=level, level=read_level, units=units, reward=dict(reward))
-    problems += [f"{text} [{level_tree.place(key)}]" for key, text in _find_problems(scenario)]
-    if problems:
-        raise ConfigError(problems)
+    found = list(_find_problems(scenario)) or list(_find_misplaced(scenario))
+    if found:
+        raise ConfigError([f"{text} [{level_tree.place(key)}]" for key, text in found])
     return scenario
 
 
 def _apply_changes(level: Tree, units: Tree, reward: Tree, problems: list[str]) -> None:
-    """Lay the level's changes of units and reward over the general ones."""
+    """Apply the level's changes to the units and the reward."""
     changes = level.value.get("changes", {}) if isinstance(level.value, dict) else {}
     for name, tree in (("units", units), ("reward", reward)):
         if not isinstance(tree.value, dict):
             kind = type(tree.value).__name__
-            problems.append(f"the file holds a {kind}; it must map names to values [{tree.place(())}]")
+            problems.append(f"the file contains a {kind}; it must map names to values [{tree.place(())}]")
             tree.value = {}
         changed = changes.get(name, {}) if isinstance(changes, dict) else {}
         if not isinstance(changed, dict):
@@ -176,7 +176,7 @@ def _apply_changes(level: Tree, units: Tree, reward: Tree, problems: list[str]) 
             continue
         for unknown in sorted(set(map(str, changed)) - set(map(str, tree.value))):
             problems.append(
-                f"changes.{name} names {unknown!r}, which {name}.yaml does not have"
+                f"changes.{name} names {unknown!r}, which is not in {name}.yaml"
                 f"{nearest(unknown, map(str, tree.value))}; correct the name "
                 f"[{level.place(('changes', name, unknown))}]"
             )
@@ -184,33 +184,91 @@ def _apply_changes(level: Tree, units: Tree, reward: Tree, problems: list[str]) 
         tree.change(known, ("changes", name), level)
 
 
-def _find_problems(scenario: Scenario) -> list[tuple[Key, str]]:
-    """What no single value shows: names, shapes, and where things stand. Each with the key to point at."""
-    level, found = scenario.level, list[tuple[Key, str]]()
+def _find_problems(scenario: Scenario) -> Iterator[Problem]:
+    """Yield problems that involve several values: names, shapes and ranges."""
+    level = scenario.level
     for side, names in (("attackers", level.attackers.units), ("defenders", level.defenders.units)):
         for index, name in enumerate(names):
             if name not in scenario.units:
                 known, hint = ", ".join(scenario.units), nearest(name, scenario.units)
-                found.append(
-                    (
-                        (side, "units", index),
-                        f"unit {name!r} is not in units.yaml{hint}; use one of {known}",
-                    )
-                )
+                yield (side, "units", index), f"unit {name!r} is not in units.yaml{hint}; use one of {known}"
     for index, item in enumerate(level.obstacles):
         if (item.radius_m is None) == (item.size_m is None):
-            found.append(
-                (
-                    ("obstacles", index),
-                    f"obstacle {index} needs radius_m (a circle) or size_m (a rectangle), and not both",
-                )
+            yield (
+                ("obstacles", index),
+                f"obstacle {index} needs either radius_m (a circle) or size_m (a rectangle)",
             )
     if level.tag.full_range_m > level.tag.range_m:
-        found.append(
-            (
-                ("tag", "full_range_m"),
-                f"tag.full_range_m={level.tag.full_range_m} is above range_m={level.tag.range_m}; "
-                "full damage can't reach further than the tag",
-            )
+        yield (
+            ("tag", "full_range_m"),
+            f"tag.full_range_m={level.tag.full_range_m} is above range_m={level.tag.range_m}; full damage "
+            "cannot reach further than the tag",
         )
-    return found or placing_problems(level, scenario.units)
+
+
+def _find_misplaced(scenario: Scenario) -> Iterator[Problem]:
+    """Yield the zone and the spawns that do not fit, wherever they are drawn."""
+    level, fleet, zone = scenario.level, scenario.level.attackers, scenario.level.objective
+    half = level.arena_m / 2
+    reach = max(abs(value) for value in zone.position_m) + zone.jitter_m + zone.radius_m
+    if reach > half:
+        yield (
+            ("objective", "position_m"),
+            f"the zone reaches {reach:g} m from the centre (position, jitter and radius), outside the "
+            f"arena of +-{half:g} m; move it or make it smaller",
+        )
+    kinds = [scenario.units[name] for name in fleet.units]
+    yield from _find_overlaps(level, kinds)
+    furthest, outside = half, ""
+    for side in fleet.sides_deg:
+        for name, kind, (x, y) in zip(fleet.units, kinds, _spawn_points(level, side), strict=True):
+            room = kind.radius_m + fleet.jitter_m
+            spawn = f"{name} of side {side:g} spawns at ({x:.1f}, {y:.1f}) +-{fleet.jitter_m:g} m"
+            if max(abs(x), abs(y)) + room > furthest:
+                furthest = max(abs(x), abs(y)) + room
+                outside = f"{spawn}, outside the arena of +-{half:g} m; move the spawn"
+            for number, obstacle in enumerate(level.obstacles):
+                if kind.altitude == 0 and _gap(obstacle, x, y) < room:
+                    yield ("obstacles", number), f"{spawn}, in obstacle {number}; move one of them"
+    if outside:
+        yield ("attackers", "distance_m"), outside
+
+
+def _find_overlaps(level: Level, kinds: list[UnitKind]) -> Iterator[Problem]:
+    """Yield pairs of units in the same altitude band whose jittered spawns can overlap."""
+    fleet = level.attackers
+    points = _spawn_points(level, 0.0)  # every side has the same fan
+    for i, j in combinations(range(len(kinds)), 2):
+        one, other = kinds[i], kinds[j]
+        needed = one.radius_m + other.radius_m + 2 * fleet.jitter_m
+        distance = math.dist(points[i], points[j])
+        if (one.altitude > 0) == (other.altitude > 0) and distance < needed:
+            yield (
+                ("attackers", "fan_deg"),
+                f"the spawns of {fleet.units[i]} and {fleet.units[j]} overlap: they are {distance:.1f} m "
+                f"apart and need {needed:.1f} m (radii and jitter); widen the fan or lower the jitter",
+            )
+
+
+def _spawn_points(level: Level, side_deg: float) -> list[tuple[float, float]]:
+    """Return the positions of the attackers on one side, before the jitter."""
+    fleet, count = level.attackers, len(level.attackers.units)
+    x, y = level.objective.position_m
+    points = []
+    for index in range(count):
+        share = 2.0 * index / (count - 1) - 1.0 if count > 1 else 0.0
+        angle = math.radians(side_deg + share * fleet.fan_deg)
+        points.append((x + fleet.distance_m * math.cos(angle), y + fleet.distance_m * math.sin(angle)))
+    return points
+
+
+def _gap(obstacle: Obstacle, x: float, y: float) -> float:
+    """Return the distance from a point to an obstacle, 0 inside it."""
+    dx, dy = x - obstacle.position_m[0], y - obstacle.position_m[1]
+    if obstacle.radius_m is not None:
+        return max(math.hypot(dx, dy) - obstacle.radius_m, 0.0)
+    assert obstacle.size_m is not None
+    angle = math.radians(obstacle.angle_deg)
+    along = abs(dx * math.cos(angle) + dy * math.sin(angle)) - obstacle.size_m[0] / 2
+    across = abs(-dx * math.sin(angle) + dy * math.cos(angle)) - obstacle.size_m[1] / 2
+    return math.hypot(max(along, 0.0), max(across, 0.0))

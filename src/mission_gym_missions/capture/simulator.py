@@ -1,115 +1,69 @@
-"""The simulator as Python sees it: rows of games, their arrays, and threads that share the rows.
+"""The capture simulator as Python sees it, and the constants it takes from a scenario.
 
-Numbers of a row depend on its seed and actions alone: not on the number of rows, the threads or the
-neighbours. Every call gives fresh arrays.
+Constants are converted here: seconds to ticks, degrees to radians or (cos, sin).
 """
 
 from __future__ import annotations
 
 import hashlib
-from functools import partial
-from typing import Any, NamedTuple
+import math
 
 import numpy as np
+from gymnasium import spaces
 
 from mission_gym.data import Array
-from mission_gym.errors import UsageError
-from mission_gym.team import Team
-from mission_gym_missions.capture.scenario import Scenario, load_scenario
+from mission_gym_missions.capture.scenario import Level, Obstacle, Scenario, UnitKind, load_scenario
 from mission_gym_missions.capture.sim.layout import (
+    KIND,
+    MODES,
     NUM_ACTIONS,
+    OBSTACLE,
     OUTCOMES,
-    RUNNING,
+    RULES,
     TERMS,
+    CaptureState,
+    CaptureWorld,
     make_state,
     num_features,
 )
 from mission_gym_missions.capture.sim.rows import begin_rows, step_rows
-from mission_gym_missions.capture.world import make_world
-from mission_gym_missions.sharing import open_rows
-
-_SHARES_PER_THREAD = 16  # the end of a step waits for no more than one of them
+from mission_gym_missions.simulator import ThreadedSimulator, check_range
 
 _COUNTS = (
-    "integrity_lost",
-    "collisions",
-    "detections",
-    "attacker_tags",
-    "attacker_hits",
-    "defender_tags",
+    "integrity_lost", "collisions", "detections", "attacker_tags", "attacker_hits", "defender_tags",
     "defender_hits",
-)
+)  # fmt: skip
+_MEANING = "0 (hold), 1 to 8 (headings) or 9 (tag) for each unit"
 
 
-class Shown(NamedTuple):
-    """What the rows show after a step."""
+class CaptureSimulator(ThreadedSimulator):
+    """N games of one scenario. blind: the fleet observes nothing of the defenders."""
 
-    obs: Array  # float32 [N, F]
-    mask: Array  # int8 [N, A * NUM_ACTIONS]
-    terms: Array  # float64 [T, N], weighted
-    rewards: Array  # float64 [N], the sums of the terms
-    ended: Array  # bool [N]
+    begin_rows, step_rows = staticmethod(begin_rows), staticmethod(step_rows)
+    outcomes, terms, kept = OUTCOMES, TERMS, CaptureState._fields
+    rows_per_thread, shares_per_thread = 64, 16
 
-
-class Simulator:
-    """N games of one scenario. A row that ended must be begun again before the next step."""
-
-    def __init__(self, scenario: Scenario, num_rows: int, *, threads: int = 1, blind: bool = False) -> None:
-        if threads < 1:
-            raise UsageError(f"threads={threads}; at least one is needed [threads]")
+    def __init__(
+        self, scenario: Scenario, num_rows: int, *, threads: int | None = None, blind: bool = False
+    ) -> None:
         self.scenario = scenario
-        self.num_rows = num_rows
         self.num_attackers = len(scenario.level.attackers.units)
-        self.num_defenders = len(scenario.level.defenders.units)
-        self.num_features = num_features(self.num_attackers, self.num_defenders)
-        self.world = make_world(scenario, blind)
-        self.state = make_state(num_rows, self.num_attackers, self.num_defenders)
-        self._actions = np.empty((num_rows, self.num_attackers), np.int64)
-        self._obs, self._mask = self.make_outputs()
-        self._terms, self._rewards = np.empty((num_rows, len(TERMS))), np.empty(num_rows)
-        outputs = (self._obs, self._mask, self._terms, self._rewards)
-        num_threads = min(threads, num_rows)
-        self._taken = np.zeros(1, np.int64)  # rows of this step
-        share = -(-num_rows // (_SHARES_PER_THREAD * num_threads if num_threads > 1 else 1))
-        work = partial(step_rows, self.world, self.state, self._actions, *outputs, self._taken, share)
-        self._team, self._tasks = Team(num_threads - 1, "capture"), [work] * num_threads
-        self._shown = [(name, k) for k, name in enumerate(TERMS) if scenario.reward[name].enabled]
+        num_defenders = len(scenario.level.defenders.units)
+        state = make_state(num_rows, self.num_attackers, num_defenders)
+        shapes = [(name, array.shape, str(array.dtype)) for name, array in state._asdict().items()]
+        super().__init__(
+            num_rows,
+            spaces.Box(-1.0, 1.0, (num_features(self.num_attackers, num_defenders),), np.float32),
+            spaces.MultiDiscrete(np.full(self.num_attackers, NUM_ACTIONS)),
+            hashlib.sha256(repr(shapes).encode()).hexdigest()[:16],
+        )
+        hidden = [name for name, term in scenario.reward.items() if not term.enabled]
+        self._start(make_world(scenario, blind), state, threads, hidden)
 
-    def seed(self, rows: Array, seeds: Array) -> None:
-        """Give rows int64 [R] new seeds int64 [R]; their next episode is number 0."""
-        self.state.games["seed"][rows] = seeds
-        self.state.games["episode"][rows] = -1
-
-    def begin(self, rows: Array, obs: Array, mask: Array) -> None:
-        """Begin the next episode of the rows int64 [R] and write what they show into obs and mask."""
-        self.state.games["episode"][rows] += 1
-        begin_rows(self.world, self.state, rows, obs, mask)
-
-    def make_outputs(self) -> tuple[Array, Array]:
-        """Allocate an observation and a mask for each row."""
-        mask = np.empty((self.num_rows, self.num_attackers * NUM_ACTIONS), np.int8)
-        return np.empty((self.num_rows, self.num_features), np.float32), mask
-
-    def step(self, actions: Array) -> Shown:
-        """Play one command in every row; actions int64 [N, A]."""
-        self._actions[:] = actions
-        open_rows(self._taken)
-        self._team.run(self._tasks)
-        ended = self.state.games["outcome"] != RUNNING
-        return Shown(self._obs.copy(), self._mask.copy(), self._terms.T.copy(), self._rewards.copy(), ended)
-
-    def name_terms(self, terms: Array) -> dict[str, Array]:
-        """Split terms [T, N] by name, without those that are off."""
-        return {name: terms[k] for name, k in self._shown}
-
-    def read_outcomes(self) -> Array:
-        """The outcome of each row, None while it runs: object [N]."""
-        names: Array = np.array([*OUTCOMES, None], object)
-        outcomes: Array = names[self.state.games["outcome"]]
-        return outcomes
+    def check_actions(self, actions: Array) -> Array:
+        return check_range(actions, (self.num_rows, self.num_attackers), NUM_ACTIONS, _MEANING)
 
     def read_metrics(self, rows: Array) -> dict[str, Array]:
-        """What happened so far in the episodes of the rows int64 [R]: name -> float64 [R]."""
         games, units = self.state.games[rows], self.state.units[rows, : self.num_attackers]
         hz = float(self.world.rules["hz"][0])
         metrics = {
@@ -122,46 +76,123 @@ class Simulator:
             metrics[f"distance_m_{a}_{name}"] = units["distance_m"][:, a]
         return {name: values.astype(np.float64) for name, values in metrics.items()}
 
-    def get_state(self) -> dict[str, Any]:
-        """Everything that changes, as plain values."""
-        state: dict[str, Any] = {name: _bytes(array).copy() for name, array in self.state._asdict().items()}
-        return state | {"layout": self._layout()}
 
-    def set_state(self, saved: dict[str, Any]) -> None:
-        """Go on exactly from what `get_state` gave."""
-        if saved["layout"] != self._layout():
-            raise UsageError(
-                "the saved state is of another version of the mission, another level or another number of "
-                "environments; use those it was saved with"
-            )
-        for name, array in self.state._asdict().items():
-            _bytes(array)[:] = saved[name]
+def make_world(scenario: Scenario, blind: bool = False) -> CaptureWorld:
+    """Build the constants of a scenario."""
+    level = scenario.level
+    hz = level.time.physics_hz
+    names = [*level.attackers.units, *level.defenders.units]
+    terms = [scenario.reward[name] for name in TERMS]
+    return CaptureWorld(
+        rules=_make_rules(level, blind),
+        kinds=np.array([_make_kind(scenario.units[name], hz) for name in names], KIND),
+        obstacles=np.array([_make_obstacle(item) for item in level.obstacles], OBSTACLE),
+        sides=np.radians(np.array(level.attackers.sides_deg, np.float64)),
+        modes=np.array([MODES.index(mode) for mode in level.defenders.modes], np.int64),
+        weights=np.array([term.weight if term.enabled else 0.0 for term in terms]),
+    )
 
-    def close(self) -> None:
-        """End the threads."""
-        self._team.close()
 
-    def _layout(self) -> str:
-        """What a saved state must fit."""
-        shapes = [(name, array.shape, str(array.dtype)) for name, array in self.state._asdict().items()]
-        return hashlib.sha256(repr(shapes).encode()).hexdigest()[:16]
+def _make_rules(level: Level, blind: bool) -> Array:
+    time, zone, fleet, posts, tag = level.time, level.objective, level.attackers, level.defenders, level.tag
+    hz = time.physics_hz
+    values = {
+        "num_attackers": len(fleet.units),
+        "command_ticks": time.ticks_per_command,
+        "sense_ticks": time.ticks_per_sensing,
+        "limit_ticks": _ticks(time.limit_s, hz),
+        "stall_ticks": _ticks(time.stall_s, hz),
+        "capture_ticks": _ticks(zone.capture_s, hz),
+        "contested": zone.contested,
+        "memory_ticks": _ticks(posts.memory_s, hz),
+        "reaction_ticks": round(posts.reaction_max_s * hz),
+        "blind": blind,
+        "hz": hz,
+        "dt": 1.0 / hz,
+        "half_m": level.arena_m / 2,
+        "stall_m": time.stall_progress_m,
+        "objective_x": zone.position_m[0],
+        "objective_y": zone.position_m[1],
+        "objective_jitter": zone.jitter_m,
+        "radius": zone.radius_m,
+        "spawn_m": fleet.distance_m,
+        "spawn_fan": math.radians(fleet.fan_deg),
+        "spawn_jitter": fleet.jitter_m,
+        "post_m": posts.post_distance_m,
+        "post_turn": math.radians(posts.post_turn_deg),
+        "post_spread": math.radians(posts.post_spread_deg),
+        "post_jitter": posts.jitter_m,
+        "patrol_m": posts.patrol_radius_m,
+        "patrol_jitter": posts.patrol_jitter_m,
+        "leash_m": posts.leash_m,
+        "standoff_m": posts.standoff_m,
+        "random_share": posts.random_action_share,
+        "aim_spread": math.radians(posts.aim_jitter_deg) * math.sqrt(6.0),
+        "tag_m": tag.range_m,
+        "tag_full_m": tag.full_range_m,
+        "tag_far_share": tag.far_share,
+        "tag_cos": math.cos(math.radians(tag.half_angle_deg)),
+    }
+    return _fill(RULES, values)[None]
+
+
+def _make_kind(unit: UnitKind, hz: int) -> Array:
+    turn = min(math.radians(unit.turn_rate_deg_s) / hz, math.pi)
+    # Rounding must not hide a point exactly behind a unit that senses all around.
+    all_around = unit.sensor_fov_deg == 360
+    values = {
+        "air": unit.altitude > 0,
+        "cooldown": round(unit.tag_cooldown_s * hz),
+        "altitude": unit.altitude,
+        "max_speed": unit.max_speed_m_s,
+        "speed_step": unit.acceleration_m_s2 / hz,
+        "turn_cos": math.cos(turn),
+        "turn_sin": math.sin(turn),
+        "radius": unit.radius_m,
+        "integrity": unit.integrity,
+        "damage": unit.tag_damage,
+        "sensor_m": unit.sensor_range_m,
+        "sensor_cos": -2.0 if all_around else math.cos(math.radians(unit.sensor_fov_deg / 2)),
+    }
+    return _fill(KIND, values)
+
+
+def _make_obstacle(item: Obstacle) -> Array:
+    angle = math.radians(item.angle_deg)
+    width, height = item.size_m or (0.0, 0.0)
+    x, y = item.position_m
+    values = {
+        "x": x,
+        "y": y,
+        "radius": item.radius_m or 0.0,
+        "bound": item.radius_m or math.hypot(width, height) / 2,
+        "half_w": width / 2,
+        "half_h": height / 2,
+        "cos": math.cos(angle),
+        "sin": math.sin(angle),
+    }
+    return _fill(OBSTACLE, values)
+
+
+def _fill(dtype: np.dtype[np.void], values: dict[str, float]) -> Array:
+    """Return one element of a structured dtype; fields without a value are zero."""
+    made = np.zeros((), dtype)
+    for name, value in values.items():
+        made[name] = value
+    return made
+
+
+def _ticks(seconds: float, hz: int) -> int:
+    return max(round(seconds * hz), 1)
 
 
 def compile_kernels() -> None:
     """Compile the simulator, or load it from numba's cache on disk.
 
-    The first environment would do it; a program calls this in a thread beside its other start-up work. It
-    takes about 15 s once per installation and machine, then half a second.
+    Creating the first environment would do the same. A program can call this in a thread next to its other
+    start-up work: it takes about 15 s once per installation and machine, then half a second.
     """
-    simulator = Simulator(load_scenario(), 1)
-    simulator.begin(np.zeros(1, np.int64), *simulator.make_outputs())
-    simulator.step(np.zeros((1, simulator.num_attackers), np.int64))
+    CaptureSimulator(load_scenario(), 1).warm_up()
 
 
-def is_compiling() -> bool:
-    """Whether `compile_kernels` found no cache on disk that it could load."""
-    return bool(begin_rows.stats.cache_misses or step_rows.stats.cache_misses)  # type: ignore[attr-defined]
-
-
-def _bytes(array: Array) -> Array:
-    return array.reshape(-1).view(np.uint8)
+is_compiling = CaptureSimulator.is_compiling

@@ -1,8 +1,8 @@
-"""Explorers that nobody taught. Each looks at the explorer's memory and gives the next action.
+"""Scripted explorers. Each reads the explorer's memory and returns the next action.
 
-breadth_first visits pages in the order in which they were seen, greedy the one whose link resembles the
-target most, wherever it was seen; both walk there over pages that were visited, which costs no request.
-random is ours: it draws among the actions that do something, but never stops.
+breadth_first visits pages in the order they were seen. greedy visits the page whose link resembles the target
+most, wherever it was seen. Both walk there over visited pages, which costs no request. random draws among the
+actions that have an effect and never stops.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from mission_gym.streams import generator
 from mission_gym_missions.explore.explorer import Explorer
 from mission_gym_missions.explore.observation import BACK, NEXT, STOP
 
-Policy = Callable[[Any, dict[str, Any]], int]  # observation, info -> action
+ExplorePolicy = Callable[[Any, dict[str, Any]], int]  # observation, info -> action
 
 
-def make_baselines(explorer: Explorer) -> dict[str, Policy]:
-    """The baselines of one explorer, by name."""
+def make_baselines(explorer: Explorer) -> dict[str, ExplorePolicy]:
+    """Return the baselines of an explorer, by name."""
     rng = generator("explore", "random")
 
     def draw(obs: Any, info: dict[str, Any]) -> int:
@@ -36,16 +36,15 @@ def make_baselines(explorer: Explorer) -> dict[str, Policy]:
 
 
 def _walk(explorer: Explorer, cost: Callable[[int, float], float]) -> int:
-    """One action on the way to the cheapest page that was not visited; stop if there is none."""
+    """Return an action on the way to the cheapest unvisited page; stop if there is none."""
     memory = explorer.memory
     graph = memory.graph
-    first: dict[int, int] = {memory.node: -1}  # pages that can be reached over visited ones: the first action
+    first: dict[int, int] = {memory.node: -1}  # pages reachable over visited ones -> the first action
     depth = {memory.node: 0}
     queue = [memory.node]
     best, choice = (np.inf, np.inf), STOP
     for node in queue:  # grows while it is read
-        moves: Iterable[tuple[int, int, float]] = _moves(explorer, node)
-        for action, target, similarity in moves:
+        for action, target, similarity in _moves(explorer, node):
             start = action if node == memory.node else first[node]
             if not graph.is_visited(target):
                 rank = (cost(target, similarity), float(depth[node]))
@@ -60,8 +59,8 @@ def _walk(explorer: Explorer, cost: Callable[[int, float], float]) -> int:
 
 
 def _moves(explorer: Explorer, node: int) -> Iterable[tuple[int, int, float]]:
-    """Action, node it leads to and similarity, for every way out of a visited page. Only here is the order of
-    the slots known; elsewhere the action does not matter."""
+    """Yield action, target node and similarity of every way out of a visited page. On other pages than the
+    current one the action does not matter, and is -1."""
     memory = explorer.memory
     if node != memory.node:
         yield from ((-1, link.node, link.similarity) for link in memory.views[node].links)

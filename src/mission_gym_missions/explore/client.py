@@ -1,4 +1,4 @@
-"""Fulfils wishes with plain sockets, one after the other: for the plain form of the mission."""
+"""Performs HTTP requests with plain sockets, one after another: for the plain form of the mission."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, parse_heade
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from mission_gym_missions.explore import wishes
-from mission_gym_missions.explore.addresses import may_connect
-from mission_gym_missions.explore.wishes import Answer, Body, BodyError, Get, Limits, Wish, read_answer
+from mission_gym_missions.explore import fetch
+from mission_gym_missions.explore.fetch import Body, BodyError, FetchLimits, Get, IoRequest, Response
 
 _PORTS = {"http": 80, "https": 443}
 Result = TypeVar("Result")
 
 
 class _Deadline:
-    """For sockets: no single wait ends later than the deadline, however many there are."""
+    """A mixin for sockets: no receive ends later than the deadline, however many there are."""
 
     deadline: float = 0.0
 
@@ -41,8 +40,7 @@ class _TlsSocket(_Deadline, ssl.SSLSocket):
 
 
 class _Response(HTTPResponse):
-    """Leaves out answers that others follow, such as 103: the one after it would be read as that of the next
-    request."""
+    """Skips interim responses such as 103, after which the final one would count for the next request."""
 
     def _read_status(self) -> tuple[str, int, str]:
         while True:
@@ -52,75 +50,75 @@ class _Response(HTTPResponse):
             parse_headers(self.fp)
 
 
-class Client:
+class HttpClient:
     """One connection to one site, opened when needed and kept open."""
 
-    def __init__(self, limits: Limits, allow_loopback: bool) -> None:
+    def __init__(self, limits: FetchLimits, allow_loopback: bool) -> None:
         self._limits, self._allow_loopback = limits, allow_loopback
         self._connection: HTTPConnection | None = None
         self._tls: ssl.SSLContext | None = None
 
-    def fulfil(self, asking: Generator[Wish, Answer | None, Result]) -> Result:
-        """Run a generator of wishes to its end."""
-        answer: Answer | None = None
+    def run(self, requests: Generator[IoRequest, Response | None, Result]) -> Result:
+        """Perform the requests of a generator until it returns."""
+        response: Response | None = None
         try:
             while True:
-                wish = asking.send(answer)
-                if isinstance(wish, Get):
-                    answer = self.get(wish.url)
+                request = requests.send(response)
+                if isinstance(request, Get):
+                    response = self.get(request.url)
                 else:
-                    time.sleep(wish.seconds)
-                    answer = None
+                    time.sleep(request.seconds)
+                    response = None
         except StopIteration as done:
             result: Result = done.value
             return result
 
-    def get(self, url: str) -> Answer:
-        """Ask for an address; what goes wrong is told, never raised."""
+    def get(self, url: str) -> Response:
+        """Request an address. Failures are part of the response and never raised."""
         begun = time.monotonic()
-        answer = self._get(url, begun + self._limits.timeout_s)
-        if answer.failure:
+        response = self._get(url, begun + self._limits.timeout_s)
+        if response.failure:
             self.close()
-        return answer._replace(took_s=time.monotonic() - begun)
+        return response._replace(took_s=time.monotonic() - begun)
 
-    def _get(self, url: str, deadline: float) -> Answer:
+    def _get(self, url: str, deadline: float) -> Response:
         parts = urlsplit(url)
         if self._connection is None:
             try:
                 self._connection = self._open(parts.scheme, parts.hostname or "", parts.port, deadline)
             except PermissionError:
-                return Answer(failure=wishes.REFUSED)
+                return Response(failure=fetch.REFUSED)
             except (OSError, ssl.SSLError, UnicodeError):
-                return Answer(failure=wishes.UNREACHABLE)
+                return Response(failure=fetch.UNREACHABLE)
         connection: Any = self._connection
         connection.sock.deadline = deadline
         try:
             connection.sock.settimeout(self._limits.timeout_s)
             connection.request(
-                "GET", parts.path + (f"?{parts.query}" if parts.query else ""), headers=wishes.HEADERS
+                "GET", parts.path + (f"?{parts.query}" if parts.query else ""), headers=fetch.HEADERS
             )
             response = connection.getresponse()
             body = Body(response.headers.get("Content-Encoding", ""), self._limits.max_bytes)
-            while chunk := response.read(wishes.CHUNK):
+            while chunk := response.read(fetch.CHUNK):
                 body.add(chunk)
-            if response.length:  # it ended too early
-                return Answer(failure=wishes.BROKEN)
-            answer = read_answer(response.status, response.headers, body)
+            if response.length:  # the body ended too early
+                return Response(failure=fetch.BROKEN)
+            result = fetch.make_response(response.status, response.headers, body)
         except TimeoutError:
-            return Answer(failure=wishes.TIMEOUT)
+            return Response(failure=fetch.TIMEOUT)
         except BodyError as error:
-            return Answer(failure=str(error))
-        except (OSError, HTTPException, ValueError):  # ValueError: a header or a chunk that can't be read
-            return Answer(failure=wishes.BROKEN)
+            return Response(failure=str(error))
+        except (OSError, HTTPException, ValueError):  # ValueError: a malformed header or chunk
+            return Response(failure=fetch.BROKEN)
         if response.will_close:
             self.close()
-        return answer
+        return result
 
     def _open(self, scheme: str, host: str, port: int | None, deadline: float) -> HTTPConnection:
-        """Connect to the first address of a host that answers; PermissionError if none may be."""
+        """Connect to the first address of a host that answers; PermissionError if all are refused."""
         port = port or _PORTS[scheme]
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        allowed = [info for info in found if may_connect(str(info[4][0]), self._allow_loopback)]
+        allowed = [info for info in found if fetch.may_connect(str(info[4][0]), self._allow_loopback)]
         if not allowed:
             raise PermissionError
         failure: OSError | None = None
@@ -136,10 +134,10 @@ class Client:
                 failure = error
                 continue
             connection = HTTPConnection(host, port)
-            connection.default_port = _PORTS[scheme]  # else the Host header would name it
+            connection.default_port = _PORTS[scheme]  # keeps it out of the Host header
             connection.sock = wrapped
             connection.response_class = _Response
-            connection.auto_open = 0  # it would connect by itself, to whatever the name means then
+            connection.auto_open = 0  # it would reconnect without the address check
             return connection
         raise failure or OSError("no address")
 
@@ -150,7 +148,7 @@ class Client:
         return self._tls.wrap_socket(sock, server_hostname=host)
 
     def close(self) -> None:
-        """Let the connection go; the next request opens another."""
+        """Close the connection; the next request opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

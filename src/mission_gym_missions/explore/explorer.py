@@ -1,36 +1,167 @@
-"""The mission itself, without any network: one episode after the other, as generators that yield wishes.
+"""The mission without any I/O: episodes as generators that yield requests (`fetch.py`).
 
-Both forms of the environment fulfil the wishes (`exchange.py`) and hand on what comes back: an observation
-and an info, or a step's five values. Results do not depend on how long anything took, as long as the site
-answers.
+Both forms of the environment perform the requests and return the generators' results: an observation and an
+info, or the five values of a step. As long as the site answers, results do not depend on timing.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Generator
-from typing import Any, NamedTuple
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
+from pydantic import Field
 
+from mission_gym.config.yaml_lines import Part, check_tree, read_tree
 from mission_gym.data import Array
-from mission_gym.errors import UsageError
-from mission_gym_missions.explore.exchange import FAILURES, Fetched, Host
+from mission_gym.errors import ConfigError, EnvContractError, UsageError
+from mission_gym_missions.explore.fetch import FAILURES, Fetched, Host, IoRequest, Pause, Response
 from mission_gym_missions.explore.memory import Memory, SeenLink
 from mission_gym_missions.explore.observation import BACK, FIRST_LINK, NEXT, STOP, num_features, observe
-from mission_gym_missions.explore.pages import Page, origin_of
-from mission_gym_missions.explore.rules import Rules
-from mission_gym_missions.explore.tasks import Task, Tasks
-from mission_gym_missions.explore.wishes import Answer, Pause, Wish
+from mission_gym_missions.explore.pages import Page, Words, find_words, is_same_site, join, origin_of
 
+SHIPPED = Path(__file__).parent / "rules.yaml"
 OUTCOMES = ("found", "gave_up", "budget", "site_down")
 _DOWN_S = 1.0  # between episodes without a site
+_MAX_WORDS = 12  # of a title
 Shown = tuple[Array, dict[str, Any]]
 Stepped = tuple[Array, float, bool, bool, dict[str, Any]]
+Count = Annotated[int, Field(ge=1)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class ExploreTerms(Part):
+    found: Finite
+    closer: Finite
+    request: Finite
+    step: Finite
+    gave_up: Finite
+    budget: Finite
+
+
+class ExploreRules(Part):
+    """The values of the file, which documents their meaning."""
+
+    budget: Annotated[int, Field(ge=2)]
+    steps_per_request: Count
+    max_links: Annotated[int, Field(ge=1, le=200)]
+    terms: ExploreTerms
+
+
+def load_rules(rules_file: str | Path | None) -> ExploreRules:
+    """Read and check a file of rules, by default the shipped one; one ConfigError with every problem."""
+    tree = read_tree(SHIPPED if rules_file is None else Path(rules_file))
+    problems = list(tree.problems)
+    rules: ExploreRules | None = None if problems else check_tree(ExploreRules, tree, problems)
+    if problems or rules is None:
+        raise ConfigError(problems)
+    return rules
+
+
+class Task(NamedTuple):
+    """Where an episode starts, the page to find, and the words that describe it."""
+
+    home: str
+    target: str
+    wanted: Words
+
+
+class Tasks(Protocol):
+    """Gives the task of an episode; None if the site cannot be reached."""
+
+    def give(self, host: Host, number: int) -> Generator[IoRequest, Response | None, Task | None]: ...
+
+
+class GeneratedTasks:
+    """Tasks of the generated sites: each number has its own site, or all share one."""
+
+    def __init__(self, site: int | None) -> None:
+        self._site = site
+
+    def give(self, host: Host, number: int) -> Generator[IoRequest, Response | None, Task | None]:
+        site = number if self._site is None else self._site
+        response = yield from host.request(join(host.base_url, f"/{site}/task/{number}"))
+        if response.failure or response.status != 200:
+            return None
+        task = json.loads(response.body)
+        home, target = (join(host.base_url, task[name]) for name in ("home", "target"))
+        return Task(home, target, find_words(task["words"]))
+
+
+class Target(NamedTuple):
+    """A page of the user's site. Without words its title describes it."""
+
+    url: str
+    words: str = ""
+
+
+class OwnTasks:
+    """Pages of the user's site, one per episode."""
+
+    def __init__(self, targets: Sequence[Target]) -> None:
+        self._targets = targets
+        self._known: dict[Target, tuple[str, Words]] = {}
+
+    def give(self, host: Host, number: int) -> Generator[IoRequest, Response | None, Task | None]:
+        if not (yield from host.read_robots()):
+            return None
+        if not host.allows(host.base_url):
+            raise EnvContractError(
+                f"robots.txt does not allow {host.base_url}; start at a page that it allows [base_url]"
+            )
+        target = self._targets[number % len(self._targets)]
+        if target not in self._known:
+            fetched = yield from host.fetch(target.url)
+            if fetched.is_down:
+                return None
+            self._known[target] = _describe(target, fetched)
+        return Task(host.base_url, *self._known[target])
+
+
+def _describe(target: Target, fetched: Fetched) -> tuple[str, Words]:
+    """Return the address of a target, after redirects, and its words."""
+    if target.words:  # it may load later, even if it fails now
+        return target.url if fetched.failure else fetched.page.url, find_words(target.words)
+    wanted = frozenset(sorted(fetched.page.title)[:_MAX_WORDS])
+    if fetched.failure or not wanted:
+        cause = fetched.failure or "its title has no words"
+        raise EnvContractError(
+            f"{target.url} cannot be a target ({cause}); name a page that loads, or describe it: "
+            "`/path some words` [targets]"
+        )
+    return fetched.page.url, wanted
+
+
+def read_targets(targets: str, base_url: str) -> list[Target]:
+    """Read targets: paths separated by commas, or a file with one per line. Words may follow a path."""
+    path = Path(targets)
+    try:
+        lines = path.read_text("utf-8").splitlines() if path.is_file() else targets.split(",")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"targets={targets}: the file cannot be read ({error}) [targets]") from error
+    found = []
+    for line in lines:
+        address, _, words = line.strip().partition(" ")
+        if not address or address.startswith("#"):
+            continue
+        url = join(base_url, address)
+        if not url or not is_same_site(url, base_url):
+            raise UsageError(
+                f"target {address!r} is not a page of {base_url}; use paths of that site [targets]"
+            )
+        found.append(Target(url, words.strip()))
+    if not found:
+        raise UsageError(
+            f"targets={targets!r} names no page; give a path, or a file with one per line [targets]"
+        )
+    return found
 
 
 class Counts(NamedTuple):
-    """What an episode has used."""
+    """Requests, steps and retries of an episode."""
 
     requests: int = 0
     steps: int = 0
@@ -38,9 +169,9 @@ class Counts(NamedTuple):
 
 
 class Explorer:
-    """Plays episodes on one site, or on one after the other."""
+    """Plays episodes on one site, or on a new one in each episode."""
 
-    def __init__(self, rules: Rules, host: Host, tasks: Tasks) -> None:
+    def __init__(self, rules: ExploreRules, host: Host, tasks: Tasks) -> None:
         self.rules = rules
         self.num_actions = FIRST_LINK + rules.max_links
         self.num_features = num_features(rules.max_links)
@@ -54,9 +185,9 @@ class Explorer:
         self._is_down = False
         self._running = False
 
-    def reset(self, number: int) -> Generator[Wish, Answer | None, Shown]:
-        """Begin the episode of a number. A site that can't be reached shows an empty page, and the first step
-        ends the episode."""
+    def reset(self, number: int) -> Generator[IoRequest, Response | None, Shown]:
+        """Begin the episode of a number. An unreachable site gives an empty page, and the first step ends the
+        episode."""
         self._running = False
         self.outcome, self.counts, self.failures, self.terms = None, Counts(), Counter(), {}
         task = yield from self._tasks.give(self.host, number)
@@ -74,9 +205,8 @@ class Explorer:
         self._running = True
         return self._observe(), {"outcome": None, "reward_terms": {}, "action_mask": self.read_mask()}
 
-    def step(self, action: int) -> Generator[Wish, Answer | None, Stepped]:
-        """Make one step. Every end is a rule of the mission and terminates, but for a site that is down,
-        which is nobody's choice: truncated."""
+    def step(self, action: int) -> Generator[IoRequest, Response | None, Stepped]:
+        """Take one step. A site that is down truncates the episode; every other end terminates it."""
         if not self._running:
             raise UsageError("step() before reset(), or after the end of the episode; reset first")
         if not 0 <= action < self.num_actions:
@@ -96,19 +226,19 @@ class Explorer:
         ended = self.outcome is not None
         if ended:
             self._running = False
-            info["episode_metrics"] = self._tell()
+            info["episode_metrics"] = self._measure()
         down = self.outcome == "site_down"
         return self._observe(), sum(terms.values()), ended and not down, down, info
 
     def find_link(self, action: int) -> SeenLink | None:
-        """The link that an action follows, if there is one."""
+        """Return the link that an action follows, if there is one."""
         if action == NEXT:
             return self.memory.here.next
         slot = action - FIRST_LINK
         return self.memory.slots[slot] if 0 <= slot < len(self.memory.slots) else None
 
     def read_mask(self) -> Array:
-        """int8 [actions]: 1 where an action does something now."""
+        """Return the mask int8 [actions]: 1 for actions that have an effect now."""
         mask = np.zeros(self.num_actions, np.int8)
         mask[STOP] = 1
         mask[BACK] = len(self.memory.trail) > 1
@@ -117,11 +247,11 @@ class Explorer:
         return mask
 
     def describe_target(self) -> tuple[str, str]:
-        """The site, and how it answers."""
+        """Return the site, and how it answers."""
         return origin_of(self.host.base_url), self.host.describe_health()
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that an exact continuation needs, as plain values."""
+        """Return everything that an exact continuation needs, as plain values."""
         return {
             "task": [self.task.home, self.task.target, sorted(self.task.wanted)],
             "memory": self.memory.get_state(),
@@ -133,7 +263,7 @@ class Explorer:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on exactly from what `get_state` gave."""
+        """Continue exactly from a state of `get_state`."""
         home, target, wanted = state["task"]
         self.task = Task(home, target, frozenset(wanted))
         self.memory = Memory.restore(state["memory"], self.rules.max_links)
@@ -142,8 +272,8 @@ class Explorer:
         self.outcome = state["outcome"]
         self._is_down, self._running = state["flags"]
 
-    def _follow(self, link: SeenLink) -> Generator[Wish, Answer | None, None]:
-        """Go to a link's page: from memory if it was seen, else by a request."""
+    def _follow(self, link: SeenLink) -> Generator[IoRequest, Response | None, None]:
+        """Go to a link's page: from memory if it was visited, otherwise by a request."""
         memory = self.memory
         if memory.graph.is_visited(link.node):
             memory.move_to(memory.resolve(link.node))
@@ -175,13 +305,11 @@ class Explorer:
 
     def _pay(self, num_requests: int, closer: float) -> dict[str, float]:
         weights = self.rules.terms
-        terms = {
-            "found": 0.0,
+        terms = dict.fromkeys(ExploreTerms.model_fields, 0.0)
+        terms |= {
             "closer": weights.closer * closer,
             "request": weights.request * num_requests,
             "step": weights.step,
-            "gave_up": 0.0,
-            "budget": 0.0,
         }
         if self.outcome in terms:
             terms[self.outcome] = getattr(weights, self.outcome)
@@ -193,14 +321,14 @@ class Explorer:
         steps_left = max(0.0, 1 - used.steps / (rules.budget * rules.steps_per_request))
         return observe(self.memory, rules.max_links, requests_left, steps_left)
 
-    def _tell(self) -> dict[str, float]:
+    def _measure(self) -> dict[str, float]:
         graph = self.memory.graph
-        told = {
+        metrics = {
             "requests": self.counts.requests,
             "retries": self.counts.retries,
             "pages": graph.num_visited,
             "seen": len(graph),
             "depth": graph.distances[self.memory.node],
         }
-        told |= {f"failed_{name}": self.failures[name] for name in FAILURES}
-        return {name: float(value) for name, value in told.items()}
+        metrics |= {f"failed_{name}": self.failures[name] for name in FAILURES}
+        return {name: float(value) for name, value in metrics.items()}

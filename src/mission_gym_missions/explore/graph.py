@@ -1,7 +1,7 @@
-"""The part of a site's link graph that an explorer has seen, with what is known of it kept from page to page.
+"""The part of a site's link graph that an explorer has seen, with distances and page rank kept up to date.
 
-Nodes are addresses, those that were visited and those that were only linked to: the frontier. Nothing is ever
-taken away, which is what makes it cheap: distances only fall, and the page rank is moved on by what is new.
+Nodes are addresses: visited ones, and those only linked to (the frontier). Nothing is ever removed, so
+updates are cheap: distances only fall, and page rank is propagated from new links alone.
 """
 
 from __future__ import annotations
@@ -9,23 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 DAMPING = 0.85
-_SLACK = 1e-4  # residuals below this are left, of ranks of at least 1
+_SLACK = 1e-4  # smaller residuals are not passed on; ranks are at least 1
 FAR = 1 << 20
 
 
 class LinkGraph:
     """A growing directed graph.
 
-    Page rank: with p the rank, a uniform restart, and nodes without known links restarting too, p is the
-    normalised solution of x = 1 + d A x, where A divides a node's weight among its links. `_rank` is x up to
-    residuals: a node's x plus what `_residual` still has to pass on. A new node adds 1 to its own residual; a
-    node that is visited passes what it has gathered on to its links.
+    Page rank with a uniform restart, also from nodes without known links, is the normalized solution of
+    x = 1 + d A x, where A divides a node's weight among its links. `_rank` is x up to the residuals that
+    nodes have not passed on yet. A new node has rank 1; a visited node passes its rank on to its links.
     """
 
     def __init__(self) -> None:
         self._ids: dict[str, int] = {}
         self.urls: list[str] = []
-        self.links: list[Sequence[int] | None] = []  # of each node; None: not visited
+        self.links: list[Sequence[int] | None] = []  # per node; None: not visited
         self.in_degrees: list[int] = []
         self.distances: list[int] = []  # from the first node
         self.num_visited = 0
@@ -42,7 +41,7 @@ class LinkGraph:
         return len(self.urls) - self.num_visited
 
     def add(self, url: str) -> int:
-        """The node of an address, a new one if it was not seen."""
+        """Return the node of an address, a new one if it was not seen before."""
         node = self._ids.get(url)
         if node is None:
             node = self._ids[url] = len(self.urls)
@@ -50,20 +49,20 @@ class LinkGraph:
             self.links.append(None)
             self.in_degrees.append(0)
             self.distances.append(0 if node == 0 else FAR)
-            self._rank.append(1.0)  # nothing to pass on before it is visited
+            self._rank.append(1.0)  # passed on when the node is visited
             self._residual.append(0.0)
             self._total_rank += 1.0
         return node
 
     def find(self, url: str) -> int | None:
-        """The node of an address, if it was seen."""
+        """Return the node of an address, if it was seen."""
         return self._ids.get(url)
 
     def is_visited(self, node: int) -> bool:
         return self.links[node] is not None
 
     def visit(self, node: int, urls: Iterable[str]) -> Sequence[int]:
-        """Note a node's links, once; returns their nodes."""
+        """Set a node's links, once; return their nodes."""
         assert self.links[node] is None
         links = tuple(self.add(url) for url in urls)
         self.links[node] = links
@@ -76,7 +75,7 @@ class LinkGraph:
         return links
 
     def rank(self, node: int) -> float:
-        """Page rank, times the number of nodes: 1 is the mean."""
+        """Return the page rank times the number of nodes, so that 1 is the mean."""
         return self._rank[node] * len(self.urls) / self._total_rank
 
     def _shorten(self, node: int) -> None:
@@ -89,7 +88,7 @@ class LinkGraph:
                     queue.append(link)
 
     def _pass_on(self, node: int) -> None:
-        """Give what a node has gathered to its new links, and so on while it matters."""
+        """Pass a node's rank on to its new links, and further until the residuals are small."""
         self._residual[node] = self._rank[node]
         queue = [node]
         for giver in queue:

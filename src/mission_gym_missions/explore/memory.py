@@ -1,56 +1,55 @@
-"""What an explorer remembers of an episode: the pages it has read, the way it came, the link graph."""
+"""An explorer's memory of an episode: the pages it has read, its trail and the link graph."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from mission_gym_missions.explore.graph import LinkGraph
-from mission_gym_missions.explore.pages import Link, Page, Words, compare
+from mission_gym_missions.explore.pages import Page, PageLink, Words, compare
 
 
 class SeenLink(NamedTuple):
-    """A link of a page, as it bears on the target."""
+    """A link of a page, rated by its relation to the target."""
 
     node: int
     similarity: float
-    coverage: float  # share of the target's words in it
+    coverage: float  # share of the target's words that it contains
     num_words: int
     in_frame: bool
     in_aside: bool
-    shared_path: float  # of the addresses of page and link, the share of their parts that agree
+    shared_path: float  # share of leading path parts that page and link have in common
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A visited page, as it bears on the target."""
+    """A visited page, rated by its relation to the target."""
 
     node: int
-    is_read: bool  # it could be had
+    is_read: bool  # it loaded
     title_similarity: float
     text_similarity: float
-    links: Sequence[SeenLink]  # all, in the order of the page
-    next: SeenLink | None  # the one to the next page of a list
+    links: Sequence[SeenLink]  # all, in page order
+    next: SeenLink | None  # the link to the next page of a list
 
 
 class Memory:
-    """One episode's knowledge. Everything is a function of the visits and moves, in their order."""
+    """The memory of one episode: a function of its visits and moves, in order."""
 
     def __init__(self, wanted: Words, max_links: int) -> None:
         self.wanted = wanted
         self.graph = LinkGraph()
         self.views: dict[int, View] = {}
-        self.trail: list[int] = []  # the nodes to go back through; the last is here
-        self.slots: list[SeenLink] = []  # the links that can be chosen, best first
+        self.trail: list[int] = []  # visited nodes, the current one last
+        self.slots: list[SeenLink] = []  # the links that can be followed, best first
         self.best_similarity = 0.0  # of a title, so far
         self.came_back = False
         self.num_failed = 0
         self._max_links = max_links
-        self._appeal: dict[
-            int, float
-        ] = {}  # best similarity of a link, by the node of the frontier it leads to
+        self._appeal: dict[int, float] = {}  # frontier node -> best similarity of a link to it
         self._visits: list[tuple[str, Page, bool]] = []
 
     @property
@@ -62,7 +61,7 @@ class Memory:
         return self.views[self.trail[-1]]
 
     def go_to(self, url: str, page: Page, failed: bool = False) -> None:
-        """Arrive at the page that was fetched from an address."""
+        """Arrive at the page fetched from an address."""
         self._visits.append((url, page, failed))
         graph, asked, node = self.graph, self.graph.add(url), self.graph.add(page.url)
         if asked != node and not graph.is_visited(asked):  # redirected
@@ -74,7 +73,7 @@ class Memory:
         self.move_to(node)
 
     def move_to(self, node: int, back: bool = False) -> None:
-        """Stand on a visited page: the one before, or another."""
+        """Move to a visited page; back: to the previous one."""
         if back:
             self.trail.pop()
         else:
@@ -86,66 +85,42 @@ class Memory:
         self.slots = others[: self._max_links]
 
     def resolve(self, node: int) -> int:
-        """The page that a visited address leads to: itself, or where it redirects to."""
+        """Return the page that a visited address leads to: itself, or the target of its redirect."""
         links = self.graph.links[node]
         is_redirect = links is not None and len(links) == 1 and not self.views[node].links
         return links[0] if is_redirect and links else node
 
     def find_best_frontier(self) -> float:
-        """The highest similarity of a link to a page that was not visited."""
+        """Return the highest similarity of a link to an unvisited page."""
         return max(self._appeal.values(), default=0.0)
 
     def _read(self, node: int, page: Page, failed: bool) -> None:
         parts = _split(page.url)
         nodes = self.graph.visit(node, [link.url for link in page.links])
         self._appeal.pop(node, None)
-        links = [self._judge(link, target, parts) for link, target in zip(page.links, nodes, strict=True)]
+        links = [self._rate(link, target, parts) for link, target in zip(page.links, nodes, strict=True)]
         following = [seen for seen, link in zip(links, page.links, strict=True) if link.is_next]
-        similarity = compare(page.title, self.wanted)
-        self.views[node] = View(
-            node,
-            not failed,
-            similarity,
-            compare(page.text, self.wanted),
-            links,
-            following[0] if following else None,
-        )
-        self.best_similarity = max(self.best_similarity, similarity)
+        title, text = compare(page.title, self.wanted), compare(page.text, self.wanted)
+        self.views[node] = View(node, not failed, title, text, links, following[0] if following else None)
+        self.best_similarity = max(self.best_similarity, title)
         self.num_failed += failed
 
-    def _judge(self, link: Link, node: int, parts: list[str]) -> SeenLink:
+    def _rate(self, link: PageLink, node: int, parts: list[str]) -> SeenLink:
         similarity = compare(link.words, self.wanted)
         if not self.graph.is_visited(node):
             self._appeal[node] = max(similarity, self._appeal.get(node, 0.0))
         theirs = _split(link.url)
-        agreeing = 0
-        for mine, other in zip(parts, theirs, strict=False):
-            if mine != other:
-                break
-            agreeing += 1
-        return SeenLink(
-            node,
-            similarity,
-            len(link.words & self.wanted) / max(1, len(self.wanted)),
-            len(link.words),
-            link.in_frame,
-            link.in_aside,
-            agreeing / max(1, len(parts), len(theirs)),
-        )
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(parts, theirs, strict=False)))
+        path = shared / max(1, len(parts), len(theirs))
+        coverage = len(link.words & self.wanted) / max(1, len(self.wanted))
+        return SeenLink(node, similarity, coverage, len(link.words), link.in_frame, link.in_aside, path)
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that `restore` needs, as plain values."""
-        visits = [
-            [
-                url,
-                page.url,
-                sorted(page.title),
-                sorted(page.text),
-                [_pack(link) for link in page.links],
-                failed,
-            ]
-            for url, page, failed in self._visits
-        ]
+        """Return everything that `restore` needs, as plain values."""
+        visits = []
+        for url, page, failed in self._visits:
+            links = [[link.url, sorted(link.words), *link[2:]] for link in page.links]
+            visits.append([url, page.url, sorted(page.title), sorted(page.text), links, failed])
         return {
             "wanted": sorted(self.wanted),
             "visits": visits,
@@ -155,10 +130,15 @@ class Memory:
 
     @classmethod
     def restore(cls, state: dict[str, Any], max_links: int) -> Memory:
-        """The same knowledge again."""
+        """Rebuild a memory from a state of `get_state`."""
         memory = cls(frozenset(state["wanted"]), max_links)
         for url, address, title, text, links, failed in state["visits"]:
-            page = Page(address, frozenset(title), frozenset(text), tuple(_unpack(link) for link in links))
+            page = Page(
+                address,
+                frozenset(title),
+                frozenset(text),
+                tuple(PageLink(link[0], frozenset(link[1]), *link[2:]) for link in links),
+            )
             memory.go_to(url, page, failed)
         *memory.trail, node = state["trail"]
         memory.move_to(node)
@@ -168,12 +148,3 @@ class Memory:
 
 def _split(url: str) -> list[str]:
     return [part for part in urlsplit(url).path.split("/") if part]
-
-
-def _pack(link: Link) -> list[Any]:
-    return [link.url, sorted(link.words), link.in_frame, link.in_aside, link.is_next]
-
-
-def _unpack(packed: list[Any]) -> Link:
-    url, words, *flags = packed
-    return Link(url, frozenset(words), *flags)

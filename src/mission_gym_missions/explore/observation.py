@@ -1,7 +1,7 @@
-"""What the policy sees: numbers of the page, of each link it may follow, and of the link graph seen so far.
+"""The observation: features of the page, of each link that can be followed, and of the link graph so far.
 
-Layout, float32 in [0, 1]: PAGE features, then LINK features of each slot, the one for `next` first. A slot
-without a link is zeros.
+Layout, float32 in [0, 1]: PAGE_FEATURES, then LINK_FEATURES per slot, the slot of `next` first. Slots without
+a link are zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 STOP, BACK, NEXT, FIRST_LINK = range(4)  # actions
 PAGE_FEATURES = 24
 LINK_FEATURES = 12
-SIMILARITY, VISITED = 1, 3  # of a link, for those who read them
 
 
 def num_features(max_links: int) -> int:
@@ -27,17 +26,15 @@ def num_features(max_links: int) -> int:
 
 
 def observe(memory: Memory, max_links: int, requests_left: float, steps_left: float) -> Array:
-    """The observation of where an explorer stands. left: shares of what it may use."""
-    values = _see_page(memory, requests_left, steps_left)
-    view, graph = memory.here, memory.graph
-    for link in (view.next, *memory.slots):
-        values += [0.0] * LINK_FEATURES if link is None else _see_link(link, memory)
+    """Return the observation of the current page. requests_left, steps_left: shares of the budget."""
+    values = _observe_page(memory, requests_left, steps_left)
+    for link in (memory.here.next, *memory.slots):
+        values += [0.0] * LINK_FEATURES if link is None else _observe_link(link, memory)
     values += [0.0] * (num_features(max_links) - len(values))
-    assert len(graph.urls) > 0
     return np.array(values, np.float32)
 
 
-def _see_page(memory: Memory, requests_left: float, steps_left: float) -> list[float]:
+def _observe_page(memory: Memory, requests_left: float, steps_left: float) -> list[float]:
     view, graph, node = memory.here, memory.graph, memory.node
     new = sum(not graph.is_visited(link.node) for link in view.links)
     before = memory.views[memory.trail[-2]] if len(memory.trail) > 1 else None
@@ -70,7 +67,7 @@ def _see_page(memory: Memory, requests_left: float, steps_left: float) -> list[f
     ]
 
 
-def _see_link(link: SeenLink, memory: Memory) -> list[float]:
+def _observe_link(link: SeenLink, memory: Memory) -> list[float]:
     graph, node = memory.graph, link.node
     visited = graph.is_visited(node)
     return [
@@ -90,5 +87,5 @@ def _see_link(link: SeenLink, memory: Memory) -> list[float]:
 
 
 def _scale(value: float, largest: float) -> float:
-    """From 0 to 1, fine near 0."""
+    """Scale logarithmically from [0, largest] to [0, 1]."""
     return min(1.0, math.log1p(value) / math.log1p(largest))

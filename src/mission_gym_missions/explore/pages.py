@@ -1,7 +1,7 @@
-"""What a page says: bytes of HTML in, words and links out. Nothing in them is trusted.
+"""Reads pages: bytes of HTML in, words and links out. Nothing in them is trusted.
 
-Words are runs of letters, in lower case. Links are those of the same site, each address once, in the order
-of the page, without fragments; what is beyond the limits is left out.
+Words are runs of letters in lower case. Links are those to the same site, each address once, in page order,
+without fragments. Content beyond the limits is dropped.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ except ImportError as error:
     ) from error
 
 _MAX_LINKS = 400
-_MAX_HTML = (
-    100_000  # characters, scripts aside: of tags that are nested on purpose parsers take the square of it
-)
+_MAX_HTML = 100_000  # characters without scripts; parsing maliciously nested tags takes quadratic time
 _MAX_ADDRESS = 2000
-_RESERVED = "/:?#[]@!$&'()*+,;=%~"  # characters that mean something in an address
+_RESERVED = "/:?#[]@!$&'()*+,;=%~"  # reserved characters of an address
 _UNSAFE = re.compile(r"[^!#-;=?-\[\]_a-z~]")
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
@@ -41,7 +39,7 @@ _SCRIPTS = [
 Words = frozenset[str]
 
 
-class Link(NamedTuple):
+class PageLink(NamedTuple):
     """A link to a page of the same site."""
 
     url: str
@@ -52,22 +50,22 @@ class Link(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What was read of a page; of one that could not be had, nothing."""
+    """The contents of a page; a page that did not load has none."""
 
     url: str
     title: Words = frozenset()
     text: Words = frozenset()
-    links: tuple[Link, ...] = ()
+    links: tuple[PageLink, ...] = ()
 
 
 def read_page(url: str, body: bytes, content_type: str) -> Page:
-    """Read an answer; what is not HTML has neither words nor links."""
+    """Read the body of a response; anything but HTML has neither words nor links."""
     kind, _, parameters = content_type.partition(";")
     if kind.strip().lower() not in ("", "text/html", "application/xhtml+xml"):
         return Page(url)
     html = _decode(body, parameters)
     for begin, end in _SCRIPTS:
-        html = _leave_out(html, begin, end)
+        html = _remove_between(html, begin, end)
     tree = LexborHTMLParser(html[:_MAX_HTML])
     tree.strip_tags(["noscript", "template", "svg"])
     titles = " ".join(node.text() for node in tree.css("title, h1")[:4])
@@ -76,7 +74,7 @@ def read_page(url: str, body: bytes, content_type: str) -> Page:
     aside = {node.mem_id for node in tree.css("aside a")}
     base = tree.css_first("base[href]")
     start = url if base is None else join(url, base.attributes.get("href") or "") or url
-    links: dict[str, Link] = {}
+    links: dict[str, PageLink] = {}
     for node in tree.css("a[href]"):
         address = join(start, node.attributes.get("href") or "")
         if not address or address == url or address in links or not is_same_site(address, url):
@@ -85,20 +83,20 @@ def read_page(url: str, body: bytes, content_type: str) -> Page:
         rel = (node.attributes.get("rel") or "").lower().split()
         words = find_words(shown) | find_words(urlsplit(address).path)
         is_next = "next" in rel or shown.strip().lower() == "next"
-        links[address] = Link(address, words, node.mem_id in frame, node.mem_id in aside, is_next)
+        links[address] = PageLink(address, words, node.mem_id in frame, node.mem_id in aside, is_next)
         if len(links) == _MAX_LINKS:
             break
     return Page(url, find_words(titles), find_words(text), tuple(links.values()))
 
 
 def join(url: str, reference: str) -> str:
-    """The address that a page at `url` means by a reference; empty if it means none."""
+    """Resolve a reference on the page at `url`; empty if it is not a web address."""
     reference = reference.partition("#")[0].strip().replace("%2e", ".").replace("%2E", ".")
     if len(reference) > _MAX_ADDRESS:
         return ""
     if _UNSAFE.search(reference):
         reference = quote(reference, _RESERVED)
-    if reference[:1] == "/" != reference[1:2] and "/." not in reference:  # most of them: ten times as fast
+    if reference[:1] == "/" != reference[1:2] and "/." not in reference:  # the common case, ten times as fast
         return origin_of(url) + reference
     try:
         joined = urlsplit(urljoin(url, reference))
@@ -111,12 +109,12 @@ def join(url: str, reference: str) -> str:
 
 
 def origin_of(url: str) -> str:
-    """Scheme, host and port of an address that `join` gave."""
+    """Return scheme, host and port of an address made by `join`."""
     return url[: url.index("/", 8)]
 
 
 def is_same_site(address: str, url: str) -> bool:
-    """Whether two addresses that `join` gave have the same scheme, host and port."""
+    """Whether two addresses made by `join` have the same scheme, host and port."""
     return address.startswith(f"{origin_of(url)}/")
 
 
@@ -127,31 +125,31 @@ def _make_origin(scheme: str, host: str, port: int | None) -> str:
 
 
 def find_words(text: str) -> Words:
-    """The different words of a text."""
+    """Return the set of words of a text."""
     return frozenset(_WORD.findall(text.lower()))
 
 
 def compare(words: Words, wanted: Words) -> float:
-    """The cosine of two sets of words, from 0 to 1."""
+    """Return the cosine similarity of two sets of words, from 0 to 1."""
     if not words or not wanted:
         return 0.0
     return len(words & wanted) / math.sqrt(len(words) * len(wanted))
 
 
-def _leave_out(html: str, begin: re.Pattern[str], end: re.Pattern[str]) -> str:
-    """A text without what lies between two patterns; of one that is never closed, without the rest."""
-    parts, place = [], 0
-    while opened := begin.search(html, place):
-        parts.append(html[place : opened.start()])
+def _remove_between(html: str, begin: re.Pattern[str], end: re.Pattern[str]) -> str:
+    """Remove the text between two patterns; an unclosed part extends to the end."""
+    parts, start = [], 0
+    while opened := begin.search(html, start):
+        parts.append(html[start : opened.start()])
         closed = end.search(html, opened.end())
         if closed is None:
             return "".join(parts)
-        place = closed.start()  # the parser leaves out an end without a beginning
-    return "".join([*parts, html[place:]])
+        start = closed.start()  # the parser ignores an end tag without a start tag
+    return "".join([*parts, html[start:]])
 
 
 def _decode(body: bytes, parameters: str) -> str:
-    """By the charset of the header, else of the page, else UTF-8; what does not fit is replaced."""
+    """Decode by the charset of the header, else of the page, else UTF-8; invalid bytes are replaced."""
     named = re.search(r"charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", parameters, re.IGNORECASE)
     declared = _CHARSET.search(body[:2048])
     charset = named[1] if named else declared[1].decode() if declared else "utf-8"
@@ -159,5 +157,5 @@ def _decode(body: bytes, parameters: str) -> str:
         codec = codecs.lookup(charset).name
     except (LookupError, ValueError):
         codec = ""
-    # Others are not charsets of pages, and some take the square of what they are given (punycode).
+    # Other codecs are not charsets of pages, and some take quadratic time (punycode).
     return body.decode(codec if _TEXT_CODECS.match(codec) else "utf-8", "replace")

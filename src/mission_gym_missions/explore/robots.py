@@ -1,7 +1,7 @@
-"""What a site asks of robots (RFC 9309): its robots.txt in, which addresses may be asked for out.
+"""Reads robots.txt (RFC 9309) and decides which addresses may be requested.
 
-The standard library's parser knows no wildcards and takes the first rule that fits, not the longest. Nothing
-in the file is trusted: its size is bounded, and no pattern takes long.
+The standard library's parser supports no wildcards and takes the first rule that matches, not the longest.
+Nothing in the file is trusted: its size is bounded, and no pattern takes long to match.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 _MAX_CHARS = 512_000
-_MAX_WILD = 1000  # rules with wildcards, each of which is tried
+_MAX_WILD = 1000  # rules with wildcards; each one is tried
 _TOKEN = re.compile(r"[a-z_-]*")
 
 
@@ -22,7 +22,7 @@ class _Group(NamedTuple):
 
 
 class Robots:
-    """The rules for one agent. text: of the file."""
+    """The rules of a robots.txt for one agent."""
 
     def __init__(self, text: str, agent: str) -> None:
         groups = _read_groups(text[:_MAX_CHARS])
@@ -40,8 +40,8 @@ class Robots:
         self._lengths = sorted({len(pattern) for pattern in self._prefixes}, reverse=True)
 
     def allows(self, url: str) -> bool:
-        """Whether an address may be asked for: the longest pattern that fits it decides, and of two as long
-        the one that allows."""
+        """Whether an address may be requested: the longest matching pattern decides, and of two equally long
+        ones the one that allows."""
         parts = urlsplit(url)
         path = unquote(parts.path + (f"?{parts.query}" if parts.query else "")) or "/"
         length, allows = next(
@@ -57,26 +57,26 @@ class Robots:
 
 
 def fits(pattern: str, path: str) -> bool:
-    """Whether a path begins with a pattern, in which * is anything and a $ at the end is the path's end."""
+    """Whether a path starts with a pattern; * matches anything, and a final $ the end of the path."""
     closed = pattern.endswith("$")
     first, *others = pattern.removesuffix("$").split("*")
     if not path.startswith(first):
         return False
     if not others:
         return not closed or path == first
-    place, *middle, last = len(first), *others
-    for part in middle:  # the earliest place leaves the most for the rest
-        place = path.find(part, place)
-        if place < 0:
+    index, *middle, last = len(first), *others
+    for part in middle:  # the earliest match leaves the most for the rest
+        index = path.find(part, index)
+        if index < 0:
             return False
-        place += len(part)
+        index += len(part)
     if closed:
-        return len(path) - len(last) >= place and path.endswith(last)
-    return path.find(last, place) >= 0
+        return len(path) - len(last) >= index and path.endswith(last)
+    return path.find(last, index) >= 0
 
 
 def _read_groups(text: str) -> list[_Group]:
-    """Rules belong to all agents that are named right before them."""
+    """Read the groups of a file; rules apply to all agents named right before them."""
     groups: list[_Group] = []
     names_agents = False
     for line in text.splitlines():
@@ -91,12 +91,10 @@ def _read_groups(text: str) -> list[_Group]:
             groups[-1].agents.append("*" if value == "*" else found[0] if found else "")
             names_agents = True
             continue
-        if groups and key in ("allow", "disallow"):
+        if groups and key in ("allow", "disallow", "crawl-delay"):
             names_agents = False
-            if value:
+            if key != "crawl-delay" and value:
                 groups[-1].rules.append((unquote(value), key == "allow"))
-        elif groups and key == "crawl-delay":
-            names_agents = False
-            if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", value):
+            elif key == "crawl-delay" and re.fullmatch(r"\d{1,6}(\.\d{1,6})?", value):
                 groups[-1].delays_s.append(float(value))
     return groups

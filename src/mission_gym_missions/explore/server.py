@@ -1,7 +1,7 @@
-"""Serves the generated sites on loopback, all of them in one process: the mission's companion.
+"""Serves the generated sites on loopback, all in one process: the mission's companion.
 
-HTTP/1.1 with connections that stay open, written for one purpose: to answer thousands of small requests a
-second, each after its latency, and to misbehave as real sites do. What a page says is in `site.py`.
+HTTP/1.1 with persistent connections, for thousands of small requests per second, each with its own latency,
+and for the misbehaviour of real sites. `site.py` makes the pages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BOMB = 256 << 20
 
 
 class SiteServer:
-    """What all connections share. Latencies are in seconds."""
+    """The state that all connections share. Latencies are in seconds."""
 
     def __init__(self, rules: SiteRules, latency_s: float = 0.0, jitter_s: float = 0.0) -> None:
         self.loop = asyncio.get_running_loop()
@@ -34,7 +34,7 @@ class SiteServer:
         self._find_site = lru_cache(256)(lambda number: Site(number, rules))
 
     def answer(self, path: str) -> tuple[Reply, float]:
-        """The reply to a path, and after how long it is sent."""
+        """Return the reply to a path, and its delay in seconds."""
         number, _, rest = path.split("?")[0].lstrip("/").partition("/")
         if number.isascii() and number.isdigit():
             reply = self._find_site(int(number)).reply(rest)
@@ -44,7 +44,7 @@ class SiteServer:
         return reply, delay_s * _SLOW if reply.is_slow else delay_s
 
     async def listen(self, port: int = 0) -> asyncio.Server:
-        """Begin to serve; port 0: any that is free."""
+        """Start serving; port 0: any free port."""
         return await self.loop.create_server(
             lambda: Connection(self), "127.0.0.1", port, backlog=4096, reuse_address=True
         )
@@ -58,7 +58,7 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         self._is_busy = False
         self._timer: asyncio.TimerHandle | None = None
-        self._continue: Callable[[], None] | None = None  # of a body that is sent in pieces
+        self._continue: Callable[[], None] | None = None  # for a body that is sent in pieces
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -83,9 +83,7 @@ class Connection(asyncio.Protocol):
         self._buffer, self._is_busy = rest, True
         words = head.split(b"\r\n", 1)[0].split()
         if len(words) != 3 or words[0] != b"GET":
-            self._transport.write(
-                b"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-            )
+            self._transport.write(_make_head("405 Method Not Allowed", 0, "Connection: close"))
             self._transport.close()
             return
         reply, delay_s = self._server.answer(words[1].decode("latin-1"))
@@ -98,27 +96,22 @@ class Connection(asyncio.Protocol):
         if reply.fault:
             _MISBEHAVE[reply.fault](self)
             return
-        lines = [
-            f"HTTP/1.1 {reply.status} {reply.reason}",
-            f"Content-Type: {reply.kind}",
-            f"Content-Length: {len(reply.body)}",
-        ]
-        if reply.location:
-            lines.append(f"Location: {reply.location}")
-        self._transport.write("\r\n".join([*lines, "\r\n"]).encode("latin-1") + reply.body)
+        headers = [f"Content-Type: {reply.kind}"] + [f"Location: {reply.location}"] * bool(reply.location)
+        head = _make_head(f"{reply.status} {reply.reason}", len(reply.body), *headers)
+        self._transport.write(head + reply.body)
         self._is_busy = False
         if self._buffer:
             self._take()
 
     def reset(self) -> None:
-        """End the connection without an answer, by RST."""
+        """Reset the connection without an answer (RST)."""
         linger = struct.pack("ii", 1, 0)
         self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self._transport.abort()
 
     def trickle(self) -> None:
-        """A body that comes a byte a second."""
-        self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 100000\r\n\r\n")
+        """Send a body of one byte per second."""
+        self._transport.write(_make_head("200 OK", 100_000, "Content-Type: text/html"))
 
         def drip() -> None:
             self._transport.write(b" ")
@@ -127,9 +120,8 @@ class Connection(asyncio.Protocol):
         drip()
 
     def flood(self) -> None:
-        """A body of 5 GB, as fast as it is taken."""
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {_HUGE}\r\n\r\n"
-        self._transport.write(head.encode())
+        """Send a body of 5 GB, as fast as the client reads."""
+        self._transport.write(_make_head("200 OK", _HUGE, "Content-Type: text/html"))
         self._left = _HUGE
         self._continue = self._pour
         self._pour()
@@ -151,10 +143,9 @@ class Connection(asyncio.Protocol):
             self._continue()
 
     def explode(self) -> None:
-        """A small body that unpacks to 256 MB."""
+        """Send a small body that decompresses to 256 MB."""
         body = _make_bomb()
-        head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
-        self._transport.write(head.encode() + body)
+        self._transport.write(_make_head("200 OK", len(body), "Content-Encoding: gzip") + body)
         self._is_busy = False
 
 
@@ -164,6 +155,11 @@ _MISBEHAVE: dict[str, Callable[[Connection], None]] = {
     "huge": Connection.flood,
     "bomb": Connection.explode,
 }
+
+
+def _make_head(status: str, length: int, *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", *headers, f"Content-Length: {length}"]
+    return "\r\n".join([*lines, "\r\n"]).encode("latin-1")
 
 
 @lru_cache(1)
@@ -182,7 +178,7 @@ def serve(
     latency_ms: float,
     jitter_ms: float,
 ) -> None:
-    """Serve until the process ends; tells where (`procs/companions.py`). told: where it was before."""
+    """Serve until the process ends. `tell` reports the address; `told` has an earlier one, if any."""
     rules = SiteRules(num_pages=num_pages, faults=faults)
     port = 0 if told is None else int(told["served_at"].rstrip("/").rpartition(":")[2])
 

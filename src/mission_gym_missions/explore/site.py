@@ -1,10 +1,9 @@
-"""A web site that nobody wrote: every page is a function of the site's number and the path, made when asked
-for.
+"""Generated web sites: every page is a function of the site's number and the path, made on request.
 
-A home page leads to sections, these to communities, whose articles are listed on pages of ten. Articles link
-to others of their community and to few of others. News are written with a community's words and lead nowhere
-else. Some articles are dead ends, some answer with an error or slowly, some links go through a redirect,
-some say nothing but `read more`. All sizes and words differ from site to site.
+The home page links to sections, sections to communities, and communities list their articles on pages of ten.
+Articles link mostly to their own community. News use a community's words but lead only to other news. Some
+articles are dead ends, some fail or answer slowly, some links redirect, and some say only `read more`. Sizes
+and words differ from site to site.
 """
 
 from __future__ import annotations
@@ -15,32 +14,32 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import NamedTuple
 
-LISTED = 10  # articles on one page of a list
+LISTED = 10  # articles per page of a list
 _POOL = 400  # words that all titles of a site share
-_FIRST_SECTION, _FIRST_COMMUNITY = 1000, 2000  # numbers of words: those of the pool come first
+_FIRST_SECTION, _FIRST_COMMUNITY = 1000, 2000  # word numbers; the pool comes first
 _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
 _NUM_WORDS = len(_SYLLABLES) ** 3
 _EIGHT = struct.Struct("<8I")
-# How articles answer that are hostile; the server does what a Reply can't say.
+# Answers of hostile articles. The server performs those that a Reply cannot express.
 FAULTS = ("reset", "slow_body", "huge", "bomb", "loop", "charset", "private")
 _ERRORS = ((404, "Not Found"), (500, "Internal Server Error"))
 
 
 class SiteRules(NamedTuple):
-    """What all sites of a server have in common; shares are of articles, or of the links that list them."""
+    """The settings of all sites of a server. Shares are of articles, or of the links that list them."""
 
-    num_pages: int = 3000  # about
+    num_pages: int = 3000  # approximately
     dead_ends: float = 0.1
     errors: float = 0.05
     slow: float = 0.04
     redirects: float = 0.1
-    nameless: float = 0.08  # links that do not say what they lead to
+    nameless: float = 0.08  # links that do not name their article
     vague: float = 0.3  # tasks that do not name the section
-    faults: float = 0.0  # articles that answer in one of the hostile ways
+    faults: float = 0.0  # hostile articles
 
 
 class Reply(NamedTuple):
-    """What the server answers."""
+    """An answer of the server."""
 
     body: bytes = b""
     status: int = 200
@@ -64,20 +63,20 @@ class _Article(NamedTuple):
 
 
 class Site:
-    """One site. Paths begin with its number."""
+    """One site. Its paths start with its number."""
 
     def __init__(self, number: int, rules: SiteRules) -> None:
         self._number, self._rules = number, rules
         self._root = f"/{number}"
         drawn = self._draw("sizes")
         self._first_word = int(drawn[2] * _NUM_WORDS)
-        self._word_step = 1 + 210 * int(drawn[3] * 1000)  # shares no factor with the number of words
+        self._word_step = 1 + 210 * int(drawn[3] * 1000)  # coprime to the number of words
         self._num_sections = 6 + int(3 * drawn[0])
         self._num_communities = 4 + int(4 * drawn[1])
         self._mean_size = max(1.0, rules.num_pages / (self._num_sections * self._num_communities))
 
     def reply(self, path: str) -> Reply:
-        """The answer to a path below the site's number."""
+        """Return the answer to a path, without the site's number."""
         kind, *parts = path.strip("/").split("/")
         if not kind and not parts:
             return self._page("welcome", "", self._home_links(), self._news(-1, "home"))
@@ -103,17 +102,15 @@ class Site:
         return _refuse(404)
 
     def _task(self, number: int) -> Reply:
-        """What to find: an article that can be had, by words of its title, community and section."""
+        """Return a task: an article that loads, described by words of its title, community and section."""
         for attempt in range(1000):
             drawn = self._draw("task", number, attempt)
-            section = int(drawn[0] * self._num_sections)
-            community = int(drawn[1] * self._num_communities)
-            article = _Article(section, community, int(drawn[2] * self._size(section, community)))
+            article = self._pick(drawn)
             if not self._is_broken(article):
                 break
-        words = [*self._community_words(section, community)[:2], *self._title(article).split()[1:]]
+        words = [*self._community_words(*article[:2])[:2], *self._title(article).split()[1:]]
         if drawn[3] >= self._rules.vague:
-            words.insert(0, self._section_word(section))
+            words.insert(0, self._section_word(article.section))
         task = {"home": f"{self._root}/", "target": self._path(article), "words": " ".join(words)}
         return Reply(json.dumps(task).encode(), kind="application/json")
 
@@ -126,7 +123,7 @@ class Site:
         return self._page(self._section_word(section), "", links, self._news(section, "section"), section)
 
     def _topic(self, section: int, community: int, number: int) -> Reply:
-        """A page of the list of a community's articles."""
+        """Return a page of the list of a community's articles."""
         size = self._size(section, community)
         last = (size - 1) // LISTED
         if not 0 <= number <= last:
@@ -206,34 +203,34 @@ class Site:
         return Reply(html.encode())
 
     def _entry(self, article: _Article) -> _Link:
-        """A link of a list to an article."""
+        """Return a list's link to an article."""
         drawn = self._draw("article", *article)
         kind = "go" if drawn[4] < self._rules.redirects else "article"
         text = "read more" if drawn[5] < self._rules.nameless else self._title(article, drawn)
         return _Link(self._path(article, kind), text)
 
-    def _featured(self, count: int, *place: int | str) -> list[_Link]:
-        """Links to articles of anywhere."""
+    def _featured(self, count: int, *key: int | str) -> list[_Link]:
+        """Return links to articles of the whole site."""
         links = []
         for number in range(count):
-            drawn = self._draw("featured", *place, number)
-            section, community = (
-                int(drawn[0] * self._num_sections),
-                int(drawn[1] * self._num_communities),
-            )
-            article = _Article(section, community, int(drawn[2] * self._size(section, community)))
+            article = self._pick(self._draw("featured", *key, number))
             links.append(_Link(self._path(article), self._title(article)))
         return links
 
-    def _news(self, section: int, *place: int | str) -> list[_Link]:
-        """Links to news: of all sections (-1), of one, or of one of its communities."""
-        drawn = self._draw("news links", section, *place)
+    def _pick(self, drawn: list[float]) -> _Article:
+        """Return the article of three numbers from 0 to 1."""
+        section, community = int(drawn[0] * self._num_sections), int(drawn[1] * self._num_communities)
+        return _Article(section, community, int(drawn[2] * self._size(section, community)))
+
+    def _news(self, section: int, *key: int | str) -> list[_Link]:
+        """Return links to news of all sections (-1), of one section, or of one of its communities."""
+        drawn = self._draw("news links", section, *key)
         links = []
         for part, other in zip(drawn[:3], drawn[3:6], strict=True):
             about = int(other * self._num_sections) if section < 0 else section
             number = int(64 * part)
-            if len(place) > 1:  # of the community
-                number -= number % self._num_communities - int(place[1])
+            if len(key) > 1:  # news of the community
+                number -= number % self._num_communities - int(key[1])
             links.append(self._news_link(about, number))
         return links
 
@@ -241,18 +238,18 @@ class Site:
         return _Link(f"{self._root}/news/{section}/{number}", self._news_title(section, number))
 
     def _news_title(self, section: int, number: int) -> str:
-        """Words of one of the section's communities, and others."""
+        """Return words of one of the section's communities, and some of the pool."""
         words = self._community_words(section, number % self._num_communities)[:2]
         return " ".join((*words, *self._pooled(2, "news title", section, number)))
 
     def _title(self, article: _Article, drawn: list[float] | None = None) -> str:
-        """A word of the community, and three of the pool."""
+        """Return a word of the community, and three of the pool."""
         drawn = self._draw("article", *article) if drawn is None else drawn
         first = self._community_words(article.section, article.community)[int(4 * drawn[0])]
         return " ".join((first, *(self._word(int(_POOL * part)) for part in drawn[1:4])))
 
-    def _pooled(self, count: int, *place: int | str) -> list[str]:
-        return [self._word(int(_POOL * part)) for part in self._draw(*place)[:count]]
+    def _pooled(self, count: int, *key: int | str) -> list[str]:
+        return [self._word(int(_POOL * part)) for part in self._draw(*key)[:count]]
 
     def _section_word(self, section: int) -> str:
         return self._word(_FIRST_SECTION + section)
@@ -265,13 +262,13 @@ class Site:
         return " ".join(self._community_words(section, community)[:2])
 
     def _word(self, number: int) -> str:
-        """Three syllables; words of one site differ."""
+        """Return a word of three syllables; the words of a site are distinct."""
         rest, last = divmod((self._first_word + self._word_step * number) % _NUM_WORDS, len(_SYLLABLES))
         first, middle = divmod(rest, len(_SYLLABLES))
         return _SYLLABLES[first] + _SYLLABLES[middle] + _SYLLABLES[last]
 
     def _size(self, section: int, community: int) -> int:
-        """Articles of a community: from a third to five thirds of the mean."""
+        """Return the number of articles of a community: from a third to five thirds of the mean."""
         return max(1, round(self._mean_size * (1 / 3 + 4 / 3 * self._draw("size", section, community)[0])))
 
     def _is_broken(self, article: _Article) -> bool:
@@ -294,9 +291,9 @@ class Site:
     def _topic_path(self, section: int, community: int, number: int = 0) -> str:
         return f"{self._root}/topic/{section}/{community}/{number}"
 
-    def _draw(self, *place: int | str) -> list[float]:
-        """Eight numbers from 0 to 1 that belong to a place of this site."""
-        text = "/".join(map(str, (self._number, *place)))
+    def _draw(self, *key: int | str) -> list[float]:
+        """Return eight numbers from 0 to 1 that belong to a part of this site."""
+        text = "/".join(map(str, (self._number, *key)))
         digest = blake2b(text.encode(), digest_size=32).digest()
         return [part / 2**32 for part in _EIGHT.unpack(digest)]
 

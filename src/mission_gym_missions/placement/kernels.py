@@ -1,8 +1,8 @@
-"""The compiled part of the mission: cities are drawn, stations placed, plans measured.
+"""The compiled part of the mission: drawing cities, placing stations and rating plans.
 
-All of it is in this file, because numba renews its cache by the file of an entry alone. N = rows, n = sites,
-k = stations, m = demand points. Lengths are in sides of the city, shares of the demand add up to 1. Rows
-never look at each other, so a row's numbers depend on its seed and its actions alone.
+It is one file because numba invalidates its cache by the file of an entry alone. N = rows, n = sites,
+k = stations, m = demand points. Lengths are in sides of the city; the demand sums to 1. Rows share nothing,
+so a row's numbers depend on its seed and actions alone.
 """
 
 from __future__ import annotations
@@ -18,42 +18,44 @@ from mission_gym.data import Array
 COVERAGE, RIDERSHIP, WAITING = range(3)
 NUM_TERMS = 3
 
-# Features of one site, in order; after all sites the demand of each point, then the globals.
+# Features of a site, in order; after all sites the demand of each point, then the globals.
 S_X, S_Y, S_COVERAGE, S_RIDERSHIP, S_WAITING, S_NOW, S_AHEAD, S_LOAD, S_NEAREST = range(9)
 SITE_FEATURES = 9
-FINE = 0.1  # S_NOW and S_AHEAD tell apart the sites whose worth is within this of the best
+FINE = 0.1  # S_NOW and S_AHEAD resolve the sites whose worth is within this of the best
 GLOBAL_FEATURES = 4  # stations left, then the three values of the plan so far
 
-# The numbers in [0, 1) that one instance takes: how many centres count, and of each its place, spread and
-# size; a place in each site's cell; noise on each demand point.
+# An instance draws these numbers in [0, 1): the number of centres; the position, spread and size of each; a
+# position in each site's cell; the noise of each demand point.
 FEWEST_CENTRES, MOST_CENTRES = 2, 4
-CENTRE_CHANCES = 4
-BACKGROUND = 0.25  # demand everywhere, beside centres of 0.5 to 1.5 at their peak
+CENTRE_DRAWS = 4
+BACKGROUND = 0.25  # demand everywhere, in addition to centres that peak at 0.5 to 1.5
 LEAST_SPREAD, MOST_SPREAD = 0.08, 0.2
 NOISE = 0.85  # demand points differ by factors of up to e**0.85
 
 
 class City(NamedTuple):
-    """What never changes."""
+    """The constants of a mission."""
 
     points: Array  # float64 [m, 2], of the demand
-    cells: Array  # float64 [n, 4]: left, right, bottom and top of the cell that a site is drawn in
+    cells: Array  # float64 [n, 4]: left, right, bottom and top of each site's cell
     weights: Array  # float64 [3], of the terms
     scales: Array  # float64 [3]: walk squared, ride squared, minutes of the queue
 
 
-class State(NamedTuple):
-    """Everything that changes, row by row. Levels above the number of stations, `now`, `ahead` and
-    `spare_load` have no meaning between calls."""
+class CityState(NamedTuple):
+    """Everything that changes, per row.
+
+    Levels above the number of stations, `now`, `ahead` and `spare_load` have no meaning between calls.
+    """
 
     sites: Array  # float64 [N, n, 2]
     demand: Array  # float64 [N, m]
     squares: Array  # float64 [N, n, m]: squared distances
-    riders: Array  # float64 [N, n, m]: who would ride from a site, of those at a point
-    order: Array  # int64 [N, k]: sites of the stations in the order of their placing, then -1
+    riders: Array  # float64 [N, n, m]: demand of a point that would ride from a site
+    order: Array  # int64 [N, k]: sites of the stations in the order they were placed, then -1
     num_placed: Array  # int64 [N]: stations so far
     placed: Array  # bool [N, n]
-    nearest: Array  # int64 [N, k + 1, m]: the site that each point goes to, after so many stations
+    nearest: Array  # int64 [N, k + 1, m]: the site that each point uses, by number of stations
     least: Array  # float64 [N, k + 1, m]: its squared distance
     riding: Array  # float64 [N, k + 1, m]: the riders from there
     load: Array  # float64 [N, n]: riders of each station
@@ -63,10 +65,10 @@ class State(NamedTuple):
     spare_load: Array  # float64 [N, n]
 
 
-def make_state(num_rows: int, num_sites: int, num_stations: int, num_demand: int) -> State:
+def make_state(num_rows: int, num_sites: int, num_stations: int, num_demand: int) -> CityState:
     """Allocate the state of `num_rows` cities."""
     levels = (num_rows, num_stations + 1, num_demand)
-    return State(
+    return CityState(
         sites=np.zeros((num_rows, num_sites, 2)),
         demand=np.zeros((num_rows, num_demand)),
         squares=np.zeros((num_rows, num_sites, num_demand)),
@@ -86,26 +88,26 @@ def make_state(num_rows: int, num_sites: int, num_stations: int, num_demand: int
 
 
 @entry
-def draw_rows(city: City, state: State, rows: Array, chances: Array) -> None:
-    """Draw the sites and the demand of rows int64 [R] from chances float64 [R, C] in [0, 1)."""
+def draw_rows(city: City, state: CityState, rows: Array, draws: Array) -> None:
+    """Draw the sites and the demand of rows int64 [R] from draws float64 [R, C] in [0, 1)."""
     num_sites, num_demand = state.sites.shape[1], state.demand.shape[1]
-    first_site = 1 + CENTRE_CHANCES * MOST_CENTRES
+    first_site = 1 + CENTRE_DRAWS * MOST_CENTRES
     for r in range(len(rows)):
-        i, chance = rows[r], chances[r]
-        num_centres = FEWEST_CENTRES + int(chance[0] * (MOST_CENTRES - FEWEST_CENTRES + 1))
+        i, drawn = rows[r], draws[r]
+        num_centres = FEWEST_CENTRES + int(drawn[0] * (MOST_CENTRES - FEWEST_CENTRES + 1))
         for j in range(num_sites):
             left, right, bottom, top = city.cells[j]
-            state.sites[i, j, 0] = left + chance[first_site + 2 * j] * (right - left)
-            state.sites[i, j, 1] = bottom + chance[first_site + 2 * j + 1] * (top - bottom)
+            state.sites[i, j, 0] = left + drawn[first_site + 2 * j] * (right - left)
+            state.sites[i, j, 1] = bottom + drawn[first_site + 2 * j + 1] * (top - bottom)
         total = 0.0
         for p in range(num_demand):
             demand = BACKGROUND
             for c in range(num_centres):
-                at = 1 + CENTRE_CHANCES * c
-                dx, dy = city.points[p, 0] - chance[at], city.points[p, 1] - chance[at + 1]
-                spread = LEAST_SPREAD + chance[at + 2] * (MOST_SPREAD - LEAST_SPREAD)
-                demand += (0.5 + chance[at + 3]) * math.exp(-(dx * dx + dy * dy) / (2.0 * spread * spread))
-            noise = 2.0 * chance[first_site + 2 * num_sites + p] - 1.0
+                at = 1 + CENTRE_DRAWS * c
+                dx, dy = city.points[p, 0] - drawn[at], city.points[p, 1] - drawn[at + 1]
+                spread = LEAST_SPREAD + drawn[at + 2] * (MOST_SPREAD - LEAST_SPREAD)
+                demand += (0.5 + drawn[at + 3]) * math.exp(-(dx * dx + dy * dy) / (2.0 * spread * spread))
+            noise = 2.0 * drawn[first_site + 2 * num_sites + p] - 1.0
             state.demand[i, p] = demand * math.exp(NOISE * noise)
             total += state.demand[i, p]
         for p in range(num_demand):
@@ -113,8 +115,8 @@ def draw_rows(city: City, state: State, rows: Array, chances: Array) -> None:
 
 
 @entry
-def clear_rows(city: City, state: State, rows: Array) -> None:
-    """Survey the cities of rows int64 [R], whose sites and demand are there, and take all stations away."""
+def clear_rows(city: City, state: CityState, rows: Array) -> None:
+    """Compute distances and riders of rows int64 [R] from their sites and demand, and remove all stations."""
     for i in rows:
         for j in range(state.sites.shape[1]):
             for p in range(state.demand.shape[1]):
@@ -132,11 +134,11 @@ def clear_rows(city: City, state: State, rows: Array) -> None:
 
 @kernel
 def measure(
-    city: City, state: State, i: int, depth: int, site: int, load: Array
+    city: City, state: CityState, i: int, depth: int, site: int, load: Array
 ) -> tuple[float, float, float]:
-    """Coverage, ridership and waiting of the first `depth` stations and one more; writes the load [n].
+    """Return coverage, ridership and waiting of the first `depth` stations and one more; write the load [n].
 
-    The sums run over points and sites, so that they do not depend on the order of the stations.
+    The sums run over points and sites, so they do not depend on the order of the stations.
     """
     coverage = ridership = queue = 0.0
     load[:] = 0.0
@@ -153,8 +155,8 @@ def measure(
 
 
 @kernel
-def send(state: State, i: int, depth: int, site: int) -> None:
-    """Send each point to its nearest of the first `depth` stations and one more: the level above `depth`."""
+def send(state: CityState, i: int, depth: int, site: int) -> None:
+    """Assign each point to its nearest of the first `depth` stations and one more, at level `depth` + 1."""
     for p in range(state.demand.shape[1]):
         moves = state.squares[i, site, p] < state.least[i, depth, p]
         state.least[i, depth + 1, p] = state.squares[i, site, p] if moves else state.least[i, depth, p]
@@ -163,8 +165,8 @@ def send(state: State, i: int, depth: int, site: int) -> None:
 
 
 @kernel
-def place(city: City, state: State, i: int, site: int) -> None:
-    """Put a station on a free site."""
+def place(city: City, state: CityState, i: int, site: int) -> None:
+    """Place a station on a free site."""
     count = state.num_placed[i]
     values = measure(city, state, i, count, site, state.load[i])
     send(state, i, count, site)
@@ -177,7 +179,7 @@ def place(city: City, state: State, i: int, site: int) -> None:
 
 @kernel
 def weigh(city: City, values: tuple[float, float, float]) -> float:
-    """The worth of a plan."""
+    """Return the worth of a plan."""
     worth = 0.0
     for t in range(NUM_TERMS):
         worth += city.weights[t] * values[t]
@@ -185,8 +187,8 @@ def weigh(city: City, values: tuple[float, float, float]) -> float:
 
 
 @kernel
-def rate_sites(city: City, state: State, i: int) -> None:
-    """Write the worth of the plan with a station on each free site into `now`; -inf where one stands."""
+def rate_sites(city: City, state: CityState, i: int) -> None:
+    """Write the worth of the plan with a station on each site into `now`; -inf if the site is taken."""
     for j in range(state.sites.shape[1]):
         state.now[i, j] = -math.inf
         if not state.placed[i, j]:
@@ -196,8 +198,8 @@ def rate_sites(city: City, state: State, i: int) -> None:
 
 
 @kernel
-def look_ahead(city: City, state: State, i: int) -> None:
-    """Write the best worth with a station on each free site and one more anywhere into `ahead`."""
+def look_ahead(city: City, state: CityState, i: int) -> None:
+    """Write the best worth with a station on each free site and another one anywhere into `ahead`."""
     num_sites, count = state.sites.shape[1], state.num_placed[i]
     state.ahead[i] = -math.inf
     for first in range(num_sites):
@@ -212,8 +214,8 @@ def look_ahead(city: City, state: State, i: int) -> None:
 
 
 @entry
-def place_rows(city: City, state: State, sites: Array, terms: Array, rewards: Array) -> None:
-    """Place a station in every row, on free sites int64 [N]; writes the weighted terms [N, 3] and rewards."""
+def place_rows(city: City, state: CityState, sites: Array, terms: Array, rewards: Array) -> None:
+    """Place a station in every row, on free sites int64 [N]; write the weighted terms [N, 3] and rewards."""
     for i in range(len(sites)):
         for t in range(NUM_TERMS):
             terms[i, t] = state.values[i, t]
@@ -225,7 +227,7 @@ def place_rows(city: City, state: State, sites: Array, terms: Array, rewards: Ar
 
 
 @entry
-def replay_rows(city: City, state: State, order: Array) -> None:
+def replay_rows(city: City, state: CityState, order: Array) -> None:
     """Place the stations of order int64 [N, k], up to the first -1 of each row."""
     for i in range(len(order)):
         for site in order[i]:
@@ -234,8 +236,8 @@ def replay_rows(city: City, state: State, order: Array) -> None:
 
 
 @entry
-def show_rows(city: City, state: State, rows: Array, obs: Array, mask: Array) -> None:
-    """Write what the policy sees of rows int64 [R] into obs float32 [N, F] and mask int8 [N, n]."""
+def show_rows(city: City, state: CityState, rows: Array, obs: Array, mask: Array) -> None:
+    """Write the observations and masks of rows int64 [R] into obs float32 [N, F] and mask int8 [N, n]."""
     num_sites, num_demand = state.sites.shape[1], state.demand.shape[1]
     num_stations = state.order.shape[1]
     for i in rows:
@@ -245,7 +247,7 @@ def show_rows(city: City, state: State, rows: Array, obs: Array, mask: Array) ->
             look_ahead(city, state, i)
         best_now = best_ahead = -math.inf
         for j in range(num_sites):
-            if is_last:  # nothing comes after
+            if is_last:  # no station follows
                 state.ahead[i, j] = state.now[i, j]
             best_now, best_ahead = max(best_now, state.now[i, j]), max(best_ahead, state.ahead[i, j])
         for j in range(num_sites):
@@ -279,8 +281,8 @@ def show_rows(city: City, state: State, rows: Array, obs: Array, mask: Array) ->
 
 
 @kernel
-def _distance_to_station(state: State, i: int, site: int) -> float:
-    """From a site to the nearest station, in diagonals of the city; 1 while there is none."""
+def _distance_to_station(state: CityState, i: int, site: int) -> float:
+    """Return a site's distance from the nearest station, in diagonals of the city; 1 without a station."""
     least = 2.0
     for t in range(state.num_placed[i]):
         j = state.order[i, t]
@@ -291,15 +293,15 @@ def _distance_to_station(state: State, i: int, site: int) -> float:
 
 
 @entry
-def rate_rows(city: City, state: State) -> None:
-    """Rate the sites of every row, into `now`."""
+def rate_rows(city: City, state: CityState) -> None:
+    """Write the worth of each site of every row into `now`."""
     for i in range(len(state.now)):
         rate_sites(city, state, i)
 
 
 @entry
-def search_rows(city: City, state: State, best: Array) -> None:
-    """Try every way to complete the plan of each row; writes the best, in ascending sites, to best [N, k]."""
+def search_rows(city: City, state: CityState, best: Array) -> None:
+    """Try every completion of each row's plan; write the best one, sites ascending, to best [N, k]."""
     num_sites, num_stations = state.sites.shape[1], state.order.shape[1]
     for i in range(len(best)):
         most, first = -math.inf, state.num_placed[i]

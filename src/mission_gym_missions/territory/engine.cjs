@@ -1,6 +1,6 @@
 "use strict";
 /* The territory mission as a game behind Mission Gym's bridge: `bridge:node engine.cjs`, with size, num_bots and
- * rules_file as --env-kwargs. `node engine.cjs --rate SECONDS SIZE BOTS` prints its steps a second without a bridge.
+ * rules_file as --env-kwargs. `node engine.cjs --rate SECONDS SIZE BOTS` prints its steps per second without a bridge.
  */
 
 const fs = require("node:fs");
@@ -42,7 +42,7 @@ class Territory {
     return { obs: this.game.look(), info: { ...info, action_mask: this.game.mask() } };
   }
 
-  /** All that a game is follows from these. */
+  /** The values that determine a game. */
   getState() {
     return { seed: this.seed, episode: this.episode, actions: this.actions };
   }
@@ -54,7 +54,7 @@ class Territory {
   }
 }
 
-/** Steps a second of this process alone, with observations and masks, by attacks of half of the troops. */
+/** Steps per second of this process alone, with observations and masks, cycling through the legal actions. */
 function measureRate(seconds, size, numBots) {
   const game = new Territory({ size, num_bots: numBots });
   const begun = performance.now();

@@ -1,6 +1,6 @@
 "use strict";
 /* The rules of the territory mission in JavaScript, after docs/missions/territory.md: equal seeds and actions give
- * the states, observations and rewards of the compiled simulator. It needs nothing, in Node or in a page.
+ * the states, observations and rewards of the compiled simulator. It has no dependencies, in Node or in a page.
  */
 
 const Territory = (() => {
@@ -26,7 +26,7 @@ const Territory = (() => {
     return (value ^ (value >>> 16)) >>> 0;
   }
 
-  /** The part of YAML that rules.yaml is written in: maps in maps, numbers, comments. */
+  /** Reads the subset of YAML used by rules.yaml: nested maps, numbers, comments. */
   function readRules(text) {
     const levels = [{ indent: -1, map: {} }];
     for (const line of text.split("\n")) {
@@ -48,7 +48,7 @@ const Territory = (() => {
       this.characters = CHARACTERS.map((name) => rules.characters[name]);
     }
 
-    /** Begin an episode. A seed of 63 bits is given as its low 32 bits and the rest. */
+    /** Begins an episode. A seed of 63 bits is given as its low 32 bits and the rest. */
     begin([low, high], episode) {
       this.stream = mix((mix((mix(low) ^ high) >>> 0) + Math.imul(episode, STEP)) >>> 0);
       Object.assign(this, { time: 0, outcome: null, conquered: 0, lost: 0, eliminations: 0, attacks: 0 });
@@ -65,7 +65,7 @@ const Territory = (() => {
       this.survey();
     }
 
-    /** What changes, to go back to; the nations are the game's own, so copy it. */
+    /** Returns everything that changes, for `load`. It shares the nations with the game, so copy it. */
     save() {
       const { cells, nations, time, outcome, conquered, lost, eliminations, attacks } = this;
       return { cells, nations, time, outcome, conquered, lost, eliminations, attacks };
@@ -141,7 +141,7 @@ const Territory = (() => {
       return count;
     }
 
-    /** The agent changes places with the first nation that can come to the most land; that is the total. */
+    /** Swaps the agent with the first nation that can reach the most land; that land is the total. */
     placeAgent() {
       const { cells } = this;
       const marked = new Set();
@@ -154,7 +154,7 @@ const Territory = (() => {
       this.cells = cells.map((cell) => (cell === 1 ? chosen : cell === chosen ? 1 : cell));
     }
 
-    /** Mark the land that a nation can come to if nobody is in its way, and was not marked before; its size. */
+    /** Marks the land that a nation can reach if nobody stops it; returns how much was not marked before. */
     reach(p, marked) {
       const { cells, offsets } = this;
       const found = [];
@@ -177,7 +177,7 @@ const Territory = (() => {
       return found.length;
     }
 
-    /** Call visit(p, direction, crossed) for each nation that stands before a cell. */
+    /** Calls visit(p, direction, crossed) for each nation that can attack a cell. */
     eachAttacker(target, visit) {
       const { cells, offsets } = this;
       const owner = cells[target];
@@ -225,7 +225,7 @@ const Territory = (() => {
       }
     }
 
-    /** A bot's [direction, intensity]; -1 is to wait. */
+    /** Returns a bot's [direction, intensity]; direction -1 waits. */
     decide(p) {
       const [nation, chance] = [this.nations[p], this.draw(WHIMS, this.time * 256 + p)];
       const traits = this.characters[nation.character];
@@ -246,7 +246,7 @@ const Territory = (() => {
       return [-1, 0];
     }
 
-    /** Play one action; gives the terms of the reward. */
+    /** Executes one action and returns the terms of the reward. */
     step(action) {
       const agent = this.nations[1];
       const [land, conquered] = [agent.land, this.conquered];
@@ -341,29 +341,29 @@ const Territory = (() => {
       return this.time >= this.maxSteps ? "timeout" : null;
     }
 
-    /** What the policy sees: { map, numbers }. */
+    /** Returns the observation: { map, numbers }. */
     look() {
       return { map: this.pool(), numbers: this.count() };
     }
 
-    /** Means over squares of cells, with a frame of rock. */
+    /** Returns the means over squares of cells, with a frame of rock. */
     pool() {
       const [side, mine] = [this.size / SQUARES, this.nations[1].density];
       const sums = new Float64Array(PLANES * VIEW * VIEW);
       sums.fill(255 * side * side, 4 * VIEW * VIEW);
-      const add = (plane, place, value) => (sums[plane * VIEW * VIEW + place] += value);
+      const add = (plane, index, value) => (sums[plane * VIEW * VIEW + index] += value);
       this.eachCell((x, y) => {
         const cell = this.cells[this.at(x, y)];
-        const place = (FRAME + quotient(y, side)) * VIEW + FRAME + quotient(x, side);
-        if (x % side === 0 && y % side === 0) sums[4 * VIEW * VIEW + place] = 0;
-        if (cell === 0) add(2, place, 255);
-        else if (cell === WATER) add(4, place, 128);
-        else if (cell === ROCK) add(4, place, 255);
+        const index = (FRAME + quotient(y, side)) * VIEW + FRAME + quotient(x, side);
+        if (x % side === 0 && y % side === 0) sums[4 * VIEW * VIEW + index] = 0;
+        if (cell === 0) add(2, index, 255);
+        else if (cell === WATER) add(4, index, 128);
+        else if (cell === ROCK) add(4, index, 255);
         else {
           const { density } = this.nations[cell];
-          add(3, place, Math.min(8 * density, 255));
-          if (cell === 1) add(0, place, 255);
-          else add(1, place, 1 + quotient(254 * (density + 1), density + mine + 2));
+          add(3, index, Math.min(8 * density, 255));
+          if (cell === 1) add(0, index, 255);
+          else add(1, index, 1 + quotient(254 * (density + 1), density + mine + 2));
         }
       });
       return Uint8Array.from(sums, (sum) => quotient(sum, side * side));
@@ -387,7 +387,7 @@ const Territory = (() => {
       return numbers;
     }
 
-    /** Which actions take something; to wait is always legal. */
+    /** Returns the legal actions: waiting, and attacks that can take a cell. */
     mask() {
       const mask = new Uint8Array(ACTIONS);
       mask[0] = 1;

@@ -1,6 +1,6 @@
-"""What defines a territory mission: the rules of `rules.yaml`, and the sizes that are keyword arguments.
+"""The settings of a territory mission: the rules of `rules.yaml`, and the sizes, which are keyword arguments.
 
-In: a file and sizes. Out: a checked Mission, or one ConfigError with every problem.
+In: a file and sizes. Out: a checked TerritoryMission, or one ConfigError with every problem.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from mission_gym.config.yaml_lines import Part, check_tree, read_tree
 from mission_gym.errors import ConfigError
 
 SHIPPED = Path(__file__).parent / "rules.yaml"
-SQUARES = 32  # of the map that the policy sees, in each direction, whatever the size
-FRAME = 2  # squares of rock around them, so that a network sees where the map ends
+SQUARES = 32  # per side of the observed map, whatever the size
+FRAME = 2  # squares of rock around it, so that a network sees where the map ends
 VIEW = SQUARES + 2 * FRAME
 SIZES = range(64, 257, SQUARES)
 MAX_BOTS = 100
@@ -29,7 +29,7 @@ Intensity = Annotated[int, Field(ge=0, le=2)]
 
 
 class Character(Part):
-    """How a kind of bots decides, in the order of the columns of `sim/bots.py`."""
+    """How a kind of bots decides, in the order of the traits C_* of `sim/layout.py`."""
 
     pace: Annotated[int, Field(ge=0, le=8)]
     enemy_first: Annotated[int, Field(ge=0, le=1)]
@@ -47,7 +47,7 @@ class Characters(Part):
     opportunist: Character
 
 
-class Terms(Part):
+class TerritoryTerms(Part):
     land: Finite
     conquest: Finite
     victory: Finite
@@ -56,8 +56,8 @@ class Terms(Part):
     time: Finite
 
 
-class Rules(Part):
-    """The values of the file; their meaning and unit is there."""
+class TerritoryRules(Part):
+    """The values of the file, which documents their meaning and unit."""
 
     start_troops: Positive
     max_steps: Positive
@@ -74,38 +74,38 @@ class Rules(Part):
     cap: Positive
     land_cap: Positive
     characters: Characters
-    terms: Terms
+    terms: TerritoryTerms
 
 
-class Mission(NamedTuple):
+class TerritoryMission(NamedTuple):
     """Everything that defines a mission."""
 
-    rules: Rules
-    size: int  # cells in each direction
+    rules: TerritoryRules
+    size: int  # cells per side
     num_bots: int
 
     @property
     def max_steps(self) -> int:
-        """After which an episode is over."""
+        """The steps of an episode."""
         return self.rules.max_steps * self.size // 64
 
 
-def load_mission(size: int, num_bots: int, rules_file: str | Path | None) -> Mission:
-    """Read the rules and check everything; the arguments are those of the environment."""
+def load_mission(size: int, num_bots: int, rules_file: str | Path | None) -> TerritoryMission:
+    """Read the rules and check all arguments of the environment."""
     tree = read_tree(SHIPPED if rules_file is None else Path(rules_file))
     problems = list(tree.problems)
-    rules = None if problems else check_tree(Rules, tree, problems)
-    if not _is_whole(size) or size not in SIZES:
+    rules = None if problems else check_tree(TerritoryRules, tree, problems)
+    if not _is_integer(size) or size not in SIZES:
         known = ", ".join(map(str, SIZES))
-        problems.append(f"size={size!r} is not a side of a map; use one of {known} [size]")
-    if not _is_whole(num_bots) or not 1 <= num_bots <= MAX_BOTS:
+        problems.append(f"size={size!r} is not a map size; use one of {known} [size]")
+    if not _is_integer(num_bots) or not 1 <= num_bots <= MAX_BOTS:
         problems.append(
-            f"num_bots={num_bots!r} is not a whole number from 1 to {MAX_BOTS}; correct it [num_bots]"
+            f"num_bots={num_bots!r} is not an integer from 1 to {MAX_BOTS}; correct it [num_bots]"
         )
     if problems or rules is None:
         raise ConfigError(problems)
-    return Mission(rules, size, num_bots)
+    return TerritoryMission(rules, size, num_bots)
 
 
-def _is_whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)

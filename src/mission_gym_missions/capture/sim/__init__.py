@@ -1,1 +1,5 @@
-"""The compiled simulator: kernels over rows of games. `rows` holds the two entries, reset and step."""
+"""The compiled simulator.
+
+rows: the two entries, begin and step. layout: the arrays. motion: movement and geometry. sensors: sensing
+and tags. defenders: their behaviour. objective: clocks, outcomes, reward. observation: features and mask.
+"""

@@ -1,25 +1,25 @@
-"""The defenders' minds: patrol, guard or intercept; sense, react, chase, forget."""
+"""How defenders decide: they patrol, guard or intercept; they sense, react, chase and forget."""
 
 from __future__ import annotations
 
 import math
 
 from mission_gym.compiled import kernel
-from mission_gym_missions.capture.sim.chance import draw
-from mission_gym_missions.capture.sim.geometry import length
 from mission_gym_missions.capture.sim.layout import (
     GUARD,
     INTERCEPT,
     PATROL,
     PATROL_POINTS,
+    CaptureState,
+    CaptureWorld,
     Record,
-    State,
-    World,
 )
-from mission_gym_missions.capture.sim.sensing import in_cone, sensor_reach
+from mission_gym_missions.capture.sim.motion import length
+from mission_gym_missions.capture.sim.sensors import in_cone, sensor_reach
+from mission_gym_missions.rng import draw
 
 ARRIVED_M = 3.0
-LEAD_S = 2.0  # an interceptor aims at most this far ahead
+LEAD_S = 2.0  # how far ahead an interceptor aims at most
 SCAN_COS, SCAN_SIN = math.cos(math.radians(15)), math.sin(math.radians(15))  # per sensing
 DETOUR_COS, DETOUR_SIN = math.cos(math.radians(70)), math.sin(math.radians(70))
 DETOUR_S = 0.75
@@ -27,7 +27,7 @@ DETOUR_S = 0.75
 
 @kernel
 def run_clocks(mind: Record) -> None:
-    """Let one tick pass."""
+    """Advance a defender's clocks by one tick."""
     mind.memory = max(mind.memory - 1, 0)
     mind.reaction = max(mind.reaction - 1, 0)
     mind.detour = max(mind.detour - 1, 0)
@@ -36,14 +36,14 @@ def run_clocks(mind: Record) -> None:
 
 
 @kernel
-def think(world: World, state: State, i: int, d: int) -> None:
-    """Look, choose a target, and want a heading and a throttle until the next look."""
+def think(world: CaptureWorld, state: CaptureState, i: int, d: int) -> None:
+    """Sense, choose a target, and set the heading and throttle until the next sensing."""
     rules = world.rules[0]
     u = rules.num_attackers + d
     unit, mind, game = state.units[i, u], state.minds[i, d], state.games[i]
     if unit.integrity <= 0.0:
         return
-    look(world, state, i, d)
+    choose_target(world, state, i, d)
     if draw(game) < rules.random_share:
         angle = 2.0 * math.pi * draw(game)
         unit.want_cos, unit.want_sin, unit.throttle = math.cos(angle), math.sin(angle), 1.0
@@ -58,7 +58,7 @@ def think(world: World, state: State, i: int, d: int) -> None:
         head_for(unit, point.x, point.y, 0.0)
     elif length(mind.post_x - unit.x, mind.post_y - unit.y) >= ARRIVED_M:
         head_for(unit, mind.post_x, mind.post_y, 0.0)
-    else:  # at its post it looks around
+    else:  # at its post it scans
         unit.throttle = 0.0
         unit.want_cos = unit.cos * SCAN_COS - unit.sin * SCAN_SIN
         unit.want_sin = unit.sin * SCAN_COS + unit.cos * SCAN_SIN
@@ -72,8 +72,8 @@ def think(world: World, state: State, i: int, d: int) -> None:
 
 
 @kernel
-def look(world: World, state: State, i: int, d: int) -> None:
-    """Take the nearest attacker that is sensed as the target; a guard minds its leash."""
+def choose_target(world: CaptureWorld, state: CaptureState, i: int, d: int) -> None:
+    """Take the nearest sensed attacker as the target; a guard ignores those beyond its leash."""
     rules = world.rules[0]
     u = rules.num_attackers + d
     unit, mind, kind = state.units[i, u], state.minds[i, d], world.kinds[u]
@@ -103,7 +103,7 @@ def look(world: World, state: State, i: int, d: int) -> None:
 
 @kernel
 def chase(rules: Record, unit: Record, mind: Record, max_speed: float) -> None:
-    """Go to where the target was last seen; an interceptor goes to where it will be."""
+    """Head for the target's last known position; an interceptor heads for its predicted one."""
     x, y = mind.seen_x, mind.seen_y
     if mind.mode == INTERCEPT:
         lead_s = min(length(x - unit.x, y - unit.y) / max_speed, LEAD_S)
@@ -113,7 +113,7 @@ def chase(rules: Record, unit: Record, mind: Record, max_speed: float) -> None:
 
 @kernel
 def head_for(unit: Record, x: float, y: float, standoff_m: float) -> None:
-    """Want the heading to a point, and to stop short of it."""
+    """Set the heading to a point, and stop at the standoff distance."""
     dx, dy = x - unit.x, y - unit.y
     distance = length(dx, dy)
     if distance > 1e-6:

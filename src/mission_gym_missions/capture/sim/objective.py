@@ -1,4 +1,4 @@
-"""The zone and the rules of the mission: clocks, outcomes and the reward that follows from them."""
+"""The zone and the rules of the mission: clocks, outcomes and the reward."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from mission_gym.data import Array
 from mission_gym_missions.capture.sim.layout import (
     ALL_DISABLED,
     CAPTURED,
-    RUNNING,
     STALLED,
     T_ALL_DISABLED,
     T_APPROACH,
@@ -23,26 +22,27 @@ from mission_gym_missions.capture.sim.layout import (
     T_TIMEOUT,
     T_WIN,
     TIMEOUT,
+    CaptureState,
+    CaptureWorld,
     Record,
-    State,
-    World,
 )
+from mission_gym_missions.simulator import RUNNING
 
 GRAIN = 2.0**24  # terms are multiples of 1 / GRAIN, so that their sum is exact in any order
 
 
 @kernel
 def goal_distance(game: Record, unit: Record) -> float:
-    """The distance of a unit to the middle of the drawn zone."""
+    """Return the distance of a unit from the centre of the zone."""
     dx, dy = game.objective_x - unit.x, game.objective_y - unit.y
     return math.sqrt(dx * dx + dy * dy)
 
 
 @kernel
-def potential(world: World, state: State, i: int) -> float:
-    """Minus the metres that all attackers together are short of the zone's edge.
+def potential(world: CaptureWorld, state: CaptureState, i: int) -> float:
+    """Return minus the sum of the attackers' distances from the zone's edge, in metres.
 
-    Disabled units count where they stand, so that losing one does not make the reward jump.
+    Disabled units count too, so that losing one does not make the reward jump.
     """
     rules = world.rules[0]
     total = 0.0
@@ -52,8 +52,8 @@ def potential(world: World, state: State, i: int) -> float:
 
 
 @kernel
-def run_objective(world: World, state: State, i: int, terms: Array) -> None:
-    """Let one tick pass for the capture and the stall clock, and decide the outcome."""
+def run_objective(world: CaptureWorld, state: CaptureState, i: int, terms: Array) -> None:
+    """Advance the capture and stall clocks by one tick, and decide the outcome."""
     rules, game = world.rules[0], state.games[i]
     num_attackers = rules.num_attackers
     active, nearest = 0, math.inf
@@ -98,8 +98,8 @@ def run_objective(world: World, state: State, i: int, terms: Array) -> None:
 
 
 @kernel
-def settle(world: World, state: State, i: int, ticks: int, terms: Array) -> float:
-    """Turn what happened in a command into weighted terms and return their sum. Weights apply only here."""
+def settle(world: CaptureWorld, state: CaptureState, i: int, ticks: int, terms: Array) -> float:
+    """Turn the events of a command into weighted terms and return their sum. Weights apply only here."""
     game = state.games[i]
     after = potential(world, state, i)
     terms[T_APPROACH] = (after - game.potential) / 100.0

@@ -1,4 +1,4 @@
-"""What the policy sees and may do: one row of features and one of the action mask."""
+"""The observation and the action mask of a row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 
 from mission_gym.compiled import kernel
 from mission_gym.data import Array
-from mission_gym_missions.capture.sim.geometry import ray_length, wall_length
 from mission_gym_missions.capture.sim.layout import (
     AGE_S,
     F_AGE,
@@ -42,16 +41,17 @@ from mission_gym_missions.capture.sim.layout import (
     OWN_FEATURES,
     RAY_M,
     TAG,
+    CaptureState,
+    CaptureWorld,
     Record,
-    State,
-    World,
 )
-from mission_gym_missions.capture.sim.tagging import find_target
+from mission_gym_missions.capture.sim.motion import ray_length, wall_length
+from mission_gym_missions.capture.sim.sensors import find_target
 
 
 @kernel
 def write_vector(out: Array, far: int, near: int, dx: float, dy: float, size_m: float) -> float:
-    """Write a vector in the scale of the arena and in the near scale; return its length."""
+    """Write a vector at the scale of the arena and at the near scale; return its length."""
     distance = math.sqrt(dx * dx + dy * dy)
     out[far], out[far + 1] = dx / size_m, dy / size_m
     out[near], out[near + 1] = dx / (distance + NEAR_M), dy / (distance + NEAR_M)
@@ -59,8 +59,8 @@ def write_vector(out: Array, far: int, near: int, dx: float, dy: float, size_m: 
 
 
 @kernel
-def write_rays(world: World, unit: Record, kind: Record, out: Array) -> None:
-    """Write the clearance in the eight compass directions; air units meet only the edge."""
+def write_rays(world: CaptureWorld, unit: Record, kind: Record, out: Array) -> None:
+    """Write the clearance in the eight compass directions; only the edge stops air units."""
     half_m = world.rules[0].half_m
     for k in range(NUM_HEADINGS):
         length = wall_length(half_m, unit.x, unit.y, HEADING_COS[k], HEADING_SIN[k], kind.radius)
@@ -81,8 +81,8 @@ def write_rays(world: World, unit: Record, kind: Record, out: Array) -> None:
 
 
 @kernel
-def write_attacker(world: World, state: State, i: int, a: int, out: Array) -> None:
-    """Write what one attacker knows of itself, the zone and the defenders."""
+def write_attacker(world: CaptureWorld, state: CaptureState, i: int, a: int, out: Array) -> None:
+    """Write the features of one attacker: itself, the zone and the defenders."""
     rules = world.rules[0]
     unit, kind, game = state.units[i, a], world.kinds[a], state.games[i]
     size_m = 2.0 * rules.half_m
@@ -111,7 +111,7 @@ def write_attacker(world: World, state: State, i: int, a: int, out: Array) -> No
 
 
 @kernel
-def write_row(world: World, state: State, i: int, obs: Array, mask: Array) -> None:
+def write_row(world: CaptureWorld, state: CaptureState, i: int, obs: Array, mask: Array) -> None:
     """Write the observation [F] and the mask [A * NUM_ACTIONS] of one row."""
     rules, game = world.rules[0], state.games[i]
     width = OWN_FEATURES + FOE_FEATURES * state.minds.shape[1]
@@ -121,9 +121,9 @@ def write_row(world: World, state: State, i: int, obs: Array, mask: Array) -> No
         legal = mask[a * NUM_ACTIONS : (a + 1) * NUM_ACTIONS]
         active = state.units[i, a].integrity > 0.0
         legal[:] = 1 if active else 0
-        legal[0] = 1  # to hold is always possible
+        legal[0] = 1  # holding is always legal
         can_tag = active and state.units[i, a].cooldown == 0
-        if not rules.blind:  # what is legal would tell the blind where the defenders are
+        if not rules.blind:  # to a blind policy the mask would reveal the defenders
             can_tag = find_target(world, state, i, a) >= 0
         legal[TAG] = 1 if can_tag else 0
     last = obs[num_attackers * width :]

@@ -1,7 +1,7 @@
 """The entries of the simulator: begin episodes, and step rows.
 
-Rows never look at each other and each has its own random stream, so a row's numbers depend on its seed and
-its actions alone, whatever the number of rows and whichever thread takes it.
+Rows share nothing and each has its own random stream. So a row's numbers depend on its seed and actions
+alone, whatever the number of rows and whichever thread steps it.
 """
 
 from __future__ import annotations
@@ -10,31 +10,30 @@ import math
 
 from mission_gym.compiled import entry, kernel
 from mission_gym.data import Array
-from mission_gym_missions.capture.sim.chance import begin_stream, draw, draw_in_disc, draw_index, draw_span
 from mission_gym_missions.capture.sim.defenders import run_clocks, think
-from mission_gym_missions.capture.sim.geometry import contact
 from mission_gym_missions.capture.sim.layout import (
     FIRST_HEADING,
     HEADING_COS,
     HEADING_SIN,
     HOLD,
     PATROL_POINTS,
-    RUNNING,
     TAG,
-    State,
-    World,
+    CaptureState,
+    CaptureWorld,
 )
-from mission_gym_missions.capture.sim.motion import can_touch, move, stay_inside
+from mission_gym_missions.capture.sim.motion import can_touch, contact, move, stay_inside
 from mission_gym_missions.capture.sim.objective import goal_distance, potential, run_objective, settle
 from mission_gym_missions.capture.sim.observation import write_row
-from mission_gym_missions.capture.sim.sensing import update_sight, update_tracks
-from mission_gym_missions.capture.sim.tagging import attack, defend
-from mission_gym_missions.sharing import take_rows
+from mission_gym_missions.capture.sim.sensors import attack, defend, update_sight, update_tracks
+from mission_gym_missions.rng import begin_stream, draw, draw_in_disc, draw_index, draw_span
+from mission_gym_missions.simulator import RUNNING, take_rows
 
 
 @kernel
-def place(world: World, state: State, i: int, u: int, x: float, y: float, facing: float) -> None:
-    """Put a fresh unit down, out of obstacles and inside the arena."""
+def place(
+    world: CaptureWorld, state: CaptureState, i: int, u: int, x: float, y: float, facing: float
+) -> None:
+    """Place a new unit, out of obstacles and inside the arena."""
     unit, kind = state.units[i, u], world.kinds[u]
     unit.x, unit.y = x, y
     for k in range(world.obstacles.shape[0]):
@@ -51,8 +50,8 @@ def place(world: World, state: State, i: int, u: int, x: float, y: float, facing
 
 
 @kernel
-def spawn_attackers(world: World, state: State, i: int, side: float) -> None:
-    """Spread the attackers over a fan on the drawn side of the zone, facing it."""
+def spawn_attackers(world: CaptureWorld, state: CaptureState, i: int, side: float) -> None:
+    """Place the attackers in a fan on the drawn side of the zone, facing it."""
     rules, game = world.rules[0], state.games[i]
     for a in range(rules.num_attackers):
         share = 2.0 * a / (rules.num_attackers - 1) - 1.0 if rules.num_attackers > 1 else 0.0
@@ -64,8 +63,8 @@ def spawn_attackers(world: World, state: State, i: int, side: float) -> None:
 
 
 @kernel
-def spawn_defenders(world: World, state: State, i: int, side: float) -> None:
-    """Post the defenders around the drawn zone and draw how each of them will behave."""
+def spawn_defenders(world: CaptureWorld, state: CaptureState, i: int, side: float) -> None:
+    """Post the defenders around the zone and draw the behaviour of each."""
     rules, game = world.rules[0], state.games[i]
     front = side + draw_span(game, rules.post_turn)
     for d in range(state.minds.shape[1]):
@@ -94,7 +93,7 @@ def spawn_defenders(world: World, state: State, i: int, side: float) -> None:
 
 
 @kernel
-def begin(world: World, state: State, i: int) -> None:
+def begin(world: CaptureWorld, state: CaptureState, i: int) -> None:
     """Draw a new episode from the row's seed and episode number."""
     rules, game = world.rules[0], state.games[i]
     begin_stream(game)
@@ -119,8 +118,8 @@ def begin(world: World, state: State, i: int) -> None:
 
 
 @kernel
-def command(world: World, state: State, i: int, actions: Array, terms: Array) -> None:
-    """Give the attackers their orders; a tag happens at once and keeps the motion as it was."""
+def command(world: CaptureWorld, state: CaptureState, i: int, actions: Array, terms: Array) -> None:
+    """Give the attackers their orders. A tag takes effect at once and leaves the motion unchanged."""
     for a in range(world.rules[0].num_attackers):
         unit, action = state.units[i, a], actions[a]
         if unit.integrity <= 0.0:
@@ -136,8 +135,8 @@ def command(world: World, state: State, i: int, actions: Array, terms: Array) ->
 
 
 @kernel
-def tick(world: World, state: State, i: int, near: int, terms: Array) -> None:
-    """Let one tick of physics pass. near: a bit for each unit that may meet an obstacle."""
+def tick(world: CaptureWorld, state: CaptureState, i: int, near: int, terms: Array) -> None:
+    """Advance the physics by one tick. near: a bit for each unit that may touch an obstacle."""
     rules, game = world.rules[0], state.games[i]
     game.tick += 1
     for u in range(world.kinds.shape[0]):
@@ -166,8 +165,8 @@ def tick(world: World, state: State, i: int, near: int, terms: Array) -> None:
 
 
 @kernel
-def find_near(world: World, state: State, i: int) -> int:
-    """A bit for each ground unit that an obstacle may stop within this command."""
+def find_near(world: CaptureWorld, state: CaptureState, i: int) -> int:
+    """Return a bit for each ground unit that may touch an obstacle during this command."""
     rules = world.rules[0]
     near = 0
     for u in range(world.kinds.shape[0]):
@@ -178,8 +177,8 @@ def find_near(world: World, state: State, i: int) -> int:
 
 
 @entry
-def begin_rows(world: World, state: State, rows: Array, obs: Array, mask: Array) -> None:
-    """Begin an episode in the given rows int64 [R] and write what they show into obs [N, F], mask [N, M]."""
+def begin_rows(world: CaptureWorld, state: CaptureState, rows: Array, obs: Array, mask: Array) -> None:
+    """Begin an episode in rows int64 [R]; write their observations and masks into obs [N, F], mask [N, M]."""
     for k in range(rows.shape[0]):
         i = rows[k]
         begin(world, state, i)
@@ -187,8 +186,8 @@ def begin_rows(world: World, state: State, rows: Array, obs: Array, mask: Array)
 
 
 @kernel
-def step(world: World, state: State, i: int, actions: Array, terms: Array) -> float:
-    """Play one command in a row and return the reward. An episode that is decided stops at that tick."""
+def step(world: CaptureWorld, state: CaptureState, i: int, actions: Array, terms: Array) -> float:
+    """Execute one command in a row and return the reward. A decided episode stops at that tick."""
     game = state.games[i]
     terms[:] = 0.0
     start = game.tick
@@ -203,8 +202,8 @@ def step(world: World, state: State, i: int, actions: Array, terms: Array) -> fl
 
 @entry
 def step_rows(
-    world: World,
-    state: State,
+    world: CaptureWorld,
+    state: CaptureState,
     actions: Array,
     obs: Array,
     mask: Array,
@@ -213,9 +212,9 @@ def step_rows(
     taken: Array,
     share: int,
 ) -> None:
-    """Step the rows taken: actions int64 [N, A] in, obs, mask, terms [N, T] and rewards [N] out.
+    """Step the rows this thread takes: actions int64 [N, A] in; obs, mask, terms [N, T], rewards [N] out.
 
-    A row whose episode is over must not be stepped.
+    A row whose episode has ended must not be stepped.
     """
     num_rows = actions.shape[0]
     first = take_rows(taken, num_rows, share)

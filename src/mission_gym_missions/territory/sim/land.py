@@ -1,40 +1,44 @@
-"""Maps: terrain from noise, and where the nations begin."""
+"""Maps: terrain from noise, and the starting positions of the nations."""
 
 from __future__ import annotations
 
 from mission_gym.compiled import kernel
 from mission_gym.data import Array
-from mission_gym_missions.territory.sim.chance import BLOCKS, COARSE, FINE, PLACES, draw
+from mission_gym_missions.rng import draw32
 from mission_gym_missions.territory.sim.layout import (
     AGENT,
+    BLOCKS,
+    COARSE,
+    FINE,
     NEUTRAL,
     NUM_DIRECTIONS,
+    PLACES,
     ROCK,
     WATER,
-    State,
-    World,
+    TerritoryState,
+    TerritoryWorld,
 )
 from mission_gym_missions.territory.sim.war import find_attacker, offset
 
-COARSE_CELLS, FINE_CELLS = 16, 8  # between the knots of the noise
-TRIES = 8  # places that are looked at for each nation
-SIGHT = 4  # cells around a place
+COARSE_CELLS, FINE_CELLS = 16, 8  # between the grid points of the noise
+TRIES = 8  # candidate positions per nation
+SIGHT = 4  # cells around a position
 
 
 @kernel
 def noise(stream: int, purpose: int, x: int, y: int, spacing: int) -> int:
-    """Noise from 0 to 255: four knots, mixed by their distances."""
+    """Return noise from 0 to 255: four grid points, weighted by their distances."""
     column, row, right, down = x // spacing, y // spacing, x % spacing, y % spacing
     total = 0
     for corner in range(4):
         dx, dy = corner % 2, corner // 2
         weight = (right if dx == 1 else spacing - right) * (down if dy == 1 else spacing - down)
-        total += weight * (draw(stream, purpose, (row + dy) * 64 + column + dx) & 255)
+        total += weight * (draw32(stream, purpose, (row + dy) * 64 + column + dx) & 255)
     return total // (spacing * spacing)
 
 
 @kernel
-def lay_terrain(world: World, state: State, i: int) -> None:
+def lay_terrain(world: TerritoryWorld, state: TerritoryState, i: int) -> None:
     """Fill the map of a row with land, water and rock."""
     rules, cells, stream = world.rules[0], state.cells[i], state.games[i].stream
     cells[:] = ROCK
@@ -50,7 +54,7 @@ def lay_terrain(world: World, state: State, i: int) -> None:
 
 @kernel
 def count_land(cells: Array, size: int, x: int, y: int, reach: int) -> int:
-    """The cells that can be owned up to `reach` from a place, inside the map."""
+    """Count the ownable cells up to `reach` from a position, inside the map."""
     count = 0
     for row in range(max(y - reach, 0), min(y + reach, size - 1) + 1):
         for column in range(max(x - reach, 0), min(x + reach, size - 1) + 1):
@@ -59,10 +63,10 @@ def count_land(cells: Array, size: int, x: int, y: int, reach: int) -> int:
 
 
 @kernel
-def settle_nations(world: World, state: State, i: int) -> None:
-    """Give every nation 3 x 3 cells in a block of the map of its own.
+def settle_nations(world: TerritoryWorld, state: TerritoryState, i: int) -> None:
+    """Give every nation 3 x 3 cells in its own block of the map.
 
-    The blocks are drawn without repetition: `after` holds their numbers meanwhile.
+    The blocks are drawn without replacement; `after` stores their numbers meanwhile.
     """
     rules, cells, blocks, stream = world.rules[0], state.cells[i], state.after[i], state.games[i].stream
     size, across = rules.size, 1
@@ -72,14 +76,14 @@ def settle_nations(world: World, state: State, i: int) -> None:
         blocks[k] = k
     for nation in range(1, rules.num_bots + 2):
         first = nation - 1
-        chosen = first + draw(stream, BLOCKS, nation) % (across * across - first)
+        chosen = first + draw32(stream, BLOCKS, nation) % (across * across - first)
         blocks[first], blocks[chosen] = blocks[chosen], blocks[first]
         column, row = blocks[first] % across, blocks[first] // across
         left, top = column * size // across, row * size // across
         width, height = (column + 1) * size // across - left, (row + 1) * size // across - top
         best = best_x = best_y = -1
         for k in range(TRIES):
-            chance = draw(stream, PLACES, nation * TRIES + k)
+            chance = draw32(stream, PLACES, nation * TRIES + k)
             x = left + 1 + (chance & 0xFFFF) % (width - 2)
             y = top + 1 + (chance >> 16) % (height - 2)
             count = count_land(cells, size, x, y, SIGHT)
@@ -91,10 +95,10 @@ def settle_nations(world: World, state: State, i: int) -> None:
 
 
 @kernel
-def place_agent(world: World, state: State, i: int) -> None:
-    """Let the agent change places with the first nation that can come to the most land; that is the total.
+def place_agent(world: TerritoryWorld, state: TerritoryState, i: int) -> None:
+    """Swap the agent with the first nation that can reach the most land; that land is the total.
 
-    `after` is a map of what nations can come to meanwhile: no two that can't meet have any of it in common.
+    `after` marks the reached land meanwhile. Nations that cannot meet reach disjoint land: one map is enough.
     """
     cells, reached, best, chosen = state.cells[i], state.after[i], 0, AGENT
     for cell in range(len(cells)):
@@ -112,9 +116,10 @@ def place_agent(world: World, state: State, i: int) -> None:
 
 
 @kernel
-def reach(world: World, cells: Array, reached: Array, nation: int) -> int:
-    """Mark the land that a nation can come to if nobody is in its way, and was not marked before; its size.
-    The map is seen through from either end by turns."""
+def reach(world: TerritoryWorld, cells: Array, reached: Array, nation: int) -> int:
+    """Mark the land that a nation can reach if nobody stops it; return how much was not marked before.
+
+    Passes over the map alternate their direction."""
     rules, last = world.rules[0], len(cells) - 1
     count, is_forward = 0, False
     for cell in range(last + 1):

@@ -1,22 +1,21 @@
-"""The entries of the simulator: begin episodes, step rows, and show them.
+"""The entries of the simulator: begin episodes, and step rows.
 
-Rows never look at each other, so a row's numbers depend on its seed and its actions alone, whatever the
-number of rows and whichever thread takes it.
+Rows share nothing. So a row's numbers depend on its seed and actions alone, whatever the number of rows and
+whichever thread steps it.
 """
 
 from __future__ import annotations
 
 from mission_gym.compiled import entry, kernel
 from mission_gym.data import Array
-from mission_gym_missions.sharing import take_rows
-from mission_gym_missions.territory.sim.bots import decide
-from mission_gym_missions.territory.sim.chance import NATURES, begin_stream, draw
+from mission_gym_missions.rng import begin_stream32, draw32
+from mission_gym_missions.simulator import RUNNING, take_rows
 from mission_gym_missions.territory.sim.land import lay_terrain, place_agent, settle_nations
 from mission_gym_missions.territory.sim.layout import (
     AGENT,
     ELIMINATED,
+    NATURES,
     NUM_INTENSITIES,
-    RUNNING,
     T_CONQUEST,
     T_ELIMINATED,
     T_LAND,
@@ -26,18 +25,26 @@ from mission_gym_missions.territory.sim.layout import (
     TIMEOUT,
     VICTORY,
     WAIT,
-    State,
-    World,
+    TerritoryState,
+    TerritoryWorld,
 )
-from mission_gym_missions.territory.sim.sight import write_map, write_mask, write_numbers
-from mission_gym_missions.territory.sim.war import fight, find_rank, grow, judge, order, survey
+from mission_gym_missions.territory.sim.observation import write_map, write_mask, write_numbers
+from mission_gym_missions.territory.sim.war import (
+    decide,
+    fight,
+    find_rank,
+    grow,
+    judge,
+    order,
+    survey,
+)
 
 
 @kernel
-def begin(world: World, state: State, i: int) -> None:
+def begin(world: TerritoryWorld, state: TerritoryState, i: int) -> None:
     """Draw a new episode from the row's seed and episode number."""
     rules, game = world.rules[0], state.games[i]
-    game.stream = begin_stream(game.seed, game.episode)
+    game.stream = begin_stream32(game.seed, game.episode)
     game.step = game.conquered = game.lost = game.eliminations = game.attacks = 0
     game.outcome = RUNNING
     lay_terrain(world, state, i)
@@ -46,15 +53,15 @@ def begin(world: World, state: State, i: int) -> None:
     for p in range(1, state.nations.shape[1]):
         nation = state.nations[i, p]
         nation.land, nation.troops = 9, rules.start_troops
-        nation.character = draw(game.stream, NATURES, p) % len(world.characters)
+        nation.character = draw32(game.stream, NATURES, p) % len(world.characters)
         nation.direction = -1
         nation.share = nation.paid = nation.taken = nation.lost = 0
     survey(world, state, i)
 
 
 @kernel
-def step(world: World, state: State, i: int, action: int, terms: Array) -> float:
-    """Play one action in a row and return the reward."""
+def step(world: TerritoryWorld, state: TerritoryState, i: int, action: int, terms: Array) -> float:
+    """Execute one action in a row and return the reward."""
     rules, game, weights = world.rules[0], state.games[i], world.weights
     land, conquered = state.nations[i, AGENT].land, game.conquered
     attack = action - 1
@@ -87,16 +94,20 @@ def step(world: World, state: State, i: int, action: int, terms: Array) -> float
 
 
 @kernel
-def show(world: World, state: State, i: int, view: Array, numbers: Array, mask: Array) -> None:
-    """Write what the policy sees of a row."""
+def show(
+    world: TerritoryWorld, state: TerritoryState, i: int, view: Array, numbers: Array, mask: Array
+) -> None:
+    """Write the observation and mask of a row."""
     write_map(world, state, i, view)
     write_numbers(world, state, i, numbers)
     write_mask(state, i, mask)
 
 
 @entry
-def begin_rows(world: World, state: State, rows: Array, views: Array, numbers: Array, masks: Array) -> None:
-    """Begin an episode in rows int64 [R] and write what they show into the arrays of all rows."""
+def begin_rows(
+    world: TerritoryWorld, state: TerritoryState, rows: Array, views: Array, numbers: Array, masks: Array
+) -> None:
+    """Begin an episode in rows int64 [R]; write their observations and masks into the arrays of all rows."""
     for i in rows:
         begin(world, state, i)
         show(world, state, i, views[i], numbers[i], masks[i])
@@ -104,8 +115,8 @@ def begin_rows(world: World, state: State, rows: Array, views: Array, numbers: A
 
 @entry
 def step_rows(
-    world: World,
-    state: State,
+    world: TerritoryWorld,
+    state: TerritoryState,
     actions: Array,
     views: Array,
     numbers: Array,
@@ -115,9 +126,9 @@ def step_rows(
     taken: Array,
     share: int,
 ) -> None:
-    """Step the rows taken: actions int64 [N] in, views, numbers, masks, terms [N, T] and rewards [N] out.
+    """Step the rows this thread takes: actions int64 [N] in; views, numbers, masks, terms, rewards out.
 
-    A row whose episode is over must not be stepped.
+    A row whose episode has ended must not be stepped.
     """
     num_rows = actions.shape[0]
     first = take_rows(taken, num_rows, share)
@@ -129,7 +140,7 @@ def step_rows(
 
 
 @entry
-def read_ranks(state: State, rows: Array, ranks: Array) -> None:
-    """Write the agent's place in rows int64 [R] into ranks [R]."""
+def read_ranks(state: TerritoryState, rows: Array, ranks: Array) -> None:
+    """Write the agent's rank in rows int64 [R] into ranks [R]."""
     for k in range(len(rows)):
         ranks[k] = find_rank(state, rows[k])

@@ -1,11 +1,20 @@
-"""Fronts, attacks and growth: what a step does to the map and to the nations."""
+"""Fronts, decisions of the bots, attacks and growth: the effects of a step on map and nations."""
 
 from __future__ import annotations
 
 from mission_gym.compiled import kernel
 from mission_gym.data import Array
+from mission_gym_missions.rng import draw32
+from mission_gym_missions.simulator import RUNNING
 from mission_gym_missions.territory.sim.layout import (
     AGENT,
+    C_ENEMY_FIRST,
+    C_ENEMY_INTENSITY,
+    C_ENEMY_RESERVE,
+    C_MARGIN,
+    C_NEUTRAL_INTENSITY,
+    C_NEUTRAL_RESERVE,
+    C_PACE,
     EAST,
     ELIMINATED,
     F_ENEMY_COST,
@@ -16,20 +25,20 @@ from mission_gym_missions.territory.sim.layout import (
     NEUTRAL,
     NORTH,
     NUM_DIRECTIONS,
-    RUNNING,
     SOUTH,
     TIMEOUT,
     VICTORY,
     WATER,
+    WHIMS,
     Record,
-    State,
-    World,
+    TerritoryState,
+    TerritoryWorld,
 )
 
 
 @kernel
 def offset(direction: int, width: int) -> int:
-    """From a cell to its neighbour."""
+    """Return the index offset from a cell to its neighbour."""
     if direction == NORTH:
         return -width
     if direction == SOUTH:
@@ -39,7 +48,7 @@ def offset(direction: int, width: int) -> int:
 
 @kernel
 def find_attacker(cells: Array, target: int, step: int, ferry_cells: int) -> tuple[int, int]:
-    """Who stands before a cell, coming with `step`, and how much water lies between; nobody is 0."""
+    """Return the nation that can attack a cell with `step` (0: none), and how much water lies between."""
     source, crossed = target - step, 0
     while cells[source] == WATER and crossed < ferry_cells:
         source -= step
@@ -51,8 +60,8 @@ def find_attacker(cells: Array, target: int, step: int, ferry_cells: int) -> tup
 
 
 @kernel
-def find_cost(rules: Record, state: State, i: int, owner: int, crossed: int) -> int:
-    """Troops that a cell of an owner costs."""
+def find_cost(rules: Record, state: TerritoryState, i: int, owner: int, crossed: int) -> int:
+    """Return the troops that a cell of an owner costs."""
     cost = rules.ferry_cost * crossed
     if owner == NEUTRAL:
         return int(cost + rules.neutral_cost)
@@ -61,13 +70,13 @@ def find_cost(rules: Record, state: State, i: int, owner: int, crossed: int) -> 
 
 @kernel
 def find_cap(rules: Record, land: int) -> int:
-    """Troops that a nation can hold."""
+    """Return the troops that a nation can hold."""
     return int(rules.cap + rules.land_cap * land)
 
 
 @kernel
-def survey(world: World, state: State, i: int) -> None:
-    """Write the densities of all nations and what each would meet in every direction."""
+def survey(world: TerritoryWorld, state: TerritoryState, i: int) -> None:
+    """Write the densities of all nations and the fronts of each."""
     rules, cells, fronts = world.rules[0], state.cells[i], state.fronts[i]
     width = rules.size + 2
     for p in range(state.nations.shape[1]):
@@ -92,8 +101,8 @@ def survey(world: World, state: State, i: int) -> None:
 
 
 @kernel
-def find_share(state: State, i: int, p: int, direction: int, intensity: int) -> int:
-    """Troops for each cell, if a nation attacks; 0 where nothing is to be attacked."""
+def find_share(state: TerritoryState, i: int, p: int, direction: int, intensity: int) -> int:
+    """Return the troops per cell of an attack; 0 if there is nothing to attack."""
     targets = state.fronts[i, p, direction, F_TARGETS]
     if targets == 0:
         return 0
@@ -101,8 +110,8 @@ def find_share(state: State, i: int, p: int, direction: int, intensity: int) -> 
 
 
 @kernel
-def order(state: State, i: int, p: int, direction: int, intensity: int) -> None:
-    """Let a nation attack; direction -1 is to wait."""
+def order(state: TerritoryState, i: int, p: int, direction: int, intensity: int) -> None:
+    """Set the attack of a nation; direction -1 waits."""
     nation = state.nations[i, p]
     nation.direction, nation.share = direction, 0
     if direction >= 0:
@@ -110,11 +119,49 @@ def order(state: State, i: int, p: int, direction: int, intensity: int) -> None:
 
 
 @kernel
-def fight(world: World, state: State, i: int) -> None:
-    """Give every attacked cell to the strongest who can pay for it; all attacks are at once.
+def choose(world: TerritoryWorld, state: TerritoryState, i: int, p: int, turn: int, enemies: bool) -> int:
+    """Return the direction with the most affordable cells of a kind, judged by the cheapest; -1 if none."""
+    nation = state.nations[i, p]
+    traits = world.characters[nation.character]
+    reserve = traits[C_ENEMY_RESERVE] if enemies else traits[C_NEUTRAL_RESERVE]
+    intensity = traits[C_ENEMY_INTENSITY] if enemies else traits[C_NEUTRAL_INTENSITY]
+    margin = traits[C_MARGIN] if enemies else 16
+    best, most = -1, 0
+    if 16 * nation.troops < reserve * find_cap(world.rules[0], nation.land):
+        return best
+    for k in range(NUM_DIRECTIONS):
+        direction = (turn + k) % NUM_DIRECTIONS
+        front = state.fronts[i, p, direction]
+        count = front[F_TARGETS] - front[F_NEUTRALS] if enemies else front[F_NEUTRALS]
+        cost = front[F_ENEMY_COST] if enemies else front[F_NEUTRAL_COST]
+        if count > most and 16 * find_share(state, i, p, direction, intensity) >= margin * cost:
+            best, most = direction, count
+    return best
 
-    Half of the troops that were not needed are lost: of all that were sent where they do not suffice, and of
-    what is beyond the cost where they take the cell.
+
+@kernel
+def decide(world: TerritoryWorld, state: TerritoryState, i: int, p: int) -> None:
+    """Decide the attack of a bot: by its character, its fronts and a random number."""
+    game, nation = state.games[i], state.nations[i, p]
+    traits = world.characters[nation.character]
+    chance = draw32(game.stream, WHIMS, game.step * 256 + p)
+    direction, intensity = -1, 0
+    if nation.land > 0 and (chance >> 2) % 8 < traits[C_PACE]:
+        enemies = traits[C_ENEMY_FIRST] == 1
+        for _ in range(2):
+            if direction < 0:
+                direction = choose(world, state, i, p, chance % 4, enemies)
+                intensity = traits[C_ENEMY_INTENSITY] if enemies else traits[C_NEUTRAL_INTENSITY]
+                enemies = not enemies
+    order(state, i, p, direction, intensity)
+
+
+@kernel
+def fight(world: TerritoryWorld, state: TerritoryState, i: int) -> None:
+    """Give every attacked cell to the strongest attacker that can pay for it. All attacks are simultaneous.
+
+    Half of the wasted troops are lost: of all troops if they do not suffice, and of those beyond the cost if
+    they take the cell.
     """
     rules, game, cells, after = world.rules[0], state.games[i], state.cells[i], state.after[i]
     width = rules.size + 2
@@ -154,8 +201,8 @@ def fight(world: World, state: State, i: int) -> None:
 
 
 @kernel
-def grow(world: World, state: State, i: int) -> None:
-    """Pay for attacks, bury those who stood on lost cells, and let troops grow with the land."""
+def grow(world: TerritoryWorld, state: TerritoryState, i: int) -> None:
+    """Pay for attacks, remove the troops of lost cells, and add the income."""
     rules = world.rules[0]
     for p in range(1, state.nations.shape[1]):
         nation = state.nations[i, p]
@@ -178,8 +225,8 @@ def grow(world: World, state: State, i: int) -> None:
 
 
 @kernel
-def find_rank(state: State, i: int) -> int:
-    """The agent's place among all nations by land; 1 is the largest."""
+def find_rank(state: TerritoryState, i: int) -> int:
+    """Return the agent's rank among all nations by land; 1 is the largest."""
     rank = 1
     for p in range(AGENT + 1, state.nations.shape[1]):
         rank += state.nations[i, p].land > state.nations[i, AGENT].land
@@ -187,8 +234,8 @@ def find_rank(state: State, i: int) -> int:
 
 
 @kernel
-def count_alive(state: State, i: int) -> int:
-    """Bots that have land."""
+def count_alive(state: TerritoryState, i: int) -> int:
+    """Count the bots that own land."""
     alive = 0
     for p in range(AGENT + 1, state.nations.shape[1]):
         alive += state.nations[i, p].land > 0
@@ -196,8 +243,8 @@ def count_alive(state: State, i: int) -> int:
 
 
 @kernel
-def judge(world: World, state: State, i: int) -> int:
-    """The outcome of a row."""
+def judge(world: TerritoryWorld, state: TerritoryState, i: int) -> int:
+    """Return the outcome of a row."""
     rules, game, land = world.rules[0], state.games[i], state.nations[i, AGENT].land
     if land == 0:
         return ELIMINATED
