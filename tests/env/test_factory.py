@@ -309,5 +309,5 @@ def test_what_takes_no_number_of_environments_is_not_batched():
 def test_classes_of_environments_may_be_called_and_functions_are_asked_for(own_module):
     for name in ("agent_toys:Lives", "toys:Identity"):
         make_factory(EnvRequest(name, calls=()))()
-    with pytest.raises(TrustError, match="is not a class of Env or VectorEnv or ParallelEnv"):
+    with pytest.raises(TrustError, match="is not a subclass of Env or VectorEnv or ParallelEnv"):
         make_factory(EnvRequest("own_envs:make", {"n": 2}, calls=()))()

@@ -20,11 +20,11 @@ from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.wrapping import name_code
 from mission_gym.errors import EnvContractError, RunStateError, UsageError, WorkerDied, WorkerError, describe
 from mission_gym.procs import BoundedLog, Child, Link, dump_object, with_companion
-from mission_gym.store.checked import Count, Record, check
 from mission_gym.store.files import read_json, write_json
 from mission_gym.store.lineage import read_lineage
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.trusted import permit
+from mission_gym.store.validation import Count, Record, validate
 
 _REPLAY_S = 120.0  # without progress
 
@@ -128,4 +128,4 @@ def _read_bundle(path: Path) -> dict[str, Any]:
     missing = needed - set(bundle if isinstance(bundle, dict) else ())
     if missing:
         raise RunStateError(f"{path} is not a repro bundle: it lacks {', '.join(sorted(missing))} [--repro]")
-    return check(path, bundle, TypeAdapter(_Bundle)).model_dump()
+    return validate(path, bundle, TypeAdapter(_Bundle)).model_dump()

@@ -15,7 +15,7 @@ from mission_gym.errors import DiskError
 from mission_gym.report.formats import show_count
 from mission_gym.report.screen.streams import say
 from mission_gym.report.tables import view_findings, view_results
-from mission_gym.store.evals import make_room
+from mission_gym.store.evals import check_writable
 
 Episodes = Annotated[int, tyro.conf.arg(metavar="N", help="Episodes to play, from the report suite.")]
 
@@ -51,7 +51,7 @@ def evaluate(args: Sequence[str]) -> None:
     from mission_gym.run.open import evaluate_run, keep_result, open_run
 
     try:
-        make_room(ref.run)
+        check_writable(ref.run)
     except DiskError as error:
         say(f"the result will be shown, but can't be kept: {error}")
     with messages_to_stderr():

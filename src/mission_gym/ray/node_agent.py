@@ -21,9 +21,8 @@ from typing import IO, NamedTuple
 
 from mission_gym.procs.commands import end_command, start_command
 from mission_gym.ray.cluster import node_versions
-from mission_gym.store import lock
-from mission_gym.store.announce import read_announced
-from mission_gym.store.variables import RUN_FILE
+from mission_gym.store import RUN_FILE, lock
+from mission_gym.store.groups import read_announced
 
 _KEPT_BYTES = 1 << 20  # of the output, until it is fetched
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"

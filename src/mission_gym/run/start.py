@@ -47,8 +47,8 @@ from mission_gym.run.exactness import write_config
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.stages import EnvSource
-from mission_gym.store.announce import announce_run
 from mission_gym.store.files import write_json
+from mission_gym.store.groups import announce_run
 from mission_gym.store.lineage import Lineage, write_lineage
 from mission_gym.store.rundir import RunDir, slug
 from mission_gym.store.sinks import check_installed, choose_sinks

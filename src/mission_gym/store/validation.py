@@ -1,4 +1,4 @@
-"""JSON files of a run, in the types that their readers count on; anything else is told by name."""
+"""JSON files of a run, validated with pydantic, so that values have the types that their readers expect."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from mission_gym.store.files import read_json
 
 _T = TypeVar("_T")
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
-Str = InstanceOf[str]  # also what is not Unicode, such as the name of a folder
+Str = InstanceOf[str]  # allows text that is not valid Unicode, such as the name of a folder
 
 
 class Record(BaseModel):
-    """A file of which only these keys are read by name; None is as good as absent."""
+    """A file in which only the declared keys are validated; None counts as absent."""
 
     model_config = ConfigDict(extra="allow")
 
 
-def read_checked(path: Path, kind: TypeAdapter[_T]) -> _T:
-    """The content of a file as `kind`; RunStateError with the file and the key that is wrong."""
-    return check(path, read_json(path), kind)
+def read_validated(path: Path, adapter: TypeAdapter[_T]) -> _T:
+    """Read a JSON file of this type; RunStateError names the file and the wrong key."""
+    return validate(path, read_json(path), adapter)
 
 
-def check(path: Path, content: Any, kind: TypeAdapter[_T]) -> _T:
-    """The same of what was read."""
+def validate(path: Path, content: Any, adapter: TypeAdapter[_T]) -> _T:
+    """Validate content that was read from `path`."""
     try:
-        return kind.validate_python(content)
+        return adapter.validate_python(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(map(str, first["loc"]))
