@@ -12,9 +12,9 @@ from mission_gym.env.factory import EnvRequest
 
 WRONG = {
     "short": r'"obs" leaf 0 has 4 bytes, expected 8 \(1 game x float32\[2\]\) \[message 3, step\]',
-    "version": r"it tells version 7 of the protocol; this Mission Gym speaks version 1 \[message 1, hello\]",
+    "version": r"it speaks version 7 of the protocol; this Mission Gym speaks version 1 \[message 1, hello\]",
     "outside": r"message 3, step: game 0 shows an observation that is not in its space: number 1 is nan",
-    "hangs": r"gave no answer for 0.3 s \[message 3, step\]",
+    "hangs": r"sent no answer for 0.3 s \[message 3, step\]",
     "deaf": r"an unknown type was not answered with an error: .* ended with code 4 before it answered",
     "misspelt": r"the answer to hello holds 'max_game', which the protocol does not know",
 }

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from mission_gym.bridge.answers import KNOWN, Hello, Row
+from mission_gym.bridge.answers import KNOWN, BridgeError, GameStep, Hello
 from mission_gym.bridge.clients.mission_gym_bridge import VERSION
 from mission_gym.bridge.engine import Engine
-from mission_gym.bridge.errors import BridgeError
 from mission_gym.check.findings import Finding, tell
 from mission_gym.env.factory import EnvRequest
 from mission_gym.errors import UsageError, nearest
@@ -64,7 +63,7 @@ class _Exam:
 
     def examine(self) -> Iterator[Finding]:
         """Ask for everything that the game says it can."""
-        alone: list[list[Row]] = []
+        alone: list[list[GameStep]] = []
         played: list[list[list[bytes]]] = []
         for game, seed in enumerate(_SEEDS):  # both as game 0: one after the other
             rows, actions = [], []
@@ -123,7 +122,7 @@ class _Exam:
             yield tell("bridge", "unknown", kind=kind, fields=shown, fix=fix)
 
     def _play_beside(
-        self, alone: Sequence[Sequence[Row]], played: Sequence[Sequence[list[bytes]]]
+        self, alone: Sequence[Sequence[GameStep]], played: Sequence[Sequence[list[bytes]]]
     ) -> Finding | None:
         """The same episodes in one message, named in the other order."""
         games = [1, 0]
@@ -147,7 +146,7 @@ class _Exam:
         state = engine.get_state(0)
         self._note()
         actions: list[list[bytes]] = []
-        first: list[Row] = []
+        first: list[GameStep] = []
         while len(first) < 8 and not (row.terminated or row.truncated):
             actions.append(self._draw(row))
             row = self._step([0], [actions[-1]])[0]
@@ -161,13 +160,13 @@ class _Exam:
                 return self._tell("state", game=0, part=part)
         return None
 
-    def _reset(self, games: list[int], seeds: list[int | None]) -> list[Row]:
+    def _reset(self, games: list[int], seeds: list[int | None]) -> list[GameStep]:
         self._kind = "reset"
         rows = self._engine.reset_games(games, seeds)
         self._note()
         return rows
 
-    def _step(self, games: list[int], actions: list[list[bytes]]) -> list[Row]:
+    def _step(self, games: list[int], actions: list[list[bytes]]) -> list[GameStep]:
         self._kind = "step"
         rows = self._engine.step_games(games, actions)
         self._note()
@@ -190,7 +189,7 @@ class _Exam:
         if strange:
             self._strange.setdefault(self._kind, set()).update(strange)
 
-    def _find_wrong(self, row: Row, game: int) -> Finding | None:
+    def _find_wrong(self, row: GameStep, game: int) -> Finding | None:
         if row.error:
             return self._tell("game", error=row.error)
         space = self._hello.observation_space
@@ -201,7 +200,7 @@ class _Exam:
     def _tell(self, case: str, **values: Any) -> Finding:
         return tell("bridge", case, number=self._engine.num_messages, kind=self._kind, **values)
 
-    def _draw(self, row: Row) -> list[bytes]:
+    def _draw(self, row: GameStep) -> list[bytes]:
         """A random action, a legal one where a flat mask says which are."""
         space, mask = self._hello.action_space, row.info.get("action_mask")
         action = space.sample()
@@ -214,7 +213,7 @@ class _Exam:
         return self._hello.actions.pack(action)
 
 
-def _differ(one: Row, other: Row) -> str:
+def _differ(one: GameStep, other: GameStep) -> str:
     """The first part in which two rows differ."""
     for part in ("obs", "reward", "terminated", "truncated", "error"):
         if not _equal(getattr(one, part), getattr(other, part)):

@@ -26,7 +26,7 @@ from mission_gym.names import judge
 from mission_gym.plan.tuner import may_plan
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.policy.trunks import load_network
-from mission_gym.procs import Attendance, BoundedLog, with_companion
+from mission_gym.procs import BoundedLog, RunningCompanion, with_companion
 from mission_gym.ray.cluster import Cluster
 from mission_gym.ray.run import connect, count_cpus
 from mission_gym.run.stages import (
@@ -71,7 +71,7 @@ class Environment:
     kwargs: dict[str, Any] = field(default_factory=dict)  # of all stages
     stages: Stages | None = None  # of training; `request` and `factory` are those of evaluations
     played: Variant | None = None  # the stage that evaluations are on
-    companion: Attendance | None = None  # at work as long as somebody holds this
+    companion: RunningCompanion | None = None  # at work as long as somebody holds this
     cluster: Cluster | None = None  # at work likewise
     most_playing: int | None = None  # environments of an evaluation
 

@@ -14,7 +14,7 @@ from mission_gym.check.devices import computes_exactly, name_card
 from mission_gym.config.layers import Resolved, format_config
 from mission_gym.config.schema import Config
 from mission_gym.errors import RunStateError
-from mission_gym.procs.versions import compare_versions
+from mission_gym.procs.machine import compare_versions
 from mission_gym.run.config import read_config
 from mission_gym.store.checkpoints import Checkpoint
 from mission_gym.store.files import read_json, write_atomic

@@ -26,8 +26,7 @@ from mission_gym.plan.sheet import expect_use, judge_preset, make_plan
 from mission_gym.plan.tuner import LOOK_S, Tuned, tune_run
 from mission_gym.plan.ways import find_measured
 from mission_gym.procs import usable_cores
-from mission_gym.procs.machine import read_share
-from mission_gym.procs.versions import versions
+from mission_gym.procs.machine import read_share, versions
 from mission_gym.run.assemble import (
     Assembly,
     algorithm_of,

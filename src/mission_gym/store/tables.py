@@ -1,8 +1,8 @@
 """Append-only files of lines: the base of a run's tables, the metrics stream, and journals.
 
 When `append` returns, the row is in the file, whole or (on DiskError) not at all. A row torn by a kill is cut
-off when the file is next opened. A checkpoint stores `position`; a table opened at a position drops later rows,
-so that a resumed run's rows equal those of an uninterrupted run.
+off when the file is next opened. A checkpoint stores `position`; a table opened at a position drops later
+rows, so that a resumed run's rows equal those of an uninterrupted run.
 """
 
 from __future__ import annotations

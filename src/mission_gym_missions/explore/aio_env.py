@@ -24,7 +24,7 @@ class AsyncExploreEnv(Declared):
 
     def __init__(self, **settings: Any) -> None:
         read = read_settings(settings)
-        self.explorer, self._attendance = open_explorer(read)
+        self.explorer, self._companion = open_explorer(read)
         self.observation_space, self.action_space = make_spaces(self.explorer)
         self.baselines: dict[str, Policy] = make_baselines(self.explorer)
         self._client = AioClient(read.limits, read.may_use_loopback)
@@ -52,4 +52,4 @@ class AsyncExploreEnv(Declared):
 
     async def close(self) -> None:
         await self._client.close()
-        self._attendance = None
+        self._companion = None

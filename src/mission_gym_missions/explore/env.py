@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
-from mission_gym.procs.companions import Attendance, attend
+from mission_gym.procs.companions import RunningCompanion, start_companion
 from mission_gym_missions.explore.baselines import Policy, make_baselines
 from mission_gym_missions.explore.client import Client
 from mission_gym_missions.explore.explorer import OUTCOMES, Explorer
@@ -35,7 +35,7 @@ class ExploreEnv(Declared, gym.Env[Array, np.int64]):
             raise UsageError(f"render_mode={render_mode!r} is unknown; use rgb_array or none")
         self._settings = settings
         read = read_settings(settings)
-        self.explorer, self._attendance = open_explorer(read)
+        self.explorer, self._companion = open_explorer(read)
         self.observation_space, self.action_space = make_spaces(self.explorer)
         self.baselines: dict[str, Policy] = make_baselines(self.explorer)
         self.render_mode = render_mode
@@ -80,17 +80,17 @@ class ExploreEnv(Declared, gym.Env[Array, np.int64]):
 
     def close(self) -> None:
         self._client.close()
-        self._attendance = None
+        self._companion = None
 
 
-def open_explorer(settings: Settings) -> tuple[Explorer, Attendance | None]:
+def open_explorer(settings: Settings) -> tuple[Explorer, RunningCompanion | None]:
     """What plays the mission, and the server, where nobody else has started it. Hold both."""
-    attendance = None
+    companion = None
     served_at = settings.served_at
     if settings.base_url is None and served_at is None:
-        attendance = attend(make_companion(settings))
-        served_at = attendance.told["served_at"]
-    return settings.make_explorer(served_at or ""), attendance
+        companion = start_companion(make_companion(settings))
+        served_at = companion.kwargs["served_at"]
+    return settings.make_explorer(served_at or ""), companion
 
 
 def make_spaces(explorer: Explorer) -> tuple[spaces.Box, spaces.Discrete]:
