@@ -1,6 +1,6 @@
 """generals.io of the package generals-bots as a game of Mission Gym: conquer the general of a bot.
 
-docs/games.md has the commands. It runs in a Python of its own, beside mission_gym_bridge.py, which
+docs/games.md has the commands. It runs in its own Python, next to mission_gym_bridge.py, which
 `mission-gym bridge --client python` writes.
 """
 

@@ -22,7 +22,7 @@ from mission_gym.bridge.pool import EnginePool
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.env.slot import find_announce
-from mission_gym.env.stages import Stages, Variant
+from mission_gym.env.stages import Stages, StageVariant
 from mission_gym.errors import UsageError
 from mission_gym.vector.serial import SerialVec
 from waits import is_alive, wait_until
@@ -73,7 +73,7 @@ def test_a_game_may_use_a_socket() -> None:
 
 def test_games_that_a_stage_builds_anew_share_a_process() -> None:
     requests = [EnvRequest(f"bridge:{WALK}", {"length": length}) for length in (8, 9)]
-    stages = Stages(tuple(Variant(each, make_factory(each)) for each in requests))
+    stages = Stages(tuple(StageVariant(each, make_factory(each)) for each in requests))
     first = stages.variants[0].factory
     with SerialVec(first, probe(first, "walk"), 2, lambda env_id, episode: episode, stages=stages) as vec:
         for stage in (0, 1):

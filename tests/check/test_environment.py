@@ -445,7 +445,7 @@ FAULTY = [
     ("reset", "start", r"reset\(\) raised RuntimeError: the map file is missing"),
     ("nan", "finite", r"the observation holds nan at index \[1\], at seed 0, step 3"),
     ("shape", "contract", r"seed 0, .* step 3: the observation has shape \(3,\).*; 2 more episodes failed"),
-    ("no_action", "contract", "leaves no legal action"),
+    ("no_action", "contract", "has no legal action"),
     ("space", "contract", r"has shape \(4,\)"),
     ("constructor", "make", "raised RuntimeError: no licence for the simulator"),
 ]

@@ -84,7 +84,7 @@ class NoInfo(Binary):
         (WrongMain, r'metadata\["main_outcome"\]=\'wins\' is not one of'),
         (WrongOutcomes, r'metadata\["outcomes"\] must be a list of names'),
         (Toy, "must have an observation_space and an action_space"),
-        (Untold, r"describe_target\(\) must give two texts, .*; it raised ConnectionError: no route"),
+        (Untold, r"describe_target\(\) must return two texts, .*; it raised ConnectionError: no route"),
         (NoInfo, r"reset\(\) must return \(observation, dict\), got NoneType"),
     ],
 )

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from mission_gym.env.actions import make_action_form
 from mission_gym.env.agents import AgentsEnv
 from mission_gym.env.factory import EnvRequest, make_factory
-from mission_gym.env.wrapping import name_code
+from mission_gym.env.spaces import make_action_decoder
+from mission_gym.env.wrapper_names import name_code
 from mission_gym.errors import EnvContractError, RunStateError, UsageError, WorkerDied, WorkerError, describe
 from mission_gym.procs import BoundedLog, Child, Link, dump_object, with_companion
 from mission_gym.store.files import read_json, write_json
@@ -100,7 +100,7 @@ def serve_replay(link: Link, setup: bytes) -> None:
     try:
         env, _companion = with_companion(lambda told: make_factory(replace(request, companion_kwargs=told))())
         env.reset(seed=bundle["seed"], options=bundle["options"])
-        discrete, form = env.action_space.shape == (), make_action_form(env.action_space)
+        discrete, form = env.action_space.shape == (), make_action_decoder(env.action_space)
         for step, action in enumerate(bundle["actions"]):
             link.send(("step", step))
             if form is not None and isinstance(env.unwrapped, AgentsEnv):  # each agent has a row

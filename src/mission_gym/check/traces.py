@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
-from mission_gym.env.actions import make_action_form
 from mission_gym.env.agents_slot import AgentsSlot, make_slot
 from mission_gym.env.factory import Env, Factory
-from mission_gym.env.reading import ObsReader
+from mission_gym.env.observations import ObsReader
 from mission_gym.env.slot import EnvSlot, action_rows
+from mission_gym.env.spaces import make_action_decoder
 from mission_gym.errors import MissionGymError
 from mission_gym.policy.sampling import draw_random
 from mission_gym.streams import generator
@@ -146,7 +146,7 @@ def replay(
         yield from _replay_agents(env, spec, trace, out_of_time, seed)
         return
     read = ObsReader(spec).read
-    form = make_action_form(spec.action_space)
+    form = make_action_decoder(spec.action_space)
     obs, _ = env.reset(seed=trace.seed if seed is None else seed)
     yield Moment(digest(read(obs), spec))
     for stored in trace.actions:
@@ -167,7 +167,7 @@ def observe_at(env: Env, spec: EnvSpec, trace: Trace, step: int) -> Leaves:
         for stored in trace.actions[:step]:
             made = slot.step(to_action(stored, spec))
         return (*slot.obs, np.asarray(made[0]))
-    form = make_action_form(spec.action_space)
+    form = make_action_decoder(spec.action_space)
     obs, _ = env.reset(seed=trace.seed)
     reward: Any = 0.0
     for stored in trace.actions[:step]:

@@ -123,7 +123,7 @@ def check(args: Sequence[str]) -> int:
     from mission_gym.check.apart import check_apart
     from mission_gym.check.findings import has_errors
     from mission_gym.env.factory import EnvRequest
-    from mission_gym.env.wrapping import name_code
+    from mission_gym.env.wrapper_names import name_code
     from mission_gym.store.trusted import permit
 
     with messages_to_stderr():

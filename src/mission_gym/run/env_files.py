@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 
 from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec
-from mission_gym.env.boxes import may_hold_ids
 from mission_gym.env.factory import find_snapshot_kwargs
+from mission_gym.env.leaves import may_hold_ids
 from mission_gym.errors import RunStateError, UsageError
 from mission_gym.run.environment import Environment, open_environment, permit_names
 from mission_gym.run.stages import EnvSource, list_staged, make_parts, pick_common

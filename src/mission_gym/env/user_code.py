@@ -1,0 +1,250 @@
+"""Imports and calls the user's environment code; every failure becomes an error that suggests a remedy.
+
+It knows third-party packages by their ids, environments of the old gym package, and missing displays.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from functools import cache, partial
+from importlib.metadata import entry_points
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+from gymnasium.envs.registration import load_env_creator
+
+from mission_gym.errors import EnvContractError, MissionGymError, UsageError, describe, nearest
+from mission_gym.names import make_importable
+
+OLD_API = (
+    "environments of the old gym package need shimmy: write a function that returns "
+    "shimmy.GymV26CompatibilityV0(env=...), or GymV21CompatibilityV0 if step() returns four values "
+    '(pip install "shimmy[gym-v26]" or "shimmy[gym-v21]")'
+)
+_DISPLAYS = {  # environment variable for rendering without a display -> errors of the library without it
+    "PYGLET_HEADLESS=true": ("NoSuchDisplayException",),
+    "SDL_VIDEODRIVER=dummy": ("No available video device", "video system not initialized"),
+    "MUJOCO_GL=egl": (
+        "DISPLAY environment variable is missing", "gladLoadGL", "OpenGL platform library"
+    ),
+}  # fmt: skip
+_VERSION = re.compile(r"-v\d+$")
+
+
+class _Package(NamedTuple):
+    patterns: tuple[str, ...]  # of its ids
+    module: str  # that registers the ids
+    name: str  # for pip
+
+
+_PACKAGES = (
+    _Package(("ALE/*", "*NoFrameskip-v[04]", "*Deterministic-v[04]"), "ale_py", "ale-py"),
+    _Package(("MiniGrid-*", "BabyAI-*"), "minigrid", "minigrid"),
+    _Package(("Panda*-v*",), "panda_gym", "panda-gym"),
+    _Package(
+        ("Fetch*-v*", "Hand*-v*", "PointMaze_*", "AntMaze_*", "AdroitHand*", "FrankaKitchen*"),
+        "gymnasium_robotics",
+        "gymnasium-robotics",
+    ),
+    _Package(
+        ("highway-*", "merge-*", "roundabout-*", "parking-*", "intersection-*", "racetrack-*", "exit-v*"),
+        "highway_env",
+        "highway-env",
+    ),
+    _Package(("Meta-World/*",), "metaworld", "metaworld"),
+    _Package(("MinAtar/*",), "minatar.gym", "minatar"),
+    _Package(("Vizdoom*",), "vizdoom.gymnasium_wrapper", "vizdoom"),
+    _Package(("miniwob/*",), "miniwob", "miniwob"),
+    _Package(("popgym-*",), "popgym", "popgym"),
+    _Package(("mo-*", "deep-sea-treasure-*"), "mo_gymnasium", "mo-gymnasium"),
+    _Package(("gym_pusht/*",), "gym_pusht", "gym-pusht"),
+    _Package(("FlappyBird-*",), "flappy_bird_gymnasium", "flappy-bird-gymnasium"),
+    _Package(("forex-v*", "stocks-v*"), "gym_anytrading", "gym-anytrading"),
+    _Package(("Safety*-v*",), "safety_gymnasium", "safety-gymnasium"),
+    _Package(("gym_aloha/*",), "gym_aloha", "gym-aloha"),
+    _Package(("gym_xarm/*",), "gym_xarm", "gym-xarm"),
+    _Package(("gym_hil/*",), "gym_hil", "gym-hil"),
+    _Package(("dm_control/*",), "shimmy", '"shimmy[dm-control]"'),
+    _Package(("GymV2*Environment-v0",), "shimmy", "shimmy"),
+    _Package(("gymnasium_2048/*",), "gymnasium_2048", "gymnasium-2048"),
+    _Package(("tetris_gymnasium/*",), "tetris_gymnasium.envs", "tetris-gymnasium"),
+    _Package(("PyFlyt/*",), "PyFlyt.gym_envs", "pyflyt"),
+    _Package(("rware-*",), "rware", "rware"),
+    _Package(("Foraging-*",), "lbforaging", "lbforaging"),
+    _Package(("NetHack*-v*",), "nle", "nle"),
+    _Package(("MiniHack-*",), "minihack", "minihack"),
+    _Package(("MiniWorld-*",), "miniworld", "miniworld"),
+    _Package(("*BulletEnv-v*",), "pybullet_envs_gymnasium", "pybullet-envs-gymnasium"),
+    _Package(("Buffalo-*",), "buffalo_gym", "buffalo-gym"),
+    _Package(("Cont-*-v*", "Finite-*-v*"), "gym_electric_motor", "gym-electric-motor"),
+    _Package(
+        ("DescentEnv-v*", "*CREnv-v*", "PlanWaypointEnv-v*", "StaticObstacleEnv-v*", "MergeEnv-v*"),
+        "bluesky_gym",
+        "bluesky-gym",
+    ),
+)
+
+
+def import_named(module_name: str, name: str) -> ModuleType:
+    """Import a module; the current folder is importable. name: the user's name for it, for messages."""
+    folder = make_importable()
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        parent, _, child = missing.rpartition(".")
+        if not f"{module_name}.".startswith(f"{missing}."):  # it is imported by the named module
+            remedy = '; run: pip install "setuptools<81"' if missing == "pkg_resources" else ""
+            what = f"module {module_name!r} needs {missing!r}, which is not installed{remedy}"
+        elif parent in sys.modules:
+            hint = nearest(child, list_modules(sys.modules[parent]))
+            what = f"package {parent!r} is installed, but has no module {child!r}{hint}"
+        else:
+            remedy = f"{name_package(missing)}, or start in the folder that contains it"
+            what = f"no module named {missing!r}; {remedy} (now {folder})"
+        raise UsageError(f"{what} [{name}]") from error
+    except Exception as error:  # border: the user's module
+        what = describe_user_error(error)
+        raise EnvContractError(f"importing {module_name!r} raised {what} [{name}]") from error
+
+
+def list_modules(package: ModuleType) -> list[str]:
+    """List the modules inside a package; none for a plain module."""
+    return [module.name for module in iter_modules(getattr(package, "__path__", ()))]
+
+
+def guard(name: str, build: Callable[[], Any]) -> Any:
+    """Call `build`; every failure becomes an error that suggests a remedy."""
+    try:
+        return build()
+    except MissionGymError:
+        raise
+    except gym.error.UnregisteredEnv as error:
+        raise UsageError(f"unknown environment {name!r}{_suggest_name(name, error)}") from error
+    except gym.error.DependencyNotInstalled as error:
+        extra = re.search(r"gymnasium\[[\w-]+\]", str(error))
+        remedy = f'; run: pip install "{extra.group()}"' if extra else ""
+        raise UsageError(f"{name!r} needs a package that is not installed: {error}{remedy}") from error
+    except ModuleNotFoundError as error:
+        missing = error.name or str(error)
+        raise UsageError(f"{name!r} needs the module {missing!r}, which is not installed") from error
+    except Exception as error:  # border: the user's constructor
+        hint = _suggest_keyword(error, build)
+        raise EnvContractError(f"building {name!r} raised {describe_user_error(error)}{hint}") from error
+
+
+def describe_user_error(error: BaseException) -> str:
+    """Describe an exception; if a display is missing, add the remedy."""
+    text = describe(error)
+    for variable, signs in _DISPLAYS.items():
+        if any(sign in text for sign in signs):
+            return f"{text}; there is no display: set {variable}, or give --env-kwargs render_mode=rgb_array"
+    return text
+
+
+def is_old_gym(thing: Any) -> bool:
+    """Return whether an environment or a space is from the old gym package, which may not be installed."""
+    return any(kind.__module__.partition(".")[0] == "gym" for kind in type(thing).__mro__)
+
+
+def is_registered_with_old_gym(env_id: str) -> bool:
+    """Return whether the old gym package is loaded and has this id."""
+    envs = getattr(sys.modules.get("gym"), "envs", None)
+    registry = getattr(envs, "registry", {})
+    return env_id in getattr(registry, "env_specs", registry)  # a dict since gym 0.26
+
+
+def find_creator(target: Callable[..., Any] | str) -> Any:
+    """Return the class or function of a callable or a registered id."""
+    if callable(target) or target not in gym.registry:
+        return target
+    entry = gym.registry[target].entry_point
+    return load_env_creator(entry) if isinstance(entry, str) else entry
+
+
+@cache
+def register_declared(module_name: str) -> None:
+    """Register, once, ids that a package's import does not register: by the module's `register_envs`, or by
+    its plugin, which Gymnasium has not loaded since 1.0."""
+    top = module_name.partition(".")[0]
+    plugins = [
+        plugin for plugin in entry_points(group="gymnasium.envs") if plugin.module.partition(".")[0] == top
+    ]
+    own = getattr(sys.modules[module_name], "register_envs", None)
+    for register in dict.fromkeys([own, *(plugin.load() for plugin in plugins)]):
+        # Gymnasium's own function has the same name, and packages import it.
+        if callable(register) and register.__module__.partition(".")[0] == top != "gymnasium":
+            register()
+
+
+def name_home(env_id: str) -> str:
+    """Explain how to install and name an environment of a known package; empty for other ids."""
+    for patterns, module, package in _PACKAGES:
+        if any(fnmatchcase(env_id, pattern) for pattern in patterns):
+            is_installed = importlib.util.find_spec(module.partition(".")[0])
+            get = "" if is_installed else f"run: pip install {package}, and "
+            return f"it belongs to the package {package}: {get}name it {module}:{env_id}"
+    return ""
+
+
+def name_package(module: str) -> str:
+    """Explain how to install a missing module."""
+    tops = {package.module.partition(".")[0]: package.name for package in _PACKAGES}
+    package = tops.get(module.partition(".")[0])
+    return "install it" if package is None else f"run: pip install {package}"
+
+
+def name_callable(module: str) -> str:
+    """Explain how to name an environment of a module, if only the module was named."""
+    return f"name a callable of the module, such as {module}:make, or PettingZoo's {module}:parallel_env"
+
+
+def nearest_id(name: str, known: Iterable[str]) -> str:
+    """Like `errors.nearest`, for ids: compares them without their versions, but prefers the same version.
+
+    A name with a version never means a callable.
+    """
+    version = _VERSION.search(name)
+    stems: dict[str, list[str]] = {}
+    for each in known:
+        if not version or _VERSION.search(each):
+            stems.setdefault(_VERSION.sub("", each).lower(), []).append(each)
+    close = difflib.get_close_matches(_VERSION.sub("", name).lower(), list(stems), n=1, cutoff=0.6)
+    if not close:
+        return ""
+    found = stems[close[0]]
+    best = next((each for each in found if version and each.endswith(version.group())), found[-1])
+    return f" (did you mean {best!r}?)"
+
+
+def _suggest_name(name: str, error: Exception) -> str:
+    """Suggest a name for an environment that Gymnasium does not know."""
+    if home := name_home(name):
+        return f"; {home}"
+    if "." in name and all(part.isidentifier() for part in name.split(".")):
+        return f"; if it is a module, {name_callable(name)}"
+    hint = nearest_id(name, gym.registry)
+    return f"{hint}; give a registered id, module:Id or module:callable ({error})"
+
+
+def _suggest_keyword(error: Exception, build: Callable[[], Any]) -> str:
+    """Suggest the nearest keyword for one that the constructor does not have."""
+    wrong = re.search(r"unexpected keyword argument '(\w+)'", describe(error))
+    if not isinstance(error, TypeError) or wrong is None or not isinstance(build, partial):
+        return ""
+    target: Any = build.func
+    if build.args and build.args[0] in gym.registry:  # an id, for a function that makes registered ones
+        target = find_creator(build.args[0])
+    with suppress(TypeError, ValueError):  # a builtin has no signature
+        return nearest(wrong[1], inspect.signature(target).parameters)
+    return ""
