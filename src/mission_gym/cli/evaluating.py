@@ -120,7 +120,7 @@ def check(args: Sequence[str]) -> int:
     text = "Examine an environment before training on it; `--repro FILE` replays what a failed run left."
     flags = parse(CheckFlags, args, "check", text)
     env = flags.config().env
-    from mission_gym.check.apart import check_apart
+    from mission_gym.check.environment import check_in_subprocess
     from mission_gym.check.findings import has_errors
     from mission_gym.env.factory import EnvRequest
     from mission_gym.env.wrapper_names import name_code
@@ -129,6 +129,6 @@ def check(args: Sequence[str]) -> int:
     with messages_to_stderr():
         names = (env.env_id, *name_code(env.wrap))
         calls = permit(names, typed=names)
-        findings = check_apart(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap, calls))
+        findings = check_in_subprocess(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap, calls))
     show([asdict(finding) for finding in findings], as_json=flags.json, view=view_findings)
     return 2 if has_errors(findings) else 0

@@ -107,9 +107,9 @@ def _run(args: list[str]) -> int:
             raise
         return _say(f"{error.strerror}: this process needs more; raise the limit with `ulimit -n 4096`", 3)
     except Exception:  # border: our code with versions of other packages that it was not written for
-        from mission_gym.check.packages import tell_too_old
+        from mission_gym.check.packages import explain_too_old
 
-        told = tell_too_old()
+        told = explain_too_old()
         if not told:
             raise
         return _say(told, 2)

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from mission_gym.check.devices import device_memory, free_device_bytes, name_card, peak_device_bytes
+from mission_gym.check.devices import device_memory, free_device_bytes, name_gpu, peak_device_bytes
 from mission_gym.config.layers import Resolved
 from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish, refuse_contradictions
@@ -191,7 +191,7 @@ def _prepare(
         of_device,
     )
     document = asdict(plan) | {
-        "versions": versions(name_card(config.compute.device)),
+        "versions": versions(name_gpu(config.compute.device)),
         "signature": spec.signature,
         "tuning": tuning,
     }
