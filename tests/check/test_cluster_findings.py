@@ -32,8 +32,8 @@ def test_a_sound_cluster_is_told_with_its_costs_and_rates():
          " (2 nodes: head 4, far 4; ray 2.60.0)"),
         ("ok", "messages", "a call takes 1.0 ms, 2,000 are possible per second; 1 MB is stored in 2.0 ms and"
          " sent to another node in 8.0 ms"),
-        ("info", "actors", "with steps of 1 ms and 8 environments per actor, these messages allow, by number of"
-         " actors, 1: 990, 16: 15,000 steps/s; beyond 16 actors the learner is the bottleneck"),
+        ("info", "actors", "with steps of 1 ms and 8 environments per actor, these messages allow, by number"
+         " of actors, 1: 990, 16: 15,000 steps/s; beyond 16 actors the learner is the bottleneck"),
     ]  # fmt: skip
 
 

@@ -397,7 +397,12 @@ FAULTS = [
     ("TrueNoise", "error", "seeding", "the first observation differs$"),
     ("LastDigits", "warning", "seeding", "two episodes that differ by rounding: the first observation"),
     ("ZeroIsNone", "warning", "seeding", r"^seed 0 .* different episodes \(the first .*, and seed 1 did not"),
-    ("SharedState", "error", "backends", "side by side play other episodes .*: the observation after step 1, seed 0"),
+    (
+        "SharedState",
+        "error",
+        "backends",
+        "side by side play other episodes .*: the observation after step 1, seed 0",
+    ),
     ("SameStart", "info", "seeding", "same first observation; fine if"),
     (
         "Puzzle",
@@ -676,6 +681,7 @@ def test_two_instances_are_not_blamed_for_what_one_carries_over(monkeypatch):
     findings = check("Survivor")
     assert not has_errors(findings)
     assert (
-        "gave another episode in an instance that was used before" in the_one(findings, "warning", "seeding").what
+        "gave another episode in an instance that was used before"
+        in the_one(findings, "warning", "seeding").what
     )
     assert the_one(check("SharedState"), "error", "backends")

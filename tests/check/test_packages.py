@@ -57,8 +57,8 @@ def test_a_version_that_was_put_back_is_told_instead_of_a_traceback(tmp_path: Pa
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr == (
-        "mission-gym: gymnasium 0.29.1 is too old for Mission Gym, maybe because another package requires it; "
-        'run: pip install "gymnasium>=1.1"\n'
+        "mission-gym: gymnasium 0.29.1 is too old for Mission Gym, maybe because another package requires it"
+        '; run: pip install "gymnasium>=1.1"\n'
     )
 
 
