@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -92,36 +93,9 @@ class Package:
         return f"import {self.module}\n{self.use}"
 
 
-_NOTHING = "nothing can be trained without it"
-_RENDERING = "missions and classic control can't be rendered or played by hand"
 # A failure that is caused by another package of the table names that package.
-PACKAGES = (
-    Package("numpy>=1.26", "numpy", _NOTHING, "assert (numpy.ones((2, 2)) @ numpy.ones(2)).sum() == 4"),
-    Package("torch>=2.4", "torch", _NOTHING),
-    Package("psutil>=5.9", "psutil", "memory and processes can't be monitored"),
-    Package("pydantic>=2.7", "pydantic", "no config can be read"),
-    Package("pyyaml>=6", "yaml", "no config can be read"),
-    Package("tyro>=0.9", "tyro", "no command but this one can be started"),
-    Package("rich>=13", "rich", "no command but this one can be started", "import rich.console"),
-    Package("gymnasium>=1.1", "gymnasium", _NOTHING),
-    Package("scipy>=1.12", "scipy", "compiled learners use its BLAS", "import scipy.linalg.cython_blas"),
-    Package(
-        "numba>=0.60", "numba", "learners and missions are compiled with it",
-        "assert numba.njit(lambda number: number + 1)(1) == 2",
-    ),
-    Package("safetensors>=0.4", "safetensors", "no checkpoint can be saved", "import safetensors.numpy"),
-    Package("cloudpickle>=2.2", "cloudpickle", "no environment can be sent to a worker"),
-    Package("greenlet>=3.0", "greenlet", "environments with coroutines can't be stepped"),
-    Package("threadpoolctl>=3.1", "threadpoolctl", "NumPy's threads can't be limited"),
-    Package("tensorboardX>=2.6", "tensorboardX", "no TensorBoard files can be written"),
-    Package("nvidia-ml-py>=12", "pynvml", "a GPU can't be monitored"),
-    Package("pygame-ce>=2.5", "pygame", _RENDERING),
-    Package("pillow>=10.1", "PIL", "no GIF can be made", "import PIL.Image"),
-    Package("jinja2>=3.1", "jinja2", "no report can be written and no dashboard shown"),
-    Package("starlette>=0.40", "starlette", "no dashboard can be shown", "import starlette.applications"),
-    Package("uvicorn>=0.30", "uvicorn", "no dashboard can be shown"),
-    Package("imageio-ffmpeg>=0.5", "imageio_ffmpeg", "no MP4 can be made", "imageio_ffmpeg.get_ffmpeg_exe()"),
-)  # fmt: skip
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+PACKAGES = tuple(Package(requirement, **row) for requirement, row in _TABLE.items())
 
 
 def judge_package(package: Package, attempt: Attempt) -> Finding:

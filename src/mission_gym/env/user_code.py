@@ -11,14 +11,16 @@ import importlib.util
 import inspect
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from importlib.metadata import entry_points
+from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
@@ -41,58 +43,10 @@ _DISPLAYS = {  # environment variable for rendering without a display -> errors 
 _VERSION = re.compile(r"-v\d+$")
 
 
-class _Package(NamedTuple):
-    patterns: tuple[str, ...]  # of its ids
-    module: str  # that registers the ids
-    name: str  # for pip
-
-
-_PACKAGES = (
-    _Package(("ALE/*", "*NoFrameskip-v[04]", "*Deterministic-v[04]"), "ale_py", "ale-py"),
-    _Package(("MiniGrid-*", "BabyAI-*"), "minigrid", "minigrid"),
-    _Package(("Panda*-v*",), "panda_gym", "panda-gym"),
-    _Package(
-        ("Fetch*-v*", "Hand*-v*", "PointMaze_*", "AntMaze_*", "AdroitHand*", "FrankaKitchen*"),
-        "gymnasium_robotics",
-        "gymnasium-robotics",
-    ),
-    _Package(
-        ("highway-*", "merge-*", "roundabout-*", "parking-*", "intersection-*", "racetrack-*", "exit-v*"),
-        "highway_env",
-        "highway-env",
-    ),
-    _Package(("Meta-World/*",), "metaworld", "metaworld"),
-    _Package(("MinAtar/*",), "minatar.gym", "minatar"),
-    _Package(("Vizdoom*",), "vizdoom.gymnasium_wrapper", "vizdoom"),
-    _Package(("miniwob/*",), "miniwob", "miniwob"),
-    _Package(("popgym-*",), "popgym", "popgym"),
-    _Package(("mo-*", "deep-sea-treasure-*"), "mo_gymnasium", "mo-gymnasium"),
-    _Package(("gym_pusht/*",), "gym_pusht", "gym-pusht"),
-    _Package(("FlappyBird-*",), "flappy_bird_gymnasium", "flappy-bird-gymnasium"),
-    _Package(("forex-v*", "stocks-v*"), "gym_anytrading", "gym-anytrading"),
-    _Package(("Safety*-v*",), "safety_gymnasium", "safety-gymnasium"),
-    _Package(("gym_aloha/*",), "gym_aloha", "gym-aloha"),
-    _Package(("gym_xarm/*",), "gym_xarm", "gym-xarm"),
-    _Package(("gym_hil/*",), "gym_hil", "gym-hil"),
-    _Package(("dm_control/*",), "shimmy", '"shimmy[dm-control]"'),
-    _Package(("GymV2*Environment-v0",), "shimmy", "shimmy"),
-    _Package(("gymnasium_2048/*",), "gymnasium_2048", "gymnasium-2048"),
-    _Package(("tetris_gymnasium/*",), "tetris_gymnasium.envs", "tetris-gymnasium"),
-    _Package(("PyFlyt/*",), "PyFlyt.gym_envs", "pyflyt"),
-    _Package(("rware-*",), "rware", "rware"),
-    _Package(("Foraging-*",), "lbforaging", "lbforaging"),
-    _Package(("NetHack*-v*",), "nle", "nle"),
-    _Package(("MiniHack-*",), "minihack", "minihack"),
-    _Package(("MiniWorld-*",), "miniworld", "miniworld"),
-    _Package(("*BulletEnv-v*",), "pybullet_envs_gymnasium", "pybullet-envs-gymnasium"),
-    _Package(("Buffalo-*",), "buffalo_gym", "buffalo-gym"),
-    _Package(("Cont-*-v*", "Finite-*-v*"), "gym_electric_motor", "gym-electric-motor"),
-    _Package(
-        ("DescentEnv-v*", "*CREnv-v*", "PlanWaypointEnv-v*", "StaticObstacleEnv-v*", "MergeEnv-v*"),
-        "bluesky_gym",
-        "bluesky-gym",
-    ),
-)
+@cache
+def read_packages() -> dict[str, Any]:
+    """Return the known third-party packages: name for pip -> module and patterns of ids."""
+    return tomllib.loads(Path(__file__).with_name("known_packages.toml").read_text("utf-8"))
 
 
 def import_named(module_name: str, name: str) -> ModuleType:
@@ -189,19 +143,24 @@ def register_declared(module_name: str) -> None:
 
 def name_home(env_id: str) -> str:
     """Explain how to install and name an environment of a known package; empty for other ids."""
-    for patterns, module, package in _PACKAGES:
-        if any(fnmatchcase(env_id, pattern) for pattern in patterns):
+    for name, package in read_packages().items():
+        if any(fnmatchcase(env_id, pattern) for pattern in package["ids"]):
+            module = package["module"]
             is_installed = importlib.util.find_spec(module.partition(".")[0])
-            get = "" if is_installed else f"run: pip install {package}, and "
-            return f"it belongs to the package {package}: {get}name it {module}:{env_id}"
+            get = "" if is_installed else f"{_show_install(name)}, and "
+            return f"it belongs to the package {name}: {get}name it {module}:{env_id}"
     return ""
 
 
 def name_package(module: str) -> str:
     """Explain how to install a missing module."""
-    tops = {package.module.partition(".")[0]: package.name for package in _PACKAGES}
-    package = tops.get(module.partition(".")[0])
-    return "install it" if package is None else f"run: pip install {package}"
+    top = module.partition(".")[0]
+    names = [name for name, each in read_packages().items() if each["module"].partition(".")[0] == top]
+    return _show_install(names[-1]) if names else "install it"
+
+
+def _show_install(name: str) -> str:
+    return f"run: pip install {repr(name) if '[' in name else name}"
 
 
 def name_callable(module: str) -> str:
