@@ -263,5 +263,5 @@ def test_environments_of_the_old_gym_are_known() -> None:
             probe(lambda: env, "old")  # noqa: B023
     spaced = HalfOld(reset=(0, {}))
     spaced.action_space = OldSpace(2)
-    with pytest.raises(EnvContractError, match=r"of the old gym package; use gymnasium.spaces"):
+    with pytest.raises(EnvContractError, match=r"of old gym; use gymnasium.spaces"):
         probe(lambda: spaced, "old")

@@ -109,9 +109,9 @@ def test_crop_and_pool_take_pictures_of_either_layout_and_keys_of_a_dict() -> No
 
 def test_crop_and_pool_refuse_what_they_can_not_show() -> None:
     picture = np.zeros((6, 8), np.uint8)
-    with pytest.raises(EnvContractError, match=r"Crop needs 7 pixels from -1 on, but there are 6 \[--wrap\]"):
+    with pytest.raises(EnvContractError, match=r"Crop needs 7 pixels from -1 on, but has 6 \[--wrap\]"):
         wrappers.Crop(Shown(picture), 7)
-    with pytest.raises(EnvContractError, match=r"MeanPool needs 7 x 7 pixels, but there are 6 x 8"):
+    with pytest.raises(EnvContractError, match=r"MeanPool needs 7 x 7 pixels, not 6 x 8"):
         wrappers.MeanPool(Shown(picture), 7)
     for wrap in (wrappers.Crop, wrappers.MeanPool):
         with pytest.raises(EnvContractError, match="needs uint8 images"):

@@ -128,7 +128,7 @@ def test_check_judges_agents() -> None:
 
 
 def test_a_vector_of_gymnasium_has_one_agent() -> None:
-    with pytest.raises(EnvContractError, match="has 3 agents, and a vector of Gymnasium's has one"):
+    with pytest.raises(EnvContractError, match="has 3 agents, but environments of a Gymnasium vector have one"):
         mg.make_vec(ENV, 2, backend="serial")
 
 

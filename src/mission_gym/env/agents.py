@@ -49,13 +49,11 @@ class ParallelWrapper:
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.possible_agents = list(env.possible_agents)
-        self.metadata = getattr(env, "metadata", None) or {}
-        self.render_mode = getattr(env, "render_mode", None)
 
-    @property
-    def agents(self) -> Any:
-        return self.env.agents
+    def __getattr__(self, name: str) -> Any:
+        if name == "env" or name.startswith("__"):  # it may not exist yet: copy and pickle ask early
+            raise AttributeError(name)
+        return getattr(self.env, name)
 
     def observation_space(self, agent: str) -> Any:
         return self.env.observation_space(agent)
@@ -69,12 +67,6 @@ class ParallelWrapper:
     def step(self, actions: dict[str, Any]) -> Any:
         return self.env.step(actions)
 
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
-
 
 class AgentsEnv(gym.Env[Any, Any]):
     """A parallel environment as a Gymnasium environment.
@@ -87,9 +79,7 @@ class AgentsEnv(gym.Env[Any, Any]):
         self.parallel = parallel
         self.agents = tuple(parallel.possible_agents)
         if not self.agents:
-            raise EnvContractError(
-                f"{name!r} has no possible_agents; it must name all agents that may appear"
-            )
+            raise EnvContractError(f"{name!r} has no possible_agents; they must list all agents")
         self.observation_space = self._find_space("observation", name)
         self.action_space = self._find_space("action", name)
         self.metadata = dict(getattr(parallel, "metadata", None) or {})

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mission_gym.data import Array, EnvSpec, Episode, Leaves
+from mission_gym.data import Array, EnvSpec, Leaves
 from mission_gym.env.agents import AGENTS, type_of_agent
 from mission_gym.env.contract import TERMS, check_outcome, read_metrics, show_short
 from mission_gym.env.factory import Factory
@@ -39,21 +39,14 @@ class AgentsSlot(EnvSlot):
     `last_obs` [E, ...] and `last_mask` [E, M] are their last ones. is_cut: some agent was truncated.
     """
 
-    def __init__(
-        self,
-        factory: Factory,
-        spec: EnvSpec,
-        env_id: int,
-        seed_of: Callable[[int], int | None],
-        staging: Staging | None = None,
-    ) -> None:
+    def __init__(self, factory: Factory, spec: EnvSpec, *args: Any) -> None:
         self._names = spec.agents
         self._reading = ""  # the agent whose values are being checked
         self.live = np.zeros(len(spec.agents), np.bool_)
         self.over: list[int] = []
         self.last_obs: Leaves = ()
         self.last_mask: Array | None = None
-        super().__init__(factory, spec, env_id, seed_of, staging)
+        super().__init__(factory, spec, *args)
 
     def _build(self) -> None:
         super()._build()
@@ -110,18 +103,12 @@ class AgentsSlot(EnvSlot):
         self.ended = not self.live.any()
         return made
 
-    def finish(self, terminated: bool, failed: bool = False) -> Episode:
-        """Return the episode; its outcome is the one that all reporting agents share, or None."""
-        seed = -1 if self.seed is None else self.seed
-        outcome, metrics = None, dict[str, float]()
-        if not failed:
-            outcomes = set(self._outcomes.values())
-            outcome = outcomes.pop() if len(outcomes) == 1 else None
-            metrics = {name: sum(values) / len(values) for name, values in self._metrics.items()}
-            metrics.update({f"{TERMS}{name}": value for name, value in self._terms.items()})
-            metrics.update(self._measure_types())
-        end = (outcome, terminated, metrics, failed, self.stage)
-        return Episode(self.env_id, self.episode, seed, self.ret, self.steps, *end)
+    def _read_end(self) -> tuple[str | None, dict[str, float]]:
+        """Return the outcome that all reporting agents share, if they do, and the metrics."""
+        outcomes = set(self._outcomes.values())
+        metrics = {name: sum(values) / len(values) for name, values in self._metrics.items()}
+        metrics |= {f"{TERMS}{name}": value for name, value in self._terms.items()}
+        return outcomes.pop() if len(outcomes) == 1 else None, metrics | self._measure_types()
 
     def _read_step(
         self, rewards: dict[str, Any], terminations: dict[str, Any], truncations: dict[str, Any]

@@ -86,10 +86,8 @@ class Contract:
             return np.ones(size, np.bool_)
         mask = self._lay_out(raw)
         if mask.shape != (size,) or mask.dtype.kind not in "biu":
-            self.refuse(
-                f"the action mask ({self._spec.mask_source}) is {show_short(raw)}, expected "
-                f"{self._layout.expected} at every step"
-            )
+            source, expected = self._spec.mask_source, self._layout.expected
+            self.refuse(f"the action mask ({source}) is {show_short(raw)}, expected {expected} at every step")
         mask = mask.astype(np.bool_)
         if not np.logical_or.reduceat(mask, self._mask_parts).all():
             if ended:  # no action follows
@@ -155,9 +153,8 @@ def check_outcome(outcome: Any, spec: EnvSpec, where: Callable[[], str]) -> str 
     if outcome is None:
         return None
     if not isinstance(outcome, str):
-        raise EnvContractError(
-            f'{where()}: info["outcome"] is {show_short(outcome)}, expected a name [{spec.env_id}]'
-        )
+        got = show_short(outcome)
+        raise EnvContractError(f'{where()}: info["outcome"] is {got}, expected a name [{spec.env_id}]')
     if spec.outcomes and outcome not in spec.outcomes:
         raise EnvContractError(
             f'{where()}: info["outcome"]={outcome!r} is not declared in metadata["outcomes"]='
@@ -169,8 +166,9 @@ def check_outcome(outcome: Any, spec: EnvSpec, where: Callable[[], str]) -> str 
 def read_metrics(metrics: Any, spec: EnvSpec, where: Callable[[], str]) -> dict[str, float]:
     """Return the numeric entries of `info["episode_metrics"]`."""
     if not isinstance(metrics, dict):
+        got = show_short(metrics)
         raise EnvContractError(
-            f'{where()}: info["episode_metrics"] is {show_short(metrics)}, expected a dict [{spec.env_id}]'
+            f'{where()}: info["episode_metrics"] is {got}, expected a dict [{spec.env_id}]'
         )
     return {
         name: float(value) for name, value in metrics.items() if isinstance(value, numbers.Real | np.bool_)

@@ -131,9 +131,7 @@ def _spaces(env: Env) -> tuple[Space, Space]:
         raise EnvContractError(f"{env} must have an observation_space and an action_space once it is built")
     for space in found:
         if is_old_gym(space):
-            raise EnvContractError(
-                f"{env} has the space {space} of the old gym package; use gymnasium.spaces"
-            )
+            raise EnvContractError(f"{env} has the space {space} of old gym; use gymnasium.spaces")
     return found[0], found[1]
 
 
@@ -145,14 +143,11 @@ def _reset(env: Env | VectorEnv, env_id: str) -> tuple[Any, dict[str, Any]]:
         hint = f"; {OLD_API}" if "unexpected keyword argument 'seed'" in str(error) else ""
         raise EnvContractError(f"{env_id}: reset() raised {describe_user_error(error)}{hint}") from error
     if not isinstance(result, tuple) or len(result) != 2:
-        raise EnvContractError(
-            f"{env_id}: reset() must return (observation, info), got {show_short(result)}; {OLD_API}"
-        )
+        got = show_short(result)
+        raise EnvContractError(f"{env_id}: reset() must return (observation, info), got {got}; {OLD_API}")
     obs, info = result
     if not isinstance(info, dict):
-        raise EnvContractError(
-            f"{env_id}: reset() must return (observation, dict), got {type(info).__name__}"
-        )
+        raise EnvContractError(f"{env_id}: the info of reset() must be a dict, got {type(info).__name__}")
     return obs, info
 
 
@@ -247,7 +242,6 @@ def _read_outcomes(env_id: str, metadata: dict[str, Any]) -> tuple[tuple[str, ..
     if isinstance(outcomes, str) or not all(isinstance(name, str) for name in outcomes):
         raise EnvContractError(f'{env_id}: metadata["outcomes"] must be a list of names, got {outcomes!r}')
     if main is not None and main not in outcomes:
-        raise EnvContractError(
-            f'{env_id}: metadata["main_outcome"]={main!r} is not one of metadata["outcomes"]={list(outcomes)}'
-        )
+        declared = f'metadata["outcomes"]={list(outcomes)}'
+        raise EnvContractError(f'{env_id}: metadata["main_outcome"]={main!r} is not in {declared}')
     return tuple(outcomes), main

@@ -230,13 +230,15 @@ class EnvSlot:
     def finish(self, terminated: bool, failed: bool = False) -> Episode:
         """Return the episode that has just ended or failed."""
         seed = -1 if self.seed is None else self.seed
-        outcome, metrics = None, dict[str, float]()
-        if not self._spec.bare and not failed:
-            outcome = check_outcome(self.info.get("outcome"), self._spec, self._where)
-            metrics = read_metrics(self.info.get("episode_metrics", {}), self._spec, self._where)
-            metrics.update({f"{TERMS}{name}": value for name, value in self._terms.items()})
+        outcome, metrics = (None, {}) if self._spec.bare or failed else self._read_end()
         end = (outcome, terminated, metrics, failed, self.stage)
         return Episode(self.env_id, self.episode, seed, self.ret, self.steps, *end)
+
+    def _read_end(self) -> tuple[str | None, dict[str, float]]:
+        """Return the outcome and the metrics of the episode."""
+        outcome = check_outcome(self.info.get("outcome"), self._spec, self._where)
+        metrics = read_metrics(self.info.get("episode_metrics", {}), self._spec, self._where)
+        return outcome, metrics | {f"{TERMS}{name}": value for name, value in self._terms.items()}
 
     def state(self) -> SlotState:
         """Return the state from which `restore` continues exactly."""

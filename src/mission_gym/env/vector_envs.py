@@ -30,12 +30,8 @@ class FromSB3(VectorEnv[Any, Any, Any]):
 
     def __init__(self, vec: Any) -> None:
         self._vec = vec
-        self.num_envs = int(vec.num_envs)
-        self.single_observation_space = vec.observation_space
-        self.single_action_space = vec.action_space
-        self.observation_space = batch_space(vec.observation_space, self.num_envs)
-        self.action_space = batch_space(vec.action_space, self.num_envs)
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        spaces = (vec.observation_space, vec.action_space)
+        _set_spaces(self, int(vec.num_envs), spaces, AutoresetMode.SAME_STEP)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -73,13 +69,9 @@ class FromEnvPool(VectorEnv[Any, Any, Any]):
         options = {"env_type": "gymnasium", "num_envs": num_envs, **kwargs}
         self._remake: Callable[..., Any] = partial(envpool.make, task_id, **options)
         self._pool = self._remake()
-        self.num_envs = num_envs
         spec = self._pool.spec
-        self.single_observation_space = spec.gymnasium_observation_space
-        self.single_action_space = spec.gymnasium_action_space
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        spaces = (spec.gymnasium_observation_space, spec.gymnasium_action_space)
+        _set_spaces(self, num_envs, spaces, AutoresetMode.NEXT_STEP)
         self.spec = EnvSpec(f"envpool/{task_id}", max_episode_steps=spec.config.max_episode_steps)
 
     def reset(
@@ -101,3 +93,11 @@ class FromEnvPool(VectorEnv[Any, Any, Any]):
     def close_extras(self, **kwargs: Any) -> None:
         """Close the pool."""
         self._pool.close()
+
+
+def _set_spaces(
+    env: VectorEnv[Any, Any, Any], num_envs: int, spaces: tuple[Any, Any], mode: AutoresetMode
+) -> None:
+    env.num_envs, env.metadata = num_envs, {"autoreset_mode": mode}
+    env.single_observation_space, env.single_action_space = spaces
+    env.observation_space, env.action_space = (batch_space(space, num_envs) for space in spaces)

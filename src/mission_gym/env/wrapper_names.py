@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from mission_gym.errors import ConfigError, UsageError, nearest
 
 RENDERS_ITSELF = "renders_itself"  # attribute of a wrapper that takes render_mode instead of the environment
 _ANY = 1 << 10
+_KINDS = {int: "a whole number above 0", float: "a number", str: "a name"}
 
 
 class ShortName(NamedTuple):
@@ -101,39 +103,17 @@ def _read_short(text: str, name: str, args: tuple[str, ...]) -> Call:
     short = SHORT_NAMES[name]
     if not short.least <= len(args) <= short.most:
         raise UsageError(f"wrapper {text!r} has {len(args)} arguments; write {short.usage} [--wrap]")
-    convert, kind = _KINDS[short.kind]
-    values = []
     for arg in args:
-        try:
-            values.append(convert(arg))
-        except ValueError as error:
+        if not _is_valid(arg, short.kind):
             raise UsageError(
-                f"wrapper {text!r}: {arg!r} is not {kind}; write {short.usage} [--wrap]"
-            ) from error
-    return Call(short.code, tuple(values))
+                f"wrapper {text!r}: {arg!r} is not {_KINDS[short.kind]}; write {short.usage} [--wrap]"
+            )
+    return Call(short.code, tuple(map(short.kind, args)))
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise ValueError
-    return int(text)
-
-
-def _number(text: str) -> float:
-    number = float(text)
-    if not isfinite(number):
-        raise ValueError
-    return number
-
-
-def _word(text: str) -> str:
-    if not text:
-        raise ValueError
-    return text
-
-
-_KINDS: dict[type, tuple[Callable[[str], Any], str]] = {
-    int: (_count, "a whole number above 0"),
-    float: (_number, "a number"),
-    str: (_word, "a name"),
-}
+def _is_valid(text: str, kind: type) -> bool:
+    if kind is int:
+        return text.isdecimal() and int(text) > 0
+    with suppress(ValueError):
+        return bool(text) if kind is str else isfinite(float(text))
+    return False

@@ -91,9 +91,7 @@ class Grey(gym.ObservationWrapper[Any, Any, Any]):
         super().__init__(env)
         space = _box_of(env, "Grey")
         if len(space.shape) != 3 or space.shape[2] != 3 or space.dtype != np.uint8:
-            raise EnvContractError(
-                f"Grey needs uint8 images [H, W, 3], before stacking; the space is {space} [--wrap]"
-            )
+            raise EnvContractError(f"Grey needs uint8 images [H, W, 3] before stacking, not {space} [--wrap]")
         self.observation_space = spaces.Box(0, 255, space.shape[:2], np.uint8)
 
     def observation(self, observation: Any) -> Array:
@@ -113,9 +111,7 @@ class Resize(gym.ObservationWrapper[Any, Any, Any]):
             raise UsageError("Resize needs Pillow; run: pip install pillow [--wrap]") from error
         space = _box_of(env, "Resize")
         if len(space.shape) not in (2, 3) or space.dtype != np.uint8:
-            raise EnvContractError(
-                f"Resize needs uint8 images, before stacking; the space is {space} [--wrap]"
-            )
+            raise EnvContractError(f"Resize needs uint8 images before stacking, not {space} [--wrap]")
         self._size, self._image = (width, height), Image
         self.observation_space = spaces.Box(0, 255, (height, width, *space.shape[2:]), np.uint8)
 
@@ -182,9 +178,8 @@ class Crop(_ImageWrapper):
         for at, size, first in zip((axis, axis + 1), self._size, self._from, strict=True):
             first = (image.shape[at] - size) // 2 if first is None else first
             if first < 0 or first + size > image.shape[at]:
-                raise EnvContractError(
-                    f"Crop needs {size} pixels from {first} on, but there are {image.shape[at]} [--wrap]"
-                )
+                has = image.shape[at]
+                raise EnvContractError(f"Crop needs {size} pixels from {first} on, but has {has} [--wrap]")
             cut[at] = slice(first, first + size)
         return image[tuple(cut)]
 
@@ -200,9 +195,7 @@ class MeanPool(_ImageWrapper):
     def change(self, image: Array, axis: int) -> Array:
         side, (height, width) = self._side, image.shape[axis : axis + 2]
         if side > min(height, width):
-            raise EnvContractError(
-                f"MeanPool needs {side} x {side} pixels, but there are {height} x {width} [--wrap]"
-            )
+            raise EnvContractError(f"MeanPool needs {side} x {side} pixels, not {height} x {width} [--wrap]")
         cut = image[(slice(None),) * axis + (slice(height // side * side), slice(width // side * side))]
         # Sums of strided slices are several times faster than a mean over axes of a few pixels.
         total = np.zeros((), np.uint32)
@@ -264,9 +257,7 @@ class LastAction(gym.Wrapper[Any, Any, Any, Any]):
             low, high = np.minimum(space.low, 0), np.maximum(space.high, 0)
             self._last = spaces.Box(low, high, dtype=space.dtype.type)
         else:
-            raise EnvContractError(
-                f"the action space {space} is not supported; use Discrete or Box [--wrap last-action]"
-            )
+            raise EnvContractError(f"last-action needs a Discrete or Box action, not {space} [--wrap]")
         self.observation_space = _add_key(env.observation_space, "last_action", self._last, "last-action")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -295,9 +286,8 @@ class Drop(gym.ObservationWrapper[Any, Any, Any]):
         for key in keys:
             if key not in parts:
                 has = f"has {', '.join(parts)}" if parts else f"is not a Dict but {space}"
-                raise UsageError(
-                    f"drop: there is no key {key!r}{nearest(key, parts)}; the observation {has} [--wrap]"
-                )
+                hint = nearest(key, parts)
+                raise UsageError(f"drop: there is no key {key!r}{hint}; the observation {has} [--wrap]")
         self._kept = [key for key in parts if key not in keys]
         if not self._kept:
             raise UsageError(f"drop: {', '.join(keys)} is the whole observation; keep some of it [--wrap]")
@@ -380,7 +370,5 @@ def _add_key(shown: spaces.Space[Any], key: str, space: spaces.Space[Any], wrapp
 
 def _box_of(env: Env, name: str) -> spaces.Box:
     if not isinstance(env.observation_space, spaces.Box):
-        raise EnvContractError(
-            f"{name} needs a Box observation; the observation space is {env.observation_space} [--wrap]"
-        )
+        raise EnvContractError(f"{name} needs a Box observation, not {env.observation_space} [--wrap]")
     return env.observation_space

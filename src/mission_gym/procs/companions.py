@@ -148,20 +148,16 @@ def _start(companion: Companion, previous: Kwargs | None) -> tuple[Child, Kwargs
 
     setup = (companion.target, dict(companion.arguments), previous)
     child = Child("mission_gym.procs.companions:serve_companion", setup, on_output=BoundedLog(None))
+    name = f"the companion {companion.target}"
     try:
-        replies = child.wait(_START_S)
-        if not replies:
-            raise WorkerTimeout(
-                f"the companion {companion.target} reported nothing for {_START_S:.0f} s; its stack:\n"
-                f"{child.read_stack()}"
-            )
-        return child, replies[0]
+        if replies := child.wait(_START_S):
+            return child, replies[0]
+        stack = child.read_stack()
+        raise WorkerTimeout(f"{name} reported nothing for {_START_S:.0f} s; its stack:\n{stack}")
     except WorkerDied as error:
         output = child.tail()
         child.end()
-        raise WorkerDied(
-            f"the companion {companion.target} {child.describe_end()}; its last output:\n{output}"
-        ) from error
+        raise WorkerDied(f"{name} {child.describe_end()}; its last output:\n{output}") from error
     except BaseException:
         child.end()
         raise

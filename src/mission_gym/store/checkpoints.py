@@ -311,6 +311,5 @@ def _parse(path: Path, data: bytes, parser: Callable[[bytes], _T]) -> _T:
     try:
         return parser(data)
     except (ValueError, RecursionError) as error:
-        raise RunStateError(
-            f"{path} is not in the format of its name ({error}); pickles are never loaded; nothing was run"
-        ) from error
+        what = f"{path} is not in the format of its name ({error})"
+        raise RunStateError(f"{what}; pickles are never loaded; nothing was run") from error

@@ -345,11 +345,6 @@ def find_group(text: str, runs_dir: Path) -> tuple[GroupDir, str]:
     if (by_path := GroupDir(Path(text))).exists:
         return by_path, ""
     groups = {group.name: group for group in list_groups(runs_dir)}
-    if not groups:
-        raise RunStateError(
-            f"no group {text!r}: there are no groups in {runs_dir}; start one with `mission-gym jobs run` or "
-            "`mission-gym train --seeds`"
-        )
-    remedy = f"there are {', '.join(list(groups)[-12:])}"
+    remedy = f"there are {', '.join(list(groups)[-12:])}" if groups else "`mission-gym jobs run` starts one"
     found, note = match_name(text, list(groups), "group", f" in {runs_dir}", remedy)
     return groups[found], note

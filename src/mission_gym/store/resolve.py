@@ -93,11 +93,7 @@ def find_namesake(name: str, runs_dir: Path) -> RunDir | None:
 def find_name(name: str, runs_dir: Path) -> RunRef:
     """Find a run by its name, its name without the time stamp, or a unique prefix."""
     runs = {run.name: run for run in list_runs(runs_dir)}
-    if not runs:
-        raise RunStateError(
-            f"no run {name!r}: there are no runs in {runs_dir}; start one with `mission-gym train`"
-        )
-    remedy = "`mission-gym runs list` shows them all"
+    remedy = "`mission-gym runs list` shows them all" if runs else "start one with `mission-gym train`"
     found, note = match_name(name, list(runs), "run", f" in {runs_dir}", remedy)
     return RunRef(runs[found], None, note)
 
@@ -108,11 +104,13 @@ def match_name(name: str, known: list[str], what: str, where: str, remedy: str) 
     It is the exact name, the newest with this name and a time stamp, the only one with this prefix, or for
     `latest` the last. known: the newest last.
     """
+    several = f"{what.replace(' or ', 's or ')}s"
+    if not known:
+        raise RunStateError(f"no {what} {name!r}: there are no {several}{where}; {remedy}")
     if name == "latest":
         return known[-1], ""
     if name in known:
         return name, ""
-    several = f"{what.replace(' or ', 's or ')}s"
     namesakes = [each for each in known if STAMP.sub("", each) == name]
     if namesakes:
         note = f"{len(namesakes)} {several} are named {name!r}; taking the newest, {namesakes[-1]}"

@@ -100,9 +100,7 @@ def _read_lines() -> set[str]:
 def _refuse(name: str, location: CodeLocation, run: Path | None) -> None:
     module = name.partition(":")[0]
     if location.is_standard:
-        raise UsageError(
-            f"{name!r} names the standard library's {module!r}, which has no environments; it is never run"
-        )
+        raise UsageError(f"{name!r} names the standard library's {module!r}; it is never run")
     if module.rpartition(".")[2] == "__main__":
         raise UsageError(f"{name!r} names a program, not a module; it is never run")
     for file in (*location.files, Path(os.path.realpath(location.folder)) / "file"):

@@ -34,6 +34,5 @@ def validate(path: Path, content: Any, adapter: TypeAdapter[_T]) -> _T:
         first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(map(str, first["loc"]))
         rule = first["msg"].removeprefix("Input ").partition(" or instance of ")[0]
-        raise RunStateError(
-            f"{path} is damaged: {key or 'its content'} {rule}; restore it from a copy of the run"
-        ) from error
+        what = f"{key or 'its content'} {rule}"
+        raise RunStateError(f"{path} is damaged: {what}; restore it from a copy") from error

@@ -41,12 +41,20 @@ TRACKERS = ("wandb", "mlflow", "trackio")
 
 
 def train_and_resume(tmp_path: Path, track: str) -> tuple[RunDir, list[tuple[int, float]]]:
-    """A run of two processes' work, and the steps and losses of its progress.csv."""
+    """A run of two processes' work, and the steps and losses of its progress.csv.
+
+    Both share this process and thus one service of W&B, which writes its files after `finish` has returned. The
+    end of a process waits for it, and so does this.
+    """
     run = mg.train(
         "CartPole-v1", progress=False, runs_dir=str(tmp_path), run_name="tracked", timesteps=96, track=track,
         vector="serial", **SMALL,
     )  # fmt: skip
     assert main(["resume", str(run.path), "--timesteps", "160"]) == 0
+    if track == "wandb":
+        import wandb
+
+        wandb.teardown()
     with (run.path / "progress.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["train/loss"]]
     assert len(rows) == 5
