@@ -1,6 +1,6 @@
-"""Mission Gym: point it at any Gymnasium environment, and it trains as fast as your machine allows.
+"""Mission Gym trains any Gymnasium environment as fast as your machine allows.
 
-The names below are loaded when first used, so that importing the package stays cheap.
+The names below are loaded when they are first used, so that importing the package stays cheap.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ __version__ = "0.1.0"
 
 
 class _Registration:
-    """Registers the missions as soon as Gymnasium is imported, by whomever: to import it here would take
-    longer than all the rest, and `mission-gym doctor` looks at installations in which it is broken."""
+    """Registers the missions when Gymnasium is first imported. Importing it here would take longer than all
+    the rest, and `mission-gym doctor` must work if it is broken."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != "gymnasium":

@@ -42,7 +42,7 @@ from mission_gym.store.groups import GroupDir
 from mission_gym.store.resolve import RunRef, find_run
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
-from mission_gym.store.trusted import with_leave
+from mission_gym.store.trusted import retry_if_allowed
 
 EnvLike = str | Callable[..., Any]
 Seeds = int | str | Sequence[int]
@@ -71,7 +71,9 @@ class Run:
         """Play the report suite with the best checkpoint; the keys of `mission-gym eval --json`. eval_stage:
         of its curriculum. trust: allow the code that the run names, if it was not allowed before."""
         ref = RunRef(self._dir, None)
-        opened = with_leave(lambda: open_run(ref, self._env, eval_stage=eval_stage), lambda error: trust)
+        opened = retry_if_allowed(
+            lambda: open_run(ref, self._env, eval_stage=eval_stage), lambda error: trust
+        )
         document, _ = evaluate_run(opened, episodes, explore=stochastic)
         try:
             keep_result(opened, document)
@@ -209,7 +211,7 @@ def load(
     """The policy of a run or checkpoint (a path, or a name as on the command line). trust: allow the code
     that the run names, if it was not allowed before."""
     ref = find_run(str(path), Path(runs_dir))
-    opened = with_leave(lambda: open_run(ref, env), lambda error: trust)
+    opened = retry_if_allowed(lambda: open_run(ref, env), lambda error: trust)
     for text in opened.notes:
         warnings.warn(text, stacklevel=2)
     return LoadedPolicy(opened)

@@ -1,9 +1,9 @@
-"""Every exception a user can meet. Each knows the exit code of the command line.
+"""Every exception that a user can see, with the exit code of the command line.
 
-Exit codes: 2 usage, config, environment contract or run state; 3 environment, worker, disk, device
-memory or non-finite failure beyond recovery. Anything that is not a MissionGymError is a bug: exit 1.
+Exit codes: 2 for usage, config, environment contract or run state; 3 for an unrecoverable failure of an
+environment, worker, disk, device memory or numerics. Any other exception is a bug: exit code 1.
 
-A message says what is wrong with the values, the rule, what to do, and where it came from:
+A message has the wrong value, the rule, the remedy and the source of the value:
 `batch_size=1000 does not divide the rollout of 8192 (32 envs x 256 steps); use 1024 or auto [--batch-size]`
 """
 
@@ -15,38 +15,38 @@ from typing import Any
 
 
 class MissionGymError(Exception):
-    """The root of the tree; `exit_code` is what the command line returns for it."""
+    """The base class; the command line returns `exit_code`."""
 
     exit_code = 3
 
 
 class UsageError(MissionGymError):
-    """The user asked for something that can't be done; nothing was started."""
+    """The request is not possible; nothing was started."""
 
     exit_code = 2
 
 
 class WrongValue(UsageError, ValueError):
-    """A value that can't be taken, where code written for Gymnasium or SB3 expects a ValueError."""
+    """A wrong value, for callers that expect a ValueError as from Gymnasium or SB3."""
 
 
 class WrongType(UsageError, TypeError):
-    """A value of a type that can't be taken, where such code expects a TypeError."""
+    """A value of a wrong type, for callers that expect a TypeError."""
 
 
 class TrustError(UsageError):
-    """A run or a config file names code that the user has not allowed; `line` is what to remember."""
+    """A run or a config file names code that the user has not allowed; `line` records the permission."""
 
     def __init__(self, what: str, line: str) -> None:
         super().__init__(what, line)
         self.what, self.line = what, line
 
     def __str__(self) -> str:
-        return f"{self.what}; nothing was run; look at it, and allow it with --trust (in Python trust=True)"
+        return f"{self.what}; nothing was run; review it, then allow it with --trust (in Python trust=True)"
 
 
 class ConfigError(UsageError):
-    """One or more values of the config are wrong; `problems` lists them all."""
+    """Some values of the config are wrong; `problems` lists all of them."""
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
@@ -54,52 +54,52 @@ class ConfigError(UsageError):
 
 
 class EnvContractError(UsageError, RuntimeError):
-    """The environment breaks Gymnasium's contract, or uses what we do not support. A RuntimeError, as
-    Gymnasium's own vectors raise for environments that are not alike."""
+    """The environment breaks Gymnasium's contract or is not supported. It is a RuntimeError because
+    Gymnasium's vectors raise one for environments that differ."""
 
 
 class RunStateError(MissionGymError):
-    """The run directory is not in a state that allows this (locked, missing, altered, finished)."""
+    """The state of the run directory does not allow this (locked, missing, altered, finished)."""
 
     exit_code = 2
 
 
 class WorkerError(MissionGymError):
-    """The user's environment failed beyond recovery; `facts` is what a repro bundle needs."""
+    """The user's environment failed beyond recovery; `facts` is the content of a repro bundle."""
 
     facts: dict[str, Any] | None = None
 
 
 class EnvFailure(WorkerError):
-    """An environment raised; the message names index, seed, episode step and action."""
+    """An environment raised; the message has its index, seed, step and action."""
 
 
 class WorkerDied(WorkerError):
-    """A worker process ended: exit, segmentation fault, kill, memory over its limit."""
+    """A worker process ended: exit, segmentation fault, kill, or memory limit."""
 
 
 class WorkerTimeout(WorkerError):
-    """A worker process did not answer in time; the message holds its stack where it could be had."""
+    """A worker process did not answer in time; the message has its stack if it is available."""
 
 
 class DiskError(MissionGymError):
-    """The disk refused a write that can't be done without."""
+    """A necessary write to the disk failed."""
 
 
 class DeviceMemoryError(MissionGymError):
-    """The device that computes has no memory left."""
+    """The computing device is out of memory."""
 
 
 class RunGoneError(MissionGymError):
-    """The run directory was moved or removed while the run was at work."""
+    """The run directory was moved or removed during the run."""
 
 
 class NotFiniteError(MissionGymError):
-    """NaN or infinity in an observation, a reward, a loss or a gradient; weights are unharmed."""
+    """NaN or infinity in an observation, a reward, a loss or a gradient; the weights are intact."""
 
 
 def describe(error: BaseException) -> str:
-    """`ValueError: text` of an exception that anyone may have written: its text may raise in turn."""
+    """Return `ValueError: text`; the text of a user's exception may raise too."""
     name = type(error).__name__
     try:
         return f"{name}: {error}"

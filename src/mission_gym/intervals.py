@@ -1,6 +1,6 @@
 """Estimates with 95 % intervals: means and interquartile means by bootstrap, rates by Wilson's score.
 
-Bootstraps draw from fixed streams, so equal values give equal bounds.
+The bootstrap uses fixed random streams, so equal values give equal bounds.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from mission_gym.streams import generator
 
 _Z = 1.959963984540054
 _RESAMPLES = 2000
-_BATCH = 1 << 22  # numbers at a time: pairs of runs are many
+_BATCH = 1 << 22  # numbers at a time, because there are many pairs of runs
 
 
 Values = Sequence[float]
-_TRIM = 0.25  # of each end: what is left are the middle half of the values
+_TRIM = 0.25  # of each end, which leaves the middle half of the values
 
 
 class Interval(NamedTuple):
@@ -40,17 +40,17 @@ class BandPoint(NamedTuple):
 
 
 def compute_bootstrap(values: Sequence[float]) -> Interval:
-    """The mean with percentile bootstrap bounds; equal values give equal bounds (the resampling is fixed)."""
+    """Return the mean with percentile bootstrap bounds."""
     array = np.asarray(values, float)
     mean = float(array.mean())
     picks = generator("bootstrap", len(array)).integers(0, len(array), (_RESAMPLES, len(array)))
     low, high = np.percentile(array[picks].mean(axis=1), [2.5, 97.5])
-    # Resampled means of equal values may differ from them by rounding.
+    # Resampled means of equal values may differ from the mean by rounding.
     return Interval(mean, min(float(low), mean), max(float(high), mean))
 
 
 def compute_wilson(successes: int, trials: int) -> Interval:
-    """A rate with Wilson's score interval: the lower bound of 80 % needs 20/20, 88/100 or 218/256."""
+    """Return a rate with Wilson's score interval; a lower bound of 80 % needs 20/20, 88/100 or 218/256."""
     rate = successes / trials
     spread = _Z**2 / trials
     center = (rate + spread / 2) / (1 + spread)
@@ -59,15 +59,17 @@ def compute_wilson(successes: int, trials: int) -> Interval:
 
 
 def compute_iqm(values: Values) -> float:
-    """The interquartile mean: the mean without the lowest and the highest quarter, whole values each."""
+    """Return the interquartile mean: without the lowest and the highest quarter, in whole values."""
     from scipy import stats
 
     return float(stats.trim_mean(np.asarray(values, float), _TRIM))
 
 
 def compute_iqm_interval(strata: Sequence[Values]) -> Interval | None:
-    """The interquartile mean of all values with stratified percentile bootstrap bounds: each stratum (the
-    seeds of one task) is resampled on its own. None where no stratum has two values to resample."""
+    """Return the interquartile mean of all values with stratified percentile bootstrap bounds.
+
+    Each stratum (the seeds of one task) is resampled separately. None if no stratum has two values.
+    """
     from scipy import stats
 
     def iqm(*samples: Any, axis: int) -> Any:
@@ -78,8 +80,10 @@ def compute_iqm_interval(strata: Sequence[Values]) -> Interval | None:
 
 
 def compute_improvement(ours: Values, theirs: Values) -> Interval | None:
-    """The probability that a value of ours is higher than one of theirs, ties counting half (Mann-Whitney's
-    U over the number of pairs), with bootstrap bounds. None where neither side has two values."""
+    """Return the probability that a value of ours is higher than one of theirs, with bootstrap bounds.
+
+    Ties count half (Mann-Whitney's U over the number of pairs). None if neither side has two values.
+    """
 
     def share(first: Any, second: Any, axis: int) -> Any:
         gaps = np.expand_dims(first, axis) - np.expand_dims(second, axis - 1)
@@ -92,8 +96,8 @@ def compute_improvement(ours: Values, theirs: Values) -> Interval | None:
 
 
 def compute_band(curves: Sequence[Sequence[tuple[float, float]]], num_points: int = 40) -> list[BandPoint]:
-    """The interquartile mean over curves with its interval, at points that all of them span; curves without a
-    point are left out."""
+    """Return the interquartile mean over curves with its interval, where all of them overlap. Empty curves
+    are ignored."""
     lines = [np.asarray(curve, float) for curve in curves if curve]
     if not lines:
         return []
@@ -118,7 +122,7 @@ def _bootstrap(samples: Sequence[Values], statistic: Callable[..., Any], estimat
         return None
 
     def with_singles(*resampled: Any, axis: int) -> Any:
-        """A sample of one can't vary, and SciPy refuses it: it is the same in every resampling."""
+        """Repeat samples of one value, which SciPy refuses to resample."""
         ahead, drawn = resampled[0].shape[:-1], iter(resampled)
         return statistic(
             *(next(drawn) if len(array) > 1 else np.broadcast_to(array, (*ahead, 1)) for array in arrays),
@@ -130,5 +134,5 @@ def _bootstrap(samples: Sequence[Values], statistic: Callable[..., Any], estimat
         varying, with_singles, axis=-1, n_resamples=_RESAMPLES, method="percentile", vectorized=True,
         random_state=generator("bootstrap", *map(len, arrays)), batch=min(_RESAMPLES, batch),
     ).confidence_interval  # fmt: skip
-    # Resampled means of equal values may differ from them by rounding.
+    # Resampled means of equal values may differ from the mean by rounding.
     return Interval(estimate, min(float(found.low), estimate), max(float(found.high), estimate))

@@ -1,4 +1,4 @@
-"""Where the code of `module:name` lies, found without running any of it; and whether it may be called.
+"""Locates the code of `module:name` without running it, and decides whether it may be called.
 
 The current folder can be imported from, before everything else.
 """
@@ -16,24 +16,24 @@ from typing import Any, NamedTuple
 
 from mission_gym.errors import TrustError, UsageError
 
-BRIDGE = "bridge:"  # before the command of a game in another process
-_INSTALLED = ("site-packages", "dist-packages")  # they may lie inside the folder of the standard library
+BRIDGE = "bridge:"  # prefix of a command that runs an environment in another process
+_INSTALLED = ("site-packages", "dist-packages")  # these may be inside the standard library's folder
 
 
-class Place(NamedTuple):
-    """The folder that holds a name's outermost module, its files, and whether Python itself came with it."""
+class CodeLocation(NamedTuple):
+    """Where the top-level module of a name is."""
 
-    folder: Path
+    folder: Path  # that contains the module
     files: tuple[Path, ...]
-    is_standard: bool
+    is_standard: bool  # it belongs to the standard library
 
     def line(self, name: str) -> str:
-        """By which a name that was allowed is remembered."""
+        """Return the line that records that `name` is allowed."""
         return f"{name} in {self.folder}"
 
 
 def make_importable() -> str:
-    """Let modules be imported from the current folder, and return it."""
+    """Make modules in the current folder importable, and return the folder."""
     folder = os.getcwd()
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -41,47 +41,50 @@ def make_importable() -> str:
 
 
 def command_line(name: str) -> str:
-    """By which a `bridge:` command is remembered: it is one of the folder where it runs; else nothing."""
+    """Return the line that records that a `bridge:` command is allowed in this folder; empty for other
+    names."""
     return f"{name} in {os.getcwd()}" if name.startswith(BRIDGE) else ""
 
 
-def locate(name: str, folder: str | None = None) -> Place | None:
-    """Where the outermost module of `module.inner:name` is, of all importable ones or in `folder` alone."""
+def locate(name: str, folder: str | None = None) -> CodeLocation | None:
+    """Locate the top-level module of `module.inner:name`; if `folder` is given, only there."""
     top = name.partition(":")[0].partition(".")[0]
     try:
         if folder is None:
             spec = importlib.util.find_spec(top)
         else:
             spec = importlib.machinery.PathFinder.find_spec(top, [folder])
-    except (ImportError, ValueError):  # a finder that fails; a program's own `__main__`
+    except (ImportError, ValueError):  # a finder that fails, or a program's `__main__`
         return None
     if spec is None:
         return None
     if spec.origin in ("built-in", "frozen"):
-        return Place(Path(sys.prefix), (), is_standard=True)
+        return CodeLocation(Path(sys.prefix), (), is_standard=True)
     is_package = spec.submodule_search_locations is not None
     files = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
     paths = tuple(Path(os.path.realpath(file)) for file in files)
-    holder = Path(files[0]).parent
+    parent = Path(files[0]).parent
     if is_package and spec.origin:
-        holder = holder.parent
-    return Place(holder, paths, is_standard=any(map(_is_standard, paths)))
+        parent = parent.parent
+    return CodeLocation(parent, paths, is_standard=any(map(_is_standard, paths)))
 
 
 def judge(name: str, target: Any, kinds: tuple[type, ...], calls: tuple[str, ...]) -> None:
-    """Let classes of these kinds pass, which do what they are for, and names among `calls`; TrustError for
-    any other callable, UsageError for the standard library's, under whatever name it was found."""
+    """Accept classes of these kinds, and names in `calls`.
+
+    UsageError for code of the standard library, whatever its name here; TrustError for any other callable.
+    """
     if isinstance(target, type) and issubclass(target, kinds):
         return
     if inspect.isroutine(target) or isinstance(target, type):
         home = locate(getattr(target, "__module__", None) or "builtins")
         if home is not None and home.is_standard:
-            raise UsageError(f"{name!r} is of the standard library; it is never run")
+            raise UsageError(f"{name!r} is code of the standard library; it is never run")
     if name not in calls:
-        place = locate(name)
-        line = place.line(name) if place else name
+        location = locate(name)
+        line = location.line(name) if location else name
         wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise TrustError(f"{line} is not a class of {wanted}, and may do anything", line)
+        raise TrustError(f"{line} is not a subclass of {wanted}, so it may do anything", line)
 
 
 def _is_standard(file: Path) -> bool:

@@ -28,8 +28,7 @@ from typing import Any, NamedTuple
 
 from mission_gym.errors import WorkerError
 from mission_gym.procs import usable_cores
-from mission_gym.procs.machine import read_cpu_name
-from mission_gym.procs.versions import versions
+from mission_gym.procs.machine import read_cpu_name, versions
 from mission_gym.store.files import read_json, write_json
 
 Row = dict[str, Any]

@@ -25,7 +25,7 @@ from mission_gym.env.factory import make_factory
 from mission_gym.env.probe import probe
 from mission_gym.plan.env_costs import mean_memory
 from mission_gym.procs import usable_cores
-from mission_gym.procs.companions import attend
+from mission_gym.procs.companions import start_companion
 from mission_gym.run.assemble import one_blas_thread
 from mission_gym.run.environment import choose_acting_rows
 from mission_gym.vector.aio import AioVec
@@ -185,8 +185,8 @@ def _measure_crawlers(grid: WaitingGrid) -> list[Row]:
     memory: dict[str, float] = {}
     with ExitStack() as stack:
         site = Settings(latency_ms=1000 * grid.wait_s, jitter_ms=0.0)
-        server = stack.enter_context(closing(attend(make_companion(site))))
-        home = f"{server.told['served_at']}1/"
+        server = stack.enter_context(closing(start_companion(make_companion(site))))
+        home = f"{server.kwargs['served_at']}1/"
         factory = make_factory(partial(AwaitedCrawler, home))
         spec = probe(factory, "crawler")
         group = choose_acting_rows(size, load_for_coroutines().count_groups(size))

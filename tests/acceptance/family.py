@@ -22,7 +22,7 @@ import yaml
 
 from mission_gym.check.environment import check_environment
 from mission_gym.env.factory import EnvRequest
-from mission_gym.env.known_ids import register_declared
+from mission_gym.env.user_code import register_declared
 
 LOOK_S = 2.0
 NUM_EPISODES = 2

@@ -10,7 +10,7 @@ import pytest
 
 import acceptance
 from acceptance import Ended, Layer, Package, describe, judge, merge, name_commands, read_packages, tidy
-from mission_gym.env.known_ids import name_home
+from mission_gym.env.user_code import name_home
 
 BAD_IDS = """
 import os, time

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mission_gym.bridge.answers import Fault, read_hello, read_rows
-from mission_gym.bridge.clients.mission_gym_bridge import Rows, Values, box, discrete, pack, text, unpack
+from mission_gym.bridge.answers import ProtocolError, read_games, read_hello
+from mission_gym.bridge.clients.mission_gym_bridge import GameRows, Values, box, discrete, pack, text, unpack
 
 SPACES = [
     ({"type": "discrete", "n": 2, "start": "a"}, r'"start" of "action_space" must be a whole number'),
@@ -34,15 +34,15 @@ def hello(observes: Any = None, acts: Any = None) -> Any:
 
 @pytest.mark.parametrize(("space", "problem"), SPACES)
 def test_spaces_that_are_none(space: dict[str, Any], problem: str) -> None:
-    with pytest.raises(Fault, match=problem):
+    with pytest.raises(ProtocolError, match=problem):
         hello(acts=space)
 
 
 @pytest.mark.parametrize("mask", ["abc", [300, 0], [1, "a"], {"a": "x"}, [[1, 0], "x"]])
 def test_masks_that_are_none(mask: Any) -> None:
     answer = {"obs": [bytes(8)], "info": [{"action_mask": mask}]}
-    with pytest.raises(Fault, match='"action_mask" must be bytes of 0 and 1'):
-        read_rows(hello(), answer, 1, steps=False)
+    with pytest.raises(ProtocolError, match='"action_mask" must be bytes of 0 and 1'):
+        read_games(hello(), answer, 1, steps=False)
 
 
 def test_any_text_is_a_text() -> None:
@@ -52,13 +52,13 @@ def test_any_text_is_a_text() -> None:
 
 
 def test_the_python_client_refuses_observations_of_another_shape() -> None:
-    rows = Rows(Values(box((2,))), 1)
+    rows = GameRows(Values(box((2,))), 1)
     with rows.guard(0):
         rows.write(0, [0.5], {})  # NumPy would write it twice
-    assert rows.answer()["errors"] == ["ValueError: an observation has the shape (1,), its space says (2,)"]
+    assert rows.answer()["errors"] == ["ValueError: an observation has shape (1,), but its space has (2,)"]
 
 
 def test_an_info_that_cannot_travel_is_left_out() -> None:
-    rows = Rows(Values(box((2,))), 1)
+    rows = GameRows(Values(box((2,))), 1)
     rows.write(0, [0.5, 0.5], {"units": {(1, 2): "tank"}, "score": 3})
     assert unpack(pack(rows.answer()))["info"] == [{"score": 3}]

@@ -18,11 +18,11 @@ from gymnasium.wrappers import TimeLimit
 import mission_gym as mg
 from bridge.games import game, processes
 from mission_gym.bridge import BridgeEnv
-from mission_gym.bridge.pool import Pool
+from mission_gym.bridge.pool import EnginePool
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.env.slot import find_announce
-from mission_gym.env.stages import Stages, Variant
+from mission_gym.env.stages import Stages, StageVariant
 from mission_gym.errors import UsageError
 from mission_gym.vector.serial import SerialVec
 from waits import is_alive, wait_until
@@ -73,7 +73,7 @@ def test_a_game_may_use_a_socket() -> None:
 
 def test_games_that_a_stage_builds_anew_share_a_process() -> None:
     requests = [EnvRequest(f"bridge:{WALK}", {"length": length}) for length in (8, 9)]
-    stages = Stages(tuple(Variant(each, make_factory(each)) for each in requests))
+    stages = Stages(tuple(StageVariant(each, make_factory(each)) for each in requests))
     first = stages.variants[0].factory
     with SerialVec(first, probe(first, "walk"), 2, lambda env_id, episode: episode, stages=stages) as vec:
         for stage in (0, 1):
@@ -81,12 +81,12 @@ def test_games_that_a_stage_builds_anew_share_a_process() -> None:
             vec.reset()
             one, two = (env.unwrapped for env in vec.envs)
             assert one._engine is two._engine
-            assert len(processes()) == 2  # a keeper and its game
+            assert len(processes()) == 2  # a subreaper and its game
     assert not processes()
 
 
 def test_a_game_that_is_closed_twice_is_not_another_ones() -> None:
-    pool = Pool()
+    pool = EnginePool()
     first, second = (pool.share(lambda: BridgeEnv(WALK))() for _ in range(2))
     first.announce_action(1)
     first.close()
@@ -101,7 +101,7 @@ def test_a_game_that_is_closed_twice_is_not_another_ones() -> None:
 
 
 def test_a_game_that_does_not_draw_is_not_asked_to() -> None:
-    with pytest.raises(UsageError, match=r"^bridge:.* can't draw: its answer to hello tells no \"render\""):
+    with pytest.raises(UsageError, match=r"^bridge:.* can't render: its answer to hello has no \"render\""):
         BridgeEnv(game("faulty_game", "none"), render_mode="rgb_array")
     assert not processes()
 
@@ -151,13 +151,13 @@ def test_an_environment_that_nobody_closes_leaves_no_process() -> None:
     env = BridgeEnv(game("faulty_game", "grandchild"))
     env.reset()
     before = processes()
-    assert len(before) == 3  # keeper, game, and what the game started in a session of its own
+    assert len(before) == 3  # subreaper, game, and its child in another session
     del env
     gc.collect()
     wait_until(lambda: not any(process.is_running() for process in before))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the system tells keepers of the end")
+@pytest.mark.skipif(sys.platform != "linux", reason="the system reports the end to subreapers")
 def test_nothing_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
     told = tmp_path / "pids"
     script = (
@@ -179,7 +179,7 @@ def test_what_cannot_be_started_is_told() -> None:
         BridgeEnv("nodd game.js")
     with pytest.raises(UsageError, match="needs a command"):
         BridgeEnv("")
-    with pytest.raises(UsageError, match=r"can't be sent to it: a object can't travel"):
+    with pytest.raises(UsageError, match=r"can't be sent to the game: a object can't be sent"):
         BridgeEnv(WALK, thing=object())
     with pytest.raises(UsageError, match="needs no vector form: games of one process are stepped in one"):
         mg.make_vec(f"bridge:{WALK}", 2, backend="batched")

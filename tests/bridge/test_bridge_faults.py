@@ -17,19 +17,19 @@ from mission_gym.errors import EnvContractError, WorkerError
 from waits import LONG_S
 
 FAULTS = {
-    "dies": r"was killed by SIGSEGV before it answered \[message 3, step\]; its last words:\nout of luck",
-    "garbage": r"answered with what is not MessagePack as it is used here: byte 0xc1; it begins with",
-    "half": r"ended with code 3 in the middle of its answer, after 14 bytes, \[message 3, step\]",
+    "dies": r"was killed by SIGSEGV before it answered \[message 3, step\]; its last output:\nout of luck",
+    "garbage": r"sent an answer that is not MessagePack: byte 0xc1; it starts with",
+    "half": r"ended with code 3 after 14 bytes of its answer \[message 3, step\]",
     "list": r"answered with a list, not a map \[message 3, step\]",
     "short": r'"obs" leaf 0 has 4 bytes, expected 8 \(1 game x float32\[2\]\) \[message 3, step\]',
     "flags": r'"terminated" must be a byte 0 or 1 for each game, got \[3\]',
     "error": r"answered with an error: the engine is tired \[message 3, step\]",
-    "hangs": r"gave no answer for 0.3 s \[message 3, step\]",
+    "hangs": r"sent no answer for 0.3 s \[message 3, step\]",
 }
 AT_ONCE = {
-    "version": r"it tells version 7 of the protocol; this Mission Gym speaks version 1 \[message 1, hello\]",
+    "version": r"it speaks version 7 of the protocol; this Mission Gym speaks version 1 \[message 1, hello\]",
     "space": r"has the type 'discret' \(did you mean 'discrete'\?\); the types are box",
-    "prints": r"answered with what is not a message; it begins with b'Hello, world!.*Only messages may go to",
+    "prints": r"sent something that is not a message; it starts with b'Hello, world!.*Only messages may",
 }
 
 
@@ -74,18 +74,18 @@ def test_a_vector_outlives_killed_processes() -> None:
     vector = mg.make_vec(f"bridge:{game('walk_game')}", 4, backend="serial", max_restarts=3)
     try:
         vector.reset(seed=0)
-        keepers = set()
+        subreapers = set()
         for step in range(60):
-            keeper = vector.envs[0].unwrapped._engine.pid
-            keepers.add(keeper)
+            subreaper = vector.envs[0].unwrapped._engine.pid
+            subreapers.add(subreaper)
             if step in (5, 6, 40):
-                (process,) = psutil.Process(keeper).children()
+                (process,) = psutil.Process(subreaper).children()
                 process.kill()
                 process.wait(LONG_S)
             shown, *_ = vector.step(np.ones(4, int))
             assert vector.observation_space.contains(shown)
-        assert len(keepers) == 4
-        assert len(processes()) == 2  # a keeper and its game
+        assert len(subreapers) == 4
+        assert len(processes()) == 2  # a subreaper and its game
     finally:
         vector.close()
     assert not processes()

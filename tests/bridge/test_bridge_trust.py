@@ -8,7 +8,7 @@ import pytest
 
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.errors import EnvContractError, TrustError
-from mission_gym.store.trusted import permit, with_leave
+from mission_gym.store.trusted import permit, retry_if_allowed
 
 
 def test_a_command_needs_leave_in_each_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_a_command_needs_leave_in_each_folder(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.chdir(other)  # where ./play is another program
     with pytest.raises(TrustError, match=r"which would run in .*other"):
         permit([name])
-    assert with_leave(lambda: permit([name]), lambda error: True) == (name,)
+    assert retry_if_allowed(lambda: permit([name]), lambda error: True) == (name,)
     assert permit([name]) == (name,)
 
 

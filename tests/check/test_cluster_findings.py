@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from mission_gym.check.cluster import judge_cluster
-from mission_gym.check.trials import Attempt
+from mission_gym.check.machine import judge_cluster
+from mission_gym.check.packages import Attempt
 
 NODE = {"host": "head", "num_cpus": 4}
 FOUND = {
@@ -28,12 +28,12 @@ def judge(**changes: object) -> list[tuple[str, str, str]]:
 
 def test_a_sound_cluster_is_told_with_its_costs_and_rates():
     assert judge() == [
-        ("ok", "cluster", "the Ray cluster at 10.0.0.1:6379 lends 8 CPUs"
+        ("ok", "cluster", "the Ray cluster at 10.0.0.1:6379 has 8 CPUs for us"
          " (2 nodes: head 4, far 4; ray 2.60.0)"),
-        ("ok", "messages", "a call takes 1.0 ms and 2,000 are made a second; 1 MB is stored in 2.0 ms, and"
-         " carried to another node in 8.0 ms"),
-        ("info", "actors", "for steps of 1 ms, 8 environments an actor, these messages allow by actors"
-         " 1: 990, 16: 15,000 steps/s; beyond 16 of them the learner bounds a run"),
+        ("ok", "messages", "a call takes 1.0 ms, 2,000 are possible per second; 1 MB is stored in 2.0 ms and"
+         " sent to another node in 8.0 ms"),
+        ("info", "actors", "with steps of 1 ms and 8 environments per actor, these messages allow, by number"
+         " of actors, 1: 990, 16: 15,000 steps/s; beyond 16 actors the learner is the bottleneck"),
     ]  # fmt: skip
 
 

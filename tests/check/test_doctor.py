@@ -7,7 +7,7 @@ import pytest
 
 from mission_gym.check.devices import DeviceFacts, TorchFacts, measure_device, read_torch
 from mission_gym.check.machine import diagnose, judge_proof
-from mission_gym.check.trials import Attempt
+from mission_gym.check.packages import Attempt
 from mission_gym.procs import MachineFacts
 
 CPU = DeviceFacts("cpu", matmul_s=0.02)
@@ -91,23 +91,23 @@ CASES: list[tuple[str, dict[str, Any], TorchFacts, str, str, str]] = [
         "whl/cu118",
     ),
     (
-        "hidden card",
+        "hidden GPU",
         {},
         replace(CUDA_TORCH, devices=(CPU,)),
         "error",
-        "torch sees no device, though RTX 4070",
+        "torch sees no device, although there is a RTX 4070",
         "--gpus all",
     ),
     (
-        "new card",
+        "new GPU",
         {"nvidia_driver": "570.10"},
         replace(CUDA_TORCH, devices=(CPU, replace(ADA, capability=(12, 0), title="RTX 5090"))),
         "error",
-        "holds no code for cuda:0 RTX 5090 (sm_120)",
+        "has no code for cuda:0 RTX 5090 (sm_120)",
         "whl/cu128",
     ),
     (
-        "old card",
+        "old GPU",
         {"nvidia_driver": "580.1"},
         replace(CUDA_TORCH, architectures=("sm_75",), devices=(CPU, replace(ADA, capability=(6, 1)))),
         "error",
@@ -115,7 +115,7 @@ CASES: list[tuple[str, dict[str, Any], TorchFacts, str, str, str]] = [
         "whl/cu126",
     ),
     (
-        "failing card",
+        "failing GPU",
         {},
         replace(CUDA_TORCH, devices=(CPU, replace(ADA, matmul_s=None, error="out of memory"))),
         "error",
@@ -174,9 +174,9 @@ def test_each_fault_is_named_with_its_fix(
         ((9, 0), ("sm_90a",), True),
     ],
 )
-def test_code_for_a_card(capability: tuple[int, int], architectures: tuple[str, ...], runs: bool) -> None:
+def test_code_for_a_gpu(capability: tuple[int, int], architectures: tuple[str, ...], runs: bool) -> None:
     torch = replace(CUDA_TORCH, architectures=architectures, devices=(replace(ADA, capability=capability),))
-    assert any("holds no code" in line for line in said(LAPTOP, torch)) is not runs
+    assert any("has no code" in line for line in said(LAPTOP, torch)) is not runs
 
 
 def test_a_real_kernel_runs_here_and_a_missing_device_is_told() -> None:
@@ -201,6 +201,6 @@ def test_a_device_that_computes_something_else_is_an_error() -> None:
         Attempt('{"cuda float32": "", "cuda bf16": "its loss is 2 where the loss gives 1"}')
     )
     assert (holds.level, fails.level) == ("ok", "error")
-    assert fails.what.endswith("on cuda bf16 are not those of the CPU: its loss is 2 where the loss gives 1")
+    assert fails.what.endswith("on cuda bf16 do not match the CPU: its loss is 2 where the loss gives 1")
     (broken,) = judge_proof(Attempt(error="it was killed by SIGSEGV"))
     assert broken.what.endswith("it was killed by SIGSEGV")

@@ -386,18 +386,23 @@ FAULTS = [
     ("Outside", "warning", "observation", r"outside Box.* at seed 0, step 0: index \[1\] is .*, allowed -1"),
     ("OutsideCategory", "error", "observation", r"outside Discrete\(3\) at seed 0, step 0: it is 3"),
     ("DimImage", "warning", "observation", "the observation is an image but no pixel is above 1"),
-    ("Survivor", "warning", "seeding", "in an instance that had played: the observation after step 1 diff"),
-    ("Survivor", "info", "skipped", "dead actions: an instance that has played before plays otherwise"),
+    ("Survivor", "warning", "seeding", "in an instance that was used before: the observation after step 1"),
+    ("Survivor", "info", "skipped", "dead actions: earlier episodes of an instance change later ones"),
     ("Survivor", "ok", "backends", "alone and side by side"),
     ("Alone", "warning", "backends", "a second instance .* raised RuntimeError: Cannot create multiple"),
-    ("NarrowRange", "info", "observation", "entries 0, 1 used less than 1 % of the range"),
+    ("NarrowRange", "info", "observation", "entries 0, 1 used less than 1 % of the declared range"),
     ("DeadChannel", "warning", "channels", "entries 0, 3 of observation 'pose' never changed in 200 steps"),
     ("NumpyGlobal", "error", "seeding", "the first observation differs; .* the global numpy.random$"),
     ("RandomLater", "error", "seeding", "the observation after step 1 differs; .* the global random$"),
     ("TrueNoise", "error", "seeding", "the first observation differs$"),
     ("LastDigits", "warning", "seeding", "two episodes that differ by rounding: the first observation"),
     ("ZeroIsNone", "warning", "seeding", r"^seed 0 .* different episodes \(the first .*, and seed 1 did not"),
-    ("SharedState", "error", "backends", "side by side differ .*: the observation after step 1, seed 0"),
+    (
+        "SharedState",
+        "error",
+        "backends",
+        "side by side play other episodes .*: the observation after step 1, seed 0",
+    ),
     ("SameStart", "info", "seeding", "same first observation; fine if"),
     (
         "Puzzle",
@@ -405,9 +410,9 @@ FAULTS = [
         "seeding",
         "the same first observation and, for the same actions, the same episode",
     ),
-    ("DeadAction", "warning", "actions", r"^actions 1, 2 had the same effect in all 50 situations tried"),
+    ("DeadAction", "warning", "actions", r"^actions 1, 2 had the same effect in all 50 tested situations"),
     ("DeadPart", "warning", "actions", r"^actions 0, 1, 2 of part 1 had the same effect"),
-    ("DeadDimension", "warning", "actions", "^entry 1 of the action had no effect in all 50 situations"),
+    ("DeadDimension", "warning", "actions", "^entry 1 of the action had no effect in all 50 tested"),
     ("ManyActions", "info", "skipped", "dead actions: more than 32 values"),
     ("Endless", "warning", "endings", "ran for 2000 steps without an end, and no time limit"),
     ("TimeAsDeath", "warning", "endings", "all 10 episodes ended as terminated after exactly 20 steps"),
@@ -415,7 +420,7 @@ FAULTS = [
     ("FlatReward", "warning", "reward", "all 10 random episodes had the same return 0"),
     ("HugeReward", "warning", "reward", r"the largest reward of a step is .*e\+07"),
     ("OpenMask", "info", "mask", r"the action mask \(info\) never forbade an action"),
-    ("OpenMask", "info", "skipped", "Gymnasium's own checker, which does not know action masks"),
+    ("OpenMask", "info", "skipped", "Gymnasium's own checker, which does not support action masks"),
     ("ShutMask", "info", "mask", r"entries 2 of the action mask \(info\) were never legal"),
     (
         "NoOutcome",
@@ -423,7 +428,7 @@ FAULTS = [
         "outcome",
         r'10 of 10 episodes ended without info\["outcome"\], first at seed 0',
     ),
-    ("Undeclared", "warning", "outcome", "gives won, but metadata declares no outcomes"),
+    ("Undeclared", "warning", "outcome", "is won, but metadata declares no outcomes"),
     ("WrongOutcome", "error", "contract", r'info\["outcome"\]=\'wonn\' is not declared'),
     ("NoMainOutcome", "info", "outcome", "no outcome is named as the win"),
     ("ReusedArray", "warning", "gymnasium", "share an object"),
@@ -443,9 +448,9 @@ def test_each_fault_is_found_and_explained(env, level, name, text):
 FAULTY = [
     ("raise", "contract", r"step\(\) raised RuntimeError: the simulator fell over; .*toys.py, line"),
     ("reset", "start", r"reset\(\) raised RuntimeError: the map file is missing"),
-    ("nan", "finite", r"the observation holds nan at index \[1\], at seed 0, step 3"),
+    ("nan", "finite", r"the observation has nan at index \[1\], at seed 0, step 3"),
     ("shape", "contract", r"seed 0, .* step 3: the observation has shape \(3,\).*; 2 more episodes failed"),
-    ("no_action", "contract", "leaves no legal action"),
+    ("no_action", "contract", "has no legal action"),
     ("space", "contract", r"has shape \(4,\)"),
     ("constructor", "make", "raised RuntimeError: no licence for the simulator"),
 ]
@@ -505,7 +510,7 @@ def test_a_few_steps_prove_nothing():
     findings = check("SlowStep", budget_s=0.1)
     assert not found(findings, "ok", "contract")
     assert not found(findings, "ok", "seeding")
-    assert re.search(r"contract: only \d steps were made", the_one(findings, "info", "skipped").what)
+    assert re.search(r"contract: only \d steps were played", the_one(findings, "info", "skipped").what)
 
 
 def test_the_reason_for_leaving_out_is_the_true_one():
@@ -522,7 +527,7 @@ def make_vector(num_envs):
 def test_a_vector_is_not_accused_of_being_one():
     (finding,) = check("make_vector")
     assert (finding.level, finding.name) == ("info", "make")
-    assert "is vectorised itself" in finding.what
+    assert "is already vectorised" in finding.what
     assert "--vector batched" in finding.fix
 
 
@@ -637,7 +642,7 @@ class Wider(Walk):
         (Walk, "ok", "plays the same episodes"),
         (Drifting, "warning", "its vector form differs from its single form: the observation after step 1"),
         (Wider, "warning", "its vector form has other spaces"),
-        (NumpyGlobal, "info", "seeds its rows in another way"),
+        (NumpyGlobal, "info", "seeds its environments in another way"),
     ],
 )
 def test_a_registered_vector_form_is_compared(single, level, text):
@@ -676,6 +681,7 @@ def test_two_instances_are_not_blamed_for_what_one_carries_over(monkeypatch):
     findings = check("Survivor")
     assert not has_errors(findings)
     assert (
-        "gave another episode in an instance that had played" in the_one(findings, "warning", "seeding").what
+        "gave another episode in an instance that was used before"
+        in the_one(findings, "warning", "seeding").what
     )
     assert the_one(check("SharedState"), "error", "backends")

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from mission_gym.check import findings
-from mission_gym.check.findings import Level, read_texts, tell
+from mission_gym.check.findings import Level, make_finding, read_texts
 
 CASES = [(name, case) for name, cases in read_texts().items() for case in cases]
 
@@ -38,6 +38,6 @@ LITERALS = find_literals()
 def test_a_value_that_is_missing_is_an_error() -> None:
     fields = [field for _, field, _, _ in Formatter().parse(read_texts()["reward"]["scale"]["what"]) if field]
     assert fields == ["largest"]
-    assert tell("reward", "scale", largest=5000.0).what == "the largest reward of a step is 5e+03"
+    assert make_finding("reward", "scale", largest=5000.0).what == "the largest reward of a step is 5e+03"
     with pytest.raises(KeyError, match="largest"):
-        tell("reward", "scale")
+        make_finding("reward", "scale")

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mission_gym.check.packages import PACKAGES, judge_package
-from mission_gym.check.trials import Attempt, run_trial
+from mission_gym.check.packages import PACKAGES, Attempt, judge_package, try_code
 from waits import patience
 
 RAISES = "raise ImportError('no such symbol')"
@@ -58,8 +57,8 @@ def test_a_version_that_was_put_back_is_told_instead_of_a_traceback(tmp_path: Pa
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr == (
-        "mission-gym: gymnasium 0.29.1 is too old for Mission Gym, maybe since another package asked for it; "
-        'run: pip install "gymnasium>=1.1"\n'
+        "mission-gym: gymnasium 0.29.1 is too old for Mission Gym, maybe because another package requires it"
+        '; run: pip install "gymnasium>=1.1"\n'
     )
 
 
@@ -111,7 +110,7 @@ def test_numpy_may_be_what_is_broken(tmp_path: Path) -> None:
     mend = lines.index('        fix: pip install --force-reinstall "numpy>=1.26"')
     assert lines[mend - 2].startswith("error   numpy: numpy does not work: ")
     gymnasium = next(number for number, line in enumerate(lines) if line.startswith("error   gymnasium: "))
-    assert lines[gymnasium + 2] == "        fix: mend numpy first"
+    assert lines[gymnasium + 2] == "        fix: fix numpy first"
     assert any(line.startswith("ok      disk: ") for line in lines)
 
 
@@ -121,7 +120,7 @@ def test_the_package_that_another_fails_by_is_named(
 ) -> None:
     monkeypatch.syspath_prepend(put(tmp_path, numpy=code))
     package = next(package for package in PACKAGES if package.name == "gymnasium")
-    assert judge_package(package, run_trial(package.code, patience(2))).fix == "mend numpy first"
+    assert judge_package(package, try_code(package.code, patience(2))).fix == "fix numpy first"
 
 
 def test_gymnasium_may_be_missing() -> None:
@@ -130,7 +129,7 @@ def test_gymnasium_may_be_missing() -> None:
     assert found.what == "gymnasium is not installed"
     assert found.fix == 'pip install --force-reinstall "gymnasium>=1.1"'
     found = judge_package(package, Attempt(error="ModuleNotFoundError: No module named 'numpy.core'"))
-    assert found.fix == "mend numpy first"
+    assert found.fix == "fix numpy first"
 
 
 @pytest.mark.parametrize(
@@ -142,4 +141,4 @@ def test_gymnasium_may_be_missing() -> None:
     ],
 )
 def test_how_a_trial_ends(code: str, trial: Attempt) -> None:
-    assert run_trial(code) == trial
+    assert try_code(code) == trial

@@ -116,10 +116,10 @@ def test_a_damaged_evaluation_does_not_count(runs, content, capsys):
     assert call(runs, "runs", "show", "good", "--json") == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["best_step"] == 64
-    assert shown.err.count("an evaluation does not count") == 1
+    assert shown.err.count("an evaluation is ignored") == 1
     assert path.name in shown.err
     assert call(runs, "runs", "compare", "good", "bad") == 0
-    assert capsys.readouterr().err.count("an evaluation does not count") == 1
+    assert capsys.readouterr().err.count("an evaluation is ignored") == 1
 
 
 ROWS = [

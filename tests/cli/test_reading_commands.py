@@ -195,10 +195,10 @@ def test_an_evaluation_that_can_not_be_read_is_named_by_those_who_choose(family,
         capsys.readouterr()
         assert main([*args, "--runs-dir", str(folder)]) == 0
         told = capsys.readouterr().err
-        assert told.count("an evaluation does not count") == 1
+        assert told.count("an evaluation is ignored") == 1
         assert damaged.name in told
     assert main(["eval", "parent@last", "--episodes", "1", "--runs-dir", str(folder)]) == 0
-    assert "does not count" not in capsys.readouterr().err
+    assert "is ignored" not in capsys.readouterr().err
 
 
 def test_a_run_whose_status_was_lost_is_resumed(family, tmp_path):

@@ -7,8 +7,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from mission_gym.env.actions import make_action_form, make_action_row
-from mission_gym.env.spaces import action_spec
+from mission_gym.env.spaces import action_spec, make_action_decoder, make_action_encoder
 from mission_gym.policy.sampling import draw_random
 
 HYBRID = spaces.Dict(
@@ -22,7 +21,7 @@ HYBRID = spaces.Dict(
 
 @pytest.mark.parametrize("space", [HYBRID, spaces.Tuple((spaces.Discrete(4), spaces.Dict({"a": HYBRID})))])
 def test_rows_and_actions_are_the_same(space):
-    form, to_row, action = make_action_form(space), make_action_row(space), action_spec(space)
+    form, to_row, action = make_action_decoder(space), make_action_encoder(space), action_spec(space)
     space.seed(0)
     samples = [space.sample() for _ in range(20)]
     rows = np.stack([to_row(sample) for sample in samples])
@@ -38,7 +37,7 @@ def test_rows_and_actions_are_the_same(space):
 
 def test_a_number_alone_is_a_number_and_arrays_are_new():
     row = np.zeros(12)
-    one, other = make_action_form(HYBRID)(row), make_action_form(HYBRID)(row)
+    one, other = make_action_decoder(HYBRID)(row), make_action_decoder(HYBRID)(row)
     assert type(one["hand"]) is np.int64
     one["aim"][:] = 5.0
     assert (row == 0).all()
@@ -46,13 +45,13 @@ def test_a_number_alone_is_a_number_and_arrays_are_new():
 
 
 def test_a_space_that_is_an_array_has_no_other_form():
-    assert make_action_form(spaces.Box(0, 1, (2,))) is None
-    assert make_action_row(spaces.Discrete(3))(2).tolist() == 2
+    assert make_action_decoder(spaces.Box(0, 1, (2,))) is None
+    assert make_action_encoder(spaces.Discrete(3))(2).tolist() == 2
 
 
 def test_what_is_drawn_is_of_the_space_however_the_categories_are_joined():
     action, rng = action_spec(HYBRID), np.random.default_rng(0)
-    form = make_action_form(HYBRID)
+    form = make_action_decoder(HYBRID)
     assert (action.kind, action.num_stored, action.num_params) == ("composite", 11, 3 + 14 + 4 + 2)
     for each in (action, action.joined()):
         stored = draw_random(each, None, rng, 50)
@@ -63,7 +62,7 @@ def test_what_is_drawn_is_of_the_space_however_the_categories_are_joined():
 
 def test_joined_categories_and_bits_count_through_all_combinations():
     space = spaces.Tuple((spaces.MultiBinary(2), spaces.Discrete(3, start=7)))
-    joined, form = action_spec(space).joined(with_bits=True), make_action_form(space)
+    joined, form = action_spec(space).joined(with_bits=True), make_action_decoder(space)
     assert (joined.kind, joined.num_stored, joined.num_params) == ("categories", 1, 12)
     seen = {str(form(row)) for row in joined.to_env(np.arange(12)[:, None])}
     assert len(seen) == 12

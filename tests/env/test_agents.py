@@ -183,7 +183,7 @@ def test_an_agent_that_leaves_without_a_word_is_truncated() -> None:
         ),
         (({}, 0.0, {}, {}, {}), r"step\(\): rewards must be a dict by agent, got 0.0"),
         (({}, {}, {}, {}, {"a": 1}), r"step\(\): the info of 'a' must be a dict, got 1"),
-        (({}, {}, {}, {}, {}), "agent 'a': it is among the agents, and has no observation"),
+        (({}, {}, {}, {}, {}), "agent 'a': it is among the agents, but has no observation"),
         (({"a": np.zeros(3, np.float32)}, {}, {}, {}, {}), r"agent 'a': the observation has shape \(3,\)"),
         (({}, {"a": "x"}, {}, {}, {}), "agent 'a': the reward is 'x'"),
         (({}, {}, {"a": 2}, {}, {}), "agent 'a': terminated is 2"),
@@ -254,12 +254,14 @@ class OldSpace(spaces.Discrete):
 
 
 def test_environments_of_the_old_gym_are_known() -> None:
-    with pytest.raises(EnvContractError, match=r"OldEnv, no gymnasium.Env; .* shimmy.GymV26CompatibilityV0"):
+    with pytest.raises(
+        EnvContractError, match=r"OldEnv, not a gymnasium.Env; .* shimmy.GymV26CompatibilityV0"
+    ):
         make_factory(OldEnv)()
     for env in (HalfOld(reset=0), Seedless()):
         with pytest.raises(EnvContractError, match=r"GymV21CompatibilityV0 .*shimmy\[gym-v21\]"):
             probe(lambda: env, "old")  # noqa: B023
     spaced = HalfOld(reset=(0, {}))
     spaced.action_space = OldSpace(2)
-    with pytest.raises(EnvContractError, match=r"of the old gym package; use gymnasium.spaces"):
+    with pytest.raises(EnvContractError, match=r"of old gym; use gymnasium.spaces"):
         probe(lambda: spaced, "old")

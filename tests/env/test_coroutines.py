@@ -104,7 +104,7 @@ def test_what_is_half_a_coroutine_is_refused() -> None:
     with pytest.raises(EnvContractError, match=r"Half.step\(\) is a coroutine and reset\(\) is not"):
         make_factory(partial(Half, "CartPole-v1"))()
     with pytest.raises(
-        EnvContractError, match=r"coroutine_form\(\) gave a Both whose reset\(\) and step\(\) are not"
+        EnvContractError, match=r"coroutine_form\(\) returned a Both whose reset\(\) and step\(\) are not"
     ):
         as_coroutines(make_factory(NoCoroutineForm))()
     with pytest.raises(EnvContractError, match="Spaceless instance> must have an observation_space"):

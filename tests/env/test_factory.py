@@ -10,8 +10,8 @@ import gymnasium as gym
 import pytest
 
 from mission_gym.env.factory import EnvRequest, is_trusted, make_factory, make_vector_factory, names_trusted
-from mission_gym.env.known_ids import register_declared
-from mission_gym.env.probe import look_at
+from mission_gym.env.probe import probe_env
+from mission_gym.env.user_code import register_declared
 from mission_gym.errors import EnvContractError, TrustError, UsageError
 from toys import Faulty, Identity
 
@@ -113,7 +113,7 @@ def test_a_request_is_json_and_its_factory_pickles():
             "gymnasium.wrappers.vectr:X",
             {},
             UsageError,
-            r"'gymnasium.wrappers' is here and has no module 'vectr' \(did you mean 'vector'\?\)",
+            r"'gymnasium.wrappers' is installed, but has no module 'vectr' \(did you mean 'vector'\?\)",
         ),
         ("needs_old:Thing", {}, UsageError, r'needs \'pkg_resources\', .*; run: pip install "setuptools<81"'),
         ("breaks:Thing", {}, EnvContractError, "importing 'breaks' raised ValueError: half written"),
@@ -131,12 +131,12 @@ def test_a_request_is_json_and_its_factory_pickles():
         ),
         ("gymnasium:Own-v9", {}, UsageError, "'gymnasium' has no callable and registers no environment"),
         ("own_envs:Snake-v1", {}, UsageError, "registers no environment 'Snake-v1'; name the"),  # not make
-        ("own_envs:nothing", {}, EnvContractError, "gave a int, no gymnasium.Env$"),
+        ("own_envs:nothing", {}, EnvContractError, "returned a int, not a gymnasium.Env$"),
         (
             "own_envs:Alike",
             {},
             EnvContractError,
-            r"gave a Alike, no gymnasium.Env; it has reset\(\) and step\(\), so let a function of yours",
+            r"returned a Alike, not a gymnasium.Env; it has reset\(\) and step\(\), so write a function",
         ),
         ("own_envs:make", {}, EnvContractError, "raised TypeError: .*missing 1 required"),
         (
@@ -149,7 +149,7 @@ def test_a_request_is_json_and_its_factory_pickles():
             "own_envs:make_many",
             {"num_envs": 2},
             EnvContractError,
-            "it is vectorised itself: use --vector batched",
+            "it is already vectorised: use --vector batched",
         ),
     ],
 )
@@ -186,22 +186,25 @@ def test_bad_wrapper(own_module):
     [
         (
             "ALE/Pong-v5",
-            "it is of the package ale-py: run: pip install ale-py, and name it ale_py:ALE/Pong-v5",
+            "it belongs to the package ale-py: run: pip install ale-py, and name it ale_py:ALE/Pong-v5",
         ),
-        ("MiniGrid-Empty-5x5-v0", "of the package minigrid: .*name it minigrid:MiniGrid-Empty-5x5-v0"),
+        (
+            "MiniGrid-Empty-5x5-v0",
+            "belongs to the package minigrid: .*name it minigrid:MiniGrid-Empty-5x5-v0",
+        ),
         ("BabyAI-GoToRedBall-v0", "name it minigrid:BabyAI-GoToRedBall-v0"),
-        ("PandaReach-v3", "of the package panda-gym: .*name it panda_gym:PandaReach-v3"),
+        ("PandaReach-v3", "belongs to the package panda-gym: .*name it panda_gym:PandaReach-v3"),
     ],
 )
 def test_an_id_of_a_known_package_says_where_it_lives(env_id, said, monkeypatch):
-    monkeypatch.setattr("mission_gym.env.known_ids.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("mission_gym.env.user_code.importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=f"unknown environment '{env_id}'; .*{said}"):
         build(env_id)
 
 
 def test_an_id_of_an_installed_package_is_only_named(monkeypatch):
-    monkeypatch.setattr("mission_gym.env.known_ids.importlib.util.find_spec", lambda name: object())
-    with pytest.raises(UsageError, match=r"of the package minigrid: name it minigrid:MiniGrid-X-v0$"):
+    monkeypatch.setattr("mission_gym.env.user_code.importlib.util.find_spec", lambda name: object())
+    with pytest.raises(UsageError, match=r"belongs to the package minigrid: name it minigrid:MiniGrid-X-v0$"):
         build("MiniGrid-X-v0")
 
 
@@ -253,7 +256,7 @@ def test_a_missing_display_names_what_to_set():
     env = Identity()
     env.begin = open_window
     with pytest.raises(EnvContractError, match=r"reset\(\) raised .*set PYGLET_HEADLESS=true"):
-        look_at(env, "toys:Identity")
+        probe_env(env, "toys:Identity")
 
 
 def test_a_callable_that_raises():
@@ -268,7 +271,7 @@ def test_vector_factories(own_module):
         make_vector_factory(EnvRequest("Pendulum-v1"))(2)
     with pytest.raises(UsageError, match=r"wrappers own_envs:shift can't be applied"):
         make_vector_factory(EnvRequest("CartPole-v1", {}, ("own_envs:shift",)))
-    with pytest.raises(EnvContractError, match=r"gave a Identity, no gymnasium.vector.VectorEnv"):
+    with pytest.raises(EnvContractError, match=r"returned a Identity, not a gymnasium.vector.VectorEnv"):
         make_vector_factory(EnvRequest("own_envs:make_one"))(2)
 
 
@@ -302,12 +305,12 @@ def test_what_takes_no_number_of_environments_is_not_batched():
         ("agent_toys:Lives", "one parallel environment of several agents"),
         ("toys:Identity", "a single environment"),
     ):
-        with pytest.raises(UsageError, match=rf"{name}' gives {what}, and has no vector form .*num_envs"):
+        with pytest.raises(UsageError, match=rf"{name}' returns {what}, and has no vector form .*num_envs"):
             make_vector_factory(EnvRequest(name))(2)
 
 
 def test_classes_of_environments_may_be_called_and_functions_are_asked_for(own_module):
     for name in ("agent_toys:Lives", "toys:Identity"):
         make_factory(EnvRequest(name, calls=()))()
-    with pytest.raises(TrustError, match="is not a class of Env or VectorEnv or ParallelEnv"):
+    with pytest.raises(TrustError, match="is not a subclass of Env or VectorEnv or ParallelEnv"):
         make_factory(EnvRequest("own_envs:make", {"n": 2}, calls=()))()

@@ -89,7 +89,7 @@ def test_one_choice_of_all_parts_gets_the_masks_of_each():
         (PAIR, np.ones(4), r"has shape \(4,\), expected \(5,\); .* or one over all combinations.*\[6\]"),
         (spaces.Discrete(3), np.ones(4), r"has shape \(4,\), expected \(3,\); a mask is flat"),
         (spaces.MultiDiscrete([300, 300]), np.ones(90000), "joint over 90000 combinations; at most 65536"),
-        (PARTS, {"a": [1, 1], "b": (None, [1])}, r"has an entry for 'b\.1', which is not a choice"),
+        (PARTS, {"a": [1, 1], "b": (None, [1])}, r"has an entry for 'b\.1', which has no categories"),
         (PARTS, {"c": [1, 1]}, "has an entry 'c'.*, which is not a part of the action; it has a, b.0"),
         (PARTS, {"a": [1, 1, 1]}, r"'a', has shape \(3,\), expected \(2,\)"),
         (PARTS, np.ones(8), r"has shape \(8,\), expected \(7,\); .*\[12\]"),
@@ -125,5 +125,5 @@ def test_a_part_without_a_legal_entry_is_refused():
             return {"action_mask": {"place": np.zeros(6, bool)}}
 
     slot = EnvSlot(Stuck, spec, 0, lambda episode: episode)
-    with pytest.raises(EnvContractError, match="leaves no legal action"):
+    with pytest.raises(EnvContractError, match="has no legal action"):
         slot.reset(0)

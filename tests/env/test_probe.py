@@ -81,11 +81,11 @@ class NoInfo(Binary):
             r"action mask \(obs:action_mask\) has shape \(3,\), expected \(4,\); a mask is flat",
         ),
         (MaskForBox, r"action mask \(info\) is for a box action space; masks are for Discrete"),
-        (WrongMain, r'metadata\["main_outcome"\]=\'wins\' is not one of'),
+        (WrongMain, r'metadata\["main_outcome"\]=\'wins\' is not in'),
         (WrongOutcomes, r'metadata\["outcomes"\] must be a list of names'),
         (Toy, "must have an observation_space and an action_space"),
-        (Untold, r"describe_target\(\) must give two texts, .*; it raised ConnectionError: no route"),
-        (NoInfo, r"reset\(\) must return \(observation, dict\), got NoneType"),
+        (Untold, r"describe_target\(\) must return two texts, .*; it raised ConnectionError: no route"),
+        (NoInfo, r"the info of reset\(\) must be a dict, got NoneType"),
     ],
 )
 def test_broken_environments(factory, message):

@@ -85,7 +85,7 @@ def test_what_fits_by_value_is_accepted():
             r"float32, expected shape \(2,\)",
         ),
         ("space", r"step 2: the observation has shape \(4,\)"),
-        ("no_action", r"step 2: the action mask array\(\[False, False\]\) leaves no legal action"),
+        ("no_action", r"step 2: the action mask array\(\[False, False\]\) has no legal action"),
     ],
 )
 def test_broken_contracts(fail, message):
@@ -304,7 +304,7 @@ def test_reasons_for_a_boundary(monkeypatch):
         slot.step(0)
     assert slot.state().reason == "its episode was over"
     slot.reset(0, seed=None)
-    assert slot.state().reason == "the episode has no seed of its own"
+    assert slot.state().reason == "the episode has no seed"
     slot.reset(0)
     slot.step(0)
     slot._timed_s = 50.0 * slot._timed_steps
@@ -339,4 +339,4 @@ def test_a_state_that_is_not_plain_is_replayed_and_a_bad_one_starts_anew():
     plain = make_slot(Stateful)
     plain.reset(0)
     slot = EnvSlot(Unseeded, probe(Stateful, "toy"), 0, lambda episode: episode)
-    assert slot.restore(plain.state()) == "boundary: the environment has no set_state() any more"
+    assert slot.restore(plain.state()) == "boundary: the environment no longer has set_state()"

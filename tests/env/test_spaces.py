@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from mission_gym.env.spaces import action_spec, leaf_specs, make_flattener, make_unflattener
+from mission_gym.env.leaves import leaf_specs
+from mission_gym.env.spaces import action_spec, make_flattener, make_unflattener
 from mission_gym.errors import EnvContractError
 
 NESTED = spaces.Dict(
@@ -106,7 +107,7 @@ def test_refused_observations(space, message):
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (spaces.Text(5), "action space Text is not supported; .* let a wrapper .gymnasium.ActionWrapper"),
+        (spaces.Text(5), "action space Text is not supported; .* in a wrapper .gymnasium.ActionWrapper"),
         (spaces.Sequence(spaces.Discrete(2)), "action space Sequence is not supported"),
         (spaces.Graph(spaces.Discrete(2), None), "action space Graph is not supported"),
         (

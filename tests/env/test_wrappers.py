@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from mission_gym.env import pictures, wrappers
+from mission_gym.env import wrappers
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.errors import EnvContractError
 
@@ -93,10 +93,10 @@ def test_crop_and_pool_take_pictures_of_either_layout_and_keys_of_a_dict() -> No
     for picture, axis in ((planes, 1), (np.ascontiguousarray(np.moveaxis(planes, 0, -1)), 0), (planes[0], 0)):
         top = np.moveaxis(picture, 0, -1) if axis else picture
         for env, expected in (
-            (pictures.Crop(Shown(picture), 4), top[1:5, 2:6]),
-            (pictures.Crop(Shown(picture), 4, 6, 0, 2), top[:4, 2:]),
+            (wrappers.Crop(Shown(picture), 4), top[1:5, 2:6]),
+            (wrappers.Crop(Shown(picture), 4, 6, 0, 2), top[:4, 2:]),
             (
-                pictures.Pool(Shown(picture), 3),
+                wrappers.MeanPool(Shown(picture), 3),
                 top[:, :6].reshape(2, 3, 2, 3, -1).mean((1, 3)).astype(np.uint8),
             ),
         ):
@@ -109,12 +109,12 @@ def test_crop_and_pool_take_pictures_of_either_layout_and_keys_of_a_dict() -> No
 
 def test_crop_and_pool_refuse_what_they_can_not_show() -> None:
     picture = np.zeros((6, 8), np.uint8)
-    with pytest.raises(EnvContractError, match=r"Crop wants 7 pixels from -1 on, and there are 6 \[--wrap\]"):
-        pictures.Crop(Shown(picture), 7)
-    with pytest.raises(EnvContractError, match=r"Pool makes one pixel of 7 x 7, and there are 6 x 8"):
-        pictures.Pool(Shown(picture), 7)
-    for wrap in (pictures.Crop, pictures.Pool):
-        with pytest.raises(EnvContractError, match="needs images of uint8"):
+    with pytest.raises(EnvContractError, match=r"Crop needs 7 pixels from -1 on, but has 6 \[--wrap\]"):
+        wrappers.Crop(Shown(picture), 7)
+    with pytest.raises(EnvContractError, match=r"MeanPool needs 7 x 7 pixels, not 6 x 8"):
+        wrappers.MeanPool(Shown(picture), 7)
+    for wrap in (wrappers.Crop, wrappers.MeanPool):
+        with pytest.raises(EnvContractError, match="needs uint8 images"):
             wrap(Counter(), 2)
 
 

@@ -23,7 +23,7 @@ from waits import LONG_S
 _SCRIPT = """#!{python}
 import json, os, signal, sys, time
 from pathlib import Path
-from mission_gym.store.announce import announce_end, announce_run
+from mission_gym.store.groups import announce_end, announce_run
 from mission_gym.store.rundir import RunDir
 
 words = sys.argv[3:]

@@ -14,7 +14,7 @@ from crew import Crew
 from mission_gym.errors import UsageError
 from mission_gym.fleet import mps
 from mission_gym.fleet.mps import MpsDaemon, Wish, check_mps, choose_mps
-from mission_gym.procs.vram import Vram, read_vram
+from mission_gym.procs.machine import Vram, read_vram
 from mission_gym.store.groups import Job
 
 CONTROL = """#!/bin/sh

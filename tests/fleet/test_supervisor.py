@@ -21,11 +21,10 @@ from mission_gym.fleet.filegroup import go_on
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.supervisor import Supervisor
 from mission_gym.report.groups import describe_jobs
-from mission_gym.store.announce import read_code
+from mission_gym.store import END_FILE
 from mission_gym.store.files import read_json
-from mission_gym.store.groups import GroupDir, find_group, list_groups
+from mission_gym.store.groups import GroupDir, find_group, list_groups, read_code
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.variables import END_FILE
 from waits import LONG_S
 
 
@@ -287,7 +286,7 @@ def test_a_journal_with_a_torn_end_goes_on(crew: Crew) -> None:
     [
         (b"no json\n", "truncated or altered"),
         (b'{"event": "dance", "name": "a"}\n', "is damaged"),
-        (b'{"event": "ended", "name": "b", "state": "done"}\n', "nobody asked for job 'b'"),
+        (b'{"event": "ended", "name": "b", "state": "done"}\n', "job 'b' was never added"),
         (b'{"event": "ended", "name": "a", "state": "happy"}\n', "is damaged"),
     ],
 )

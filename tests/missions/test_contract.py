@@ -20,7 +20,7 @@ from mission_gym.env.factory import EnvRequest, make_factory, make_vector_factor
 from mission_gym.env.probe import probe, probe_vector
 from mission_gym.env.resume import copy_plain
 from mission_gym.errors import UsageError
-from mission_gym.procs import attend
+from mission_gym.procs import start_companion
 from mission_gym.vector.batched import BatchedVec
 from mission_gym_missions import CAPTURE_ID, EXPLORE_ID, PLACEMENT_ID, TERRITORY_ID
 from mission_gym_missions.capture.env import CaptureEnv, CaptureVectorEnv
@@ -83,9 +83,9 @@ def resources(tmp_path_factory):
     short = tmp_path_factory.mktemp("rules") / "short.yaml"
     short.write_text(SHIPPED.read_text().replace("max_steps: 240", "max_steps: 12"))
     fast = {"latency_ms": 0, "jitter_ms": 0}
-    attendance = attend(make_companion(read_settings(fast)))
-    yield {"territory": {"rules_file": str(short)}, "explore": fast | attendance.told}
-    del attendance  # the server ends with its last holder
+    companion = start_companion(make_companion(read_settings(fast)))
+    yield {"territory": {"rules_file": str(short)}, "explore": fast | companion.kwargs}
+    del companion  # the server ends with its last holder
 
 
 @pytest.fixture(params=MISSIONS)

@@ -7,7 +7,7 @@ import pytest
 from local_sites import LocalSite, page
 
 from mission_gym.errors import ConfigError, EnvContractError, UsageError
-from mission_gym.procs import attend
+from mission_gym.procs import start_companion
 from mission_gym_missions.explore.aio_env import AsyncExploreEnv
 from mission_gym_missions.explore.env import ExploreEnv
 from mission_gym_missions.explore.explorer import OUTCOMES
@@ -21,9 +21,9 @@ FAST = {"latency_ms": 0, "jitter_ms": 0}
 @pytest.fixture(scope="module")
 def served():
     """Keyword arguments of environments on sites whose server is at work for all tests."""
-    attendance = attend(make_companion(read_settings(FAST)))
-    yield FAST | attendance.told
-    del attendance  # with the last who holds it the server ends
+    companion = start_companion(make_companion(read_settings(FAST)))
+    yield FAST | companion.kwargs
+    del companion  # with the last who holds it the server ends
 
 
 def draw(mask, rng):
@@ -65,10 +65,10 @@ async def play_async(env, seed, num_steps):
 def test_both_forms_are_equal_whatever_the_latency(served):
     plain = play(ExploreEnv(**served), 3, 150)
     assert any(step[2] for step in plain)
-    other = attend(make_companion(read_settings({"latency_ms": 1, "jitter_ms": 2})))
+    other = start_companion(make_companion(read_settings({"latency_ms": 1, "jitter_ms": 2})))
 
     async def side_by_side():
-        envs = [AsyncExploreEnv(**served), AsyncExploreEnv(latency_ms=1, jitter_ms=2, **other.told)]
+        envs = [AsyncExploreEnv(**served), AsyncExploreEnv(latency_ms=1, jitter_ms=2, **other.kwargs)]
         return await asyncio.gather(*(play_async(env, 3, 150) for env in envs))
 
     assert asyncio.run(side_by_side()) == [plain, plain]
@@ -76,8 +76,8 @@ def test_both_forms_are_equal_whatever_the_latency(served):
 
 def test_both_forms_are_equal_among_hostile_pages():
     given = FAST | {"faults": 0.5, "timeout_s": 0.5}
-    attendance = attend(make_companion(read_settings(given)))
-    given |= attendance.told
+    companion = start_companion(make_companion(read_settings(given)))
+    given |= companion.kwargs
     plain = play(ExploreEnv(**given), 1, 60)
     assert asyncio.run(play_async(AsyncExploreEnv(**given), 1, 60)) == plain
 

@@ -11,9 +11,9 @@ import torch
 from gymnasium import spaces
 
 from mission_gym.data import ActionSpec, EnvSpec, LeafSpec
-from mission_gym.env.boxes import box_leaf, with_frames
+from mission_gym.env.leaves import box_leaf, with_frames
+from mission_gym.env.observations import ObsReader
 from mission_gym.env.probe import probe
-from mission_gym.env.reading import ObsReader
 from mission_gym.learner.blocks import unstack_frames
 from mission_gym.policy import Encoder, PolicySpec
 from mission_gym.policy.image_layers import count_parameters, feature_width

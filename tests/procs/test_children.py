@@ -1,4 +1,4 @@
-"""Child processes with either kind of pipes, and the keepers that end them when nobody else can."""
+"""Child processes with either kind of pipes, and the subreapers that end them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_command_that_nobody_takes_does_not_block(kind: str) -> None:
     child = start("sleep")
     assert ask(child) == ["asleep"]
     if kind != "threads":
-        with pytest.raises(WorkerTimeout, match="took no command for 0 s"):
+        with pytest.raises(WorkerTimeout, match="accepted no command for 0 s"):
             child.send(b"x" * 1_000_000, timeout_s=0.05)
     else:
         child.send(b"x" * 1_000_000, timeout_s=0.05)
@@ -192,7 +192,9 @@ def test_children_that_can_not_end_themselves_end_with_a_killed_parent(marker: s
     pids = [int(word) for word in parent.stdout.readline().split()]
     assert len(pids) == 2
     everything = [*psutil.Process(parent.pid).children(recursive=True)]
-    assert len(everything) == 5 + (sys.platform == "linux")  # a keeper each, what was started, the template
+    assert len(everything) == 5 + (
+        sys.platform == "linux"
+    )  # a subreaper each, their children, the fork server
     parent.kill()
     parent.communicate()
     gone, alive = psutil.wait_procs(everything, timeout=LONG_S)
@@ -223,14 +225,14 @@ def test_nothing_that_a_child_started_outlives_it(
     child.end()
 
 
-def test_a_stopped_child_ends_with_its_keeper(marker: str) -> None:
+def test_a_stopped_child_ends_with_its_subreaper(marker: str) -> None:
     child = start("spawn_and_stop", marker)
     (pids,) = ask(child)
     worker = psutil.Process(pids[0])
-    keeper = worker.parent()
-    assert keeper is not None
-    assert psutil.Process() in keeper.parents()
-    keeper.kill()
+    subreaper = worker.parent()
+    assert subreaper is not None
+    assert psutil.Process() in subreaper.parents()
+    subreaper.kill()
     assert child.describe_end() == "was killed by SIGKILL"
     assert not psutil.wait_procs([worker], timeout=LONG_S)[1]
     child.end()
@@ -252,7 +254,7 @@ def test_too_little_memory_is_refused_with_the_numbers(monkeypatch: pytest.Monke
     monkeypatch.setattr(memory, "free_memory_bytes", lambda: 64_000_000)
     with pytest.raises(
         WorkerError,
-        match=r"^100 MB of shared memory can't be had \(.*64 MB are free\); free memory, or use fewer "
+        match=r"^100 MB of shared memory are not available \(.*64 MB are free\); free memory, or use fewer "
         r"environments or steps per environment \[--n-envs, --n-steps-per-env\]$",
     ):
         Region(100_000_000)

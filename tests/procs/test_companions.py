@@ -14,7 +14,7 @@ from mission_gym.check.environment import check_environment
 from mission_gym.check.findings import has_errors
 from mission_gym.env.factory import EnvRequest
 from mission_gym.errors import WorkerDied
-from mission_gym.procs import Companion, attend
+from mission_gym.procs import Companion, start_companion
 from waits import is_alive, wait_until
 
 
@@ -29,10 +29,10 @@ def wait_gone(pid):
 
 
 def test_equal_companions_are_one_and_end_with_the_last_who_holds_it():
-    first, same = (attend(Companion("companion_toys:serve")) for _ in range(2))
-    other = attend(Companion("companion_toys:serve", {"word": "other"}))
+    first, same = (start_companion(Companion("companion_toys:serve")) for _ in range(2))
+    other = start_companion(Companion("companion_toys:serve", {"word": "other"}))
     assert first is same
-    assert (first.told, other.told) == ({"word": "hello"}, {"word": "other"})
+    assert (first.kwargs, other.kwargs) == ({"word": "hello"}, {"word": "other"})
     pid = first.pid
     del first
     assert psutil.pid_exists(pid)
@@ -45,8 +45,8 @@ def test_equal_companions_are_one_and_end_with_the_last_who_holds_it():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
 def test_a_fork_that_lets_go_of_it_does_not_end_it():
     code = (
-        "from mission_gym.procs import Companion, attend; import os, sys; "
-        "held = attend(Companion('companion_toys:serve')); forked = os.fork(); "
+        "from mission_gym.procs import Companion, start_companion; import os, sys; "
+        "held = start_companion(Companion('companion_toys:serve')); forked = os.fork(); "
         "forked or sys.exit(); os.waitpid(forked, 0); print(held._service.child.is_gone())"
     )
     told = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
@@ -54,16 +54,17 @@ def test_a_fork_that_lets_go_of_it_does_not_end_it():
 
 
 def test_one_that_dies_begins_again_as_it_was():
-    attendance = attend(Companion("companion_toys:serve"))
-    os.kill(attendance.pid, signal.SIGKILL)
+    companion = start_companion(Companion("companion_toys:serve"))
+    os.kill(companion.pid, signal.SIGKILL)
     wait_until(lambda: len(read_starts()) == 2)
     assert [told for _, told in read_starts()] == ["None", "hello"]
 
 
 def test_it_ends_when_the_process_that_started_it_is_killed():
     code = (
-        "from mission_gym.procs import Companion, attend; import time; "
-        "held = attend(Companion('companion_toys:serve')); print(held.pid, flush=True); time.sleep(600)"
+        "from mission_gym.procs import Companion, start_companion; import time; "
+        "held = start_companion(Companion('companion_toys:serve')); print(held.pid, flush=True); "
+        "time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         pid = int(parent.stdout.readline())
@@ -76,7 +77,7 @@ def test_one_that_can_not_start_says_its_last_words():
     with pytest.raises(
         WorkerDied, match=r"companion companion_toys:fail ended with code 1; .*\n[^$]*port is taken"
     ):
-        attend(Companion("companion_toys:fail"))
+        start_companion(Companion("companion_toys:fail"))
 
 
 @pytest.mark.parametrize("backend", ["serial", "workers", "threads", "auto"])

@@ -1,6 +1,6 @@
 """Versions that bits depend on."""
 
-from mission_gym.procs.versions import compare_versions, versions
+from mission_gym.procs.machine import compare_versions, versions
 
 
 def test_what_the_default_learner_depends_on_is_kept() -> None:

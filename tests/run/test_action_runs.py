@@ -184,7 +184,9 @@ class Purse(Levers):
 
 def test_a_vector_reward_names_the_wrapper_and_its_weights(tmp_path: Path) -> None:
     flags = PPO | {"timesteps": 512, "runs_dir": str(tmp_path)}
-    with pytest.raises(EnvContractError, match=r"3 numbers, and one is learned from; .* --wrap weigh:1,1,1"):
+    with pytest.raises(
+        EnvContractError, match=r"3 numbers, but only one can be learned from; .* --wrap weigh:1,1,1"
+    ):
         mg.train(Purse, **flags)
     with pytest.raises(EnvContractError, match=r"weigh has 2 weights and the reward has shape \(3,\)"):
         mg.train(Purse, wrap=["weigh:1,0.5"], **flags)

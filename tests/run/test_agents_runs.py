@@ -21,7 +21,7 @@ from mission_gym.run.config import resolve
 from mission_gym.run.resume import resume_run
 from mission_gym.run.start import start_run
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.trusted import with_leave
+from mission_gym.store.trusted import retry_if_allowed
 
 ENV = "agent_toys:Lives"
 SMALL: dict[str, Any] = {
@@ -128,7 +128,9 @@ def test_check_judges_agents() -> None:
 
 
 def test_a_vector_of_gymnasium_has_one_agent() -> None:
-    with pytest.raises(EnvContractError, match="has 3 agents, and a vector of Gymnasium's has one"):
+    with pytest.raises(
+        EnvContractError, match="has 3 agents, but environments of a Gymnasium vector have one"
+    ):
         mg.make_vec(ENV, 2, backend="serial")
 
 
@@ -142,7 +144,7 @@ def test_a_failure_of_agents_with_parts_replays(tmp_path: Path) -> None:
         list(map(slot.step, drawn))
     bundle = write_bundle(RunDir(tmp_path), caught.value, EnvRequest("agent_toys:Tearing"))
     assert bundle is not None
-    replay = with_leave(lambda: replay_bundle(bundle), lambda error: True)
+    replay = retry_if_allowed(lambda: replay_bundle(bundle), lambda error: True)
     assert "step 2: RuntimeError: torn" in replay.text
 
 

@@ -27,7 +27,7 @@ from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.evals import best_step, read_evals, write_eval
-from mission_gym.store.files import plain
+from mission_gym.store.files import to_json
 from mission_gym.store.resolve import RunRef, checkpoint_for
 from mission_gym.store.rundir import RunDir
 
@@ -80,7 +80,7 @@ def test_the_three_best_are_played_again(tmp_path: Path) -> None:
     assert (document["best_step"], document["best_confirmed"]) == (best, 2)
     assert [row["step"] for row in document["evals"] if row["suite"] == "confirm"] == ranked[:3]
     event = next(event for event in said if event["event"] == "confirm")
-    assert plain(event["candidates"]) == candidates
+    assert to_json(event["candidates"]) == candidates
     shown = str(RunView().see(event)[0])
     assert shown.startswith(f"best: step {best:,}, confirmed on 2 more episodes")
 
@@ -232,7 +232,7 @@ def result_of(returns: list[float], wins: int, main: str | None) -> EvalResult:
 def test_two_evaluations_add_up_to_one_of_all_their_episodes(main: str | None) -> None:
     first, more = result_of([1.0, 2.0, 3.0], 2, main), result_of([4.0, 5.0], 1, main)
     kept = first.document() | {"returns": list(first.returns)}
-    both = combine(plain(kept), more)
+    both = combine(to_json(kept), more)
     assert (both.episodes, both.num_steps, both.mode) == (5, 33 + 21, "greedy")
     assert both.length_mean == pytest.approx(54 / 5)
     mean, low, high = compute_bootstrap([1.0, 2.0, 3.0, 4.0, 5.0])

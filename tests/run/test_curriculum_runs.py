@@ -286,7 +286,7 @@ def test_all_that_does_not_fit_is_refused_before_there_is_a_run(tmp_path: Path) 
         "stage 2 (bot=2)", "stage 3 (shape=7)", "stage 4 (level=-1)",
     ]  # fmt: skip
     assert "unexpected keyword argument 'bot' (did you mean 'bots'?)" in found[0]
-    assert "it observes Box(-100.0, 100.0, (7,), float32), and the stage that evaluations are on" in found[1]
+    assert "it observes Box(-100.0, 100.0, (7,), float32), but the stage of evaluations" in found[1]
     assert "reset() raised ValueError: there is no level -1" in found[2]
     with (
         pytest.raises(ConfigError) as caught,

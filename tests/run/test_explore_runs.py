@@ -25,7 +25,7 @@ SHORT = {"env_kwargs": TINY, "overlap": "off", "vector": "aio", "eval_freq": 0, 
 
 def find_servers() -> list[int]:
     """The processes of companions that this one has at work."""
-    return [attendance.pid for attendance in companions._running.values() if not attendance.is_closed]
+    return [companion.pid for companion in companions._running.values() if not companion.is_closed]
 
 
 @pytest.fixture(scope="module")

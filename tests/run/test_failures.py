@@ -243,7 +243,7 @@ def test_a_folder_that_is_moved_or_removed_ends_the_run(moved: bool, tmp_path: P
                 elif progress.update == 3:
                     shutil.rmtree(session.run.path)
 
-    with pytest.raises(RunGoneError, match="was moved or removed while the run was at work") as failure:
+    with pytest.raises(RunGoneError, match="was moved or removed during the run") as failure:
         train()
     assert failure.value.exit_code == 3
     assert not list((tmp_path / "runs").iterdir())

@@ -18,10 +18,9 @@ from mission_gym.run.resume import resume_run
 from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
 from mission_gym.store.evals import best_step, read_evals
-from mission_gym.store.files import plain
+from mission_gym.store.files import to_json
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.sinks.log import TextLog
-from mission_gym.store.sinks.progress import ProgressCsv
+from mission_gym.store.sinks.files import ProgressCsv, TextLog
 from mission_gym.store.tables import MetricsLog
 
 FLAGS = {
@@ -55,7 +54,7 @@ def test_what_is_shown_is_a_row_or_the_status(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("mission_gym.run.status._TICK_S", 0.0)
     session, heard = train(tmp_path)
     rows = [event for event in heard if event["event"] != "status"]
-    assert json.loads(json.dumps(plain(rows))) == MetricsLog.read(session.run.metrics_jsonl)
+    assert json.loads(json.dumps(to_json(rows))) == MetricsLog.read(session.run.metrics_jsonl)
     statuses = [{"event": "status", **fields} for fields in written if "step" in fields]
     for status in statuses:
         del status["lost_rows"], status["lost_words"]
@@ -146,7 +145,7 @@ def test_a_sink_that_can_not_write_does_not_end_the_run(
     told = warnings_of(heard)
     assert len(told) == 2
     assert told[0].endswith(
-        "No space left on device; training goes on, and log loses rows until it can be written"
+        "No space left on device; training continues, and log loses rows until it can be written"
     )
     assert told[1].startswith("log lacks ")
     status = session.run.read_status()

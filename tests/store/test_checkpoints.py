@@ -220,7 +220,7 @@ def test_a_pickle_with_a_forged_checksum_is_refused(folder, tmp_path, monkeypatc
         patch.setattr("mission_gym.store.checkpoints.write_arrays", write)
         path = save(folder, 5)
     with pytest.raises(
-        RunStateError, match=r"policy\.safetensors is not what its name says .*nothing was run"
+        RunStateError, match=r"policy\.safetensors is not in the format of its name .*nothing was run"
     ):
         load_checkpoint(path)
     assert not (tmp_path / "ran").exists()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mission_gym.errors import DiskError, RunStateError
-from mission_gym.store.files import plain, read_json, remove_leftovers, write_atomic, write_json
+from mission_gym.store.files import read_json, remove_leftovers, to_json, write_atomic, write_json
 
 resource = pytest.importorskip("resource")
 
@@ -41,7 +41,7 @@ def test_a_missing_folder_is_a_disk_error(tmp_path):
 
 def test_json_is_strict_and_plain():
     value = {1: np.float32(0.5), "nan": float("nan"), "inf": [float("inf"), (np.int64(3), None, "a")]}
-    assert plain(value) == {"1": 0.5, "nan": None, "inf": [None, [3, None, "a"]]}
+    assert to_json(value) == {"1": 0.5, "nan": None, "inf": [None, [3, None, "a"]]}
 
 
 def test_damaged_json_is_named(tmp_path):

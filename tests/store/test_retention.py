@@ -3,8 +3,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mission_gym.store.checkpoints import CheckpointInfo
-from mission_gym.store.retention import plan_retention
+from mission_gym.store.checkpoints import CheckpointInfo, plan_retention
 
 
 def info(step, score=None, size_bytes=10):

@@ -61,7 +61,7 @@ def test_names_carry_the_time_and_a_suffix_if_taken(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "a/b", "../a", "a@1", ".a", "-a", "latest", "a b"])
 def test_names_that_do_not_fit(tmp_path, name):
-    with pytest.raises(UsageError, match=r"run name .* does not fit; use letters.*\[--run-name\]"):
+    with pytest.raises(UsageError, match=r"run name .* is not allowed; use letters.*\[--run-name\]"):
         RunDir.create(tmp_path, name)
 
 

@@ -7,7 +7,7 @@ import pytest
 from mission_gym.errors import TrustError, UsageError
 from mission_gym.names import locate
 from mission_gym.store import trusted
-from mission_gym.store.trusted import allow, permit, with_leave
+from mission_gym.store.trusted import allow, permit, retry_if_allowed
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_name_that_was_typed_may_be_called_from_then_on(folder, monkeypatch):
     assert permit([name], typed=[name]) == (name,)
     monkeypatch.setattr(trusted, "_here", set())  # as in another process
     assert permit([name]) == (name,)
-    assert trusted.find_lines().read_text() == f"{name} in {folder}\n"
+    assert trusted.find_trust_file().read_text() == f"{name} in {folder}\n"
 
 
 def test_a_name_that_was_typed_in_another_folder_is_another(folder, tmp_path, monkeypatch):
@@ -102,7 +102,7 @@ def test_the_folder_of_a_run_needs_leave_once(folder, tmp_path):
     with pytest.raises(TrustError, match="--trust"):
         ask()
     assert str(elsewhere) not in sys.path
-    assert with_leave(ask, lambda error: True) == (name,)
+    assert retry_if_allowed(ask, lambda error: True) == (name,)
     assert str(elsewhere) in sys.path
     assert ask() == (name,)
 

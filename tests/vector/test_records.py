@@ -11,7 +11,7 @@ import pytest
 import coroutine_toys as toys
 from mission_gym.env.coroutines import has_coroutines
 from mission_gym.env.factory import EnvRequest, make_factory
-from mission_gym.env.stages import Stages, Variant
+from mission_gym.env.stages import Stages, StageVariant
 from mission_gym.errors import UsageError, WorkerDied
 from mission_gym.run.config import schema
 from mission_gym.vector import probing
@@ -118,7 +118,7 @@ def test_stages_on_event_loops_are_coroutines_too() -> None:
     requests = [EnvRequest("coroutine_toys:Both", {"shown": shown}) for shown in (0, 1, 0)]
     shared = make_factory(requests[0])
     factories = (shared, make_factory(requests[1]), shared)
-    stages = Stages(tuple(Variant(*pair) for pair in zip(requests, factories, strict=True)))
+    stages = Stages(tuple(StageVariant(*pair) for pair in zip(requests, factories, strict=True)))
     source = _as_coroutines(Source("both", shared, stages=stages))
     assert source.stages is not None
     made = [variant.factory for variant in source.stages.variants]

@@ -11,7 +11,7 @@ import pytest
 
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe, probe_vector
-from mission_gym.env.stages import Stages, Variant
+from mission_gym.env.stages import Stages, StageVariant
 from mission_gym.errors import EnvFailure, UsageError
 from mission_gym.streams import choose_earlier, episode_seed
 from mission_gym.vector.base import Vector
@@ -32,11 +32,11 @@ KINDS = {
 def make_stages(
     *stages: tuple[dict[str, Any], dict[str, Any] | None], env: str = "Staged", earlier: float = 0.0
 ) -> Stages:
-    made: list[Variant] = []
+    made: list[StageVariant] = []
     for kwargs, options in stages:
         request = EnvRequest(f"stage_toys:{env}", kwargs)
         same = [each.factory for each in made if each.request == request]
-        made.append(Variant(request, same[0] if same else make_factory(request), options))
+        made.append(StageVariant(request, same[0] if same else make_factory(request), options))
     return Stages(tuple(made), earlier)
 
 

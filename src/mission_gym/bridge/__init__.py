@@ -1,6 +1,8 @@
-"""Games in other processes and languages as environments: `bridge:COMMAND`, or `BridgeEnv(COMMAND)`.
+"""Environments in other processes and languages: `bridge:COMMAND`, or `BridgeEnv(COMMAND)`.
 
-The protocol is in docs/bridge.md; clients/ holds the game's side in one file for each language.
+The protocol is in docs/bridge.md. `env` is the Gymnasium environment, `engine` a process of games, `pool`
+shares processes between environments; `answers` and `spaces` have the rules of the protocol. clients/ holds
+the game's side, one file per language.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mission_gym.bridge.answers import BridgeError
     from mission_gym.bridge.env import BridgeEnv
-    from mission_gym.bridge.errors import BridgeError
 
-_HOMES = {"BridgeEnv": "env", "BridgeError": "errors"}  # loaded when used: most runs have no bridge
+_HOMES = {"BridgeEnv": "env", "BridgeError": "answers"}  # loaded when used: most runs have no bridge
 
 __all__ = ["BridgeEnv", "BridgeError"]
 

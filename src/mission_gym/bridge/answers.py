@@ -1,7 +1,6 @@
-"""What a game may answer, message by message. The trainer reads by these rules, and so does the checker.
+"""The rules for a game's answers, message by message, for training and for the conformance check.
 
-In: answers as they were unpacked. Out: values of the environment; Fault says what is wrong with one, and how
-it should be.
+In: unpacked answers. Out: values of the environment; ProtocolError describes a wrong answer.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mission_gym.bridge.clients.mission_gym_bridge import VERSION
-from mission_gym.bridge.spaces import Layout, Space, SpaceError, read_space
+from mission_gym.bridge.spaces import LeafCodec, Space, SpaceError, read_space
 from mission_gym.data import Array
+from mission_gym.errors import EnvFailure
 
 _BYTES = {"float64": 8, "uint8": 1}
-KNOWN = {  # what an answer may hold
+KNOWN = {  # fields of each answer
     "hello": {
         "version", "name", "observation_space", "action_space", "max_games", "state", "render",
         "max_episode_steps", "metadata",
@@ -31,19 +31,27 @@ KNOWN = {  # what an answer may hold
 }  # fmt: skip
 
 
-class Fault(Exception):
-    """An answer that breaks the protocol."""
+class BridgeError(EnvFailure):
+    """The game's process ended, hung, or broke the protocol; the text names the message."""
+
+
+class GameError(EnvFailure):
+    """One game reported an error; the other games of its process continue."""
+
+
+class ProtocolError(Exception):
+    """An answer breaks the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a game's process says of itself."""
+    """The handshake of a game's process."""
 
     name: str
     observation_space: Space
     action_space: Space
-    observations: Layout
-    actions: Layout
+    observations: LeafCodec
+    actions: LeafCodec
     max_games: int
     state: bool
     render: bool
@@ -51,8 +59,8 @@ class Hello:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-class Row(NamedTuple):
-    """What one game shows. error: what it raised instead."""
+class GameStep(NamedTuple):
+    """The result of one game's reset or step. error: its exception, if it raised one."""
 
     obs: Any
     info: dict[str, Any]
@@ -63,32 +71,32 @@ class Row(NamedTuple):
 
 
 def read_hello(answer: dict[str, Any]) -> Hello:
-    """Judge the handshake."""
+    """Validate the handshake."""
     version = answer.get("version")
     if version != VERSION:
-        told = f"version {version!r}" if "version" in answer else 'no "version"'
-        raise Fault(f"it tells {told} of the protocol; this Mission Gym speaks version {VERSION}")
+        spoken = f"version {version!r}" if "version" in answer else "no version"
+        raise ProtocolError(f"it speaks {spoken} of the protocol; this Mission Gym speaks version {VERSION}")
     found: list[Space] = []
     for name in ("observation_space", "action_space"):
         try:
-            found.append(read_space(answer.get(name), f'"{name}"', acts=name == "action_space"))
+            found.append(read_space(answer.get(name), f'"{name}"', is_action=name == "action_space"))
         except SpaceError as error:
-            raise Fault(str(error)) from None
+            raise ProtocolError(str(error)) from None
     max_games = answer.get("max_games", 1)
     if type(max_games) is not int or max_games < 1:
-        raise Fault(f'"max_games" must be a number above 0, got {max_games!r}')
+        raise ProtocolError(f'"max_games" must be a number above 0, got {max_games!r}')
     limit = answer.get("max_episode_steps")
     if limit is not None and (type(limit) is not int or limit < 1):
-        raise Fault(f'"max_episode_steps" must be a number above 0 or nil, got {limit!r}')
+        raise ProtocolError(f'"max_episode_steps" must be a number above 0 or nil, got {limit!r}')
     metadata = answer.get("metadata") or {}
     if not isinstance(metadata, dict) or not all(isinstance(key, str) for key in metadata):
-        raise Fault(f'"metadata" must be a map with names, got {metadata!r}')
+        raise ProtocolError(f'"metadata" must be a map with names, got {metadata!r}')
     return Hello(
         name=str(answer.get("name", "game")),
         observation_space=found[0],
         action_space=found[1],
-        observations=Layout(found[0], answer["observation_space"]),
-        actions=Layout(found[1], answer["action_space"]),
+        observations=LeafCodec(found[0], answer["observation_space"]),
+        actions=LeafCodec(found[1], answer["action_space"]),
         max_games=max_games,
         state=bool(answer.get("state", False)),
         render=bool(answer.get("render", False)),
@@ -97,11 +105,11 @@ def read_hello(answer: dict[str, Any]) -> Hello:
     )
 
 
-def read_rows(hello: Hello, answer: dict[str, Any], count: int, *, steps: bool) -> list[Row]:
-    """Judge the answer to a reset or a step of so many games."""
+def read_games(hello: Hello, answer: dict[str, Any], count: int, *, steps: bool) -> list[GameStep]:
+    """Validate the answer to a reset or a step of `count` games."""
     fault = hello.observations.find_fault(answer.get("obs"), count)
     if fault:
-        raise Fault(f'"obs" {fault}')
+        raise ProtocolError(f'"obs" {fault}')
     infos = _read_list(answer, "info", count, dict)
     errors = _read_list(answer, "errors", count, str)
     rewards, flags = [0.0] * count, [[False] * count] * 2
@@ -110,28 +118,28 @@ def read_rows(hello: Hello, answer: dict[str, Any], count: int, *, steps: bool) 
         flags = [_read_flags(answer, name, count) for name in ("terminated", "truncated")]
     observed = hello.observations.read(answer["obs"], count)
     shown = [{} if info is None else _read_masks(info) for info in infos]
-    told = [error or "" for error in errors]
-    return [Row(*row) for row in zip(observed, shown, rewards, *flags, told, strict=True)]
+    raised = [error or "" for error in errors]
+    return [GameStep(*row) for row in zip(observed, shown, rewards, *flags, raised, strict=True)]
 
 
 def read_frame(answer: dict[str, Any]) -> Array:
-    """Judge a picture: uint8 [height, width, 3]."""
+    """Validate an image: uint8 [height, width, 3]."""
     shape, pixels = answer.get("shape"), answer.get("pixels")
     is_shape = type(shape) is list and len(shape) == 3 and all(type(n) is int and n > 0 for n in shape)
     if not is_shape or shape[2] != 3:  # type: ignore[index]
-        raise Fault(f'"shape" must be [height, width, 3], got {shape!r}')
+        raise ProtocolError(f'"shape" must be [height, width, 3], got {shape!r}')
     assert isinstance(shape, list)
     if type(pixels) is not bytes or len(pixels) != math.prod(shape):
         got = f"{len(pixels)} bytes" if isinstance(pixels, bytes) else repr(pixels)
-        raise Fault(f'"pixels" must be {math.prod(shape)} bytes, a frame of {shape}, got {got}')
+        raise ProtocolError(f'"pixels" must be {math.prod(shape)} bytes, a frame of {shape}, got {got}')
     return np.frombuffer(pixels, np.uint8).reshape(shape).copy()
 
 
 def read_states(answer: dict[str, Any], count: int) -> list[Any]:
-    """Judge states: plain values, one for each game."""
+    """Validate states: plain values, one per game."""
     states = answer.get("states")
     if type(states) is not list or len(states) != count:
-        raise Fault(f'"states" must be a list of {count}, got {states!r}'[:200])
+        raise ProtocolError(f'"states" must be a list of {count}, got {states!r}'[:200])
     return states
 
 
@@ -139,14 +147,14 @@ def _read_column(answer: dict[str, Any], name: str, count: int, dtype: str) -> b
     data, size = answer.get(name), count * _BYTES[dtype]
     if type(data) is not bytes or len(data) != size:
         got = f"{len(data)} bytes" if isinstance(data, bytes) else repr(data)
-        raise Fault(f'"{name}" must be {size} bytes, {dtype} for each game, got {got}'[:200])
+        raise ProtocolError(f'"{name}" must be {size} bytes, {dtype} for each game, got {got}'[:200])
     return data
 
 
 def _read_flags(answer: dict[str, Any], name: str, count: int) -> list[bool]:
     column = _read_column(answer, name, count, "uint8")
-    if column.strip(b"\0\1"):  # what is left begins with another one
-        raise Fault(f'"{name}" must be a byte 0 or 1 for each game, got {list(column)}'[:200])
+    if column.strip(b"\0\1"):  # something else than 0 and 1 is left
+        raise ProtocolError(f'"{name}" must be a byte 0 or 1 for each game, got {list(column)}'[:200])
     return [flag == 1 for flag in column]
 
 
@@ -156,30 +164,29 @@ def _read_list(answer: dict[str, Any], name: str, count: int, kind: type) -> lis
         return [None] * count
     what = "map" if kind is dict else "string"
     if type(values) is not list or len(values) != count:
-        raise Fault(
-            f'"{name}" must be a list of {count}, a {what} or nil for each game, got {values!r}'[:200]
-        )
+        rule = f"a list of {count}, a {what} or nil for each game"
+        raise ProtocolError(f'"{name}" must be {rule}, got {values!r}'[:200])
     for value in values:
         if value is not None and type(value) is not kind:
-            raise Fault(f'"{name}" must hold a {what} or nil for each game, got {value!r}'[:200])
+            raise ProtocolError(f'"{name}" must hold a {what} or nil for each game, got {value!r}'[:200])
     return values
 
 
 def _read_masks(info: dict[str, Any]) -> dict[str, Any]:
     if "action_mask" in info:
-        told = info["action_mask"]
+        sent = info["action_mask"]
         try:
-            info["action_mask"] = _mask(told)
+            info["action_mask"] = _mask(sent)
         except (TypeError, ValueError, OverflowError):
-            raise Fault(f'"action_mask" must be bytes of 0 and 1, got {told!r}'[:200]) from None
+            raise ProtocolError(f'"action_mask" must be bytes of 0 and 1, got {sent!r}'[:200]) from None
     return info
 
 
-def _mask(told: Any) -> Any:
-    if isinstance(told, bytes):
-        return np.frombuffer(told, np.uint8).astype(np.int8)
-    if isinstance(told, dict):
-        return {key: _mask(each) for key, each in told.items()}
-    if isinstance(told, list) and any(each is None or isinstance(each, bytes | dict | list) for each in told):
-        return tuple(_mask(each) for each in told)
-    return told if told is None else np.asarray(told, np.int8)
+def _mask(sent: Any) -> Any:
+    if isinstance(sent, bytes):
+        return np.frombuffer(sent, np.uint8).astype(np.int8)
+    if isinstance(sent, dict):
+        return {key: _mask(each) for key, each in sent.items()}
+    if isinstance(sent, list) and any(each is None or isinstance(each, bytes | dict | list) for each in sent):
+        return tuple(_mask(each) for each in sent)
+    return sent if sent is None else np.asarray(sent, np.int8)

@@ -1,4 +1,4 @@
-"""A game in another process as a plain `gymnasium.Env`."""
+"""A game in another process as a `gymnasium.Env`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from mission_gym.bridge.clients.mission_gym_bridge import pack
 from mission_gym.bridge.engine import Engine
-from mission_gym.bridge.pool import Pool, current_pool
+from mission_gym.bridge.pool import EnginePool, current_pool
 from mission_gym.errors import UsageError
 from mission_gym.names import BRIDGE
 
@@ -18,13 +18,14 @@ DEADLINE_S = 60.0
 
 
 class BridgeEnv(gym.Env[Any, Any]):
-    """One game of the process that `command` starts. kwargs: for the game. timeout_s: of one message; the
-    first and each reset may take 270 s. Games of one vector share processes, and are stepped in one message.
+    """One game of the process that `command` starts.
 
-    With a game that tells its state, it has `get_state` and `set_state`.
+    kwargs: for the game. timeout_s: of one message; the handshake and each reset may take 270 s. Games of one
+    vector share processes and are stepped with one message. If the game has a state, so does the environment:
+    `get_state` and `set_state`.
     """
 
-    # The command is never a keyword: no config can name one, but by `bridge:`, for which leave is asked.
+    # The command is positional only, so that a config can name one only by `bridge:`, which needs trust.
     def __init__(
         self, command: str, /, *, render_mode: str | None = None, timeout_s: float = DEADLINE_S, **kwargs: Any
     ) -> None:
@@ -32,8 +33,8 @@ class BridgeEnv(gym.Env[Any, Any]):
         try:
             packed = pack(kwargs)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"an argument of the game can't be sent to it: {error} [--env-kwargs]") from None
-        self._pool: Pool | None = current_pool()
+            raise UsageError(f"an argument can't be sent to the game: {error} [--env-kwargs]") from None
+        self._pool: EnginePool | None = current_pool()
         self._key = (command, packed, render_mode)
         self._engine, self._game = self._find_game(kwargs, timeout_s)
         hello = self._engine.hello
@@ -42,12 +43,12 @@ class BridgeEnv(gym.Env[Any, Any]):
         self.metadata = hello.metadata | {"render_modes": modes}
         if render_mode is not None and render_mode not in modes:
             self.close()
-            how = "draws only rgb_array" if modes else 'can\'t draw: its answer to hello tells no "render"'
-            raise UsageError(f"{BRIDGE}{command} {how} [render_mode={render_mode}]")
+            why = "renders only rgb_array" if modes else 'can\'t render: its answer to hello has no "render"'
+            raise UsageError(f"{BRIDGE}{command} {why} [render_mode={render_mode}]")
         limit = hello.max_episode_steps
         name = re.sub(r"[^\w.-]+", "-", hello.name)
         self.spec = EnvSpec(id=f"{name}-v0", entry_point=None, max_episode_steps=limit)
-        if hello.state:  # only then: having them says that an episode can be resumed by them
+        if hello.state:  # only then, because resume relies on these methods
             self.get_state, self.set_state = self._get_state, self._set_state
 
     def _find_game(self, kwargs: dict[str, Any], timeout_s: float) -> tuple[Engine, int]:
@@ -69,26 +70,26 @@ class BridgeEnv(gym.Env[Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
         super().reset(seed=seed)
-        row = self._engine.reset(self._game, seed, options)
-        return row.obs, row.info
+        result = self._engine.reset(self._game, seed, options)
+        return result.obs, result.info
 
     def announce_action(self, action: Any) -> None:
-        """Say which action comes next, so that games of one process are stepped in one message."""
+        """Announce the next action, so that all games of a process are stepped with one message."""
         self._engine.announce(self._game, self._engine.hello.actions.pack(action))
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Make a step."""
+        """Step the game."""
         if not self._engine.has_stepped(self._game):
             self.announce_action(action)
-        row = self._engine.step(self._game)
-        return row.obs, row.reward, row.terminated, row.truncated, row.info
+        result = self._engine.step(self._game)
+        return result.obs, result.reward, result.terminated, result.truncated, result.info
 
     def render(self) -> Any:
-        """A frame, with render_mode="rgb_array"."""
+        """Return an image if render_mode is "rgb_array"."""
         return None if self.render_mode is None else self._engine.render(self._game)
 
     def engine_cpu_s(self) -> float:
-        """CPU seconds of the game's process, which are not this one's."""
+        """Return the CPU seconds of the game's process."""
         return self._engine.read_cpu_s()
 
     def _get_state(self) -> Any:
@@ -98,8 +99,8 @@ class BridgeEnv(gym.Env[Any, Any]):
         self._engine.set_state(self._game, state)
 
     def close(self) -> None:
-        """Leave the game; its process ends with the last one."""
-        if not self._is_open:  # its number may be another one's by now
+        """Leave the game; its process ends with its last game."""
+        if not self._is_open:  # its number may be in use again
             return
         self._is_open = False
         self._engine.leave(self._game)

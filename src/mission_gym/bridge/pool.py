@@ -1,4 +1,4 @@
-"""Which environments share a process of games: those that one thread builds, and steps, for one vector."""
+"""Environments that share a process of games: those that one thread builds and steps for one vector."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ T = TypeVar("T")
 _here = threading.local()
 
 
-class Pool:
-    """The processes of one vector, by what they were started with."""
+class EnginePool:
+    """The processes of one vector, by their command and arguments."""
 
     def __init__(self) -> None:
         self.engines: dict[Any, list[Any]] = {}
 
     def share(self, factory: Callable[[], T]) -> Callable[[], T]:
-        """What builds the same, in processes of this pool as far as those take several games."""
+        """Return a factory whose environments share this pool's processes, if those take several games."""
         return partial(self._build, factory)
 
     def _build(self, factory: Callable[[], T]) -> T:
@@ -31,6 +31,6 @@ class Pool:
             _here.pool = before
 
 
-def current_pool() -> Pool | None:
-    """The pool that is open in this thread."""
+def current_pool() -> EnginePool | None:
+    """Return the pool that is active in this thread."""
     return getattr(_here, "pool", None)

@@ -1,12 +1,12 @@
-"""Spaces as the protocol tells them, and values as they travel: raw little-endian arrays, one for each leaf.
+"""Spaces of the protocol, and values in messages: raw little-endian arrays, one per leaf.
 
-A leaf is a space without parts, in the order of `leaves_of`; of several games it is one array [G, *shape].
+A leaf is a space without parts, in the order of `leaves_of`; for several games it is one array [G, *shape].
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,146 +20,132 @@ Space = spaces.Space[Any]
 _TYPES = ("box", "discrete", "multi_discrete", "multi_binary", "text", "dict", "tuple")
 _DTYPES = ("float32", "float64", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "bool")
 _MAX_ELEMENTS = 1 << 27
-_MAX_INT = (1 << 31) - 1  # choices travel as int32
+_MAX_INT = (1 << 31) - 1  # categories are sent as int32
 
 
 class SpaceError(ValueError):
-    """A space is not told as it should be."""
+    """A description of a space breaks the protocol."""
 
 
 class AnyText(spaces.Text):
-    """Text of any characters; Gymnasium's own has a set of them."""
+    """Text of any characters; Gymnasium's own Text has a fixed set."""
 
     def contains(self, x: Any) -> bool:
-        """Tell whether it is a string that is short enough."""
+        """Return whether `x` is a string that is short enough."""
         return isinstance(x, str) and len(x) <= self.max_length
 
 
-def read_space(told: Any, where: str, *, acts: bool = False) -> Space:
-    """A space of Gymnasium's; SpaceError says what is wrong with what was told. acts: it is of actions."""
-    if not isinstance(told, dict) or "type" not in told:
-        raise SpaceError(f'{where} must be a map with a "type", got {_short(told)}')
-    kind = told["type"]
+def read_space(described: Any, where: str, *, is_action: bool = False) -> Space:
+    """Make the Gymnasium space of a description; SpaceError names the fault."""
+    if not isinstance(described, dict) or "type" not in described:
+        raise SpaceError(f'{where} must be a map with a "type", got {_short(described)}')
+    kind = described["type"]
     if kind not in _TYPES:
         hint = nearest(str(kind), _TYPES)
         raise SpaceError(f"{where} has the type {kind!r}{hint}; the types are {', '.join(_TYPES)}")
-    if kind == "text" and acts:
+    if kind == "text" and is_action:
         raise SpaceError(f"{where} is text, which can't be an action")
     if kind == "dict":
-        parts = _get(told, "spaces", where, dict)
-        if strange := [key for key in parts if not isinstance(key, str)]:
-            raise SpaceError(f"{where} has a part with the name {_short(strange[0])}; use a text")
+        parts = _get(described, "spaces", where, dict)
+        if wrong := [key for key in parts if not isinstance(key, str)]:
+            raise SpaceError(f"{where} has a part with the name {_short(wrong[0])}; use a text")
         return spaces.Dict(
-            {key: read_space(parts[key], f"{where}.{key}", acts=acts) for key in sorted(parts)}
+            {key: read_space(parts[key], f"{where}.{key}", is_action=is_action) for key in sorted(parts)}
         )
     if kind == "tuple":
-        each = _get(told, "spaces", where, list)
-        return spaces.Tuple([read_space(part, f"{where}.{i}", acts=acts) for i, part in enumerate(each)])
+        each = _get(described, "spaces", where, list)
+        return spaces.Tuple(
+            [read_space(part, f"{where}.{i}", is_action=is_action) for i, part in enumerate(each)]
+        )
     if kind == "discrete":
-        n, start = _count(told, "n", where), told.get("start", 0)
+        n, start = _count(described, "n", where), described.get("start", 0)
         if type(start) is not int or not -_MAX_INT <= start <= _MAX_INT - n:
             raise SpaceError(f'"start" of {where} must be a whole number, got {_short(start)}')
         return spaces.Discrete(n, start=start)
     if kind == "multi_discrete":
-        nvec = _get(told, "nvec", where, list)
+        nvec = _get(described, "nvec", where, list)
         if not nvec or not all(type(n) is int and 0 < n <= _MAX_INT for n in nvec):
             what = "a list of numbers above 0 and below 2^31"
             raise SpaceError(f'"nvec" of {where} must be {what}, got {_short(nvec)}')
         return spaces.MultiDiscrete(nvec)
     if kind == "multi_binary":
-        return spaces.MultiBinary(_count(told, "n", where))
+        return spaces.MultiBinary(_count(described, "n", where))
     if kind == "text":
-        return AnyText(_count(told, "max_length", where), min_length=0)
-    return _read_box(told, where)
+        return AnyText(_count(described, "max_length", where), min_length=0)
+    return _read_box(described, where)
 
 
-class Layout:
-    """How values of a space travel."""
+class LeafCodec:
+    """Converts values of a space to and from messages."""
 
-    def __init__(self, space: Space, told: dict[str, Any]) -> None:
+    def __init__(self, space: Space, described: dict[str, Any]) -> None:
         self._space = space
-        self.leaves = leaves_of(told)
-        self._parts = list(_leaf_spaces(space))
+        self._parts: list[Any] = list(_flatten(space, space))  # spaces are indexed like their values
+        self.leaves = leaves_of(described)
         is_text = [leaf["type"] == "text" for leaf in self.leaves]
-        self._dtypes = [None if text else np.dtype(dtype_of(leaf)) for leaf, text in self._zip(is_text)]
-        self._shapes = [() if text else shape_of(leaf) for leaf, text in self._zip(is_text)]
-        self._sizes = [math.prod(shape) for shape in self._shapes]
-
-    def _zip(self, others: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-        return zip(self.leaves, others, strict=True)
+        pairs = list(zip(self.leaves, is_text, strict=True))
+        self._dtypes = [None if text else np.dtype(dtype_of(leaf)) for leaf, text in pairs]
+        self._shapes = [() if text else shape_of(leaf) for leaf, text in pairs]
 
     def pack(self, value: Any) -> list[bytes]:
-        """One game's value as a list of raw leaves."""
-        flat = list(_flatten(self._space, value))
+        """Encode one game's value as a list of raw leaves."""
+        flat = _flatten(self._space, value)
         return [np.asarray(each, dtype).tobytes() for each, dtype in zip(flat, self._dtypes, strict=True)]
 
-    def find_fault(self, told: Any, count: int) -> str:
-        """What is wrong with the leaves of so many games, or nothing."""
-        if type(told) is not list or len(told) != len(self.leaves):
-            return f"must be a list of {_some(len(self.leaves), 'leaf', 'leaves')}, got {_short(told)}"
-        for number, (data, dtype, size) in enumerate(zip(told, self._dtypes, self._sizes, strict=True)):
+    def find_fault(self, leaves: Any, count: int) -> str:
+        """Describe the first fault in the leaves of `count` games; empty without one."""
+        if type(leaves) is not list or len(leaves) != len(self.leaves):
+            return f"must be a list of {_some(len(self.leaves), 'leaf', 'leaves')}, got {_short(leaves)}"
+        for number, (data, dtype, shape) in enumerate(zip(leaves, self._dtypes, self._shapes, strict=True)):
             if dtype is None:
                 if type(data) is not list or len(data) != count or not all(type(x) is str for x in data):
                     return f"leaf {number} must be a list of {_some(count, 'string')}, got {_short(data)}"
             elif type(data) is not bytes:
                 return f"leaf {number} must be bytes, got {_short(data)}"
-            elif len(data) != count * size * dtype.itemsize:
-                shape = list(self._shapes[number])
-                return (
-                    f"leaf {number} has {len(data)} bytes, expected {count * size * dtype.itemsize} "
-                    f"({_some(count, 'game')} x {dtype.name}{shape})"
-                )
+            elif len(data) != (size := count * math.prod(shape) * dtype.itemsize):
+                form = f"{_some(count, 'game')} x {dtype.name}{list(shape)}"
+                return f"leaf {number} has {len(data)} bytes, expected {size} ({form})"
         return ""
 
-    def read(self, told: list[Any], count: int) -> list[Any]:
-        """The value of each game, from leaves without a fault. Arrays are copies of their own."""
+    def read(self, leaves: list[Any], count: int) -> list[Any]:
+        """Decode the value of each game from leaves without a fault; arrays are copies."""
         columns: list[Any] = []
-        for data, dtype, shape, part in zip(told, self._dtypes, self._shapes, self._parts, strict=True):
+        for data, dtype, shape, part in zip(leaves, self._dtypes, self._shapes, self._parts, strict=True):
             if dtype is None:
                 columns.append(data)
                 continue
             column: Array = np.frombuffer(data, dtype).reshape(count, *shape)
-            columns.append(column.astype(part.dtype, copy=True))  # native, writable, of the space's own dtype
+            columns.append(column.astype(part.dtype, copy=True))  # writable, in the space's own dtype
         if len(columns) == 1 and self._space is self._parts[0]:
             return list(columns[0])
         return [_nest(self._space, iter([column[row] for column in columns])) for row in range(count)]
 
 
-def _read_box(told: dict[str, Any], where: str) -> Space:
-    shape = _get(told, "shape", where, list)
+def _read_box(described: dict[str, Any], where: str) -> Space:
+    shape = _get(described, "shape", where, list)
     if not all(type(n) is int and n > 0 for n in shape) or math.prod(shape) > _MAX_ELEMENTS:
         raise SpaceError(f'"shape" of {where} must be a list of sizes above 0, got {_short(shape)}')
-    dtype = told.get("dtype", "float32")
+    dtype = described.get("dtype", "float32")
     if dtype not in _DTYPES:
         hint = nearest(str(dtype), _DTYPES)
         raise SpaceError(f'"dtype" of {where} is {dtype!r}{hint}; use one of {", ".join(_DTYPES)}')
-    ends = []
+    bounds: list[Any] = []
     for name, default in (("low", -math.inf), ("high", math.inf)):
-        end = told.get(name, default)
-        values = end if isinstance(end, list) else [end]
+        bound = described.get(name, default)
+        values = bound if isinstance(bound, list) else [bound]
         if not all(type(x) in (int, float) for x in values) or len(values) not in (1, math.prod(shape)):
             what = f"a number, or a flat list of {math.prod(shape)}"
-            raise SpaceError(f'"{name}" of {where} must be {what}, got {_short(end)}')
-        bounds = np.broadcast_to(np.array(values, np.float64), (math.prod(shape),)).reshape(shape)
-        if np.dtype(dtype).kind in "iub":
-            whole = np.iinfo(np.int8 if dtype == "bool" else dtype)
-            bounds = np.clip(bounds, 0 if dtype == "bool" else whole.min, 1 if dtype == "bool" else whole.max)
-        ends.append(bounds.astype(dtype))
+            raise SpaceError(f'"{name}" of {where} must be {what}, got {_short(bound)}')
+        array = np.broadcast_to(np.array(values, np.float64), (math.prod(shape),)).reshape(shape)
+        if dtype == "bool":
+            array = np.clip(array, 0, 1)
+        elif np.dtype(dtype).kind in "iu":
+            array = np.clip(array, np.iinfo(dtype).min, np.iinfo(dtype).max)
+        bounds.append(array.astype(dtype))
     try:
-        return spaces.Box(ends[0], ends[1], tuple(shape), np.dtype(dtype).type)
+        return spaces.Box(bounds[0], bounds[1], tuple(shape), np.dtype(dtype).type)
     except (ValueError, AssertionError) as error:
         raise SpaceError(f"{where} is not a box ({error})") from None
-
-
-def _leaf_spaces(space: Space) -> Iterator[Any]:
-    if isinstance(space, spaces.Dict):
-        for key in sorted(space.spaces):
-            yield from _leaf_spaces(space.spaces[key])
-    elif isinstance(space, spaces.Tuple):
-        for each in space.spaces:
-            yield from _leaf_spaces(each)
-    else:
-        yield space
 
 
 def _nest(space: Space, values: Iterator[Any]) -> Any:
@@ -181,19 +167,18 @@ def _flatten(space: Space, value: Any) -> Iterator[Any]:
         yield value
 
 
-def _get(told: dict[str, Any], key: str, where: str, kind: type) -> Any:
-    value = told.get(key)
+def _get(described: dict[str, Any], key: str, where: str, kind: type) -> Any:
+    value = described.get(key)
     if type(value) is not kind:
-        raise SpaceError(
-            f'"{key}" of {where} must be a {"map" if kind is dict else "list"}, got {_short(value)}'
-        )
+        what = "map" if kind is dict else "list"
+        raise SpaceError(f'"{key}" of {where} must be a {what}, got {_short(value)}')
     if key == "spaces" and not value:
         raise SpaceError(f"{where} has no parts")
     return value
 
 
-def _count(told: dict[str, Any], key: str, where: str) -> int:
-    value = told.get(key)
+def _count(described: dict[str, Any], key: str, where: str) -> int:
+    value = described.get(key)
     if type(value) is not int or not 0 < value <= _MAX_INT:
         raise SpaceError(f'"{key}" of {where} must be a number above 0 and below 2^31, got {_short(value)}')
     return value

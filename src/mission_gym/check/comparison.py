@@ -1,7 +1,7 @@
-"""Plays recorded episodes again in other ways and says where they differ.
+"""Replays recorded episodes in other ways and compares them.
 
-Every action in the same situation (dead actions); side by side in a SerialVec; in the environment's own
-vector form. All of it needs an environment whose seed decides the episode.
+With other actions in the same situation (dead actions); side by side in a SerialVec; in the environment's own
+vector form. All of them need an environment whose seed decides the episode.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 
 from mission_gym.check.traces import (
     Clock,
-    Moment,
+    StepRecord,
     Trace,
     digest,
     draw_stored,
     find_difference,
-    moment_of,
+    record_step,
     to_action,
 )
 from mission_gym.data import ActionSpec, EnvSpec, StepBatch
@@ -32,18 +32,18 @@ from mission_gym.streams import generator
 from mission_gym.vector.batched import BatchedVec
 from mission_gym.vector.serial import SerialVec
 
-_MAX_VALUES = 32  # of one part of an action; more are not tried
-_MIN_SITUATIONS = 8  # below this many, equal effects are chance
-_TAIL = 3  # steps after the action under test: an effect may show late
-_AT = (0, 1, 3, 7, 15, 31, 63)  # steps at which the situations are taken, cheap ones first
+_MAX_VALUES = 32  # of one part of an action; parts with more are not tested
+_MIN_SITUATIONS = 8  # with fewer, equal effects may be chance
+_TAIL = 3  # steps after the tested action, because an effect may be delayed
+_AT = (0, 1, 3, 7, 15, 31, 63)  # steps of the situations, cheap ones first
 
-Effects = dict[tuple[int, float], dict[int, tuple[Moment, ...]]]  # (part, value) -> situation -> effect
+Effects = dict[tuple[int, float], dict[int, tuple[StepRecord, ...]]]  # (part, value) -> situation -> effect
 
 
 def find_equal_actions(
     factory: Factory, spec: EnvSpec, traces: Sequence[Trace], out_of_time: Clock
 ) -> tuple[list[str], str]:
-    """Return which actions had equal effects wherever both were tried, and what was left out."""
+    """Return which actions always had equal effects, and what remained untested."""
     action = spec.action
     tried = {part: values for part, values in _values(action).items() if len(values) <= _MAX_VALUES}
     effects: Effects = {(part, value): {} for part, values in tried.items() for value in values}
@@ -71,21 +71,21 @@ def find_equal_actions(
         return equal, f"dead actions: more than {_MAX_VALUES} values"
     if most < _MIN_SITUATIONS:
         late = ", for time" if out_of_time() else ""
-        return equal, f"dead actions: {most} situations were tried, {_MIN_SITUATIONS} are needed{late}"
+        return equal, f"dead actions: {most} situations were tested, {_MIN_SITUATIONS} are needed{late}"
     return equal, ""
 
 
 def play_side_by_side(
     factory: Factory, spec: EnvSpec, traces: Sequence[Trace], out_of_time: Clock
-) -> list[tuple[Trace, list[Moment]]]:
-    """Play two traces side by side in new instances, in a SerialVec; return what came of each."""
+) -> list[tuple[Trace, list[StepRecord]]]:
+    """Replay two traces side by side in new instances of a SerialVec; return each with its records."""
     rows = (*traces, *traces)[:2]
-    played: list[list[Moment]] = [[], []]
+    played: list[list[StepRecord]] = [[], []]
     with SerialVec(factory, spec, 2, lambda env_id, episode: rows[env_id].seed) as vec:
         _note(vec.reset(), spec, played)
         for step in range(max(len(trace.actions) for trace in rows)):
             ids = [row for row, trace in enumerate(rows) if step < len(trace.actions)]
-            # A row that ended early differs already; it goes on in its next episode, unseen.
+            # A trace that ended early already differs; its environment continues, unused.
             stored = np.stack([rows[row].actions[step] for row in ids])
             vec.send(spec.action.to_env(stored.reshape(-1, spec.action.num_stored)), ids)
             _note(vec.recv(), spec, played)
@@ -97,18 +97,21 @@ def play_side_by_side(
 def compare_with_batched(
     request: EnvRequest, spec: EnvSpec, traces: Sequence[Trace], out_of_time: Clock
 ) -> tuple[Literal["warning", "info"], str]:
-    """Play two traces in the environment's own vector form; return how bad it is, and what differs."""
+    """Replay two traces in the environment's own vector form; return a level and the difference."""
     rows = traces[:2]
-    if len(rows) < 2 or rows[1].seed != rows[0].seed + 1:  # how Gymnasium seeds the rows of a vector
-        return "info", "its vector form was not compared: that needs two episodes of neighbouring seeds"
+    if len(rows) < 2 or rows[1].seed != rows[0].seed + 1:  # as Gymnasium seeds a vector
+        return "info", "its vector form was not compared: that needs two episodes with consecutive seeds"
     factory = make_vector_factory(request)
     if probe_vector(factory, request.env_id).signature != spec.signature:
         return "warning", "its vector form has other spaces or another mask than its single form"
-    played: list[list[Moment]] = [[], []]
+    played: list[list[StepRecord]] = [[], []]
     with BatchedVec(factory(2), spec, lambda env_id, episode: rows[env_id].seed) as vec:
         _note(vec.reset(), spec, played)
         if _first_difference(rows, played):
-            return "info", "its vector form seeds its rows in another way, so the two can't be compared"
+            return (
+                "info",
+                "its vector form seeds its environments in another way, so the two can't be compared",
+            )
         for step in range(min(len(trace.actions) for trace in rows)):
             stored = np.stack([trace.actions[step] for trace in rows])
             _note(vec.step(spec.action.to_env(stored)), spec, played)
@@ -118,7 +121,7 @@ def compare_with_batched(
     return "warning", f"its vector form differs from its single form: {difference}" if difference else ""
 
 
-def _note(batch: StepBatch, spec: EnvSpec, played: list[list[Moment]]) -> None:
+def _note(batch: StepBatch, spec: EnvSpec, played: list[list[StepRecord]]) -> None:
     if spec.agents:
         _note_agents(batch, spec, played)
         return
@@ -127,11 +130,13 @@ def _note(batch: StepBatch, spec: EnvSpec, played: list[list[Moment]]) -> None:
         leaves, at = (batch.final_obs, ended.index(row)) if row in ended else (batch.obs, row)
         shown = digest(tuple(leaf[at] for leaf in leaves), spec)
         reward = repr(float(batch.reward[row]))
-        played[env_id].append(Moment(shown, reward, bool(batch.terminated[row]), bool(batch.truncated[row])))
+        played[env_id].append(
+            StepRecord(shown, reward, bool(batch.terminated[row]), bool(batch.truncated[row]))
+        )
 
 
-def _note_agents(batch: StepBatch, spec: EnvSpec, played: list[list[Moment]]) -> None:
-    """As `moment_of`, from the rows of each environment; one that ended shows its next episode already."""
+def _note_agents(batch: StepBatch, spec: EnvSpec, played: list[list[StepRecord]]) -> None:
+    """Like `record_step`, for a batch; an environment that ended already shows its next episode."""
     over = {episode.env_id: episode for episode in batch.episodes}
     cuts = spec.num_agents
     for first in range(0, len(batch.env_ids), cuts):
@@ -142,26 +147,27 @@ def _note_agents(batch: StepBatch, spec: EnvSpec, played: list[list[Moment]]) ->
         is_first = not played[env_id]
         made = "0.0" if is_first else str([column[rows].tolist() for column in columns])
         ends = (False, False) if episode is None else (episode.terminated, not episode.terminated)
-        played[env_id].append(Moment(digest(leaves, spec), made, *ends))
+        played[env_id].append(StepRecord(digest(leaves, spec), made, *ends))
 
 
-def _first_difference(rows: Sequence[Trace], played: list[list[Moment]]) -> str:
-    for trace, moments in zip(rows, played, strict=True):
-        difference = find_difference(trace.moments, moments)
+def _first_difference(rows: Sequence[Trace], played: list[list[StepRecord]]) -> str:
+    for trace, steps in zip(rows, played, strict=True):
+        difference = find_difference(trace.steps, steps)
         if difference:
             return f"{difference.what}, seed {trace.seed}"
     return ""
 
 
 def _values(action: ActionSpec) -> dict[int, list[float]]:
-    """The stored values to try, by number: all categories, both bits, three points of a Box dimension."""
+    """Return the stored values to test, by index: all categories, both bits, three points of a Box
+    dimension."""
     values: list[list[float]] = [list(range(size)) for size in action.nvec]
     values += [[0.0, 1.0]] * action.num_bits + [[-1.0, 0.0, 1.0]] * action.num_reals
     return dict(enumerate(values))
 
 
 def _owner(action: ActionSpec, number: int) -> tuple[ActionSpec, int]:
-    """The part of an action that a stored number belongs to, and its place there."""
+    """Return the part of an action that a stored number belongs to, and its index there."""
     if action.kind != "composite" or (action.joint and not number):
         return action, number
     number += max(len(action.joint) - 1, 0)
@@ -174,40 +180,40 @@ def _owner(action: ActionSpec, number: int) -> tuple[ActionSpec, int]:
     raise AssertionError("every number has a part")
 
 
-def _show_category(part: ActionSpec, place: int, value: int) -> str:
-    """A category as the environment counts it; one that stands for several, as all of them."""
+def _show_category(part: ActionSpec, index: int, value: int) -> str:
+    """Return a category in the environment's numbers; for a joint category all of its parts."""
     if not part.joint:
-        return str(value + part.start[place])
+        return str(value + part.start[index])
     digits = np.unravel_index(value, part.joint)
     return str(tuple(int(digit) + start for digit, start in zip_longest(digits, part.start, fillvalue=0)))
 
 
 def _try(
     slot: EnvSlot, spec: EnvSpec, trace: Trace, at: int, part: int, value: float
-) -> tuple[Moment, ...] | None:
-    """Return what follows if one part of the action at a step has another value; None if that is illegal."""
+) -> tuple[StepRecord, ...] | None:
+    """Return the effect of another value in one part of the action at a step; None if it is illegal."""
     slot.reset(0, trace.seed)
     for stored in trace.actions[:at]:
         slot.step(to_action(stored, spec))
-        if slot.ended:  # not the episode that was recorded: this situation can't be had again
+        if slot.ended:  # not the recorded episode, so this situation can't be reached again
             return None
     is_choice = part < len(spec.action.nvec)
     column = mask_parts(spec.action)[part] + int(value) if is_choice else 0
     if slot.mask is not None and is_choice and not slot.mask[..., column].all():
         return None
     stored = trace.actions[at].copy()
-    stored[..., part] = value  # of several agents: in every one's
+    stored[..., part] = value  # with several agents, for each of them
     rng = generator(trace.seed, "tail", at)
-    effect: list[Moment] = []
+    effect: list[StepRecord] = []
     while True:
-        effect.append(moment_of(slot, spec, slot.step(to_action(stored, spec))))
+        effect.append(record_step(slot, spec, slot.step(to_action(stored, spec))))
         if slot.ended or len(effect) > _TAIL:
             return tuple(effect)
         stored = draw_stored(slot, spec, rng)
 
 
 def _describe_equal(action: ActionSpec, part: int, values: list[float], effects: Effects) -> list[str]:
-    """Say which values of a part were the same; of a Box dimension only all of them together."""
+    """Describe which values of a part had equal effects; for a Box dimension only if all had."""
     groups: list[list[float]] = []
     num_common = 0
     for value in values:
@@ -220,14 +226,14 @@ def _describe_equal(action: ActionSpec, part: int, values: list[float], effects:
                 break
         else:
             groups.append([value])
-    where = f" in all {num_common} situations tried"
-    owner, place = _owner(action, part)
+    where = f" in all {num_common} tested situations"
+    owner, index = _owner(action, part)
     of_name = f" of {owner.name!r}" if owner.name else ""
     if owner.kind in ("binary", "box"):
         of_name = of_name or " of the action"
-        return [f"entry {place}{of_name} had no effect{where}"] if len(groups) == 1 else []
-    of_part = f" of part {place}{of_name}" if len(owner.nvec) > 1 else of_name
+        return [f"entry {index}{of_name} had no effect{where}"] if len(groups) == 1 else []
+    of_part = f" of part {index}{of_name}" if len(owner.nvec) > 1 else of_name
     named = [
-        [_show_category(owner, place, int(value)) for value in group] for group in groups if len(group) > 1
+        [_show_category(owner, index, int(value)) for value in group] for group in groups if len(group) > 1
     ]
     return [f"actions {', '.join(names)}{of_part} had the same effect{where}" for names in named]

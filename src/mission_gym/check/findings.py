@@ -1,6 +1,6 @@
-"""What both doctors give: findings, errors first. Standard library only, as all that the machine's loads.
+"""Findings of both checks, errors first. Only the standard library, like everything that `doctor` loads.
 
-Their sentences are in findings.toml; judges decide which of them hold, and give the values.
+Their sentences are in findings.toml; the checks choose them and provide the values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Level = Literal["error", "warning", "info", "ok"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result: what was seen, why it matters, what to do."""
+    """One result: the observation, its importance and the remedy."""
 
     level: Level
     name: str
@@ -28,22 +28,22 @@ class Finding:
 
 @cache
 def read_texts() -> dict[str, dict[str, dict[str, Any]]]:
-    """The sentences by name and case."""
+    """Return the sentences by name and case."""
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 
 
-def tell(name: str, case: str, /, **values: Any) -> Finding:
-    """A finding of the table, with the values that its sentences hold."""
+def make_finding(name: str, case: str, /, **values: Any) -> Finding:
+    """Make a finding of the table, with the values for its sentences."""
     text = read_texts()[name][case]
     sentences = (text.get(part, "").format_map(values) for part in ("what", "why", "fix"))
     return Finding(text["level"], name, *sentences)
 
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Errors first."""
+    """Sort findings by level, errors first."""
     return sorted(findings, key=lambda finding: get_args(Level).index(finding.level))
 
 
 def has_errors(findings: Iterable[Finding]) -> bool:
-    """Whether any finding is an error."""
+    """Return whether any finding is an error."""
     return any(finding.level == "error" for finding in findings)

@@ -1,7 +1,6 @@
-"""Repro bundles: what an environment was asked before it failed, as JSON in the run, and its replay.
+"""Repro bundles: the seed and actions of an episode that failed, as JSON in the run, and their replay.
 
-A bundle names the environment, the seed of the episode and its actions. It is replayed in a process of its
-own, since it may end that process.
+A bundle is replayed in a child process, because it may end that process.
 """
 
 from __future__ import annotations
@@ -14,25 +13,25 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from mission_gym.env.actions import make_action_form
 from mission_gym.env.agents import AgentsEnv
 from mission_gym.env.factory import EnvRequest, make_factory
-from mission_gym.env.wrapping import name_code
+from mission_gym.env.spaces import make_action_decoder
+from mission_gym.env.wrapper_names import name_code
 from mission_gym.errors import EnvContractError, RunStateError, UsageError, WorkerDied, WorkerError, describe
 from mission_gym.procs import BoundedLog, Child, Link, dump_object, with_companion
-from mission_gym.store.checked import Count, Record, check
 from mission_gym.store.files import read_json, write_json
 from mission_gym.store.lineage import read_lineage
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.trusted import permit
+from mission_gym.store.validation import Count, Record, validate
 
-_REPLAY_S = 120.0  # without progress
+_REPLAY_S = 120.0  # for one step
 
 
 def write_bundle(
     run: RunDir, error: WorkerError, request: EnvRequest, options: dict[str, Any] | None = None
 ) -> Path:
-    """Keep what an error knows of its cause in the run. options: of the episode's reset."""
+    """Write the facts of an error into the run. options: of the episode's reset."""
     facts = error.facts or {}
     path = run.path / f"repro-env{facts['env_index']}-episode{facts['episode']}.json"
     name = {"env_id": request.env_id, "env_kwargs": request.kwargs, "wrap": list(request.wrap)}
@@ -41,8 +40,6 @@ def write_bundle(
 
 
 class _Bundle(Record):
-    """What is read of a bundle."""
-
     env_id: str
     env_kwargs: dict[str, Any]
     wrap: list[str]
@@ -53,23 +50,23 @@ class _Bundle(Record):
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """Whether a failure came back, and how."""
+    """Whether the failure was reproduced, and how."""
 
     failed: bool
     text: str
 
 
 def replay_bundle(path: Path) -> ReplayResult:
-    """Play a bundle's actions from its seed; TrustError if it names code that the user has not allowed."""
+    """Replay a bundle; TrustError if it names code that the user has not allowed."""
     bundle = _read_bundle(path)
     run = RunDir(path.resolve().parent)
     folder = read_lineage(run).folder if run.lineage_json.exists() else ""
     bundle["calls"] = permit((bundle["env_id"], *name_code(bundle["wrap"])), run=run.path, folder=folder)
     where = f"{bundle['env_id']}, seed {bundle['seed']}"
     if bundle["actions"] is None:
-        text = f"{where}: the episode was too long to keep its actions; it can't be replayed"
+        text = f"{where}: the episode was too long for its actions to be kept, so it can't be replayed"
         return ReplayResult(False, text)
-    back = f"{where}: the failure came back at step"
+    reproduced = f"{where}: the failure was reproduced at step"
     child = Child("mission_gym.check.repro:serve_replay", dump_object(bundle), on_output=BoundedLog(None))
     step = -1
     try:
@@ -80,35 +77,36 @@ def replay_bundle(path: Path) -> ReplayResult:
                 elif kind == "refused":
                     raise content
                 elif kind == "failed":
-                    return ReplayResult(True, f"{back} {_place(step)}: {content}")
+                    return ReplayResult(True, f"{reproduced} {_show_step(step)}: {content}")
                 else:
-                    played = f"{where}: all {len(bundle['actions'])} actions were played and nothing failed"
-                    cause = "the cause is not in the environment's seed and actions alone"
-                    return ReplayResult(False, f"{played}; {cause}")
+                    played = f"{where}: all {len(bundle['actions'])} actions were played without a failure"
+                    return ReplayResult(False, f"{played}; its cause is not only the seed and the actions")
         how = f"it hangs; the stack:\n{child.read_stack()}"
     except WorkerDied:
         how = f"the process {child.describe_end()}"
     finally:
         child.end()
-    return ReplayResult(True, f"{back} {_place(step)}: {how}")
+    return ReplayResult(True, f"{reproduced} {_show_step(step)}: {how}")
 
 
 def serve_replay(link: Link, setup: bytes) -> None:
-    """The replay in the child: every step is announced before it is made."""
+    """The main function of the child; it announces every step before it is played."""
     bundle = pickle.loads(setup)
     request = EnvRequest(bundle["env_id"], bundle["env_kwargs"], tuple(bundle["wrap"]), bundle["calls"])
     try:
-        env, _companion = with_companion(lambda told: make_factory(replace(request, companion_kwargs=told))())
+        env, _companion = with_companion(
+            lambda kwargs: make_factory(replace(request, companion_kwargs=kwargs))()
+        )
         env.reset(seed=bundle["seed"], options=bundle["options"])
-        discrete, form = env.action_space.shape == (), make_action_form(env.action_space)
+        is_scalar, decode = env.action_space.shape == (), make_action_decoder(env.action_space)
         for step, action in enumerate(bundle["actions"]):
             link.send(("step", step))
-            if form is not None and isinstance(env.unwrapped, AgentsEnv):  # each agent has a row
-                env.step([form(row) for row in np.asarray(action)])
-            elif form is not None:
-                env.step(form(np.asarray(action)))
+            if decode is not None and isinstance(env.unwrapped, AgentsEnv):  # each agent has a row
+                env.step([decode(row) for row in np.asarray(action)])
+            elif decode is not None:
+                env.step(decode(np.asarray(action)))
             else:
-                env.step(action if discrete else np.asarray(action, env.action_space.dtype))
+                env.step(action if is_scalar else np.asarray(action, env.action_space.dtype))
     except Exception as error:  # noqa: BLE001  border: worker main
         if isinstance(error, UsageError) and not isinstance(error, EnvContractError):
             link.send(("refused", error))
@@ -118,7 +116,7 @@ def serve_replay(link: Link, setup: bytes) -> None:
         link.send(("done", None))
 
 
-def _place(step: int) -> str:
+def _show_step(step: int) -> str:
     return "0 (building or resetting)" if step < 0 else str(step)
 
 
@@ -128,4 +126,4 @@ def _read_bundle(path: Path) -> dict[str, Any]:
     missing = needed - set(bundle if isinstance(bundle, dict) else ())
     if missing:
         raise RunStateError(f"{path} is not a repro bundle: it lacks {', '.join(sorted(missing))} [--repro]")
-    return check(path, bundle, TypeAdapter(_Bundle)).model_dump()
+    return validate(path, bundle, TypeAdapter(_Bundle)).model_dump()

@@ -1,8 +1,7 @@
-"""Plays one environment and keeps what the checks judge: traces to compare, statistics to read.
+"""Plays one environment and records traces to compare, and statistics.
 
-A trace holds its seed, the actions in stored form, and a digest of everything shown, so that long episodes
-of large observations stay small. `record` plays through an EnvSlot, which refuses broken contracts;
-`replay` uses the bare environment.
+A trace has its seed, the actions in stored form, and a digest of each observation, so that long episodes of
+large observations stay small. All episodes are played in a slot, which refuses broken contracts.
 """
 
 from __future__ import annotations
@@ -15,24 +14,28 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium.envs.registration import EnvSpec as GymSpec
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
-from mission_gym.env.actions import make_action_form
 from mission_gym.env.agents_slot import AgentsSlot, make_slot
-from mission_gym.env.factory import Env, Factory
-from mission_gym.env.reading import ObsReader
+from mission_gym.env.factory import Env, EnvRequest, Factory
+from mission_gym.env.observations import ObsReader
 from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.errors import MissionGymError
 from mission_gym.policy.sampling import draw_random
 from mission_gym.streams import generator
 
 Clock = Callable[[], bool]  # whether the time is up
-_ROUNDING = 1e-6  # of a number's size
-_MAX_FAILURES = 3  # then recording stops: more of the same says nothing new
+_ROUNDING = 1e-6  # relative
+_MAX_FAILURES = 3  # then recording stops, because more failures add no information
 
 
-class Moment(NamedTuple):
-    """What an environment showed once, in a form that compares exactly; NaN equals NaN."""
+class CheckSkipped(Exception):
+    """A check, or the rest of it, was skipped; the message says why."""
+
+
+class StepRecord(NamedTuple):
+    """One step (or reset) in a form that compares exactly; NaN equals NaN."""
 
     obs: bytes
     reward: str = "0.0"
@@ -45,9 +48,9 @@ class Trace:
     """One episode, or the beginning of one."""
 
     seed: int
-    moments: list[Moment] = field(default_factory=list)  # one more than actions
+    steps: list[StepRecord] = field(default_factory=list)  # the reset, then one per action
     actions: list[Array] = field(default_factory=list)  # stored, each [K]
-    episode: Episode | None = None  # where it ended
+    episode: Episode | None = None  # if it ended
 
     @property
     def ended(self) -> bool:
@@ -56,15 +59,15 @@ class Trace:
 
 @dataclass(slots=True)
 class Survey:
-    """Everything seen while recording."""
+    """Everything that was recorded."""
 
     traces: list[Trace] = field(default_factory=list)
     failures: list[MissionGymError] = field(default_factory=list)
     lows: list[Array] = field(default_factory=list)  # by leaf, each [*leaf.shape]
     highs: list[Array] = field(default_factory=list)
-    legal: Array | None = None  # bool [M]: ever
+    legal: Array | None = None  # bool [M]: at least once
     always_legal: Array | None = None
-    not_finite: str = ""  # the first place
+    not_finite: str = ""  # where a value was first not finite
     outside: str = ""  # the first observation outside its space
     outside_hurts: bool = False  # it is a category or a bit, not a real number
     rewards: list[float] = field(default_factory=list)
@@ -80,14 +83,27 @@ class Survey:
         return len(self.rewards)
 
 
+@dataclass(slots=True)
+class CheckContext:
+    """An environment, its survey, and open questions about it."""
+
+    request: EnvRequest
+    factory: Factory
+    spec: EnvSpec
+    survey: Survey
+    registered: GymSpec | None  # Gymnasium's own spec of the environment
+    doubt: str = "it was not tested, for time, whether episodes can be repeated"  # "" if they can
+    carries_over: bool = False  # earlier episodes of an instance change its later ones
+    skipped: list[str] = field(default_factory=list)
+
+
 def record(
     factory: Factory, spec: EnvSpec, seeds: Sequence[int], max_steps: int, out_of_time: Clock
 ) -> Survey:
-    """Play one random episode per seed, each of at most `max_steps` steps; at least one step is made."""
+    """Play one random episode per seed, each of at most `max_steps` steps, and at least one step in total."""
     survey = Survey()
-    leaf_spaces = ObsReader(spec).spaces
     slot = make_slot(factory, spec, 0, seeds.__getitem__)
-    look = partial(_look, survey, slot, spec, leaf_spaces)
+    note = partial(_note_values, survey, slot, spec, ObsReader(spec).spaces)
 
     def is_over() -> bool:
         return survey.num_steps > 0 and out_of_time()
@@ -101,9 +117,9 @@ def record(
                 start = perf_counter()
                 slot.reset(number)
                 survey.reset_s.append(perf_counter() - start)
-                trace.moments.append(Moment(digest(slot.obs, spec)))
-                look()
-                _record_steps(survey, trace, slot, spec, look, lambda: slot.steps >= max_steps or is_over())
+                trace.steps.append(StepRecord(digest(slot.obs, spec)))
+                note()
+                _record_steps(survey, trace, slot, spec, note, lambda: slot.steps >= max_steps or is_over())
             except MissionGymError as error:
                 survey.failures.append(error)
             if trace.actions:
@@ -114,7 +130,7 @@ def record(
 
 
 def _record_steps(
-    survey: Survey, trace: Trace, slot: EnvSlot, spec: EnvSpec, look: Callable[[], None], stop: Clock
+    survey: Survey, trace: Trace, slot: EnvSlot, spec: EnvSpec, note: Callable[[], None], stop: Clock
 ) -> None:
     rng = generator(trace.seed, "check")
     terminated = False
@@ -125,10 +141,10 @@ def _record_steps(
         made = slot.step(action)
         survey.step_s.append(perf_counter() - start)
         trace.actions.append(stored)
-        trace.moments.append(moment_of(slot, spec, made))
-        terminated, reward = trace.moments[-1].terminated, float(np.sum(made[0]))
+        trace.steps.append(record_step(slot, spec, made))
+        terminated, reward = trace.steps[-1].terminated, float(np.sum(made[0]))
         survey.rewards.append(reward)
-        look()
+        note()
         if not np.isfinite(reward) and not survey.not_finite:
             survey.not_finite = f"the reward is {reward} at seed {slot.seed}, step {slot.steps}"
     if slot.ended:
@@ -137,47 +153,33 @@ def _record_steps(
 
 def replay(
     env: Env, spec: EnvSpec, trace: Trace, out_of_time: Clock = lambda: False, seed: int | None = None
-) -> Iterator[Moment]:
-    """Play a trace's actions in a bare environment, step by step as the moments are asked for.
+) -> Iterator[StepRecord]:
+    """Play a trace's actions in an environment, step by step as the records are consumed.
 
-    It ends with the episode, with the actions, or when out of time. seed: another one than the trace's.
+    It ends with the episode, with the actions, or when out of time. seed: instead of the trace's own.
     """
-    if spec.agents:
-        yield from _replay_agents(env, spec, trace, out_of_time, seed)
-        return
-    read = ObsReader(spec).read
-    form = make_action_form(spec.action_space)
-    obs, _ = env.reset(seed=trace.seed if seed is None else seed)
-    yield Moment(digest(read(obs), spec))
+    slot = make_slot(lambda: env, spec, 0, lambda episode: None)
+    slot.reset(0, trace.seed if seed is None else seed)
+    yield StepRecord(digest(slot.obs, spec))
     for stored in trace.actions:
-        action = to_action(stored, spec)
-        obs, reward, terminated, truncated, _ = env.step(action if form is None else form(action))
-        shown = digest(read(obs), spec)
-        yield Moment(shown, repr(float(reward)), bool(terminated), bool(truncated))
-        if terminated or truncated or out_of_time():
+        yield record_step(slot, spec, slot.step(to_action(stored, spec)))
+        if slot.ended or out_of_time():
             return
 
 
 def observe_at(env: Env, spec: EnvSpec, trace: Trace, step: int) -> Leaves:
-    """What a bare environment shows after so many of a trace's actions, and the reward of the last one."""
-    if spec.agents:  # only a slot lays their dicts out
-        slot = make_slot(lambda: env, spec, 0, lambda episode: None)
-        slot.reset(0, trace.seed)
-        made: Any = (0.0,)
-        for stored in trace.actions[:step]:
-            made = slot.step(to_action(stored, spec))
-        return (*slot.obs, np.asarray(made[0]))
-    form = make_action_form(spec.action_space)
-    obs, _ = env.reset(seed=trace.seed)
-    reward: Any = 0.0
+    """Return the observation after `step` of a trace's actions, and the last reward."""
+    slot = make_slot(lambda: env, spec, 0, lambda episode: None)
+    slot.reset(0, trace.seed)
+    made: Any = (0.0,)
     for stored in trace.actions[:step]:
-        action = to_action(stored, spec)
-        obs, reward, *_ = env.step(action if form is None else form(action))
-    return (*map(np.array, ObsReader(spec).read(obs)), np.asarray(reward))
+        if not slot.ended:
+            made = slot.step(to_action(stored, spec))
+    return (*map(np.array, slot.obs), np.asarray(made[0]))
 
 
 def differ_by_rounding(mine: Leaves, theirs: Leaves) -> bool:
-    """Whether two observations are equal but for the last digits of real numbers."""
+    """Return whether two observations are equal except for the last digits of real numbers."""
     pairs = list(zip(mine, theirs, strict=True))
     if any(one.shape != two.shape for one, two in pairs):
         return False
@@ -189,42 +191,25 @@ def differ_by_rounding(mine: Leaves, theirs: Leaves) -> bool:
     )
 
 
-def _replay_agents(
-    env: Env, spec: EnvSpec, trace: Trace, out_of_time: Clock, seed: int | None
-) -> Iterator[Moment]:
-    """The same for several agents, whose dicts only a slot lays out."""
-    slot = make_slot(lambda: env, spec, 0, lambda episode: None)
-    slot.reset(0, trace.seed if seed is None else seed)
-    yield Moment(digest(slot.obs, spec))
-    for stored in trace.actions:
-        yield moment_of(slot, spec, slot.step(to_action(stored, spec)))
-        if slot.ended or out_of_time():
-            return
-
-
-def moment_of(slot: EnvSlot, spec: EnvSpec, made: Any) -> Moment:
-    """What a slot shows after a step that gave `made`. Of several agents all rewards and flags are compared;
-    the episode as a whole has ended with the last of them."""
+def record_step(slot: EnvSlot, spec: EnvSpec, made: Any) -> StepRecord:
+    """Record the step of a slot that returned `made`. With several agents all rewards and flags are compared;
+    the episode ends with the last agent."""
     if not isinstance(slot, AgentsSlot):
         reward, terminated, truncated = made
-        return Moment(digest(slot.obs, spec), repr(reward), terminated, truncated)
-    return Moment(
-        digest(slot.obs, spec),
-        str([column.tolist() for column in made]),
-        slot.ended and not slot.is_cut,
-        slot.ended and slot.is_cut,
-    )
+        return StepRecord(digest(slot.obs, spec), repr(reward), terminated, truncated)
+    ends = (slot.ended and not slot.is_cut, slot.ended and slot.is_cut)
+    return StepRecord(digest(slot.obs, spec), str([column.tolist() for column in made]), *ends)
 
 
 class Difference(NamedTuple):
-    """Where two traces part."""
+    """The first difference of two traces."""
 
     step: int
     what: str
 
 
-def find_difference(mine: Iterable[Moment], theirs: Iterable[Moment]) -> Difference | None:
-    """Return the first difference of two traces, None if there is none; the shorter one decides how far."""
+def find_difference(mine: Iterable[StepRecord], theirs: Iterable[StepRecord]) -> Difference | None:
+    """Return the first difference of two traces up to the end of the shorter one; None without one."""
     for step, (one, two) in enumerate(zip(mine, theirs, strict=False)):
         if one.obs != two.obs:
             return Difference(step, f"the observation after step {step}" if step else "the first observation")
@@ -236,7 +221,7 @@ def find_difference(mine: Iterable[Moment], theirs: Iterable[Moment]) -> Differe
 
 
 def digest(leaves: Leaves, spec: EnvSpec) -> bytes:
-    """A short hash of an observation in the dtypes of the spec."""
+    """Return a short hash of an observation in the dtypes of the spec."""
     content = blake2b(digest_size=16)
     for leaf, expected in zip(leaves, spec.leaves, strict=True):
         content.update(np.asarray(leaf, expected.dtype).tobytes())
@@ -244,7 +229,7 @@ def digest(leaves: Leaves, spec: EnvSpec) -> bytes:
 
 
 def draw_stored(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Array:
-    """A legal random action [K] for what the slot shows now, or one of each agent [A, K]."""
+    """Draw a legal random action [K] for the slot, or one per agent [A, K]."""
     if spec.agents:
         return draw_random(spec.action, slot.mask, rng, spec.num_agents)
     stored: Array = draw_random(spec.action, None if slot.mask is None else slot.mask[None], rng, 1)[0]
@@ -252,51 +237,48 @@ def draw_stored(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Array
 
 
 def to_action(stored: Array, spec: EnvSpec) -> Any:
-    """A stored action, [K] or [A, K], as a slot takes it."""
+    """Convert a stored action, [K] or [A, K], for a slot."""
     return action_rows(spec, spec.action.to_env(stored if spec.agents else stored[None]))[0]
 
 
-def _look(survey: Survey, slot: EnvSlot, spec: EnvSpec, leaf_spaces: tuple[Any, ...]) -> None:
-    """Add what the slot shows, to each agent that is there, to the statistics."""
-    if not isinstance(slot, AgentsSlot):
-        _look_at(survey, slot, spec, leaf_spaces, slot.obs, slot.mask)
-        return
-    for agent in np.flatnonzero(slot.live).tolist():
-        mask = None if slot.mask is None else slot.mask[agent]
-        _look_at(survey, slot, spec, leaf_spaces, tuple(leaf[agent] for leaf in slot.obs), mask)
+def name_leaf(name: str) -> str:
+    """Return the name of a leaf for a message."""
+    return f"observation {name!r}" if name else "the observation"
 
 
-def _look_at(
-    survey: Survey,
-    slot: EnvSlot,
-    spec: EnvSpec,
-    leaf_spaces: tuple[Any, ...],
-    obs: Leaves,
-    mask: Array | None,
-) -> None:
-    leaves = [np.array(leaf, leaf_spec.dtype) for leaf, leaf_spec in zip(obs, spec.leaves, strict=True)]
-    survey.lows = [np.fmin(*pair) for pair in zip(survey.lows or leaves, leaves, strict=True)]
-    survey.highs = [np.fmax(*pair) for pair in zip(survey.highs or leaves, leaves, strict=True)]
-    if mask is not None and not slot.ended:
-        survey.legal = mask if survey.legal is None else survey.legal | mask
-        survey.always_legal = mask if survey.always_legal is None else survey.always_legal & mask
-    for leaf, leaf_spec, space in zip(leaves, spec.leaves, leaf_spaces, strict=True):
-        where = f"at seed {slot.seed}, step {slot.steps}"
-        name = f"observation {leaf_spec.name!r}" if leaf_spec.name else "the observation"
-        wrong = ~np.isfinite(leaf)
-        if wrong.any():
-            if not survey.not_finite:
-                index = np.argwhere(wrong)[0].tolist()
-                survey.not_finite = f"{name} holds {leaf[wrong][0]} at index {index}, {where}"
-        elif survey.outside or leaf_spec.is_converted:  # it was judged as it was read
-            continue
-        elif not space.contains(leaf) and not _is_rounding(leaf, space):
-            survey.outside = f"{name} is outside {space} {where}: {_show_outside(leaf, space)}"
-            survey.outside_hurts = leaf_spec.kind in ("categories", "binary")
+def _note_values(survey: Survey, slot: EnvSlot, spec: EnvSpec, leaf_spaces: tuple[Any, ...]) -> None:
+    """Add the slot's observation, or that of each live agent, to the statistics."""
+    shown = [(slot.obs, slot.mask)]
+    if isinstance(slot, AgentsSlot):
+        masks = [None] * spec.num_agents if slot.mask is None else slot.mask
+        live = np.flatnonzero(slot.live).tolist()
+        shown = [(tuple(leaf[agent] for leaf in slot.obs), masks[agent]) for agent in live]
+    where = f"at seed {slot.seed}, step {slot.steps}"
+    for obs, mask in shown:
+        if mask is not None and not slot.ended:
+            survey.legal = mask if survey.legal is None else survey.legal | mask
+            survey.always_legal = mask if survey.always_legal is None else survey.always_legal & mask
+        leaves = [np.array(leaf, leaf_spec.dtype) for leaf, leaf_spec in zip(obs, spec.leaves, strict=True)]
+        survey.lows = [np.fmin(*pair) for pair in zip(survey.lows or leaves, leaves, strict=True)]
+        survey.highs = [np.fmax(*pair) for pair in zip(survey.highs or leaves, leaves, strict=True)]
+        for leaf, leaf_spec, space in zip(leaves, spec.leaves, leaf_spaces, strict=True):
+            name = name_leaf(leaf_spec.name)
+            wrong = ~np.isfinite(leaf)
+            if wrong.any():
+                if not survey.not_finite:
+                    index = np.argwhere(wrong)[0].tolist()
+                    survey.not_finite = f"{name} has {leaf[wrong][0]} at index {index}, {where}"
+            elif (
+                survey.outside or leaf_spec.is_converted
+            ):  # converted values were checked when they were read
+                continue
+            elif not space.contains(leaf) and not _is_rounding(leaf, space):
+                survey.outside = f"{name} is outside {space} {where}: {_show_outside(leaf, space)}"
+                survey.outside_hurts = leaf_spec.kind in ("categories", "binary")
 
 
 def _is_rounding(leaf: Array, space: Any) -> bool:
-    """Whether real numbers leave their bounds by no more than rounding."""
+    """Return whether real numbers exceed their bounds only by rounding."""
     if leaf.dtype.kind != "f" or leaf.shape != space.shape:
         return False
     slack = _ROUNDING * np.maximum(1.0, np.abs(leaf))
@@ -309,6 +291,6 @@ def _show_outside(leaf: Array, space: Any) -> str:
     beyond = np.maximum(
         np.subtract(space.low, leaf, dtype=np.float64), np.subtract(leaf, space.high, dtype=np.float64)
     )
-    index = np.unravel_index(np.argmax(beyond), leaf.shape)  # not the first, which may be mere rounding
-    place = f"index {[int(i) for i in index]}"
-    return f"{place} is {leaf[index]}, allowed {space.low[index]} to {space.high[index]}"
+    index = np.unravel_index(np.argmax(beyond), leaf.shape)  # not the first, which may be only rounding
+    position = f"index {[int(i) for i in index]}"
+    return f"{position} is {leaf[index]}, allowed {space.low[index]} to {space.high[index]}"

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from mission_gym.check.cluster import judge_cluster
 from mission_gym.check.findings import Finding, has_errors, sort_findings
-from mission_gym.check.machine import Examination, examine, judge_proof
-from mission_gym.check.trials import DEADLINE_S, run_trial
+from mission_gym.check.machine import MachineReport, check_machine, judge_cluster, judge_proof
+from mission_gym.check.packages import DEADLINE_S, try_code
 from mission_gym.report.screen.streams import inert
 
 _COLOURS = {"error": 31, "warning": 33, "info": 36, "ok": 32}  # of the terminal
@@ -46,7 +45,7 @@ def doctor(args: Sequence[str]) -> int:
         help="Look at a Ray cluster, too: auto, or HOST:PORT of its head.",
     )
     flags = parser.parse_args(args)
-    found = examine(flags.runs_dir, flags.deadline)
+    found = check_machine(flags.runs_dir, flags.deadline)
     more = [*_prove(found, flags.deadline), *_look_at_cluster(flags.ray_address, flags.deadline)]
     found = replace(found, findings=sort_findings([*found.findings, *more]))
     if flags.json:
@@ -59,18 +58,18 @@ def doctor(args: Sequence[str]) -> int:
     return 2 if has_errors(found.findings) else 0
 
 
-def _prove(found: Examination, deadline_s: float) -> list[Finding]:
+def _prove(found: MachineReport, deadline_s: float) -> list[Finding]:
     """Whether gradient steps on each accelerator are those of the CPU, as before a training."""
     if not any(device.name != "cpu" and not device.error for device in found.torch.devices):
         return []
-    return judge_proof(run_trial("from mission_gym.run.device_proof import main; main()", deadline_s))
+    return judge_proof(try_code("from mission_gym.run.device_proof import main; main()", deadline_s))
 
 
 def _look_at_cluster(address: str | None, deadline_s: float) -> list[Finding]:
     """What a cluster has, and what messages cost there."""
     if address is None:
         return []
-    return judge_cluster(run_trial(f"from mission_gym.ray.costs import main; main({address!r})", deadline_s))
+    return judge_cluster(try_code(f"from mission_gym.ray.costs import main; main({address!r})", deadline_s))
 
 
 def _show(findings: Iterable[Finding]) -> str:

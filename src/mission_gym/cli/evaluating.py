@@ -15,7 +15,7 @@ from mission_gym.errors import DiskError
 from mission_gym.report.formats import show_count
 from mission_gym.report.screen.streams import say
 from mission_gym.report.tables import view_findings, view_results
-from mission_gym.store.evals import make_room
+from mission_gym.store.evals import check_writable
 
 Episodes = Annotated[int, tyro.conf.arg(metavar="N", help="Episodes to play, from the report suite.")]
 
@@ -51,7 +51,7 @@ def evaluate(args: Sequence[str]) -> None:
     from mission_gym.run.open import evaluate_run, keep_result, open_run
 
     try:
-        make_room(ref.run)
+        check_writable(ref.run)
     except DiskError as error:
         say(f"the result will be shown, but can't be kept: {error}")
     with messages_to_stderr():
@@ -120,15 +120,15 @@ def check(args: Sequence[str]) -> int:
     text = "Examine an environment before training on it; `--repro FILE` replays what a failed run left."
     flags = parse(CheckFlags, args, "check", text)
     env = flags.config().env
-    from mission_gym.check.apart import check_apart
+    from mission_gym.check.environment import check_in_subprocess
     from mission_gym.check.findings import has_errors
     from mission_gym.env.factory import EnvRequest
-    from mission_gym.env.wrapping import name_code
+    from mission_gym.env.wrapper_names import name_code
     from mission_gym.store.trusted import permit
 
     with messages_to_stderr():
         names = (env.env_id, *name_code(env.wrap))
         calls = permit(names, typed=names)
-        findings = check_apart(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap, calls))
+        findings = check_in_subprocess(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap, calls))
     show([asdict(finding) for finding in findings], as_json=flags.json, view=view_findings)
     return 2 if has_errors(findings) else 0

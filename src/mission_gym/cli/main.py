@@ -17,7 +17,7 @@ from typing import NamedTuple
 from mission_gym import __version__
 from mission_gym.errors import MissionGymError, TrustError, nearest
 from mission_gym.report.screen.streams import inert, patient_streams, say
-from mission_gym.store.variables import END_FILE
+from mission_gym.store import END_FILE
 
 
 class _Command(NamedTuple):
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(list(sys.argv[1:] if argv is None else argv))
         out.flush()
         if END_FILE in os.environ:
-            from mission_gym.store.announce import announce_end
+            from mission_gym.store.groups import announce_end
 
             announce_end(code)
         if out.failure is not None and out.failure.errno not in _READER_LEFT:
@@ -92,9 +92,9 @@ def _run(args: list[str]) -> int:
         module = importlib.import_module(f"mission_gym.cli.{command.module}")
         run = partial(getattr(module, command.function or name), args[1:])
         if name != "doctor":  # which looks at NumPy before it is loaded, and runs no code that is named
-            from mission_gym.store.trusted import with_leave
+            from mission_gym.store.trusted import retry_if_allowed
 
-            run = partial(with_leave, run, partial(_ask, trusting="--trust" in args))
+            run = partial(retry_if_allowed, run, partial(_ask, trusting="--trust" in args))
         code: int | None = run()
     except SystemExit as stop:  # tyro's: help was printed, or a flag lacks its value
         return stop.code if isinstance(stop.code, int) else 2
@@ -107,9 +107,9 @@ def _run(args: list[str]) -> int:
             raise
         return _say(f"{error.strerror}: this process needs more; raise the limit with `ulimit -n 4096`", 3)
     except Exception:  # border: our code with versions of other packages that it was not written for
-        from mission_gym.check.packages import tell_too_old
+        from mission_gym.check.packages import explain_too_old
 
-        told = tell_too_old()
+        told = explain_too_old()
         if not told:
             raise
         return _say(told, 2)

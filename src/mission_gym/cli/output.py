@@ -12,13 +12,13 @@ from typing import Any
 from rich.console import RenderableType
 
 from mission_gym.report.screen.live import make_console
-from mission_gym.store.files import plain
+from mission_gym.store.files import to_json
 
 
 def show(document: Any, *, as_json: bool, view: Callable[[Any], RenderableType]) -> None:
     """Print a document as JSON, or as `view` makes it."""
     if as_json:
-        print(json.dumps(plain(document), indent=2, allow_nan=False), flush=True)
+        print(json.dumps(to_json(document), indent=2, allow_nan=False), flush=True)
     else:
         make_console().print(view(document))
 

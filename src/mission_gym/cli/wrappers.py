@@ -19,7 +19,7 @@ class WrappersFlags:
 def wrappers(args: Sequence[str]) -> None:
     """`mission-gym wrappers`."""
     flags = parse(WrappersFlags, args, "wrappers", "The wrappers that --wrap knows by a short name.")
-    from mission_gym.env.wrapping import list_short
+    from mission_gym.env.wrapper_names import list_short
     from mission_gym.report.tables import view_wrappers
 
     show(list_short(), as_json=flags.json, view=view_wrappers)

@@ -1,13 +1,13 @@
 """The whole schema: the sections of every run, and what the product's tables add to it.
 
-In: sections of algorithms and texts of backends, by name. Out: every field with its path, for flags, files
-and documentation.
+In: sections of algorithms, texts of backends and names of trackers. Out: every field with its path, for
+flags, files and documentation.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, Union, cast, get_args, get_origin
@@ -28,6 +28,7 @@ class FieldInfo(NamedTuple):
     description: str
     aliases: tuple[str, ...]
     choices: tuple[str, ...] = ()  # the names of a table, where it is one of them
+    is_list: bool = False  # it takes several of them
 
     @property
     def section(self) -> str:
@@ -40,6 +41,7 @@ class Schema:
 
     algorithms: Mapping[str, type[AlgorithmSection]]  # the first is the default
     backends: Mapping[str, str]  # each with what it does, in words that follow its name
+    trackers: Sequence[str]
 
     @cached_property
     def sections(self) -> dict[str, type[Section]]:
@@ -102,12 +104,15 @@ def _describe_fields(schema: Schema) -> Iterator[FieldInfo]:
             description = field.description or ""
             if description.endswith(":"):  # the table says the rest
                 description += f" {', '.join(f'{name} {text}' for name, text in schema.backends.items())}."
+            is_list = get_origin(field.annotation) is tuple
+            listed = "|".join(names) + (" ..." if names and is_list else "")
             yield FieldInfo(
                 f"{section}.{name}",
                 name,
-                told or "|".join(names) or _type_text(field.annotation),
+                told or listed or _type_text(field.annotation),
                 field.default,
                 description,
                 tuple(alias for alias, target in _ALIASES.items() if target == name),
                 names,
+                is_list,
             )

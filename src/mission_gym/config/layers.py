@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from mission_gym.config.fields import Schema
 from mission_gym.config.plain import Stored, read_file, read_yaml, to_plain
 from mission_gym.config.schema import DEFAULT_ENV_ID, Config, Settled, settle_types
+from mission_gym.config.types import split_names
 from mission_gym.errors import ConfigError, nearest
 
 _HERE = ("flag ", "argument ", "--set ")
@@ -291,10 +292,12 @@ def _build(schema: Schema, entries: _Layer, problems: list[str]) -> Resolved:
     algo = str(entries["run.algo"].value) if "run.algo" in entries else next(iter(schema.algorithms))
     for field in schema.fields:
         entry = entries.get(field.path)
-        if field.choices and entry is not None and entry.value not in field.choices:
-            known = ", ".join(map(repr, field.choices))
-            hint = nearest(str(entry.value), field.choices)
-            problems.append(f"{field.name}={entry.value} should be one of {known}{hint} [{entry.source}]")
+        if not field.choices or entry is None:
+            continue
+        for value in split_names(entry.value) if field.is_list else [entry.value]:
+            if value not in field.choices:
+                known, hint = ", ".join(map(repr, field.choices)), nearest(str(value), field.choices)
+                problems.append(f"{field.name}={value} should be one of {known}{hint} [{entry.source}]")
     strange = schema.algorithms.keys() - {algo}
     if algo not in schema.algorithms:
         raise ConfigError(problems)

@@ -28,7 +28,6 @@ from mission_gym.config.types import (
     OneOf,
     RunName,
     Section,
-    Trackers,
     Whole,
     WholeOrAuto,
     Wrappers,
@@ -238,9 +237,8 @@ class RunSection(Section):
     runs_dir: str = Field("runs", min_length=1, description="Folder that holds the runs.")
     notes: str = Field("", description="Free text kept with the run.")
     tensorboard: bool = Field(True, description="Write TensorBoard event files.")
-    track: Trackers = Field(
-        (),
-        description="Trackers that get the metrics too, from threads of their own: wandb, mlflow, trackio.",
+    track: Annotated[Names, OneOf("trackers")] = Field(
+        (), description="Experiment trackers that also receive the metrics; each has its own thread."
     )
     log_interval: FromOneOrAuto = Field(
         "auto", description="Updates between rows of the metrics stream. auto: about 1000 rows at most."

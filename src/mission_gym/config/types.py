@@ -70,7 +70,7 @@ def _items(value: Any) -> Any:
     return [value] if isinstance(value, int) else value
 
 
-def _names(value: Any) -> Any:
+def split_names(value: Any) -> Any:
     """Names between commas, spaces or both, as flags and files give them."""
     items = value if isinstance(value, list | tuple) else [value]
     return [part.strip() for item in items for part in str(item).split(",") if part.strip()]
@@ -118,8 +118,7 @@ Number = Annotated[float, BeforeValidator(_number)]
 Duration = Annotated[float, BeforeValidator(value_error(parse_duration_s))]
 LayerSizes = Annotated[tuple[Annotated[Whole, Field(ge=1)], ...], BeforeValidator(_items)]
 Kwargs = Annotated[dict[str, Any], BeforeValidator(value_error(_env_kwargs))]
-Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
-Trackers = Annotated[tuple[Literal["wandb", "mlflow", "trackio"], ...], BeforeValidator(_names)]
+Names = Annotated[tuple[str, ...], BeforeValidator(split_names)]
 Importable = Annotated[str, AfterValidator(_importable)]
 Wrapper = Annotated[str, AfterValidator(value_error(check_wrapper))]
 Wrappers = Annotated[tuple[Wrapper, ...], BeforeValidator(split_wrappers)]

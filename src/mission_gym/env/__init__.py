@@ -1,1 +1,8 @@
-"""The user's environment: an id and kwargs in, a factory, an EnvSpec and one running slot out."""
+"""The user's environment: from an id and kwargs to a factory, an EnvSpec and one running slot.
+
+`factory` builds environments by name, with `user_code` (imports, third-party packages), `wrapper_names` and
+`wrappers`, `agents` (several agents), `coroutines` and `event_loop`, `vector_envs` (vectors of SB3 and
+EnvPool). `probe` reads an EnvSpec: `spaces` has the layout of actions, `leaves` that of observations, `masks`
+that of masks. `slot` and `agents_slot` run one environment: `contract` checks its values, `observations`
+converts them, `resume` stores its state, `stages` selects its curriculum stage. `pace` measures it.
+"""

@@ -1,7 +1,7 @@
-"""Environments of several agents that act at once, in PettingZoo's parallel form.
+"""Environments of several agents that act at once, in PettingZoo's parallel API.
 
-They are known by their shape: nothing of PettingZoo is imported. `AgentsEnv` makes one Gymnasium environment
-of one, in which dicts by agent stay as they are; `agents_slot` checks them and lays them out as rows.
+They are recognised by their methods; PettingZoo is not imported. `AgentsEnv` is such an environment as a
+Gymnasium environment that keeps dicts by agent; `agents_slot` checks them and converts them to arrays.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import gymnasium as gym
 
 from mission_gym.errors import EnvContractError
 
-AGENTS = "agents/"  # prefix of what is told by type of agents, among an episode's metrics
+AGENTS = "agents/"  # prefix of metrics by agent type, among an episode's metrics
 _PADDING = {"observation": "pad_observations_v0", "action": "pad_action_space_v0"}
 _METHODS = ("observation_space", "action_space", "reset", "step")
 
 
 def is_parallel(made: Any) -> bool:
-    """Whether this is an environment of agents that act at once: spaces are asked for by agent."""
+    """Return whether this is an environment of agents that act at once, with spaces by agent."""
     by_agent = all(callable(getattr(made, name, None)) for name in _METHODS)
     return by_agent and hasattr(made, "possible_agents") and not takes_turns(made)
 
 
 def takes_turns(made: Any) -> bool:
-    """Whether this is an environment whose agents act one after the other (PettingZoo's AEC)."""
+    """Return whether this is an environment whose agents take turns (PettingZoo's AEC)."""
     return all(callable(getattr(made, name, None)) for name in ("agent_iter", "last", "observe"))
 
 
 @runtime_checkable
 class ParallelEnv(Protocol):
-    """What a class of parallel environments has, PettingZoo's or one like them: known by `issubclass`."""
+    """The methods of a parallel environment's class, PettingZoo's or another, for `issubclass`."""
 
     def observation_space(self, agent: Any) -> Any: ...
     def action_space(self, agent: Any) -> Any: ...
@@ -40,22 +40,20 @@ class ParallelEnv(Protocol):
 
 
 def type_of_agent(agent: Any) -> str:
-    """What an agent is: its name without the number at the end."""
+    """Return an agent's type: its name without the number at the end."""
     return re.sub(r"_\d+$", "", str(agent))
 
 
 class ParallelWrapper:
-    """A wrapper of a parallel environment, and one itself."""
+    """A wrapper of a parallel environment, which is a parallel environment too."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.possible_agents = list(env.possible_agents)
-        self.metadata = getattr(env, "metadata", None) or {}
-        self.render_mode = getattr(env, "render_mode", None)
 
-    @property
-    def agents(self) -> Any:
-        return self.env.agents
+    def __getattr__(self, name: str) -> Any:
+        if name == "env" or name.startswith("__"):  # it may not exist yet: copy and pickle ask early
+            raise AttributeError(name)
+        return getattr(self.env, name)
 
     def observation_space(self, agent: str) -> Any:
         return self.env.observation_space(agent)
@@ -69,43 +67,40 @@ class ParallelWrapper:
     def step(self, actions: dict[str, Any]) -> Any:
         return self.env.step(actions)
 
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
-
 
 class AgentsEnv(gym.Env[Any, Any]):
-    """A parallel environment as one of Gymnasium's. Its spaces are those of each agent; `step` takes actions
-    [A, ...] in the order of `agents`, and gives five dicts by agent, as `reset` gives two."""
+    """A parallel environment as a Gymnasium environment.
+
+    Its spaces are those of one agent. `step` takes actions [A, ...] in the order of `agents` and returns five
+    dicts by agent; `reset` returns two.
+    """
 
     def __init__(self, parallel: Any, name: str) -> None:
         self.parallel = parallel
         self.agents = tuple(parallel.possible_agents)
         if not self.agents:
-            raise EnvContractError(f"{name!r} has no possible_agents; it must name all agents that may come")
+            raise EnvContractError(f"{name!r} has no possible_agents; they must list all agents")
         self.observation_space = self._find_space("observation", name)
         self.action_space = self._find_space("action", name)
         self.metadata = dict(getattr(parallel, "metadata", None) or {})
         self.render_mode = getattr(parallel, "render_mode", None)
 
     def _find_space(self, kind: str, name: str) -> Any:
-        """The space of every agent; EnvContractError where two differ."""
+        """Return the space that all agents share; EnvContractError if two differ."""
         spaces = {agent: getattr(self.parallel, f"{kind}_space")(agent) for agent in self.agents}
         first = self.agents[0]
         for agent, space in spaces.items():
             if space != spaces[first]:
                 raise EnvContractError(
                     f"{name!r}: the {kind} space of agent {first!r} is {spaces[first]} and that of {agent!r} "
-                    f"is {space}; agents that share a policy need the same; pad them in a wrapper, such as "
-                    f"--wrap supersuit:{_PADDING[kind]}"
+                    f"is {space}; agents that share a policy need equal spaces; pad them in a wrapper, such "
+                    f"as --wrap supersuit:{_PADDING[kind]}"
                 )
         return spaces[first]
 
     @property
     def live(self) -> frozenset[str]:
-        """The agents that are there now."""
+        """The agents that are alive now."""
         return frozenset(self.parallel.agents)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:

@@ -1,8 +1,8 @@
-"""One running environment of several agents: an EnvSlot with a row for each of them.
+"""One running environment of several agents: an EnvSlot with one row per agent.
 
-`obs` leaves are [A, *leaf.shape] and `mask` is [A, M], in the order of `EnvSpec.agents`; the rows of agents
-that are not there are zeros, with every action legal. The episode is over when no agent is left. Its return
-is the sum over all agents; what each type of agents made of it is among its metrics.
+`obs` leaves are [A, *leaf.shape] and `mask` is [A, M], in the order of `EnvSpec.agents`; rows of absent
+agents are zeros with every action legal. The episode ends when no agent is left. Its return is the sum over
+all agents; returns and outcomes by agent type are among its metrics.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mission_gym.data import Array, EnvSpec, Episode, Leaves
+from mission_gym.data import Array, EnvSpec, Leaves
 from mission_gym.env.agents import AGENTS, type_of_agent
 from mission_gym.env.contract import TERMS, check_outcome, read_metrics, show_short
 from mission_gym.env.factory import Factory
@@ -25,7 +25,7 @@ _DICTS = ("observations", "rewards", "terminations", "truncations", "infos")
 
 
 class AgentsStep(NamedTuple):
-    """A step of all agents, each [A]; 0 and False for those that were not there."""
+    """A step of all agents, each [A]; 0 and False for absent agents."""
 
     reward: Array
     terminated: Array
@@ -33,30 +33,26 @@ class AgentsStep(NamedTuple):
 
 
 class AgentsSlot(EnvSlot):
-    """live: bool [A], who acts next. over: the agents that ended with the newest step, by their places, and
-    `last_obs` [E, ...] and `last_mask` [E, M] what they saw last. is_cut: some agent was truncated."""
+    """A slot with several agents.
 
-    def __init__(
-        self,
-        factory: Factory,
-        spec: EnvSpec,
-        env_id: int,
-        seed_of: Callable[[int], int | None],
-        staging: Staging | None = None,
-    ) -> None:
+    live: bool [A], the agents that act next. over: indices of the agents that ended with the last step;
+    `last_obs` [E, ...] and `last_mask` [E, M] are their last ones. is_cut: some agent was truncated.
+    """
+
+    def __init__(self, factory: Factory, spec: EnvSpec, *args: Any) -> None:
         self._names = spec.agents
-        self._reading = ""  # the agent whose values are being read
+        self._reading = ""  # the agent whose values are being checked
         self.live = np.zeros(len(spec.agents), np.bool_)
         self.over: list[int] = []
         self.last_obs: Leaves = ()
         self.last_mask: Array | None = None
-        super().__init__(factory, spec, env_id, seed_of, staging)
+        super().__init__(factory, spec, *args)
 
     def _build(self) -> None:
         super()._build()
-        if (form := self._form) is not None:  # each agent's action is a Dict or Tuple of its own
+        if (decode := self._decode) is not None:  # each agent's action is a Dict or Tuple
             step = self.env.step
-            self._step = lambda rows: step([form(row) for row in rows])
+            self._step = lambda rows: step([decode(row) for row in rows])
         names = self.env.unwrapped.agents  # type: ignore[attr-defined]
         if names != self._names:
             self.env.close()
@@ -66,20 +62,19 @@ class AgentsSlot(EnvSlot):
             )
 
     def reset(self, *args: Any, **options: Any) -> None:
-        """As every slot's."""
+        """Start an episode; see EnvSlot."""
         self.is_cut = False
         self._returns = np.zeros(len(self._names))
-        self._seen = np.zeros_like(self.live)  # agents that had a part in the episode
+        self._seen = np.zeros_like(self.live)  # agents that took part in the episode
         self._outcomes: dict[int, str] = {}
-        self._told: dict[str, list[float]] = {}  # metrics, of all agents that gave them
+        self._metrics: dict[str, list[float]] = {}  # of all agents that reported them
         super().reset(*args, **options)
 
     def step(self, action: Any) -> Any:
-        """Make one step with actions [A, ...], of which those of agents that are not there do not matter; the
-        AgentsStep."""
+        """Step with actions [A, ...], in which absent agents are ignored; returns an AgentsStep."""
         if self.ended:
             self.refuse_step()
-        if self._actions is not None:  # a copy: the environment may change its action in place
+        if self._actions is not None:  # a copy, because the environment may change its action in place
             self._actions.append(action.copy())
             if self.steps == MAX_REPLAY_STEPS:
                 self._actions = None
@@ -108,23 +103,17 @@ class AgentsSlot(EnvSlot):
         self.ended = not self.live.any()
         return made
 
-    def finish(self, terminated: bool, failed: bool = False) -> Episode:
-        """As every slot's. Its outcome is what all agents agree on that told one."""
-        seed = -1 if self.seed is None else self.seed
-        outcome, metrics = None, dict[str, float]()
-        if not failed:
-            told = set(self._outcomes.values())
-            outcome = told.pop() if len(told) == 1 else None
-            metrics = {name: sum(values) / len(values) for name, values in self._told.items()}
-            metrics.update({f"{TERMS}{name}": value for name, value in self._terms.items()})
-            metrics.update(self._measure_types())
-        end = (outcome, terminated, metrics, failed, self.stage)
-        return Episode(self.env_id, self.episode, seed, self.ret, self.steps, *end)
+    def _read_end(self) -> tuple[str | None, dict[str, float]]:
+        """Return the outcome that all reporting agents share, if they do, and the metrics."""
+        outcomes = set(self._outcomes.values())
+        metrics = {name: sum(values) / len(values) for name, values in self._metrics.items()}
+        metrics |= {f"{TERMS}{name}": value for name, value in self._terms.items()}
+        return outcomes.pop() if len(outcomes) == 1 else None, metrics | self._measure_types()
 
     def _read_step(
         self, rewards: dict[str, Any], terminations: dict[str, Any], truncations: dict[str, Any]
     ) -> AgentsStep:
-        """What the step gave to the agents that acted."""
+        """Check and return the rewards and flags of the agents that acted."""
         contract, count = self._contract, len(self._names)
         made = AgentsStep(np.zeros(count), np.zeros(count, np.bool_), np.zeros(count, np.bool_))
         present = self._present
@@ -133,7 +122,7 @@ class AgentsSlot(EnvSlot):
             made.reward[index] = contract.to_float(rewards.get(agent, 0.0))
             terminated = contract.to_bool("terminated", terminations.get(agent, False))
             truncated = contract.to_bool("truncated", truncations.get(agent, False))
-            # Who leaves without a word was not told that its task is over.
+            # An agent that disappears without a flag counts as truncated.
             made.truncated[index] = truncated or not (terminated or agent in present)
             made.terminated[index] = terminated
             terms = self.info.get(agent, {}).get("reward_terms")
@@ -151,49 +140,49 @@ class AgentsSlot(EnvSlot):
         return present
 
     def _find_live(self, ended: set[str]) -> Array:
-        """Who acts next: all that are there, also those that have just come."""
+        """Return the agents that act next, including new ones, as bool [A]."""
         present = self._present
         return np.array([agent in present and agent not in ended for agent in self._names])
 
     def _read(self, obs: Any, info: Any, ended: bool) -> None:
-        """Show what a reset gave."""
+        """Check and store the result of a reset."""
         self._check_dicts("reset()", ("observations", "infos"), (obs, info))
         self.info, self.over = info, []
         live = self._find_live(set())
         if not live.any():
-            self._contract.refuse("reset() left no agent; an episode needs one at least")
+            self._contract.refuse("reset() returned no agent; an episode needs at least one")
         self._show(obs, live)
 
     def _show(self, obs: dict[str, Any], live: Array) -> None:
-        """Show the rows of those who act next, and nothing in the others."""
-        places = np.flatnonzero(live)
-        leaves, mask = self._read_rows(obs, places.tolist(), ended=False)
+        """Store the rows of the agents that act next; the other rows are zeros."""
+        indices = np.flatnonzero(live)
+        leaves, mask = self._read_rows(obs, indices.tolist(), ended=False)
         count = len(self._names)
         shown = [np.zeros((count, *shape), dtype) for dtype, shape in self._contract.expected]
         for array, leaf in zip(shown, leaves, strict=True):
-            array[places] = leaf
+            array[indices] = leaf
         if mask is not None:
             self.mask = np.ones((count, mask.shape[1]), np.bool_)
-            self.mask[places] = mask
+            self.mask[indices] = mask
         self.obs, self.live = tuple(shown), live
         self._seen |= live
 
     def _read_rows(
-        self, obs: dict[str, Any], places: Sequence[int], *, ended: bool
+        self, obs: dict[str, Any], indices: Sequence[int], *, ended: bool
     ) -> tuple[Leaves, Array | None]:
-        """Checked observations and masks of some agents, each [N, ...]. One that ended may have none: it
-        keeps what it saw before."""
+        """Return checked observations and masks of some agents, each [N, ...]. An agent that ended may have
+        no observation: it keeps its previous one."""
         expected, size = self._contract.expected, self._spec.mask_size
-        leaves = tuple(np.empty((len(places), *shape), dtype) for dtype, shape in expected)
-        masks = np.ones((len(places), size), np.bool_) if size else None
-        for row, index in enumerate(places):
+        leaves = tuple(np.empty((len(indices), *shape), dtype) for dtype, shape in expected)
+        masks = np.ones((len(indices), size), np.bool_) if size else None
+        for row, index in enumerate(indices):
             agent = self._reading = self._names[index]
             if agent in obs:
                 given = self._contract.read_obs(obs[agent])
             elif ended:
                 given = tuple(leaf[index] for leaf in self.obs)
             else:
-                self._contract.refuse("it is among the agents, and has no observation")
+                self._contract.refuse("it is among the agents, but has no observation")
             for array, leaf in zip(leaves, given, strict=True):
                 array[row] = leaf
             if masks is not None and agent in obs:
@@ -202,7 +191,7 @@ class AgentsSlot(EnvSlot):
         return leaves, masks
 
     def _note_ends(self) -> None:
-        """Keep what the infos of agents tell that have ended."""
+        """Store the outcomes and metrics of agents that have ended."""
         for index in self.over:
             agent = self._names[index]
             info = self.info.get(agent, {})
@@ -210,10 +199,10 @@ class AgentsSlot(EnvSlot):
             if outcome is not None:
                 self._outcomes[index] = outcome
             for name, value in read_metrics(info.get("episode_metrics", {}), self._spec, self._where).items():
-                self._told.setdefault(name, []).append(value)
+                self._metrics.setdefault(name, []).append(value)
 
     def _measure_types(self) -> dict[str, float]:
-        """Of each type of agents: the mean return of those that had a part, and the share of each outcome."""
+        """Return, for each agent type, the mean return of its agents and the share of each outcome."""
         types: dict[str, list[int]] = {}
         for index in np.flatnonzero(self._seen).tolist():
             types.setdefault(type_of_agent(self._names[index]), []).append(index)
@@ -247,5 +236,5 @@ def make_slot(
     seed_of: Callable[[int], int | None],
     staging: Staging | None = None,
 ) -> EnvSlot:
-    """The slot of one environment, of one agent or of several."""
+    """Make the slot of an environment of one agent or of several."""
     return (AgentsSlot if spec.agents else EnvSlot)(factory, spec, env_id, seed_of, staging)

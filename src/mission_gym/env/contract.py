@@ -1,7 +1,7 @@
-"""What an environment gives back, checked by value and brought into the form of its EnvSpec.
+"""Checks the return values of an environment, and converts them to the form of its EnvSpec.
 
-At every step: observation, mask, reward, flags. Of an episode that ended: its outcome and metrics.
-Whatever does not fit is refused with EnvContractError, which says where it happened.
+At every step: observation, mask, reward, flags. At the end of an episode: outcome and metrics. An invalid
+value is an EnvContractError with the place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Leaves
 from mission_gym.env.masks import MaskLayout
-from mission_gym.env.reading import ObsReader
+from mission_gym.env.observations import ObsReader
 from mission_gym.env.spaces import mask_parts
 from mission_gym.errors import EnvContractError, describe, nearest
 
@@ -23,7 +23,7 @@ TERMS = "reward_terms/"  # prefix of a reward term among an episode's metrics
 
 
 class Contract:
-    """The checks of one environment. where: tells the place in its episode."""
+    """The checks of one environment. where: describes the current step for messages."""
 
     def __init__(self, spec: EnvSpec, where: Callable[[], str]) -> None:
         self._spec, self._where = spec, where
@@ -38,22 +38,20 @@ class Contract:
         self._mask_size = spec.mask_size
 
     def read_obs(self, obs: Any) -> Leaves:
-        """The leaves of an observation."""
+        """Return the leaves of an observation."""
         try:
             leaves: Leaves = self._read_leaves(obs)
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            self.refuse(
-                f"the observation {show_short(obs)} does not fit {self._spec.observation_space} "
-                f"({describe(error)})"
-            )
+            space = self._spec.observation_space
+            self.refuse(f"the observation {show_short(obs)} does not fit {space} ({describe(error)})")
         for leaf, (dtype, shape) in zip(leaves, self.expected, strict=True):
             if type(leaf) is not np.ndarray or leaf.dtype is not dtype or leaf.shape != shape:
                 return tuple(self._coerce(index, leaf) for index, leaf in enumerate(leaves))
         return leaves
 
     def _coerce(self, index: int, leaf: Any) -> Array:
-        """Accept what fits by value: Python numbers, lists, and dtypes of the same kind; objects as they
-        are, in a copy, since the environment may reuse its own."""
+        """Convert Python numbers, lists, and dtypes of the same kind; copy objects, which the environment may
+        reuse."""
         expected = self._spec.leaves[index]
         if expected.kind == "object":
             return deepcopy(leaf)
@@ -76,7 +74,7 @@ class Contract:
     def read_mask(
         self, obs: Any, info: dict[str, Any], method: Callable[[], Any] | None, ended: bool
     ) -> Array:
-        """The action mask, bool [M]; all ones where the episode has ended without a legal action."""
+        """Return the action mask, bool [M]; all ones if the episode has ended without a legal action."""
         if self._mask_key is not None:
             raw = obs[self._mask_key]
         elif method is not None:
@@ -88,22 +86,20 @@ class Contract:
             return np.ones(size, np.bool_)
         mask = self._lay_out(raw)
         if mask.shape != (size,) or mask.dtype.kind not in "biu":
-            self.refuse(
-                f"the action mask ({self._spec.mask_source}) is {show_short(raw)}, expected "
-                f"{self._layout.expected} at every step"
-            )
+            source, expected = self._spec.mask_source, self._layout.expected
+            self.refuse(f"the action mask ({source}) is {show_short(raw)}, expected {expected} at every step")
         mask = mask.astype(np.bool_)
         if not np.logical_or.reduceat(mask, self._mask_parts).all():
-            if ended:  # nothing will be played from here
+            if ended:  # no action follows
                 return np.ones(size, np.bool_)
             self.refuse(
-                f"the action mask {show_short(raw)} leaves no legal action; every part of the action needs "
-                "one, or the episode must end"
+                f"the action mask {show_short(raw)} has no legal action; every part of the action needs one, "
+                "or the episode must end"
             )
         return mask
 
     def add_terms(self, sums: dict[str, float], terms: Any) -> None:
-        """Add a step's reward terms to the episode's."""
+        """Add the reward terms of a step to the sums of its episode."""
         try:
             for name, value in terms.items():
                 sums[name] = sums.get(name, 0.0) + float(value)
@@ -111,7 +107,7 @@ class Contract:
             self.refuse(f'info["reward_terms"] is {show_short(terms)}, expected a dict of numbers')
 
     def to_float(self, reward: Any) -> float:
-        """A reward given as any single number."""
+        """Convert a reward that is any single number."""
         if isinstance(reward, (float, int, np.floating)):
             return float(reward)
         value = np.asarray(reward)
@@ -122,7 +118,7 @@ class Contract:
         return float(value.item())
 
     def to_bool(self, name: str, flag: Any) -> bool:
-        """A flag given as any single zero or one."""
+        """Convert a flag that is any single zero or one."""
         if isinstance(flag, bool | np.bool_):
             return bool(flag)
         value = np.asarray(flag)
@@ -131,35 +127,34 @@ class Contract:
         return bool(value.item())
 
     def refuse(self, what: str) -> NoReturn:
-        """Raise with the place in front."""
+        """Raise an EnvContractError that names the current step."""
         raise EnvContractError(f"{self._where()}: {what} [{self._spec.env_id}]")
 
 
 def explain_vector_reward(count: int) -> str:
-    """What to do about a reward of several numbers."""
+    """Return a remedy for a reward of several numbers."""
     return (
-        f"{count} numbers, and one is learned from; weigh them, for example with "
+        f"{count} numbers, but only one can be learned from; weight them, for example with "
         f"--wrap weigh:{','.join(['1'] * count)}"
     )
 
 
 def show_short(value: Any) -> str:
-    """A value in a sentence."""
+    """Return a short text of a value for a message."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001  border: the user's classes
-        text = f"a {type(value).__name__} that can't be shown"
+        text = f"a {type(value).__name__} that has no repr"
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def check_outcome(outcome: Any, spec: EnvSpec, where: Callable[[], str]) -> str | None:
-    """Return the outcome of an episode if it is a name the environment declared, or None."""
+    """Return the outcome of an episode, which is None or a name that the environment declared."""
     if outcome is None:
         return None
     if not isinstance(outcome, str):
-        raise EnvContractError(
-            f'{where()}: info["outcome"] is {show_short(outcome)}, expected a name [{spec.env_id}]'
-        )
+        got = show_short(outcome)
+        raise EnvContractError(f'{where()}: info["outcome"] is {got}, expected a name [{spec.env_id}]')
     if spec.outcomes and outcome not in spec.outcomes:
         raise EnvContractError(
             f'{where()}: info["outcome"]={outcome!r} is not declared in metadata["outcomes"]='
@@ -169,10 +164,11 @@ def check_outcome(outcome: Any, spec: EnvSpec, where: Callable[[], str]) -> str 
 
 
 def read_metrics(metrics: Any, spec: EnvSpec, where: Callable[[], str]) -> dict[str, float]:
-    """Keep the numeric entries of `info["episode_metrics"]`."""
+    """Return the numeric entries of `info["episode_metrics"]`."""
     if not isinstance(metrics, dict):
+        got = show_short(metrics)
         raise EnvContractError(
-            f'{where()}: info["episode_metrics"] is {show_short(metrics)}, expected a dict [{spec.env_id}]'
+            f'{where()}: info["episode_metrics"] is {got}, expected a dict [{spec.env_id}]'
         )
     return {
         name: float(value) for name, value in metrics.items() if isinstance(value, numbers.Real | np.bool_)

@@ -1,9 +1,8 @@
-"""Environments whose `reset` and `step` are coroutines, as environments of Gymnasium's.
+"""Environments whose `reset` and `step` are coroutines, as Gymnasium environments.
 
-The protocol: `observation_space` and `action_space` as attributes, `async def reset(seed=, options=)`,
-`async def step(action)` and, if there is something to close, `close()`; no base class. They are known by that
-shape. A plain environment may offer such a form of itself: `coroutine_form()` gives it. Whatever steps one,
-wrapper, slot or check, is plain code and waits through `event_loop`.
+The protocol needs no base class: attributes `observation_space` and `action_space`, `async def reset(seed=,
+options=)`, `async def step(action)`, and optionally `close()`. A plain environment may offer such a form of
+itself with `coroutine_form()`. Wrappers, slots and checks are plain code, which waits through `event_loop`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from mission_gym.env.agents import AgentsEnv, ParallelWrapper, is_parallel
 from mission_gym.errors import EnvContractError
 
 if TYPE_CHECKING:
-    from mission_gym.env.event_loop import CallLine
+    from mission_gym.env.event_loop import CallQueue
 
 FORM = "coroutine_form"
 _CALLS = ("reset", "step")
@@ -31,8 +30,8 @@ _is_wanted: ContextVar[bool] = ContextVar("coroutine form", default=False)
 
 
 def is_coroutine(made: Any) -> bool:
-    """Whether the steps of an environment, or of a class of them, are coroutines. EnvContractError where
-    its resets differ in that from its steps."""
+    """Return whether the steps of an environment, or of a class, are coroutines; EnvContractError if only
+    one of reset and step is."""
     kinds = {name: inspect.iscoroutinefunction(getattr(made, name, None)) for name in _CALLS}
     if len(set(kinds.values())) > 1 and not isinstance(made, type):
         one, other = sorted(kinds, key=lambda name: not kinds[name])
@@ -42,7 +41,7 @@ def is_coroutine(made: Any) -> bool:
     return all(kinds.values())
 
 
-class Waiting:
+class Waiter:
     """Waits for the coroutines of one environment."""
 
     def __init__(self, inner: Any) -> None:
@@ -50,64 +49,67 @@ class Waiting:
 
         self.inner = inner
         self._loops = event_loop
-        self._line: CallLine | None = None
+        self._queue: CallQueue | None = None
 
     def call(
         self, method: Callable[..., Any], *args: Any, limit_s: float | None = None, **kwargs: Any
     ) -> Any:
-        """What a method gives, which may be a coroutine."""
+        """Call a method, which may be a coroutine, and return its result."""
         made = method(*args, **kwargs)
         return self.wait(made, limit_s) if inspect.iscoroutine(made) else made
 
     def wait(self, coroutine: Coroutine[Any, Any, Any], limit_s: float | None = None) -> Any:
-        """What a coroutine gives. limit_s: see `event_loop.Call`."""
+        """Return the result of a coroutine. limit_s: see `event_loop.LimitedCall`."""
         if self._loops.waits_on_loop():
-            return self._loops.wait_for(self._loops.Call(coroutine, limit_s))
-        if self._line is None:
-            self._line = self._loops.CallLine()
-        return self._line.wait_for(coroutine)
+            return self._loops.wait_for(self._loops.LimitedCall(coroutine, limit_s))
+        if self._queue is None:
+            self._queue = self._loops.CallQueue()
+        return self._queue.wait_for(coroutine)
 
     def close(self) -> None:
-        """Close the environment, if it can be."""
+        """Close the environment if it has a `close` method."""
         try:
             if (close := getattr(self.inner, "close", None)) is not None:
                 self.call(close, limit_s=_CLOSE_S)
         finally:
-            if self._line is not None:
-                self._line.close()
-                self._line = None
+            if self._queue is not None:
+                self._queue.close()
+                self._queue = None
 
 
 class CoroutineEnv(gym.Env[Any, Any]):
-    """An environment of coroutines as one of Gymnasium's. Every other attribute is the environment's own,
-    its coroutines as plain functions."""
+    """An environment of coroutines as a Gymnasium environment. All other attributes are the inner
+    environment's, its coroutines as plain functions."""
 
     def __init__(self, inner: Any) -> None:
-        self._waiting = Waiting(inner)
-        self._seed = -1  # of the last reset that had one; unknown before
+        self._waiter = Waiter(inner)
+        self._seed = -1  # of the last reset with a seed
         self.spec = getattr(inner, "spec", None)
+        self.metadata = getattr(inner, "metadata", None) or {}
+        self.render_mode = getattr(inner, "render_mode", None)
 
     @property
     def coroutines(self) -> Any:
-        """The environment itself."""
-        return self._waiting.inner
+        """The inner environment."""
+        return self._waiter.inner
 
     def __str__(self) -> str:
         return f"<{type(self.coroutines).__name__} instance>"
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_waiting":  # not there yet: copies and pickles ask early
+        if name.startswith("__") or name == "_waiter":  # it may not exist yet: copy and pickle ask early
             raise AttributeError(name)
         value = getattr(self.coroutines, name)
-        return partial(self._waiting.call, value) if inspect.iscoroutinefunction(value) else value
+        return partial(self._waiter.call, value) if inspect.iscoroutinefunction(value) else value
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
-        """Set an attribute of the environment itself; without `force` only one that is there."""
+        """Set an attribute of the inner environment; without `force` only if it exists."""
         if force or hasattr(self.coroutines, name):
             setattr(self.coroutines, name, value)
             return True
         return False
 
+    # Read at each use, so that a reset that changes a space is noticed.
     @property
     def observation_space(self) -> Any:  # type: ignore[override]
         return self.coroutines.observation_space
@@ -115,14 +117,6 @@ class CoroutineEnv(gym.Env[Any, Any]):
     @property
     def action_space(self) -> Any:  # type: ignore[override]
         return self.coroutines.action_space
-
-    @property
-    def metadata(self) -> dict[str, Any]:  # type: ignore[override]
-        return getattr(self.coroutines, "metadata", None) or {}
-
-    @property
-    def render_mode(self) -> str | None:  # type: ignore[override]
-        return getattr(self.coroutines, "render_mode", None)
 
     @property  # type: ignore[misc]
     def np_random(self) -> np.random.Generator:
@@ -139,46 +133,47 @@ class CoroutineEnv(gym.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self._seed = self._seed if seed is None else seed
-        return self._waiting.wait(self.coroutines.reset(seed=seed, options=options))
+        return self._waiter.wait(self.coroutines.reset(seed=seed, options=options))
 
     def step(self, action: Any) -> Any:
-        return self._waiting.wait(self.coroutines.step(action))
+        return self._waiter.wait(self.coroutines.step(action))
 
     def render(self) -> Any:
-        return self._waiting.call(self.coroutines.render)
+        return self._waiter.call(self.coroutines.render)
 
     def close(self) -> None:
-        self._waiting.close()
+        self._waiter.close()
 
 
 class CoroutineAgents(ParallelWrapper):
-    """The same for a parallel environment of several agents."""
+    """A parallel environment of coroutines as a plain parallel environment."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        self.waiting = Waiting(env)
+        self._waiter = Waiter(env)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return self.waiting.wait(self.env.reset(seed=seed, options=options))
+        return self._waiter.wait(self.env.reset(seed=seed, options=options))
 
     def step(self, actions: dict[str, Any]) -> Any:
-        return self.waiting.wait(self.env.step(actions))
+        return self._waiter.wait(self.env.step(actions))
 
     def render(self) -> Any:
-        return self.waiting.call(self.env.render)
+        return self._waiter.call(self.env.render)
 
     def close(self) -> None:
-        self.waiting.close()
+        self._waiter.close()
 
 
 def adapt(made: Any) -> Any:
-    """What was built, with coroutines made plain; in its coroutine form where that is wanted and offered."""
+    """Make the coroutines of an environment plain; uses its coroutine form first, if one is wanted and
+    offered."""
     if _is_wanted.get() and not is_coroutine(made) and offers_form(made):
-        with _wanting(False):  # what it builds inside is its own affair
+        with _wanting(False):  # not for environments that it builds inside
             made = getattr(made, FORM)()
         if not is_coroutine(made):
             raise EnvContractError(
-                f"{FORM}() gave a {type(made).__name__} whose reset() and step() are not coroutines"
+                f"{FORM}() returned a {type(made).__name__} whose reset() and step() are not coroutines"
             )
     if not is_coroutine(made):
         return made
@@ -186,34 +181,31 @@ def adapt(made: Any) -> Any:
 
 
 def offers_form(made: Any) -> bool:
-    """Whether a plain environment has a form whose steps are coroutines."""
+    """Return whether a plain environment offers a form whose steps are coroutines."""
     return callable(getattr(made, FORM, None))
 
 
 def has_coroutines(env: gym.Env[Any, Any]) -> bool:
-    """Whether the steps of an environment that was built are coroutines inside."""
+    """Return whether the steps inside a built environment are coroutines."""
     inner = env.unwrapped
-    agents = isinstance(inner, AgentsEnv) and isinstance(_innermost(inner.parallel), CoroutineAgents)
-    return isinstance(inner, CoroutineEnv) or agents
+    if not isinstance(inner, AgentsEnv):
+        return isinstance(inner, CoroutineEnv)
+    parallel = inner.parallel  # below wrappers, which have their environment as `env`
+    while not isinstance(parallel, CoroutineAgents) and getattr(parallel, "env", None) is not None:
+        parallel = parallel.env
+    return isinstance(parallel, CoroutineAgents)
 
 
 def find_instance(env: gym.Env[Any, Any]) -> Any:
-    """The object that was built for an environment, below what is put around it here."""
+    """Return the user's object inside an environment, without our adapters."""
     inner = env.unwrapped
     if isinstance(inner, AgentsEnv):
         return inner.parallel
     return inner.coroutines if isinstance(inner, CoroutineEnv) else inner
 
 
-def _innermost(parallel: Any) -> Any:
-    """Below wrappers that go by the usual name for what they wrap."""
-    while not isinstance(parallel, CoroutineAgents) and (inner := getattr(parallel, "env", None)) is not None:
-        parallel = inner
-    return parallel
-
-
 def coroutines_wanted() -> AbstractContextManager[None]:
-    """Environments that are built inside take their coroutine form where they offer one."""
+    """Environments that are built in this context use their coroutine form if they offer one."""
     return _wanting(True)
 
 

@@ -1,8 +1,9 @@
 """The event loop of this process, and plain code that waits on it.
 
-The loop runs in a thread of its own from its first use on, so that what environments left going on it (a
-connection, a heartbeat) goes on between their steps. Plain code that a PlainCaller calls there waits with
-`wait_for` and lets others run meanwhile, as a coroutine would. In any other thread a CallLine blocks it.
+The loop runs in its own thread from its first use on, so that background tasks of environments (a connection,
+a heartbeat) continue between their steps. Plain code that a PlainCaller runs on the loop waits with
+`wait_for`, and other tasks run meanwhile, as with a coroutine. In any other thread a CallQueue blocks the
+caller.
 """
 
 from __future__ import annotations
@@ -23,14 +24,13 @@ from typing import Any, NamedTuple
 
 from greenlet import getcurrent, greenlet
 
-_PUNCTUAL_S = 0.1  # timers that are farther away may be late
-_MOST_FILES = 1024  # that `select` can tell apart
-_SHORTEST_S = 0.0003  # a wait; what is due meanwhile is done together
+_PUNCTUAL_S = 0.1  # later timers may be late
+_MOST_FILES = 1024  # descriptors that `select` supports
+_SHORTEST_S = 0.0003  # of a wait; everything that is due meanwhile is done together
 
 
-class Call(NamedTuple):
-    """A coroutine of an environment; limit_s: that it may take by itself, where it is not part of a longer
-    call."""
+class LimitedCall(NamedTuple):
+    """A coroutine of an environment; limit_s: its own time limit, if it is not part of a longer call."""
 
     coroutine: Coroutine[Any, Any, Any]
     limit_s: float | None = None
@@ -40,12 +40,12 @@ class Call(NamedTuple):
 
 
 class CancelledCall(Exception):
-    """A coroutine was cancelled, by itself or by another of its environment's."""
+    """A coroutine was cancelled, by itself or by another coroutine of its environment."""
 
 
 def _make_loop() -> asyncio.AbstractEventLoop:
-    """A loop whose timers are punctual: `epoll` waits for whole milliseconds, a twentieth of a wait of 20 ms,
-    while `select` on its descriptor waits for microseconds."""
+    """Make a loop with precise timers: `epoll` waits for whole milliseconds, which is much for a wait of 20
+    ms, but `select` on its descriptor waits for microseconds."""
     if sys.platform != "linux":
         return asyncio.new_event_loop()
 
@@ -72,17 +72,17 @@ class EventLoop:
         asyncio.set_event_loop(self.loop)
         while True:
             try:
-                self.loop.run_forever()  # returns if somebody stops it: it is not theirs to stop
-            except BaseException:  # noqa: BLE001  border: a task that an environment began
+                self.loop.run_forever()  # returns if an environment stops it, which it must not
+            except BaseException:  # noqa: BLE001  border: a task of an environment
                 traceback.print_exc()
                 sys.stderr.flush()
 
     def is_here(self) -> bool:
-        """Whether this thread runs the loop."""
+        """Return whether this thread runs the loop."""
         return threading.current_thread() is self.thread
 
     def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Let a coroutine run; from any thread."""
+        """Start a coroutine; from any thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
 
@@ -91,7 +91,7 @@ _making = threading.Lock()
 
 
 def find_loop() -> EventLoop:
-    """This process's loop; a process that was forked from one with a loop gets its own."""
+    """Return this process's loop; a forked process gets its own."""
     global _running
     with _making:
         if _running is None or _running.pid != os.getpid():
@@ -99,8 +99,8 @@ def find_loop() -> EventLoop:
         return _running
 
 
-class _Plain(greenlet):  # type: ignore[misc]
-    """Plain code on the loop: it is put aside where it waits."""
+class _PlainCode(greenlet):  # type: ignore[misc]
+    """Plain code on the loop: it is suspended while it waits."""
 
 
 Wait = Callable[[Awaitable[Any]], Awaitable[Any]]
@@ -108,55 +108,55 @@ _OVER = object()
 
 
 class PlainCaller:
-    """Calls plain code on the loop, one function after the other; made in the loop's thread.
+    """Calls plain code on the loop, one function after the other; must be made in the loop's thread.
 
-    Its greenlet is kept: to make one takes twenty times as long as to go on with it. wait: awaits what the
-    code waits for.
+    Its greenlet is reused, because making one takes twenty times as long as resuming it. wait: awaits the
+    awaitables that the code waits for.
     """
 
     def __init__(self, wait: Wait) -> None:
         self._wait = wait
-        self._code = _Plain(self._serve)
-        self._given: Any = None
+        self._code = _PlainCode(self._serve)
+        self._result: Any = None
         self._failure: BaseException | None = None
 
     async def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What the function gives; it may wait."""
+        """Return the result of the function, which may wait."""
         code = self._code
         asked = code.switch(function, args)
         while asked is not _OVER:
             try:
                 answer = await self._wait(asked)
-            except BaseException as error:  # noqa: BLE001  told to who waits for it
+            except BaseException as error:  # noqa: BLE001  raised in the code that waits
                 asked = code.throw(error)
             else:
                 asked = code.switch(answer)
         if self._failure is None:
-            return self._given
+            return self._result
         failure, self._failure = self._failure, None
         try:
             raise failure
         finally:
-            del failure  # it holds this frame
+            del failure  # it references this frame
 
     def _serve(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         home = getcurrent().parent
         assert home is not None
         while True:
             try:
-                self._given = function(*args)
+                self._result = function(*args)
             except BaseException as error:  # noqa: BLE001  raised by `call`
                 self._failure = error
             function, args = home.switch(_OVER)
 
 
 def waits_on_loop() -> bool:
-    """Whether this is plain code on the loop."""
-    return isinstance(getcurrent(), _Plain)
+    """Return whether this is plain code on the loop."""
+    return isinstance(getcurrent(), _PlainCode)
 
 
 def wait_for(awaitable: Awaitable[Any]) -> Any:
-    """Wait in plain code on the loop; others run meanwhile."""
+    """Wait in plain code on the loop; other tasks run meanwhile."""
     parent = getcurrent().parent
     assert parent is not None
     return parent.switch(awaitable)
@@ -164,8 +164,10 @@ def wait_for(awaitable: Awaitable[Any]) -> Any:
 
 @types.coroutine
 def time_turns(coroutine: Coroutine[Any, Any, Any], marks: memoryview) -> Generator[Any, Any, Any]:
-    """Await a coroutine and time its turns at the loop. marks: when the one that lasts began (monotonic_ns,
-    else 0), and the nanoseconds of all so far."""
+    """Await a coroutine and time its turns on the loop.
+
+    marks: the start of the current turn (monotonic_ns, 0 without one), and the nanoseconds of all turns.
+    """
     answer, thrown = None, None
     while True:
         marks[0] = begun = monotonic_ns()
@@ -181,22 +183,21 @@ def time_turns(coroutine: Coroutine[Any, Any, Any], marks: memoryview) -> Genera
         except GeneratorExit:
             coroutine.close()
             raise
-        except BaseException as error:  # noqa: BLE001  it is the coroutine's to handle
+        except BaseException as error:  # noqa: BLE001  the coroutine handles it
             thrown = error
 
 
-_line_marks = memoryview(array("q", [0, 0]))
+_queue_marks = memoryview(array("q", [0, 0]))
 
 
 def read_held_s() -> float:
-    """Seconds that coroutines of this process have held the loop while a thread waited for them: as long as
-    one holds it, no other can run."""
-    return 1e-9 * float(_line_marks[1])
+    """Return the seconds that coroutines of a CallQueue have held the loop, so that no other could run."""
+    return 1e-9 * float(_queue_marks[1])
 
 
-class CallLine:
-    """Coroutines that other threads wait for, awaited one after the other by one task of the loop: what one
-    of them enters, another can leave."""
+class CallQueue:
+    """Coroutines that other threads wait for, awaited one after the other by the same task of the loop, so
+    that one can leave a context that another has entered."""
 
     def __init__(self) -> None:
         self._home = find_loop()
@@ -205,19 +206,19 @@ class CallLine:
         self._home.begin(self._serve())
 
     def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Wait for it in this thread."""
+        """Wait for a coroutine in this thread."""
         if self._home.is_here():
-            raise RuntimeError("a coroutine of the event loop can't wait for another one in plain code")
+            raise RuntimeError("plain code on the event loop can't block for a coroutine")
         done: Future[Any] = Future()
         self._put((coroutine, done))
         try:
             return done.result()
-        except KeyboardInterrupt:  # of this thread: what was waited for must not hold up the end
+        except KeyboardInterrupt:  # in this thread: the coroutine must not delay the end
             self._home.loop.call_soon_threadsafe(self._cancel)
             raise
 
     def close(self) -> None:
-        """End the task once all is done."""
+        """End the task after the last call."""
         self._put(None)
 
     def _cancel(self) -> None:
@@ -233,14 +234,14 @@ class CallLine:
         while True:
             try:
                 item = await self._calls.get()
-            except asyncio.CancelledError:  # who cancels all tasks means others
+            except asyncio.CancelledError:  # an environment that cancels all tasks means its own
                 task.uncancel()
                 continue
             if item is None:
                 return
             coroutine, done = item
             try:
-                result = await _guard(time_turns(coroutine, _line_marks))
+                result = await _guard(time_turns(coroutine, _queue_marks))
             except BaseException as error:  # noqa: BLE001  border: the user's coroutine
                 done.set_exception(error)
             else:
@@ -248,7 +249,7 @@ class CallLine:
 
 
 async def _guard(awaitable: Awaitable[Any]) -> Any:
-    """Await what an environment gave; what would end the task or the loop becomes an ordinary exception."""
+    """Await a coroutine; exceptions that would end the task or the loop become ordinary ones."""
     try:
         return await awaitable
     except asyncio.CancelledError as error:

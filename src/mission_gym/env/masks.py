@@ -1,7 +1,7 @@
-"""Action masks as an environment gives them, brought to one flat array [M], and which of them fit an action.
+"""Action masks in every supported form, converted to one flat array [M].
 
-A mask is flat over the categories of all parts, or over their combinations (a joint mask, flat or with a
-dimension for each part), or for a Dict or Tuple action a dict or tuple like it.
+A mask is flat over the categories of all parts, or over their combinations (a joint mask, flat or with one
+dimension per part), or for a Dict or Tuple action a dict or tuple of the same structure.
 """
 
 from __future__ import annotations
@@ -13,39 +13,40 @@ from typing import Any
 import numpy as np
 
 from mission_gym.data import MAX_CATEGORIES, ActionSpec, Array, EnvSpec
-from mission_gym.env.spaces import Path, Space, part_paths
+from mission_gym.env.spaces import Path, Space, walk
 from mission_gym.errors import EnvContractError, nearest
 
-_UNFIT = np.empty(0, np.float64)  # of no mask's shape
+_UNFIT = np.empty(0, np.float64)  # has the shape of no mask
 
 
 class MaskLayout:
-    """Lays the masks of an environment out flat, without judging them."""
+    """Flattens the masks of an environment; the caller checks the result."""
 
     def __init__(self, spec: EnvSpec) -> None:
         action = spec.action
         self._nvec = spec.mask_nvec or action.nvec
-        # Behind the categories of the masks come digits that are always free: bits, which no mask forbids.
+        # After the categories of the masks there are digits that are always free: bits can't be masked.
         self._num_free = math.prod(action.nvec) // math.prod(self._nvec) if spec.mask_nvec else 0
         num_bits = max(self._num_free.bit_length() - 1, 0)
         self._grid = action.joint[: len(action.joint) - num_bits] if len(self._nvec) == 1 else ()
-        parts = _category_parts(action, spec.action_space)
-        # A mask that is joint over all parts can't come part by part.
+        paths = [path for path, _ in walk(spec.action_space)] if action.parts else []
+        parts = [(path, part) for path, part in zip(paths, action.parts, strict=True) if part.nvec]
+        # A mask that is joint over all parts can't be given part by part.
         self._parts = parts if sum((part.nvec for _, part in parts), ()) == self._nvec else []
 
     @property
     def is_needed(self) -> bool:
-        """Whether masks come in any other form than flat."""
+        """Whether masks may have another form than flat."""
         return bool(self._parts or self._grid or self._num_free)
 
     @property
     def expected(self) -> str:
-        """What a mask has to be, in words."""
+        """A description of a valid mask."""
         flat = f"a flat array of {sum(self._nvec)} zeros and ones"
         return f"{flat}, or a dict or tuple of arrays like the action," if self._parts else flat
 
     def __call__(self, raw: Any, batch: tuple[int, ...] = ()) -> Array:
-        """The mask [*batch, M], or an array of another shape if this is none."""
+        """Return the mask [*batch, M], or an array of another shape if `raw` is not a mask."""
         if batch and _has_objects(raw):
             return self._stack_rows(raw, *batch)
         if self._parts and isinstance(raw, dict | tuple):
@@ -58,9 +59,9 @@ class MaskLayout:
         joint: Array = reduce(_combine, np.split(mask.astype(np.bool_), edges, axis=-1))
         return np.repeat(joint, self._num_free, axis=-1)
 
-    def _stack_rows(self, raw: Any, num_rows: int) -> Array:
-        """Masks that a vector gathered as objects, row by row; zeros for a row that gave none."""
-        given = [_take_row(raw, row) for row in range(num_rows)]
+    def _stack_rows(self, raw: Any, num_envs: int) -> Array:
+        """Stack masks that a vector collected as objects; zeros for an environment without one."""
+        given = [_take_row(raw, row) for row in range(num_envs)]
         masks = [None if each is None else self(each) for each in given]
         shapes = {mask.shape for mask in masks if mask is not None}
         if len(shapes) != 1:
@@ -83,9 +84,9 @@ class MaskLayout:
 def fit_masks(
     action: ActionSpec, space: Space, sample: Any, batch: tuple[int, ...], where: str
 ) -> ActionSpec:
-    """The action as masks like this one need it: with joined categories where the masks are joint.
+    """Return the action layout for masks like `sample`: if they are joint, categories are joined.
 
-    sample: a mask [*batch, ...], of which the shapes count; where: names the masks in a refusal.
+    sample: a mask [*batch, ...], only its shapes matter; where: names the masks in an error.
     """
     if not action.nvec:
         raise EnvContractError(
@@ -103,16 +104,15 @@ def _fit(action: ActionSpec, shape: tuple[int, ...], batch: tuple[int, ...], whe
     if shape == (*batch, sum(action.nvec)):
         return action
     num_joint = math.prod(action.nvec)
-    if len(action.nvec) > 1 and shape in ((*batch, num_joint), (*batch, *action.nvec)):
-        if num_joint > MAX_CATEGORIES:
-            raise EnvContractError(
-                f"{where} is joint over {num_joint} combinations; at most {MAX_CATEGORIES} are supported, "
-                "since each becomes an output of the network; give a mask for each part, or smaller parts"
-            )
+    is_joint = len(action.nvec) > 1 and shape in ((*batch, num_joint), (*batch, *action.nvec))
+    if is_joint and num_joint <= MAX_CATEGORIES:
         return action.joined()
-    joint = ""
-    if len(action.nvec) > 1:
-        joint = f", or one over all combinations, [prod(nvec)] = [{num_joint}]"
+    if is_joint:
+        raise EnvContractError(
+            f"{where} is joint over {num_joint} combinations; at most {MAX_CATEGORIES} are supported, "
+            "because each becomes an output of the network; give a mask for each part, or smaller parts"
+        )
+    joint = f", or one over all combinations, [prod(nvec)] = [{num_joint}]" if len(action.nvec) > 1 else ""
     raise EnvContractError(
         f"{where} has shape {shape}, expected {(*batch, sum(action.nvec))}; a mask is flat: [n] for "
         f"Discrete, [sum(nvec)] for MultiDiscrete{joint}"
@@ -122,15 +122,15 @@ def _fit(action: ActionSpec, shape: tuple[int, ...], batch: tuple[int, ...], whe
 def _fit_parts(
     action: ActionSpec, space: Space, sample: Any, batch: tuple[int, ...], where: str
 ) -> ActionSpec:
-    """Each part by its own mask; a part whose mask is None, or left out of a dict, may do everything."""
+    """Fit each part to its own mask; a part is free if its mask is None or missing in a dict."""
     parts, known = [], set()
-    for path, part in zip(part_paths(space), action.parts, strict=True):
+    for (path, _), part in zip(walk(space), action.parts, strict=True):
         given = _follow(sample, path)
         known |= {path[:depth] for depth in range(1, len(path) + 1)}
         if given is not None and not part.nvec:
             raise EnvContractError(
-                f"{where} has an entry for {part.name!r}, which is not a choice; masks are for Discrete and "
-                "MultiDiscrete parts; leave it out, or give None"
+                f"{where} has an entry for {part.name!r}, which has no categories; masks are for Discrete "
+                "and MultiDiscrete parts; leave it out, or give None"
             )
         if given is not None:
             part = _fit(part, _flat(given, batch, ()).shape, batch, f"{where}, {part.name!r},")
@@ -146,15 +146,8 @@ def _fit_parts(
     return ActionSpec.of_parts(tuple(parts))
 
 
-def _category_parts(action: ActionSpec, space: Space) -> list[tuple[Path, ActionSpec]]:
-    if not action.parts:
-        return []
-    paths = part_paths(space)
-    return [(path, part) for path, part in zip(paths, action.parts, strict=True) if part.nvec]
-
-
 def _follow(tree: Any, path: Path) -> Any:
-    """What lies at a path; None where a mapping has nothing there."""
+    """Return the value at a path; None if the tree has none there."""
     for key in path:
         if isinstance(tree, dict):
             tree = tree.get(key)
@@ -166,7 +159,8 @@ def _follow(tree: Any, path: Path) -> Any:
 
 
 def _paths_in(tree: Any, path: Path = ()) -> list[Path]:
-    """The paths of a tree's entries; names that begin with `_` are Gymnasium's own, in infos of vectors."""
+    """List the paths of a tree's entries; in infos of vectors, names with `_` in front are Gymnasium's
+    own."""
     if isinstance(tree, dict):
         named = [(key, each) for key, each in tree.items() if not str(key).startswith("_")]
     elif isinstance(tree, tuple):
@@ -177,7 +171,7 @@ def _paths_in(tree: Any, path: Path = ()) -> list[Path]:
 
 
 def _has_objects(tree: Any) -> bool:
-    """Whether a vector gathered masks that are tuples or None: Gymnasium's make arrays of objects of them."""
+    """Return whether a vector collected masks that are tuples or None, as an array of objects."""
     if isinstance(tree, dict):
         return any(map(_has_objects, tree.values()))
     return isinstance(tree, np.ndarray) and tree.dtype == object
@@ -190,7 +184,7 @@ def _take_row(tree: Any, row: int) -> Any:
 
 
 def _flat(raw: Any, batch: tuple[int, ...], grid: tuple[int, ...]) -> Array:
-    """A mask as an array; one with a dimension for each joined category is made flat."""
+    """Convert a mask to an array; one with a dimension per joined category is flattened."""
     try:
         mask = np.asarray(raw)
     except ValueError:  # ragged
@@ -199,5 +193,5 @@ def _flat(raw: Any, batch: tuple[int, ...], grid: tuple[int, ...]) -> Array:
 
 
 def _combine(first: Array, second: Array) -> Array:
-    """The mask over pairs: what both allow."""
+    """Return the mask over pairs: both parts must be legal."""
     return (first[..., :, None] & second[..., None, :]).reshape(*first.shape[:-1], -1)

@@ -1,6 +1,6 @@
-"""How fast an environment steps, and whether it computes or waits: legal random actions in a slot, timed.
+"""Measures how fast an environment steps and whether it computes or waits, with legal random actions.
 
-The one way to measure that, for `train`, `tune` and `make_vec`.
+`train`, `tune` and `make_vec` all measure it here.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec
-from mission_gym.env.actions import make_action_row
 from mission_gym.env.agents_slot import make_slot
 from mission_gym.env.factory import Factory
 from mission_gym.env.slot import EnvSlot
+from mission_gym.env.spaces import make_action_encoder
 
 _FEWEST_STEPS, _MOST_STEPS = 4, 20_000
-WAITING_SHARE = 0.5  # of a step's wall time that is CPU time; below it, the environment waits
+WAITING_SHARE = 0.5  # an environment waits if its CPU time is a smaller share of its wall time
 
 
 class Pace(NamedTuple):
-    """Steps of one environment, for some time."""
+    """Statistics of the steps of one environment."""
 
     num_steps: float
-    step_s: float  # mean, with the share of resets, without the time spent waiting for a core
-    spread: float  # standard deviation of a step over its mean, resets left out
-    cpu_share: float  # of coroutines also what blocks their event loop: nobody else can run meanwhile
+    step_s: float  # mean, with its share of resets, without time spent waiting for a core
+    spread: float  # standard deviation of a step over its mean, without resets
+    cpu_share: float  # for coroutines including time that blocks the event loop
 
     @property
     def waits(self) -> bool:
@@ -38,27 +38,29 @@ class Pace(NamedTuple):
 
 
 def time_steps(factory: Factory, spec: EnvSpec, seconds: float) -> Pace:
-    """Play in a throw-away environment in this process for about `seconds`."""
+    """Step a temporary environment in this process for about `seconds`."""
     slot = make_slot(factory, spec, 0, lambda episode: episode)
     try:
         slot.reset(0)
         return measure_pace(slot, spec, seconds, has_process=False)
     finally:
-        with suppress(Exception):  # border: a throw-away environment that can't close harms nothing
+        with suppress(Exception):  # border: failing to close a temporary environment is harmless
             slot.env.close()
 
 
 def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float, *, has_process: bool = True) -> Pace:
-    """Play in a slot that was reset for about `seconds`. has_process: whether this process is there for
-    environments alone, so that what runs below it is theirs, such as a browser: what that computes is not
-    waiting."""
+    """Step a slot that was reset for about `seconds`.
+
+    has_process: this process holds only environments, so its child processes, such as a browser, are theirs,
+    and their CPU time is not waiting.
+    """
     rng = np.random.default_rng(0)
     spec.action_space.seed(0)
     walls: list[float] = []
     cpus: list[float] = []
     reset_s = 0.0
-    elsewhere = _read_elsewhere(slot, has_process)  # which takes a while itself
-    # The clock is looked at first and last: time in the queue between two looks is then inside the whole.
+    elsewhere = _read_elsewhere(slot, has_process)  # before the clock starts, because it takes a while
+    # The wall clock is read first and last, so that it covers all other measurements.
     begun, queued, cpu, held = time.perf_counter(), read_queued_s(), time.process_time(), _read_held_s()
     while len(walls) < _MOST_STEPS and (time.perf_counter() - begun < seconds or len(walls) < _FEWEST_STEPS):
         if slot.ended:
@@ -76,7 +78,7 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float, *, has_process: b
     cpu_s += max(more_cpu_s - elsewhere[0], 0.0)
     queued_s += max(more_queued_s - elsewhere[1], 0.0)
     cpu_s = min(max(cpu_s, _read_held_s() - held), wall_s)
-    # On a busy machine a step also waits for a core: that is not the environment's waiting.
+    # On a busy machine a step also waits for a core, which is not the environment's waiting.
     own_s = max(wall_s - queued_s, cpu_s, 1e-9)
     cpu_share = cpu_s / own_s
     steady = walls if cpu_share < 0.5 else cpus
@@ -89,14 +91,14 @@ def measure_pace(slot: EnvSlot, spec: EnvSpec, seconds: float, *, has_process: b
 
 
 def _read_held_s() -> float:
-    """Seconds that coroutines have held the event loop of this process, if there is one."""
+    """Return the seconds that coroutines have held this process's event loop, if it has one."""
     loops = sys.modules.get("mission_gym.env.event_loop")
     return 0.0 if loops is None else float(loops.read_held_s())
 
 
 def _read_elsewhere(slot: EnvSlot, has_process: bool) -> tuple[float, float]:
-    """CPU seconds of the process where the game is, or of all that environments have started, and the seconds
-    that these were ready and had no core, as far as they are known."""
+    """Return the CPU seconds of the game's process, or of all child processes, and the seconds that they
+    waited for a core, as far as they are known."""
     if slot.env.has_wrapper_attr("engine_cpu_s"):
         return float(slot.env.get_wrapper_attr("engine_cpu_s")()), 0.0
     if not has_process:
@@ -119,7 +121,7 @@ def _draw_one(mask: Array | None, spec: EnvSpec, rng: np.random.Generator) -> An
         action = spec.action_space.sample()
         if spec.action.kind == "object":
             return action
-        return np.array([make_action_row(spec.action_space)(action)], spec.action.dtype)[0]
+        return np.array([make_action_encoder(spec.action_space)(action)], spec.action.dtype)[0]
     scores = np.where(mask, rng.random(len(mask)), -1.0)
     edges = pairwise(np.cumsum((0, *spec.action.nvec)))
     categories = [scores[first:last].argmax() for first, last in edges]
@@ -128,7 +130,7 @@ def _draw_one(mask: Array | None, spec: EnvSpec, rng: np.random.Generator) -> An
 
 
 def read_queued_s(pid: int | str = "self") -> float:
-    """Seconds that a process was ready and had no core, 0 where the system does not tell."""
+    """Return the seconds that a process has waited for a core; 0 if the system does not report them."""
     try:
         with open(f"/proc/{pid}/schedstat") as file:
             return int(file.read().split()[1]) * 1e-9

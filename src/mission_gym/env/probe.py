@@ -1,6 +1,6 @@
-"""Builds a throw-away environment and reads its EnvSpec: spaces, mask, outcomes, step limit, trust.
+"""Reads the EnvSpec of a temporary environment: spaces, mask, outcomes, step limit, trust.
 
-A mask comes from `info["action_mask"]` on reset, else from an observation key "action_mask", else from a
+A mask comes from `info["action_mask"]` of reset, else from an observation key "action_mask", else from a
 method `action_masks()`. Its forms are in `masks`.
 """
 
@@ -15,71 +15,75 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import (
+    FrameStackObservation,
+    OrderEnforcing,
+    PassiveEnvChecker,
+    RecordEpisodeStatistics,
+    TimeLimit,
+)
 
 from mission_gym.data import EnvSpec
+from mission_gym.env import wrappers
 from mission_gym.env.agents import AgentsEnv
-from mission_gym.env.boxes import as_ids, is_picture, may_hold_ids, with_frames
 from mission_gym.env.contract import show_short
 from mission_gym.env.coroutines import has_coroutines, offers_form
-from mission_gym.env.displays import describe_drawing
 from mission_gym.env.factory import Env, Factory, VectorEnv, is_trusted
+from mission_gym.env.leaves import MAX_SEQUENCE, as_ids, is_image, leaf_specs, may_hold_ids, with_frames
 from mission_gym.env.masks import fit_masks
-from mission_gym.env.old_api import OLD_API, is_old
-from mission_gym.env.reading import ObsReader
-from mission_gym.env.spaces import (
-    MAX_SEQUENCE,
-    Space,
-    action_spec,
-    any_action_spec,
-    any_leaf_specs,
-    leaf_specs,
-)
-from mission_gym.env.wrappers import count_frames
+from mission_gym.env.observations import ObsReader
+from mission_gym.env.spaces import Space, action_spec, any_action_spec, any_leaf_specs
+from mission_gym.env.user_code import OLD_API, describe_user_error, is_old_gym
 from mission_gym.errors import EnvContractError, describe
 
 MASK_KEY = "action_mask"
 MASK_METHOD = "action_masks"
 TARGET_METHOD = "describe_target"
-_NUM_LOOKS = 64  # observations that are looked at for ids; a picture mostly shows itself in the first
+_NUM_LOOKS = 64  # observations to search for ids; most images are recognised by the first
+# Wrappers that do not change observations.
+_TRANSPARENT = (
+    TimeLimit, OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics, wrappers.TimeLimit,
+    wrappers.ClipReward, wrappers.Weigh,
+)  # fmt: skip
 
 
 def probe(factory: Factory, env_id: str, bare: bool = False, max_sequence: int = MAX_SEQUENCE) -> EnvSpec:
-    """Build one environment, reset it once, and return what the product needs to know of it.
+    """Build one environment, reset it once, and return its EnvSpec.
 
     bare: for `make_vec`, which takes any space and leaves the infos to its caller. max_sequence: elements of
     a sequence that are kept.
     """
     env = factory()
     try:
-        return look_at(env, env_id, bare, max_sequence)
+        return probe_env(env, env_id, bare, max_sequence)
     finally:
-        with suppress(Exception):  # border: a throw-away environment that can't close harms nothing
+        with suppress(Exception):  # border: failing to close a temporary environment is harmless
             env.close()
 
 
-def look_at(env: Env, env_id: str, bare: bool = False, max_sequence: int = MAX_SEQUENCE) -> EnvSpec:
-    """As `probe`, for an environment that the caller closes."""
-    spec = replace(_look_at(env, env_id, bare, max_sequence), target=_ask_target(env, env_id))
+def probe_env(env: Env, env_id: str, bare: bool = False, max_sequence: int = MAX_SEQUENCE) -> EnvSpec:
+    """Like `probe`, for an environment that the caller closes."""
+    spec = replace(_probe(env, env_id, bare, max_sequence), target=_read_target(env, env_id))
     if has_coroutines(env):
         return replace(spec, coroutines="only")
     return replace(spec, coroutines="offered") if offers_form(env.unwrapped) else spec
 
 
-def _ask_target(env: Env, env_id: str) -> tuple[str, str] | None:
-    """What an environment tells of something outside that it depends on: its name, and how it is."""
+def _read_target(env: Env, env_id: str) -> tuple[str, str] | None:
+    """Return the name and the health of an external service that the environment depends on."""
     if not env.has_wrapper_attr(TARGET_METHOD):
         return None
     try:
         name, health = env.get_wrapper_attr(TARGET_METHOD)()
     except Exception as error:  # border: the user's method
         raise EnvContractError(
-            f"{env_id}: {TARGET_METHOD}() must give two texts, what the environment depends on and how it is;"
-            f" it raised {describe(error)}"
+            f"{env_id}: {TARGET_METHOD}() must return two texts, the service that the environment depends on "
+            f"and its health; it raised {describe(error)}"
         ) from error
     return str(name), str(health)
 
 
-def _look_at(env: Env, env_id: str, bare: bool, max_sequence: int) -> EnvSpec:
+def _probe(env: Env, env_id: str, bare: bool, max_sequence: int) -> EnvSpec:
     before = _spaces(env)
     obs, info = _reset(env, env_id)
     if before != _spaces(env):
@@ -91,32 +95,33 @@ def _look_at(env: Env, env_id: str, bare: bool, max_sequence: int) -> EnvSpec:
     if isinstance(inner, AgentsEnv):
         if bare:
             raise EnvContractError(
-                f"{env_id} has {len(inner.agents)} agents, and a vector of Gymnasium's has one in each "
-                "environment; train it as it is: mission_gym.train takes it"
+                f"{env_id} has {len(inner.agents)} agents, but environments of a Gymnasium vector have one; "
+                "use mission_gym.train, which supports several"
             )
-        told = [each for each in info.values() if isinstance(each, dict)]
-        shown: dict[str, Any] = next(iter(told), {})  # what one agent tells, all do: they are alike
-        spec = _read_spec(env_id, env, *before, shown, False, max_sequence)
+        infos = [each for each in info.values() if isinstance(each, dict)]
+        shown: dict[str, Any] = next(iter(infos), {})  # agents are alike, so one is enough
+        spec = _read_spec(env_id, env, before, shown, False, max_sequence)
         return replace(spec, agents=inner.agents)
     if bare:
         leaves, action = any_leaf_specs(before[0]), any_action_spec(before[1])
         return EnvSpec(env_id, leaves, action, *before, trusted=is_trusted(env), bare=True)
-    spec = _read_spec(env_id, env, *before, info, is_trusted(env), max_sequence)
-    return _find_frames(env, _find_ids(env, spec, obs))
+    spec = _find_ids(env, _read_spec(env_id, env, before, info, is_trusted(env), max_sequence), obs)
+    num_frames = count_frames(env)
+    return replace(spec, leaves=tuple(with_frames(leaf, num_frames) for leaf in spec.leaves))
 
 
 def probe_vector(
     factory: Callable[[int], VectorEnv], env_id: str, max_sequence: int = MAX_SEQUENCE
 ) -> EnvSpec:
-    """Do the same for an environment that is vectorised itself, with one row."""
+    """Return the EnvSpec of an environment that is a vector itself, built with one environment."""
     env = factory(1)
     try:
         obs, info = _reset(env, env_id)
         trusted = type(env.unwrapped).__module__.startswith("mission_gym_missions.")
         single = (env.single_observation_space, env.single_action_space)
-        return _find_ids(env, _read_spec(env_id, env, *single, info, trusted, max_sequence), obs)
+        return _find_ids(env, _read_spec(env_id, env, single, info, trusted, max_sequence), obs)
     finally:
-        with suppress(Exception):  # border: a throw-away environment that can't close harms nothing
+        with suppress(Exception):  # border: failing to close a temporary environment is harmless
             env.close()
 
 
@@ -125,10 +130,8 @@ def _spaces(env: Env) -> tuple[Space, Space]:
     if found[0] is None or found[1] is None:
         raise EnvContractError(f"{env} must have an observation_space and an action_space once it is built")
     for space in found:
-        if is_old(space):
-            raise EnvContractError(
-                f"{env} has the space {space} of the old gym package; use gymnasium.spaces"
-            )
+        if is_old_gym(space):
+            raise EnvContractError(f"{env} has the space {space} of old gym; use gymnasium.spaces")
     return found[0], found[1]
 
 
@@ -136,30 +139,27 @@ def _reset(env: Env | VectorEnv, env_id: str) -> tuple[Any, dict[str, Any]]:
     try:
         result = env.reset(seed=0)
     except Exception as error:  # border: the user's reset
-        # Before there were seeds in reset(), there was seed().
+        # The old API had seed() instead of a seed in reset().
         hint = f"; {OLD_API}" if "unexpected keyword argument 'seed'" in str(error) else ""
-        raise EnvContractError(f"{env_id}: reset() raised {describe_drawing(error)}{hint}") from error
+        raise EnvContractError(f"{env_id}: reset() raised {describe_user_error(error)}{hint}") from error
     if not isinstance(result, tuple) or len(result) != 2:
-        raise EnvContractError(
-            f"{env_id}: reset() must return (observation, info), got {show_short(result)}; {OLD_API}"
-        )
+        got = show_short(result)
+        raise EnvContractError(f"{env_id}: reset() must return (observation, info), got {got}; {OLD_API}")
     obs, info = result
     if not isinstance(info, dict):
-        raise EnvContractError(
-            f"{env_id}: reset() must return (observation, dict), got {type(info).__name__}"
-        )
+        raise EnvContractError(f"{env_id}: the info of reset() must be a dict, got {type(info).__name__}")
     return obs, info
 
 
 def _read_spec(
     env_id: str,
     env: Env | VectorEnv,
-    observation_space: Space,
-    action_space: Space,
+    single: tuple[Space, Space],
     info: dict[str, Any],
     trusted: bool,
     max_sequence: int,
 ) -> EnvSpec:
+    observation_space, action_space = single
     batch = () if isinstance(env, gym.Env) else (1,)
     action = action_spec(action_space)
     source, sample = "", None
@@ -187,7 +187,7 @@ def _read_spec(
 
 
 def _blank(space: Space, batch: tuple[int, ...]) -> Any:
-    """A mask of zeros in the form of its space."""
+    """Return a mask of zeros in the form of its space."""
     if isinstance(space, spaces.Dict):
         return {key: _blank(part, batch) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -196,39 +196,45 @@ def _blank(space: Space, batch: tuple[int, ...]) -> Any:
 
 
 def _find_ids(env: Env | VectorEnv, spec: EnvSpec, obs: Any) -> EnvSpec:
-    """Tell grids of ids from small pictures, which have the same space, by the values of the first steps.
+    """Distinguish grids of ids from small images, which have the same space, by the values of some steps.
 
-    The seed and the actions are fixed, so that an environment that follows its seed gives the same answer
-    each time. An action mask, or a step that raises, leaves it at what was seen by then.
+    The seed and the actions are fixed, so an environment that follows its seed always gives the same answer.
+    With an action mask only the first observation is used; a step that raises ends the search.
     """
-    places = [place for place, leaf in enumerate(spec.leaves) if may_hold_ids(leaf)]
-    if not places:
+    indices = [index for index, leaf in enumerate(spec.leaves) if may_hold_ids(leaf)]
+    if not indices:
         return spec
     reader = ObsReader(spec)
     read = reader.read if isinstance(env, gym.Env) else reader.read_batch
-    highest = {place: np.zeros(spec.leaves[place].shape, np.uint8) for place in places}
+    highest = {index: np.zeros(spec.leaves[index].shape, np.uint8) for index in indices}
     action_space = deepcopy(env.action_space)
     action_space.seed(0)
-    with suppress(Exception):  # border: what fails here fails again where it is told
+    with suppress(Exception):  # border: a failure here is repeated and reported later
         for step in range(1 if spec.mask_source else _NUM_LOOKS):
             if step:
                 obs, _, terminated, truncated, _ = env.step(action_space.sample())
                 if isinstance(env, gym.Env) and (terminated or truncated):
                     obs, _ = env.reset()
             leaves = read(obs)
-            for place in places:
-                shown = np.asarray(leaves[place]).reshape(highest[place].shape)
-                highest[place] = np.maximum(highest[place], shown)
-            if all(is_picture(seen) for seen in highest.values()):
+            for index in indices:
+                shown = np.asarray(leaves[index]).reshape(highest[index].shape)
+                highest[index] = np.maximum(highest[index], shown)
+            if all(is_image(seen) for seen in highest.values()):
                 return spec
     found = [as_ids(leaf, highest[i]) if i in highest else leaf for i, leaf in enumerate(spec.leaves)]
     return replace(spec, leaves=tuple(found))
 
 
-def _find_frames(env: Env, spec: EnvSpec) -> EnvSpec:
-    """Tell what stacks frames of pictures."""
-    num = count_frames(env)
-    return replace(spec, leaves=tuple(with_frames(leaf, num) for leaf in spec.leaves))
+def count_frames(env: Env) -> int:
+    """Return the number of frames that every observation stacks along its first axis, with the first one
+    repeated at the start of an episode: blocks and replays then store each frame once. 1 if unknown."""
+    while isinstance(env, gym.Wrapper) and type(env) in _TRANSPARENT:
+        env = env.env
+    if type(env) is wrappers.FrameStack:
+        return env.num
+    if type(env) is FrameStackObservation and env.padding_type == "reset":
+        return int(env.stack_size)
+    return 1
 
 
 def _read_outcomes(env_id: str, metadata: dict[str, Any]) -> tuple[tuple[str, ...], str | None]:
@@ -236,7 +242,6 @@ def _read_outcomes(env_id: str, metadata: dict[str, Any]) -> tuple[tuple[str, ..
     if isinstance(outcomes, str) or not all(isinstance(name, str) for name in outcomes):
         raise EnvContractError(f'{env_id}: metadata["outcomes"] must be a list of names, got {outcomes!r}')
     if main is not None and main not in outcomes:
-        raise EnvContractError(
-            f'{env_id}: metadata["main_outcome"]={main!r} is not one of metadata["outcomes"]={list(outcomes)}'
-        )
+        declared = f'metadata["outcomes"]={list(outcomes)}'
+        raise EnvContractError(f'{env_id}: metadata["main_outcome"]={main!r} is not in {declared}')
     return tuple(outcomes), main

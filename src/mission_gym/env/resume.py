@@ -1,7 +1,7 @@
-"""What an environment needs to go on later, and its form on disk: arrays by name and a JSON document.
+"""The state of an environment in the middle of an episode, and its form on disk: arrays and a JSON document.
 
 Nothing is pickled. An environment's own state is a tree of None, bool, int, float, str, bytes, list, tuple,
-dict and arrays; anything else can't be saved this way, and the episode is replayed instead.
+dict and arrays. If it contains anything else, the episode is replayed instead.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ REPLAY_BUDGET_S = 30.0
 class SlotState:
     """One environment in the middle of an episode.
 
-    how: `state` through get_state/set_state, `replay` from seed and actions, `boundary` from the next
-    episode, for the reason given.
+    how: `state` by get_state/set_state, `replay` from seed and actions, or `boundary`: continue with the next
+    episode, for the given reason.
     """
 
     how: Literal["state", "replay", "boundary"]
@@ -32,18 +32,18 @@ class SlotState:
     seed: int | None
     steps: int
     ret: float
-    obs: Leaves  # the observation it shows now, each [*leaf.shape]
+    obs: Leaves  # current observation, each [*leaf.shape]
     mask: Array | None = None  # bool [M]
-    terms: dict[str, float] = field(default_factory=dict)  # sums of the reward terms so far
-    actions: Array | None = None  # [steps, *shape], replay only
-    saved: Any = None  # plain tree, state only
+    terms: dict[str, float] = field(default_factory=dict)  # sums of reward terms so far
+    actions: Array | None = None  # [steps, *shape], for replay
+    saved: Any = None  # plain tree, for state
     reason: str = ""
     step_s: float = 0.0  # mean seconds of one step
-    stage: int = 0  # of the curriculum, that its episode began in
+    stage: int = 0  # of the curriculum, of this episode
 
     @property
     def replay_s(self) -> float:
-        """Predicted seconds to replay the episode up to here; 0 where nothing is replayed."""
+        """Predicted seconds to replay the episode up to here; 0 without a replay."""
         return self.steps * self.step_s if self.how == "replay" else 0.0
 
 
@@ -64,16 +64,16 @@ def unpack_states(arrays: dict[str, Array], document: list[Any]) -> list[SlotSta
 
 
 def copy_plain(value: Any) -> Any:
-    """Return a deep copy of a plain tree; TypeError names the first thing in it that is not plain."""
+    """Return a deep copy of a plain tree; TypeError names a value that is not plain."""
     arrays: dict[str, Array] = {}
     return _decode(_encode(value, "state", arrays), arrays)
 
 
 def find_state_owner(env: Env) -> Any | None:
-    """Return the layer whose get_state/set_state hold the whole environment, or None.
+    """Return the layer whose get_state/set_state cover the whole environment, or None.
 
-    A layer in between may keep a state of its own, so the inner environment counts only below
-    wrappers that are known to keep none but the step count.
+    Unknown wrappers may have their own state, so the inner environment qualifies only below wrappers whose
+    only state is the step count.
     """
     if has_state(env):
         return env
@@ -93,24 +93,24 @@ def restore_wrappers(env: Env, steps: int) -> None:
 
 
 def read_generator(env: Any) -> dict[str, Any] | None:
-    """Return the state of the environment's random generator, None if it has none yet."""
+    """Return the state of the environment's random generator; None if it has none yet."""
     generator = getattr(env.unwrapped, "_np_random", None)
     return dict(generator.bit_generator.state) if isinstance(generator, np.random.Generator) else None
 
 
 def restore_generator(env: Any, state: dict[str, Any] | None) -> None:
-    """Put back what `read_generator` gave."""
+    """Restore the result of `read_generator`."""
     if state is not None:
         env.unwrapped.np_random.bit_generator.state = state
 
 
 def has_state(env: Any) -> bool:
-    """Whether a layer has get_state and set_state of its own."""
+    """Return whether a layer has get_state and set_state."""
     return callable(getattr(env, "get_state", None)) and callable(getattr(env, "set_state", None))
 
 
 def _encode(value: Any, name: str, arrays: dict[str, Array]) -> Any:
-    """Return JSON for a plain value; arrays are copied into `arrays` under names below `name`."""
+    """Convert a plain value to JSON; arrays are copied into `arrays` under names below `name`."""
     if isinstance(value, np.ndarray | np.generic):
         if value.dtype.kind not in "biuf" or value.dtype.itemsize > 8:
             raise TypeError(f"{name} holds an array of dtype {value.dtype}")

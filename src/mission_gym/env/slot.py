@@ -1,8 +1,8 @@
-"""One running environment: its episode, checked at every step, and its way back after a restart.
+"""One running environment: checks every step of its episode, and saves and restores its state.
 
-In: a factory, the EnvSpec, a function from episode number to seed; with a curriculum its stages. Out: after
-`reset` and `step` the slot shows `obs`, `mask` and `info`; `finish` gives the ended Episode. Every vector is
-built from slots.
+In: a factory, the EnvSpec, a function from episode number to seed, and the stages of a curriculum. Out:
+`obs`, `mask` and `info` after `reset` and `step`; `finish` returns the ended Episode. All vectors consist of
+slots.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.wrappers import TimeLimit
-from numpy import ndarray  # a lookup in NumPy is a tenth of what a cheap step may cost
+from numpy import ndarray  # a lookup in NumPy takes a tenth of the time of a cheap step
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
-from mission_gym.env.actions import make_action_form
 from mission_gym.env.contract import TERMS, Contract, check_outcome, read_metrics, show_short
 from mission_gym.env.factory import Env, Factory
-from mission_gym.env.old_api import OLD_API
 from mission_gym.env.probe import MASK_METHOD
 from mission_gym.env.resume import (
     REPLAY_BUDGET_S,
@@ -33,17 +31,18 @@ from mission_gym.env.resume import (
     restore_generator,
     restore_wrappers,
 )
-from mission_gym.env.spaces import any_leaf_specs
+from mission_gym.env.spaces import any_leaf_specs, make_action_decoder
 from mission_gym.env.stages import Staging
+from mission_gym.env.user_code import OLD_API
 from mission_gym.errors import EnvContractError, EnvFailure, MissionGymError, UsageError, describe
 
 MAX_REPLAY_STEPS = 200_000
-UNTIMED = 15  # one step of 16 is timed: looking at the clock costs as much as a cheap step
+UNTIMED = 15  # one step of 16 is timed: reading the clock takes as long as a cheap step
 _OWN_SEED: Any = object()
 
 
 class EnvSlot:
-    """One environment of a vector. It never resets by itself: whoever steps it decides."""
+    """One environment of a vector. It never resets by itself; the vector decides."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class EnvSlot:
         self.seed: int | None = None
         self.steps = 0
         self.ret = 0.0
-        self.ended = True  # until the first reset
+        self.ended = True  # before the first reset
         self.obs: Leaves = ()
         self.mask: Array | None = None
         self.info: dict[str, Any] = {}
@@ -74,7 +73,7 @@ class EnvSlot:
         self._keeps_actions = not spec.bare
         self._actions: list[Any] | None = None
         self._is_scalar = spec.action.shape == ()
-        self._form = None if spec.bare else make_action_form(spec.action_space)
+        self._decode = None if spec.bare else make_action_decoder(spec.action_space)
         self._contract = Contract(spec, self._where)
         one_array = isinstance(spec.observation_space, Box) and not spec.mask_source
         one_array = one_array and not self._contract.converts
@@ -86,8 +85,9 @@ class EnvSlot:
     def _build(self) -> None:
         spec = self._spec
         self.env = self._factory()
-        self._step = self.env.step if self._form is None else _step_in_form(self.env.step, self._form)
-        self._announce = find_announce(self.env)
+        step, decode = self.env.step, self._decode
+        self._step: Callable[[Any], Any] = step if decode is None else lambda row: step(decode(row))
+        self._announce = _find_announce(self.env)
         self._mask_method = self.env.get_wrapper_attr(MASK_METHOD) if spec.mask_source == "method" else None
         spaces = (self.env.observation_space, self.env.action_space)
         alike = spaces == (spec.observation_space, spec.action_space)
@@ -101,25 +101,25 @@ class EnvSlot:
             )
 
     def rebuild(self) -> None:
-        """Replace the environment by a new one that was not reset yet."""
-        with suppress(Exception):  # border: a broken environment may not even close
+        """Replace the environment by a new one, which must be reset."""
+        with suppress(Exception):  # border: a broken environment may fail to close
             self.env.close()
         self.ended = True
         self._build()
 
     @property
     def total_steps(self) -> int:
-        """Steps made so far, over all episodes."""
+        """Number of steps over all episodes."""
         return self._past_steps + self.steps
 
     @property
     def mean_step_s(self) -> float:
-        """Mean seconds of a step, by those that were timed."""
+        """Mean seconds of the steps that were timed."""
         return self._timed_s / max(self._timed_steps, 1)
 
     @property
-    def told_stage(self) -> int | None:
-        """The stage of the running episode, None where there are none."""
+    def curriculum_stage(self) -> int | None:
+        """The stage of the running episode; None without a curriculum."""
         return None if self._staging is None else self.stage
 
     def reset(
@@ -129,7 +129,7 @@ class EnvSlot:
         options: dict[str, Any] | None = None,
         stage: int | None = None,
     ) -> None:
-        """Begin the given episode, with the seed and the stage that belong to it unless they are given."""
+        """Start an episode, by default with its own seed and stage."""
         self.episode = episode
         self.seed = self._seed_of(episode) if seed is _OWN_SEED else seed
         self._past_steps += self.steps
@@ -147,8 +147,8 @@ class EnvSlot:
         self.ended = False
 
     def _enter(self, stage: int) -> dict[str, Any] | None:
-        """Let the episode be of a stage: build the environment anew if its arguments are others. The options
-        of its reset."""
+        """Enter a stage and return the options of its resets; rebuilds the environment if its arguments
+        differ."""
         assert self._staging is not None
         variant, self.stage = self._staging.stages.variants[stage], stage
         if variant.factory is not self._factory:
@@ -156,27 +156,27 @@ class EnvSlot:
             try:
                 self.rebuild()
             except MissionGymError as error:
-                self._factory = before  # with which the next attempt begins
+                self._factory = before  # for the next attempt
                 raise self._failure(f"building it for stage {stage + 1} failed: {error}") from error
         return variant.options
 
     def step(self, action: Any) -> tuple[float, bool, bool]:
-        """Make one step and return (reward, terminated, truncated)."""
+        """Step the environment and return (reward, terminated, truncated)."""
         if self.ended:
             self.refuse_step()
         steps = self.steps
-        if self._actions is not None:  # a copy: the environment may change its action in place
+        if self._actions is not None:  # a copy, because the environment may change its action in place
             self._actions.append(action if self._is_scalar else action.copy())
             if steps == MAX_REPLAY_STEPS:
                 self._actions = None
         start = 0.0 if steps & UNTIMED else perf_counter()
         try:
             result = self._step(action)
-        except EnvContractError:  # of a wrapper of ours: the next episode would end in it, too
+        except EnvContractError:  # from one of our wrappers: the next episode would raise it too
             raise
         except Exception as error:  # border: the user's step
             shown = action.item() if isinstance(action, np.generic) else action
-            shown = shown if self._form is None else self._form(shown)
+            shown = shown if self._decode is None else self._decode(shown)
             what = f"step() raised {describe(error)}; the action was {show_short(shown)}"
             raise self._failure(what) from error
         if start:
@@ -198,7 +198,7 @@ class EnvSlot:
             terminated = self._contract.to_bool("terminated", terminated)
             truncated = self._contract.to_bool("truncated", truncated)
             self.ended = terminated or truncated
-        # Almost every step of almost every environment: one array, as declared.
+        # The fast path of most environments: one array, as declared.
         if (
             type(obs) is ndarray
             and obs.dtype is self._plain_dtype
@@ -214,32 +214,34 @@ class EnvSlot:
 
     @property
     def announces(self) -> bool:
-        """Whether environments of its kind are stepped together, once each has said its action."""
+        """Whether such environments are stepped together, after each has announced its action."""
         return self._announce is not None
 
     def announce(self, action: Any) -> None:
-        """Say the action of the next step."""
+        """Announce the action of the next step."""
         if self._announce is not None and not self.ended:
-            with suppress(Exception):  # border: the step will meet it, too, and tell
-                self._announce(action if self._form is None else self._form(action))
+            with suppress(Exception):  # border: the step raises it again
+                self._announce(action if self._decode is None else self._decode(action))
 
     def refuse_step(self) -> NoReturn:
-        """Say that the episode is over."""
+        """Raise UsageError because the episode is over."""
         raise UsageError(f"{self._where()}: the episode is over; reset the environment before stepping it")
 
     def finish(self, terminated: bool, failed: bool = False) -> Episode:
-        """Return the episode that has just ended, or that a failure broke off."""
+        """Return the episode that has just ended or failed."""
         seed = -1 if self.seed is None else self.seed
-        outcome, metrics = None, dict[str, float]()
-        if not self._spec.bare and not failed:
-            outcome = check_outcome(self.info.get("outcome"), self._spec, self._where)
-            metrics = read_metrics(self.info.get("episode_metrics", {}), self._spec, self._where)
-            metrics.update({f"{TERMS}{name}": value for name, value in self._terms.items()})
-        told = (outcome, terminated, metrics, failed, self.stage)
-        return Episode(self.env_id, self.episode, seed, self.ret, self.steps, *told)
+        outcome, metrics = (None, {}) if self._spec.bare or failed else self._read_end()
+        end = (outcome, terminated, metrics, failed, self.stage)
+        return Episode(self.env_id, self.episode, seed, self.ret, self.steps, *end)
+
+    def _read_end(self) -> tuple[str | None, dict[str, float]]:
+        """Return the outcome and the metrics of the episode."""
+        outcome = check_outcome(self.info.get("outcome"), self._spec, self._where)
+        metrics = read_metrics(self.info.get("episode_metrics", {}), self._spec, self._where)
+        return outcome, metrics | {f"{TERMS}{name}": value for name, value in self._terms.items()}
 
     def state(self) -> SlotState:
-        """Return what `restore` needs to go on exactly here."""
+        """Return the state from which `restore` continues exactly."""
         dtypes = (dtype for dtype, _ in self._contract.expected)
         state = SlotState(
             how="boundary",
@@ -266,7 +268,7 @@ class EnvSlot:
                 state.how = "state"
                 return state
         if self.seed is None:
-            state.reason = "the episode has no seed of its own"
+            state.reason = "the episode has no seed"
         elif self._actions is None:
             state.reason = f"its actions were not kept (the limit is {MAX_REPLAY_STEPS} steps)"
         else:
@@ -276,7 +278,7 @@ class EnvSlot:
         return state
 
     def restore(self, state: SlotState, budget_s: float = REPLAY_BUDGET_S) -> str:
-        """Go on from a state and say how: `state`, `replay`, or `boundary: reason` (the next episode)."""
+        """Continue from a state; returns how: `state`, `replay`, or `boundary: reason` (the next episode)."""
         reason = state.reason
         if state.how == "state":
             reason = self._restore_saved(state)
@@ -288,26 +290,26 @@ class EnvSlot:
         return f"boundary: {reason}"
 
     def _restore_saved(self, state: SlotState) -> str:
-        """Go on through set_state; return why it failed, or an empty string."""
-        # Many environments build their parts in reset; and for another stage it is another environment.
+        """Continue by set_state; return why it failed, or an empty string."""
+        # Many environments build their parts in reset, and another stage has another environment.
         self.reset(state.episode, state.seed, stage=state.stage)
         owner = find_state_owner(self.env)
         if owner is None:
-            return "the environment has no set_state() any more"
+            return "the environment no longer has set_state()"
         try:
             owner.set_state(copy_plain(state.saved["env"]))
             restore_generator(self.env, state.saved["generator"])
         except Exception as error:  # noqa: BLE001  border: the user's set_state
             return f"set_state() raised {describe(error)}"
         restore_wrappers(self.env, state.steps)
-        self._past_steps -= state.steps  # they were made elsewhere
+        self._past_steps -= state.steps  # another process made them
         self.steps, self.ret, self._terms = state.steps, state.ret, dict(state.terms)
-        self._actions = None  # they were not kept; get_state is there for the next time
+        self._actions = None  # they were not saved, because get_state is used
         self.obs, self.mask, self.info = state.obs, state.mask, {}
         return ""
 
     def _replay(self, state: SlotState, budget_s: float) -> str:
-        """Go on by redoing the episode; return why that failed, or an empty string."""
+        """Continue by replaying the episode; return why it failed, or an empty string."""
         assert state.actions is not None
         if state.replay_s > budget_s:
             return (
@@ -329,7 +331,7 @@ class EnvSlot:
         return f"the replay of {state.steps} steps gave another observation; the environment ignores its seed"
 
     def _read(self, obs: Any, info: Any, ended: bool) -> None:
-        """Check an observation and its mask, and show them."""
+        """Check and store an observation and its mask."""
         if not isinstance(info, dict):
             self._contract.refuse(f"info must be a dict, got {type(info).__name__}")
         self.info = info
@@ -341,17 +343,18 @@ class EnvSlot:
         return f"environment {self.env_id}, seed {self.seed}, episode {self.episode}, step {self.steps}"
 
     def _failure(self, what: str) -> EnvFailure:
-        """An error with what a repro bundle needs: the episode, and its actions where they were kept."""
+        """Return an error with the facts of a repro bundle: the episode, and its actions if they were
+        kept."""
         actions = None if self._actions is None else np.asarray(self._actions).tolist()
         failure = EnvFailure(f"{self._where()}: {what}")
         place = {"env_index": self.env_id, "episode": self.episode, "seed": self.seed, "step": self.steps}
-        failure.facts = {**place, "actions": actions, "stage": self.told_stage}
+        failure.facts = {**place, "actions": actions, "stage": self.curriculum_stage}
         return failure
 
 
-def find_announce(env: Env) -> Callable[[Any], None] | None:
-    """The way to say an action before its step, of games that share a process; None below a wrapper that may
-    give the environment another action than it is given."""
+def _find_announce(env: Env) -> Callable[[Any], None] | None:
+    """Return the method that announces an action, for games that share a process; None below a wrapper that
+    may change actions."""
     while isinstance(env, gym.Wrapper):
         plain = (gym.ObservationWrapper, gym.RewardWrapper, TimeLimit)
         known = [kind.step for kind in plain]
@@ -362,15 +365,12 @@ def find_announce(env: Env) -> Callable[[Any], None] | None:
     return announce
 
 
-def _step_in_form(step: Callable[[Any], Any], form: Callable[[Array], Any]) -> Callable[[Any], Any]:
-    """A step for rows, of an environment whose actions are a Dict or Tuple."""
-    return lambda row: step(form(row))
-
-
 def action_rows(spec: EnvSpec, actions: Array) -> list[Any]:
-    """Split a batch [B, *shape] in the environment's units into one action each: a NumPy number (as Gymnasium
-    and SB3 give it: `Discrete.contains` is slow for an int), or an array of its own, which of a Dict or Tuple
-    is its row. Those of an environment's agents stay together."""
+    """Split a batch [B, *shape] in the environment's units into one action per environment.
+
+    An action is a NumPy scalar (as in Gymnasium and SB3, because `Discrete.contains` is slow for an int) or
+    an array, which is a row for a Dict or Tuple. Actions of one environment's agents stay together.
+    """
     if spec.agents:
         return list(np.array(actions, spec.action.dtype).reshape(-1, *spec.step_shape))
     copy = None if spec.action.shape == () else True

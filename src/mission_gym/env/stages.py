@@ -1,5 +1,6 @@
-"""The stages of a curriculum where environments run: what the episodes of each are made of, and which stage
-an episode is of. That is a function of its seed and of the stage that the run is in, so equal runs are equal.
+"""The stages of a curriculum: the environment of each stage, and the stage of each episode.
+
+An episode's stage is a function of its seed and of the run's current stage, so equal runs are equal.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ Options = dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """What the episodes of a stage are made of. Stages with equal arguments share a factory."""
+class StageVariant:
+    """The environment of a stage. Stages with equal arguments share a factory."""
 
     request: EnvRequest
     factory: Factory
@@ -29,39 +30,39 @@ class Variant:
 
     @property
     def whole(self) -> Factory:
-        """What builds the environment with its options in every reset."""
+        """A factory whose environments use the options in every reset."""
         return self.factory if self.options is None else partial(_build_with, self.factory, self.options)
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The stages of a run. earlier: share of episodes that are of earlier stages."""
+    """The stages of a run. earlier: share of episodes from earlier stages."""
 
-    variants: tuple[Variant, ...]
+    variants: tuple[StageVariant, ...]
     earlier: float = 0.0
 
     def choose(self, seed: int | None, stage: int) -> int:
-        """The stage of an episode with this seed that begins while the run is in `stage`."""
+        """Return the stage of an episode with this seed that starts while the run is in `stage`."""
         return stage if seed is None else choose_earlier(seed, stage, self.earlier)
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Stages in a vector: `now` int64 [1] is the one that the run is in."""
+    """The stages in a vector; now: int64 [1], the run's current stage."""
 
     stages: Stages
     now: Array
 
     def choose(self, seed: int | None) -> int:
-        """The stage of an episode that begins now."""
+        """Return the stage of an episode that starts now."""
         return self.stages.choose(seed, int(self.now[0]))
 
 
 def change_factories(
     change: Callable[[Factory], Factory], factories: Sequence[Factory], stages: Stages | None
 ) -> tuple[list[Factory], Stages | None]:
-    """Factories and those of the stages, each changed once: a slot builds anew where the factory is another,
-    so those that were one stay one."""
+    """Change the factories of a vector and of its stages. Equal ones stay equal, because a slot rebuilds its
+    environment for another factory."""
     changed: dict[int, Factory] = {}
 
     def once(factory: Factory) -> Factory:
@@ -76,7 +77,7 @@ def change_factories(
 
 
 class _ResetOptions(gym.Wrapper[Any, Any, Any, Any]):
-    """Adds options to every reset, where nobody else gives them."""
+    """Adds options to every reset; explicit options take precedence."""
 
     def __init__(self, env: Env, options: dict[str, Any]) -> None:
         super().__init__(env)
@@ -91,7 +92,7 @@ def _build_with(factory: Factory, options: dict[str, Any]) -> Env:
 
 
 def check_alike(spec: EnvSpec, other: EnvSpec) -> None:
-    """EnvContractError if a policy for one stage can't play another."""
+    """Raise EnvContractError if a policy for one stage can't play another."""
     names = {
         "observes": (spec.observation_space, other.observation_space),
         "acts in": (spec.action_space, other.action_space),
@@ -101,5 +102,5 @@ def check_alike(spec: EnvSpec, other: EnvSpec) -> None:
     for what, (mine, theirs) in names.items():
         if mine != theirs:
             raise EnvContractError(
-                f"it {what} {theirs}, and the stage that evaluations are on {mine}; all stages must be alike"
+                f"it {what} {theirs}, but the stage of evaluations {mine}; all stages must be alike"
             )

@@ -1,27 +1,23 @@
-"""The wrappers people use, for `--wrap frame-stack:4`; `wrapping` has their short names.
+"""The wrappers with short names, for `--wrap frame-stack:4`; `wrapper_names` lists them.
 
-Images are [H, W] or [H, W, C] of uint8. `count_frames` tells blocks which observations are stacks.
+Images are uint8 [H, W] or [H, W, C]; Crop and MeanPool also take [C, H, W] and images in a Dict.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import (
-    FrameStackObservation,
-    OrderEnforcing,
-    PassiveEnvChecker,
-    RecordEpisodeStatistics,
-)
 from gymnasium.wrappers import TimeLimit as GymTimeLimit
 
 from mission_gym.data import Array
 from mission_gym.env.agents import ParallelWrapper, is_parallel
-from mission_gym.env.factory import Env
 from mission_gym.errors import EnvContractError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from mission_gym.env.factory import Env
 
 _GREY = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R 601
 _RING = 64  # stacks that share one buffer
@@ -29,24 +25,29 @@ _MOST_NOOPS = 30
 
 
 class FrameSkip(gym.Wrapper[Any, Any, Any, Any]):
-    """Repeats every action `skip` times and adds up the rewards; the last observation is shown."""
+    """Repeats every action `skip` times, sums the rewards, and returns the last observation."""
 
     def __init__(self, env: Env, skip: int = 4) -> None:
         super().__init__(env)
         self._skip = skip
 
     def step(self, action: Any) -> Any:
-        total = 0.0
+        total, frames = 0.0, list[Any]()
         for _ in range(self._skip):
             obs, reward, terminated, truncated, info = self.env.step(action)
             total += float(reward)
+            frames = [*frames[-1:], obs]
             if terminated or truncated:
                 break
-        return obs, total, terminated, truncated, info
+        return self._merge(frames), total, terminated, truncated, info
+
+    def _merge(self, frames: list[Any]) -> Any:
+        """Return the observation, given the last two frames or only one."""
+        return frames[-1]
 
 
 class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
-    """Shows the last `num` observations as [num, ...].
+    """Stacks the last `num` observations as [num, ...].
 
     Stacks are views of one buffer in which every frame is written once; no view is ever changed.
     """
@@ -84,16 +85,13 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class Grey(gym.ObservationWrapper[Any, Any, Any]):
-    """Turns colour images [H, W, 3] into grey ones [H, W]."""
+    """Converts colour images [H, W, 3] to grey [H, W]."""
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
         space = _box_of(env, "Grey")
         if len(space.shape) != 3 or space.shape[2] != 3 or space.dtype != np.uint8:
-            raise EnvContractError(
-                f"Grey needs uint8 images [H, W, 3], and stacks behind it; the observation space is {space}"
-                " [--wrap]"
-            )
+            raise EnvContractError(f"Grey needs uint8 images [H, W, 3] before stacking, not {space} [--wrap]")
         self.observation_space = spaces.Box(0, 255, space.shape[:2], np.uint8)
 
     def observation(self, observation: Any) -> Array:
@@ -102,7 +100,7 @@ class Grey(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class Resize(gym.ObservationWrapper[Any, Any, Any]):
-    """Scales images to `height` x `width` by area; without a width they become square."""
+    """Scales images to `height` x `width` by area; square without a width."""
 
     def __init__(self, env: Env, height: int = 84, width: int | None = None) -> None:
         super().__init__(env)
@@ -113,9 +111,7 @@ class Resize(gym.ObservationWrapper[Any, Any, Any]):
             raise UsageError("Resize needs Pillow; run: pip install pillow [--wrap]") from error
         space = _box_of(env, "Resize")
         if len(space.shape) not in (2, 3) or space.dtype != np.uint8:
-            raise EnvContractError(
-                f"Resize needs uint8 images, and stacks behind it; the observation space is {space} [--wrap]"
-            )
+            raise EnvContractError(f"Resize needs uint8 images before stacking, not {space} [--wrap]")
         self._size, self._image = (width, height), Image
         self.observation_space = spaces.Box(0, 255, (height, width, *space.shape[2:]), np.uint8)
 
@@ -129,22 +125,104 @@ class Resize(gym.ObservationWrapper[Any, Any, Any]):
         return np.asarray(image.resize(self._size, self._image.Resampling.BOX))
 
 
+class _ImageWrapper(gym.ObservationWrapper[Any, Any, Any]):
+    """Changes every image that is the observation or a key of it."""
+
+    def __init__(self, env: Env, name: str) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
+        self._axes = {key: axis for key, part in parts.items() if (axis := _find_height(part)) is not None}
+        if not self._axes:
+            raise EnvContractError(
+                f"{name} needs uint8 images [H, W], [H, W, C] or [C, H, W], before stacking; the observation "
+                f"space is {space} [--wrap]"
+            )
+        changed = {key: self._change_space(parts[key], axis) for key, axis in self._axes.items()}
+        self.observation_space = spaces.Dict({**parts, **changed}) if "" not in changed else changed[""]
+
+    def _change_space(self, space: Any, axis: int) -> spaces.Box:
+        low, high = self.change(space.low, axis), self.change(space.high, axis)
+        return spaces.Box(low, high, dtype=np.uint8)
+
+    def observation(self, observation: Any) -> Any:
+        if "" in self._axes:
+            return self.change(observation, self._axes[""])
+        changed = {key: self.change(observation[key], axis) for key, axis in self._axes.items()}
+        return {**observation, **changed}
+
+    def change(self, image: Array, axis: int) -> Array:
+        """Return the changed image; axis: of its height, its width follows."""
+        raise NotImplementedError
+
+
+def _find_height(space: Any) -> int | None:
+    """Return the axis of an image's height; None if the space is not of images."""
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
+        return None
+    # As everywhere: the shorter of the two outer axes has the channels.
+    return int(len(space.shape) == 3 and space.shape[0] < space.shape[2])
+
+
+class Crop(_ImageWrapper):
+    """Crops images to `height` x `width` (square without a width), from `top` and `left` or in the centre."""
+
+    def __init__(
+        self, env: Env, height: int, width: int | None = None, top: int | None = None, left: int | None = None
+    ) -> None:
+        self._size, self._from = (height, height if width is None else width), (top, left)
+        super().__init__(env, "Crop")
+
+    def change(self, image: Array, axis: int) -> Array:
+        cut = [slice(None)] * image.ndim
+        for at, size, first in zip((axis, axis + 1), self._size, self._from, strict=True):
+            first = (image.shape[at] - size) // 2 if first is None else first
+            if first < 0 or first + size > image.shape[at]:
+                has = image.shape[at]
+                raise EnvContractError(f"Crop needs {size} pixels from {first} on, but has {has} [--wrap]")
+            cut[at] = slice(first, first + size)
+        return image[tuple(cut)]
+
+
+class MeanPool(_ImageWrapper):
+    """Replaces each square of `side` x `side` pixels by its mean, rounded down; incomplete squares at the
+    right and at the bottom are dropped."""
+
+    def __init__(self, env: Env, side: int = 2) -> None:
+        self._side = side
+        super().__init__(env, "MeanPool")
+
+    def change(self, image: Array, axis: int) -> Array:
+        side, (height, width) = self._side, image.shape[axis : axis + 2]
+        if side > min(height, width):
+            raise EnvContractError(f"MeanPool needs {side} x {side} pixels, not {height} x {width} [--wrap]")
+        cut = image[(slice(None),) * axis + (slice(height // side * side), slice(width // side * side))]
+        # Sums of strided slices are several times faster than a mean over axes of a few pixels.
+        total = np.zeros((), np.uint32)
+        for row in range(side):
+            for column in range(side):
+                strided = (slice(row, None, side), slice(column, None, side))
+                total = total + cut[(slice(None),) * axis + strided]
+        mean: Array = (total // side**2).astype(np.uint8)
+        return mean
+
+
 class Atari(gym.Wrapper[Any, Any, Any, Any]):
-    """DeepMind's view of an Atari game: up to 30 no-ops at the start, 4 frames a step, the last two merged,
-    grey, 84 x 84. An environment that skips frames itself (`frameskip`) is left to do so."""
+    """DeepMind's preprocessing of Atari: up to 30 no-ops at the start, 4 frames per step, maximum of the last
+    two, grey, 84 x 84. If the environment skips frames itself (`frameskip`), none are skipped here."""
 
     def __init__(self, env: Env) -> None:
         skips = getattr(env.unwrapped, "_frameskip", 1) != 1
-        super().__init__(Resize(Grey(_Frames(env, 1 if skips else 4))))
+        super().__init__(Resize(Grey(_AtariFrames(env, 1 if skips else 4))))
 
 
-class _Frames(gym.Wrapper[Any, Any, Any, Any]):
-    """Repeats every action and shows the brighter of the last two frames, since sprites flicker."""
+class _AtariFrames(FrameSkip):
+    """Repeats every action and returns the maximum of the last two frames, because sprites flicker."""
 
     def __init__(self, env: Env, skip: int) -> None:
-        super().__init__(env)
+        super().__init__(env, skip)
         _box_of(env, "Atari")
-        self._skip, self._rng = skip, np.random.default_rng()
+        self._rng = np.random.default_rng()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         obs, info = self.env.reset(seed=seed, options=options)
@@ -156,44 +234,31 @@ class _Frames(gym.Wrapper[Any, Any, Any, Any]):
                 obs, info = self.env.reset(options=options)
         return obs, info
 
-    def step(self, action: Any) -> Any:
-        total, frames = 0.0, list[Any]()
-        for _ in range(self._skip):
-            obs, reward, terminated, truncated, info = self.env.step(action)
-            total += float(reward)
-            frames = [*frames[-1:], obs]
-            if terminated or truncated:
-                break
-        return np.maximum(frames[0], frames[-1]), total, terminated, truncated, info
+    def _merge(self, frames: list[Any]) -> Any:
+        return np.maximum(frames[0], frames[-1])
 
 
 class LastAction(gym.Wrapper[Any, Any, Any, Any]):
-    """Shows the last action as `last_action` beside the observation, which is called `obs` if it was not a
-    Dict: one-hot for choices, as it is for numbers, zeros where an episode begins."""
+    """Adds the last action as key `last_action`, one-hot for categories, zeros at the start of an episode. An
+    observation that is not a Dict becomes the key `obs`."""
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
-        shown, space = env.observation_space, env.action_space
-        parts = dict(shown.spaces) if isinstance(shown, spaces.Dict) else {"obs": shown}
-        if "last_action" in parts:
-            raise EnvContractError("the observation has a key 'last_action' already [--wrap last-action]")
-        self._is_dict, self._edges = isinstance(shown, spaces.Dict), np.zeros(0, np.int64)
+        space = env.action_space
+        self._edges = np.zeros(0, np.int64)
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
             sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec)
             self._edges = np.cumsum([0, *sizes[:-1]]) - np.ravel(space.start)
-            parts["last_action"] = spaces.MultiBinary(int(sizes.sum()))
+            self._last: spaces.Space[Any] = spaces.MultiBinary(int(sizes.sum()))
         elif isinstance(space, spaces.MultiBinary):
-            parts["last_action"] = spaces.MultiBinary(space.shape)
+            self._last = spaces.MultiBinary(space.shape)
         elif isinstance(space, spaces.Box):
-            # What policies give is clipped to the bounds, and 0 may lie outside of them.
+            # Actions of policies are clipped to the bounds, which may exclude the 0 of the start.
             low, high = np.minimum(space.low, 0), np.maximum(space.high, 0)
-            parts["last_action"] = spaces.Box(low, high, dtype=space.dtype.type)
+            self._last = spaces.Box(low, high, dtype=space.dtype.type)
         else:
-            raise EnvContractError(
-                f"the action space {space} can't be shown; use Discrete, Box or the like [--wrap last-action]"
-            )
-        self._last = parts["last_action"]
-        self.observation_space = spaces.Dict(parts)
+            raise EnvContractError(f"last-action needs a Discrete or Box action, not {space} [--wrap]")
+        self.observation_space = _add_key(env.observation_space, "last_action", self._last, "last-action")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         obs, info = self.env.reset(seed=seed, options=options)
@@ -208,11 +273,11 @@ class LastAction(gym.Wrapper[Any, Any, Any, Any]):
         return self._show(obs, last), reward, terminated, truncated, info
 
     def _show(self, obs: Any, last: Array) -> dict[str, Any]:
-        return {**(obs if self._is_dict else {"obs": obs}), "last_action": last}
+        return {**(obs if isinstance(obs, dict) else {"obs": obs}), "last_action": last}
 
 
 class Drop(gym.ObservationWrapper[Any, Any, Any]):
-    """Leaves keys of a Dict observation out."""
+    """Removes keys of a Dict observation."""
 
     def __init__(self, env: Env, *keys: str) -> None:
         super().__init__(env)
@@ -221,12 +286,11 @@ class Drop(gym.ObservationWrapper[Any, Any, Any]):
         for key in keys:
             if key not in parts:
                 has = f"has {', '.join(parts)}" if parts else f"is not a Dict but {space}"
-                raise UsageError(
-                    f"drop: there is no key {key!r}{nearest(key, parts)}; the observation {has} [--wrap]"
-                )
+                hint = nearest(key, parts)
+                raise UsageError(f"drop: there is no key {key!r}{hint}; the observation {has} [--wrap]")
         self._kept = [key for key in parts if key not in keys]
         if not self._kept:
-            raise UsageError(f"drop: {', '.join(keys)} is the whole observation; leave some of it [--wrap]")
+            raise UsageError(f"drop: {', '.join(keys)} is the whole observation; keep some of it [--wrap]")
         self.observation_space = spaces.Dict({key: parts[key] for key in self._kept})
 
     def observation(self, observation: Any) -> dict[str, Any]:
@@ -234,7 +298,7 @@ class Drop(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class Weigh(gym.RewardWrapper[Any, Any]):
-    """Makes one number of a vector reward: its parts times the weights, summed."""
+    """Converts a vector reward to the weighted sum of its parts."""
 
     def __init__(self, env: Env, *weights: float) -> None:
         super().__init__(env)
@@ -244,8 +308,8 @@ class Weigh(gym.RewardWrapper[Any, Any]):
         parts = np.asarray(reward, np.float64)
         if parts.shape != self._weights.shape:
             raise EnvContractError(
-                f"weigh has {len(self._weights)} weights and the reward has shape {parts.shape}; give one for"
-                " each of its parts [--wrap]"
+                f"weigh has {len(self._weights)} weights and the reward has shape {parts.shape}; give one "
+                "weight for each of its parts [--wrap]"
             )
         return float(parts @ self._weights)
 
@@ -269,8 +333,8 @@ class TimeLimit(GymTimeLimit[Any, Any]):
 
 
 class AgentId(ParallelWrapper):
-    """Shows each agent of a parallel environment its number as `agent_id` beside the observation, which is
-    called `obs` if it was not a Dict: agents that share a policy can then play different parts."""
+    """Adds each agent's number as key `agent_id`, so that agents that share a policy can play different
+    roles. An observation that is not a Dict becomes the key `obs`."""
 
     def __init__(self, env: Any) -> None:
         if not is_parallel(env):
@@ -279,11 +343,8 @@ class AgentId(ParallelWrapper):
         self._numbers = {agent: number for number, agent in enumerate(self.possible_agents)}
 
     def observation_space(self, agent: str) -> spaces.Dict:
-        shown = self.env.observation_space(agent)
-        parts = dict(shown.spaces) if isinstance(shown, spaces.Dict) else {"obs": shown}
-        if "agent_id" in parts:
-            raise EnvContractError("the observation has a key 'agent_id' already [--wrap agent-id]")
-        return spaces.Dict({**parts, "agent_id": spaces.Discrete(len(self._numbers))})
+        number = spaces.Discrete(len(self._numbers))
+        return _add_key(self.env.observation_space(agent), "agent_id", number, "agent-id")
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         obs, infos = self.env.reset(seed=seed, options=options)
@@ -300,26 +361,14 @@ class AgentId(ParallelWrapper):
         }
 
 
-# Observations go through them as they are.
-_GYM_CLEAR = (GymTimeLimit, OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics)
-_CLEAR = (*_GYM_CLEAR, TimeLimit, ClipReward, Weigh)
-
-
-def count_frames(env: Env) -> int:
-    """How many frames every observation stacks along its first axis, the first one repeated where an episode
-    begins: blocks and replays may then hold each frame once. 1 if no wrapper says so."""
-    while isinstance(env, gym.Wrapper) and type(env) in _CLEAR:
-        env = env.env
-    if type(env) is FrameStack:
-        return env.num
-    if type(env) is FrameStackObservation and env.padding_type == "reset":
-        return int(env.stack_size)
-    return 1
+def _add_key(shown: spaces.Space[Any], key: str, space: spaces.Space[Any], wrapper: str) -> spaces.Dict:
+    parts = dict(shown.spaces) if isinstance(shown, spaces.Dict) else {"obs": shown}
+    if key in parts:
+        raise EnvContractError(f"the observation already has a key {key!r} [--wrap {wrapper}]")
+    return spaces.Dict({**parts, key: space})
 
 
 def _box_of(env: Env, name: str) -> spaces.Box:
     if not isinstance(env.observation_space, spaces.Box):
-        raise EnvContractError(
-            f"{name} needs a Box observation, the observation space is {env.observation_space} [--wrap]"
-        )
+        raise EnvContractError(f"{name} needs a Box observation, not {env.observation_space} [--wrap]")
     return env.observation_space

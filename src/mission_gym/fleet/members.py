@@ -17,13 +17,11 @@ from typing import Any, NamedTuple
 
 from mission_gym.errors import RunStateError
 from mission_gym.procs.machine import CORES
-from mission_gym.store import lock
-from mission_gym.store.announce import read_code
+from mission_gym.store import END_FILE, GROUP, RUN_FILE, lock
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.files import disk_errors
-from mission_gym.store.groups import GroupDir, Job
+from mission_gym.store.groups import GroupDir, Job, read_code
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.variables import END_FILE, GROUP, RUN_FILE
 
 _LOCK_WAIT_S = 1.0  # readers take it for some microseconds
 _TAIL_BYTES = 4096

@@ -18,9 +18,9 @@ from pydantic import TypeAdapter
 
 from mission_gym.errors import RunStateError, UsageError
 from mission_gym.store import lock
-from mission_gym.store.checked import Str, read_checked
 from mission_gym.store.files import disk_errors, user_folder, write_json
 from mission_gym.store.groups import GroupDir, JobRequest, Kind
+from mission_gym.store.validation import Str, read_validated
 
 Role = Literal["supervisor", "standby"]
 _LOCK_WAIT_S = 0.05  # who asks whether it is held takes it for some microseconds
@@ -100,7 +100,7 @@ class Queue:
         for entry in self._groups.glob("*.json"):
             try:
                 written = entry.stat().st_mtime
-                group = GroupDir(Path(read_checked(entry, _ENTRY)["path"]))
+                group = GroupDir(Path(read_validated(entry, _ENTRY)["path"]))
                 is_there = group.path.is_dir()
             except (RunStateError, KeyError, OSError) as error:
                 if isinstance(error, OSError) or isinstance(error.__cause__, OSError):

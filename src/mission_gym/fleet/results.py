@@ -9,8 +9,8 @@ from typing import Any
 from mission_gym.config.plain import read_stored
 from mission_gym.errors import MissionGymError, RunStateError
 from mission_gym.intervals import compute_iqm, compute_iqm_interval
+from mission_gym.store.evals import read_last_return
 from mission_gym.store.groups import GroupDir, Job
-from mission_gym.store.returns import read_last_return
 from mission_gym.store.rundir import RunDir
 
 

@@ -23,10 +23,9 @@ from mission_gym.fleet.results import write_result
 from mission_gym.fleet.schedule import Capacity, Facts, Running, Start, Waiting, plan_starts
 from mission_gym.fleet.weights import Weights
 from mission_gym.procs import free_memory_bytes, usable_cores
-from mission_gym.procs.vram import read_vram
+from mission_gym.procs.machine import read_vram
 from mission_gym.ray.nodes import Clusters, Sighting
-from mission_gym.store.announce import read_announced
-from mission_gym.store.groups import GroupDir, Job
+from mission_gym.store.groups import GroupDir, Job, read_announced
 from mission_gym.store.rundir import RunDir
 
 TICK_S = 0.5

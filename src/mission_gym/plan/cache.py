@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mission_gym.errors import DiskError, RunStateError
-from mission_gym.store.files import disk_errors, plain, read_json, user_folder, write_json
+from mission_gym.store.files import disk_errors, read_json, to_json, user_folder, write_json
 
 MISS = 0.15  # of the prediction: a plan that was further off is measured again
 
@@ -20,7 +20,7 @@ def find_cache() -> Path:
 
 def make_key(content: dict[str, Any]) -> str:
     """A short hash of plain values."""
-    text = json.dumps(plain(content), sort_keys=True, default=str)
+    text = json.dumps(to_json(content), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 

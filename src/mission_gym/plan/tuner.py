@@ -46,7 +46,7 @@ from mission_gym.plan.wishes import (
     size_paths,
 )
 from mission_gym.procs import read_machine
-from mission_gym.procs.versions import versions
+from mission_gym.procs.machine import versions
 from mission_gym.ray.cluster import find_cluster
 
 Say = Callable[[str], None]

@@ -19,7 +19,7 @@ from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.cache import make_key, read_plan, write_plan
 from mission_gym.policy.image_layers import count_work
 from mission_gym.procs import read_machine, usable_cores
-from mission_gym.procs.versions import versions
+from mission_gym.procs.machine import versions
 from mission_gym.vector.record import Backend
 
 # Another way than the first must be this much faster: times are noisy, and the first is the plainest.

@@ -1,9 +1,11 @@
-"""Supervised child processes and the memory they share; nothing is left behind whatever dies.
+"""Supervised child processes, the memory they share with us, and facts about this machine.
 
-A child is a plain Python process that runs `module:callable` with a Link: commands come in and replies go
-out as pickled frames over pipes between our own processes. It has its own session, capped threads, the
-parent's import path, and its output in a bounded log. When a child ends, or its parent, by
-`kill -9` too, a keeper ends everything that the child started.
+`children` has the parent's side of a child, `link` the child's side: a plain Python process that runs
+`module:callable` with a Link and exchanges pickled messages over pipes. It has its own session, one thread
+per library, our import path, and its output in a bounded log. `start` starts it: on Linux `fork_server` forks
+it, and above each child a process of `subreaper` kills everything that it started when it or its parent ends,
+even by `kill -9`. `commands` starts other programs that way; `companions` are services next to environments.
+Below them are `pipes` and `memory`; `machine` reads cores, memory, GPUs and versions.
 """
 
 from __future__ import annotations
@@ -13,45 +15,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mission_gym.procs.children import BoundedLog, Child, Spares, dump_object, wait_for_replies
-    from mission_gym.procs.companions import Attendance, Companion, CompanionNeeded, attend, with_companion
-    from mission_gym.procs.inside import Link, child_main, describe_error, end_broken
+    from mission_gym.procs.companions import (
+        Companion,
+        CompanionNeeded,
+        RunningCompanion,
+        start_companion,
+        with_companion,
+    )
+    from mission_gym.procs.link import Link, child_main, describe_error, exit_with_traceback
     from mission_gym.procs.machine import MachineFacts, free_memory_bytes, read_machine, usable_cores
     from mission_gym.procs.memory import Carver, Region
     from mission_gym.procs.start import hold_fork_server
 
-# Loaded when first used: the first processes start before the rest of this room is there.
+__all__ = [
+    "BoundedLog", "Carver", "Child", "Companion", "CompanionNeeded", "Link", "MachineFacts", "Region",
+    "RunningCompanion", "Spares", "child_main", "describe_error", "dump_object", "exit_with_traceback",
+    "free_memory_bytes", "hold_fork_server", "read_machine", "start_companion", "usable_cores",
+    "wait_for_replies", "with_companion",
+]  # fmt: skip
+
+# Imported when first used: the first processes start before most of this package is loaded.
 _HOMES = {
     "children": ("BoundedLog", "Child", "Spares", "dump_object", "wait_for_replies"),
-    "companions": ("Attendance", "Companion", "CompanionNeeded", "attend", "with_companion"),
-    "inside": ("Link", "child_main", "describe_error", "end_broken"),
+    "companions": (
+        "Companion", "CompanionNeeded", "RunningCompanion", "start_companion", "with_companion"
+    ),
+    "link": ("Link", "child_main", "describe_error", "exit_with_traceback"),
     "machine": ("MachineFacts", "free_memory_bytes", "read_machine", "usable_cores"),
     "memory": ("Carver", "Region"),
     "start": ("hold_fork_server",),
-}
-
-__all__ = [
-    "Attendance",
-    "BoundedLog",
-    "Carver",
-    "Child",
-    "Companion",
-    "CompanionNeeded",
-    "Link",
-    "MachineFacts",
-    "Region",
-    "Spares",
-    "attend",
-    "child_main",
-    "describe_error",
-    "dump_object",
-    "end_broken",
-    "free_memory_bytes",
-    "hold_fork_server",
-    "read_machine",
-    "usable_cores",
-    "wait_for_replies",
-    "with_companion",
-]
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Child processes from the outside: started, spoken to, watched and ended."""
+"""Child processes from the parent's side: starting, messaging, watching and ending them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mission_gym.errors import UsageError, WorkerDied, WorkerError, WorkerTimeout, describe
-from mission_gym.procs.inside import HEADER, STACK_SIGNAL
+from mission_gym.procs.commands import end_process
+from mission_gym.procs.link import HEADER, STACK_SIGNAL
 from mission_gym.procs.memory import Region
 from mission_gym.procs.pipes import Pipes, make_pipes, wait_for_pipes
 from mission_gym.procs.start import start_process
 
 _TAIL_BYTES = 16_384
-_LOOK_S = 0.25  # how soon the end of a child shows whose pipe is held open
-_END_S = 5.0  # for a keeper to end all that its worker started
-_HAS_KEEPER = hasattr(os, "fork")
+_POLL_S = 0.25  # until the end of a child is noticed whose pipe is held open
+_END_S = 5.0  # for a subreaper to end everything that its worker started
 LATER: Any = object()
 
 
 class Child:
-    """The parent's end of one child process. setup: LATER if `begin` gives it."""
+    """The parent's end of one child process. setup: LATER if `begin` sends it."""
 
     def __init__(
         self, target: str, setup: Any, *, regions: Sequence[Region] = (), on_output: Callable[[bytes], None]
@@ -38,33 +38,30 @@ class Child:
         self._process = start_process(target, handles)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self.pid = self._process.pid  # until the child tells its own, which its keeper precedes
-        self._has_told_pid = False
+        self.pid = self._process.pid  # until the child, which may be below a subreaper, reports its own
+        self._knows_pid = False
         self.pipes: Pipes = make_pipes(self._process.stdin.fileno(), self._process.stdout.fileno())
         self._buffer = bytearray()
-        self._tail: deque[bytes] = deque()
-        self._on_output = on_output
-        self._drain = threading.Thread(target=self._read_output, name=f"output of {self.pid}", daemon=True)
-        self._drain.start()
+        self._output = OutputReader(self._process.stderr, self.pid, on_output, _TAIL_BYTES)
         if setup is not LATER:
             self.begin(setup)
 
     def begin(self, setup: Any) -> None:
-        """Tell a child that was started without its setup what to do."""
-        with contextlib.suppress(WorkerError):  # one that died at once is met by the first recv
+        """Send its setup to a child that was started without one."""
+        with contextlib.suppress(WorkerError):  # if it died at once, the first reply reports it
             self.send((setup, [(region.size, region.handle) for region in self._regions]))
 
     def send(self, message: Any, timeout_s: float = 30.0) -> None:
-        """Hand over a command; WorkerDied or WorkerTimeout if the child does not take it."""
+        """Send a command; WorkerDied or WorkerTimeout if the child does not accept it."""
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         try:
             if not self.pipes.write(HEADER.pack(len(data)) + data, timeout_s):
-                raise WorkerTimeout(f"the worker took no command for {timeout_s:.0f} s")
+                raise WorkerTimeout(f"the worker accepted no command for {timeout_s:.0f} s")
         except OSError as error:
-            raise WorkerDied(f"the worker process {self.pid} {self.describe_end()}") from error
+            raise self._died() from error
 
     def take(self) -> list[Any]:
-        """Return the replies that have come; WorkerDied at the end of the child."""
+        """Return the replies that have arrived; WorkerDied after the last one of a child that ended."""
         chunk, ended = self.pipes.read()
         self._buffer += chunk
         replies = []
@@ -78,42 +75,44 @@ class Child:
                 replies.append(pickle.loads(view[begin : begin + length]))
             start = begin + length
         del self._buffer[:start]
-        if replies and not self._has_told_pid:
-            self.pid, self._has_told_pid = replies.pop(0), True
+        if replies and not self._knows_pid:
+            self.pid, self._knows_pid = replies.pop(0), True
         if ended and not replies:
-            raise WorkerDied(f"the worker process {self.pid} {self.describe_end()}")
+            raise self._died()
         return replies
 
     def wait(self, timeout_s: float) -> list[Any]:
-        """The next replies, none if the time ran out; WorkerDied at the end of the child."""
+        """Wait for replies; empty after the timeout. WorkerDied if the child has ended."""
         end = time.monotonic() + timeout_s
         while True:
-            gone, left_s = self.is_gone(), max(0.0, end - time.monotonic())
-            if wait_for_replies([self], min(left_s, _LOOK_S)) and (replies := self.take()):
+            is_gone, left_s = self.is_gone(), max(0.0, end - time.monotonic())
+            if wait_for_replies([self], min(left_s, _POLL_S)) and (replies := self.take()):
                 return replies
-            if gone:  # looked at before the pipe was: what it said last has been read
-                raise WorkerDied(f"the worker process {self.pid} {self.describe_end()}")
+            if is_gone:  # checked before the pipe, so its last replies have been read
+                raise self._died()
             if not left_s:
                 return []
 
     def is_gone(self) -> bool:
-        """Whether the process has ended; its pipe may be held open by its own children."""
+        """Return whether the process has ended; its own children may still hold its pipe open."""
         return self._process.poll() is not None
 
+    def _died(self) -> WorkerDied:
+        return WorkerDied(f"the worker process {self.pid} {self.describe_end()}")
+
     def describe_end(self) -> str:
-        """How the process ended: `was killed by SIGSEGV`, `ended with code 3`."""
+        """Describe how the process ended: `was killed by SIGSEGV`, `ended with code 3`."""
         try:
-            code = self._process.wait(_END_S)
+            return describe_code(self._process.wait(_END_S))
         except subprocess.TimeoutExpired:
             return "closed its pipe"
-        return describe_code(code)
 
     def was_killed(self) -> bool:
-        """Whether a signal ended the process; one that runs was not."""
+        """Return whether a signal has ended the process."""
         return (self._process.poll() or 0) < 0
 
     def read_stack(self) -> str:
-        """Ask a hung child for the Python stacks of its threads, and return them."""
+        """Make a hung child print the Python stacks of its threads, and return its output."""
         if STACK_SIGNAL is None:
             return ""
         before = self.tail()
@@ -124,15 +123,15 @@ class Child:
             shown = self.tail()
             if shown != before and shown.endswith("\n"):
                 break
-            self._drain.join(0.02)
+            self._output.wait(0.02)
         return self.tail()[-4000:]
 
     def tail(self) -> str:
-        """The last output of the child."""
-        return b"".join(self._tail).decode("utf-8", "replace")[-_TAIL_BYTES:]
+        """Return the last output of the child."""
+        return self._output.tail()
 
     def memory_bytes(self) -> int:
-        """Resident memory of the child, its own children aside; 0 if it is gone."""
+        """Return the resident memory of the child without its own children; 0 if it is gone."""
         import psutil
 
         try:
@@ -141,40 +140,50 @@ class Child:
             return 0
 
     def end(self, grace_s: float = 0.0) -> None:
-        """End the child and all it started; grace_s: to end by itself, once nothing more is sent."""
+        """End the child and everything it started; grace_s: time to end by itself after its input closes."""
         self.pipes.close()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        if grace_s:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(grace_s)
-        if not _HAS_KEEPER:
-            ProcessTree(self.pid).end()
-        self._process.terminate()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:  # something can't be killed, or the keeper was stopped
-            self._process.kill()
-            self._process.wait()
-        self._drain.join(2.0)
-        for pipe in (self._process.stdout, self._process.stderr):
-            if pipe is not None and not (pipe is self._process.stderr and self._drain.is_alive()):
-                pipe.close()
+        end_process(self._process, grace_s)
+        self._output.close(2.0)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
-    def _read_output(self) -> None:
-        assert self._process.stderr is not None
-        fd = self._process.stderr.fileno()
-        while chunk := os.read(fd, 1 << 16):
-            self._tail.append(chunk[-_TAIL_BYTES:])
-            while sum(map(len, self._tail)) - len(self._tail[0]) > _TAIL_BYTES:
-                self._tail.popleft()
-            self._on_output(chunk)
+
+class OutputReader:
+    """Reads a process's output in a thread: passes it to `on_output` and keeps the last bytes."""
+
+    def __init__(self, pipe: Any, pid: int, on_output: Callable[[bytes], None], tail_bytes: int) -> None:
+        self.pipe, self._on_output, self._tail_bytes = pipe, on_output, tail_bytes
+        self._tail: deque[bytes] = deque()
+        self._thread = threading.Thread(target=self._read, name=f"output of {pid}", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # the pipe was closed
+            while chunk := os.read(self.pipe.fileno(), 1 << 16):
+                self._tail.append(chunk[-self._tail_bytes :])
+                while sum(map(len, self._tail)) - len(self._tail[0]) > self._tail_bytes:
+                    self._tail.popleft()
+                self._on_output(chunk)
+
+    def tail(self) -> str:
+        """Return the last output."""
+        return b"".join(self._tail).decode("utf-8", "replace")[-self._tail_bytes :]
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for the end of the output."""
+        self._thread.join(timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for the end of the output, then close the pipe, unless another process holds it open."""
+        self.wait(timeout_s)
+        if not self._thread.is_alive():
+            self.pipe.close()
 
 
 class Spares:
-    """Children that start while it is found out what they are to do, and their memory, which has no size yet.
+    """Children that start before their work is known, and their shared memory, which has no size yet.
 
-    Whoever takes a child from the list ends it; whoever takes the last one closes the memory.
+    Code that takes a child from the list must end it; code that takes the last one must close the memory.
     """
 
     def __init__(self, target: str, count: int) -> None:
@@ -189,20 +198,20 @@ class Spares:
             raise
 
     def close(self) -> None:
-        """End those that nobody has taken."""
+        """End the children that were not taken."""
         for child in self.children:
             child.end()
         self.region.close()
 
 
 def wait_for_replies(children: Iterable[Child], timeout_s: float, *, spin: bool = False) -> list[Child]:
-    """Wait until some of the children have replied or ended; spin first where a core is free for it."""
+    """Wait until some children have replied or ended; spin: poll for a moment first, if a core is free."""
     by_pipes = {child.pipes: child for child in children}
     return [by_pipes[pipes] for pipes in wait_for_pipes(list(by_pipes), timeout_s, spin)]
 
 
 def describe_code(code: int) -> str:
-    """How a process ended, by its code: `was killed by SIGSEGV`, `ended with code 3`."""
+    """Describe an exit code: `was killed by SIGSEGV`, `ended with code 3`."""
     if code >= 0:
         return f"ended with code {code}"
     with contextlib.suppress(ValueError):
@@ -211,8 +220,8 @@ def describe_code(code: int) -> str:
 
 
 class ProcessTree:
-    """A process and what it has started by now. They are known again when it is gone, and never mistaken for
-    others that got their numbers."""
+    """A process and its descendants at the time of the call. Processes that reuse their pids later are not
+    mistaken for them."""
 
     def __init__(self, pid: int, *, only_below: bool = False) -> None:
         import psutil
@@ -227,14 +236,18 @@ class ProcessTree:
         return [process.pid for process in self._processes]
 
     def read_cpu_s(self) -> float:
-        """CPU seconds of those that are there."""
+        """Return the CPU seconds of the processes that still exist."""
         return self._sum(lambda process: sum(process.cpu_times()[:2]))
 
     def read_bytes(self) -> int:
-        """Memory of those that are there, each with its part of what they share where the system tells."""
+        """Return the memory of the processes that still exist; shared memory counts once if PSS is known."""
         return int(
             self._sum(lambda process: getattr(process.memory_full_info(), "pss", process.memory_info().rss))
         )
+
+    def end(self) -> None:
+        """Kill the processes that still exist."""
+        self._sum(lambda process: process.kill() or 0.0)
 
     def _sum(self, read: Callable[[Any], float]) -> float:
         import psutil
@@ -245,22 +258,14 @@ class ProcessTree:
                 total += read(process)
         return total
 
-    def end(self) -> None:
-        """Kill what is left of them."""
-        import psutil
-
-        for process in self._processes:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-
 
 def dump_object(target: Any) -> bytes:
-    """A callable of the user's, or what holds one, for a child: by import path, else by value.
+    """Pickle a user's callable, or an object that holds one, for a child: by import path, or else by value.
 
-    Plain pickle does for what has a path; but it takes `__main__` for a module like any other, and does not
-    know what the user told cloudpickle to send by value.
+    Plain pickle suffices if everything has an import path. But it treats `__main__` like any other module,
+    and it ignores modules that the user registered with cloudpickle to be sent by value.
     """
-    if "cloudpickle" not in sys.modules:  # to load it takes 10 ms
+    if "cloudpickle" not in sys.modules:  # importing it takes 10 ms
         with contextlib.suppress(Exception):  # border: the user's objects
             plain = pickle.dumps(target, pickle.HIGHEST_PROTOCOL)
             if b"__main__" not in plain:
@@ -277,7 +282,7 @@ def dump_object(target: Any) -> bytes:
 
 
 class BoundedLog:
-    """Output of children in a file that stops growing at its cap; without a path it is discarded."""
+    """Output of children in a file that stops growing at `cap_bytes`; without a path it is discarded."""
 
     def __init__(self, path: str | os.PathLike[str] | None, cap_bytes: int = 1 << 20) -> None:
         self._path, self._cap, self._size = path, cap_bytes, 0

@@ -1,9 +1,9 @@
-"""The process that children are forked from: it imports what they run once, for all of them (Linux).
+"""The process that children are forked from: it imports the code that they run once for all (Linux).
 
-In: a request for each child, which is its target and the descriptors it gets. Out: a keeper for each and
-below it the worker, which begins where an interpreter of its own would be after its imports. The modules of
-targets are imported here, never what belongs to an environment. Where one of them has started a thread,
-forking on would not be safe: children are then interpreters of their own.
+In: one request per child with its target and its descriptors. Out: a subreaper and below it the worker, which
+starts where a new interpreter would be after its imports. Only modules of targets are imported here, never
+code of an environment. If such a module has started a thread, forking is not safe: the children of this
+process are then new interpreters.
 """
 
 from __future__ import annotations
@@ -20,57 +20,59 @@ import sys
 from typing import NoReturn
 
 from mission_gym.procs import subreaper
-from mission_gym.procs.inside import STACK_SIGNAL, child_main
+from mission_gym.procs.link import STACK_SIGNAL, child_main
 from mission_gym.procs.start import MAX_FDS, make_script
 
 _MAX_BYTES = 4096  # of a target
 
 
-def serve_template(fd: int, parent: int) -> NoReturn:
-    """Fork what is asked for at this end of a socket, until the parent is gone or lets go of the other."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps keepers; they tell their ends themselves
+def serve_forks(fd: int, parent: int) -> NoReturn:
+    """Fork a child for each request on a socket, until the parent is gone or closes its end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps subreapers; they report ends themselves
     if STACK_SIGNAL is not None:
         faulthandler.register(STACK_SIGNAL, all_threads=True)
     requests = socket.socket(fileno=fd)
-    ends, look_s = subreaper.find_ends(parent)
+    ends, poll_s = subreaper.open_pidfd(parent)
     while True:
-        ready, _, _ = select.select([fd, *ends], [], [], look_s)
+        ready, _, _ = select.select([fd, *ends], [], [], poll_s)
         if os.getppid() != parent:
             os._exit(0)
         if fd not in ready:
             continue
-        asked, fds, _, _ = socket.recv_fds(requests, _MAX_BYTES, MAX_FDS)
-        if not asked:
+        request, fds, _, _ = socket.recv_fds(requests, _MAX_BYTES, MAX_FDS)
+        if not request:
             os._exit(0)
-        target = asked.decode()
-        for standard, pipe in enumerate(fds[:3]):  # what an import prints is the child's output
+        target = request.decode()
+        for standard, pipe in enumerate(fds[:3]):  # output of an import is output of the child
             os.dup2(pipe, standard)
             os.close(pipe)
-        with contextlib.suppress(BaseException):  # the child meets it again, and ends over it
+        with contextlib.suppress(BaseException):  # the child fails the same way, and reports it
             importlib.import_module(target.partition(":")[0])
-        if not fds:  # asked for before there is a child
+        if not fds:  # a request to import, before there is a child
             continue
-        leash, *regions = fds[3:]
-        gc.freeze()  # else the first collection of each child copies every page
-        is_alone = len(os.listdir("/proc/self/task")) == 1
+        control, *regions = fds[3:]
+        gc.freeze()  # otherwise each child's first collection copies every page
+        is_single_threaded = len(os.listdir("/proc/self/task")) == 1
         if not os.fork():
             for end in (requests.detach(), *ends):
                 os.close(end)
-            _become_child(target, parent, leash, regions, is_alone)
+            _become_child(target, parent, control, regions, is_single_threaded)
         with open(os.devnull, "r+b", buffering=0) as nothing:
             for standard in range(3):
                 os.dup2(nothing.fileno(), standard)
-        for given in (leash, *regions):
+        for given in (control, *regions):
             os.close(given)
 
 
-def _become_child(target: str, parent: int, leash: int, regions: list[int], is_alone: bool) -> NoReturn:
+def _become_child(
+    target: str, parent: int, control: int, regions: list[int], is_single_threaded: bool
+) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    if not is_alone:
-        script = make_script(target, sys.path, parent, leash, regions)
+    if not is_single_threaded:
+        script = make_script(target, sys.path, parent, control, regions)
         os.execv(sys.executable, [sys.executable, "-c", script])
-    subreaper.keep(parent, leash)
-    if "numpy.random" in sys.modules:  # else siblings draw the same; Python's own generator sees to itself
+    subreaper.fork_below_subreaper(parent, control)
+    if "numpy.random" in sys.modules:  # or siblings draw the same numbers; Python's own generator reseeds
         sys.modules["numpy.random"].seed()
     child_main(target, regions)

@@ -1,7 +1,7 @@
-"""What this machine lets us use: cores, memory, shared memory, disk, and what the surroundings are.
+"""Facts about this machine: cores, memory, disk, GPUs, and versions of software.
 
-All is read from the system, limits of containers included, and nothing is measured. Readers take the root
-of the file system, so that the files of machines which are not here can be read as well.
+Everything is read from the system, limits of containers included; nothing is measured. Readers take the root
+of the file system, so that recorded files of other machines can be read too.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any, NamedTuple
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -26,26 +29,27 @@ THREAD_VARIABLES = (
     "GOMP_CPU_AFFINITY",
     "KMP_AFFINITY",
 )
-CORES = "MISSION_GYM_CORES"  # the share of the cores that a process is to plan for, where it has one
+CORES = "MISSION_GYM_CORES"  # environment variable: number of cores granted to this process
+_PACKAGES = ("mission-gym", "numpy", "torch", "gymnasium", "numba", "scipy")
 _ROOT = Path("/")
-_NO_LIMIT = 1 << 60  # cgroup v1 writes a number near 2**63 where there is no limit
+_NO_LIMIT = 1 << 60  # cgroup v1 writes a number near 2**63 for no limit
 
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """One machine as one process sees it; `doctor` and the planner judge these."""
+    """This machine from the view of one process, for `doctor` and the planner."""
 
     cpu: str
     logical_cores: int
     allowed_cores: int  # by affinity
-    physical_cores: int | None  # of the allowed ones; None: not known
+    physical_cores: int | None  # of the allowed ones; None if unknown
     efficiency_cores: int  # of the allowed ones
-    cpu_quota: float | None  # cores of a container's share, None without one
+    cpu_quota: float | None  # cores that the container grants; None without a limit
     memory_bytes: int
     memory_free_bytes: int  # within the container's limit
     memory_limit_bytes: int | None  # of the container
-    dev_shm_free_bytes: int | None  # of /dev/shm, None without one
-    shared_free_bytes: int  # what our own shared memory can be made of
+    dev_shm_free_bytes: int | None  # of /dev/shm; None without one
+    shared_free_bytes: int  # for our own shared memory
     runs_dir: str
     disk_free_bytes: int
     disk_writable: bool
@@ -95,39 +99,39 @@ def read_machine(runs_dir: Path = Path("runs"), root: Path = _ROOT) -> MachineFa
 
 
 def usable_cores() -> int:
-    """Cores this process may keep busy: its affinity, within the share of its container."""
+    """Return the number of cores that this process may use: its affinity, limited by its container."""
     return count_usable(len(_allowed_cores()), read_cpu_quota())
 
 
 def count_usable(allowed: int, quota: float | None) -> int:
-    """Whole cores of an affinity and a quota; a part of a core is not one to give to a worker."""
+    """Return the whole cores of an affinity and a quota; a fraction of a core is not enough for a worker."""
     return max(1, allowed if quota is None else min(allowed, int(quota)))
 
 
 def free_memory_bytes(root: Path = _ROOT) -> int:
-    """Memory that can still be taken: of the machine, and within the limit of the container."""
+    """Return the free memory of the machine, limited by the container."""
     _, free = _read_memory(root)
     _, left = read_memory_limit(root)
     return free if left is None else min(free, left)
 
 
 def _read_memory(root: Path) -> tuple[int, int]:
-    """Total and available bytes: Linux tells them, elsewhere psutil does, or they are 0."""
+    """Return total and available bytes, from Linux or psutil; 0 without both."""
     lines = (line.split() for line in _text(root / "proc/meminfo").splitlines())
     kilobytes = {words[0]: int(words[1]) for words in lines}
-    if {"MemTotal:", "MemAvailable:"} <= kilobytes.keys():  # psutil takes 20 ms to load, and reads the same
+    if {"MemTotal:", "MemAvailable:"} <= kilobytes.keys():  # psutil reads the same, and takes 20 ms to load
         return 1024 * kilobytes["MemTotal:"], 1024 * kilobytes["MemAvailable:"]
     try:
         import psutil
-    except ImportError:  # a broken installation, which `doctor` looks at
+    except ImportError:  # a broken installation, which `doctor` diagnoses
         return 0, 0
     memory = psutil.virtual_memory()
     return int(memory.total), int(memory.available)
 
 
 def read_cpu_quota(root: Path = _ROOT) -> float | None:
-    """Cores that the container grants, the smallest share on the way up, or who packed this process beside
-    others; None without a limit."""
+    """Return the cores granted by the container (its smallest parent limit) or by our scheduler; None without
+    a limit."""
     granted = read_share()
     shares = [] if granted is None else [float(granted)]
     for folder in _groups("cpu", root):
@@ -139,13 +143,14 @@ def read_cpu_quota(root: Path = _ROOT) -> float | None:
 
 
 def read_share() -> int | None:
-    """The cores that who started this process beside others gave it; None for all."""
+    """Return the cores that our scheduler granted to this process; None for all."""
     granted = os.environ.get(CORES, "")
     return int(granted) if granted.isdigit() and int(granted) else None
 
 
 def read_memory_limit(root: Path = _ROOT) -> tuple[int | None, int | None]:
-    """The container's memory limit and what is left below it (page cache counts as left); None without."""
+    """Return the container's memory limit and the rest of it (page cache counts as free); None without a
+    limit."""
     limits: list[tuple[int, int]] = []
     for folder in _groups("memory", root):
         limit = _words(folder / "memory.max") or _words(folder / "memory.limit_in_bytes")
@@ -162,7 +167,7 @@ def read_memory_limit(root: Path = _ROOT) -> tuple[int | None, int | None]:
 
 
 def find_efficiency_cores(allowed: Iterable[int], root: Path = _ROOT) -> set[int]:
-    """The slower cores of a hybrid processor, where the system tells them."""
+    """Return the slower cores of a hybrid processor, if the system reports them."""
     cores = set(allowed)
     atom = root / "sys/devices/cpu_atom/cpus"  # Intel
     if atom.exists():
@@ -176,7 +181,8 @@ def find_efficiency_cores(allowed: Iterable[int], root: Path = _ROOT) -> set[int
 
 
 def count_physical(allowed: Iterable[int], root: Path = _ROOT) -> int | None:
-    """Physical cores behind the allowed logical ones; None where the system does not tell."""
+    """Return the number of physical cores of the allowed logical ones; None if the system does not report
+    it."""
     siblings = set()
     for core in allowed:
         words = _words(root / f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
@@ -187,7 +193,7 @@ def count_physical(allowed: Iterable[int], root: Path = _ROOT) -> int | None:
 
 
 def read_nvidia(root: Path = _ROOT) -> tuple[str | None, tuple[str, ...]]:
-    """The NVIDIA driver's version and the names of its cards, whatever torch can do with them."""
+    """Return the NVIDIA driver's version and the names of its GPUs, whether torch can use them or not."""
     if root == _ROOT and importlib.util.find_spec("pynvml"):
         nvml = importlib.import_module("pynvml")
         try:
@@ -202,18 +208,17 @@ def read_nvidia(root: Path = _ROOT) -> tuple[str | None, tuple[str, ...]]:
     folder = root / "proc/driver/nvidia"
     lines = _text(folder / "version").splitlines()
     numbers = [word for word in " ".join(lines[:1]).split() if word[0].isdigit() and "." in word]
-    cards = sorted(folder.glob("gpus/*/information"))
     names = [
         line.partition(":")[2].strip()
-        for card in cards
-        for line in _text(card).splitlines()
+        for gpu in sorted(folder.glob("gpus/*/information"))
+        for line in _text(gpu).splitlines()
         if line.startswith("Model")
     ]
     return (numbers[0] if numbers else None), tuple(names)
 
 
 def read_cpu_name(root: Path = _ROOT) -> str:
-    """The processor's model where the system tells it, else its kind."""
+    """Return the processor's model, or its architecture if the system does not report the model."""
     for line in _text(root / "proc/cpuinfo").splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -221,7 +226,7 @@ def read_cpu_name(root: Path = _ROOT) -> str:
 
 
 def parse_cpu_list(text: str) -> set[int]:
-    """The cores of a list like `0-3,8`."""
+    """Parse a list of cores like `0-3,8`."""
     cores: set[int] = set()
     for part in text.replace(",", " ").split():
         first, _, last = part.partition("-")
@@ -230,9 +235,9 @@ def parse_cpu_list(text: str) -> set[int]:
 
 
 def _groups(controller: str, root: Path) -> Iterator[Path]:
-    """The control groups of this process for a controller, from its own up to the root of the mount.
+    """Yield the control groups of this process for a controller, from its own up to the root of the mount.
 
-    In a container the path that the kernel tells may lie outside of what is mounted: those are left out.
+    In a container the kernel may report paths that are not mounted; those are skipped.
     """
     mount = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
@@ -257,7 +262,7 @@ def _allowed_cores() -> set[int]:
 
 
 def _shared_free_bytes(root: Path) -> int:
-    """A memory file is plain memory where there is one; elsewhere it lies in the temporary folder."""
+    """Memory files are in memory if the system has them, and otherwise in the temporary folder."""
     if hasattr(os, "memfd_create") or sys.platform == "win32":
         return free_memory_bytes(root)
     return shutil.disk_usage(tempfile.gettempdir()).free
@@ -282,3 +287,52 @@ def _text(path: Path) -> str:
         return path.read_text("utf-8", "replace")
     except OSError:
         return ""
+
+
+class Vram(NamedTuple):
+    """Memory of the GPU that runs use; processes in other containers may be missing."""
+
+    free_bytes: int
+    by_pid: dict[int, int]
+
+
+def read_vram(nvml: Any = None) -> Vram | None:
+    """Read the memory of the first GPU of CUDA_VISIBLE_DEVICES; None without a driver.
+
+    nvml: NVIDIA's bindings, for tests.
+    """
+    nvml = nvml or importlib.import_module("pynvml")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    try:
+        nvml.nvmlInit()
+        if visible.startswith("GPU-"):
+            gpu = nvml.nvmlDeviceGetHandleByUUID(visible)
+        else:
+            gpu = nvml.nvmlDeviceGetHandleByIndex(int(visible) if visible.isdigit() else 0)
+        free = int(nvml.nvmlDeviceGetMemoryInfo(gpu).free)
+    except nvml.NVMLError:
+        return None
+    by_pid: dict[int, int] = {}
+    for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"):
+        with suppress(nvml.NVMLError):  # the driver does not report it
+            by_pid |= {each.pid: int(each.usedGpuMemory or 0) for each in getattr(nvml, name)(gpu)}
+    return Vram(free, by_pid)
+
+
+def versions(gpu: str = "") -> dict[str, str]:
+    """Return the versions that bits depend on: a resume under other versions is only statistically equal.
+
+    gpu: the name of the GPU that computes.
+    """
+    return {name: version(name) for name in _PACKAGES} | {
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()} {platform.system()}",
+        **({"card": gpu} if gpu else {}),
+    }
+
+
+def compare_versions(recorded: Mapping[str, str], gpu: str = "") -> tuple[list[str], list[str]]:
+    """Describe what changed since versions were recorded; also return names that were not recorded."""
+    now = versions(gpu)
+    changed = [f"{name} {old} -> {now.get(name)}" for name, old in recorded.items() if now.get(name) != old]
+    return changed, [name for name in now if name not in recorded]

@@ -1,4 +1,4 @@
-"""Memory that processes share, without a name that could be left behind."""
+"""Shared memory without a name, so that nothing can be left behind."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ALIGN = 64  # a cache line: two writers never share one
 
 
 class Region:
-    """Shared memory without a name: nothing to unlink. Arrays are carved in the same order everywhere.
+    """Shared memory without a name. Every process must carve its arrays in the same order.
 
-    size: 0 where it is not known yet; `grow` then comes before the first array, and a child may start.
+    size: 0 if it is not known yet; children may start, and `grow` must be called before the first array.
     """
 
     def __init__(self, size: int = 0, handle: int | str | None = None) -> None:
@@ -37,7 +37,7 @@ class Region:
             self.grow(size)
 
     def grow(self, size: int) -> None:
-        """Take so much memory."""
+        """Allocate `size` bytes."""
         self.size = size
         try:
             if sys.platform == "win32":
@@ -49,30 +49,30 @@ class Region:
         except OSError as error:
             self.close()
             raise WorkerError(
-                f"{size / 1e6:.0f} MB of shared memory can't be had ({error}); free memory, or use fewer "
-                "environments or steps per environment [--n-envs, --n-steps-per-env]"
+                f"{size / 1e6:.0f} MB of shared memory are not available ({error}); free memory, or use "
+                "fewer environments or steps per environment [--n-envs, --n-steps-per-env]"
             ) from error
 
     def carver(self) -> Carver:
-        """Carve from the beginning."""
+        """Return a carver that starts at the beginning."""
         return Carver(self._memory)
 
     def close(self) -> None:
-        """Give the descriptor back; the memory goes with its last array."""
+        """Close the descriptor; the memory is freed with its last array."""
         if self._owned is not None:
             os.close(self._owned)
             self._owned = None
 
 
 class Carver:
-    """Gives out zeroed arrays of a buffer one after the other; without a buffer it only counts."""
+    """Allocates zeroed arrays one after the other in a buffer; without a buffer it only counts bytes."""
 
     def __init__(self, buffer: mmap.mmap | None = None) -> None:
         self.size = 0
         self._buffer = buffer
 
     def __call__(self, shape: int | Sequence[int], dtype: Any) -> Array:
-        import numpy as np  # here, so that the machine's doctor needs none to get at this room
+        import numpy as np  # here, because `doctor` must work without NumPy
 
         dims = (shape,) if isinstance(shape, int) else tuple(shape)
         kind = np.dtype(dtype)
@@ -94,8 +94,8 @@ def _make_memory_file() -> int:
 
 def _fill_memory_file(fd: int, size: int) -> None:
     free = free_memory_bytes()
-    if size > free:  # the system would kill us half-way rather than refuse
+    if size > free:  # the system would kill us instead of refusing
         raise OSError(errno.ENOMEM, f"{free / 1e6:.0f} MB are free")
     os.ftruncate(fd, size)
     if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(fd, 0, size)  # refused now rather than a bus error later
+        os.posix_fallocate(fd, 0, size)  # fails now instead of with a bus error later

@@ -1,7 +1,8 @@
-"""The parent's pipes to a child, without a wait that has no end.
+"""The parent's pipes to a child; every wait has a deadline.
 
-Where the system can poll pipes, they are read and written when they are ready. Elsewhere (Windows) a thread
-reads and a thread writes for each child. `make_pipes` chooses; `wait_for_pipes` waits for either kind.
+If the system can poll pipes, they are read and written when they are ready. Otherwise (Windows) each child
+has a thread that reads and a thread that writes. `make_pipes` chooses; `wait_for_pipes` waits for either
+kind.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from queue import SimpleQueue
 
 CAN_POLL = hasattr(select, "poll")
 SPIN_S = 30e-6
-_CHUNK = 1 << 16  # what a pipe holds; a larger block would be mapped and unmapped at every read
+_CHUNK = 1 << 16  # capacity of a pipe; a larger block would be mapped and unmapped at every read
 
 
 class PolledPipes:
@@ -28,7 +29,7 @@ class PolledPipes:
         os.set_blocking(read_fd, False)
 
     def write(self, data: bytes, timeout_s: float) -> bool:
-        """Write all of it; False if the child did not take it in time. OSError if it is gone."""
+        """Write all data; False if the child did not read it in time. OSError if the child is gone."""
         view = memoryview(data)
         deadline = time.monotonic() + timeout_s
         while view:
@@ -44,7 +45,7 @@ class PolledPipes:
         return True
 
     def read(self) -> tuple[bytes, bool]:
-        """What has come, and whether the child's end is closed."""
+        """Return the data that has arrived, and whether the child has closed its end."""
         parts: list[bytes] = []
         while True:
             try:
@@ -58,21 +59,21 @@ class PolledPipes:
                 return b"".join(parts), False
 
     def close(self) -> None:
-        """Forget the descriptors: the process closes them, and their numbers then belong to other files."""
+        """Forget the descriptors: the process object closes them, and their numbers are reused."""
         self.write_fd = self.read_fd = -1
 
 
 class ThreadedPipes:
-    """Pipes with a thread at each."""
+    """Pipes with a thread each."""
 
-    arrived = threading.Condition()  # of all children: one wait is for many
+    arrived = threading.Condition()  # shared by all children, because one wait is for many
 
     def __init__(self, write_fd: int, read_fd: int) -> None:
         self._parts: list[bytes] = []
         self._ended = False
         self._to_write: SimpleQueue[bytes | None] = SimpleQueue()
         self._gone = False
-        # Descriptors of their own: nobody closes one under a thread that waits at it.
+        # Each thread has its own descriptor, so that it is not closed while the thread waits.
         threading.Thread(target=self._serve_reading, args=(os.dup(read_fd),), daemon=True).start()
         threading.Thread(target=self._serve_writing, args=(os.dup(write_fd),), daemon=True).start()
 
@@ -81,20 +82,21 @@ class ThreadedPipes:
         return bool(self._parts) or self._ended
 
     def write(self, data: bytes, timeout_s: float) -> bool:
-        """Hand it to the thread that writes; a child that takes nothing shows by its silence."""
+        """Pass data to the writing thread; a child that reads nothing is noticed because it does not
+        reply."""
         if self._gone:
             raise OSError("the child is gone")
         self._to_write.put(data)
         return True
 
     def read(self) -> tuple[bytes, bool]:
-        """What has come, and whether the child's end is closed."""
+        """Return the data that has arrived, and whether the child has closed its end."""
         with self.arrived:
             parts, self._parts = self._parts, []
             return b"".join(parts), self._ended
 
     def close(self) -> None:
-        """Let the thread that writes go."""
+        """End the writing thread."""
         self._to_write.put(None)
 
     def _serve_writing(self, fd: int) -> None:
@@ -120,12 +122,12 @@ Pipes = PolledPipes | ThreadedPipes
 
 
 def make_pipes(write_fd: int, read_fd: int) -> Pipes:
-    """The pipes to a child, in the way of this system."""
+    """Make the kind of pipes that this system supports."""
     return PolledPipes(write_fd, read_fd) if CAN_POLL else ThreadedPipes(write_fd, read_fd)
 
 
 def wait_for_pipes(pipes: Sequence[Pipes], timeout_s: float, spin: bool) -> list[Pipes]:
-    """Wait until some have something to read, or their end; spin first where a core is free for it."""
+    """Wait until some are readable or closed; spin: poll for a moment first, if a core is free."""
     by_fd = {pipe.read_fd: pipe for pipe in pipes if isinstance(pipe, PolledPipes)}
     if len(by_fd) < len(pipes):
         threaded = [pipe for pipe in pipes if isinstance(pipe, ThreadedPipes)]

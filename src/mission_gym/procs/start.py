@@ -1,7 +1,8 @@
-"""How child processes are started: on Linux forked from a template, else as interpreters of their own.
+"""Starts child processes: on Linux forked from a fork server, elsewhere as new interpreters.
 
-A template begins with the first child and ends with the last. It is a fresh interpreter with the path, the
-folder, the variables and the cores that this process had then; once they have changed, another one forks.
+A fork server lives from the first child to the last. It is a new interpreter with the import path, working
+directory, environment variables and cores that this process had then. After one of them has changed, a new
+fork server takes over.
 """
 
 from __future__ import annotations
@@ -22,108 +23,119 @@ from mission_gym.procs import subreaper
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
-FORKS = sys.platform == "linux"  # children from a template
-MAX_FDS = 16  # that a child gets from a template: three pipes, the leash, shared memory
+FORKS = sys.platform == "linux"  # children are forked from a fork server
+MAX_FDS = 16  # descriptors of a forked child: three pipes, the control socket, shared memory
 _lock = threading.Lock()
-_newest: list[_Template] = []
+_newest: list[_ForkServer] = []
 
 
-def start_process(target: str, regions: Sequence[int]) -> subprocess.Popen[bytes] | Forked:
-    """Start a child that runs `target`. regions: descriptors that it gets."""
+def start_process(target: str, regions: Sequence[int]) -> subprocess.Popen[bytes] | ForkedProcess:
+    """Start a child that runs `target`; regions: descriptors of shared memory that it gets."""
     if FORKS:
-        return Forked(target, regions)
-    script = make_script(target, _read_path(), os.getpid())
+        return ForkedProcess(target, regions)
     pipe = subprocess.PIPE
+    script = make_script(target, read_path(), os.getpid())
     return _run(script, regions, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
 
 
 @contextlib.contextmanager
 def hold_fork_server(target: str | None) -> Iterator[None]:
-    """Begin to import what children will run, and keep it between one child and the next; None: nothing."""
+    """Start importing the code of future children, and keep it between one child and the next. None: do
+    nothing."""
     if target is None or not FORKS:
         yield
         return
-    template = _ask_template(target, [])
+    server = _request_fork(target, [])
     try:
         yield
     finally:
-        template.release()
+        server.release()
 
 
-class Forked:
-    """A child of a template, with what is used of Popen's interface. Its keeper tells at the other end of
-    the leash which process it is, and at last the child's code; anything that it hears there is its end."""
+class ForkedProcess:
+    """A child of a fork server, with the part of Popen's interface that we use.
+
+    Its subreaper sends its own pid over the control socket, and finally the child's exit code. Any byte that
+    the subreaper receives there makes it end the child.
+    """
 
     def __init__(self, target: str, regions: Sequence[int]) -> None:
         self.returncode: int | None = None
-        self._told = b""
-        self._leash, leash = socket.socketpair()
-        (commands, self.stdin), (self.stdout, replies), (self.stderr, words) = _pipe(), _pipe(), _pipe()
-        with leash, commands, replies, words:
-            given = [end.fileno() for end in (commands, replies, words, leash)]
-            self._template = _ask_template(target, [*given, *regions])
-        self.pid = self._template.process.pid  # until the child tells its own
+        self._received = b""
+        self._control, far = socket.socketpair()
+        (commands, self.stdin), (self.stdout, replies), (self.stderr, output) = _pipe(), _pipe(), _pipe()
+        with far, commands, replies, output:
+            given = [end.fileno() for end in (commands, replies, output, far)]
+            self._server = _request_fork(target, [*given, *regions])
+        self.pid = self._server.process.pid  # until the child reports its own
 
     def poll(self) -> int | None:
-        """The child's code, if it has ended with all that it started."""
+        """Return the exit code if the child and all its descendants have ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0.0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The child's code; TimeoutExpired if it has not ended by then."""
+        """Wait for the exit code; TimeoutExpired."""
         end = time.monotonic() + (timeout or 0.0)
         while self.returncode is None:
-            self._leash.settimeout(None if timeout is None else max(0.0, end - time.monotonic()))
+            self._control.settimeout(None if timeout is None else max(0.0, end - time.monotonic()))
             try:
-                told = self._leash.recv(64)
+                data = self._control.recv(64)
             except (TimeoutError, BlockingIOError) as error:
                 raise subprocess.TimeoutExpired("", timeout or 0.0) from error
             except ConnectionError:
-                told = b""
-            self._told += told
-            if not told:
-                self._end()
+                data = b""
+            self._received += data
+            if not data:
+                self._finish()
         return self.returncode
 
-    def _end(self) -> None:
-        """Nobody holds the other end of the leash any more."""
-        self._leash.close()
-        numbers = [number for (number,) in subreaper.TOLD.iter_unpack(self._told)]
-        if not numbers:  # the template ended over its request: it could not import or fork
-            self.returncode = self._template.process.wait()
+    def _finish(self) -> None:
+        """Set the exit code after the other end of the control socket was closed."""
+        self._control.close()
+        numbers = [number for (number,) in subreaper.NUMBER.iter_unpack(self._received)]
+        if not numbers:  # the fork server ended during the request: it could not import or fork
+            self.returncode = self._server.process.wait()
         else:
             self.returncode = numbers[1] if len(numbers) > 1 else -signal.SIGKILL
-        self._template.release()
+        self._server.release()
 
     def terminate(self) -> None:
-        """Ask the keeper to end all that is below it."""
+        """Ask the subreaper to end the child and its descendants."""
         with contextlib.suppress(OSError):
-            self._leash.send(b".", socket.MSG_NOSIGNAL)
+            self._control.send(b".", socket.MSG_NOSIGNAL)
 
     def kill(self) -> None:
-        """End a keeper, or a template, that does not hear."""
+        """Kill a subreaper, or a fork server, that does not react."""
         if self.poll() is None:
-            known = len(self._told) >= subreaper.TOLD.size
-            os.kill(subreaper.TOLD.unpack_from(self._told)[0] if known else self.pid, signal.SIGKILL)
+            is_known = len(self._received) >= subreaper.NUMBER.size
+            pid = subreaper.NUMBER.unpack_from(self._received)[0] if is_known else self.pid
+            os.kill(pid, signal.SIGKILL)
 
 
-class _Template:
-    """The parent's end of a template."""
+class _ForkServer:
+    """The parent's end of a fork server."""
 
     def __init__(self, surroundings: Any) -> None:
         self.surroundings = surroundings
         self.num_users = 0
         self.requests, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         module = "mission_gym.procs.fork_server"
-        run = f"from {module} import serve_template; serve_template({far.fileno()}, {os.getpid()})"
-        script = f"import sys; sys.path[:] = {_read_path()!r}\n{run}"
+        run = f"from {module} import serve_forks; serve_forks({far.fileno()}, {os.getpid()})"
+        script = f"import sys; sys.path[:] = {read_path()!r}\n{run}"
         nothing = subprocess.DEVNULL
         with far:
             self.process = _run(script, [far.fileno()], stdin=nothing, stdout=nothing, stderr=nothing)
 
+    def request(self, target: str, fds: Sequence[int]) -> _ForkServer:
+        """Request a child, or with no descriptors an import; its users are mostly children."""
+        socket.send_fds(self.requests, [target.encode()], list(fds), socket.MSG_NOSIGNAL)
+        self.num_users += 1
+        return self
+
     def release(self) -> None:
-        """One of its users, which are mostly children, has ended; it ends with the last."""
+        """Count one user less; the fork server ends with the last."""
         with _lock:
             self.num_users -= 1
             if not self.num_users:
@@ -133,41 +145,39 @@ class _Template:
 
 
 def make_script(
-    target: str, path: Sequence[str], parent: int, leash: int = -1, regions: Sequence[int] = ()
+    target: str, path: Sequence[str], parent: int, control: int = -1, regions: Sequence[int] = ()
 ) -> str:
-    """What an interpreter runs to become a child and, where processes fork, the keeper above it."""
-    kept = (
-        f"exec(open({subreaper.__file__!r}).read()); keep({parent}, {leash})" if hasattr(os, "fork") else ""
-    )
+    """Return the code for an interpreter that becomes a child and, if processes can fork, its subreaper."""
+    reaped = make_subreaper_code(f"{parent}, {control}") if hasattr(os, "fork") else ""
     run = f"from mission_gym.procs import child_main; child_main({target!r}, {list(regions)!r})"
-    return f"import sys; sys.path[:] = {list(path)!r}\n{kept}\n{run}"
+    return f"import sys; sys.path[:] = {list(path)!r}\n{reaped}\n{run}"
 
 
-def _ask_template(target: str, fds: Sequence[int]) -> _Template:
-    """Have a child forked by the newest template, or by a new one."""
+def make_subreaper_code(arguments: str) -> str:
+    """Return code that forks below a subreaper without importing our package."""
+    return f"exec(open({subreaper.__file__!r}).read()); fork_below_subreaper({arguments})"
+
+
+def _request_fork(target: str, fds: Sequence[int]) -> _ForkServer:
+    """Request a child from the newest fork server, or from a new one."""
     surroundings = _read_surroundings()
     with _lock:
-        for template in _newest:
-            if template.num_users and template.surroundings == surroundings:
+        for server in _newest:
+            if server.num_users and server.surroundings == surroundings:
                 with contextlib.suppress(OSError):  # it was killed
-                    return _ask(template, target, fds)
-        _newest[:] = [_Template(surroundings)]
-        return _ask(_newest[0], target, fds)
-
-
-def _ask(template: _Template, target: str, fds: Sequence[int]) -> _Template:
-    socket.send_fds(template.requests, [target.encode()], list(fds), socket.MSG_NOSIGNAL)
-    template.num_users += 1
-    return template
+                    return server.request(target, fds)
+        _newest[:] = [_ForkServer(surroundings)]
+        return _newest[0].request(target, fds)
 
 
 def _read_surroundings() -> tuple[Any, ...]:
-    """What a process has from the one that started it."""
-    folder = os.readlink("/proc/self/cwd")  # one that was deleted, too
+    """Return everything that a process inherits from us."""
+    folder = os.readlink("/proc/self/cwd")  # also a folder that was deleted
     return os.getpid(), list(sys.path), folder, dict(os.environ), os.sched_getaffinity(0)
 
 
-def _read_path() -> list[str]:
+def read_path() -> list[str]:
+    """Return our import path with absolute entries."""
     return [entry or os.getcwd() for entry in sys.path]
 
 

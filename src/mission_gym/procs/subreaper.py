@@ -1,10 +1,11 @@
-"""The process between this one and a worker: nothing that the worker started outlives it.
+"""The process between us and a worker: nothing that the worker starts outlives it.
 
-A child forks before it imports anything: one half becomes the worker, the other keeps it. What loses its
-parent below the keeper becomes the keeper's own (Linux), in whatever session and environment it is. So when
-the worker ends, or the process that started it is gone, even by `kill -9`, the keeper kills all that is left
-and ends as the worker did. The worker of a keeper that was killed is killed by the system.
-It runs as text in a bare interpreter, so that it is small: the standard library, and psutil at the end.
+A child forks before it imports anything. One half becomes the worker, the other one its subreaper. On Linux a
+process below the subreaper that loses its parent becomes a child of the subreaper, whatever its session and
+environment. When the worker ends, or when the process that started it is gone, even by `kill -9`, the
+subreaper kills everything that is left and ends like the worker did. If the subreaper is killed, the system
+kills the worker. This file runs as text in a bare interpreter, to stay small: it needs the standard library,
+and psutil at the end.
 """
 
 from __future__ import annotations
@@ -18,93 +19,94 @@ import time
 from contextlib import suppress
 from typing import NoReturn
 
-_GRACE_S = 0.5  # an orderly end is the worker's own
-_LOOK_S = 0.25  # how soon the end of the parent shows where the system does not tell it
+_GRACE_S = 0.5  # for the worker to end by itself
+_POLL_S = 0.25  # between looks at the parent if the system does not report its end
 _DEATH_SIGNAL, _SUBREAPER = 1, 36  # of Linux's prctl
-TOLD = struct.Struct("<i")  # what a keeper tells at its leash
+NUMBER = struct.Struct("<i")  # message on the control socket: a pid, then an exit code
 
 
-def keep(parent: int, leash: int = -1, folder: str = "") -> None:
-    """Fork: the worker returns from here, its keeper never does.
+def fork_below_subreaper(parent: int, control: int = -1, folder: str = "") -> None:
+    """Fork: the worker returns from here, its subreaper never does.
 
-    parent: the process for which the worker works. leash: a socket to it, where somebody else has forked us:
-    the keeper tells there which process it is, and in the end the worker's code. folder: removed in the end.
+    parent: the process for which the worker works. control: a socket to it, if another process has forked us;
+    the subreaper sends its pid there and finally the worker's exit code. folder: is removed at the end.
     """
-    keeper = os.getpid()
+    subreaper = os.getpid()
     _prctl(_SUBREAPER, 1)
     worker = os.fork()
     if worker:
-        _watch(worker, parent, leash, folder)
-    if leash >= 0:
-        os.close(leash)
+        _watch(worker, parent, control, folder)
+    if control >= 0:
+        os.close(control)
     os.setsid()
     _prctl(_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != keeper:
+    if os.getppid() != subreaper:
         os._exit(1)
 
 
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
-        import ctypes  # the parent reads this module, too, and has no use for it
+        import ctypes  # the parent imports this module too, and does not need ctypes
 
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def find_ends(parent: int) -> tuple[list[int], float | None]:
-    """What can be read when a process has ended, and how often to look where the system does not tell."""
+def open_pidfd(pid: int) -> tuple[list[int], float | None]:
+    """Return descriptors that become readable when a process ends, and the timeout for polling without
+    one."""
     with suppress(AttributeError, OSError):
-        return [os.pidfd_open(parent)], None
-    return [], _LOOK_S
+        return [os.pidfd_open(pid)], None
+    return [], _POLL_S
 
 
-def _watch(worker: int, parent: int, leash: int, folder: str) -> NoReturn:
+def _watch(worker: int, parent: int, control: int, folder: str) -> NoReturn:
     with open(os.devnull, "r+b", buffering=0) as nothing:
-        for fd in (0, 1, 2):  # the pipes are the worker's
+        for fd in (0, 1, 2):  # the pipes belong to the worker
             os.dup2(nothing.fileno(), fd)
     woken, wake = os.pipe()
     for fd in (woken, wake):
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    asked: list[int] = []
+    asked: list[int] = []  # requests to end
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    ends, look_s = find_ends(parent)
-    if leash >= 0:
-        ends.append(leash)
-        _tell(leash, os.getpid())
+    ends, poll_s = open_pidfd(parent)
+    if control >= 0:
+        ends.append(control)
+        _report(control, os.getpid())
     is_gone = False
     while (status := _reap(worker)) is None and not asked and not is_gone:
-        ready, _, _ = select.select([woken, *ends], [], [], look_s)
+        ready, _, _ = select.select([woken, *ends], [], [], poll_s)
         with suppress(BlockingIOError):
             os.read(woken, 1024)
-        with suppress(OSError):  # the parent died, and had not read all that we told
-            if leash in ready and os.read(leash, 1):
+        with suppress(OSError):  # the parent died without reading all our messages
+            if control in ready and os.read(control, 1):
                 asked.append(signal.SIGTERM)
-        is_gone = any(end in ready for end in ends) or (leash < 0 and os.getppid() != parent)
+        is_gone = any(end in ready for end in ends) or (control < 0 and os.getppid() != parent)
     end = time.monotonic() + _GRACE_S
     while status is None and not asked and time.monotonic() < end:
         time.sleep(0.02)
         status = _reap(worker)
-    _end_all(worker)
+    _kill_descendants(worker)
     if folder:
         import shutil
 
         shutil.rmtree(folder, ignore_errors=True)
     code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
-    if leash < 0:
-        _end_like(code)
-    _tell(leash, code)
+    if control < 0:
+        _exit_like(code)
+    _report(control, code)
     os._exit(0)
 
 
-def _tell(leash: int, number: int) -> None:
+def _report(control: int, number: int) -> None:
     with suppress(OSError):  # the parent is gone
-        os.write(leash, TOLD.pack(number))
+        os.write(control, NUMBER.pack(number))
 
 
 def _reap(worker: int) -> int | None:
-    """How the worker ended, if it has; what was left to us and has ended is reaped on the way."""
+    """Reap all children that have ended; return the worker's wait status if it is one of them."""
     status = None
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -113,9 +115,9 @@ def _reap(worker: int) -> int | None:
     return status
 
 
-def _end_all(worker: int) -> None:
-    """Kill all that descends from here, until nothing is left: what those had started comes to us."""
-    if sys.platform != "linux":  # it does not come; what is in the worker's own group can be had
+def _kill_descendants(worker: int) -> None:
+    """Kill all our descendants until none is left; their orphans become our children."""
+    if sys.platform != "linux":  # there they do not: only the worker's process group can be reached
         with suppress(OSError):
             os.killpg(worker, signal.SIGKILL)
     while True:
@@ -132,8 +134,8 @@ def _end_all(worker: int) -> None:
         os.waitpid(-1, 0)
 
 
-def _end_like(code: int) -> NoReturn:
-    """End with the code, or by the signal, that ended the worker."""
+def _exit_like(code: int) -> NoReturn:
+    """Exit with the worker's exit code, or by the signal that ended it."""
     if code < 0:
         import resource
 

@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from mission_gym.errors import UsageError, WorkerDied
-from mission_gym.procs.commands import end_command, start_command
+from mission_gym.procs.commands import end_process, start_command
 from mission_gym.procs.machine import free_memory_bytes, usable_cores
 
 _START_S = 120.0  # a cold start of Ray's processes on a busy machine
@@ -199,7 +199,7 @@ class _Head:
             f"--include-dashboard={dashboard}", "--include-log-monitor=false", "--disable-usage-stats",
         ]  # fmt: skip
         self._process = start_command(
-            words, folder=folder, speaks=False, variables=_VARIABLES | self.variables
+            words, folder=folder, separate_stderr=False, variables=_VARIABLES | self.variables
         )
         self._words = bytearray()
         self._drain = threading.Thread(target=self._read, name="output of ray", daemon=True)
@@ -211,7 +211,7 @@ class _Head:
             raise
 
     def end(self) -> None:
-        end_command(self._process, 0.0)
+        end_process(self._process, 0.0)
         self._drain.join(2.0)
 
     def _wait(self, told: Path) -> str:

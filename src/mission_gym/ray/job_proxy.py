@@ -24,11 +24,10 @@ from mission_gym.procs.machine import CORES
 from mission_gym.ray.cluster import check_versions, open_cluster
 from mission_gym.ray.mirror import Mirror, send_run
 from mission_gym.ray.node_agent import Listing, News, Outpost, Surroundings
-from mission_gym.store import lock
-from mission_gym.store.announce import announce_end, announce_run
+from mission_gym.store import END_FILE, GROUP, PID, lock
 from mission_gym.store.files import disk_errors
+from mission_gym.store.groups import announce_end, announce_run
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.variables import END_FILE, GROUP, PID
 
 _LOOK_S = 0.5  # between questions
 _MIRROR_S = 2.0  # between looks at a run that is written elsewhere

@@ -19,11 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from mission_gym.procs.commands import end_command, start_command
+from mission_gym.procs.commands import end_process, start_command
 from mission_gym.ray.cluster import node_versions
-from mission_gym.store import lock
-from mission_gym.store.announce import read_announced
-from mission_gym.store.variables import RUN_FILE
+from mission_gym.store import RUN_FILE, lock
+from mission_gym.store.groups import read_announced
 
 _KEPT_BYTES = 1 << 20  # of the output, until it is fetched
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
@@ -82,7 +81,7 @@ class Outpost:
             given[_VISIBLE_GPUS] = ""
         inside = ["sh", "-c", 'cd "$0" && exec "$@"', folder]
         command = [sys.executable, "-m", "mission_gym", *words]
-        self._process = start_command([*inside, *command], speaks=False, variables=given)
+        self._process = start_command([*inside, *command], separate_stderr=False, variables=given)
         self._reader.start()
 
     def news(self, position: int) -> News:
@@ -147,7 +146,7 @@ class Outpost:
     def close(self) -> None:
         """End what is still there."""
         if self._process is not None:
-            end_command(self._process, 0.0)
+            end_process(self._process, 0.0)
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._leash.close()
 

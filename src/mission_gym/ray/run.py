@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from mission_gym.config.schema import Config
-from mission_gym.env.wrapping import name_code
+from mission_gym.env.wrapper_names import name_code
 from mission_gym.names import locate
 from mission_gym.procs import usable_cores
 from mission_gym.ray.cluster import Cluster, find_cluster, open_cluster

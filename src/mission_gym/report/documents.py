@@ -74,7 +74,7 @@ def describe_run_fully(run: RunDir, tell: Tell) -> dict[str, Any]:
 def best_evaluation(run: RunDir, tell: Tell = lambda text: None) -> dict[str, Any] | None:
     """The result that ranks first, with all episodes that count for it; None without any. tell: see
     `read_evals`."""
-    ranked = rank_best(run, tell=tell)
+    ranked = rank_best(run, warn=tell)
     return ranked[0] if ranked else None
 
 

@@ -21,8 +21,8 @@ from mission_gym.intervals import (
 )
 from mission_gym.report.formats import MISSING, show_count, show_number, show_rate, show_value
 from mission_gym.report.tables import make_pairs, make_table
+from mission_gym.store.evals import CurvePoint, read_curve, read_last_return
 from mission_gym.store.groups import ENDED, GroupDir, Job, State
-from mission_gym.store.returns import CurvePoint, read_curve, read_last_return
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import format_csv_line
 

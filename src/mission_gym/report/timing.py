@@ -16,9 +16,9 @@ from rich.text import Text
 from mission_gym.clock import ROLES
 from mission_gym.report.formats import MISSING, show_duration, show_number, show_rate
 from mission_gym.report.tables import list_verdict, make_pairs, make_table
-from mission_gym.store.checked import Count, Record, Str, check
 from mission_gym.store.rundir import RunDir, Verdict
 from mission_gym.store.tables import MetricsLog
+from mission_gym.store.validation import Count, Record, Str, validate
 
 Row = Mapping[str, Any]
 MEANINGS = {
@@ -42,7 +42,7 @@ def describe_time(run: RunDir) -> dict[str, Any]:
 
 def check_time(document: Row, path: Path = Path("metrics.jsonl")) -> dict[str, Any]:
     """What `sum_up` gave, in the types that views count on; RunStateError if it has others."""
-    return check(path, document, _TIMES).model_dump()
+    return validate(path, document, _TIMES).model_dump()
 
 
 _LONGEST_S = 1e12

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from mission_gym.data import Array, Block, EnvSpec, Episode, Final, Leaves, StepBatch, Weights
 from mission_gym.errors import MissionGymError
 from mission_gym.policy.encoding import Shapes
-from mission_gym.procs import Link, describe_error, end_broken
+from mission_gym.procs import Link, describe_error, exit_with_traceback
 from mission_gym.rollout.blocks import make_block, part_of
 from mission_gym.rollout.collector import ActingPolicy, Collector
 from mission_gym.vector.rows import Allocate, split_parts
@@ -217,7 +217,7 @@ class CollectService(Service):
         except MissionGymError as error:
             self.link.send(("error", *describe_error(error)))
         except BaseException:  # noqa: BLE001  border: a thread
-            end_broken()
+            exit_with_traceback()
 
     def _send(self) -> None:
         """Send all reports in one note. Under the lock: those of a part must arrive in their order."""
@@ -235,7 +235,7 @@ class CollectService(Service):
         except OSError:  # the parent is gone
             return
         except Exception:  # noqa: BLE001  border: a thread
-            end_broken()
+            exit_with_traceback()
 
 
 def _cut(batch: StepBatch, cut: slice) -> StepBatch:

@@ -21,9 +21,9 @@ import gymnasium as gym
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
-from mission_gym.env.actions import make_action_row
 from mission_gym.env.factory import make_vector_factory
 from mission_gym.env.slot import EnvSlot, action_rows
+from mission_gym.env.spaces import make_action_encoder
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError, describe, nearest
 from mission_gym.policy.sampling import best_of_parts, draw_random
 from mission_gym.rollout.playing import Actor, count_playing
@@ -122,7 +122,7 @@ def _find_scripted(environment: Environment) -> dict[str, Scripted]:
 
 
 def _batched_actor(policy: Scripted, name: str, spec: EnvSpec) -> Actor:
-    to_row = make_action_row(spec.action_space)
+    to_row = make_action_encoder(spec.action_space)
 
     def choose(obs: Leaves, mask: Array | None) -> Array:
         try:
@@ -153,7 +153,7 @@ def _play_scripted(environment: Environment, name: str, num_episodes: int) -> Ev
 def _play_part(environment: Environment, name: str, is_over: Event, numbers: range) -> list[Episode]:
     """Play some of the report suite's seeds with a scripted policy, until it is over for all."""
     spec = environment.spec
-    seeds, to_row = suite_seeds("report", numbers.stop), make_action_row(spec.action_space)
+    seeds, to_row = suite_seeds("report", numbers.stop), make_action_encoder(spec.action_space)
     env = _Remember(environment.factory())
     policy: Scripted = env.unwrapped.baselines[name]  # type: ignore[attr-defined]  # may be a method of this one
     slot = EnvSlot(lambda: env, spec, 0, seeds.__getitem__)

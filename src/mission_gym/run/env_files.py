@@ -11,15 +11,15 @@ from pydantic import TypeAdapter
 
 from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec
-from mission_gym.env.boxes import may_hold_ids
 from mission_gym.env.factory import find_snapshot_kwargs
+from mission_gym.env.leaves import may_hold_ids
 from mission_gym.errors import RunStateError, UsageError
 from mission_gym.run.environment import Environment, open_environment, permit_names
 from mission_gym.run.stages import EnvSource, list_staged, make_parts, pick_common
-from mission_gym.store.checked import read_checked
 from mission_gym.store.files import disk_errors, write_json
-from mission_gym.store.lineage import Reading, read_lineage
+from mission_gym.store.lineage import InferredLeaf, read_lineage
 from mission_gym.store.rundir import RunDir
+from mission_gym.store.validation import read_validated
 
 _NAMES = TypeAdapter(dict[str, str])  # by keyword: the file or folder in env/
 
@@ -48,11 +48,11 @@ def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) 
     return environment
 
 
-def tell_readings(spec: EnvSpec) -> dict[str, Reading]:
+def tell_readings(spec: EnvSpec) -> dict[str, InferredLeaf]:
     """How the arrays are read whose values had to tell (`env/boxes.py`): those of the next time may tell
     otherwise, and a run is opened as it was made."""
     return {
-        leaf.name: Reading(leaf.kind, leaf.nvec, leaf.start, leaf.channels_last, leaf.open_ended)
+        leaf.name: InferredLeaf(leaf.kind, leaf.nvec, leaf.start, leaf.channels_last, leaf.open_ended)
         for leaf in spec.leaves
         if leaf.dtype == "uint8" and (leaf.open_ended or may_hold_ids(leaf))
     }
@@ -72,7 +72,7 @@ def read_files(run: RunDir) -> dict[str, str]:
     """The keywords that name files, each with the run's own copy; RunStateError for one outside the run."""
     if not run.env_files_json.exists():
         return {}
-    files = {key: run.env / name for key, name in read_checked(run.env_files_json, _NAMES).items()}
+    files = {key: run.env / name for key, name in read_validated(run.env_files_json, _NAMES).items()}
     for key, path in files.items():
         if not path.resolve().is_relative_to(run.path.resolve()):
             raise RunStateError(f"{run.env_files_json}: {key} names {path}, which is not in the run; mend it")

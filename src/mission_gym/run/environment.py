@@ -19,14 +19,14 @@ from mission_gym.config.sizes import choose_batch_size
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import EnvRequest, Factory, limit_steps, names_trusted
 from mission_gym.env.pace import Pace
-from mission_gym.env.stages import Stages, Variant
-from mission_gym.env.wrapping import name_code
+from mission_gym.env.stages import Stages, StageVariant
+from mission_gym.env.wrapper_names import name_code
 from mission_gym.errors import ConfigError
 from mission_gym.names import judge
 from mission_gym.plan.tuner import may_plan
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.policy.trunks import load_network
-from mission_gym.procs import Attendance, BoundedLog, with_companion
+from mission_gym.procs import BoundedLog, RunningCompanion, with_companion
 from mission_gym.ray.cluster import Cluster
 from mission_gym.ray.run import connect, count_cpus
 from mission_gym.run.stages import (
@@ -70,8 +70,8 @@ class Environment:
     rivals: tuple[Backend, ...] = ()  # that a plan may choose instead
     kwargs: dict[str, Any] = field(default_factory=dict)  # of all stages
     stages: Stages | None = None  # of training; `request` and `factory` are those of evaluations
-    played: Variant | None = None  # the stage that evaluations are on
-    companion: Attendance | None = None  # at work as long as somebody holds this
+    played: StageVariant | None = None  # the stage that evaluations are on
+    companion: RunningCompanion | None = None  # at work as long as somebody holds this
     cluster: Cluster | None = None  # at work likewise
     most_playing: int | None = None  # environments of an evaluation
 

@@ -10,11 +10,11 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from mission_gym.check.devices import computes_exactly, name_card
+from mission_gym.check.devices import computes_exactly, name_gpu
 from mission_gym.config.layers import Resolved, format_config
 from mission_gym.config.schema import Config
 from mission_gym.errors import RunStateError
-from mission_gym.procs.versions import compare_versions
+from mission_gym.procs.machine import compare_versions
 from mission_gym.run.config import read_config
 from mission_gym.store.checkpoints import Checkpoint
 from mission_gym.store.files import read_json, write_atomic
@@ -98,7 +98,7 @@ def judge_exactness(
     unknown: list[str] | None = None
     try:
         stored = dict(read_json(run.plan_json)).get("versions", {})
-        changed, unknown = compare_versions(stored, name_card(device))
+        changed, unknown = compare_versions(stored, name_gpu(device))
         causes = [*changed, *causes]
     except (RunStateError, AttributeError, TypeError, ValueError):
         pass

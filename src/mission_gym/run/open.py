@@ -12,9 +12,9 @@ from mission_gym.check.devices import device_memory
 from mission_gym.config.curriculum import find_stage
 from mission_gym.config.schema import Settled
 from mission_gym.data import Array, EnvSpec, Leaves, Weights
-from mission_gym.env.actions import make_action_form
 from mission_gym.env.masks import MaskLayout
-from mission_gym.env.reading import ObsReader
+from mission_gym.env.observations import ObsReader
+from mission_gym.env.spaces import make_action_decoder
 from mission_gym.errors import UsageError, describe
 from mission_gym.plan.ways import device_exists
 from mission_gym.policy.sampling import draw_noise
@@ -150,7 +150,7 @@ class LoadedPolicy:
         self._reader = ObsReader(self.spec, hidden)
         self._hidden = [leaf.name in hidden for leaf in self.spec.leaves]
         self._lay_out = MaskLayout(self.spec)
-        self._form = make_action_form(self.spec.action_space)
+        self._form = make_action_decoder(self.spec.action_space)
         self._rng = generator("predict")
 
     def predict(

@@ -14,13 +14,13 @@ from mission_gym.config.schema import CheckpointSection
 from mission_gym.errors import RunStateError, UsageError
 from mission_gym.plan.evaluations import NUM_CONFIRMED
 from mission_gym.run.config import read_config
-from mission_gym.store.checkpoints import CheckpointInfo, delete_checkpoint, list_checkpoints
+from mission_gym.store.checkpoints import CheckpointInfo, delete_checkpoint, list_checkpoints, plan_retention
 from mission_gym.store.evals import best_step
 from mission_gym.store.lineage import read_pins
 from mission_gym.store.removal import check_ours, find_own, remove_run
 from mission_gym.store.resolve import RunRef, find_name
-from mission_gym.store.retention import plan_retention
 from mission_gym.store.rundir import RunDir
+from mission_gym.store.sinks import list_owned
 
 
 class Doomed(NamedTuple):
@@ -89,11 +89,11 @@ def find_removable(text: str, runs_dir: Path) -> RunRef:
 
 def plan_removal(runs: Sequence[RunDir]) -> list[Doomed]:
     """Whole runs, each with the runs that branched from it; RunStateError for one that is not ours."""
-    doomed = []
+    doomed, owned = [], list_owned()
     for run in runs:
         check_ours(run)
-        own = find_own(run)
-        size = sum(path.stat().st_size for path in own)
+        own = find_own(run, owned)
+        size = sum(path.lstat().st_size for path in own)
         others = sum(not path.is_dir() or path.is_symlink() for path in run.path.rglob("*")) - len(own)
         children = sorted({child for names in read_pins(run).values() for child in names})
         doomed.append(Doomed(run, run.path, None, size, tuple(children), others))
@@ -105,6 +105,6 @@ def clean(doomed: Sequence[Doomed]) -> None:
     for item in doomed:
         with item.run.lock():
             if item.step is None:
-                remove_run(item.run)
+                remove_run(item.run, list_owned())
             else:
                 delete_checkpoint(item.path)

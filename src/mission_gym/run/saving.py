@@ -62,7 +62,7 @@ class Saver:
 
     def save(self, score: float | None = None, *, torn: bool = False) -> bool:
         """Write a checkpoint and apply retention; False, said aloud, if the disk refuses it."""
-        self._run.check_place()
+        self._run.check_not_moved()
         learner, counters, folder = self._learner, self._counters, self._run.checkpoints
         before = counters["last_save"]
         counters["last_save"] = learner.step if torn else count_steps(learner, self._blocks)

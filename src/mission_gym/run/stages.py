@@ -15,7 +15,7 @@ from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import EnvRequest, Factory, make_factory
 from mission_gym.env.pace import Pace
-from mission_gym.env.stages import Stages, Variant, check_alike
+from mission_gym.env.stages import Stages, StageVariant, check_alike
 from mission_gym.errors import ConfigError, MissionGymError, TrustError, UsageError, nearest
 from mission_gym.procs import CompanionNeeded
 
@@ -31,7 +31,7 @@ class Parts(NamedTuple):
     request: EnvRequest
     factory: Factory
     stages: Stages | None = None
-    played: Variant | None = None  # in evaluations; None without a curriculum
+    played: StageVariant | None = None  # in evaluations; None without a curriculum
 
 
 def make_parts(
@@ -49,13 +49,13 @@ def make_parts(
     curriculum = config.env.curriculum
     if curriculum is None:
         return Parts(plain, _build(plain, source))
-    variants: list[Variant] = []
+    variants: list[StageVariant] = []
     for number, stage in enumerate(curriculum.stages):
         own = {key: files.get(name_file(number, key), value) for key, value in stage.kwargs.items()}
         request = replace(plain, kwargs=kwargs | own)
         same = next((each for each in variants if each.request == request), None)
         factory = _build(request, source) if same is None else same.factory
-        variants.append(Variant(request, factory, dict(stage.options) or None))
+        variants.append(StageVariant(request, factory, dict(stage.options) or None))
     at = find_stage(curriculum, config.evaluation.eval_stage, "--eval-stage")
     stages = Stages(tuple(variants), curriculum.earlier)
     return Parts(variants[at].request, variants[at].whole, stages, variants[at])

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from mission_gym.check.devices import device_memory, free_device_bytes, name_card, peak_device_bytes
+from mission_gym.check.devices import device_memory, free_device_bytes, name_gpu, peak_device_bytes
 from mission_gym.config.layers import Resolved
 from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish, refuse_contradictions
@@ -26,8 +26,7 @@ from mission_gym.plan.sheet import expect_use, judge_preset, make_plan
 from mission_gym.plan.tuner import LOOK_S, Tuned, tune_run
 from mission_gym.plan.ways import find_measured
 from mission_gym.procs import usable_cores
-from mission_gym.procs.machine import read_share
-from mission_gym.procs.versions import versions
+from mission_gym.procs.machine import read_share, versions
 from mission_gym.run.assemble import (
     Assembly,
     algorithm_of,
@@ -47,8 +46,8 @@ from mission_gym.run.exactness import write_config
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.stages import EnvSource
-from mission_gym.store.announce import announce_run
 from mission_gym.store.files import write_json
+from mission_gym.store.groups import announce_run
 from mission_gym.store.lineage import Lineage, write_lineage
 from mission_gym.store.rundir import RunDir, slug
 from mission_gym.store.sinks import check_installed, choose_sinks
@@ -192,7 +191,7 @@ def _prepare(
         of_device,
     )
     document = asdict(plan) | {
-        "versions": versions(name_card(config.compute.device)),
+        "versions": versions(name_gpu(config.compute.device)),
         "signature": spec.signature,
         "tuning": tuning,
     }

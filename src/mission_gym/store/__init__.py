@@ -1,6 +1,14 @@
-"""The run directory on disk: the truth that evaluation, resume, branch and reports read.
+"""The run directory on disk, which evaluation, resume, branches and reports read.
 
-In come plain values and NumPy arrays; out go files that are atomic, durable and checksummed. Nothing
-here is a pickle, loads torch or starts a process. From the bottom up: `files`, `arrays` and
-`lock`; `checkpoints` and `tables`; `retention` and `rundir`; `lineage` and `evals`; `resolve`.
+Inputs are plain values and NumPy arrays; outputs are atomic, durable, checksummed files. Nothing here is a
+pickle, loads torch or starts a process. From the bottom up: `files`, `arrays`, `lock`, `validation`;
+`checkpoints`, `tables` (append-only), `metrics`; `rundir`; `lineage`, `evals`, `removal`; `resolve` (names of
+runs), `groups`, `sweeps`; `trusted`. `sinks` writes a run's events.
+
+The names below are environment variables that the process starting a run sets for it.
 """
+
+RUN_FILE = "MISSION_GYM_RUN_FILE"  # file in which the run writes its path
+GROUP = "MISSION_GYM_GROUP"  # name of the run's group
+PID = "MISSION_GYM_PID"  # process that represents the run on the machine that started it
+END_FILE = "MISSION_GYM_END_FILE"  # file in which the process writes its exit code

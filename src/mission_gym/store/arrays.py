@@ -1,4 +1,4 @@
-"""Named NumPy arrays as safetensors: numbers and shapes, nothing that runs when it is loaded."""
+"""Named NumPy arrays as safetensors files, which hold numbers and shapes and no code."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ _NAMES = {
 
 
 def write_arrays(path: Path, arrays: dict[str, Array]) -> str:
-    """Write safetensors without a copy of all arrays in memory, and wait until the disk has them; returns the
-    file's checksum."""
-    # The widest numbers first, so that each array is aligned.
+    """Write a file without a second copy of all arrays in memory, sync it, and return its checksum."""
+    # The widest dtypes come first, so that each array is aligned.
     arrays = dict(sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize))
     header: dict[str, Any] = {}
     end = 0
@@ -51,7 +50,7 @@ def _raw(array: Array) -> memoryview | bytes:
 
 
 def parse_arrays(data: bytes) -> dict[str, Array]:
-    """The arrays of a file's content; ValueError if it is not safetensors."""
+    """Parse the content of a file; ValueError if it is not safetensors."""
     from safetensors.numpy import load
 
     with _value_errors():
@@ -59,7 +58,7 @@ def parse_arrays(data: bytes) -> dict[str, Array]:
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of a file that may be large; ValueError if it is not safetensors."""
+    """Read a file, which may be large; ValueError if it is not safetensors."""
     from safetensors.numpy import load_file
 
     with _value_errors():
@@ -72,5 +71,5 @@ def _value_errors() -> Iterator[None]:
 
     try:
         yield
-    except (SafetensorError, KeyError) as error:  # KeyError: a type of numbers that NumPy lacks
+    except (SafetensorError, KeyError) as error:  # KeyError: a dtype that NumPy lacks
         raise ValueError(str(error)) from error

@@ -1,8 +1,8 @@
-"""Checkpoints: a folder per step, committed by one rename, verified before anything in it is parsed.
+"""Checkpoints: one folder per step, committed by one rename and verified before it is parsed.
 
-In and out go dictionaries of NumPy arrays (`policy`, `state`) and JSON values. `.tmp-*` is a folder
-being written or removed; `.old-*` is the one being superseded, which counts until its successor is
-there. So a kill at any moment leaves every committed checkpoint loadable.
+They hold dictionaries of NumPy arrays (`policy`, `state`) and JSON values. `.tmp-*` is a folder that is being
+written or removed. `.old-*` is a folder that is being replaced; it counts until its successor exists. A kill
+at any moment therefore leaves every committed checkpoint loadable.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +21,17 @@ from pydantic import TypeAdapter
 from mission_gym.data import Array
 from mission_gym.errors import RunStateError
 from mission_gym.store.arrays import parse_arrays, read_arrays, write_arrays
-from mission_gym.store.checked import Count, Record, check
 from mission_gym.store.files import (
     TEMPORARY,
     disk_errors,
-    plain,
     read_json,
     remove_leftovers,
     sync_folder,
+    to_json,
     write_atomic,
     write_synced,
 )
+from mission_gym.store.validation import Count, Record, validate
 
 FORMAT = 1
 _OLD = ".old-"
@@ -39,15 +39,15 @@ _NAME = re.compile(rf"(?:{re.escape(_OLD)})?step_(\d{{12,}})")
 _META = "meta.json"
 _POLICY, _STATE, _STATE_JSON = "policy.safetensors", "state.safetensors", "state.json"
 _CONTENT = (_POLICY, _STATE, _STATE_JSON)
-_REPLAY = "replay.safetensors"  # of the last checkpoint alone
-FILES = (*_CONTENT, _META, _REPLAY, f"{TEMPORARY}{_META}-*")  # all that we write into one
-_LEFT = re.compile(rf"{re.escape(TEMPORARY)}(gone-)?{_NAME.pattern}")
+_REPLAY = "replay.safetensors"  # only in the last checkpoint
+FILES = (*_CONTENT, _META, _REPLAY, f"{TEMPORARY}{_META}-*")  # everything that we write into a checkpoint
+_UNCOMMITTED = re.compile(rf"{re.escape(TEMPORARY)}(gone-)?{_NAME.pattern}")
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A verified checkpoint in memory. `meta` is what the run said about it (score, config hash, ...)."""
+    """A verified checkpoint in memory. `meta` is the run's description of it (score, config hash, ...)."""
 
     step: int
     path: Path
@@ -58,7 +58,7 @@ class Checkpoint:
 
 
 class CheckpointInfo(NamedTuple):
-    """A committed checkpoint on disk; `meta` is empty where it can't be read."""
+    """A committed checkpoint on disk; `meta` is empty if it can't be read."""
 
     step: int
     path: Path
@@ -66,13 +66,27 @@ class CheckpointInfo(NamedTuple):
     meta: dict[str, Any]
 
 
+class _Meta(Record):
+    score: float | None = None
+    update: Count = 0
+
+
+class _CheckpointHead(Record):
+    step: Count
+    files: dict[str, str]  # name -> SHA-256
+    meta: _Meta
+
+
+_HEAD = TypeAdapter(_CheckpointHead)
+
+
 def step_name(step: int) -> str:
-    """The name of a step in folders and files; sorts like the step."""
+    """Return the name of a step in folders and files; names sort like steps."""
     return f"step_{step:012d}"
 
 
 def step_of(path: Path) -> int | None:
-    """The step of a checkpoint folder, None if `path` is not named like one."""
+    """Return the step of a checkpoint folder, None if `path` is not named like one."""
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match else None
 
@@ -87,14 +101,14 @@ def save_checkpoint(
     meta: dict[str, Any],
     replay: dict[str, Array] | None = None,
 ) -> Path:
-    """Commit a checkpoint and return its folder; one at the same step is superseded. DiskError.
+    """Commit a checkpoint and return its folder; one at the same step is replaced. DiskError.
 
-    A `replay` is kept once: those of older checkpoints are dropped after the commit.
+    A `replay` is stored once: older checkpoints lose theirs after the commit.
     """
-    # NaN and infinity stay in state.json as Python writes them: resume is exact.
+    # state.json keeps NaN and infinity as Python writes them, because resume is exact.
     counters = json.dumps(state_json).encode()
     files = {_STATE_JSON: hashlib.sha256(counters).hexdigest()}
-    head = {"format": FORMAT, "step": step, "files": files, "meta": plain(meta)}
+    head = {"format": FORMAT, "step": step, "files": files, "meta": to_json(meta)}
     final, temporary = folder / step_name(step), folder / f"{TEMPORARY}{step_name(step)}"
     with disk_errors(final):
         folder.mkdir(exist_ok=True)
@@ -121,10 +135,11 @@ def save_checkpoint(
 
 
 def _drop_replay(path: Path) -> None:
-    """Make a checkpoint one without replay; a kill in between leaves a file that counts for nothing."""
+    """Remove a replay from its checkpoint's head, then from the disk; a kill leaves at most an unused
+    file."""
     try:
         head = _read_head(path.parent / _META)
-    except RunStateError:  # loading it says what is wrong
+    except RunStateError:  # loading the checkpoint reports it
         head = {"files": {}}
     if head["files"].pop(_REPLAY, None) is not None:
         write_atomic(path.parent / _META, _sign(head))
@@ -132,7 +147,7 @@ def _drop_replay(path: Path) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Put the checkpoints in order after a kill: superseded ones without successor back, leftovers away."""
+    """Repair the folder after a kill: restore replaced checkpoints without a successor, remove leftovers."""
     if not folder.is_dir():
         return
     with disk_errors(folder):
@@ -143,25 +158,25 @@ def recover(folder: Path) -> None:
             else:
                 old.rename(final)
         for temporary in folder.glob(f"{TEMPORARY}*step_*"):
-            if _LEFT.fullmatch(temporary.name):
+            if _UNCOMMITTED.fullmatch(temporary.name):
                 _remove(temporary)
-        for committed in folder.glob("step_*"):  # whose head was being written anew
+        for committed in folder.glob("step_*"):  # its head was being replaced
             remove_leftovers(committed, (_META,))
 
 
 def delete_checkpoint(path: Path) -> None:
-    """Remove a checkpoint, unless it is a link; a kill on the way leaves all of it or none."""
+    """Remove a checkpoint, unless it is a symbolic link; after a kill it is whole or gone."""
     if path.is_symlink():
         return
-    doomed = path.with_name(f"{TEMPORARY}gone-{path.name}")
+    renamed = path.with_name(f"{TEMPORARY}gone-{path.name}")
     with disk_errors(path):
-        _remove(doomed)
-        path.rename(doomed)
-    _remove(doomed)
+        _remove(renamed)
+        path.rename(renamed)
+    _remove(renamed)
 
 
 def _remove(folder: Path) -> None:
-    """Delete our files in the folder of a checkpoint, and the folder itself if nothing else is in it."""
+    """Delete our files in a checkpoint's folder, then the folder if it is empty."""
     if folder.is_symlink():
         return
     with suppress(OSError):
@@ -171,24 +186,30 @@ def _remove(folder: Path) -> None:
 
 
 def list_checkpoints(folder: Path) -> list[CheckpointInfo]:
-    """The committed checkpoints by step, with the superseded ones that have no successor yet."""
+    """List the committed checkpoints by step, including replaced ones that have no successor yet."""
     found: dict[int, Path] = {}
     for path in sorted(folder.glob("*step_*")):  # ".old-" sorts before "step_", which wins
         step = step_of(path)
         if step is not None and path.is_dir():
             found[step] = path
-    infos = [_describe(step, path) for step, path in sorted(found.items())]
-    return [info for info in infos if info is not None]
+    infos = []
+    for step, path in sorted(found.items()):
+        with suppress(FileNotFoundError):  # the run that writes it has just deleted it
+            size_bytes = sum(entry.lstat().st_size for entry in path.iterdir())
+            meta: dict[str, Any] = {}
+            with suppress(RunStateError):  # loading the checkpoint reports it
+                meta = _read_head(path / _META)["meta"]
+            infos.append(CheckpointInfo(step, path, size_bytes, meta))
+    return infos
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Verify every file of a checkpoint, then read it; RunStateError names the file that is wrong."""
+    """Verify every file of a checkpoint, then read it; RunStateError names the wrong file."""
     try:
         names = {entry.name for entry in path.iterdir() if not entry.name.startswith(".")}
     except OSError as error:
         raise RunStateError(f"can't read checkpoint {path}: {error.strerror or error}") from error
-    foreign = sorted(names - {*FILES})
-    if foreign:
+    if foreign := sorted(names - {*FILES}):
         raise RunStateError(
             f"{path / foreign[0]} does not belong in a checkpoint ({', '.join((*_CONTENT, _META))}); "
             f"such a file (a pickle, a .pt) is never loaded; nothing was run; remove it to use the rest"
@@ -206,13 +227,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_replay(checkpoint: Checkpoint) -> dict[str, Array] | None:
-    """The replay of a checkpoint, verified; None if it was saved without one."""
+    """Verify and read a checkpoint's replay; None if it was saved without one."""
     expected = _read_head(checkpoint.path / _META)["files"].get(_REPLAY)
     return None if expected is None else read_arrays(_verify(checkpoint.path / _REPLAY, expected))
 
 
 def load_last_good(folder: Path) -> tuple[Checkpoint, list[str]]:
-    """The newest checkpoint that verifies, and a note for each newer one that does not."""
+    """Load the newest checkpoint that verifies; also return a note for each newer one that does not."""
     notes: list[str] = []
     for info in reversed(list_checkpoints(folder)):
         try:
@@ -226,6 +247,36 @@ def load_last_good(folder: Path) -> tuple[Checkpoint, list[str]]:
     raise RunStateError("\n".join([f"{folder} holds no checkpoint that can be loaded", *notes]))
 
 
+def plan_retention(
+    infos: Sequence[CheckpointInfo],
+    *,
+    keep_last: int,
+    keep_best: int,
+    budget_bytes: int | None,
+    pinned: Collection[int],
+) -> list[int]:
+    """Choose the steps to delete: all but the last, the best, the log-spaced and the pinned.
+
+    Log-spaced is the first of each power of two, a choice that does not change as a run grows. Above the
+    budget the log-spaced ones go first, then the others, oldest first, but never the last one, the best one
+    (`meta["score"]`, ties to the later) or a pinned one.
+    """
+    steps = sorted(info.step for info in infos)
+    scores = {info.step: info.meta["score"] for info in infos if info.meta.get("score") is not None}
+    last = steps[-max(keep_last, 1) :]
+    best = sorted(scores, key=lambda step: (scores[step], step), reverse=True)[:keep_best]
+    spaced = {step.bit_length(): step for step in reversed(steps)}
+    kept = {*last, *best, *spaced.values(), *(step for step in steps if step in pinned)}
+
+    safe = {*last[-1:], *best[:1], *pinned}
+    sizes = {info.step: info.size_bytes for info in infos}
+    for step in sorted(kept - safe, key=lambda step: (step in last or step in best, step)):
+        if budget_bytes is None or sum(sizes[step] for step in kept) <= budget_bytes:
+            break
+        kept.remove(step)
+    return [step for step in steps if step not in kept]
+
+
 def _sign(head: dict[str, Any]) -> bytes:
     return json.dumps({**head, "sha256": _digest(head)}, indent=2).encode()
 
@@ -234,50 +285,25 @@ def _digest(head: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(head, sort_keys=True).encode()).hexdigest()
 
 
-def _describe(step: int, path: Path) -> CheckpointInfo | None:
-    try:
-        size_bytes = sum(entry.lstat().st_size for entry in path.iterdir())
-    except FileNotFoundError:  # the run that writes it has just deleted it
-        return None
-    try:
-        return CheckpointInfo(step, path, size_bytes, _read_head(path / _META)["meta"])
-    except RunStateError:
-        return CheckpointInfo(step, path, size_bytes, {})  # loading it says what is wrong
-
-
-class _Meta(Record):
-    score: float | None = None
-    update: Count = 0
-
-
-class _Head(Record):
-    step: Count
-    files: dict[str, str]
-    meta: _Meta
-
-
-_HEAD = TypeAdapter(_Head)
-
-
 def _read_head(path: Path) -> dict[str, Any]:
     head = read_json(path)
-    form = head.get("format") if isinstance(head, dict) else None
-    if form != FORMAT:
-        raise RunStateError(f"{path} has format {form!r}; this version reads {FORMAT}; upgrade mission-gym")
+    found = head.get("format") if isinstance(head, dict) else None
+    if found != FORMAT:
+        raise RunStateError(f"{path} has format {found!r}; this version reads {FORMAT}; upgrade mission-gym")
     if head.pop("sha256", None) != _digest(head):
-        raise RunStateError(f"{path} is truncated or altered: its checksum does not fit")
-    return check(path, head, _HEAD).model_dump(exclude_unset=True)
+        raise RunStateError(f"{path} is truncated or altered: its checksum is wrong")
+    return validate(path, head, _HEAD).model_dump(exclude_unset=True)
 
 
 def _verify(path: Path, expected: str | None) -> Path:
-    """The path of a file that has this checksum; read in pieces, as a replay may be large."""
+    """Return the path of a file that has this checksum; a replay may be large, so it is read in pieces."""
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise RunStateError(f"{path} is missing or unreadable: {error.strerror or error}") from error
     if digest != expected:
-        raise RunStateError(f"{path} is truncated or altered: its checksum does not fit meta.json")
+        raise RunStateError(f"{path} is truncated or altered: its checksum differs from meta.json")
     return path
 
 
@@ -285,6 +311,5 @@ def _parse(path: Path, data: bytes, parser: Callable[[bytes], _T]) -> _T:
     try:
         return parser(data)
     except (ValueError, RecursionError) as error:
-        raise RunStateError(
-            f"{path} is not what its name says ({error}); a pickle is never loaded; nothing was run"
-        ) from error
+        what = f"{path} is not in the format of its name ({error})"
+        raise RunStateError(f"{what}; pickles are never loaded; nothing was run") from error

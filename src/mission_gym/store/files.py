@@ -1,7 +1,7 @@
-"""Atomic, durable files. A reader sees the old content or the new, whatever kills the writer.
+"""Atomic, durable files: a reader sees the old content or the new, even if the writer is killed.
 
-Every write of the room goes through here or reports through `disk_errors`, so that a full or
-read-only disk is a DiskError with the path and the cause.
+Every write of this room goes through here or through `disk_errors`. A full or read-only disk is therefore
+always a DiskError with the path and the cause.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _REMEDIES = {
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError of the block into a DiskError about `path`."""
+    """Turn an OSError raised in the block into a DiskError about `path`."""
     try:
         yield
     except OSError as error:
@@ -43,7 +43,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def write_synced(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a new file; `durable` waits until the disk has it."""
+    """Write a new file; if `durable`, wait until it is on the disk."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -52,7 +52,7 @@ def write_synced(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the disk has the names in `folder`."""
+    """Wait until the directory entries of `folder` are on the disk."""
     if sys.platform == "win32":  # folders can't be opened there; a rename is durable on NTFS
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -63,12 +63,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes | str, *, durable: bool = True) -> None:
-    """Replace the content of `path` in one step; without `durable` a power cut may bring back the old."""
+    """Replace the content of `path` in one step; unless `durable`, a power cut may restore the old one."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
     with disk_errors(path):
         try:
-            content = data.encode() if isinstance(data, str) else data
-            write_synced(temporary, content, durable=durable)
+            write_synced(temporary, data.encode() if isinstance(data, str) else data, durable=durable)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -77,35 +76,35 @@ def write_atomic(path: Path, data: bytes | str, *, durable: bool = True) -> None
 
 
 def remove_leftovers(folder: Path, names: Sequence[str]) -> None:
-    """Remove the temporary files in `folder` whose writers were killed: those of files with such names."""
+    """Remove temporary files left by killed writers, if they belong to files with these names (globs)."""
     for path in folder.glob(f"{TEMPORARY}*"):
         import psutil
 
         name, _, pid = path.name.removeprefix(TEMPORARY).rpartition("-")
         if not any(fnmatch(name, own) for own in names) or path.is_symlink() or folder.is_symlink():
             continue
-        # Containers give every process the same small pids, so our own may be a dead writer's.
+        # Containers reuse small pids, so a dead writer may have had our own pid.
         if pid.isdigit() and (int(pid) == os.getpid() or not psutil.pid_exists(int(pid))):
             with disk_errors(path):
                 path.unlink(missing_ok=True)
 
 
-def plain(value: Any) -> Any:
-    """Return `value` as strict JSON has it: NumPy scalars as Python's, NaN and infinity as None."""
+def to_json(value: Any) -> Any:
+    """Convert `value` to strict JSON: NumPy scalars become Python numbers, NaN and infinity become None."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_json(item) for item in value]
     return value
 
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     """Write `value` atomically as strict JSON."""
-    write_atomic(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n", durable=durable)
+    write_atomic(path, json.dumps(to_json(value), indent=2, allow_nan=False) + "\n", durable=durable)
 
 
 def read_json(path: Path) -> Any:
@@ -119,7 +118,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_tail(path: Path, max_bytes: int = 1 << 16) -> list[str]:
-    """The last whole lines of a text that may be long; none where it can't be read."""
+    """Return the last whole lines of a text file, or an empty list if it can't be read."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -131,7 +130,7 @@ def read_tail(path: Path, max_bytes: int = 1 << 16) -> list[str]:
 
 
 def user_folder(kind: Literal["cache", "state"]) -> Path:
-    """Our folder of the user's: below XDG_CACHE_HOME or XDG_STATE_HOME, or where the system has its own."""
+    """Return our per-user folder: below XDG_CACHE_HOME or XDG_STATE_HOME, or the system's own place."""
     given = os.environ.get(f"XDG_{kind.upper()}_HOME")
     if sys.platform == "win32":
         given = given or os.environ.get("LOCALAPPDATA")

@@ -1,12 +1,13 @@
-"""The folder of a group: several runs with one question. Its runs lie beside it, in the runs folder.
+"""The folder of a group: several runs with one question. The runs themselves are next to it.
 
     <name>-<YYYYMMDD-HHMMSS>/
       group.json       name, kind, runs and the result; replaced as a whole
-      journal.jsonl    what was asked for and what happened, job by job; append-only: the truth
-      jobs/            of each job its log, its lock, the run that it announced and its end
+      journal.jsonl    requests and events of all jobs; append-only, the source of truth
+      jobs/            for each job its log, its lock, the path of its run and its exit code
 
-A job is a request for a run. Its state is the fold of its rows in the journal. Whether it lives shows its
-lock, which its process holds: a dead process holds none, and none can be started beside a living one.
+A job is a request for a run. Its state is the fold of its rows in the journal. Its process holds a lock, so a
+job is alive if the lock is held, and no second process can start. The process announces the path of its run
+and its exit code in files that environment variables name: a later supervisor can't wait for it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -21,14 +23,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from mission_gym.errors import RunStateError
-from mission_gym.store import lock
-from mission_gym.store.announce import read_announced
-from mission_gym.store.checked import Count, Record, Str, check, read_checked
+from mission_gym.errors import DiskError, RunStateError
+from mission_gym.store import END_FILE, RUN_FILE, lock
 from mission_gym.store.files import disk_errors, write_json
-from mission_gym.store.journal import Journal
 from mission_gym.store.resolve import match_name
 from mission_gym.store.rundir import RunDir, make_stamped
+from mission_gym.store.tables import Journal
+from mission_gym.store.validation import Count, Record, Str, read_validated, validate
 
 Kind = Literal["seeds", "jobs", "train", "sweep"]
 State = Literal["queued", "starting", "running", "done", "failed", "stopped"]
@@ -37,30 +38,30 @@ Point = Literal["best", "last"]
 
 
 class JobRequest(BaseModel):
-    """What is asked for: a command line, where and for whom it runs, and what it waits for."""
+    """A requested run: its command line, where it runs, its resources and the job that it waits for."""
 
     model_config = ConfigDict(frozen=True)
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=200)]
-    variant: str  # jobs of one variant differ in their seeds alone
-    arguments: tuple[Str, ...]  # behind `train`, or behind `branch RUN@POINT`
-    folder: Str  # where it was asked for
+    variant: str  # jobs of one variant differ only in their seeds
+    arguments: tuple[Str, ...]  # after `train`, or after `branch RUN@POINT`
+    folder: Str  # working directory of the request
     python: Str
     variables: dict[str, Str] = {}
-    parent: str | None = None  # the job that it branches from
+    parent: str | None = None  # job that it branches from
     point: Point = "best"
     seed: Count | None = None
     priority: int = 0
     retries: Count = 1
-    cores: Annotated[int, Field(ge=1)] = 1  # at least, as its flags ask for
+    cores: Annotated[int, Field(ge=1)] = 1  # at least, by its flags
     uses_gpu: bool = False
     cuda_mps: Literal["off", "on", "auto"] = "auto"
-    cluster: Str | None = None  # the Ray cluster that it runs on: its address, "" for one of our own
+    cluster: Str | None = None  # address of its Ray cluster, "" to start one
 
 
-class _Row(BaseModel):
+class _JobEvent(BaseModel):
     name: str
-    time: float = 0.0  # by the wall clock, which may jump: to be read, not to decide by
+    time: float = 0.0  # wall clock, which may jump: for readers only
 
 
 class _Added(BaseModel):
@@ -69,7 +70,7 @@ class _Added(BaseModel):
     time: float = 0.0
 
 
-class _Started(_Row):
+class _Started(_JobEvent):
     event: Literal["started"]
     cores: Count = 1
     log_bytes: Count = 0
@@ -77,40 +78,40 @@ class _Started(_Row):
     node: Str = ""
 
 
-class _Announced(_Row):
+class _Announced(_JobEvent):
     event: Literal["run"]
     run: Str
 
 
-class _Ended(_Row):
+class _Ended(_JobEvent):
     event: Literal["ended"]
-    state: Literal["queued", "done", "failed", "stopped"]  # queued: to be tried again
+    state: Literal["queued", "done", "failed", "stopped"]  # queued: it is tried again
     cause: Str = ""
-    unborn: bool = False  # its supervisor died before there was a process
+    unborn: bool = False  # its supervisor died before the process started
 
 
-class _Asked(_Row):
+class _Requested(_JobEvent):
     event: Literal["asked"]
     what: Literal["stop", "resume"]
 
 
 _EVENTS = TypeAdapter(
-    list[Annotated[_Added | _Started | _Announced | _Ended | _Asked, Field(discriminator="event")]]
+    list[Annotated[_Added | _Started | _Announced | _Ended | _Requested, Field(discriminator="event")]]
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Where one job stands, as its group's journal tells it."""
+    """The state of one job according to its group's journal."""
 
     request: JobRequest
     state: State = "queued"
     attempts: int = 0
-    tries: int = 0  # attempts since it was asked for last
-    cores: int = 0  # its share of the machine
-    under_mps: bool = False  # whether it shares the GPU through CUDA MPS
-    node: str = ""  # of its cluster, where it was started last
-    log_bytes: int = 0  # of its log when the last attempt began
+    tries: int = 0  # attempts since the last request
+    cores: int = 0  # number of cores it was given
+    under_mps: bool = False  # it shares the GPU through CUDA MPS
+    node: str = ""  # of its cluster, on which it was last started
+    log_bytes: int = 0  # size of its log when the last attempt started
     run: Path | None = None
     cause: str = ""
     stop_asked: bool = False
@@ -125,7 +126,7 @@ class Job:
 
 
 class Estimate(Record):
-    """What the runs of one variant came to."""
+    """The result of the runs of one variant."""
 
     iqm: float | None
     low: float | None
@@ -134,7 +135,7 @@ class Estimate(Record):
 
 
 class GroupRecord(Record):
-    """What is read of a group.json by name."""
+    """group.json."""
 
     name: Str
     kind: Kind
@@ -148,6 +149,8 @@ class GroupRecord(Record):
 
 
 _GROUP = TypeAdapter(GroupRecord)
+_RUN = TypeAdapter(dict[Str, Str])
+_END = TypeAdapter(dict[Str, Count])
 
 
 @dataclass(frozen=True)
@@ -170,8 +173,10 @@ class GroupDir:
         requests: Iterable[JobRequest],
         claim: Callable[[GroupDir], None] = lambda group: None,
     ) -> GroupDir:
-        """Make the folder of a new group with its jobs; UsageError where it can't be written. claim: is
-        called before others can see it."""
+        """Make the folder of a new group with its jobs; UsageError if it can't be written.
+
+        claim: called before other processes can see the group.
+        """
         group = cls(make_stamped(runs_dir, name, datetime.now()))
         with disk_errors(group.path):
             (group.path / "jobs").mkdir()
@@ -205,11 +210,11 @@ class GroupDir:
         return self.path / "jobs" / f"{name}.end"
 
     def is_alive(self, name: str) -> bool:
-        """Whether the process of a job lives."""
+        """Return whether the process of a job is alive."""
         return lock.is_held(self.lock(name))
 
     def read_pid(self, job: Job) -> int | None:
-        """The process of a job's last attempt, as it signed its lock; None if there never was one."""
+        """Return the pid that the last attempt wrote into its lock; None if no process was started."""
         try:
             words = self.lock(job.name).read_text().split()
         except OSError:
@@ -218,7 +223,7 @@ class GroupDir:
         return int(words[0]) if is_own else None
 
     def is_running(self, job: Job) -> bool:
-        """Whether the last attempt of a living job has begun to train."""
+        """Return whether the last attempt of a live job has started to train."""
         if job.run is None:
             return False
         try:
@@ -229,30 +234,31 @@ class GroupDir:
 
     def write(self, **fields: Any) -> None:
         """Merge fields into group.json."""
-        before = read_checked(self.group_json, _GROUP).model_dump() if self.exists else {}
+        before = read_validated(self.group_json, _GROUP).model_dump() if self.exists else {}
         write_json(self.group_json, before | fields)
 
     def read(self) -> GroupRecord:
-        """group.json; RunStateError if it is missing or damaged."""
-        return read_checked(self.group_json, _GROUP)
+        """Read group.json; RunStateError if it is missing or damaged."""
+        return read_validated(self.group_json, _GROUP)
 
     def add(self, requests: Iterable[JobRequest]) -> None:
-        """Ask for jobs; one of a name that there is takes its place, and keeps what was done for it."""
+        """Request jobs; a job with a known name replaces its request and keeps its state."""
         rows = [{"event": "added", "job": each.model_dump(), "time": time.time()} for each in requests]
         self.journal.append(rows)
 
     def note(self, event: str, name: str, **fields: Any) -> None:
-        """Add a row about a job to the journal."""
+        """Append an event of a job to the journal."""
         self.journal.append([{"event": event, "name": name, "time": time.time(), **fields}])
 
     def read_jobs(self) -> dict[str, Job]:
-        """All jobs by name, in the order in which they were asked for; RunStateError if that is damaged."""
+        """Return all jobs by name, in the order of their requests; RunStateError if the journal is
+        damaged."""
         jobs: dict[str, Job] = {}
-        for row in check(self.journal.path, self.journal.read(), _EVENTS):
+        for row in validate(self.journal.path, self.journal.read(), _EVENTS):
             name = row.job.name if isinstance(row, _Added) else row.name
             if not isinstance(row, _Added) and name not in jobs:
                 raise RunStateError(
-                    f"{self.journal.path} is damaged: nobody asked for job {name!r}; restore it from a copy"
+                    f"{self.journal.path} is damaged: job {name!r} was never added; restore it from a copy"
                 )
             match row:
                 case _Added():
@@ -274,22 +280,52 @@ class GroupDir:
                         job, state=row.state, cause=row.cause, attempts=job.attempts - fewer,
                         tries=job.tries - fewer, stop_asked=job.stop_asked and row.state == "queued",
                     )  # fmt: skip
-                case _Asked(what="stop"):
+                case _Requested(what="stop"):
                     jobs[name] = replace(jobs[name], stop_asked=not jobs[name].has_ended)
-                case _Asked():
+                case _Requested():
                     if jobs[name].state in ("failed", "stopped"):
                         jobs[name] = replace(jobs[name], state="queued", tries=0, cause="")
         return {name: self._look(job) for name, job in jobs.items()}
 
     def _look(self, job: Job) -> Job:
-        """A run that was announced and not yet told in the journal, as its supervisor died."""
+        """Add a run that was announced but is not in the journal because the supervisor died."""
         if job.run is None and job.attempts:
             return replace(job, run=read_announced(self.run_file(job.name)))
         return job
 
 
+def announce_run(path: Path) -> None:
+    """Write a new run's path to the file that the starter named; child processes do not inherit the name."""
+    file = os.environ.pop(RUN_FILE, None)
+    if file is not None:
+        write_json(Path(file), {"run": str(path)})
+
+
+def read_announced(file: Path) -> Path | None:
+    """Return the run that was announced in a file; None if there is none yet or the file is damaged."""
+    with suppress(RunStateError, KeyError):
+        return Path(read_validated(file, _RUN)["run"])
+    return None
+
+
+def announce_end(code: int) -> None:
+    """Write the exit code to the file that the starter named; it is lost if the disk refuses it."""
+    file = os.environ.get(END_FILE)
+    if file is not None:
+        with suppress(DiskError):
+            write_json(Path(file), {"pid": os.getpid(), "code": code})
+
+
+def read_code(file: Path, pid: int | None) -> int | None:
+    """Return the exit code that process `pid` announced in a file; None if it was killed."""
+    with suppress(RunStateError, KeyError):
+        end = read_validated(file, _END)
+        return end["code"] if end["pid"] == pid else None
+    return None
+
+
 def list_groups(runs_dir: Path) -> list[GroupDir]:
-    """All groups in a folder, the newest last; damaged ones are left out."""
+    """List all groups in a folder, the newest last; damaged ones are left out."""
     try:
         groups = [GroupDir(path) for path in runs_dir.iterdir()] if os.path.isdir(runs_dir) else []
     except OSError as error:
@@ -305,15 +341,10 @@ def list_groups(runs_dir: Path) -> list[GroupDir]:
 
 
 def find_group(text: str, runs_dir: Path) -> tuple[GroupDir, str]:
-    """The group that the user typed, as a path or as a name, and a note to say aloud; RunStateError."""
+    """Find a group by path or name; also return a note to print. RunStateError."""
     if (by_path := GroupDir(Path(text))).exists:
         return by_path, ""
     groups = {group.name: group for group in list_groups(runs_dir)}
-    if not groups:
-        raise RunStateError(
-            f"no group {text!r}: there are no groups in {runs_dir}; `mission-gym jobs run` and"
-            " `mission-gym train --seeds` make one"
-        )
-    remedy = f"there are {', '.join(list(groups)[-12:])}"
+    remedy = f"there are {', '.join(list(groups)[-12:])}" if groups else "`mission-gym jobs run` starts one"
     found, note = match_name(text, list(groups), "group", f" in {runs_dir}", remedy)
     return groups[found], note

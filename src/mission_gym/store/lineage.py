@@ -1,6 +1,6 @@
-"""Where a run came from, and which of its checkpoints other runs came from.
+"""The origin of a run, and the checkpoints of a run that other runs started from.
 
-The child keeps lineage.json; the parent keeps pins.json, whose checkpoints retention never deletes.
+A child keeps lineage.json. Its parent keeps pins.json, whose checkpoints retention never deletes.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from pydantic import TypeAdapter
 
 from mission_gym.data import LeafKind
 from mission_gym.store import lock
-from mission_gym.store.checked import Count, Str, read_checked
 from mission_gym.store.files import write_json
 from mission_gym.store.rundir import RunDir
+from mission_gym.store.validation import Count, Str, read_validated
 
 _PIN_WAIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How an array of bytes is read whose values had to tell: fields of its LeafSpec."""
+class InferredLeaf:
+    """The layout of a leaf whose space was ambiguous, so its values decided: fields of its LeafSpec."""
 
     kind: LeafKind
     nvec: tuple[Count, ...]
@@ -38,8 +38,8 @@ class Lineage:
     parent: Str | None = None  # name of the run
     parent_path: Str | None = None
     parent_step: Count | None = None
-    folder: Str = ""  # where it was started: modules of the user's lie there
-    readings: dict[Str, Reading] = field(default_factory=dict)  # by leaf
+    folder: Str = ""  # working directory at the start, where modules of the user may be
+    readings: dict[Str, InferredLeaf] = field(default_factory=dict)  # by leaf
 
 
 _LINEAGE = TypeAdapter(Lineage)
@@ -53,11 +53,11 @@ def write_lineage(run: RunDir, lineage: Lineage) -> None:
 
 def read_lineage(run: RunDir) -> Lineage:
     """Read lineage.json; RunStateError if it is missing or damaged."""
-    return read_checked(run.lineage_json, _LINEAGE)
+    return read_validated(run.lineage_json, _LINEAGE)
 
 
 def pin(run: RunDir, step: int, child: str) -> None:
-    """Keep checkpoint `step` of `run` for the run named `child`; branches of one run may do so at once."""
+    """Keep checkpoint `step` of `run` for the run named `child`; several branches may call this at once."""
     with lock.hold(run.path / ".pins-lock", wait_s=_PIN_WAIT_S):
         pins = read_pins(run)
         children = [*pins.get(step, []), child]
@@ -65,5 +65,5 @@ def pin(run: RunDir, step: int, child: str) -> None:
 
 
 def read_pins(run: RunDir) -> dict[int, list[str]]:
-    """The pinned steps of `run`, each with the names of the runs that came from it."""
-    return read_checked(run.pins_json, _PINS) if run.pins_json.exists() else {}
+    """Return the pinned steps of `run`, each with the names of the runs that started from it."""
+    return read_validated(run.pins_json, _PINS) if run.pins_json.exists() else {}

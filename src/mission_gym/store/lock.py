@@ -1,7 +1,7 @@
-"""Locks that a dead process does not hold: the operating system's own, on an open file.
+"""File locks of the operating system, which end with the process that holds them.
 
-The file keeps the pid of its last holder and is never removed, since removing it would let two
-processes lock two files of one name.
+The file keeps the pid of its last holder. It is never removed: two processes could otherwise lock two files
+of the same name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _try_lock(descriptor: int, *, shared: bool) -> bool:
-        os.lseek(descriptor, 1 << 20, os.SEEK_SET)  # a locked byte can't be read: keep it off the pid
+        os.lseek(descriptor, 1 << 20, os.SEEK_SET)  # a locked byte can't be read, so lock one behind the pid
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except PermissionError:
@@ -39,8 +39,8 @@ else:
 
 @contextmanager
 def hold(path: Path, *, wait_s: float) -> Iterator[int]:
-    """Hold the lock file `path` for the block, and give its descriptor; RunStateError with the holder's pid
-    after `wait_s`."""
+    """Hold the lock file during the block and yield its descriptor; RunStateError with the holder's pid after
+    `wait_s`."""
     with disk_errors(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -50,7 +50,7 @@ def hold(path: Path, *, wait_s: float) -> Iterator[int]:
                 if time.monotonic() >= deadline:
                     pid = path.read_text() or "unknown"
                     raise RunStateError(
-                        f"{path.parent} is in use by process {pid}; one process at a time may write it; "
+                        f"{path.parent} is in use by process {pid}; only one process may write it; "
                         f"wait for that one or stop it [{path.name}]"
                     )
                 time.sleep(0.005)
@@ -63,7 +63,7 @@ def hold(path: Path, *, wait_s: float) -> Iterator[int]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a living process holds the lock file `path`."""
+    """Return whether a process holds the lock file."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

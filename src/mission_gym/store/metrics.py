@@ -1,6 +1,6 @@
-"""The numbers in every run's metrics stream, as metrics.yaml has them: name, unit, meaning, what is bad.
+"""The metrics of every run, from metrics.yaml: name, unit, meaning, signs of trouble.
 
-That table, with `metrics` of each algorithm, is the one place for these texts; documentation is made of it.
+These texts exist only there and in the metrics.yaml of each algorithm; the documentation is generated.
 """
 
 from __future__ import annotations
@@ -12,24 +12,22 @@ from typing import NamedTuple
 import yaml
 
 _OWN = Path(__file__).with_name("metrics.yaml")
-# Names that begin so may differ between equal runs; no others may.
+# Only metrics with these prefixes may differ between equal runs.
 TIMED = ("time/", "phase/", "machine/")
 
 
 class Metric(NamedTuple):
-    """One metric, or a family of them."""
+    """One metric, or a family whose name ends in `*`."""
 
     name: str
     unit: str
     text: str
-    bad: str = ""  # what a bad value looks like, and what to do
-    healthy: tuple[float | None, float | None] | None = (
-        None  # the least and the largest value that is not bad
-    )
+    bad: str = ""  # signs of a bad value, and what to do
+    healthy: tuple[float | None, float | None] | None = None  # smallest and largest healthy value
 
 
 @cache
 def read_metrics(path: Path = _OWN) -> tuple[Metric, ...]:
-    """The whole table, or that of an algorithm."""
+    """Read the table of every run, or that of an algorithm."""
     rows = yaml.safe_load(path.read_text("utf-8"))
     return tuple(Metric(name, **row) for name, row in rows.items())

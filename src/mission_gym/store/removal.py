@@ -1,8 +1,12 @@
-"""Removing a run: only one of ours, and of it only the files that we write, by name. All else stays."""
+"""Removal of a run: only a folder that we made, and in it only files that we write, by name.
+
+Everything else stays, and symbolic links are never followed.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,53 +16,56 @@ from mission_gym.store.files import disk_errors, read_json
 from mission_gym.store.rundir import EVAL_NAMES, OWN_NAMES, RunDir
 
 _STATUS = {"state", "created", "pid", "heartbeat"}
-_FOLDERS = ("env", "eval", "checkpoints", "tensorboard")
 _PATTERNS = (
     *(f"checkpoints/*step_*/{name}" for name in checkpoints.FILES),
     f"eval/{EVAL_NAMES}",
-    "tensorboard/events.out.tfevents.*",
-    *OWN_NAMES,  # the status and the lock last, so that what a kill leaves can be removed again
+    *OWN_NAMES,  # the status and the lock come last, so that a removal that was killed can be repeated
 )
 
 
 def check_ours(run: RunDir) -> None:
-    """RunStateError if the folder is not a run that we made."""
+    """Raise RunStateError if the folder is not a run that we made."""
     what = ""
     if run.path.is_symlink() or not run.path.is_dir():
         what = "a link" if run.path.is_symlink() else "not a folder"
     elif not (run.path / ".lock").is_file() or run.status_json.is_symlink():
         what = "not a run of ours: it has no .lock"
     else:
-        try:
+        with suppress(RunStateError):
             status = read_json(run.status_json)
-        except RunStateError:
-            status = None
-        if not isinstance(status, dict) or not status.keys() >= _STATUS:
-            what = "not a run of ours: it has no status.json with a state, a pid and times"
-    if what:
-        raise RunStateError(f"{run.path} is {what}; nothing in it is deleted")
+            if isinstance(status, dict) and status.keys() >= _STATUS:
+                return
+        what = "not a run of ours: it has no status.json with a state, a pid and times"
+    raise RunStateError(f"{run.path} is {what}; nothing in it is deleted")
 
 
-def find_own(run: RunDir) -> list[Path]:
-    """The files of a run that we wrote; what is reached through a link is not ours."""
+def find_own(run: RunDir, of_sinks: Iterable[str]) -> list[Path]:
+    """List the files of a run that we wrote; of_sinks: globs of the files and links that sinks write."""
     root = Path(os.path.realpath(run.path))
-    found: list[Path] = []
-    with suppress(RunStateError, AttributeError, TypeError):  # without the list, what lies in env/ stays
+    files = [path for pattern in of_sinks for path in root.glob(pattern)]
+    links = [path for path in files if path.is_symlink() and _is_direct(path.parent)]
+    with suppress(RunStateError, AttributeError, TypeError):  # without the list, the content of env/ stays
         for name in read_json(run.env_files_json).values():
             if name == Path(name).name:
                 copy = root / "env" / name
-                found += [copy, *copy.rglob("*")]
-    found += [path for pattern in _PATTERNS for path in root.glob(pattern)]
-    return [path for path in found if path.is_file() and os.path.realpath(path) == str(path)]
+                files += [copy, *copy.rglob("*")]
+    files += [path for pattern in _PATTERNS for path in root.glob(pattern)]
+    return [*links, *(path for path in dict.fromkeys(files) if path.is_file() and _is_direct(path))]
 
 
-def remove_run(run: RunDir) -> None:
-    """Delete our files, and each folder in which nothing else is; the caller holds the lock. DiskError."""
+def _is_direct(path: Path) -> bool:
+    """Return whether a path leads through no symbolic link."""
+    return os.path.realpath(path) == str(path)
+
+
+def remove_run(run: RunDir, of_sinks: Collection[str]) -> None:
+    """Delete our files, then our folders that are empty; the caller holds the lock. DiskError."""
     check_ours(run)
     with disk_errors(run.path):
-        for path in find_own(run):
+        for path in find_own(run, of_sinks):
             path.unlink()
-    inside = [path for path in run.path.rglob("*") if path.relative_to(run.path).parts[0] in _FOLDERS]
+    folders = {"env", *(pattern.partition("/")[0] for pattern in (*of_sinks, *_PATTERNS) if "/" in pattern)}
+    inside = [path for path in run.path.rglob("*") if path.relative_to(run.path).parts[0] in folders]
     for folder in [*sorted(inside, reverse=True), run.path]:
         with suppress(OSError):  # it is a file, a link, or not empty
             folder.rmdir()

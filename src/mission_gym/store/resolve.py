@@ -1,7 +1,7 @@
-"""From what a user types to a run and a checkpoint: `RUN`, `RUN@STEP`, `RUN@best`, `RUN@last`.
+"""From user input to a run and a checkpoint: `RUN`, `RUN@STEP`, `RUN@best`, `RUN@last`.
 
-RUN is a path of a run or of a checkpoint inside one, a run name with or without its time stamp, a
-unique prefix, or `latest`.
+RUN is a path of a run or of a checkpoint in one, a run name with or without its time stamp, a unique prefix,
+or `latest`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NUM_LISTED = 12
 
 
 class RunRef(NamedTuple):
-    """A run, the checkpoint that was meant (None: the best, else the last), and a note to say aloud."""
+    """A run, its checkpoint (None: the best, or the last without evaluations), and a note to print."""
 
     run: RunDir
     step: Step
@@ -30,19 +30,18 @@ class RunRef(NamedTuple):
 
 
 def list_runs(runs_dir: Path) -> list[RunDir]:
-    """All runs in a folder, the newest last."""
+    """List all runs in a folder, the newest last."""
     try:
         runs = [RunDir(path) for path in runs_dir.iterdir()] if os.path.isdir(runs_dir) else []
     except OSError as error:
         raise RunStateError(f"can't read {runs_dir}: {error.strerror or error}") from error
-    # Two of one moment differ by their suffix: the longer, then the greater, is the later.
+    # Runs of the same moment differ by a numeric suffix: the longer name, then the greater, is later.
     return sorted((run for run in runs if run.exists), key=lambda run: (run.created, len(run.name), run.name))
 
 
 def find_run(text: str, runs_dir: Path) -> RunRef:
-    """Resolve what the user typed; RunStateError with the candidates or the nearest name."""
-    by_path = _find_path(text)  # first as it stands: a path may hold an "@"
-    if by_path:
+    """Resolve user input; RunStateError names the candidates or the nearest name."""
+    if by_path := _find_path(text):  # first as it is: a path may contain an "@"
         return by_path
     name, at, step_text = text.rpartition("@")
     if not at:
@@ -55,7 +54,8 @@ def find_run(text: str, runs_dir: Path) -> RunRef:
 
 
 def checkpoint_for(ref: RunRef) -> CheckpointInfo:
-    """The checkpoint that is meant: without a step the best where evaluations were made, else the last."""
+    """Return the checkpoint of a reference; without a step, the best if there are evaluations, else the
+    last."""
     infos = {info.step: info for info in list_checkpoints(ref.run.checkpoints)}
     if not infos:
         raise RunStateError(f"run {ref.run.name} has no checkpoint yet [{ref.run.checkpoints}]")
@@ -86,30 +86,31 @@ def _find_path(text: str) -> RunRef | None:
 
 
 def find_namesake(name: str, runs_dir: Path) -> RunDir | None:
-    """The newest run that was given just this name; None without one."""
+    """Return the newest run whose name without its time stamp is `name`; None without one."""
     return next((run for run in reversed(list_runs(runs_dir)) if STAMP.sub("", run.name) == name), None)
 
 
 def find_name(name: str, runs_dir: Path) -> RunRef:
-    """The run of this name, of this name without its stamp, or of this unique prefix."""
+    """Find a run by its name, its name without the time stamp, or a unique prefix."""
     runs = {run.name: run for run in list_runs(runs_dir)}
-    if not runs:
-        raise RunStateError(
-            f"no run {name!r}: there are no runs in {runs_dir}; `mission-gym train` makes one"
-        )
-    remedy = "`mission-gym runs list` shows them all"
+    remedy = "`mission-gym runs list` shows them all" if runs else "start one with `mission-gym train`"
     found, note = match_name(name, list(runs), "run", f" in {runs_dir}", remedy)
     return RunRef(runs[found], None, note)
 
 
 def match_name(name: str, known: list[str], what: str, where: str, remedy: str) -> tuple[str, str]:
-    """The one of the `known` names, the newest last, that is meant, and a note to say aloud: this name, the
-    newest of this name without its stamp, the one that begins so, `latest`. RunStateError."""
+    """Return the `known` name that the user means, and a note to print; RunStateError if none fits.
+
+    It is the exact name, the newest with this name and a time stamp, the only one with this prefix, or for
+    `latest` the last. known: the newest last.
+    """
+    several = f"{what.replace(' or ', 's or ')}s"
+    if not known:
+        raise RunStateError(f"no {what} {name!r}: there are no {several}{where}; {remedy}")
     if name == "latest":
         return known[-1], ""
     if name in known:
         return name, ""
-    several = f"{what.replace(' or ', 's or ')}s"
     namesakes = [each for each in known if STAMP.sub("", each) == name]
     if namesakes:
         note = f"{len(namesakes)} {several} are named {name!r}; taking the newest, {namesakes[-1]}"
@@ -125,10 +126,9 @@ def match_name(name: str, known: list[str], what: str, where: str, remedy: str) 
 
 
 def _parse_step(step_text: str, text: str) -> Step:
-    if step_text == "best":
-        return "best"
-    if step_text == "last":
-        return "last"
+    match step_text:
+        case "best" | "last":
+            return step_text
     if step_text.isascii() and step_text.isdigit():
         return int(step_text)
     raise RunStateError(f"{step_text!r} in {text!r} is not a checkpoint; use @STEP, @best or @last")

@@ -1,7 +1,7 @@
-"""The folder of one run: its files by name, its lock, its status.
+"""The folder of one run: the names of its files, its lock, its status.
 
-`RunDir` is a cheap handle: several may exist for one folder, readers need no lock, and only the
-process inside `lock()` writes. A run that says it is alive while nobody holds its lock is dead.
+`RunDir` is a cheap handle: several may exist for one folder. Readers need no lock; only the process inside
+`lock()` writes. A run whose status is alive while no process holds its lock is dead.
 """
 
 from __future__ import annotations
@@ -19,23 +19,21 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from mission_gym.errors import DiskError, RunGoneError, RunStateError, UsageError
-from mission_gym.store import lock
-from mission_gym.store.checked import Count, Record, Str, read_checked
+from mission_gym.store import PID, lock
 from mission_gym.store.checkpoints import recover
 from mission_gym.store.files import disk_errors, remove_leftovers, sync_folder, write_json
-from mission_gym.store.variables import PID
+from mission_gym.store.validation import Count, Record, Str, read_validated
 
-# Reading a status takes the lock for some microseconds, which must not look like a second writer.
+# Reading a status takes the lock for some microseconds, which must not look like another writer.
 _LOCK_WAIT_S = 0.1
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _RESERVE_BYTES = 1 << 16
 _ENDED = ("done", "stopped", "failed")
-# All that we write into a run beside checkpoints and env/, by name.
+# Everything that we write into a run, by name, except for checkpoints/, env/, eval/ and files of sinks.
 OWN_NAMES = (
-    "config.yaml", "env-files.json", "plan.json", "metrics.jsonl", "progress.csv", "monitor.csv",
-    "lineage.json", "pins.json", "log.txt", "env-output.txt", "repro-env*-episode*.json", "timeline.png",
-    "report.html", "baselines.json", "tracker-*.json", "learning.gif", "learning.mp4", "step_*.mp4",
-    ".reserve", ".pins-lock", "status.json", ".lock",
+    "config.yaml", "env-files.json", "plan.json", "lineage.json", "pins.json", "env-output.txt",
+    "repro-env*-episode*.json", "timeline.png", "report.html", "baselines.json", "learning.gif",
+    "learning.mp4", "step_*.mp4", ".reserve", ".pins-lock", "status.json", ".lock",
 )  # fmt: skip
 EVAL_NAMES = "step_*.json"
 
@@ -72,7 +70,7 @@ _STATUS = TypeAdapter(_Status)
 
 
 def slug(env_id: str) -> str:
-    """A run name from an environment: `mission_gym/Capture-v0` -> `capture-v0`, `pkg:Env` -> `pkg-env`."""
+    """Make a run name of an id: `mission_gym/Capture-v0` -> `capture-v0`, `pkg:Env` -> `pkg-env`."""
     return re.sub(r"[^a-z0-9._-]+", "-", env_id.rpartition("/")[2].lower()).strip("-.") or "run"
 
 
@@ -84,7 +82,7 @@ class RunDir:
         self.name = path.name
         self.config_yaml = path / "config.yaml"
         self.env = path / "env"
-        self.env_files_json = path / "env-files.json"  # keyword -> the copy, in env/, of what it names
+        self.env_files_json = path / "env-files.json"  # keyword -> copy, in env/, of the file that it names
         self.plan_json = path / "plan.json"
         self.status_json = path / "status.json"
         self.metrics_jsonl = path / "metrics.jsonl"
@@ -93,17 +91,17 @@ class RunDir:
         self.tensorboard = path / "tensorboard"
         self.checkpoints = path / "checkpoints"
         self.eval = path / "eval"
-        self.baselines_json = path / "baselines.json"  # what a demo played beside it
+        self.baselines_json = path / "baselines.json"  # results of a demo's baselines
         self.lineage_json = path / "lineage.json"
         self.pins_json = path / "pins.json"
         self.log_txt = path / "log.txt"
         self._lock_path = path / ".lock"
         self._reserve = path / ".reserve"
-        self._held: int | None = None  # the descriptor of the lock, where this process has it
+        self._held: int | None = None  # descriptor of the lock, if this process holds it
 
     @classmethod
     def create(cls, runs_dir: Path, name: str, now: datetime | None = None) -> RunDir:
-        """Make the folder of a new run; UsageError where it can't be written."""
+        """Make the folder of a new run; UsageError if it can't be written."""
         now = now or datetime.now()
         run = cls(make_stamped(runs_dir, name, now))
         try:
@@ -119,17 +117,17 @@ class RunDir:
 
     @property
     def exists(self) -> bool:
-        """Whether the folder is a run: every run has a status from its first moment, and then a config."""
+        """Whether the folder is a run: every run starts with a status, and then gets a config."""
         return os.path.isfile(self.status_json) or os.path.isfile(self.config_yaml)
 
     @property
     def created(self) -> float:
-        """Unix time of the start, 0 if the status lost it."""
+        """Unix time of the start; 0 if the status is damaged."""
         return float(self._stored_status().get("created", 0.0))
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Own the run for writing, put in order what a kill left; RunStateError if another process has it."""
+        """Hold the run for writing and repair it after a kill; RunStateError if another process holds it."""
         with lock.hold(self._lock_path, wait_s=_LOCK_WAIT_S) as self._held:
             try:
                 recover(self.checkpoints)
@@ -141,8 +139,8 @@ class RunDir:
                     self._reserve.unlink(missing_ok=True)
                 self._held = None
 
-    def check_place(self) -> None:
-        """RunGoneError if the folder that this process locked is no longer where it was."""
+    def check_not_moved(self) -> None:
+        """Raise RunGoneError if the folder that this process locked was moved or removed."""
         if self._held is None:
             return
         try:
@@ -151,18 +149,18 @@ class RunDir:
             is_there = False
         if not is_there:
             raise RunGoneError(
-                f"{self.path} was moved or removed while the run was at work; nothing more is written there;"
-                " where it was moved to, `mission-gym resume PATH` goes on from its last checkpoint"
+                f"{self.path} was moved or removed during the run; nothing more is written there; if it was "
+                "moved, continue it with `mission-gym resume NEW_PATH`"
             )
 
     def keep_reserve(self) -> None:
-        """Keep some bytes of the disk, which the status of the end gets where there are no others."""
+        """Reserve some bytes, so that the final status can be written to a full disk."""
         with suppress(OSError):
             self._reserve.write_bytes(os.urandom(_RESERVE_BYTES))
 
     def write_status(self, *, durable: bool = True, **fields: Any) -> None:
-        """Merge fields into the status, with pid and heartbeat; None removes a field. RunGoneError."""
-        self.check_place()
+        """Merge fields, pid and heartbeat into the status; None removes a field. RunGoneError."""
+        self.check_not_moved()
         pid = int(os.environ.get(PID, 0)) or os.getpid()
         merged = {**self._stored_status(), **fields, "pid": pid, "heartbeat": time.time()}
         kept = {name: value for name, value in merged.items() if value is not None}
@@ -175,11 +173,13 @@ class RunDir:
             write_json(self.status_json, kept, durable=durable)
 
     def read_status(self) -> dict[str, Any]:
-        """The status; a run whose process was killed reads as `failed`, cause `process gone`. RunStateError
-        if it is damaged."""
+        """Return the status; RunStateError if it is damaged.
+
+        A run whose process was killed is `failed`, cause `process gone`.
+        """
         status = self._checked_status()
         if status.get("state") in ("starting", "running") and not lock.is_held(self._lock_path):
-            status = self._checked_status()  # it may have ended between the two looks
+            status = self._checked_status()  # it may have ended in between
             if status.get("state") in ("starting", "running"):
                 status |= {"state": "failed", "cause": "process gone"}
         return status
@@ -193,15 +193,15 @@ class RunDir:
     def _checked_status(self) -> dict[str, Any]:
         if not os.path.exists(self.status_json):
             return {}
-        return read_checked(self.status_json, _STATUS).model_dump(exclude_unset=True)
+        return read_validated(self.status_json, _STATUS).model_dump(exclude_unset=True)
 
 
 def make_stamped(runs_dir: Path, name: str, now: datetime) -> Path:
-    """Make the folder `<name>-<YYYYMMDD-HHMMSS>`, with -2, -3 ... if taken; UsageError if it can't be."""
+    """Make the folder `<name>-<YYYYMMDD-HHMMSS>`, with -2, -3 ... if it exists; UsageError if that fails."""
     if not RUN_NAME.fullmatch(name) or name == "latest":
         raise UsageError(
-            f"run name {name!r} does not fit; use letters, digits, '_', '-' and '.', not the last two "
-            f"in front, and not 'latest' [--run-name]"
+            f"run name {name!r} is not allowed; use letters, digits, '_', '-' and '.', not '-' or '.' in "
+            "front, and not 'latest' [--run-name]"
         )
     try:
         runs_dir.mkdir(parents=True, exist_ok=True)
@@ -215,12 +215,11 @@ def make_stamped(runs_dir: Path, name: str, now: datetime) -> Path:
 
 
 def _make_folder(runs_dir: Path, stamped: str) -> Path:
-    number = 1
+    path, number = runs_dir / stamped, 1
     while True:
-        path = runs_dir / (stamped if number == 1 else f"{stamped}-{number}")
         try:
-            path.mkdir()  # the one arbiter between processes that start in the same second
+            path.mkdir()  # decides between processes that start in the same second
+            return path
         except FileExistsError:
             number += 1
-            continue
-        return path
+            path = runs_dir / f"{stamped}-{number}"

@@ -1,8 +1,8 @@
-"""What a sweep keeps in its group's folder, besides what every group does.
+"""The files of a sweep in its group's folder, in addition to those of every group.
 
-study.log     Optuna's journal: every trial, its parameters and its two values; the truth about trials
-sweep.json    the question, and what became of it so far; made anew from the two journals
-best.yaml     the setting that was best on fresh seeds, valid as --config
+study.log     Optuna's journal of trials with their parameters and two values; the source of truth
+sweep.json    the question and the results so far; derived from the two journals
+best.yaml     the settings that were best on fresh seeds, valid as --config
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, TypeAdapter
 
 from mission_gym.store import lock
-from mission_gym.store.checked import Count, Record, Str, read_checked
 from mission_gym.store.files import write_json
 from mission_gym.store.groups import GroupDir, Job
+from mission_gym.store.validation import Count, Record, Str, read_validated
 
 STUDY, BEST, _RECORD, _LOCK = "study.log", "best.yaml", "sweep.json", ".sweep-lock"
 _RETEST = "retest-"
 OF_A_SWEEP = (STUDY, f"{STUDY}.lock", BEST, _RECORD, _LOCK)
-DEFAULT = "default"  # the source of the first trial: what is trained without a sweep
+DEFAULT = "default"  # source of the first trial: the settings without a sweep
 Value = bool | int | float | str | None
 Values = dict[str, Any]  # by field name
 _Seeds = Annotated[list[Count], Field(min_length=1)]
 
 
 class Axis(BaseModel):
-    """A field that is searched: a range from low to high, or choices."""
+    """A field to search: a range from low to high, or choices."""
 
     path: Annotated[str, Field(pattern=r"^\w+\.\w+$")]
     low: int | float = 0
@@ -45,41 +45,41 @@ class Axis(BaseModel):
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def holds(self, value: Any) -> bool:
-        """Whether the search could come to this value."""
+        """Return whether the search space contains this value."""
         if self.choices:
             return value in self.choices
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return is_number and self.low <= value <= self.high
 
 
-class Start(BaseModel):
-    """A setting that is tried before the search draws its own."""
+class StartingPoint(BaseModel):
+    """Settings that are tried before the search samples its own."""
 
     source: Str
     values: Values  # of the searched fields
-    given: Values  # what its runs are told; nothing, for what they have without being told
+    given: Values  # passed to its runs; empty if they have these values by default
 
 
 class Question(BaseModel):
-    """What a sweep was asked for."""
+    """The question of a sweep."""
 
-    asked: Values  # as the user gave them, by the names of flags
-    values: Values  # what all runs are told: these, and the sizes that are the same for all
+    asked: Values  # as the user gave them, by flag name
+    values: Values  # passed to all runs: `asked`, and the sizes that are equal for all
     over: Str
     axes: list[Axis]
-    starts: list[Start]  # the default first
-    measure: Str  # what is ranked by its lower bound: return, or the main outcome
+    starts: list[StartingPoint]  # the default first
+    measure: Str  # ranked by its lower bound: the return, or the main outcome
     trials: Count | None
     budget_s: float | None
-    seeds: _Seeds  # of every trial
+    seeds: _Seeds  # of each trial
     retest: Count
-    retest_seeds: _Seeds  # of the best ones, trained again; none of `seeds`
+    retest_seeds: _Seeds  # for training the best again; disjoint from `seeds`
     pruner: Literal["none", "median"] = "none"
-    folder: Str  # where it was asked for
+    folder: Str  # working directory of the request
 
 
 class TrialRow(Record):
-    """A trial as it is told."""
+    """A trial in sweep.json."""
 
     number: Count
     source: Str
@@ -91,7 +91,7 @@ class TrialRow(Record):
 
 
 class Candidate(Record):
-    """A setting that was trained again on fresh seeds."""
+    """Settings that were trained again on fresh seeds."""
 
     trial: Count
     source: Str
@@ -99,9 +99,9 @@ class Candidate(Record):
     iqm: float | None = None
     low: float | None = None
     high: float | None = None
-    seeds: Count = 0  # that were trained to the end
+    seeds: Count = 0  # that finished training
     seconds: float | None = None
-    causes: list[Str] = Field(default_factory=list)  # of those that were not
+    causes: list[Str] = Field(default_factory=list)  # of the seeds that did not finish
 
 
 class SweepRecord(Record):
@@ -121,23 +121,23 @@ _RECORD_TYPE = TypeAdapter(SweepRecord)
 
 
 def name_trial(number: int) -> str:
-    """The variant of a trial's jobs."""
+    """Return the variant of a trial's jobs."""
     return f"t{number:03}"
 
 
 def name_retest(number: int) -> str:
-    """The variant of the jobs that train a trial's setting again."""
+    """Return the variant of the jobs that train a trial's settings again."""
     return f"{_RETEST}{name_trial(number)}"
 
 
 def is_retest(job: Job) -> bool:
-    """Whether a job is one of those."""
+    """Return whether a job trains a trial's settings again."""
     return job.request.variant.startswith(_RETEST)
 
 
 def read_sweep(group: GroupDir) -> SweepRecord:
-    """sweep.json; RunStateError if it is missing or damaged."""
-    return read_checked(group.path / _RECORD, _RECORD_TYPE)
+    """Read sweep.json; RunStateError if it is missing or damaged."""
+    return read_validated(group.path / _RECORD, _RECORD_TYPE)
 
 
 def write_sweep(group: GroupDir, record: SweepRecord) -> None:
@@ -147,13 +147,13 @@ def write_sweep(group: GroupDir, record: SweepRecord) -> None:
 
 @contextmanager
 def hold_sweep(group: GroupDir) -> Iterator[None]:
-    """Be the one process that asks for trials; RunStateError if another one is."""
+    """Be the only process that requests trials; RunStateError if another process does."""
     with lock.hold(group.path / _LOCK, wait_s=1.0):
         yield
 
 
 def find_driver(group: GroupDir) -> int | None:
-    """The process that asks for trials; None if there is none."""
+    """Return the process that requests trials; None without one."""
     path = group.path / _LOCK
     if not lock.is_held(path):
         return None

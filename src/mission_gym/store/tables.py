@@ -1,8 +1,8 @@
-"""Append-only tables of lines: what a run's files of rows have in common, and its metrics stream.
+"""Append-only files of lines: the base of a run's tables, the metrics stream, and journals.
 
-A row is in the file when `append` returns, whole or (on DiskError) not at all; a row torn by a kill
-is cut off at the next opening. `position` goes into a checkpoint, and a table that is opened at one cuts
-what came after it, so that a resumed run's rows equal those of a straight run.
+When `append` returns, the row is in the file, whole or (on DiskError) not at all. A row torn by a kill is cut
+off when the file is next opened. A checkpoint stores `position`; a table opened at a position drops later
+rows, so that a resumed run's rows equal those of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from mission_gym.errors import RunStateError
-from mission_gym.store.files import disk_errors, plain
+from mission_gym.store import lock
+from mission_gym.store.files import disk_errors, to_json
+
+_WAIT_S = 30.0  # for other writers of a journal, each of which takes milliseconds
 
 
 class Table:
@@ -34,7 +38,7 @@ class Table:
         self._file.close()
 
     def position(self) -> int | None:
-        """Where the table ends now, after the disk has all of it."""
+        """Return the size, after all of it is on the disk."""
         with disk_errors(self.path):
             os.fsync(self._file.fileno())
         return self._size
@@ -67,17 +71,17 @@ class MetricsLog(Table):
         self.append_all([row])
 
     def append_all(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Several rows, whole or none of them."""
-        self._append("".join(json.dumps(plain(dict(row)), allow_nan=False) + "\n" for row in rows))
+        """Append several rows, all of them or none."""
+        self._append("".join(json.dumps(to_json(dict(row)), allow_nan=False) + "\n" for row in rows))
 
     @staticmethod
     def read(path: Path) -> list[dict[str, Any]]:
-        """All whole rows; an empty list before the first, RunStateError for a damaged one."""
+        """Return all whole rows, none if the file does not exist; RunStateError for a damaged one."""
         return list(MetricsLog.stream(path))
 
     @staticmethod
     def stream(path: Path) -> Iterator[dict[str, Any]]:
-        """The same one after the other, as a file may be larger than the memory."""
+        """Yield the rows that `read` returns; a file may be larger than the memory."""
         try:
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
@@ -90,14 +94,37 @@ class MetricsLog(Table):
 
     @staticmethod
     def read_from(path: Path, offset: int, max_bytes: int = 1 << 20) -> tuple[list[dict[str, Any]], int]:
-        """Whole rows behind a byte, about `max_bytes` of them, and the byte behind those."""
+        """Return about `max_bytes` of whole rows from a byte offset on, and the offset behind them."""
         with path.open("rb") as file:
             file.seek(offset)
             lines = file.read(max_bytes)
             lines += file.readline()
         whole = lines[: lines.rfind(b"\n") + 1]
-        rows = [_parse_row(line, f"{path}, behind byte {offset}") for line in whole.splitlines()]
+        rows = [_parse_row(line, f"{path}, after byte {offset}") for line in whole.splitlines()]
         return rows, offset + len(whole)
+
+
+class Journal:
+    """JSON lines that several processes append to; a row is on the disk when `append` returns.
+
+    The file is opened for each append, so a handle costs nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows, all of them or none."""
+        with (
+            lock.hold(self.path.with_name(f".{self.path.name}-lock"), wait_s=_WAIT_S),
+            closing(MetricsLog(self.path)) as table,
+        ):
+            table.append_all(rows)
+            table.position()  # waits for the disk
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all whole rows; RunStateError for a damaged one."""
+        return MetricsLog.read(self.path)
 
 
 def _parse_row(line: bytes, where: str) -> dict[str, Any]:
@@ -111,9 +138,9 @@ def _parse_row(line: bytes, where: str) -> dict[str, Any]:
 
 
 def format_csv_line(values: Iterable[Any]) -> str:
-    """One line of CSV: missing and non-finite values empty, no line breaks inside."""
+    """Format one line of CSV; missing and non-finite values are empty, line breaks become blanks."""
     text = io.StringIO()
-    cells = (plain(value) for value in values)
+    cells = (to_json(value) for value in values)
     csv.writer(text, lineterminator="\n").writerow(
         " ".join(cell.split()) if isinstance(cell, str) else cell for cell in cells
     )

@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space, iterate
 from mission_gym.data import Array, EnvSpec, LeafSpec, Leaves, StepBatch
 from mission_gym.env.spaces import any_leaf_specs, make_unflattener
 from mission_gym.errors import EnvContractError, MissionGymError, UsageError, WrongType, WrongValue
-from mission_gym.procs import Attendance
+from mission_gym.procs import RunningCompanion
 from mission_gym.vector.base import NothingSent, RowVector, StepsUnderWay, Vector
 
 Make = Callable[..., Vector]  # spec, seed_of, infos, autoreset, late_reset -> vector
@@ -47,7 +47,7 @@ class GymVector(VectorEnv[Any, Any, Any]):
     or the batched and the single space to show.
     """
 
-    companion: Attendance | None = None  # of the environments
+    companion: RunningCompanion | None = None  # of the environments
 
     def __init__(
         self,

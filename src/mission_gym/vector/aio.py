@@ -17,8 +17,8 @@ from pathlib import PurePath
 from typing import Any
 
 from mission_gym.env.event_loop import (
-    Call,
     CancelledCall,
+    LimitedCall,
     PlainCaller,
     find_loop,
     time_turns,
@@ -143,7 +143,7 @@ class _EnvTask:
         self._gate: asyncio.Future[None] | None = None
         self._since = 0.0
         self._limit_s = 0.0
-        self._call: Call | None = None
+        self._call: LimitedCall | None = None
         self._call_since = 0.0
         self._lateness = ""  # why the call was cancelled from here
 
@@ -171,7 +171,7 @@ class _EnvTask:
     async def wait(self, asked: Awaitable[Any]) -> Any:
         """Await what the plain code of this environment waits for; what would end the task becomes an
         ordinary exception."""
-        if not isinstance(asked, Call):
+        if not isinstance(asked, LimitedCall):
             return await _outlast(asked)
         self._call, self._call_since = asked, time.monotonic()
         try:

@@ -18,10 +18,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
-from mission_gym.env.actions import make_action_form
 from mission_gym.env.contract import TERMS, check_outcome, read_metrics
 from mission_gym.env.factory import VectorEnv
 from mission_gym.env.resume import SlotState, copy_plain, has_state, read_generator, restore_generator
+from mission_gym.env.spaces import make_action_decoder
 from mission_gym.env.stages import Stages
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError, describe
 from mission_gym.vector.base import Options, SeedOf, Vector
@@ -44,7 +44,7 @@ class BatchedVec(Vector):
         self._reader = BatchReader(spec, self.num_envs)
         self._blank = make_rows(spec, self.num_envs)
         self._blank.valid[:] = True
-        self._form = make_action_form(spec.action_space)
+        self._form = make_action_decoder(spec.action_space)
         self._takes_lists = True  # of seeds, until it refuses one
         self._mode = _read_mode(vector_env, spec)
         if stages is not None and len(stages.variants) > 1 and self._mode != AutoresetMode.DISABLED:

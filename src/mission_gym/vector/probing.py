@@ -7,8 +7,8 @@ import time
 
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import Factory
+from mission_gym.env.leaves import MAX_SEQUENCE
 from mission_gym.env.pace import Pace, read_queued_s
-from mission_gym.env.spaces import MAX_SEQUENCE
 from mission_gym.errors import WorkerDied, WorkerTimeout
 from mission_gym.procs import BoundedLog, Child, dump_object
 from mission_gym.vector import restarts

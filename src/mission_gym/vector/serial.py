@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mission_gym.bridge.pool import Pool
+from mission_gym.bridge.pool import EnginePool
 from mission_gym.data import Array, EnvSpec, Episode, StepBatch
 from mission_gym.env.agents_slot import AgentsSlot, make_slot
 from mission_gym.env.coroutines import find_instance
@@ -72,7 +72,7 @@ class SerialVec(RowVector):
         self._now = self._now if now is None else now
         factories = [factory] * num_envs if callable(factory) else list(factory)
         if not self.side_by_side:  # where games that share a process would wait for each other
-            factories, stages = change_factories(Pool().share, factories, stages)
+            factories, stages = change_factories(EnginePool().share, factories, stages)
         staging = None if stages is None else Staging(stages, self._now)
         self._infos = infos
         self._autoreset = autoreset

@@ -17,7 +17,7 @@ from typing import Any
 from mission_gym.data import Array, EnvSpec, StepBatch
 from mission_gym.env.agents_slot import make_slot
 from mission_gym.env.factory import Env, Factory
-from mission_gym.env.probe import look_at
+from mission_gym.env.probe import probe_env
 from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot
 from mission_gym.errors import MissionGymError
@@ -167,7 +167,7 @@ class Service:
         step = RESETTING if action is None else slot.steps
         seed = -1 if slot.seed is None else slot.seed
         env_id = slot.env_id
-        stage = -1 if slot.told_stage is None else slot.stage
+        stage = -1 if slot.curriculum_stage is None else slot.stage
         place = (slot.episode, seed, step, stage)
         _BEAT.pack_into(self._beats[env_id], 0, next(self._num_beats), env_id, *place)
         if action is not None and step < self._journal.shape[1]:
@@ -215,7 +215,7 @@ def serve_probe(link: Link, setup: bytes) -> None:
             factory, env_id, seconds, bare, max_sequence = pickle.loads(setup)
             env = factory()
             last.callback(env.close)
-            spec = look_at(env, env_id, bare, max_sequence)
+            spec = probe_env(env, env_id, bare, max_sequence)
             link.send(("ok", spec))
             if seconds:
                 link.send(("ok", _measure_pace(env, spec, seconds)))

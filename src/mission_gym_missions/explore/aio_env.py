@@ -57,7 +57,7 @@ class AsyncExploreEnv(ExploreForm):
 
     async def close(self) -> None:
         await self._client.close()
-        self._attendance = None
+        self._companion = None
 
 
 class AsyncHttpClient:

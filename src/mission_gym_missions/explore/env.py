@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from mission_gym.data import Array
 from mission_gym.errors import UsageError
-from mission_gym.procs.companions import Attendance, Companion, attend
+from mission_gym.procs.companions import Companion, RunningCompanion, start_companion
 from mission_gym_missions.env import (
     Metadata,
     RulesFile,
@@ -37,11 +37,11 @@ class ExploreForm(RulesFile):
     def _open(self, given: dict[str, Any]) -> Settings:
         """Make the explorer, and start the server of generated sites unless `served_at` names one."""
         settings = read_settings(given)
-        self._attendance: Attendance | None = None
+        self._companion: RunningCompanion | None = None
         served_at = settings.served_at
         if settings.base_url is None and served_at is None:
-            self._attendance = attend(make_companion(settings))
-            served_at = self._attendance.told["served_at"]
+            self._companion = start_companion(make_companion(settings))
+            served_at = self._companion.kwargs["served_at"]
         self.explorer = settings.make_explorer(served_at or "")
         self.observation_space = spaces.Box(0.0, 1.0, (self.explorer.num_features,), np.float32)
         self.action_space = spaces.Discrete(self.explorer.num_actions)
@@ -107,7 +107,7 @@ class ExploreEnv(ExploreForm, gym.Env[Array, np.int64]):
 
     def close(self) -> None:
         self._client.close()
-        self._attendance = None
+        self._companion = None
 
 
 def draw_number(rng: np.random.Generator) -> int:

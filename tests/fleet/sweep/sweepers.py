@@ -17,7 +17,7 @@ from typing import Any
 
 from mission_gym.fleet.queue import Queue
 from mission_gym.store.groups import GroupDir
-from mission_gym.store.sweeps import Axis, Question, Start, SweepRecord, write_sweep
+from mission_gym.store.sweeps import Axis, Question, StartingPoint, SweepRecord, write_sweep
 
 _PYTHON = sys.executable  # tests put the script in its place
 _SCRIPT = """#!{python} -ES
@@ -87,8 +87,10 @@ class Sweepers:
     def make(self, *, axes: list[Axis] | None = None, **more: Any) -> GroupDir:
         """A sweep over the learning rate of CartPole, from a bad default."""
         starts = [
-            Start(source="default", values={"learning_rate": 1e-5}, given={}),
-            Start(source="shipped settings", values={"learning_rate": 1e-4}, given={"learning_rate": 1e-4}),
+            StartingPoint(source="default", values={"learning_rate": 1e-5}, given={}),
+            StartingPoint(
+                source="shipped settings", values={"learning_rate": 1e-4}, given={"learning_rate": 1e-4}
+            ),
         ]
         asked: dict[str, Any] = {
             "values": {"env": "CartPole-v1", "n_envs": 8, "timesteps": 1000}, "asked": {}, "over": "",

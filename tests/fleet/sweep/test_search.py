@@ -21,7 +21,7 @@ from mission_gym.cli.main import main
 from mission_gym.run.config import resolve
 from mission_gym.store.files import read_json
 from mission_gym.store.groups import GroupDir
-from mission_gym.store.sweeps import STUDY, Axis, Start, find_driver, read_sweep, write_sweep
+from mission_gym.store.sweeps import STUDY, Axis, StartingPoint, find_driver, read_sweep, write_sweep
 from waits import LONG_S, wait_until
 
 
@@ -74,7 +74,7 @@ def test_the_winner_is_trained_again_beside_the_default(
 
 
 def test_a_default_that_nothing_beats_stays(sweepers: Sweepers) -> None:
-    starts = [Start(source="default", values={"learning_rate": 1e-5}, given={})]
+    starts = [StartingPoint(source="default", values={"learning_rate": 1e-5}, given={})]
     axes = [Axis(path="ppo.learning_rate", low=1e-8, high=2e-6, scale="log")]
     group = sweepers.make(axes=axes, starts=starts, trials=3)
     assert work(group) == 0
@@ -93,7 +93,7 @@ def test_trials_that_fail_have_a_cause_and_are_not_the_end(
     assert main(["sweep", "show", "s", "--runs-dir", str(sweepers.runs_dir)]) == 0
     assert "NotFiniteError: the loss is not" in capsys.readouterr().out
     assert read_study(group).trials[2].user_attrs["cause"].startswith("seed 0 failed: NotFiniteError")
-    starts = [Start(source="default", values={"learning_rate": 6e-3}, given={"learning_rate": 6e-3})]
+    starts = [StartingPoint(source="default", values={"learning_rate": 6e-3}, given={"learning_rate": 6e-3})]
     lost = sweepers.make(starts=starts, trials=1)
     assert work(lost) == 3
     assert not (lost.path / "best.yaml").exists()
@@ -182,7 +182,7 @@ def test_a_budget_keeps_time_for_the_test(sweepers: Sweepers) -> None:
 def test_a_pruner_ends_what_is_behind(sweepers: Sweepers) -> None:
     """Held runs have one evaluation, which is below the median of those before."""
     starts = [
-        Start(source=str(number), values={"learning_rate": rate}, given={"learning_rate": rate})
+        StartingPoint(source=str(number), values={"learning_rate": rate}, given={"learning_rate": rate})
         for number, rate in enumerate([1e-3] * 6)
     ]
     axes = [Axis(path="ppo.learning_rate", low=1e-8, high=1e-7, scale="log")]

@@ -7,8 +7,7 @@ import pytest
 
 from mission_gym.data import Episode
 from mission_gym.errors import DiskError, RunStateError
-from mission_gym.store.sinks.monitor import MonitorCsv
-from mission_gym.store.sinks.progress import ProgressCsv
+from mission_gym.store.sinks.files import MonitorCsv, ProgressCsv
 from mission_gym.store.tables import MetricsLog
 
 resource = pytest.importorskip("resource")

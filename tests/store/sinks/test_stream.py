@@ -37,8 +37,8 @@ class Memory:
 @pytest.fixture
 def sinks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Memory]:
     made = {name: Memory() for name in ("first", "second", "tracker")}
-    records = {name: Sink(lambda place, position, name=name: made[name]) for name in made}
-    records["tracker"] = Sink(records["tracker"].open, errors=(Exception,), may_lose_rows=True)
+    records = {name: Sink(lambda place, position, name=name: made[name], ()) for name in made}
+    records["tracker"] = Sink(records["tracker"].open, (), errors=(Exception,), may_lose_rows=True)
     monkeypatch.setattr(stream, "load_sink", records.__getitem__)
     return made
 
@@ -57,7 +57,7 @@ def test_each_sink_tells_its_own_failure_and_its_own_losses(sinks: dict[str, Mem
     opened = open_stream(tmp_path)
     sinks["first"].refused = {"progress"}
     assert write(opened, 1) == [
-        "can't write it: full; training goes on, and first loses rows until it can be written"
+        "can't write it: full; training continues, and first loses rows until it can be written"
     ]
     assert write(opened, 2) == []
     sinks["second"].refused = {"progress"}
@@ -91,7 +91,7 @@ def test_short_rows_that_still_fit_are_no_recovery(sinks: dict[str, Memory], tmp
 def test_a_sink_that_may_lose_rows_is_closed_by_its_failure(sinks: dict[str, Memory], tmp_path: Path) -> None:
     opened = open_stream(tmp_path)
     sinks["tracker"].refused, sinks["tracker"].error = {"progress"}, RuntimeError("no network")
-    assert write(opened, 1) == ["no network; no more is written to tracker, and training goes on"]
+    assert write(opened, 1) == ["no network; training continues without tracker"]
     sinks["tracker"].refused = set()
     assert write(opened, 2) == []
     assert sinks["tracker"].seen == []
@@ -103,10 +103,10 @@ def test_an_opening_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     def refuse(place: SinkContext, position: int | None) -> Memory:
         raise DiskError("can't write it: full")
 
-    monkeypatch.setattr(stream, "load_sink", lambda name: Sink(refuse, may_lose_rows=name == "tracker"))
+    monkeypatch.setattr(stream, "load_sink", lambda name: Sink(refuse, (), may_lose_rows=name == "tracker"))
     place = SinkContext(RunDir.create(tmp_path, "run"), "CartPole-v1", 0.0)
     opened = Stream(["tracker"], place, {})
-    assert opened.take_news() == ["can't write it: full; the run goes on without tracker"]
+    assert opened.take_news() == ["can't write it: full; the run continues without tracker"]
     with pytest.raises(DiskError, match="full"):
         Stream(["first"], place, {})
 

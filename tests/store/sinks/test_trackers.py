@@ -9,23 +9,24 @@ import sqlite3
 import struct
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 import mission_gym as mg
 from mission_gym.cli.main import main
-from mission_gym.config.types import Trackers
+from mission_gym.run.config import schema
+from mission_gym.store import GROUP
 from mission_gym.store.lineage import Lineage, write_lineage
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.sinks import SINKS, SinkContext, check_installed, load_sink
+from mission_gym.store.sinks import SinkContext, check_installed, list_trackers, load_sink
 from mission_gym.store.sinks import tracker as tracker_module
-from mission_gym.store.sinks.tracker import Facts, Row, Tracker
+from mission_gym.store.sinks.tracker import RunInfo, StepRow, Tracker
 from mission_gym.store.tables import MetricsLog
-from mission_gym.store.variables import GROUP
 from waits import LONG_S
 
 SMALL = {
@@ -40,12 +41,20 @@ TRACKERS = ("wandb", "mlflow", "trackio")
 
 
 def train_and_resume(tmp_path: Path, track: str) -> tuple[RunDir, list[tuple[int, float]]]:
-    """A run of two processes' work, and the steps and losses of its progress.csv."""
+    """A run of two processes' work, and the steps and losses of its progress.csv.
+
+    Both share this process and thus one W&B service, which writes its files after `finish` has returned.
+    The end of a process waits for it, and so does this function.
+    """
     run = mg.train(
         "CartPole-v1", progress=False, runs_dir=str(tmp_path), run_name="tracked", timesteps=96, track=track,
         vector="serial", **SMALL,
     )  # fmt: skip
     assert main(["resume", str(run.path), "--timesteps", "160"]) == 0
+    if track == "wandb":
+        import wandb
+
+        wandb.teardown()
     with (run.path / "progress.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["train/loss"]]
     assert len(rows) == 5
@@ -96,6 +105,61 @@ def test_wandb_has_the_rows_of_both_processes_in_one_run(
     assert {row["run"].run_group for row in rows if "run" in row} == {"trio"}
 
 
+class StoppedClock:
+    """`time` for modules, which only moves while they sleep."""
+
+    now = 1.7e9
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def time(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_wandb_resumed_in_the_same_second_gets_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients that find the folder of the first process write nothing; newer ones add a suffix themselves."""
+    init = pytest.importorskip("wandb.sdk.wandb_init")
+    clock = StoppedClock()
+    monkeypatch.setattr(init, "time", clock)
+    monkeypatch.setattr("mission_gym.store.sinks.wandb.time", clock)
+    monkeypatch.setattr(init._WandbInit, "set_sync_dir_suffix", lambda self, settings: None, raising=False)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run, losses = train_and_resume(tmp_path, "wandb")
+    files = sorted((run.path / "wandb").glob("offline-run-*/*.wandb"))
+    rows = [row for path in files for row in read_wandb(path)]
+    assert len(files) == 2
+    assert [(row["step"], row["train/loss"]) for row in rows if "train/loss" in row] == losses
+
+
+def test_a_removed_run_leaves_nothing_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run, _ = train_and_resume(tmp_path, "wandb")
+    links = [path for path in run.path.rglob("*") if path.is_symlink()]
+    targets = [path.resolve() for path in links if not path.resolve().is_relative_to(run.path)]
+    assert main(["runs", "clean", str(run.path), "--yes"]) == 0
+    assert not run.path.exists()
+    assert all(target.exists() for target in targets)  # links are removed, not their targets
+
+
+def test_a_file_of_the_user_in_the_folder_of_wandb_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run, _ = train_and_resume(tmp_path, "wandb")
+    note = run.path / "wandb" / "note.txt"
+    note.write_text("mine")
+    assert main(["runs", "clean", str(run.path), "--yes"]) == 0
+    assert [path for path in run.path.rglob("*") if not path.is_dir()] == [note]
+
+
 def test_mlflow_has_the_rows_of_both_processes_in_one_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,7 +201,7 @@ def test_mlflow_that_is_not_reached_gets_all_rows_later(
         (back if "again" in text else down).set()
 
     log = MetricsLog(place.run.metrics_jsonl)
-    sink = load_sink("mlflow").open(place._replace(tell=tell), None)
+    sink = load_sink("mlflow").open(place._replace(notify=tell), None)
     add(log, sink, 1, 2)
     assert down.wait(LONG_S)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place.run.path}/mlflow.db")
@@ -145,7 +209,7 @@ def test_mlflow_that_is_not_reached_gets_all_rows_later(
     assert back.wait(LONG_S)
     sink.close()
     assert len(said) == 2
-    assert "training goes on" in said[0]
+    assert "training continues" in said[0]
     client = MlflowClient()
     (kept,) = client.search_runs([client.get_experiment_by_name("mission-gym").experiment_id])
     history = client.get_metric_history(kept.info.run_id, "train/loss")
@@ -173,10 +237,10 @@ class Kept:
 
     def __init__(self, run_id: str) -> None:
         self.id = run_id
-        self.rows: list[Row] = []
+        self.rows: list[StepRow] = []
         self.is_closed = False
 
-    def log(self, rows: list[Row]) -> None:
+    def log(self, rows: list[StepRow]) -> None:
         self.rows += rows
 
     def close(self) -> None:
@@ -205,7 +269,7 @@ def test_a_network_that_is_down_is_said_once_and_costs_no_row(
     monkeypatch.setattr(tracker_module, "_LONGEST_S", 0.001)
     said: list[str] = []
     up, tried_often, back = threading.Event(), threading.Event(), threading.Event()
-    tries: list[Facts] = []
+    tries: list[RunInfo] = []
     kept = Kept("id-1")
 
     def tell(text: str) -> None:
@@ -213,7 +277,7 @@ def test_a_network_that_is_down_is_said_once_and_costs_no_row(
         if "again" in text:
             back.set()
 
-    def connect(facts: Facts, run_id: str | None) -> Kept:
+    def connect(facts: RunInfo, run_id: str | None) -> Kept:
         tries.append(facts)
         if len(tries) > 5:
             tried_often.set()
@@ -222,7 +286,7 @@ def test_a_network_that_is_down_is_said_once_and_costs_no_row(
         return kept
 
     log = MetricsLog(place.run.metrics_jsonl)
-    sink = Tracker("kept", place._replace(tell=tell), connect)
+    sink = Tracker("kept", place._replace(notify=tell), connect)
     add(log, sink, 1, 2)
     assert tried_often.wait(LONG_S)
     up.set()
@@ -232,8 +296,8 @@ def test_a_network_that_is_down_is_said_once_and_costs_no_row(
     assert kept.rows == [(1, {"train/loss": 0.5}), (2, {"train/loss": 1.0}), (3, {"train/loss": 1.5})]
     assert kept.is_closed
     assert said == [
-        "kept: no route to host; training goes on, and rows are sent when they can be",
-        "kept is reached again, and has all rows",
+        "kept: no route to host; training continues, and rows are sent later",
+        "kept can be reached again and has all rows",
     ]
     assert tries[0].config == {"env.env_id": "CartPole-v1", "parent": "elder", "parent_step": 7}
 
@@ -270,7 +334,7 @@ def test_mlflow_makes_one_run_however_often_it_fails_and_says_how_it_ended(
     monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
     monkeypatch.setitem(sys.modules, "mlflow.tracking", SimpleNamespace(MlflowClient=Client))
     log = MetricsLog(place.run.metrics_jsonl)
-    told = place._replace(tell=lambda text: back.set() if "again" in text else None)
+    told = place._replace(notify=lambda text: back.set() if "again" in text else None)
     sink = load_sink("mlflow").open(told, None)
     add(log, sink, 1)
     assert back.wait(LONG_S)
@@ -302,7 +366,7 @@ def test_trackio_is_told_the_group(place: SinkContext, monkeypatch: pytest.Monke
 def test_a_resume_goes_on_in_the_same_run_with_what_is_missing(place: SinkContext) -> None:
     first, second = Kept("id-1"), Kept("")
 
-    def connect_again(facts: Facts, run_id: str | None) -> Kept:
+    def connect_again(facts: RunInfo, run_id: str | None) -> Kept:
         second.id = str(run_id)
         return second
 
@@ -324,13 +388,14 @@ def test_a_resume_goes_on_in_the_same_run_with_what_is_missing(place: SinkContex
 def test_names_are_those_of_the_table_and_a_missing_package_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = get_args(get_args(get_args(Trackers)[0])[0])
-    assert names == tuple(name for name, row in SINKS.items() if row.switch == "run.track") == TRACKERS
+    (field,) = [field for field in schema().fields if field.path == "run.track"]
+    assert field.choices == list_trackers() == TRACKERS
+    assert field.type_text == "wandb|mlflow|trackio ..."
     check_installed(["metrics", "tensorboard"])
     monkeypatch.setattr("mission_gym.store.sinks.find_spec", lambda name: None)
     flags = ["--timesteps", "64", "--n-envs", "2", "--n-steps", "16", "--runs-dir", str(tmp_path / "runs")]
     assert main(["train", "toys:Identity", *flags, "--track", "wandb"]) == 2
-    assert "`pip install 'mission-gym[wandb]'` brings it [--track]" in capsys.readouterr().err
+    assert "run: pip install 'mission-gym[wandb]' [--track]" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
     assert main(["train", "toys:Identity", *flags, "--track", "neptune"]) == 2
     assert "neptune" in capsys.readouterr().err

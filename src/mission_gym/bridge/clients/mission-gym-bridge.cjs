@@ -1,7 +1,7 @@
 "use strict";
-/* The game's side of Mission Gym's bridge, protocol version 1, in one file. Copy it beside your game.
+/* The game's side of Mission Gym's bridge, protocol version 1, in one file. Copy it next to your game.
  *
- * It needs Node 18 and nothing else; `require` and `import` both take it.
+ * It needs only Node 18; `require` and `import` both work.
  *
  *   const { box, discrete, serve } = require("./mission-gym-bridge.cjs");
  *
@@ -11,10 +11,10 @@
  *     makeGame: (kwargs) => new Game(kwargs),
  *   });
  *
- * A game has reset(seed, options), which gives { obs, info }, and step(action), which gives
- * { obs, reward, terminated, truncated, info }; both may be async. It may have getState(), setState(state) and
- * render(), which gives { width, height, pixels } with three bytes for each pixel. obs is a number, a string, an
- * array or a typed array; of dictOf an object, of tupleOf an array of such. What the game logs goes to stderr.
+ * A game has reset(seed, options), which returns { obs, info }, and step(action), which returns
+ * { obs, reward, terminated, truncated, info }; both may be async. Optional: getState(), setState(state), and
+ * render(), which returns { width, height, pixels } with three bytes per pixel. obs is a number, a string, an
+ * array or a typed array; for dictOf an object, for tupleOf an array. Output of the game goes to stderr.
  */
 
 const net = require("node:net");
@@ -30,7 +30,7 @@ const text = (maxLength) => ({ type: "text", max_length: maxLength });
 const dictOf = (spaces) => ({ type: "dict", spaces });
 const tupleOf = (...spaces) => ({ type: "tuple", spaces });
 
-/** Numbers in [0, 1) that follow from a seed: for games whose episodes can be repeated. */
+/** Random numbers in [0, 1) from a seed, for games whose episodes can be repeated. */
 function makeRandom(seed) {
   let state = Math.imul((seed ?? 0) ^ 0x5bd1e995, 0x9e3779b1) | 0 || 1;
   const next = () => {
@@ -39,11 +39,11 @@ function makeRandom(seed) {
     state ^= state << 5;
     return (state >>> 0) / 4294967296;
   };
-  for (let i = 0; i < 8; i += 1) next(); // seeds that are close to each other must not begin alike
+  for (let i = 0; i < 8; i += 1) next(); // similar seeds must not start alike
   return next;
 }
 
-/** Answer until the other side is gone. */
+/** Answer messages until the other side is gone. */
 async function serve({ observationSpace, actionSpace, makeGame, maxGames = 64, maxEpisodeSteps = null, metadata = {} }) {
   const [input, write] = openLink();
   const games = new Games({ observationSpace, actionSpace, makeGame, maxGames, maxEpisodeSteps, metadata });
@@ -55,7 +55,7 @@ async function serve({ observationSpace, actionSpace, makeGame, maxGames = 64, m
       let reply;
       try {
         reply = pack(await games.answer(unpack(rest.subarray(4, end))));
-      } catch (error) { // the other side tells it, and ends this process
+      } catch (error) { // the other side reports it, and ends this process
         console.error(error);
         reply = pack({ error: String(error) });
       }
@@ -77,7 +77,7 @@ class Games {
   async answer(message) {
     const methods = { hello: "hello", reset: "reset", step: "step", render: "render", get_state: "getState", set_state: "setState" };
     const method = methods[message.type];
-    if (method === undefined) return { error: `messages of type ${message.type} are not known here` };
+    if (method === undefined) return { error: `unknown message type ${message.type}` };
     return this[method](message);
   }
 
@@ -138,7 +138,7 @@ class Games {
   }
 }
 
-/** An answer about several games, row by row; a game that throws leaves its error instead. */
+/** An answer for several games, one row per game; a game that throws has its error instead. */
 class Rows {
   constructor(space, count, steps) {
     this.space = space;
@@ -170,7 +170,7 @@ class Rows {
       }
       const size = sizeOf(leaf);
       const given = typeof values[i] === "object" ? Array.from(values[i].flat?.(Infinity) ?? values[i]) : [values[i]];
-      if (given.length !== size) throw new Error(`an observation has ${given.length} numbers, its space says ${size}`);
+      if (given.length !== size) throw new Error(`an observation has ${given.length} numbers, but its space has ${size}`);
       this.obs[i].set(leaf.dtype === "int64" ? given.map((x) => BigInt(x)) : given, row * size);
     }
     const plain = Object.entries(info ?? {}).filter(([, each]) => isPlain(each));
@@ -216,7 +216,7 @@ function sizeOf(leaf) {
   return leaf.type === "multi_discrete" ? leaf.nvec.length : leaf.n;
 }
 
-/** The spaces without parts, in the order in which they travel: of dictOf by their names. */
+/** The spaces without parts, in the order of messages; those of dictOf by name. */
 function leavesOf(space) {
   if (space.type === "dict") return namesOf(space).flatMap((key) => leavesOf(space.spaces[key]));
   return space.type === "tuple" ? space.spaces.flatMap(leavesOf) : [space];
@@ -236,7 +236,7 @@ function nest(space, values) {
   return values.shift();
 }
 
-/** The action of each game: a number of discrete, else a typed array, in an object or array of its space. */
+/** The action of each game: a number for discrete, else a typed array, in the object or array of its space. */
 function readActions(space, columns, count) {
   const read = leavesOf(space).map((leaf, i) => {
     const bytes = Uint8Array.from(columns[i]); // a copy, which is aligned
@@ -254,7 +254,7 @@ function openLink() {
   }
   const write = process.stdout.write.bind(process.stdout);
   process.stdout.on("error", () => process.exit(0)); // the other side is gone
-  process.stdout.write = process.stderr.write.bind(process.stderr); // what the game prints
+  process.stdout.write = process.stderr.write.bind(process.stderr); // output of the game
   return [process.stdin, write];
 }
 
@@ -265,7 +265,7 @@ function pack(value) {
   return Buffer.concat(parts);
 }
 
-/** What can't travel in an info is left out. */
+/** Drops values of an info that can't be sent. */
 function isPlain(value) {
   try {
     pack(value);
@@ -296,7 +296,7 @@ function packInto(parts, value, depth) {
       packInto(parts, key, depth + 1);
       packInto(parts, each, depth + 1);
     }
-  } else throw new Error(`a ${typeof value} can't travel`);
+  } else throw new Error(`a ${typeof value} can't be sent`);
 }
 
 function packNumber(value) {
@@ -309,7 +309,7 @@ function packNumber(value) {
   return data;
 }
 
-/** The head of a string, bytes, an array or an object. small: it has a form with one byte for the size. */
+/** Encodes the head of a string, bytes, an array or an object. small: it has a form with one byte for the size. */
 function head(size, short, below, code, small) {
   if (size < below) return Buffer.of(short | size);
   if (small && size < 256) return Buffer.of(code, size);
@@ -320,7 +320,7 @@ function head(size, short, below, code, small) {
   return data;
 }
 
-/** Undo pack. Whole numbers beyond 2^53 lose their last digits. */
+/** Decodes the result of pack. Integers beyond 2^53 lose their last digits. */
 function unpack(data) {
   const [value, end] = unpackAt(data, 0, 0);
   if (end !== data.length) throw new Error(`not MessagePack: ${data.length - end} bytes follow the value`);
@@ -350,7 +350,7 @@ function unpackAt(data, start, depth) {
   if (code < 0x90) [kind, size] = ["map", code & 15];
   else if (code < 0xa0) [kind, size] = ["array", code & 15];
   else if (code >= 0xc0) {
-    if (!SIZED[code]) throw new Error(`not MessagePack as it is used here: byte 0x${code.toString(16)}`);
+    if (!SIZED[code]) throw new Error(`not MessagePack: byte 0x${code.toString(16)}`);
     [kind, size] = [SIZED[code][0], data.readUIntBE(at, SIZED[code][1])];
     at += SIZED[code][1];
   }

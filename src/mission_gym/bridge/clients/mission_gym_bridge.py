@@ -1,20 +1,20 @@
-"""The game's side of Mission Gym's bridge, protocol version 1, in one file. Copy it beside your game.
+"""The game's side of Mission Gym's bridge, protocol version 1, in one file. Copy it next to your game.
 
-It needs Python 3.10 and NumPy. A game is a class in the form of a `gymnasium.Env`, with or without Gymnasium:
+It needs Python 3.10 and NumPy. A game is a class like `gymnasium.Env`, with or without Gymnasium:
 
     from mission_gym_bridge import box, discrete, serve
 
     class Game:
         observation_space = box((4,), "float32")
         action_space = discrete(2)
-        def reset(self, *, seed=None, options=None): ...  # gives observation, info
-        def step(self, action): ...  # gives observation, reward, terminated, truncated, info
+        def reset(self, *, seed=None, options=None): ...  # returns observation, info
+        def step(self, action): ...  # returns observation, reward, terminated, truncated, info
 
     serve(Game)
 
-It may have get_state() and set_state(state), metadata, max_episode_steps, after which it truncates, and
-render(), which gives uint8 [height, width, 3]; then it takes render_mode, "rgb_array" for frames.
-What the game prints goes to stderr, so that it can't break a message.
+Optional: get_state() and set_state(state); metadata; max_episode_steps, after which it truncates; render(),
+which returns uint8 [height, width, 3], with a constructor that takes render_mode="rgb_array".
+Output of the game goes to stderr, so that it can't break a message.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from collections.abc import Callable
 from typing import Any
 
 VERSION = 1
-SOCKET = "MISSION_GYM_SOCKET"  # names the Unix socket, where there is one
-HEADER = struct.Struct("<I")  # of a frame: its length
+SOCKET = "MISSION_GYM_SOCKET"  # environment variable: path of the Unix socket, if one is used
+HEADER = struct.Struct("<I")  # length of a frame
 _DEPTH = 64
 _INTS = {"u": 0xCC, "i": 0xD0}
 
@@ -37,43 +37,46 @@ _INTS = {"u": 0xCC, "i": 0xD0}
 def box(
     shape: Any, dtype: str = "float32", low: Any = float("-inf"), high: Any = float("inf")
 ) -> dict[str, Any]:
-    """Numbers. low, high: one for all, or a flat list."""
+    """Numbers. low, high: one bound for all, or a flat list."""
     return {"type": "box", "shape": list(shape), "dtype": dtype, "low": low, "high": high}
 
 
 def discrete(n: int, start: int = 0) -> dict[str, Any]:
-    """One of n choices."""
+    """One of n categories."""
     return {"type": "discrete", "n": n, "start": start}
 
 
 def multi_discrete(nvec: Any) -> dict[str, Any]:
-    """Several choices at once."""
+    """Several categories at once."""
     return {"type": "multi_discrete", "nvec": list(nvec)}
 
 
 def multi_binary(n: int) -> dict[str, Any]:
-    """Switches, each on or off."""
+    """n bits."""
     return {"type": "multi_binary", "n": n}
 
 
 def text(max_length: int) -> dict[str, Any]:
-    """A string. Only in observations."""
+    """A string; only for observations."""
     return {"type": "text", "max_length": max_length}
 
 
 def dict_of(**spaces: Any) -> dict[str, Any]:
-    """Named spaces; they travel in the order of their names."""
+    """Named spaces; messages have them in the order of their names."""
     return {"type": "dict", "spaces": spaces}
 
 
 def tuple_of(*spaces: Any) -> dict[str, Any]:
-    """Spaces side by side."""
+    """A tuple of spaces."""
     return {"type": "tuple", "spaces": list(spaces)}
 
 
 def serve(make: Callable[..., Any], max_games: int = 64) -> None:
-    """Answer until the other side is gone. make: called for each game with --env-kwargs, and with
-    render_mode="rgb_array" where frames are wanted; max_games: how many may be in this process."""
+    """Answer messages until the other side is gone.
+
+    make: called for each game with --env-kwargs, and render_mode="rgb_array" if images are needed.
+    max_games: the largest number of games in this process.
+    """
     read, write = _open()
     answer = Games(make, max_games).answer
     while True:
@@ -83,7 +86,7 @@ def serve(make: Callable[..., Any], max_games: int = 64) -> None:
             return
         try:
             packed = pack(answer(unpack(body)))
-        except Exception as error:  # noqa: BLE001  the other side tells it, and ends this process
+        except Exception as error:  # noqa: BLE001  the other side reports it, and ends this process
             traceback.print_exc()
             packed = pack({"error": f"{type(error).__name__}: {error}"})
         try:
@@ -94,7 +97,7 @@ def serve(make: Callable[..., Any], max_games: int = 64) -> None:
 
 
 class Games:
-    """The games of this process, and the answer to each message."""
+    """The games of this process; answers messages."""
 
     def __init__(self, make: Callable[..., Any], max_games: int) -> None:
         self._make, self._max_games = make, max_games
@@ -102,7 +105,7 @@ class Games:
         self._games: dict[int, Any] = {}
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one message."""
+        """Return the answer to one message."""
         methods = {
             "hello": self._hello,
             "reset": self._reset,
@@ -113,13 +116,13 @@ class Games:
         }
         kind = message.get("type")
         if kind not in methods:
-            return {"error": f"messages of type {kind!r} are not known here"}
+            return {"error": f"unknown message type {kind!r}"}
         return methods[kind](message)
 
     def _hello(self, message: dict[str, Any]) -> dict[str, Any]:
         if message["version"] != VERSION:
-            said = f"this game speaks version {VERSION} of the protocol, not {message['version']}"
-            return {"version": VERSION, "error": said}
+            error = f"this game speaks version {VERSION} of the protocol, not {message['version']}"
+            return {"version": VERSION, "error": error}
         self._kwargs = dict(message.get("kwargs") or {})
         if message.get("render"):
             self._kwargs["render_mode"] = "rgb_array"
@@ -134,7 +137,7 @@ class Games:
             "action_space": self._action.space,
             "max_games": self._max_games,
             "state": hasattr(game, "get_state") and hasattr(game, "set_state"),
-            "render": _draws(game),
+            "render": _can_render(game),
             "max_episode_steps": getattr(game, "max_episode_steps", limit),
             "metadata": metadata,
         }
@@ -148,7 +151,7 @@ class Games:
         numbers = message["games"]
         seeds = message.get("seeds") or [None] * len(numbers)
         options = message.get("options") or [None] * len(numbers)
-        rows = Rows(self._obs, len(numbers))
+        rows = GameRows(self._obs, len(numbers))
         for row, number in enumerate(numbers):
             with rows.guard(row):
                 obs, info = self._game(number).reset(seed=seeds[row], options=options[row])
@@ -158,7 +161,7 @@ class Games:
     def _step(self, message: dict[str, Any]) -> dict[str, Any]:
         numbers = message["games"]
         actions = self._action.read(message["actions"], len(numbers))
-        rows = Rows(self._obs, len(numbers), steps=True)
+        rows = GameRows(self._obs, len(numbers), steps=True)
         for row, number in enumerate(numbers):
             with rows.guard(row):
                 obs, reward, terminated, truncated, info = self._games[number].step(actions[row])
@@ -181,7 +184,7 @@ class Games:
 
 
 class Values:
-    """How values of a space travel: leaf by leaf, those of several games in one array [G, *shape]."""
+    """Converts values of a space to and from messages: one array [G, *shape] per leaf."""
 
     def __init__(self, space: Any) -> None:
         self.space = describe_space(space)
@@ -191,7 +194,7 @@ class Values:
         ]
 
     def read(self, leaves: list[bytes], count: int) -> list[Any]:
-        """The action of each game, as Gymnasium gives it."""
+        """Decode the action of each game, in Gymnasium's form."""
         import numpy as np
 
         columns: list[list[Any]] = []
@@ -202,7 +205,7 @@ class Values:
         return [_nest(self.space, iter(row)) for row in zip(*columns, strict=True)]
 
     def make(self, count: int) -> list[Any]:
-        """Of each leaf what takes the values of so many games."""
+        """Make one array, or list of strings, per leaf for the values of `count` games."""
         import numpy as np
 
         return [
@@ -210,8 +213,8 @@ class Values:
         ]
 
 
-class Rows:
-    """An answer about several games, row by row; a game that raises leaves its error instead."""
+class GameRows:
+    """An answer for several games, one row per game; a game that raises has its error instead."""
 
     def __init__(self, values: Values, count: int, steps: bool = False) -> None:
         import numpy as np
@@ -223,8 +226,8 @@ class Rows:
         self._flags = np.zeros((2, count), np.uint8)
         self._row = 0
 
-    def guard(self, row: int) -> Rows:
-        """What is raised inside becomes the error of this row."""
+    def guard(self, row: int) -> GameRows:
+        """Make an exception in the block the error of this row."""
         self._row = row
         return self
 
@@ -247,10 +250,10 @@ class Rows:
         terminated: bool = False,
         truncated: bool = False,
     ) -> None:
-        """Write what a game gave."""
+        """Write the result of a game."""
         for array, value in zip(self._obs, _flatten(self._space, obs), strict=True):
             if not isinstance(array, list) and (shape := _shape(value)) != array.shape[1:]:
-                raise ValueError(f"an observation has the shape {shape}, its space says {array.shape[1:]}")
+                raise ValueError(f"an observation has shape {shape}, but its space has {array.shape[1:]}")
             array[row] = value
         self._infos[row] = _plain_info(info) if info else None
         if self._reward is not None:
@@ -258,7 +261,7 @@ class Rows:
             self._flags[:, row] = terminated, truncated
 
     def answer(self) -> dict[str, Any]:
-        """The message."""
+        """Return the message."""
         reply: dict[str, Any] = {"obs": [x if isinstance(x, list) else x.tobytes() for x in self._obs]}
         if self._reward is not None:
             reply["reward"] = self._reward.tobytes()
@@ -271,7 +274,7 @@ class Rows:
 
 
 def describe_space(space: Any) -> dict[str, Any]:
-    """A space of Gymnasium's as the protocol tells it; one that is told so already stays as it is."""
+    """Describe a Gymnasium space for the protocol; a description is returned as it is."""
     if isinstance(space, dict):
         return space
     kind = type(space).__name__
@@ -291,11 +294,11 @@ def describe_space(space: Any) -> dict[str, Any]:
         return dict_of(**{key: describe_space(each) for key, each in space.spaces.items()})
     if kind == "Tuple":
         return tuple_of(*map(describe_space, space.spaces))
-    raise TypeError(f"the bridge has no space like {space}")
+    raise TypeError(f"the bridge does not support the space {space}")
 
 
 def leaves_of(space: dict[str, Any]) -> list[dict[str, Any]]:
-    """The spaces without parts, in the order in which they travel."""
+    """Return the spaces without parts, in the order of messages."""
     if space["type"] == "dict":
         return [leaf for key in sorted(space["spaces"]) for leaf in leaves_of(space["spaces"][key])]
     if space["type"] == "tuple":
@@ -304,7 +307,7 @@ def leaves_of(space: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def dtype_of(leaf: dict[str, Any]) -> str:
-    """The NumPy dtype in which a leaf travels, little-endian."""
+    """Return the NumPy dtype of a leaf in messages, little-endian."""
     if leaf["type"] == "box":
         import numpy as np
 
@@ -313,7 +316,7 @@ def dtype_of(leaf: dict[str, Any]) -> str:
 
 
 def shape_of(leaf: dict[str, Any]) -> tuple[int, ...]:
-    """The shape of one game's leaf."""
+    """Return the shape of one game's leaf."""
     if leaf["type"] == "box":
         return tuple(leaf["shape"])
     if leaf["type"] == "discrete":
@@ -340,7 +343,7 @@ def _flatten(space: dict[str, Any], value: Any) -> list[Any]:
 
 
 def _plain_info(info: dict[str, Any]) -> dict[str, Any]:
-    """An info as it travels: masks as bytes, and what is not plain is left out."""
+    """Convert an info for a message: masks become bytes, and values that are not plain are dropped."""
     plain = {key: value for key, value in info.items() if key != "action_mask" and _is_plain(value)}
     if "action_mask" in info:
         plain["action_mask"] = _mask(info["action_mask"])
@@ -365,8 +368,8 @@ def _shape(value: Any) -> tuple[int, ...]:
     return np.shape(value)
 
 
-def _draws(game: Any) -> bool:
-    """Every environment of Gymnasium has `render`; its metadata says whether that draws."""
+def _can_render(game: Any) -> bool:
+    """Check the metadata too, because every Gymnasium environment has `render`."""
     modes = getattr(game, "metadata", {}).get("render_modes")
     return hasattr(game, "render") and (modes is None or "rgb_array" in modes)
 
@@ -380,7 +383,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _open() -> tuple[Any, Any]:
-    """What is read from and written to."""
+    """Return the files to read from and to write to."""
     if SOCKET in os.environ:
         link = socket.socket(socket.AF_UNIX)
         link.connect(os.environ[SOCKET])
@@ -388,7 +391,7 @@ def _open() -> tuple[Any, Any]:
     read, write = os.dup(0), os.dup(1)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)  # what the game prints
+    os.dup2(2, 1)  # output of the game
     sys.stdout = sys.stderr
     return os.fdopen(read, "rb"), os.fdopen(write, "wb")
 
@@ -399,15 +402,15 @@ def _read_exactly(file: Any, count: int) -> bytes:
 
 
 def pack(value: Any) -> bytes:
-    """MessagePack of None, bool, int, float, str, bytes, list, tuple and dict, and of NumPy's numbers and
-    arrays as such."""
+    """Encode None, bool, int, float, str, bytes, list, tuple, dict, and NumPy scalars and arrays as
+    MessagePack."""
     out: list[bytes] = []
     _pack(value, out.append, 0)
     return b"".join(out)
 
 
 def _pack(value: Any, put: Callable[[bytes], Any], depth: int) -> None:
-    kind = type(value)  # what travels in every step comes first
+    kind = type(value)  # the types of every step come first
     if kind is bytes:
         put(_head(len(value), 0, 0, 0xC4))
         put(value)
@@ -425,8 +428,8 @@ def _pack(value: Any, put: Callable[[bytes], Any], depth: int) -> None:
     elif isinstance(value, dict):
         put(_head(len(value), 0x80, 16, 0xDD))
         for key, each in value.items():
-            if isinstance(key, tuple):  # it would arrive as a list, which can't be a key
-                raise TypeError(f"a tuple can't travel as a key: {key!r}")
+            if isinstance(key, tuple):  # it would become a list, which can't be a key
+                raise TypeError(f"a tuple can't be sent as a key: {key!r}")
             _pack(key, put, depth + 1)
             _pack(each, put, depth + 1)
     elif value is None:
@@ -435,7 +438,7 @@ def _pack(value: Any, put: Callable[[bytes], Any], depth: int) -> None:
         put(b"\xc3" if value else b"\xc2")
     elif isinstance(value, float):
         put(struct.pack(">Bd", 0xCB, value))
-    elif isinstance(value, int):  # of a class of its own, as those below may be
+    elif isinstance(value, int):  # of a subclass, as those below may be
         put(_pack_int(int(value)))
     elif isinstance(value, str):
         _pack(str.__str__(value), put, depth)
@@ -444,7 +447,7 @@ def _pack(value: Any, put: Callable[[bytes], Any], depth: int) -> None:
     elif hasattr(value, "tolist"):
         _pack(value.tolist(), put, depth + 1)
     else:
-        raise TypeError(f"a {type(value).__name__} can't travel: {value!r}")
+        raise TypeError(f"a {type(value).__name__} can't be sent: {value!r}")
 
 
 def _pack_int(value: int) -> bytes:
@@ -459,8 +462,10 @@ def _pack_int(value: int) -> bytes:
 
 
 def _head(size: int, short: int, below: int, code: int) -> bytes:
-    """The head of a string, of bytes, of a list or of a map. code: of its form with one byte for the size,
-    which lists and maps do not have."""
+    """Encode the head of a string, bytes, list or map.
+
+    code: of the form whose size has one byte, which lists and maps do not have.
+    """
     if size < below:
         return bytes((short | size,))
     if size < 256 and code in (0xD9, 0xC4):
@@ -471,7 +476,7 @@ def _head(size: int, short: int, below: int, code: int) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """Undo `pack`; ValueError for anything else."""
+    """Decode the result of `pack`; ValueError for anything else."""
     try:
         value, end = _unpack(data, 0, 0)
     except (struct.error, IndexError, UnicodeDecodeError, TypeError) as error:
@@ -515,7 +520,7 @@ def _unpack(data: bytes, at: int, depth: int) -> tuple[Any, int]:
         (size,) = struct.unpack_from(layout, data, at)
         at += struct.calcsize(layout)
     else:
-        raise ValueError(f"not MessagePack as it is used here: byte 0x{code:02x}")
+        raise ValueError(f"not MessagePack: byte 0x{code:02x}")
     end = at + size
     if end > len(data):
         raise ValueError("not MessagePack: it ends in the middle of a value")

@@ -15,7 +15,7 @@ from mission_gym.errors import ConfigError, TrustError, UsageError
 from mission_gym.fleet.sweep.space import cut_rollouts, fit_values, list_axes, make_choice, read_axes
 from mission_gym.plan.wishes import find_max_rollout, fix_envs, size_paths
 from mission_gym.procs import usable_cores
-from mission_gym.store.sweeps import DEFAULT, Axis, Question, Start, Values
+from mission_gym.store.sweeps import DEFAULT, Axis, Question, StartingPoint, Values
 
 if TYPE_CHECKING:
     from mission_gym.run.rehearsal import Rehearsal
@@ -173,17 +173,19 @@ def _look(
     )  # fmt: skip
 
 
-def _list_starts(rehearsal: Rehearsal, axes: list[Axis], values: Values, resolve: Resolve) -> list[Start]:
+def _list_starts(
+    rehearsal: Rehearsal, axes: list[Axis], values: Values, resolve: Resolve
+) -> list[StartingPoint]:
     """What the search begins with: what is trained without it; what would be without a preset and without the
     searched fields that were given; and the defaults of the schema. Each once, if it fits what was given."""
     base, sees_images = rehearsal.resolved, rehearsal.sees_images
     plain = finish(base)[0]
-    starts = [Start(source=DEFAULT, values=_pick(plain, axes), given={})]
+    starts = [StartingPoint(source=DEFAULT, values=_pick(plain, axes), given={})]
     if below := _try_finish(lambda: _drop_choices(rehearsal, axes, values, resolve)):
         shipped = find_settings(base.config.env.env_id)
         source = "shipped settings" if shipped else "without preset and flags"
         if given := _tell_apart(below, plain):
-            starts.append(Start(source=source, values=_pick(below, axes), given=given))
+            starts.append(StartingPoint(source=source, values=_pick(below, axes), given=given))
     algorithm = base.config.algorithm
     defaults = {field.path: field.default for field in base.schema.fields} | dict(algorithm.PROFILE)
     defaults |= algorithm.IMAGE_PROFILE if sees_images else {}
@@ -192,7 +194,7 @@ def _list_starts(rehearsal: Rehearsal, axes: list[Axis], values: Values, resolve
         found = _pick(fitted, axes)
         if found not in [start.values for start in starts]:
             given = fit_values(base, {axis.path: fitted.config.value(axis.path) for axis in axes})
-            starts.append(Start(source="defaults of the schema", values=found, given=given))
+            starts.append(StartingPoint(source="defaults of the schema", values=found, given=given))
     return starts
 
 

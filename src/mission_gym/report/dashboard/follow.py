@@ -17,7 +17,7 @@ from mission_gym.errors import MissionGymError
 from mission_gym.report.dashboard.index import Index
 from mission_gym.report.dashboard.rows import make_columns, read_added
 from mission_gym.report.dashboard.stamps import Stamp, stamp
-from mission_gym.store.files import plain
+from mission_gym.store.files import to_json
 from mission_gym.store.rundir import RunDir
 
 _EVERY_S = 1.0
@@ -28,7 +28,7 @@ _PANEL_FILES = ("config.yaml", "plan.json", "log.txt", "monitor.csv", "env-outpu
 
 def encode(document: Any) -> str:
     """A document as strict JSON."""
-    return json.dumps(plain(document), allow_nan=False, separators=(",", ":"))
+    return json.dumps(to_json(document), allow_nan=False, separators=(",", ":"))
 
 
 def read_status(run: RunDir) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Where a run's events go: a module for each sink, and a line of `SINKS`.
+"""Destinations of a run's events: one record per sink, and a line in `SINKS`.
 
-In come events: dicts with `event` and mostly `step`, the rows of metrics.jsonl, and `episode`, which is not
-one. A module holds its record as `SINK` and is loaded when it is used. A sink may have threads and libraries
-of its own; it never touches the training loop. `stream` opens them all and tells what fails.
+Events are dicts with `event` and mostly `step`: the rows of metrics.jsonl, and `episode`, which is not stored
+there. A record is loaded when it is used. A sink may have its own threads and libraries; it never touches the
+training loop. `files` has the sinks that are always on, `tracker` the common part of trackers, and `stream`
+opens all sinks and reports failures.
 """
 
 from __future__ import annotations
@@ -17,96 +18,109 @@ from mission_gym.errors import DiskError, UsageError
 from mission_gym.store.rundir import RunDir
 
 Event = Mapping[str, Any]
+_TRACK = "run.track"
 
 
-class Row(NamedTuple):
+class SinkEntry(NamedTuple):
     """A line of the table."""
 
-    module: str
-    switch: str = ""  # path of the config's value that turns it on, or lists it; without one it is always on
-    package: str = ""  # of others that it needs, and the extra that brings it
+    record: str  # module:name
+    switch: str = ""  # config path whose value enables or lists the sink; "": always on
+    package: str = ""  # third-party package that it needs, which is also our extra
 
 
-# The names are also the keys of the positions in a checkpoint.
-SINKS: Mapping[str, Row] = {
-    "metrics": Row("mission_gym.store.sinks.jsonl"),
-    "progress": Row("mission_gym.store.sinks.progress"),
-    "monitor": Row("mission_gym.store.sinks.monitor"),
-    "log": Row("mission_gym.store.sinks.log"),
-    "tensorboard": Row("mission_gym.store.sinks.tensorboard", switch="run.tensorboard"),
-    "wandb": Row("mission_gym.store.sinks.wandb", switch="run.track", package="wandb"),
-    "mlflow": Row("mission_gym.store.sinks.mlflow", switch="run.track", package="mlflow"),
-    "trackio": Row("mission_gym.store.sinks.trackio", switch="run.track", package="trackio"),
+# The names are also the keys of positions in a checkpoint.
+SINKS: Mapping[str, SinkEntry] = {
+    "metrics": SinkEntry("mission_gym.store.sinks.files:METRICS"),
+    "progress": SinkEntry("mission_gym.store.sinks.files:PROGRESS"),
+    "monitor": SinkEntry("mission_gym.store.sinks.files:MONITOR"),
+    "log": SinkEntry("mission_gym.store.sinks.files:LOG"),
+    "tensorboard": SinkEntry("mission_gym.store.sinks.tensorboard:SINK", "run.tensorboard"),
+    "wandb": SinkEntry("mission_gym.store.sinks.wandb:SINK", _TRACK, "wandb"),
+    "mlflow": SinkEntry("mission_gym.store.sinks.mlflow:SINK", _TRACK, "mlflow"),
+    "trackio": SinkEntry("mission_gym.store.sinks.trackio:SINK", _TRACK, "trackio"),
 }
 
 
 class SinkContext(NamedTuple):
-    """What a sink is opened for."""
+    """The run that a sink is opened for."""
 
     run: RunDir
     env_id: str
     started: float  # Unix time of this process
-    step: int | None = None  # of the checkpoint that the run goes on from; None at its start
-    tell: Callable[[str], None] = lambda text: None  # the user, from any thread
+    step: int | None = None  # of the checkpoint that the run resumes from; None for a new run
+    notify: Callable[[str], None] = lambda text: None  # shows the user a message; from any thread
 
 
 class Writer(Protocol):
-    """An opened sink."""
+    """An open sink."""
 
     def write(self, event: Event) -> None:
-        """Take an event, or leave it; one of the record's errors if it is lost."""
+        """Write or ignore an event; one of the record's errors if it is lost."""
 
     def position(self) -> int | None:
-        """Where the sink stands, for a checkpoint; None if it is never cut."""
+        """Return the position for a checkpoint; None if the sink is never truncated."""
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write everything that is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
     """A sink's record.
 
-    `open` begins at the position that a checkpoint kept: what was written behind it is cut, since that work
-    is made again. Without `may_lose_rows` a sink must open, and is tried with each event after a failure;
-    with it, a failure closes the sink for good.
+    `open` starts at the position of a checkpoint and drops later rows, because the run repeats
+    that work. Unless `may_lose_rows`, a sink must open, and after a failure it is tried again with each
+    event. With it, a failure closes the sink for good.
     """
 
     open: Callable[[SinkContext, int | None], Writer]
-    errors: tuple[type[Exception], ...] = (DiskError, OSError)  # what its failures are
+    owns: tuple[str, ...]  # globs, relative to the run, of all files and links that it writes
+    errors: tuple[type[Exception], ...] = (DiskError, OSError)  # its possible failures
     may_lose_rows: bool = False
 
 
 def choose_sinks(value: Callable[[str], Any]) -> list[str]:
-    """The names of the sinks that a config turns on; `value` gives that at a path."""
+    """Return the names of the sinks that a config enables; `value` returns the value at a config path."""
 
-    def is_on(name: str, row: Row) -> bool:
-        switch = value(row.switch) if row.switch else True
+    def is_on(name: str, entry: SinkEntry) -> bool:
+        switch = value(entry.switch) if entry.switch else True
         return name in switch if isinstance(switch, tuple) else bool(switch)
 
-    return [name for name, row in SINKS.items() if is_on(name, row)]
+    return [name for name, entry in SINKS.items() if is_on(name, entry)]
+
+
+def list_trackers() -> tuple[str, ...]:
+    """Return the names that `track` accepts."""
+    return tuple(name for name, entry in SINKS.items() if entry.switch == _TRACK)
+
+
+def list_owned() -> list[str]:
+    """Return globs, relative to a run, of the files and links of all sinks."""
+    return [pattern for name in SINKS for pattern in load_sink(name).owns]
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """UsageError for a sink whose package is not there."""
+    """Raise UsageError for a sink whose package is not installed."""
     for name in names:
         package = SINKS[name].package
         if package and find_spec(package) is None:
             raise UsageError(
-                f"track={name}: the package {package} is not installed; `pip install 'mission-gym[{name}]'`"
-                " brings it [--track]"
+                f"track={name}: the package {package} is not installed; run: pip install "
+                f"'mission-gym[{name}]' [--track]"
             )
 
 
 def load_sink(name: str) -> Sink:
-    """The record of a sink, with its libraries."""
-    sink = import_module(SINKS[name].module).SINK
+    """Load the record of a sink; its libraries are loaded when it is opened."""
+    module, _, attribute = SINKS[name].record.partition(":")
+    sink = getattr(import_module(module), attribute)
     assert isinstance(sink, Sink)
     return sink
 
 
 def pick_scalars(event: Event) -> dict[str, Any] | None:
-    """The numbers of a row or an evaluation under SB3's names; None for an event without any."""
+    """Return the numbers of a progress or evaluation event under SB3's names; None for other events."""
     if event["event"] == "progress":
         return {key: value for key, value in event.items() if key not in ("event", "step", "time/alarms")}
     if event["event"] != "eval":

@@ -1,4 +1,4 @@
-"""MLflow, at the store that MLFLOW_TRACKING_URI names."""
+"""MLflow, with the store that MLFLOW_TRACKING_URI names."""
 
 from __future__ import annotations
 
@@ -7,36 +7,34 @@ import re
 import time
 
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.sinks import Sink
-from mission_gym.store.sinks.tracker import ERRORS, PROJECT, Facts, Row, Tracker
+from mission_gym.store.sinks.tracker import PROJECT, RunInfo, StepRow, make_tracker_sink
 
-_BATCH = 1000  # metrics of one request, as its API allows
+_BATCH = 1000  # most metrics per request of its API
 _MAX_PARAMETERS = 100
-_ENDS = {"failed": "FAILED", "stopped": "KILLED"}  # our states, as it calls them
-_UNKNOWN = re.compile(r"[^\w\-. :/]")  # what a name may not hold
+_ENDS = {"failed": "FAILED", "stopped": "KILLED"}  # our states -> MLflow's
+_UNKNOWN = re.compile(r"[^\w\-. :/]")  # characters that are not allowed in a name
 
 
-class _Run:
-    def __init__(self, facts: Facts, run_id: str | None) -> None:
+class _MlflowRun:
+    def __init__(self, info: RunInfo, run_id: str | None) -> None:
         from mlflow.entities import Param, RunStatus
         from mlflow.tracking import MlflowClient
 
-        self._client, self._path = MlflowClient(), facts.path
-        self._unsent: list[
-            Param
-        ] = []  # sent once the id is kept: a failure here would cost a new run at each try
+        self._client, self._path = MlflowClient(), info.path
+        # Parameters are sent after the id is stored: a failure here would create a new run at each attempt.
+        self._unsent: list[Param] = []
         if run_id is None:
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
             known = self._client.get_experiment_by_name(name)
             experiment = known.experiment_id if known else self._client.create_experiment(name)
-            tags = {"tags": {"group": facts.group}} if facts.group else {}
-            run_id = self._client.create_run(experiment, run_name=facts.name, **tags).info.run_id
-            self._unsent = [Param(path, str(value)[:500]) for path, value in facts.config.items()]
+            tags = {"tags": {"group": info.group}} if info.group else {}
+            run_id = self._client.create_run(experiment, run_name=info.name, **tags).info.run_id
+            self._unsent = [Param(path, str(value)[:500]) for path, value in info.config.items()]
         else:
             self._client.update_run(run_id, RunStatus.to_string(RunStatus.RUNNING))
         self.id = run_id
 
-    def log(self, rows: list[Row]) -> None:
+    def log(self, rows: list[StepRow]) -> None:
         from mlflow.entities import Metric
 
         self._send_parameters()
@@ -60,4 +58,4 @@ class _Run:
             del self._unsent[:_MAX_PARAMETERS]
 
 
-SINK = Sink(lambda place, position: Tracker("mlflow", place, _Run), errors=ERRORS, may_lose_rows=True)
+SINK = make_tracker_sink("mlflow", _MlflowRun)

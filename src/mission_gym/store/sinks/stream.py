@@ -1,4 +1,4 @@
-"""One stream of events to every sink, each with its own state: one that fails costs no other a row."""
+"""Writes one stream of events to every sink; a sink that fails costs no other sink a row."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from mission_gym.store.files import disk_errors
 from mission_gym.store.sinks import Event, Sink, SinkContext, Writer, load_sink
 
 
-class _Outlet:
-    """One sink, and whether it takes what it is given."""
+class _OpenSink:
+    """One sink, and the state of its failures."""
 
-    def __init__(self, name: str, sink: Sink, place: SinkContext, position: int | None) -> None:
+    def __init__(self, name: str, sink: Sink, context: SinkContext, position: int | None) -> None:
         self.name = name
         self.num_lost = 0  # rows since the sink was opened
-        self.news: list[str] = []  # to be told
+        self.news: list[str] = []  # messages for the user
         self._sink = sink
-        self._failed_kind: str | None = None  # of event; None: it works
-        self._num_lost_before = 0  # the failure that is under way
+        self._failed_kind: str | None = None  # kind of event that failed; None: the sink works
+        self._num_lost_before = 0  # before the current failure
         self.writer: Writer | None = None
         try:
-            with disk_errors(place.run.path):
-                self.writer = sink.open(place._replace(tell=self.news.append), position)
+            with disk_errors(context.run.path):
+                self.writer = sink.open(context._replace(notify=self.news.append), position)
         except sink.errors as error:
             if not sink.may_lose_rows:
                 raise
-            self.news.append(f"{error}; the run goes on without {name}")
+            self.news.append(f"{error}; the run continues without {name}")
 
     @property
     def is_failing(self) -> bool:
@@ -39,7 +39,7 @@ class _Outlet:
         except self._sink.errors as error:
             self._fail(event, error)
         else:
-            # A nearly full disk takes short rows and refuses long ones: only one of the same kind is a proof.
+            # A nearly full disk accepts short rows and refuses long ones: only the same kind is a proof.
             if event["event"] == self._failed_kind:
                 self._failed_kind = None
                 lost = self.num_lost - self._num_lost_before
@@ -47,62 +47,64 @@ class _Outlet:
 
     def _fail(self, event: Event, error: Exception) -> None:
         if self._sink.may_lose_rows:
-            self.news.append(f"{error}; no more is written to {self.name}, and training goes on")
+            self.news.append(f"{error}; training continues without {self.name}")
             self.writer = None
             return
         if self._failed_kind is None:
             self._failed_kind, self._num_lost_before = event["event"], self.num_lost
-            self.news.append(f"{error}; training goes on, and {self.name} loses rows until it can be written")
+            lost = f"{self.name} loses rows until it can be written"
+            self.news.append(f"{error}; training continues, and {lost}")
         self.num_lost += 1
 
     def close(self) -> None:
         writer, self.writer = self.writer, None
-        if writer is None:
-            return
         try:
-            writer.close()
+            if writer is not None:
+                writer.close()
         except self._sink.errors as error:
             self.news.append(f"the end of {self.name} is missing: {error}")
 
 
 class Stream:
-    """The opened sinks of a run."""
+    """The open sinks of a run."""
 
-    def __init__(self, names: Sequence[str], place: SinkContext, positions: Mapping[str, int | None]) -> None:
-        """Open the sinks at the positions of a checkpoint; those it does not know stay as they are."""
-        self._outlets = [_Outlet(name, load_sink(name), place, positions.get(name)) for name in names]
+    def __init__(
+        self, names: Sequence[str], context: SinkContext, positions: Mapping[str, int | None]
+    ) -> None:
+        """Open the sinks at a checkpoint's positions; sinks without a position keep all their rows."""
+        self._sinks = [_OpenSink(name, load_sink(name), context, positions.get(name)) for name in names]
 
     def write(self, event: Event) -> None:
-        """Give an event to every sink; `take_news` says what became of it."""
-        for outlet in self._outlets:
-            outlet.write(event)
+        """Write an event to every sink; `take_news` returns failures."""
+        for sink in self._sinks:
+            sink.write(event)
 
     def take_news(self) -> list[str]:
-        """What failed or works again since the last call."""
+        """Return messages about failures and recoveries since the last call."""
         news = []
-        for outlet in self._outlets:
-            while outlet.news:  # one by one: threads of sinks add to it
-                news.append(outlet.news.pop(0))
+        for sink in self._sinks:
+            while sink.news:  # one by one: threads of sinks add to it
+                news.append(sink.news.pop(0))
         return news
 
     @property
     def num_lost(self) -> dict[str, int]:
-        """Rows lost so far by the sinks that lost any."""
-        return {outlet.name: outlet.num_lost for outlet in self._outlets if outlet.num_lost}
+        """Number of lost rows so far, by name, of the sinks that lost any."""
+        return {sink.name: sink.num_lost for sink in self._sinks if sink.num_lost}
 
     def list_failing(self) -> list[str]:
-        """What sinks that still fail have lost, in words."""
-        return [f"{each.name} lacks {_rows(each.num_lost)}" for each in self._outlets if each.is_failing]
+        """Return a message about the losses of each sink that still fails."""
+        return [f"{sink.name} lacks {_rows(sink.num_lost)}" for sink in self._sinks if sink.is_failing]
 
     def positions(self) -> dict[str, int]:
-        """Where the sinks stand, by name; DiskError if the disk does not have all of it."""
-        found = {each.name: each.writer.position() for each in self._outlets if each.writer is not None}
+        """Return the sinks' positions by name, after all rows are on the disk; DiskError."""
+        found = {sink.name: sink.writer.position() for sink in self._sinks if sink.writer is not None}
         return {name: position for name, position in found.items() if position is not None}
 
     def close(self) -> None:
-        """Close every sink, once; `take_news` says what could not be written."""
-        for outlet in self._outlets:
-            outlet.close()
+        """Close every sink once; `take_news` returns failures."""
+        for sink in self._sinks:
+            sink.close()
 
 
 def _rows(count: int) -> str:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import os
 
-from mission_gym.store.sinks import Sink
-from mission_gym.store.sinks.tracker import ERRORS, PROJECT, Facts, Row, Tracker
+from mission_gym.store.sinks.tracker import PROJECT, RunInfo, StepRow, make_tracker_sink
 
 
-class _Run:
-    def __init__(self, facts: Facts, run_id: str | None) -> None:
+class _TrackioRun:
+    def __init__(self, info: RunInfo, run_id: str | None) -> None:
         import trackio
 
         project = os.environ.get("TRACKIO_PROJECT", PROJECT)
-        self.id = run_id or facts.name  # its runs are known by name
+        self.id = run_id or info.name  # Trackio identifies runs by name
         resume = "never" if run_id is None else "allow"
         self._run = trackio.init(
-            project, name=self.id, group=facts.group, config=facts.config, resume=resume, embed=False
+            project, name=self.id, group=info.group, config=info.config, resume=resume, embed=False
         )
 
-    def log(self, rows: list[Row]) -> None:
+    def log(self, rows: list[StepRow]) -> None:
         for step, scalars in rows:
             self._run.log(scalars, step=step)
 
@@ -27,4 +26,4 @@ class _Run:
         self._run.finish()
 
 
-SINK = Sink(lambda place, position: Tracker("trackio", place, _Run), errors=ERRORS, may_lose_rows=True)
+SINK = make_tracker_sink("trackio", _TrackioRun)

@@ -1,35 +1,39 @@
-"""Weights & Biases. Without a key its client writes offline runs into the run, which `wandb sync` uploads."""
+"""Weights & Biases. Without an API key its client writes offline runs, which `wandb sync` uploads."""
 
 from __future__ import annotations
 
 import os
+import time
+from datetime import datetime
 from typing import Literal
 
-from mission_gym.store.sinks import Sink
-from mission_gym.store.sinks.tracker import ERRORS, PROJECT, Facts, Row, Tracker
+from mission_gym.store.sinks.tracker import PROJECT, RunInfo, StepRow, make_tracker_sink
 
 
-class _Run:
-    def __init__(self, facts: Facts, run_id: str | None) -> None:
+class _WandbRun:
+    def __init__(self, info: RunInfo, run_id: str | None) -> None:
         import wandb
 
         mode: Literal["offline"] | None = None
         if "WANDB_MODE" not in os.environ and wandb.api.api_key is None:
-            mode = "offline"  # it would ask for a key on the terminal
-            facts.tell(
-                f"wandb has no key (`wandb login`); it writes offline runs: wandb sync {facts.path}/wandb/*"
-            )
+            mode = "offline"  # otherwise it asks for a key on the terminal
+            command = f"wandb sync {info.path}/wandb/*"
+            info.notify(f"wandb has no API key (`wandb login`); it writes offline runs: {command}")
+        # W&B names a run's folder by second and id. A resume in the same second would get the same folder,
+        # whose file some versions keep as it is: the rows of the second process would be lost.
+        while run_id is not None and any((info.path / "wandb").glob(f"*run-{_second()}-{run_id}*")):
+            time.sleep(0.05)
         self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT), name=facts.name, id=run_id, resume="allow",
-            group=facts.group, dir=facts.path, config=facts.config, mode=mode, reinit="create_new",
+            project=os.environ.get("WANDB_PROJECT", PROJECT), name=info.name, id=run_id, resume="allow",
+            group=info.group, dir=info.path, config=info.config, mode=mode, reinit="create_new",
             settings=wandb.Settings(console="off", silent=True),
         )  # fmt: skip
         self.id = self._run.id
-        # Its own steps only rise; a resume makes rows again.
+        # W&B's own steps only increase, but a resumed run repeats steps.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
-    def log(self, rows: list[Row]) -> None:
+    def log(self, rows: list[StepRow]) -> None:
         for step, scalars in rows:
             self._run.log({"step": step, **scalars})
 
@@ -37,4 +41,11 @@ class _Run:
         self._run.finish()
 
 
-SINK = Sink(lambda place, position: Tracker("wandb", place, _Run), errors=ERRORS, may_lose_rows=True)
+def _second() -> str:
+    """Return the current second as W&B writes it in folder names."""
+    return f"{datetime.fromtimestamp(time.time()):%Y%m%d_%H%M%S}"
+
+
+SINK = make_tracker_sink(
+    "wandb", _WandbRun, "wandb/run-*/**/*", "wandb/offline-run-*/**/*", "wandb/latest-run", "wandb/debug*.log"
+)

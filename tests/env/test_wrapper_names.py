@@ -16,7 +16,7 @@ from mission_gym.env import wrappers
 from mission_gym.env.agents import ParallelWrapper
 from mission_gym.env.factory import EnvRequest, make_factory, names_trusted
 from mission_gym.env.probe import probe
-from mission_gym.env.wrapping import list_short, name_code, read_wrapper
+from mission_gym.env.wrapper_names import list_short, name_code, read_wrapper
 from mission_gym.errors import EnvContractError, UsageError
 
 
@@ -64,9 +64,9 @@ def test_a_constructor_that_raises_and_a_wrapper_that_is_none() -> None:
     with pytest.raises(EnvContractError, match=r"building 'gymnasium.wrappers:.*stack_size=-1\)' raised "):
         build("gymnasium.wrappers:FrameStackObservation(stack_size=-1)")
     with pytest.raises(
-        EnvContractError, match=r"gave a tuple, no gymnasium.Env; a wrapper gives one \[--wrap"
+        EnvContractError, match=r"returned a tuple, not a gymnasium.Env; a wrapper returns one \[--wrap"
     ):
-        build("test_wrapping:pair(5)")
+        build("test_wrapper_names:pair(5)")
 
 
 def pair(env: Any, number: int) -> Any:

@@ -9,13 +9,12 @@ import pytest
 from gymnasium import spaces
 
 from mission_gym.data import EnvSpec
-from mission_gym.env import texts
+from mission_gym.env import leaves
 from mission_gym.env.factory import EnvRequest, make_factory
+from mission_gym.env.leaves import TextReader, is_text, leaf_specs
+from mission_gym.env.observations import ObsReader
 from mission_gym.env.probe import probe
-from mission_gym.env.reading import ObsReader
 from mission_gym.env.slot import EnvSlot
-from mission_gym.env.spaces import leaf_specs
-from mission_gym.env.texts import TextReader, is_text
 from mission_gym.errors import EnvContractError
 from told import ELEMENT, FORMS, SENTENCE, Mission, Told
 
@@ -163,5 +162,5 @@ def test_the_memory_of_texts_is_bounded() -> None:
     reader = TextReader(SENTENCE)
     for number in range(100):
         reader(f"{number} and {number + 1}")
-    for cached in (texts._read, texts._hash):
+    for cached in (leaves._read, leaves._hash):
         assert cached.cache_info().maxsize is not None

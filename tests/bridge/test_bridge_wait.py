@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from mission_gym.bridge import waiting
+from mission_gym.bridge import engine
 from mission_gym.procs.pipes import PolledPipes
 
-pytestmark = pytest.mark.skipif(waiting._THREAD is None, reason="only Linux counts who lost a core")
+pytestmark = pytest.mark.skipif(engine._THREAD is None, reason="only Linux counts who lost a core")
 
 
 @pytest.fixture
@@ -15,14 +15,14 @@ def ends(monkeypatch):
     """Pipes, the end to write to, how often a core was lost, and the waits that were asleep."""
     read_fd, write_fd = os.pipe()
     lost, asleep = [0], []
-    wait = waiting.wait_for_pipes
+    wait = engine.wait_for_pipes
 
     def count(pipes, timeout_s, spin):
         asleep.extend([timeout_s] if timeout_s else [])
         return wait(pipes, timeout_s, spin)
 
-    monkeypatch.setattr(waiting, "wait_for_pipes", count)
-    monkeypatch.setattr(waiting, "_count_taken", lambda: lost[0])
+    monkeypatch.setattr(engine, "wait_for_pipes", count)
+    monkeypatch.setattr(engine, "_count_preemptions", lambda: lost[0])
     yield PolledPipes(write_fd, read_fd), write_fd, lost, asleep
     os.close(read_fd)
     os.close(write_fd)
@@ -30,10 +30,10 @@ def ends(monkeypatch):
 
 def test_an_answer_that_comes_soon_is_awaited_awake(ends):
     pipes, write_fd, _, asleep = ends
-    watch = waiting.Watch()
+    adaptive = engine.AdaptiveWait()
     for _ in range(3):
         os.write(write_fd, b"answer")
-        assert watch.wait(pipes, 10.0)
+        assert adaptive.wait(pipes, 10.0)
         assert pipes.read() == (b"answer", False)
     assert not asleep
 
@@ -41,12 +41,12 @@ def test_an_answer_that_comes_soon_is_awaited_awake(ends):
 def test_behind_a_late_answer_the_next_is_awaited_asleep(ends, monkeypatch):
     pipes, write_fd, *_ = ends
     tries = []
-    monkeypatch.setattr(waiting.Watch, "_stay_awake", lambda *args: tries.append(args))
-    watch = waiting.Watch()
+    monkeypatch.setattr(engine.AdaptiveWait, "_spin", lambda *args: tries.append(args))
+    adaptive = engine.AdaptiveWait()
     for soon_s in (0.0, 0.0, 0.0, 60.0, 60.0):  # the first three answers are late
-        monkeypatch.setattr(waiting, "_SOON_S", soon_s)
+        monkeypatch.setattr(engine, "_SOON_S", soon_s)
         os.write(write_fd, b"answer")
-        assert watch.wait(pipes, 10.0)
+        assert adaptive.wait(pipes, 10.0)
         pipes.read()
     assert len(tries) == 2  # the first wait, and the one behind an answer that came soon
 
@@ -54,14 +54,16 @@ def test_behind_a_late_answer_the_next_is_awaited_asleep(ends, monkeypatch):
 def test_who_loses_the_core_sleeps_for_longer_each_time(ends, monkeypatch):
     pipes, write_fd, lost, asleep = ends
     is_wanted = [True]
-    monkeypatch.setattr(waiting, "_count_taken", lambda: lost.append(lost.pop() + is_wanted[0]) or lost[0])
-    watch = waiting.Watch()
+    monkeypatch.setattr(
+        engine, "_count_preemptions", lambda: lost.append(lost.pop() + is_wanted[0]) or lost[0]
+    )
+    adaptive = engine.AdaptiveWait()
     os.write(write_fd, b"answer")
 
     def count_asleep(num_waits):
         asleep.clear()
         for _ in range(num_waits):
-            assert watch.wait(pipes, 10.0)
+            assert adaptive.wait(pipes, 10.0)
         return len(asleep)
 
     assert count_asleep(1 + 2 + 1 + 4 + 1 + 8) == 2 + 4 + 8
@@ -71,4 +73,4 @@ def test_who_loses_the_core_sleeps_for_longer_each_time(ends, monkeypatch):
 
 def test_silence_ends_at_the_deadline(ends):
     pipes, *_ = ends
-    assert not waiting.Watch().wait(pipes, 0.01)
+    assert not engine.AdaptiveWait().wait(pipes, 0.01)

@@ -97,7 +97,7 @@ def test_make_vec_takes_a_pool_by_name() -> None:
 
 
 def test_pools_need_the_package_and_the_batched_vector(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="is vectorised itself; use --vector batched"):
+    with pytest.raises(UsageError, match="is already vectorised; use --vector batched"):
         make_factory(EnvRequest("envpool:CartPole-v1"))()
     monkeypatch.setitem(sys.modules, "envpool", None)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no module named 'envpool'; install it"):

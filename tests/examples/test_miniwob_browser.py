@@ -1,4 +1,4 @@
-"""MiniWoB++ in a real browser: what is learned from, what is left behind by whatever is killed."""
+"""MiniWoB++ in a real browser: observations, and no processes left after kills."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import miniwob_elements
 import psutil
 import pytest
 
-from mission_gym.env import elements
 from mission_gym.env.factory import Env, EnvRequest, make_factory
 from waits import LONG_S
 
@@ -27,6 +27,7 @@ BINARIES = {
 pytestmark = pytest.mark.skipif(
     None in BINARIES.values(), reason="no browser here; `apt-get install chromium chromium-driver` brings it"
 )
+EXAMPLES = Path(miniwob_elements.__file__).parent
 TASK = "miniwob:miniwob/click-test-2-v1"
 
 
@@ -54,7 +55,7 @@ def are_gone(processes: list[psutil.Process]) -> bool:
 
 
 def make() -> Env:
-    return make_factory(EnvRequest(TASK, wrap=("elements:4",)))()
+    return make_factory(EnvRequest(TASK, wrap=("miniwob_elements:Elements(4)",)))()
 
 
 def test_the_named_button_is_the_first_and_a_dead_driver_leaves_no_browser() -> None:
@@ -79,7 +80,7 @@ def test_the_named_button_is_the_first_and_a_dead_driver_leaves_no_browser() -> 
 
 
 def test_a_browser_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(miniwob_elements, "_ANSWER_S", 1.0)
     env = make()
     env.reset(seed=0)
     browsers = find_browsers(os.getpid())
@@ -92,8 +93,9 @@ def test_a_browser_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch
 
 def test_a_killed_browser_costs_an_episode_and_a_killed_training_leaves_none(tmp_path: Path) -> None:
     flags = [
-        "--wrap", "elements:4", "--vector", "threads", "--n-envs", "1", "--n-steps", "8", "--batch-size", "8",
-        "--timesteps", "1M", "--eval-freq", "0", "--no-tune", "--runs-dir", str(tmp_path), "--no-tensorboard",
+        "--wrap", "miniwob_elements:Elements(4)", "--vector", "threads", "--n-envs", "1", "--n-steps", "8",
+        "--batch-size", "8", "--timesteps", "1M", "--eval-freq", "0", "--no-tune", "--runs-dir",
+        str(tmp_path), "--no-tensorboard",
     ]  # fmt: skip
     command = [sys.executable, "-m", "mission_gym", "train", TASK, *flags]
 
@@ -102,7 +104,9 @@ def test_a_killed_browser_costs_an_episode_and_a_killed_training_leaves_none(tmp
             return int(json.loads(status.read_text()).get("step") or 0)
         return 0
 
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as training:
+    with subprocess.Popen(
+        command, cwd=EXAMPLES, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as training:
         try:
             wait_until(lambda: read_step() >= 8)
             (driver,) = (each for each in find_browsers(training.pid) if each.name() == "chromedriver")

@@ -1,4 +1,4 @@
-"""A child process from the inside: its pipes, its main function, and how it ends."""
+"""Child processes from the child's side: the link to the parent, the main function, and the end."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from mission_gym.errors import WorkerError, describe
 from mission_gym.procs import pipes
 from mission_gym.procs.memory import Region
 
-HEADER = struct.Struct("<I")  # of a frame: its length
-_GRACE_S = 0.5  # an orderly end comes first
-_EVERYWHERE = {"mission_gym", "gymnasium", "numpy", *sys.stdlib_module_names}
+HEADER = struct.Struct("<I")  # length of a frame
+_GRACE_S = 0.5  # for an orderly end
+_IN_EVERY_PROCESS = {"mission_gym", "gymnasium", "numpy", *sys.stdlib_module_names}
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
 
 
 class Link:
-    """The child's end: commands in, replies out. Several threads may reply."""
+    """The child's end: receives commands and sends replies. Several threads may send."""
 
     def __init__(self, read_fd: int, write_fd: int, regions: list[Region]) -> None:
         self.regions = regions
         self._read_fd, self._write_fd = read_fd, write_fd
         self._lock = threading.Lock()
         self._poll: select.poll | None = None
-        self._frames: SimpleQueue[bytes] = SimpleQueue()  # without polling; an empty one is the end
+        self._frames: SimpleQueue[bytes] = SimpleQueue()  # used without polling; an empty frame is the end
         if pipes.CAN_POLL:
             self._poll = select.poll()
             self._poll.register(read_fd, select.POLLIN)
@@ -44,7 +44,7 @@ class Link:
             threading.Thread(target=self._serve_reading, daemon=True).start()
 
     def recv(self, spin: bool = False) -> Any:
-        """Wait for the next command; EOFError when the parent is gone."""
+        """Wait for the next command; EOFError when the parent is gone. spin: poll for a moment first."""
         if self._poll is None:
             frame = self._frames.get()
             if not frame:
@@ -58,10 +58,10 @@ class Link:
         return pickle.loads(self._read_frame())
 
     def send(self, reply: Any) -> None:
-        """Hand over a reply."""
+        """Send a reply."""
         try:
             data = pickle.dumps(reply, pickle.HIGHEST_PROTOCOL)
-        except (pickle.PicklingError, AttributeError, TypeError):  # classes that came by value go back so
+        except (pickle.PicklingError, AttributeError, TypeError):  # classes that arrived by value
             import cloudpickle  # type: ignore[import-untyped]
 
             data = cloudpickle.dumps(reply)
@@ -76,7 +76,7 @@ class Link:
                 self._frames.put(self._read_frame())
         except (EOFError, OSError):
             self._frames.put(b"")
-            if not hasattr(os, "fork"):  # without a keeper: the parent is gone, and we may hang
+            if not hasattr(os, "fork"):  # no subreaper ends us when the parent is gone, and we may hang
                 time.sleep(_GRACE_S)
                 os._exit(0)
 
@@ -96,14 +96,14 @@ class Link:
 
 
 def child_main(target: str, fds: Sequence[int] = ()) -> NoReturn:
-    """What a child runs: its pipes go out of the environment's reach, then `module:callable(link, setup)`.
+    """The main function of a child: hide its pipes from the environment, run `module:callable(link, setup)`.
 
-    fds: of shared memory, where they are not those of the parent.
+    fds: descriptors of shared memory, if they differ from the parent's.
     """
     read_fd, write_fd = os.dup(0), os.dup(1)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)  # what environments print goes to the log
+    os.dup2(2, 1)  # output of environments goes to the log
     if STACK_SIGNAL is not None:
         faulthandler.register(STACK_SIGNAL, all_threads=True)
     link = Link(read_fd, write_fd, [])
@@ -118,37 +118,40 @@ def child_main(target: str, fds: Sequence[int] = ()) -> NoReturn:
     except EOFError:
         pass
     except Exception:  # noqa: BLE001  border: worker main
-        end_broken()
-    except BaseException as error:  # noqa: BLE001  nobody interrupts a worker but its environment
+        exit_with_traceback()
+    except BaseException as error:  # noqa: BLE001  only the environment can raise these in a worker
         sys.stderr.write(f"the environment raised {describe(error)}\n")
         sys.stderr.flush()
         os._exit(1)
     sys.stdout.flush()
-    os._exit(0)  # threads of environments must not hold the process
+    os._exit(0)  # threads of environments must not keep the process alive
 
 
-def end_broken() -> NoReturn:
-    """End this process over the error that is being handled, whose traceback is its last words."""
+def exit_with_traceback() -> NoReturn:
+    """End this process because of the error that is being handled; its traceback is the last output."""
     traceback.print_exc()
     sys.stderr.flush()
     os._exit(1)
 
 
 def describe_error(error: BaseException) -> tuple[BaseException, str]:
-    """An error in a form that crosses processes, with its traceback as text. One that needs code of the
-    user's to be read again becomes a WorkerError of the same words: that code has no place over there."""
+    """Return an error in a form that another process can unpickle, and its traceback as text.
+
+    An error that needs the user's code to be unpickled becomes a WorkerError with the same message, because
+    the other process must not load that code.
+    """
     text = "".join(traceback.format_exception(error.__cause__ or error))
     try:
-        str(_Plain(io.BytesIO(pickle.dumps(error))).load())
+        str(_SafeUnpickler(io.BytesIO(pickle.dumps(error))).load())
     except Exception:  # noqa: BLE001  border: the user's exception classes
         return WorkerError(describe(error)), text
     return error, text
 
 
-class _Plain(pickle.Unpickler):
-    """Reads what the other process can read without loading code that it does not have."""
+class _SafeUnpickler(pickle.Unpickler):
+    """Refuses classes of modules that are not loaded in every process."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module.partition(".")[0] not in _EVERYWHERE:
-            raise pickle.UnpicklingError(f"{module} is not loaded everywhere")
+        if module.partition(".")[0] not in _IN_EVERY_PROCESS:
+            raise pickle.UnpicklingError(f"{module} is not loaded in every process")
         return super().find_class(module, name)

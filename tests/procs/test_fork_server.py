@@ -1,4 +1,4 @@
-"""Children of a template: as separate as processes that began on their own, and gone with it."""
+"""Forked children: as separate as processes that were started on their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mission_gym.procs import BoundedLog, Child, Region, hold_fork_server
 from mission_gym.procs.children import LATER
 from waits import LONG_S
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are forked on Linux alone")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are forked only on Linux")
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +43,9 @@ def answer(child: Child) -> Any:
 
 
 def parents(child: Child) -> tuple[psutil.Process, psutil.Process]:
-    """Its keeper and its template."""
-    keeper, template, *_ = psutil.Process(child.pid).parents()
-    return keeper, template
+    """Its subreaper and its fork server."""
+    subreaper, server, *_ = psutil.Process(child.pid).parents()
+    return subreaper, server
 
 
 def describe(link: Any, setup: Any) -> None:
@@ -68,7 +68,7 @@ def describe(link: Any, setup: Any) -> None:
     link.recv()
 
 
-def test_siblings_share_a_template_and_nothing_else() -> None:
+def test_siblings_share_a_fork_server_and_nothing_else() -> None:
     region = Region(64)
     children = [start("describe", regions=[region]) for _ in range(3)]
     told = [answer(child) for child in children]
@@ -122,7 +122,7 @@ def test_what_changed_since_is_what_a_child_begins_with(
 )  # fmt: skip
 def test_what_children_run_starts_no_thread(target: str) -> None:
     child = Child(target, LATER, on_output=BoundedLog(None))
-    while psutil.Process(child.pid).ppid() == os.getpid():  # its template, until it tells
+    while psutil.Process(child.pid).ppid() == os.getpid():  # its fork server, until it reports its pid
         assert child.wait(0.02) == []
     assert psutil.Process(child.pid).cmdline() == parents(child)[1].cmdline()
     child.end()
@@ -140,7 +140,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return write
 
 
-def test_a_template_with_threads_does_not_fork(module: Any) -> None:
+def test_a_fork_server_with_threads_does_not_fork(module: Any) -> None:
     begin = "threading.Thread(target=threading.Event().wait).start()"
     name = module(f"import os, threading\nif os.getppid() == {os.getpid()}: {begin}")
     child = start("describe", module=name)
@@ -168,12 +168,12 @@ def test_a_module_that_can_not_be_imported_ends_its_child_alone(module: Any, tex
     other.end()
 
 
-def test_children_outlive_a_template_that_was_killed() -> None:
+def test_children_outlive_a_fork_server_that_was_killed() -> None:
     first = start("describe")
     answer(first)
-    template = parents(first)[1]
-    template.kill()
-    template.wait(LONG_S)
+    server = parents(first)[1]
+    server.kill()
+    server.wait(LONG_S)
     second = start("describe")
     assert answer(second)["ran"] == "5\n"
     assert not first.is_gone()
@@ -183,7 +183,7 @@ def test_children_outlive_a_template_that_was_killed() -> None:
     second.end()
 
 
-def test_a_template_is_held_between_two_children() -> None:
+def test_a_fork_server_is_kept_between_two_children() -> None:
     pids = []
     with hold_fork_server(f"{__name__}:describe"):
         for _ in range(2):
@@ -201,7 +201,9 @@ def test_a_child_that_is_ended_before_it_began_is_never_there(module: Any) -> No
     assert child.is_gone()
 
 
-def test_a_template_that_hangs_is_killed_with_its_child(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_hangs_is_killed_with_its_child(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mission_gym.procs import children
 
     monkeypatch.setattr(children, "_END_S", 0.3)
