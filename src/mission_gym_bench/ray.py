@@ -1,8 +1,8 @@
-"""`bench ray`: what a cluster costs beside workers, what it makes of more actors, and what a lost node costs.
+"""`bench ray`: the overhead of a cluster, its scaling with actors, and the cost of lost nodes.
 
-All on this machine: more actors than cores have environments that wait. Predictions are those of `tune`, from
-messages that were measured just before. `--full` adds the long proofs: a node that is removed every 30 s for
-five minutes, and five seeds of CartPole on three nodes beside workers.
+Everything runs on this machine: more actors than cores have environments that wait. `--full` adds the long
+proofs: a node that is removed every 30 s for five minutes, and five seeds of CartPole on three nodes compared
+with workers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,9 +25,8 @@ from mission_gym.env.factory import Factory
 from mission_gym.env.probe import probe
 from mission_gym.policy import NumpyPolicy, PolicySpec
 from mission_gym.ray.cluster import Cluster, open_cluster
-from mission_gym.ray.costs import MOST_ACTORS, measure_cluster
-from mission_gym.ray.rates import ClusterCosts, Work, find_knee, list_sizes, predict_rate
-from mission_gym.rollout.blocks import block_bytes, clear_block
+from mission_gym.ray.costs import ClusterCosts, measure_cluster
+from mission_gym.rollout.blocks import clear_block
 from mission_gym.rollout.collector import BlockCollector
 from mission_gym.rollout.make import CollectRequest, make_collector
 from mission_gym.run.config import resolve
@@ -40,7 +39,6 @@ from mission_gym_bench.contest import Row
 from mission_gym_bench.ray_nodes import SMALL, ray_nodes
 from mission_gym_bench.vector import make_weights
 
-_UPDATE_S = 20e-6  # a transition of PPO with a small network on two cores, 10 epochs
 _WAIT_S = 5e-3
 
 
@@ -61,10 +59,10 @@ def measure_ray(grid: RayGrid) -> list[Row]:
     cluster = open_cluster(num_cpus=max(grid.actors))
     try:
         costs = measure_cluster(cluster)
-        rows = [_measure_overhead(cluster, grid), _tell_costs(costs), *_measure_actors(cluster, costs, grid)]
+        rows = [_measure_overhead(cluster, grid), _show_costs(costs), *_measure_actors(cluster, grid)]
     finally:
         cluster.close()
-    rows += [*_predict(), _measure_losses(grid)]
+    rows.append(_measure_losses(grid))
     return rows + [_learn(seed) for seed in grid.seeds]
 
 
@@ -93,65 +91,32 @@ def _measure_overhead(cluster: Cluster, grid: RayGrid) -> Row:
     }
 
 
-def _tell_costs(costs: ClusterCosts) -> Row:
+def _show_costs(costs: ClusterCosts) -> Row:
     return {
         "case": "messages on one node", "ours": 1e3 * costs.latency_s, "peers": {}, "ratio": None,
         "unit": "ms a call", "costs": costs._asdict(),
     }  # fmt: skip
 
 
-def _measure_actors(cluster: Cluster, costs: ClusterCosts, grid: RayGrid) -> Iterator[Row]:
-    """Real blocks of so many actors, whose environments wait, beside the prediction."""
+def _measure_actors(cluster: Cluster, grid: RayGrid) -> Iterator[Row]:
+    """Blocks of 1 to 16 actors whose environments wait, compared with linear scaling from the first row."""
     factory = partial(Burn, wait_s=_WAIT_S)
     spec = probe(factory, "burn")
     weights = make_weights(spec)
-    num_rows, num_steps = 8, 16
-    sizes = {"num_rows": num_rows, "num_steps": num_steps}
-    with _collect("workers", factory, spec, weights, None, 1, 1, **sizes) as fill:  # what a step takes here
-        step_s = 1.0 / statistics.median(_fill_for(fill, grid.seconds) for _ in range(grid.repeats))
-    work = _make_work(spec, weights, num_rows, num_steps, step_s)
+    one_actor = 0.0
     for number in grid.actors:
-        with _collect("ray", factory, spec, weights, cluster, number, 1, **sizes) as fill:
+        with _collect("ray", factory, spec, weights, cluster, number, 1, num_steps=16) as fill:
             rates = [_fill_for(fill, grid.seconds) for _ in range(grid.repeats)]
-        expected = predict_rate(costs, work, number).steps_per_s
+        one_actor = one_actor or statistics.median(rates) / number
         yield {
             "case": f"{number} actors, 8 envs that wait 5 ms each, segments of 128 steps",
             "ours": statistics.median(rates),
-            "peers": {"predicted": expected},
-            "ratio": statistics.median(rates) / expected,
+            "peers": {"linear": one_actor * number},
+            "ratio": statistics.median(rates) / (one_actor * number),
             "unit": "steps/s",
             "lowest": min(rates),
             "highest": max(rates),
         }
-
-
-def _predict() -> Iterator[Row]:
-    """To 1,000 actors on paper, from what messages cost between two nodes, with a small network."""
-    with ray_nodes(1, 1) as nodes:
-        cluster = open_cluster(nodes.address)
-        costs = measure_cluster(cluster)
-        cluster.close()
-    spec = probe(Burn, "burn")
-    for step_s in (0.02, 0.001):
-        work = _make_work(spec, make_weights(spec), 8, 128, step_s)._replace(update_s=_UPDATE_S)
-        predictions = [predict_rate(costs, work, number) for number in list_sizes(MOST_ACTORS)]
-        knee = find_knee(predictions)
-        yield {
-            "case": f"on paper: {1000 * step_s:.0f} ms a step, segments of 1,024 steps, knee",
-            "ours": knee.num_actors,
-            "peers": {},
-            "ratio": None,
-            "unit": "actors",
-            "bound": knee.bound,
-            "costs": costs._asdict(),
-            "predictions": [asdict(each) for each in predictions],
-        }
-
-
-def _make_work(spec: EnvSpec, weights: Weights, num_rows: int, num_steps: int, step_s: float) -> Work:
-    step_bytes = block_bytes(spec, num_steps, num_rows) // (num_rows * num_steps)
-    weights_bytes = sum(array.nbytes for array in weights.arrays.values())
-    return Work(1, num_rows, num_steps, step_s, step_bytes, weights_bytes, 0.0)
 
 
 @contextmanager

@@ -8,15 +8,14 @@ from mission_gym.check.findings import Finding, tell
 from mission_gym.check.trials import Attempt
 
 _SLOW_S = 5e-3  # a call that takes this long costs a tenth of a segment of 50 ms
-_SHOWN = (1, 16, 128, 1000)  # numbers of actors
 
 
 def judge_cluster(trial: Attempt) -> list[Finding]:
-    """Judge the JSON that it printed: nodes, costs of messages, rates that they allow."""
+    """Judge the JSON that it printed: nodes, versions and the cost of messages."""
     if trial.error:
         return [tell("cluster", "broken", error=trial.error.partition("Error: ")[2] or trial.error)]
     found = json.loads(trial.output)
-    costs, knee = found["costs"], found["knee"]
+    costs = found["costs"]
     cpus = sum(node["num_cpus"] for node in found["nodes"])
     nodes = ", ".join(f"{node['host']} {node['num_cpus']}" for node in found["nodes"])
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
@@ -35,8 +34,4 @@ def judge_cluster(trial: Attempt) -> list[Finding]:
             calls=1 / costs["call_s"],
         )
     )
-    rates = {each["num_actors"]: each["steps_per_s"] for each in found["predictions"]}
-    sizes = [number for number in _SHOWN if number in rates]
-    shown = ", ".join(f"{number:,}: {rates[number]:,.0f}" for number in sizes)
-    findings.append(tell("actors", "knee", rates=shown, knee=knee["num_actors"], bound=knee["bound"]))
     return findings
