@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-ActionKind = Literal["categories", "binary", "box", "composite", "object"]
+ActionKind = Literal["categories", "binary", "box", "composite"]
 MAX_CATEGORIES = 1 << 16  # of one choice: each is an input or an output of a network
 _WIDEST = 1e6  # a Box bound beyond this counts as infinite
 
@@ -30,7 +30,6 @@ class ActionSpec:
     composite: Dict and Tuple; float32 [B, K], first the categories of all parts, then their bits, then their
     real numbers. The environment's own action is here a row of float64, its parts flat and in the order of
     the space; Dict and Tuple exist only in adapters (`env/actions.py`).
-    object: anything else, as it is; only in `make_vec`.
     """
 
     kind: ActionKind

@@ -24,7 +24,7 @@ Leaves = tuple[Array, ...]
 # Of leaves that come as frames [M, ...], each there once: which of them observations show, int64 [N, k], the
 # oldest first; None of leaves [N, ...]. Empty: there are no frames.
 FrameIndex = tuple[Array | None, ...]
-LeafKind = Literal["vector", "image", "categories", "binary", "text", "sequence", "object"]
+LeafKind = Literal["vector", "image", "categories", "binary", "text", "sequence"]
 TEXT_COLUMNS = 255  # of hashed counts: a column fits in a byte, beside 0 for none
 
 
@@ -35,8 +35,7 @@ class LeafSpec:
     kind: `vector` real numbers (normalised), `image` what convolutions read (bytes divided by 255, zeros and
     ones, scaled real numbers, or the ids of `nvec` for each channel), `categories` integers (one-hot of
     `nvec` after subtracting `start`), `binary` zeros and ones, `text` columns of hashed counts, `sequence`
-    elements packed into bytes (`record`), `object` anything else (only in `make_vec`; its arrays are of dtype
-    object, and it crosses processes pickled).
+    elements packed into bytes (`record`).
     """
 
     name: str  # path in the observation: "" for a plain one, "camera", "pose.0"
@@ -150,8 +149,7 @@ class EnvSpec:
     main_outcome: str | None = None  # metadata["main_outcome"]: what counts as a win
     max_episode_steps: int | None = None
     trusted: bool = False  # may run in the learner's process
-    bare: bool = False  # `make_vec`: any space, and nothing is read from the infos
-    same_bounds: bool = True  # of the observations of all environments of a vector, beside their layout
+    bare: bool = False  # `make_vec`: arrays of any size and dtype, and nothing is read from the infos
     agents: tuple[str, ...] = ()  # of an environment of several: each has these spaces, and a row of its own
     coroutines: Literal["none", "offered", "only"] = "none"  # whether its steps are some
     target: tuple[str, str] | None = field(default=None, compare=False)  # `describe_target()`, when looked at
@@ -247,12 +245,20 @@ class Weights:
 
 
 class Final(NamedTuple):
-    """A truncated transition (t, s) of a block, which needs V of the last observation of its episode."""
+    """The last observation of an episode that was truncated at (t, column) of a block; the value of the
+    transition bootstraps from it."""
 
     t: int
     column: int
     obs: Leaves  # each [*leaf.shape]
     mask: Array | None  # bool [M]
+    state: Leaves = ()  # the policy's memory before this observation; its initial state if a worker was lost
+
+
+def ends_episode(terminated: Array, truncated: Array, valid: Array) -> Array:
+    """Which transitions are the last of their episode: a policy's memory is reset after them. All bool."""
+    ended: Array = terminated | truncated | ~valid
+    return ended
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ from mission_gym.run.config import resolve
 from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import load_last_good
 from mission_gym.vector.backends import load_backend
-from mission_gym.vector.record import Source
+from mission_gym.vector.record import Source, VectorOptions
 from mission_gym_bench.burn import Burn, measure_spins_per_us
 from mission_gym_bench.contest import Row
 from mission_gym_bench.ray_nodes import SMALL, ray_nodes
@@ -134,7 +134,8 @@ def _collect(
 ) -> Iterator[Callable[[], int]]:
     """What fills a block of a backend: `num_rows` environments for each worker; it returns the steps."""
     backend = load_backend(name)
-    source = Source("burn", factory, num_workers=num_workers, cluster=cluster, actor_workers=actor_workers)
+    options = VectorOptions(num_workers=num_workers)
+    source = Source("burn", factory, options=options, cluster=cluster, actor_workers=actor_workers)
     asked = CollectRequest(
         num_envs=num_rows * num_workers,
         num_steps=num_steps,
@@ -161,7 +162,7 @@ def _collect(
 
 
 def _begin(collector: BlockCollector, weights: Weights) -> None:
-    collector.policy.load(weights)
+    collector.load(weights)
     collector.start()
 
 
@@ -189,7 +190,7 @@ def _measure_losses(grid: RayGrid) -> Row:
             begun = time.monotonic()
             for _ in session.updates():
                 num_updates += 1
-                held = sum(len(part.serials) for part in getattr(session.collector, "_parts", ()))
+                held = sum(part.num_pending for part in getattr(session.collector, "_parts", ()))
                 most_stored = max(most_stored, held)
                 if time.monotonic() - begun > min(grid.every_s * (lost + 0.5), grid.loss_s) and (
                     lost * grid.every_s < grid.loss_s

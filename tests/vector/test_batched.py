@@ -285,7 +285,7 @@ def test_calls_out_of_order():
     with pytest.raises(UsageError, match=r"state\(\) before"):
         vec.state()
     vec.recv()
-    with pytest.raises(UsageError, match="1 saved environments can't go on in 3"):
+    with pytest.raises(UsageError, match="1 saved environments can't be restored in 3"):
         vec.restore([None])
     vec.close()
     vec.close()

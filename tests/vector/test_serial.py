@@ -12,6 +12,7 @@ from mission_gym.env.probe import probe
 from mission_gym.env.resume import pack_states, unpack_states
 from mission_gym.errors import EnvFailure, UsageError
 from mission_gym.streams import episode_seed
+from mission_gym.vector.record import Limits, VectorOptions
 from mission_gym.vector.serial import SerialVec
 from toys import Binary, Constant, DictMask, Faulty, Identity, Pointer, Stateful, Unseeded
 
@@ -20,8 +21,9 @@ def seed_of(env_id, episode):
     return episode_seed(1, "train", env_id, episode)
 
 
-def make(factory, num_envs=3, **options):
-    return SerialVec(factory, probe(factory, "toy"), num_envs, seed_of, **options)
+def make(factory, num_envs=3, *, max_restarts=0, **options):
+    options = VectorOptions(limits=Limits(max_restarts=max_restarts), **options)
+    return SerialVec(factory, probe(factory, "toy"), num_envs, seed_of, options)
 
 
 def legal_actions(vec, batch, rng):
@@ -136,7 +138,7 @@ def test_infos_where_asked_for():
 
 
 def test_without_autoreset_rows_wait():
-    with make(Constant, 2, autoreset=False) as vec:
+    with make(Constant, 2, autoreset="disabled") as vec:
         vec.reset()
         for _ in range(10):
             batch = vec.step(np.zeros(2, np.int64))
@@ -167,7 +169,7 @@ def test_calls_out_of_order():
         vec.send(actions)
     with pytest.raises(UsageError, match=r"reset\(\) between"):
         vec.reset()
-    with pytest.raises(UsageError, match="1 saved environments can't go on in 2"):
+    with pytest.raises(UsageError, match="1 saved environments can't be restored in 2"):
         vec.restore([None])
     vec.close()
     with pytest.raises(UsageError, match="the vector is closed"):

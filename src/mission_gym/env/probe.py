@@ -30,8 +30,8 @@ from mission_gym.env.spaces import (
     MAX_SEQUENCE,
     Space,
     action_spec,
-    any_action_spec,
-    any_leaf_specs,
+    array_action_spec,
+    array_leaf_specs,
     leaf_specs,
 )
 from mission_gym.env.wrappers import count_frames
@@ -46,8 +46,8 @@ _NUM_LOOKS = 64  # observations that are looked at for ids; a picture mostly sho
 def probe(factory: Factory, env_id: str, bare: bool = False, max_sequence: int = MAX_SEQUENCE) -> EnvSpec:
     """Build one environment, reset it once, and return what the product needs to know of it.
 
-    bare: for `make_vec`, which takes any space and leaves the infos to its caller. max_sequence: elements of
-    a sequence that are kept.
+    bare: for `make_vec`, which takes arrays of any size and dtype and leaves the infos to its caller.
+    max_sequence: elements of a sequence that are kept.
     """
     env = factory()
     try:
@@ -99,7 +99,7 @@ def _look_at(env: Env, env_id: str, bare: bool, max_sequence: int) -> EnvSpec:
         spec = _read_spec(env_id, env, *before, shown, False, max_sequence)
         return replace(spec, agents=inner.agents)
     if bare:
-        leaves, action = any_leaf_specs(before[0]), any_action_spec(before[1])
+        leaves, action = array_leaf_specs(before[0]), array_action_spec(before[1])
         return EnvSpec(env_id, leaves, action, *before, trusted=is_trusted(env), bare=True)
     spec = _read_spec(env_id, env, *before, info, is_trusted(env), max_sequence)
     return _find_frames(env, _find_ids(env, spec, obs))

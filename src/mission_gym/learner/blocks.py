@@ -76,7 +76,7 @@ def check_finite(block: Block, update: int | None) -> None:
                 f"{name} of environment {block.env_ids[row]} is {array[tuple(bad[0])]} at step {t} of {when};"
                 f" {kept}. Mend the environment (mission-gym check finds the step){then}"
             )
-    for t, row, obs, _ in block.finals:
+    for t, row, obs, *_ in block.finals:
         if not all(np.isfinite(leaf).all() for leaf in obs):
             raise NotFiniteError(
                 f"final observation of environment {block.env_ids[row]} is not finite at step {t} of {when};"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mission_gym.data import Array, Block, LeafSpec, Leaves
+from mission_gym.data import Array, Block, LeafSpec, Leaves, ends_episode
 from mission_gym.rollout.frames import read_obs
 
 _ROW_BYTES = 4 + 4 + 3 + 8 + 4  # action, reward, flags, place in the side table, age
@@ -130,7 +130,7 @@ class Replay:
         self.finals.free(freed)
         self.num_valid += more
         self._store_obs(block)
-        for t, column, obs, mask in block.finals:
+        for t, column, obs, mask, _ in block.finals:
             if block.valid[t, column]:
                 place = (self.total + t) % self.num_rows
                 self.final[place, column] = self.finals.add(obs, mask)
@@ -221,7 +221,7 @@ class Replay:
         self.age[head, ~same] = 0
         if self.mask is not None and block.mask is not None:  # of a lost transition it is blank
             same &= (self.mask[head] == block.mask[0]).all(axis=1)
-        broken = ~same & self.valid[last] & ~(self.terminated[last] | self.truncated[last])
+        broken = ~same & ~ends_episode(self.terminated[last], self.truncated[last], self.valid[last])
         for column in np.flatnonzero(broken).tolist():
             mask = None if self.mask is None else self.mask[head, column]
             self.truncated[last, column] = True
@@ -243,7 +243,7 @@ class Replay:
                 stored[slots] = given
             return
         slots = (self.total + np.arange(block.num_steps + 1)) % self.num_rows
-        ended = block.terminated | block.truncated | ~block.valid
+        ended = ends_episode(block.terminated, block.truncated, block.valid)
         for t in range(block.num_steps):
             self.age[slots[t + 1]] = np.where(ended[t], 0, self.age[slots[t]] + 1)
         for stored, leaf, given in zip(self.obs, self.layout.leaves, block.obs, strict=True):

@@ -18,7 +18,7 @@ from mission_gym.plan.facts import EnvFacts, Layout, Wishes
 from mission_gym.policy.branches import branch_width, count_parameters
 from mission_gym.procs import MachineFacts, read_machine
 from mission_gym.rollout.blocks import block_bytes
-from mission_gym.rollout.playing import count_playing
+from mission_gym.rollout.play import count_playing
 from mission_gym.vector.record import Backend
 
 _TORCH_BYTES = 350 << 20  # resident memory of a process that has loaded torch

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from mission_gym.rollout.playing import Actor
+from mission_gym.rollout.play import Actor
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.evaluation import Evaluator, evaluate

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mission_gym.vector import restarts
+from mission_gym.vector import record
 
 # What commands load, libraries of theirs included.
 _LOADED = (
@@ -150,7 +150,7 @@ def _become(order: dict[str, Any]) -> None:
     tempfile.tempdir = None  # TMPDIR was just set
     sys.argv = ["mission-gym", *order["args"]]
     if order["first_timeout_s"] is not None:
-        restarts.FIRST_TIMEOUT_S = order["first_timeout_s"]
+        record.FIRST_TIMEOUT_S = order["first_timeout_s"]
 
 
 if __name__ == "__main__":
