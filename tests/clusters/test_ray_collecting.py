@@ -117,7 +117,7 @@ def test_lock_step_is_that_of_workers_bit_for_bit_and_resumes_exactly(cluster):
         (begun, _), episodes = fill(collector, block, 2, lambda: next(asked, True)), list(block.episodes)
         assert not collector.interrupted_mid_step
         states = collector.vec.state()
-        assert collector.vec.statistics()["num_actors"] == 3
+        assert collector.vec.pool.size == 3
         assert collector.metrics()["machine/actors"] == 3
     with collecting("ray", cluster) as (collector, block):
         unpack_block(block, begun)
@@ -159,7 +159,7 @@ def test_a_node_that_is_removed_costs_its_running_segments(nodes, cluster, first
         assert collector.fill(block, 0, remove_once)
         failed = {episode.env_id for episode in block.episodes if episode.failed}
         assert len(failed) == 2
-        assert collector.vec.statistics()["worker_restarts"] == 1
+        assert collector.vec.num_restarts == 1
         lost = np.flatnonzero(~block.valid.all(axis=0))
         if first_ready:
             assert not len(lost)

@@ -212,7 +212,7 @@ def test_a_worker_killed_inside_a_segment_goes_on_with_it(gate: Gate) -> None:
         reader = Reader(collector)
         assert reader.read().env_ids.tolist() == [1, 1]
         os.kill(collector.vec.pool.pids()[0], signal.SIGKILL)
-        while not collector.vec.statistics()["worker_restarts"]:
+        while not collector.vec.num_restarts:
             assert reader.read().env_ids.tolist() == [1, 1]
         gate.open()
         block = reader.block
@@ -249,7 +249,7 @@ def test_a_process_that_dies_costs_each_of_its_groups_one_row(tmp_path: Path) ->
             if len(failed) >= 4 and len(lost) >= 4:
                 break
         assert sorted(lost) == sorted(failed) == [0, 1, 2, 3]
-        assert collector.vec.statistics()["worker_restarts"] == 1
+        assert collector.vec.num_restarts == 1
 
 
 def test_with_threads_the_one_that_hangs_is_found_while_the_others_go_on(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_with_threads_the_one_that_hangs_is_found_while_the_others_go_on(tmp_pat
             failed += [episode.env_id for episode in block.episodes if episode.failed]
             number += 1
             assert number < 100_000
-        assert collector.vec.statistics()["worker_restarts"] == 1
+        assert collector.vec.num_restarts == 1
         assert sorted(failed) == [0, 1, 2, 3]
     blamed = pytest.raises(WorkerTimeout, match=r"environment 2, .*step 11: step\(\) did not return")
     with first_ready(

@@ -142,4 +142,4 @@ def test_a_worker_that_dies_costs_its_episodes_alone(tmp_path: Path) -> None:
         block = make_block(spec, 12, NUM_ENVS)
         assert collector.fill(block, 0, lambda: False)
         assert (~block.valid).any(axis=0).tolist() == [True, True, False, False, False, False]
-        assert vec.statistics()["worker_restarts"] == 1
+        assert vec.num_restarts == 1

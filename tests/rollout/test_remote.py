@@ -303,7 +303,7 @@ def test_a_fault_of_our_own_costs_what_the_death_of_its_worker_costs(
         assert collector.fill(block, 0, lambda: False)
         assert block.valid[1:].all()
         assert not block.valid[0].all()
-        assert collector.vec.statistics()["worker_restarts"] == 1
+        assert collector.vec.num_restarts == 1
 
 
 def test_too_many_failures_end_the_collection() -> None:

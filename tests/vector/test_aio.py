@@ -181,7 +181,7 @@ def test_a_fault_of_one_costs_its_episode_alone(kind: str, tmp_path: Path) -> No
         assert batches[2].valid.tolist() == [True, True, False, True]
         assert [episode.env_id for episode in batches[2].episodes if episode.failed] == [2]
         assert batches[5].obs[0][:, 0].tolist() == [6, 6, 3, 6]
-        assert vec.statistics()["worker_restarts"] == 0
+        assert vec.num_restarts == 0
 
 
 def test_one_that_cancels_all_tasks_harms_at_most_the_steps_under_way(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_one_that_cancels_all_tasks_harms_at_most_the_steps_under_way(tmp_path: 
         batches = play(vec, 8)
         assert not batches[2].valid[1]
         assert all(batch.valid.all() for batch in batches[3:])
-        assert vec.statistics()["worker_restarts"] == 0
+        assert vec.num_restarts == 0
 
 
 @pytest.mark.parametrize("kind", ["stop", "child exits"])
@@ -241,7 +241,7 @@ def test_a_loop_that_is_lost_is_replaced(kind: str, tmp_path: Path) -> None:
         assert lost.valid.tolist() == [True, True, False, False]
         assert lost.truncated.tolist() == [False, False, True, True]
         assert batches[5].obs[0][:, 0].tolist() == [6, 6, 3, 3]
-        assert vec.statistics()["worker_restarts"] == 1
+        assert vec.num_restarts == 1
 
 
 def test_a_loop_process_that_somebody_kills() -> None:
@@ -259,13 +259,13 @@ def test_a_reset_that_hangs_is_broken_off(monkeypatch: pytest.MonkeyPatch, tmp_p
     hazard = {"kind": "reset hangs", "at": 0, "once": str(tmp_path / "x")}
     with make({1: hazard}, timeout_s=patience(0.1)) as vec:
         assert vec.reset().obs[0].tolist() == [[0, 0]] * 4
-        assert vec.statistics()["worker_restarts"] == 0
+        assert vec.num_restarts == 0
 
 
 def test_what_goes_wrong_at_the_end_is_told() -> None:
     with make({0: {"kind": "close raises"}}) as vec:
         play(vec, 1)
-    assert vec.statistics()["close_errors"] == ["environment 0: RuntimeError: the session is gone"]
+    assert vec.close_errors == ["environment 0: RuntimeError: the session is gone"]
 
 
 def test_an_environment_that_blocks_the_loop_is_named(tmp_path: Path) -> None:

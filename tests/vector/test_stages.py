@@ -140,7 +140,7 @@ def test_a_process_that_dies_while_a_stage_is_built_is_replaced(tmp_path: Path) 
     )
     with make("workers", stages, 2, max_restarts=5) as vec:
         seen = record(vec, {2: 1}, 12)
-        assert vec.statistics()["worker_restarts"] == 1
+        assert vec.num_restarts == 1
     assert seen[-1][0][:, 0].tolist() == [2.0, 2.0]
 
 

@@ -153,7 +153,7 @@ def test_a_raise_costs_one_episode_and_its_siblings_go_on(tmp_path: Path) -> Non
     np.testing.assert_array_equal(lost.obs[0][5], [0, 0])
     assert [(e.env_id, e.number, e.failed, e.length) for e in lost.episodes] == [(5, 0, True, 2)]
     np.testing.assert_array_equal(batches[5].obs[0][:, 0], [3 if i == 5 else 6 for i in range(16)])
-    assert vec.statistics()["worker_restarts"] == 0
+    assert vec.num_restarts == 0
 
 
 @pytest.mark.parametrize("kind", ["exit", "segfault", "kill"])
@@ -165,7 +165,7 @@ def test_a_dead_worker_is_replaced_and_only_its_episodes_are_lost(kind: str, tmp
     assert [(e.env_id, e.number, e.failed) for e in lost.episodes] == [(0, 0, True), (1, 0, True)]
     np.testing.assert_array_equal(lost.final_obs[0], [[2, 0], [2, 1]])
     assert batches[4].obs[0][:, 0].tolist() == [2, 2, 5, 5]
-    assert vec.statistics()["worker_restarts"] == 1
+    assert vec.num_restarts == 1
 
 
 @pytest.mark.parametrize("kind", ["hang", "stop"])
@@ -205,7 +205,7 @@ def test_all_may_crash_at_once(tmp_path: Path) -> None:
         batches = play(vec, 6)
     assert not batches[2].valid.any()
     assert batches[-1].obs[0][:, 0].tolist() == [3, 3, 3, 3]
-    assert vec.statistics()["worker_restarts"] == 4
+    assert vec.num_restarts == 4
 
 
 def test_a_constructor_error_shows_the_original() -> None:
@@ -219,9 +219,9 @@ def test_a_constructor_error_shows_the_original() -> None:
 def test_a_worker_that_is_killed_while_it_builds_costs_a_restart(tmp_path: Path) -> None:
     hazard = {"births": str(tmp_path), "deaths": [0, 1]}
     with make({2: hazard}) as vec:
-        assert vec.statistics()["worker_restarts"] == 2
+        assert vec.num_restarts == 2
         assert play(vec, 4)[-1].obs[0][:, 0].tolist() == [4, 4, 4, 4]
-        assert vec.statistics()["worker_restarts"] == 2
+        assert vec.num_restarts == 2
 
 
 def test_a_replacement_that_is_killed_while_it_builds_costs_one_more(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_replacement_that_is_killed_while_it_builds_costs_one_more(tmp_path: P
     with make({2: hazard}) as vec:
         batches = play(vec, 6)
         assert [batch.valid.all() for batch in batches] == [True, True, False, True, True, True]
-        assert vec.statistics()["worker_restarts"] == 2
+        assert vec.num_restarts == 2
 
 
 @pytest.mark.parametrize("max_restarts", [0, 2])
@@ -306,7 +306,7 @@ def test_not_a_number_is_handed_on_for_the_learner_to_judge() -> None:
 def test_close_that_raises_or_hangs_is_noted_and_ended() -> None:
     with make({0: {"kind": "close raises"}, 3: {"kind": "close hangs"}}) as vec:
         play(vec, 2)
-    errors = vec.statistics()["close_errors"]
+    errors = vec.close_errors
     assert any("environment 0: RuntimeError: the window is gone" in error for error in errors)
     assert any(re.search(r"did not close in \d+ s and was killed", error) for error in errors)
 
@@ -338,7 +338,7 @@ def test_texts_that_can_not_be_read_are_met_everywhere() -> None:
         vec.reset()
     with make({1: {"kind": "mute close"}}) as vec:
         vec.reset()
-    assert vec.statistics()["close_errors"] == ["environment 1: MuteError (its text can't be read)"]
+    assert vec.close_errors == ["environment 1: MuteError (its text can't be read)"]
     with pytest.raises(WorkerError, match=rf"^{unread}$"):
         make({1: {"kind": "mute constructor"}})
     factory = make_factory(partial(Hazard, kind="mute constructor"))
@@ -366,7 +366,7 @@ def test_a_fault_of_our_own_in_a_worker_costs_what_its_death_costs(tmp_path: Pat
     options = VectorOptions(num_workers=2, log=BoundedLog(log), extension=extension)
     with WorkersVec(Hazard, SPEC, 4, seed_of, options) as vec:
         batches = play(vec, 5)
-        assert vec.statistics()["worker_restarts"] == 1
+        assert vec.num_restarts == 1
     assert batches[2].valid.tolist() == [False, False, True, True]
     assert batches[4].obs[0][:, 0].tolist() == [2, 2, 5, 5]
     assert "KeyError: 'a fault of ours'" in log.read_text()
@@ -471,7 +471,7 @@ def test_an_environment_a_hundred_times_slower_costs_the_others_nothing(tmp_path
                 shares[env_id] += 1
             vec.send(np.zeros(len(batch.env_ids), int), batch.env_ids.tolist())
         assert shares[1] >= 100
-        assert vec.statistics()["worker_restarts"] == 0
+        assert vec.num_restarts == 0
 
 
 def test_with_threads_at_the_pipes_as_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mission_gym.errors import ConfigError
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.make import Collected, CollectRequest, make_collector
-from mission_gym.vector import SERVICE
-from mission_gym.vector.backends import WORKERS, make_workers, probe_in_child
+from mission_gym.vector.backends import WORKERS, make_workers
 from mission_gym.vector.record import Backend, Source, split_envs
 
 if TYPE_CHECKING:  # most modules are imported inside functions: workers start first
@@ -74,16 +73,13 @@ def _make_vector(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, 
     return make_workers(source, spec, num_envs, seed_of, **{"num_workers": num_workers} | changes)
 
 
-BACKEND = Backend(
-    "ray",
-    probe_in_child,
-    _make_vector,
-    "on the nodes of a Ray cluster",
+BACKEND = replace(
+    WORKERS,
+    name="ray",
+    make_vector=_make_vector,
+    text="on the nodes of a Ray cluster",
     user_code="cluster",
-    processes=None,
-    acts_itself=True,
     make_collector=_collect_on_cluster,
-    service=SERVICE,
 )
 
 

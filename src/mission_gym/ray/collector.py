@@ -68,7 +68,6 @@ class ClusterVec(Vector):
 
     def count(self, episodes: Sequence[Episode]) -> None:
         """Count episodes that ended."""
-        self._num_episodes += len(episodes)
         for episode in episodes:
             self._numbers[episode.env_id] = episode.number + 1
 
@@ -149,9 +148,9 @@ class ClusterVec(Vector):
     def _recv(self) -> StepBatch:
         raise UsageError(_NO_STEPS)
 
-    def _statistics(self) -> dict[str, Any]:
-        restarts = self.pool.num_restarts + sum(self._worker_restarts)
-        return {"num_actors": self.pool.size, "worker_restarts": restarts}
+    @property
+    def num_restarts(self) -> int:
+        return self.pool.num_restarts + sum(self._worker_restarts)
 
     def _close(self) -> list[str]:
         return self.pool.close()

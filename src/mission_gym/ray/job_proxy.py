@@ -254,7 +254,7 @@ class RunMirror:
         self._copied: dict[str, Listing] = {}  # a checkpoint, or a single file, as it was when it was copied
 
     def copy(self, *, everything: bool) -> None:
-        """Copy what has changed. everything: also without a new checkpoint."""
+        """Copy changed files. everything: also without a new checkpoint."""
         found: defaultdict[str, Listing] = defaultdict(dict)
         for path, stamp in self._agent.list_files(self._there).items():
             folder = os.path.dirname(path)

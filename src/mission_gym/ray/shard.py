@@ -146,7 +146,7 @@ class Shard:
         if self._vec is None:
             return []
         self._vec.close()
-        return list(self._vec.statistics()["close_errors"])
+        return self._vec.close_errors
 
 
 def _shift(columns: dict[str, Array], by: int) -> dict[str, Array]:

@@ -143,7 +143,7 @@ def truncate_column(block: Block, end: int, column: int, state: Leaves = ()) -> 
 
 def invalidate_transition(block: Block, t: int, column: int, state: Leaves = ()) -> None:
     """Mark a transition as lost in a failure; the one before it bootstraps from the last good observation."""
-    last = _shown(block, t, column)  # before the flags change what is shown
+    last = _shown(block, t, column)  # before the flags change it
     truncate_column(block, t, column, state)
     block.action[t, column] = block.log_prob[t, column] = block.reward[t, column] = 0
     block.valid[t, column] = block.terminated[t, column] = False

@@ -175,9 +175,9 @@ class RemoteCollector(BlockCollector, Generic[P]):
             for owner, report in received:
                 if isinstance(report, LostReply):
                     self._lose(owner, block)
-                    continue
-                self._add(self._count(owner, report), report)
-                times += [] if report.time is None else [report.time]
+                else:
+                    self._add(self._count(owner, report), report)
+                    times += [] if report.time is None else [report.time]
         if not self._first_ready:
             for part in self._parts:
                 if part.segment is not None:
@@ -250,10 +250,7 @@ class RemoteCollector(BlockCollector, Generic[P]):
         if total:
             shares = self.num_segments / total
             least = int(shares.argmin())
-            values["rollout/share_min"], values["rollout/share_max"] = (
-                float(shares[least]),
-                float(shares.max()),
-            )
+            values |= {"rollout/share_min": float(shares[least]), "rollout/share_max": float(shares.max())}
             values["rollout/share_min_env"] = float(least)
         return values
 
@@ -268,9 +265,9 @@ class RemoteCollector(BlockCollector, Generic[P]):
             share, cpu_share = 1 / len(times), 1 / self.vec.pool.size
             walls = [each.wall_s for each in times]
             self.clock.add("wait", max(walls) - sum(walls) / len(walls))
-        self.clock.add("act", act_s * share)
-        self.clock.add("env", env_s * share)
-        self.clock.add("cpu", sum(each.cpu_s for each in times) * cpu_share)
+        cpu_s = sum(each.cpu_s for each in times) * cpu_share
+        for phase, seconds in (("act", act_s * share), ("env", env_s * share), ("cpu", cpu_s)):
+            self.clock.add(phase, seconds)
 
 
 @dataclass(slots=True, eq=False)

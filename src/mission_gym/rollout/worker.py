@@ -132,7 +132,7 @@ class CollectService(Service):
     def collect(self, serial: int, weights: Weights, orders: list[SegmentOrder]) -> object:
         """Fill segments, concurrently if there are several. New weights without arrays are the shared ones.
 
-        There is no reply: reports show the progress.
+        Reports show the progress; the command itself has no reply.
         """
         if self.shown is not None:  # after a reset or a restore
             first = self._columns[0].start

@@ -1,6 +1,6 @@
 """Many environments at once: factories and seeds in, StepBatch out.
 
-The backends: `record` (what a backend declares), `backends` (their table), `make_vec`.
+The backends: `record` (the facts of a backend), `backends` (their table), `make_vec`.
 The vectors: `base` (the interface), `serial` (the reference), `workers`, `concurrent` with `threads` and
 `aio`, and `batched` (the environment's own vector form); their `arrays`.
 Worker processes: `worker` (inside), `pool` (from the parent), `failures` (who failed, and how often).

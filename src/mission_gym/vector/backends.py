@@ -152,28 +152,24 @@ WORKERS = Backend(
 )
 
 # For environments that wait: one other process, with a thread for each environment.
-THREADS = Backend(
-    "threads",
-    probe_in_child,
-    _make_threads,
-    "in one other (for environments that wait)",
-    user_code="child",
+THREADS = replace(
+    WORKERS,
+    name="threads",
+    make_vector=_make_threads,
+    text="in one other (for environments that wait)",
     processes=1,
     for_waiting=True,
     turn_s=30e-6,
     wake_s=10e-6,
-    acts_itself=True,
-    service=SERVICE,
 )
 
 # For environments whose steps are coroutines: hundreds of them on the event loops of other processes.
-AIO = Backend(
-    "aio",
-    _probe_coroutines,
-    _make_aio,
-    "on the event loop of one other or more (for coroutines)",
-    user_code="child",
-    processes=None,
+AIO = replace(
+    WORKERS,
+    name="aio",
+    probe=_probe_coroutines,
+    make_vector=_make_aio,
+    text="on the event loop of one other or more (for coroutines)",
     process_name="event loops",
     for_waiting=True,
     turn_s=12e-6,
@@ -181,8 +177,6 @@ AIO = Backend(
     most_groups=64,
     most_envs=4096,
     for_coroutines=True,
-    acts_itself=True,
-    service=SERVICE,
 )
 
 # For simulators that are vectorised themselves: the environment's own vector form, in this process.

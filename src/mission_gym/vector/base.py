@@ -67,8 +67,7 @@ class Vector(ABC):
         self._sent: Any = None
         self._ready = False  # episodes have begun, and no call failed half-way
         self._closed = False
-        self._num_episodes = 0
-        self._close_errors: list[str] = []
+        self.close_errors: list[str] = []  # errors and timeouts of `close`
         self.abandoned: dict[int, str] = {}  # environments whose running step is not waited for, and why
 
     def reset(
@@ -171,20 +170,16 @@ class Vector(ABC):
         there were none."""
         return None
 
-    def statistics(self) -> dict[str, Any]:
-        """Return counts, and the errors of `close`."""
-        return {
-            "num_envs": self.num_envs,
-            "episodes": self._num_episodes,
-            **self._statistics(),
-            "close_errors": list(self._close_errors),
-        }
+    @property
+    def num_restarts(self) -> int:
+        """The number of worker processes that were replaced so far."""
+        return 0
 
     def close(self) -> None:
-        """Close every environment. Errors and timeouts go into the statistics."""
+        """Close every environment. Errors and timeouts are in `close_errors`."""
         if not self._closed:
             self._closed = True
-            self._close_errors += self._close()
+            self.close_errors += self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -224,10 +219,6 @@ class Vector(ABC):
 
     def _rebuild(self) -> None:
         raise UsageError("this vector's environments can't be rebuilt; make another vector")
-
-    @abstractmethod
-    def _statistics(self) -> dict[str, Any]:
-        """The counts of this kind of vector."""
 
     @abstractmethod
     def _close(self) -> list[str]:

@@ -57,7 +57,6 @@ class BatchedVec(Vector):
                 " enter stages one by one; set the vector environment's autoreset_mode to disabled, or use"
                 " another vector [--vector with --curriculum]"
             )
-        self._num_steps = 0
         self._shown: tuple[Leaves, Array | None]
         self._numbers: Array  # of the running episode, by row
         self._lengths: Array
@@ -108,8 +107,6 @@ class BatchedVec(Vector):
                 obs, mask = self._reset_rows(begun, options, mask)
         leaves = read.leaves(obs)
         self._shown = (leaves, mask)
-        self._num_steps += int(valid.sum())
-        self._num_episodes += len(episodes)
         return StepBatch(
             np.arange(self.num_envs), leaves, reward, terminated, truncated, valid, mask, ended, final_obs,
             final_mask, episodes,
@@ -176,9 +173,6 @@ class BatchedVec(Vector):
 
     def episode_numbers(self) -> list[int]:
         return [int(number) for number in self._numbers]
-
-    def _statistics(self) -> dict[str, Any]:
-        return {"steps": self._num_steps}
 
     def _close(self) -> list[str]:
         try:

@@ -72,6 +72,7 @@ class ConcurrentVec(SerialVec):
 
     is_concurrent = True
     _is_serving = False  # the threads or tasks of the environments exist
+    _num_groups = 0
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -163,6 +164,7 @@ class ConcurrentVec(SerialVec):
 
     def group(self, first: int, last: int) -> VecGroup:
         """Environments `first` up to `last` as a vector."""
+        self._num_groups += 1
         return VecGroup(self, first, last)
 
 

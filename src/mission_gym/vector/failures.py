@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +28,6 @@ class RestartBudget:
 
     def __init__(self, max_restarts: int, pause: Callable[[float], None] = time.sleep) -> None:
         self.max_restarts = max_restarts
-        self.total = 0
         self._pause = pause
         self._failures: dict[int, int] = {}
 
@@ -37,7 +36,6 @@ class RestartBudget:
 
         The first attempt does not pause. details: the original traceback, if `failure` has no cause.
         """
-        self.total += 1
         count = self._failures[env_id] = self._failures.get(env_id, 0) + 1
         if count > self.max_restarts:
             if not details and failure.__cause__ is not None:
@@ -58,24 +56,7 @@ class RestartBudget:
 
     def clear(self) -> None:
         """Reset all counts."""
-        self.total = 0
         self._failures.clear()
-
-
-class Silence(NamedTuple):
-    """How long an environment has sent no heartbeat."""
-
-    last: Heartbeat
-    silent_s: float
-    limit_s: float
-    step_limit_s: float  # `limit_s` without the time that the worker has to cancel the step by itself
-    blocks_loop: bool  # it holds an event loop on which other environments wait
-
-    def describe(self) -> str:
-        """What took too long."""
-        call = "reset()" if self.last.step == RESETTING else "step()"
-        blocked = ", and blocked the event loop, on which all others wait" if self.blocks_loop else ""
-        return f"{call} did not return within {self.step_limit_s:.0f} s{blocked} [--env-timeout]"
 
 
 class HeartbeatMonitor:
@@ -111,32 +92,30 @@ class HeartbeatMonitor:
         self._shared.counters[ids, HELD_SINCE] = 0
         self._numbers[ids] = 0
 
-    def measure_silence(self, worker: int) -> Silence:
-        """The silence of the worker's environment that is nearest to its deadline."""
+    def find_hung(self, worker: int) -> tuple[Heartbeat, str] | None:
+        """The step or reset of a worker that missed its deadline, and a message; None if there is none."""
         ids, now = self._env_ids[worker], time.monotonic()
-        rows = slice(ids[0], ids[-1] + 1)
+        rows = slice(ids.start, ids.stop)
         heartbeats, seen_at = self._shared.heartbeats[rows].copy(), self._seen_at[rows]
         numbers = heartbeats[:, 0]
         seen_at[numbers != self._numbers[rows]] = now
         self._numbers[rows] = numbers
         is_resetting = heartbeats[:, Heartbeat._fields.index("step")] == RESETTING
-        limits = np.where(is_resetting, self._limits.reset_timeout_s, self._limits.timeout_s) + self._grace_s
+        limits = np.where(is_resetting, self._limits.reset_timeout_s, self._limits.timeout_s)
         busy = np.flatnonzero(numbers) if self._is_concurrent else np.empty(0, np.int64)
         if len(busy):
-            row = int(busy[(seen_at + limits)[busy].argmin()])
+            row = int(busy[(seen_at + limits)[busy].argmin()])  # nearest to its deadline
             since = float(seen_at[row])
         else:  # stepped one after the other, the newest is running; or all are idle
             row = int(numbers.argmax())
             since = max(self._asked_at[worker], float(seen_at.max()))
+        if now - since <= limits[row] + self._grace_s:
+            return None
         holder = self._find_holder(ids, _BLOCKED_S)
-        limit_s = float(limits[row])
-        return Silence(
-            Heartbeat.read(heartbeats[row if holder is None else holder]),
-            now - since,
-            limit_s,
-            limit_s - self._grace_s,
-            holder is not None,
-        )
+        last = Heartbeat.read(heartbeats[row if holder is None else holder])
+        call = "reset()" if last.step == RESETTING else "step()"
+        blocked = "" if holder is None else ", and blocked the event loop, on which all others wait"
+        return last, f"{call} did not return within {limits[row]:.0f} s{blocked} [--env-timeout]"
 
     def find_newest(self, worker: int) -> Heartbeat:
         """The last heartbeat of a worker, or that of the environment that holds its event loop."""

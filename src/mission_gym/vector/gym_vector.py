@@ -178,7 +178,7 @@ class GymVector(VectorEnv[Any, Any, Any]):
         return self._unflatten(self._obs)
 
     def _collect_infos(self, batch: StepBatch) -> dict[str, Any]:
-        """Lay out the infos as Gymnasium does; in row order, since the first value decides the dtype."""
+        """Lay out the infos as Gymnasium does; in row order, since the first row decides the dtype."""
         ended = batch.ended.tolist() if self._mode == AutoresetMode.SAME_STEP else []
         infos: dict[str, Any] = {}
         if not ended and not batch.infos:

@@ -45,13 +45,6 @@ class LostReply:
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorReply:
-    """Takes the place of a reply: the worker raised this error."""
-
-    error: BaseException
-
-
-@dataclass(frozen=True, slots=True)
 class Notice:
     """Content that a worker sent without being asked."""
 
@@ -109,13 +102,11 @@ class WorkerPool:
         An error that a worker replied with is raised here.
         """
         found = self._receive(workers, timeout_s)
-        for _, reply in found:
-            if isinstance(reply, ErrorReply):
-                raise reply.error
+        _raise_first(reply for _, reply in found)
         return found
 
     def _receive(self, workers: Iterable[int], timeout_s: float) -> list[tuple[int, Any]]:
-        """As `wait`, with errors as ErrorReply."""
+        """As `wait`, with errors as values."""
         by_child = {self._children[worker]: worker for worker in workers}
         end = time.monotonic() + timeout_s
         while True:
@@ -150,9 +141,7 @@ class WorkerPool:
                     self.send(worker, *messages[worker])
                 elif not isinstance(reply, Notice):  # of an earlier command
                     replies[worker] = reply
-        for reply in replies.values():
-            if isinstance(reply, ErrorReply):
-                raise reply.error
+        _raise_first(replies.values())
         return [replies[worker] for worker in ids]
 
     def pids(self) -> list[int]:
@@ -226,27 +215,26 @@ class WorkerPool:
 
     def inspect(self, workers: Collection[int]) -> list[tuple[int, Any]]:
         """Replace workers that died, hang or use too much memory; a few times per second."""
-        lost: list[tuple[int, Any]] = []
         if not workers or time.monotonic() - self._inspected < _INSPECT_S:
-            return lost
+            return []
         self._inspected = time.monotonic()
+        lost: list[tuple[int, Any]] = []
         for worker in workers:
-            child, silence = self._children[worker], self._monitor.measure_silence(worker)
-            last: Heartbeat | None = None
+            child, hung = self._children[worker], self._monitor.find_hung(worker)
             memory = child.memory_bytes()
             if child.is_gone():
                 cause: WorkerError = WorkerDied(f"the worker process {child.pid} {child.describe_end()}")
+                lost.append((worker, self._replace(worker, cause)))
             elif memory > self._memory_limit:
                 cause = WorkerDied(
                     f"the worker process {child.pid} uses {memory / 1e6:.0f} MB, over its limit of "
                     f"{self._memory_limit / 1e6:.0f} MB"
                 )
-            elif silence.silent_s > silence.limit_s:
-                last = silence.last
-                cause = WorkerTimeout(f"{silence.describe()}; the worker's stack:\n{child.read_stack()}")
-            else:
-                continue
-            lost.append((worker, self._replace(worker, cause, last)))
+                lost.append((worker, self._replace(worker, cause)))
+            elif hung is not None:
+                last, what = hung
+                cause = WorkerTimeout(f"{what}; the worker's stack:\n{child.read_stack()}")
+                lost.append((worker, self._replace(worker, cause, last)))
         return lost
 
     def _replace(self, worker: int, cause: WorkerError, last: Heartbeat | None = None) -> LostReply:
@@ -297,7 +285,13 @@ def _unpack(reply: Any) -> Any:
     try:
         return open_reply(reply)
     except Exception as error:  # noqa: BLE001  border: whatever a worker replied with
-        return ErrorReply(error)
+        return error
+
+
+def _raise_first(replies: Iterable[Any]) -> None:
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
 
 
 def open_reply(reply: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from mission_gym.data import EnvSpec
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mission_gym.env.pace import Pace
     from mission_gym.env.stages import Stages
     from mission_gym.procs import BoundedLog, Carver, Spares
-    from mission_gym.vector.base import SeedOf, Vector
+    from mission_gym.vector.base import Vector
 
 FIRST_TIMEOUT_S = 300.0  # building an environment and its first reset
 # The overhead of one vector step in other processes, measured on two cores by `bench vector`.
@@ -99,27 +99,14 @@ class Source:
         return replace(self, options=replace(self.options, **changes))
 
 
-class ProbeEnvironment(Protocol):
-    """Builds, resets and closes a throw-away environment. Returns its EnvSpec, and the pace of its steps,
-    timed for about `measure_s`, if the backend can time them safely. bare: for `make_vec`."""
-
-    def __call__(
-        self, source: Source, measure_s: float = 0.0, *, bare: bool = False
-    ) -> tuple[EnvSpec, Pace | None]: ...
-
-
-class MakeVector(Protocol):
-    """Makes the vector. changes: of the source's options."""
-
-    def __call__(
-        self, source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **changes: Any
-    ) -> Vector: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Backend:
     """One way to step environments.
 
+    probe: (source, measure_s=0.0, *, bare=False) -> EnvSpec and Pace. Builds, resets and closes a throw-away
+    environment, and times its steps for about `measure_s` if the backend can do so safely, else the pace is
+    None. bare: for `make_vec`.
+    make_vector: (source, spec, num_envs, seed_of, **changes of the source's options) -> Vector.
     text: where environments are stepped; follows the name in the flag's description.
     user_code: the process that runs the environments: the learner's (`here`), another one (`child`), or one
     on another machine (`cluster`). With `cluster`, workers on this machine play the evaluations.
@@ -141,8 +128,8 @@ class Backend:
     """
 
     name: str
-    probe: ProbeEnvironment
-    make_vector: MakeVector
+    probe: Callable[..., tuple[EnvSpec, Pace | None]]
+    make_vector: Callable[..., Vector]
     text: str
     user_code: Literal["here", "child", "cluster"]
     processes: int | None = 0

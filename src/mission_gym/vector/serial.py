@@ -89,8 +89,8 @@ class SerialVec(RowVector):
         self._rewards: Any = arrays.reward.data if arrays.reward.ndim == 1 else arrays.reward
         self._has_flags = True
         self._quiet_batch: StepBatch | None = None  # of all rows, if none has ended
-        # Between two steps of other code each NumPy function costs ten times what it costs in a loop. So the
-        # fast path, for observations of one array, uses few: it writes rows through the views kept here.
+        # Between two steps of other code each NumPy function is ten times as slow as in a loop. So the fast
+        # path, for observations of one array, uses few: it writes rows through the views kept here.
         self._views: list[Array] | None = None
         is_plain = arrays.mask is None and not spec.agents
         if len(arrays.obs) == 1 and arrays.obs[0].ndim > 1 and is_plain:
@@ -275,7 +275,6 @@ class SerialVec(RowVector):
             return self._quiet_batch
         batch = self._batch(ids, rows, arrays, has_ended=bool(ended))
         batch.episodes = [episode for episode, _ in ended.values() if episode is not None]
-        self._num_episodes += len(batch.episodes)
         if self._infos and self._autoreset:
             batch.final_infos = {rows.index(row): info for row, (_, info) in ended.items()}
         return batch
@@ -327,15 +326,6 @@ class SerialVec(RowVector):
 
     def episode_numbers(self) -> list[int]:
         return [slot.episode for slot in self._slots]
-
-    def _statistics(self) -> dict[str, Any]:
-        steps = sum(slot.total_steps for slot in self._slots)
-        seconds = sum(slot.mean_step_s * slot.total_steps for slot in self._slots)
-        return {
-            "steps": steps,
-            "mean_step_s": seconds / steps if steps else 0.0,
-            "env_failures": self._restarts.total,
-        }
 
     def _close(self) -> list[str]:
         built = list(range(len(self._slots)))

@@ -16,7 +16,7 @@ from mission_gym.data import StepBatch
 from mission_gym.env.slot import EnvSlot
 from mission_gym.errors import MissionGymError
 from mission_gym.vector.arrays import StepArrays
-from mission_gym.vector.concurrent import ConcurrentVec, Fanout, VecGroup
+from mission_gym.vector.concurrent import ConcurrentVec, Fanout
 
 _STACK_BYTES = 1 << 18  # small: there may be hundreds of threads
 _SPREAD = 0.8  # of the even distance between the starts of two groups
@@ -83,7 +83,6 @@ class ThreadedVec(ConcurrentVec):
         self._calls: list[tuple[Fanout, int] | None] = [None] * self.num_envs  # with the index in the fan-out
         self._gates = [threading.Lock() for _ in self._slots]
         self._turn = threading.Lock()  # held while the threads of a fan-out are being woken
-        self._num_groups = 0
         self._has_stepped = False
         self._step_s = 0.0  # of a fast fan-out
         self._next_start = 0.0
@@ -131,10 +130,6 @@ class ThreadedVec(ConcurrentVec):
             if early > 0:
                 time.sleep(early)
             self._next_start = time.monotonic() + _SPREAD * self._step_s / self._num_groups
-
-    def group(self, first: int, last: int) -> VecGroup:
-        self._num_groups += 1
-        return super().group(first, last)
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         if self._callers is None:

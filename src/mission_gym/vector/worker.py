@@ -109,8 +109,7 @@ class Service:
 
     def close(self) -> list[str]:
         self.vec.close()
-        errors: list[str] = self.vec.statistics()["close_errors"]
-        return errors
+        return self.vec.close_errors
 
     def _on_start(self, slot: EnvSlot, action: Any) -> None:
         """Write the heartbeat and the action of a step or reset, for the parent if it is the last one."""

@@ -55,7 +55,6 @@ class WorkersVec(RowVector):
         ]
         self._autoreset = options.autoreset != "disabled"
         self._first_ready = options.first_ready
-        self._num_steps = 0
         self._numbers = [0] * num_envs  # of the running episodes
         self._worker_of = [worker for worker, ids in enumerate(self.env_ids) for _ in ids]
         self._sent: dict[int, list[int] | None] = {}  # worker -> its rows that were sent, None for all
@@ -177,7 +176,6 @@ class WorkersVec(RowVector):
     def count(self, episodes: Sequence[Episode]) -> None:
         """Count episodes that ended."""
         for episode in episodes:
-            self._num_episodes += 1
             if self._autoreset:
                 self._numbers[episode.env_id] = episode.number + 1
             if not episode.failed:
@@ -199,12 +197,9 @@ class WorkersVec(RowVector):
     def measure_latency(self, seconds: float) -> StepLatency | None:
         return self._latency.read(seconds)
 
-    def _statistics(self) -> dict[str, Any]:
-        return {
-            "num_workers": self.pool.size,
-            "steps": self._num_steps,
-            "worker_restarts": self.pool.num_restarts,
-        }
+    @property
+    def num_restarts(self) -> int:
+        return self.pool.num_restarts
 
     def _close(self) -> list[str]:
         self.shared.pause[0] = 1  # a worker that is collecting does not read commands
@@ -253,7 +248,6 @@ class WorkersVec(RowVector):
                 episodes += reply[0]
                 infos |= {base + place: info for place, info in reply[1].items()}
                 final_infos |= {base + place: info for place, info in reply[2].items()}
-        self._num_steps += len(ids)
         batch = self.show(ids, infos, has_ended=any(reply is not None for reply in replies.values()))
         batch.episodes, batch.final_infos = episodes, final_infos
         return batch
