@@ -64,7 +64,7 @@ class StepArrays:
         if self.reward.ndim == 2:
             rows = rows_of(env_ids, self.reward.shape[1])
             return self.map(join_axes).as_batch(rows, infos, has_ended=has_ended)
-        ended = np.flatnonzero(self.terminated | self.truncated) if has_ended else _NONE
+        ended = (self.terminated | self.truncated).nonzero()[0] if has_ended else _NONE
         index: Any = ended if has_ended else slice(0, 0)
         return StepBatch(
             env_ids=env_ids,
