@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-ActionKind = Literal["categories", "binary", "box", "composite", "object"]
+ActionKind = Literal["categories", "binary", "box", "composite"]
 MAX_CATEGORIES = 1 << 16  # of one choice: each is a network input or output
 _WIDEST = 1e6  # a Box bound beyond this counts as infinite
 
@@ -28,7 +28,6 @@ class ActionSpec:
     composite: Dict and Tuple; float32 [B, K]: the categories of all parts, then their bits, then their real
     numbers. The environment's action is a row of float64 here, its parts flat and in the order of the space;
     Dict and Tuple exist only in adapters.
-    object: anything else, as it is; only in `make_vec`.
     """
 
     kind: ActionKind

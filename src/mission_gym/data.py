@@ -24,7 +24,7 @@ Leaves = tuple[Array, ...]
 # For leaves that are stored as frames [M, ...], each once: the frames of every observation, int64 [N, k],
 # oldest first. None for other leaves [N, ...]. Empty if no leaf has frames.
 FrameIndex = tuple[Array | None, ...]
-LeafKind = Literal["vector", "image", "categories", "binary", "text", "sequence", "object"]
+LeafKind = Literal["vector", "image", "categories", "binary", "text", "sequence"]
 TEXT_COLUMNS = 255  # of hashed counts: a column number fits in a byte; 0 is padding
 
 
@@ -35,8 +35,7 @@ class LeafSpec:
     kind: `vector` real numbers (normalised), `image` what convolutions read (bytes divided by 255, zeros and
     ones, scaled real numbers, or the ids of `nvec` for each channel), `categories` integers (one-hot of
     `nvec` after subtracting `start`), `binary` zeros and ones, `text` columns of hashed counts, `sequence`
-    elements packed into bytes (`record`), `object` anything else (only in `make_vec`; its arrays are of dtype
-    object, and it crosses processes pickled).
+    elements packed into bytes (`record`).
     """
 
     name: str  # path in the observation: "" for a plain one, "camera", "pose.0"
@@ -135,8 +134,7 @@ class EnvSpec:
     main_outcome: str | None = None  # metadata["main_outcome"]: the win
     max_episode_steps: int | None = None
     trusted: bool = False  # may run in the learner's process
-    bare: bool = False  # `make_vec`: any space, and nothing is read from the infos
-    same_bounds: bool = True  # all environments of a vector have equal bounds, not only equal layouts
+    bare: bool = False  # `make_vec`: arrays of any size and dtype, and nothing is read from the infos
     agents: tuple[str, ...] = ()  # their names, if there are several; each has these spaces and its own row
     coroutines: Literal["none", "offered", "only"] = "none"  # whether its steps are coroutines
     target: tuple[str, str] | None = field(default=None, compare=False)  # `describe_target()`, when probed
@@ -257,7 +255,13 @@ class Final(NamedTuple):
     column: int
     obs: Leaves  # each [*leaf.shape]
     mask: Array | None  # bool [M]
-    state: Leaves = ()  # the policy's memory before the final observation; empty without memory
+    state: Leaves = ()  # the policy's memory before this observation; its initial state if a worker was lost
+
+
+def ends_episode(terminated: Array, truncated: Array, valid: Array) -> Array:
+    """Which transitions are the last of their episode: a policy's memory is reset after them. All bool."""
+    ended: Array = terminated | truncated | ~valid
+    return ended
 
 
 @dataclass(slots=True)

@@ -196,7 +196,7 @@ def _act_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str
     assembly, config = _assemble(case, grid, spins_per_us, vector)
     vec, collector, blocks = assembly.make_collector(config)
     with vec:
-        collector.policy.load(assembly.make_learner(config).weights())
+        collector.load(assembly.make_learner(config).weights())
         collector.start()
         yield partial(repeat_work, _fill(collector, blocks[0]), config.compute.threads)
 

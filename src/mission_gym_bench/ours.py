@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from mission_gym.rollout.playing import Actor
+from mission_gym.rollout.play import Actor
 from mission_gym.run.assemble import make_loaded_policy
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment

@@ -34,7 +34,7 @@ from mission_gym.run.config import resolve
 from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import load_last_good
 from mission_gym.vector.backends import load_backend
-from mission_gym.vector.record import Source
+from mission_gym.vector.record import Source, VectorOptions
 from mission_gym_bench.ray_nodes import SMALL, ray_nodes
 from mission_gym_bench.runner import Row, find_medians, make_row, measure_in_turn
 from mission_gym_bench.synthetic import Burn, measure_spins_per_us
@@ -94,18 +94,22 @@ def _measure_overhead(cluster: Cluster, grid: RayGrid) -> Row:
 
 
 def _measure_actors(cluster: Cluster, grid: RayGrid) -> Iterator[Row]:
-    """Collect real blocks with more and more actors, whose environments wait."""
+    """Collect blocks with more and more actors whose environments wait, and compare with linear scaling."""
     factory = partial(Burn, wait_s=_WAIT_S)
     spec = probe(factory, "burn")
     weights = make_weights(spec)
+    one_actor = 0.0
     for number in grid.actors:
-        sizes = {"num_rows": 8, "num_steps": 16}
-        with _collect("ray", factory, spec, weights, cluster, number, 1, **sizes) as fill:
+        with _collect("ray", factory, spec, weights, cluster, number, 1, num_steps=16) as fill:
             rates = [_fill_for(fill, grid.seconds) for _ in range(grid.repeats)]
+        rate = statistics.median(rates)
+        one_actor = one_actor or rate / number
         yield make_row(
             f"{number} actors, 8 envs that wait 5 ms each, segments of 128 steps",
-            statistics.median(rates),
+            rate,
             "steps/s",
+            {"linear": one_actor * number},
+            rate / (one_actor * number),
             lowest=min(rates),
             highest=max(rates),
         )
@@ -127,7 +131,8 @@ def _collect(
     """Yield a function that fills a block with a backend, `num_rows` environments per worker, and returns its
     steps."""
     backend = load_backend(name)
-    source = Source("burn", factory, num_workers=num_workers, cluster=cluster, actor_workers=actor_workers)
+    options = VectorOptions(num_workers=num_workers)
+    source = Source("burn", factory, options=options, cluster=cluster, actor_workers=actor_workers)
     asked = CollectRequest(
         num_envs=num_rows * num_workers,
         num_steps=num_steps,
@@ -154,7 +159,7 @@ def _collect(
 
 
 def _begin(collector: BlockCollector, weights: Weights) -> None:
-    collector.policy.load(weights)
+    collector.load(weights)
     collector.start()
 
 
@@ -182,7 +187,7 @@ def _measure_losses(grid: RayGrid) -> Row:
             begun = time.monotonic()
             for _ in session.updates():
                 num_updates += 1
-                held = sum(len(part.serials) for part in getattr(session.collector, "_parts", ()))
+                held = sum(part.num_pending for part in getattr(session.collector, "_parts", ()))
                 most_stored = max(most_stored, held)
                 if time.monotonic() - begun > min(grid.every_s * (lost + 0.5), grid.loss_s) and (
                     lost * grid.every_s < grid.loss_s

@@ -36,7 +36,7 @@ from mission_gym.config.schema import Config
 from mission_gym.data import Array, Leaves
 from mission_gym.plan.evaluations import is_near_end
 from mission_gym.procs import usable_cores
-from mission_gym.rollout.playing import Actor
+from mission_gym.rollout.play import Actor
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.evaluation import EvalResult, Suite, evaluate

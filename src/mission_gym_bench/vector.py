@@ -31,12 +31,15 @@ from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.blocks import clear_block
-from mission_gym.rollout.remote import SERVICE, RemoteCollector
-from mission_gym.rollout.worker import CollectSetup, carve_shared
+from mission_gym.rollout.make import CollectRequest
+from mission_gym.rollout.remote import WorkerCollector
+from mission_gym.rollout.worker import extend_workers
 from mission_gym.run.environment import choose_acting_rows
 from mission_gym.vector.backends import load_backend
 from mission_gym.vector.make_vec import make_vec
-from mission_gym.vector.threaded import ThreadedVec
+from mission_gym.vector.record import VectorOptions
+from mission_gym.vector.serial import SerialVec
+from mission_gym.vector.threads import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
 from mission_gym_bench.overhead import measure_start
 from mission_gym_bench.runner import Measure, Row, find_medians, make_row, measure_in_turn
@@ -212,19 +215,21 @@ def collect(
     rows: int,
     num_steps: int,
     first_ready: bool = False,
-    **how: Any,
+    *,
+    num_workers: int,
+    kind: type[SerialVec] = SerialVec,
 ) -> Iterator[tuple[Measure, WorkersVec]]:
     """Open workers that fill blocks, and their vector; each acts for `rows` environments at once."""
     num_envs = len(factories)
     make = partial(NumpyPolicy, PolicySpec(spec.leaves, spec.action))
-    setup = CollectSetup(make, 0, rows, num_steps, first_ready=first_ready)
+    request = CollectRequest(num_envs, num_steps, 1, rows, 0, first_ready, make)
+    options = VectorOptions(num_workers=num_workers, group_size=rows, extension=extend_workers(spec, request))
     with WorkersVec(
-        factories, spec, num_envs, lambda env_id, number: 1000 * env_id + number, unit=rows,
-        service=SERVICE, extra=setup, carve=carve_shared(spec, setup, num_envs), **how,
-    ) as vec:  # fmt: skip
-        collector = RemoteCollector(vec, spec, first_ready=first_ready)
+        factories, spec, num_envs, lambda env_id, number: 1000 * env_id + number, options, kind
+    ) as vec:
+        collector = WorkerCollector(vec, spec, first_ready=first_ready)
         (block,) = collector.blocks
-        collector.policy.load(weights)
+        collector.load(weights)
         collector.start()
 
         def measure(seconds: float) -> float:

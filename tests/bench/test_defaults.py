@@ -11,7 +11,7 @@ from rich.console import Console
 
 from mission_gym.errors import UsageError
 from mission_gym.report.tables import view_bench
-from mission_gym.rollout.playing import Actor
+from mission_gym.rollout.play import Actor
 from mission_gym.run.evaluation import Evaluator
 from mission_gym_bench import main as bench_main
 from mission_gym_bench import ours

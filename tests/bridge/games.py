@@ -6,11 +6,19 @@ from pathlib import Path
 
 import psutil
 
+from mission_gym.bridge import BridgeEnv
+from mission_gym.env.wrappers import Drop
+
 _HERE = Path(__file__).parent
 
 
 def game(name: str, *words: str) -> str:
     return shlex.join([sys.executable, str(_HERE / f"{name}.py"), *words])
+
+
+def make_walk(*words: str) -> Drop:
+    """The walking game without its text, which `make_vec` does not take."""
+    return Drop(BridgeEnv(game("walk_game", *words)), "sign")
 
 
 _before: set[psutil.Process] = set()

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import TimeLimit
 
 import mission_gym as mg
-from bridge.games import game, processes
+from bridge.games import game, make_walk, processes
 from mission_gym.bridge import BridgeEnv
 from mission_gym.bridge.pool import EnginePool
 from mission_gym.env.factory import EnvRequest, make_factory
@@ -24,6 +25,7 @@ from mission_gym.env.probe import probe
 from mission_gym.env.slot import find_announce
 from mission_gym.env.stages import Stages, StageVariant
 from mission_gym.errors import UsageError
+from mission_gym.vector.record import VectorOptions
 from mission_gym.vector.serial import SerialVec
 from waits import is_alive, wait_until
 
@@ -75,7 +77,9 @@ def test_games_that_a_stage_builds_anew_share_a_process() -> None:
     requests = [EnvRequest(f"bridge:{WALK}", {"length": length}) for length in (8, 9)]
     stages = Stages(tuple(StageVariant(each, make_factory(each)) for each in requests))
     first = stages.variants[0].factory
-    with SerialVec(first, probe(first, "walk"), 2, lambda env_id, episode: episode, stages=stages) as vec:
+    with SerialVec(
+        first, probe(first, "walk"), 2, lambda env_id, episode: episode, VectorOptions(stages=stages)
+    ) as vec:
         for stage in (0, 1):
             vec.enter_stage(stage)
             vec.reset()
@@ -107,8 +111,8 @@ def test_a_game_that_does_not_draw_is_not_asked_to() -> None:
 
 
 def test_games_of_a_vector_are_stepped_in_one_message() -> None:
-    with_eight = mg.make_vec(f"bridge:{WALK}", 8, backend="serial")
-    alone = mg.make_vec(f"bridge:{WALK}", 1, backend="serial")
+    with_eight = mg.make_vec(partial(make_walk, "prints"), 8, backend="serial")
+    alone = mg.make_vec(partial(make_walk, "prints"), 1, backend="serial")
     try:
         shown, _ = with_eight.reset(seed=[7] * 8)
         single, _ = alone.reset(seed=[7])
@@ -137,7 +141,7 @@ def test_a_wrapper_that_may_change_actions_is_stepped_alone() -> None:
 
 
 def test_one_game_that_raises_costs_its_own_episode() -> None:
-    vector = mg.make_vec(f"bridge:{game('walk_game', 'raise')}", 2, backend="serial", max_restarts=50)
+    vector = mg.make_vec(partial(make_walk, "raise"), 2, backend="serial", max_restarts=50)
     vector.reset(seed=[1, 2])
     pid = vector.envs[0].unwrapped._engine.pid
     for _ in range(4):

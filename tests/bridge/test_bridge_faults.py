@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import mission_gym as mg
-from bridge.games import game, processes
+from bridge.games import game, make_walk, processes
 from mission_gym.bridge import BridgeEnv, BridgeError
 from mission_gym.errors import EnvContractError, WorkerError
 from waits import LONG_S
@@ -71,7 +71,7 @@ def test_a_process_that_prints_a_gigabyte_is_drained(capfd: pytest.CaptureFixtur
 
 
 def test_a_vector_outlives_killed_processes() -> None:
-    vector = mg.make_vec(f"bridge:{game('walk_game')}", 4, backend="serial", max_restarts=3)
+    vector = mg.make_vec(make_walk, 4, backend="serial", max_restarts=3)
     try:
         vector.reset(seed=0)
         subreapers = set()

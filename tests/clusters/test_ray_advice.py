@@ -1,4 +1,4 @@
-"""`doctor` and `tune` on a Ray cluster of two nodes: what it has, what messages cost, what actors make."""
+"""`doctor` and `tune` on a Ray cluster of two nodes: its nodes, versions and the cost of messages."""
 
 import json
 
@@ -11,14 +11,13 @@ from mission_gym_bench.ray_nodes import ray_nodes
 from waits import patience
 
 
-def test_doctor_and_tune_tell_of_a_cluster(tmp_path, monkeypatch, capsys):
+def test_doctor_and_tune_describe_a_cluster(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with ray_nodes(1, 1) as nodes:
         at = ["--ray-address", nodes.address]
         assert main(["doctor", *at, "--json", "--deadline", str(patience(60))]) == 0
         findings = {each["name"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
         assert nodes.address in findings["cluster"]["what"]
-        assert "bounds a run" in findings["actors"]["what"]
         assert "messages" in findings
         asked = ["tune", "CartPole-v1", "--n-envs", "4", "--budget", f"{patience(3):.0f}s"]
         assert main([*asked, *at, "--json"]) == 0
@@ -27,6 +26,3 @@ def test_doctor_and_tune_tell_of_a_cluster(tmp_path, monkeypatch, capsys):
     cluster = document["cluster"]
     assert [node["num_cpus"] for node in cluster["nodes"]] == [1, 1]
     assert 0 < cluster["costs"]["call_s"] < cluster["costs"]["latency_s"] + 1
-    rates = [each["steps_per_s"] for each in cluster["predictions"]]
-    assert rates == sorted(rates)
-    assert cluster["knee"] in cluster["predictions"]

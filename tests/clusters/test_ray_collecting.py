@@ -24,7 +24,7 @@ from mission_gym.ray.cluster import Cluster, open_cluster
 from mission_gym.rollout.blocks import clear_block, pack_block, unpack_block
 from mission_gym.rollout.make import CollectRequest, make_collector
 from mission_gym.vector.backends import load_backend
-from mission_gym.vector.record import Source
+from mission_gym.vector.record import Source, VectorOptions
 from mission_gym_bench.ray_nodes import SMALL, ray_nodes
 from seeds import seed_of
 from waits import LONG_S, wait_until
@@ -57,14 +57,15 @@ def collecting(
     cluster: Cluster | None = None,
     num_steps: int = 32,
     *,
-    num_shares: int = 3,
+    num_shards: int = 3,
     first_ready: bool = False,
 ) -> Iterator[Any]:
     """A collector of a backend with weights, not started, and its block."""
     backend = load_backend(name)
-    source = Source("CartPole-v1", FACTORY, num_workers=num_shares, actor_workers=1, cluster=cluster)
+    options = VectorOptions(num_workers=num_shards)
+    source = Source("CartPole-v1", FACTORY, options=options, actor_workers=1, cluster=cluster)
     asked = CollectRequest(
-        num_envs=2 * num_shares,
+        num_envs=2 * num_shards,
         num_steps=num_steps,
         num_blocks=1,
         acting_rows=2,
@@ -75,7 +76,7 @@ def collecting(
     )
     vec, collector, blocks = make_collector(backend, source, SPEC, seed_of, asked)
     with vec:
-        collector.policy.load(WEIGHTS)
+        collector.load(WEIGHTS)
         yield collector, blocks[0]
 
 
@@ -114,16 +115,16 @@ def test_lock_step_is_that_of_workers_bit_for_bit_and_resumes_exactly(cluster):
         clear_block(block)
         asked = iter([False, True])
         (begun, _), episodes = fill(collector, block, 2, lambda: next(asked, True)), list(block.episodes)
-        assert not collector.torn
+        assert not collector.interrupted_mid_step
         states = collector.vec.state()
-        assert collector.vec.statistics()["num_actors"] == 3
+        assert collector.vec.pool.size == 3
         assert collector.metrics()["machine/actors"] == 3
     with collecting("ray", cluster) as (collector, block):
         unpack_block(block, begun)
         block.episodes = episodes
         batch, ways = collector.vec.restore(states)
         assert len(ways) == NUM_ENVS
-        collector.go_on(batch)
+        collector.continue_from(batch)
         assert_equal(fill(collector, block, 2), expected[2])
         clear_block(block)
         assert_equal(fill(collector, block, 3), expected[3])
@@ -135,7 +136,7 @@ def test_shares_go_on_by_themselves_and_never_pile_up(cluster):
         for number in range(6):
             clear_block(block)
             assert collector.fill(block, number, lambda: False)
-            under_way = [len(part.serials) for part in collector._parts]
+            under_way = [part.num_pending for part in collector._parts]
             assert max(under_way) <= cluster_module.IN_FLIGHT
             assert len(collector._finished) <= cluster_module.IN_FLIGHT * len(under_way)
         assert collector.num_segments.sum() == 6 * NUM_ENVS
@@ -145,7 +146,7 @@ def test_shares_go_on_by_themselves_and_never_pile_up(cluster):
 def test_a_node_that_is_removed_costs_its_running_segments(nodes, cluster, first_ready):
     with collecting("ray", cluster, 20_000, first_ready=first_ready) as (collector, block):
         collector.start()
-        wait_until(lambda: collector.vec.hear(0.1) or collector.vec.crew.count_up()[0] == 3)
+        wait_until(lambda: collector.vec.receive(0.1) or collector.vec.pool.count_running()[0] == 3)
         gone: list[Any] = []
 
         def remove_once() -> bool:
@@ -158,7 +159,7 @@ def test_a_node_that_is_removed_costs_its_running_segments(nodes, cluster, first
         assert collector.fill(block, 0, remove_once)
         failed = {episode.env_id for episode in block.episodes if episode.failed}
         assert len(failed) == 2
-        assert collector.vec.statistics()["worker_restarts"] == 1
+        assert collector.vec.num_restarts == 1
         lost = np.flatnonzero(~block.valid.all(axis=0))
         if first_ready:
             assert not len(lost)
@@ -172,15 +173,15 @@ def test_a_node_that_is_removed_costs_its_running_segments(nodes, cluster, first
 
 def test_a_share_without_room_runs_beside_others_and_moves_when_a_node_joins(nodes, cluster, monkeypatch):
     monkeypatch.setattr(actors, "PLACE_S", 0.5)
-    expected = fill_in_workers(4, num_shares=4)
-    with collecting("ray", cluster, num_shares=4) as (collector, block):
+    expected = fill_in_workers(4, num_shards=4)
+    with collecting("ray", cluster, num_shards=4) as (collector, block):
         collector.start()
         assert_equal(fill(collector, block, 0), expected[0])
         assert collector.metrics()["machine/actors_squeezed"] == 1
-        assert any("no node has room for share" in note for note in collector.take_notes())
+        assert any("no node has room for shard" in note for note in collector.take_notes())
         nodes.add_node(num_cpus=1, **SMALL)
         monkeypatch.setattr(actors, "PLACE_S", LONG_S)  # its process may start slowly there
-        wait_until(lambda: collector.vec.hear(0.1) or collector.vec.crew.find_room())
+        wait_until(lambda: collector.vec.receive(0.1) or collector.vec.pool.find_room())
         for number in range(1, 4):
             clear_block(block)
             assert_equal(fill(collector, block, number), expected[number])

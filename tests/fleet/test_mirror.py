@@ -1,4 +1,4 @@
-"""Runs that are written elsewhere and come home, by the actor's own methods, in this process."""
+"""Runs that are written on another machine and copied home, with the actor's methods in this process."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mission_gym.ray.mirror import Mirror, send_run
-from mission_gym.ray.node_agent import Outpost
+from mission_gym.ray.job_proxy import RunMirror, send_run
+from mission_gym.ray.node_agent import NodeAgent
 from mission_gym.store.checkpoints import (
     delete_checkpoint,
     list_checkpoints,
@@ -20,8 +20,8 @@ from mission_gym.store.rundir import RunDir
 
 
 @pytest.fixture
-def outpost() -> Iterator[Outpost]:
-    made = Outpost()
+def agent() -> Iterator[NodeAgent]:
+    made = NodeAgent()
     yield made
     made.close()
 
@@ -35,62 +35,62 @@ def steps(run: RunDir) -> list[int]:
     return [load_checkpoint(info.path).step for info in list_checkpoints(run.checkpoints)]
 
 
-def test_a_run_comes_home_with_its_checkpoints(outpost: Outpost, tmp_path: Path) -> None:
+def test_a_run_is_copied_with_its_checkpoints(agent: NodeAgent, tmp_path: Path) -> None:
     there, home = RunDir.create(tmp_path / "there", "r"), RunDir(tmp_path / "home" / "r")
     home.path.mkdir(parents=True)
-    mirror = Mirror(outpost, str(there.path), home.path)
+    mirror = RunMirror(agent, str(there.path), home.path)
     there.metrics_jsonl.write_text("{}\n")
-    mirror.bring(whole=False)
+    mirror.copy(everything=False)
     assert home.status_json.exists()
     assert not home.metrics_jsonl.exists()
     first = save(there, 1)
-    mirror.bring(whole=False)
+    mirror.copy(everything=False)
     assert steps(home) == [1]
     assert home.metrics_jsonl.read_text() == "{}\n"
     save(there, 2)
     delete_checkpoint(first)
     there.metrics_jsonl.write_text("{}\n{}\n")
-    mirror.bring(whole=False)
+    mirror.copy(everything=False)
     assert steps(home) == [2]
     there.metrics_jsonl.write_text("{}\n{}\n{}\n")
     there.write_status(state="done")
-    mirror.bring(whole=True)
+    mirror.copy(everything=True)
     assert home.metrics_jsonl.read_text() == "{}\n{}\n{}\n"
     assert home.read_status()["state"] == "done"
     assert not list(home.path.rglob(".tmp-*"))
 
 
-def test_a_checkpoint_that_is_superseded_comes_again(outpost: Outpost, tmp_path: Path) -> None:
+def test_a_checkpoint_that_was_replaced_is_copied_again(agent: NodeAgent, tmp_path: Path) -> None:
     there, home = RunDir.create(tmp_path / "there", "r"), RunDir(tmp_path / "home" / "r")
-    mirror = Mirror(outpost, str(there.path), home.path)
+    mirror = RunMirror(agent, str(there.path), home.path)
     for value in (1.0, 2.0):
         save(there, 1, value)
-        mirror.bring(whole=True)
+        mirror.copy(everything=True)
         (info,) = list_checkpoints(home.checkpoints)
         assert load_checkpoint(info.path).policy["weights"][0] == value
 
 
-def test_a_checkpoint_that_vanishes_on_the_way_leaves_nothing(
-    outpost: Outpost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_checkpoint_that_vanishes_during_the_copy_leaves_nothing(
+    agent: NodeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there, home = RunDir.create(tmp_path / "there", "r"), RunDir(tmp_path / "home" / "r")
     save(there, 1)
-    read = outpost.read
+    read = agent.read
     monkeypatch.setattr(
-        outpost, "read", lambda path, *part: None if path.endswith("meta.json") else read(path, *part)
+        agent, "read", lambda path, *part: None if path.endswith("meta.json") else read(path, *part)
     )
-    Mirror(outpost, str(there.path), home.path).bring(whole=True)
+    RunMirror(agent, str(there.path), home.path).copy(everything=True)
     assert steps(home) == []
     assert not list(home.path.rglob(".tmp-*"))
 
 
-def test_a_run_is_sent_in_parts(outpost: Outpost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mission_gym.ray.mirror._CHUNK_BYTES", 7)
+def test_a_run_is_sent_in_parts(agent: NodeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mission_gym.ray.job_proxy._CHUNK_BYTES", 7)
     home = RunDir.create(tmp_path / "home", "r")
     save(home, 1, 3.0)
     home.log_txt.touch()
     there = RunDir(tmp_path / "there" / "r")
-    send_run(outpost, home.path, str(there.path))
+    send_run(agent, home.path, str(there.path))
     assert steps(there) == [1]
     assert there.log_txt.read_bytes() == b""
     assert not (there.path / ".lock").exists()

@@ -45,14 +45,14 @@ _AWAY = """#!{python}
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from mission_gym.ray import job_proxy as courier
+from mission_gym.ray import job_proxy
 
 @contextmanager
 def mark():
     yield Path("/nowhere/at/all"), ""
 
-courier._mark = mark
-sys.exit(courier.main(sys.argv[3:]))
+job_proxy._mark = mark
+sys.exit(job_proxy.main(sys.argv[3:]))
 """
 _SMALL = (
     "--n-envs=2",

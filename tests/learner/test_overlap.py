@@ -80,10 +80,10 @@ def by_hand() -> tuple[list[dict[str, float]], dict[str, bytes]]:
     rows = []
     with parts(acting_rows=2) as made:
         collector, learner, (ready, spare) = made.collector, made.learner, made.blocks
-        collector.policy.load(learner.weights())
+        collector.load(learner.weights())
         collector.fill(ready, 0, lambda: False)
         for k in range(UPDATES):
-            collector.policy.load(learner.weights())
+            collector.load(learner.weights())
             if k + 1 < UPDATES:
                 collector.fill(spare, k + 1, lambda: False)
             stats = learner.update(ready)
@@ -175,7 +175,7 @@ def test_a_stop_leaves_the_state_before_the_update(
         for name, array in copy_of(made.blocks[0]).items():
             np.testing.assert_array_equal(array, ready[name], err_msg=name)
         assert made.blocks[0].is_full
-        assert not made.collector.torn
+        assert not made.collector.interrupted_mid_step
         # It goes on as if it had not been stopped.
         made.collector.fill, made.learner.update = fill, update  # type: ignore[method-assign]
         assert [progress.update for progress in made.run()] == [2, 3, 4, 5]
@@ -190,7 +190,7 @@ def test_a_failing_learner_stops_the_collector_first() -> None:
         with pytest.raises(NotFiniteError, match="reward of environment 1 is nan at step 3 of update 1"):
             next(updates)
         assert not collector_threads()
-        assert not made.collector.torn
+        assert not made.collector.interrupted_mid_step
         assert made.learner.version == 1
 
 
@@ -221,7 +221,7 @@ def test_a_failing_collector_puts_the_learner_back(first: str) -> None:
             next(updates)
         assert bits(made.learner) == before
         assert [block.filled.tolist() for block in made.blocks] == [[T] * S, [5] * S]
-        assert made.collector.torn
+        assert made.collector.interrupted_mid_step
 
 
 def test_the_caller_may_leave_between_updates() -> None:

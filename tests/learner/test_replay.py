@@ -7,7 +7,7 @@ import pytest
 
 from mission_gym.data import ActionSpec, Array, Block, EnvSpec, LeafSpec
 from mission_gym.learner.replay import Replay, ReplayLayout
-from mission_gym.rollout.blocks import invalidate_transition, keep_final, make_block, truncate_column
+from mission_gym.rollout.blocks import add_final, invalidate_transition, make_block, truncate_column
 
 CHOICE = ActionSpec("categories", (), "int64", nvec=(3,), start=(0,))
 VECTOR = LeafSpec("", (2,), "float32", "vector")
@@ -58,7 +58,7 @@ def fill_block(streams: list[Stream], num_steps: int, *, masked: bool, failures:
             block.action[t, row], block.reward[t, row] = step["action"], step["reward"]
             block.terminated[t, row], block.truncated[t, row] = step["terminated"], step["truncated"]
             if step["truncated"] and not step["terminated"]:
-                keep_final(block, t, row, (stream.obs(),), stream.mask() if masked else None)
+                add_final(block, t, row, (stream.obs(),), stream.mask() if masked else None)
             if step["terminated"] or step["truncated"]:
                 stream.episode, stream.age = stream.episode + 1, 0
     block.filled[:] = num_steps
@@ -129,7 +129,7 @@ def test_three_steps_by_hand() -> None:
     block.reward[:] = np.array([1, 2, 4, 8, 16])[:, None]
     block.valid[:] = True
     block.terminated[1, 0] = block.truncated[2, 1] = True
-    keep_final(block, 2, 1, (np.array([77, 1], np.float32),), None)
+    add_final(block, 2, 1, (np.array([77, 1], np.float32),), None)
     block.filled[:] = 5
     replay = Replay(ReplayLayout((VECTOR,), CHOICE, 0, 2, 100, n_step=3, gamma=0.5))
     ripe = replay.slots_in(replay.store(block).eligible)

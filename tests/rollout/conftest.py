@@ -2,10 +2,10 @@
 
 import pytest
 
-from mission_gym.vector import crew
+from mission_gym.vector import pool
 from waits import patience
 
 
 @pytest.fixture(autouse=True)
 def close_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "_CLOSE_S", patience(0.5))
+    monkeypatch.setattr(pool, "_CLOSE_S", patience(0.5))

@@ -30,6 +30,19 @@ class Counted(gym.Env[Any, Any]):
         return np.zeros(1, np.float32), float(right), False, self.steps >= self.length, {}
 
 
+class Failing(Counted):
+    """Raises in the third step of episodes with an odd seed."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.seed = seed or 0
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        if self.steps == 2 and self.seed % 2:
+            raise RuntimeError("out of steps")
+        return super().step(action)
+
+
 class CountingPolicy:
     """Counts the steps since its episode began, from 100 on, and plays their parity."""
 

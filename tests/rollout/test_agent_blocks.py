@@ -21,8 +21,7 @@ from mission_gym.policy.torch_forms import ActorCritic, TorchPolicy, model_array
 from mission_gym.rollout.blocks import clear_block, pack_block
 from mission_gym.rollout.make import CollectRequest, make_collector
 from mission_gym.vector.backends import load_backend
-from mission_gym.vector.record import Source
-from mission_gym.vector.restarts import Limits
+from mission_gym.vector.record import Limits, Source, VectorOptions
 from seeds import seed_of
 from waits import LONG_S
 
@@ -42,7 +41,8 @@ def collecting(
     spec = probe(make_factory(request), request.env_id)
     layout = PolicySpec(spec.leaves, spec.action, (8,), normalize_obs=False)
     limits = Limits(timeout_s=LONG_S, max_restarts=max_restarts)
-    source = Source(request.env_id, make_factory(request), request, 2, limits)
+    options = VectorOptions(num_workers=2, limits=limits)
+    source = Source(request.env_id, make_factory(request), request, options)
     asked = CollectRequest(
         num_envs=NUM_ENVS, num_steps=T, num_blocks=1, acting_rows=2 * spec.num_agents, seed=7,
         first_ready=False, make_policy=partial(TorchPolicy if torch else NumpyPolicy, layout),
@@ -51,7 +51,7 @@ def collecting(
     record = load_backend(backend)
     vec, collector, (block,) = make_collector(record, source, spec, seed_of, asked)
     with vec:
-        collector.policy.load(Weights(0, model_arrays(ActorCritic(layout, seed=1))))
+        collector.load(Weights(0, model_arrays(ActorCritic(layout, seed=1))))
         collector.start()
         yield collector, block
 
@@ -172,12 +172,13 @@ def spec_of(name: str) -> EnvSpec:
 def test_first_ready_blocks_take_columns_of_agents(rows: int) -> None:
     request, spec = EnvRequest("agent_toys:Lives"), spec_of("Lives")
     layout = PolicySpec(spec.leaves, spec.action, (8,), normalize_obs=False)
-    source = Source(request.env_id, make_factory(request), request, 2, Limits(timeout_s=LONG_S))
+    options = VectorOptions(num_workers=2, limits=Limits(timeout_s=LONG_S))
+    source = Source(request.env_id, make_factory(request), request, options)
     asked = CollectRequest(4, T, 1, rows, 7, True, partial(NumpyPolicy, layout), True)
     record = load_backend("workers")
     vec, collector, (block,) = make_collector(record, source, spec, seed_of, asked)
     with vec:
-        collector.policy.load(Weights(0, model_arrays(ActorCritic(layout, seed=1))))
+        collector.load(Weights(0, model_arrays(ActorCritic(layout, seed=1))))
         collector.start()
         assert collector.fill(block, 0, never)
         assert block.num_columns == 12

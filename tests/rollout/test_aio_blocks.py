@@ -16,7 +16,7 @@ from mission_gym.data import Weights
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
-from mission_gym.vector import crew as crew_module
+from mission_gym.vector import pool as pool_module
 from mission_gym.vector.aio import AioVec
 from waits import LONG_S, patience
 
@@ -25,7 +25,7 @@ SPEC = probe(make_factory(AsyncHazard), "hazard")
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew_module, "_INSPECT_S", 0.05)
+    monkeypatch.setattr(pool_module, "_INSPECT_S", 0.05)
     monkeypatch.setattr(AioVec, "grace_s", patience(0.5))
 
 
@@ -45,7 +45,7 @@ def test_blocks_are_those_of_the_plain_form(env: str, num_workers: int, rows: in
         for number in range(2):
             other = {name: array * np.float32(1.5**number) for name, array in weights.arrays.items()}
             for collector in (one, two):
-                collector.policy.load(Weights(number, other))
+                collector.load(Weights(number, other))
             assert one.fill(one.blocks[0], number, lambda: False)
             assert two.fill(block, number, lambda: False)
             assert_equal_blocks(one.blocks[0], block)
@@ -76,14 +76,14 @@ def test_segments_that_stand_at_different_rows_go_on_in_other_processes(
     gate = make_factory(partial(Gate, tmp_path))
     spec = probe(plain, "CartPole-v1")
     with remote([gate, *[harmless] * 3], spec, 4, 120, 2, 1, step_kind=AioVec) as one:
-        wait, board, block = one.vec.crew.wait, one.vec.board, one.blocks[0]
+        wait, board, block = one.vec.pool.wait, one.vec.shared, one.blocks[0]
 
         def let_go_once_stopped(*arguments: Any) -> Any:
             if board.pause[0]:
                 (tmp_path / "go on").touch()
             return wait(*arguments)
 
-        monkeypatch.setattr(one.vec.crew, "wait", let_go_once_stopped)
+        monkeypatch.setattr(one.vec.pool, "wait", let_go_once_stopped)
         one.start()
         assert not one.fill(block, 0, lambda: (tmp_path / "reached").exists() and block.filled[2] == 120)
         assert block.filled.tolist() == [40, 40, 120, 120]
@@ -116,7 +116,7 @@ def test_a_fault_costs_a_row_of_the_block(kind: str, tmp_path: Path) -> None:
         lost = (~block.valid).sum(0)
         failed = sorted(episode.env_id for episode in block.episodes if episode.failed)
         ends_process = kind in ("block", "kill")
-        assert collector.vec.statistics()["worker_restarts"] == ends_process
+        assert collector.vec.num_restarts == ends_process
         assert lost[1] == 1
         if ends_process:
             assert failed == [0, 1, 2, 3]

@@ -20,7 +20,7 @@ from mission_gym.rollout.blocks import (
     unpack_block,
 )
 from mission_gym.rollout.collector import Collector
-from mission_gym.rollout.playing import play, seed_of_suite
+from mission_gym.rollout.play import play, seed_of_suite
 from mission_gym.run.evaluation import policy_actor
 from mission_gym.streams import episode_seed, suite_seeds
 from mission_gym.vector.serial import SerialVec

@@ -24,11 +24,12 @@ from mission_gym.errors import EnvFailure, WorkerTimeout
 from mission_gym.plan.costs import measure_collect
 from mission_gym.policy import NumpyPolicy
 from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
-from mission_gym.rollout.remote import SERVICE, RemoteCollector
-from mission_gym.rollout.worker import CollectSetup, carve_shared
-from mission_gym.vector.restarts import Limits
+from mission_gym.rollout.make import CollectRequest
+from mission_gym.rollout.remote import WorkerCollector
+from mission_gym.rollout.worker import extend_workers
+from mission_gym.vector.record import Limits, VectorOptions
 from mission_gym.vector.serial import SerialVec
-from mission_gym.vector.threaded import ThreadedVec
+from mission_gym.vector.threads import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
 from seeds import seed_of
 from waits import LONG_S, patience
@@ -47,24 +48,19 @@ def never() -> bool:
 @contextmanager
 def first_ready(
     factory: Any, spec: EnvSpec, num_envs: int, rows: int, num_workers: int, **limits: Any
-) -> Iterator[RemoteCollector]:
+) -> Iterator[WorkerCollector]:
     """No workers stands for threads."""
-    setup = CollectSetup(partial(NumpyPolicy, policy_spec(spec)), SEED, rows, T, first_ready=True)
-    with WorkersVec(
-        factory,
-        spec,
-        num_envs,
-        seed_of,
+    make = partial(NumpyPolicy, policy_spec(spec))
+    options = VectorOptions(
         num_workers=num_workers or 1,
-        kind=SerialVec if num_workers else ThreadedVec,
         limits=Limits(**({"timeout_s": LONG_S} | limits)),
-        unit=rows,
-        service=SERVICE,
-        extra=setup,
-        carve=carve_shared(spec, setup, num_envs),
-    ) as vec:
-        collector = RemoteCollector(vec, spec, first_ready=True)
-        collector.policy.load(make_weights(spec))
+        group_size=rows,
+        extension=extend_workers(spec, CollectRequest(num_envs, T, 1, rows, SEED, True, make)),
+    )
+    kind = SerialVec if num_workers else ThreadedVec
+    with WorkersVec(factory, spec, num_envs, seed_of, options, kind) as vec:
+        collector = WorkerCollector(vec, spec, first_ready=True)
+        collector.load(make_weights(spec))
         collector.start()
         yield collector
 
@@ -77,7 +73,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 
 @contextmanager
-def counters(gate: Gate, num_envs: int, rows: int, num_workers: int) -> Iterator[RemoteCollector]:
+def counters(gate: Gate, num_envs: int, rows: int, num_workers: int) -> Iterator[WorkerCollector]:
     """Counting environments of which number 0 stands before the gate."""
     factories = [partial(Counter, gate.path), *[Counter] * (num_envs - 1)]
     with first_ready(factories, probe(Counter, "counter"), num_envs, rows, num_workers) as collector:
@@ -90,7 +86,7 @@ def counters(gate: Gate, num_envs: int, rows: int, num_workers: int) -> Iterator
 class Reader:
     """Fills blocks, each with weights of the next version, and holds every segment against the counter."""
 
-    def __init__(self, collector: RemoteCollector) -> None:
+    def __init__(self, collector: WorkerCollector) -> None:
         self.collector = collector
         self.block = make_block(collector.spec, T, collector.vec.num_envs)
         self.number = 0
@@ -99,7 +95,7 @@ class Reader:
     def read(self) -> Block:
         collector, block = self.collector, self.block
         clear_block(block)
-        collector.policy.load(replace(make_weights(collector.spec), version=self.number))
+        collector.load(replace(make_weights(collector.spec), version=self.number))
         assert collector.fill(block, self.number, never)
         self.number += 1
         assert block.is_full
@@ -215,8 +211,8 @@ def test_a_worker_killed_inside_a_segment_goes_on_with_it(gate: Gate) -> None:
     with counters(gate, 2, 1, 2) as collector:
         reader = Reader(collector)
         assert reader.read().env_ids.tolist() == [1, 1]
-        os.kill(collector.vec.crew.pids()[0], signal.SIGKILL)
-        while not collector.vec.statistics()["worker_restarts"]:
+        os.kill(collector.vec.pool.pids()[0], signal.SIGKILL)
+        while not collector.vec.num_restarts:
             assert reader.read().env_ids.tolist() == [1, 1]
         gate.open()
         block = reader.block
@@ -253,7 +249,7 @@ def test_a_process_that_dies_costs_each_of_its_groups_one_row(tmp_path: Path) ->
             if len(failed) >= 4 and len(lost) >= 4:
                 break
         assert sorted(lost) == sorted(failed) == [0, 1, 2, 3]
-        assert collector.vec.statistics()["worker_restarts"] == 1
+        assert collector.vec.num_restarts == 1
 
 
 def test_with_threads_the_one_that_hangs_is_found_while_the_others_go_on(tmp_path: Path) -> None:
@@ -268,7 +264,7 @@ def test_with_threads_the_one_that_hangs_is_found_while_the_others_go_on(tmp_pat
             failed += [episode.env_id for episode in block.episodes if episode.failed]
             number += 1
             assert number < 100_000
-        assert collector.vec.statistics()["worker_restarts"] == 1
+        assert collector.vec.num_restarts == 1
         assert sorted(failed) == [0, 1, 2, 3]
     blamed = pytest.raises(WorkerTimeout, match=r"environment 2, .*step 11: step\(\) did not return")
     with first_ready(
@@ -284,7 +280,7 @@ def test_an_environment_that_fails_too_often_ends_the_collection_from_its_thread
     spec = probe(Hazard, "hazard")
     block = make_block(spec, T, 2)
 
-    def collect_on(collector: RemoteCollector) -> None:
+    def collect_on(collector: WorkerCollector) -> None:
         for number in itertools.count():
             clear_block(block)
             collector.fill(block, number, never)
@@ -304,7 +300,7 @@ def test_a_stop_waits_for_no_step_and_a_start_drops_what_is_under_way(num_worker
         assert {state.how for state in collector.vec.state()} == {"boundary"}
         gate.open()
         collector.start()
-        collector.policy.load(make_weights(collector.spec))
+        collector.load(make_weights(collector.spec))
         assert collector.fill(block, 1, never)
         for env_id in set(block.env_ids.tolist()):  # from the first step of an episode on
             row = block.env_ids.tolist().index(env_id)
@@ -330,7 +326,7 @@ def test_finished_columns_of_a_stopped_block_go_on_in_other_processes(gate: Gate
 def test_priming_leaves_no_trace(gate: Gate) -> None:
     gate.open()
     with counters(gate, 4, 2, 2) as collector:
-        (obs,) = measure_collect(collector, collector.policy.weights, 5, num_blocks=2).obs
+        (obs,) = measure_collect(collector, make_weights(collector.spec), 5, num_blocks=2).obs
         assert obs.shape == (6 * 4, 2)
         assert not collector.blocks[0].filled.any()
         assert collector.num_segments.sum() == 0

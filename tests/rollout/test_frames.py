@@ -26,18 +26,18 @@ from mission_gym.rollout.blocks import (
     invalidate_transition,
     make_block,
     pack_block,
-    part_of,
+    slice_block,
     truncate_column,
     unpack_block,
 )
-from mission_gym.rollout.central import ReadyCollector
-from mission_gym.rollout.collector import Collector
+from mission_gym.rollout.collector import Collector, ReadyCollector
 from mission_gym.rollout.frames import read_obs
-from mission_gym.rollout.remote import SERVICE, RemoteCollector
-from mission_gym.rollout.worker import CollectSetup, carve_shared
-from mission_gym.vector.restarts import Limits
+from mission_gym.rollout.make import CollectRequest
+from mission_gym.rollout.remote import WorkerCollector
+from mission_gym.rollout.worker import extend_workers
+from mission_gym.vector.record import Limits, VectorOptions
 from mission_gym.vector.serial import SerialVec
-from mission_gym.vector.threaded import ThreadedVec
+from mission_gym.vector.threads import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
 from seeds import seed_of
 from waits import LONG_S
@@ -101,24 +101,29 @@ class Adder:
 @contextmanager
 def collect(kind: str, spec: EnvSpec, makers: Any = make_film, num_blocks: int = 1) -> Iterator[Any]:
     if kind == "serial":
-        with SerialVec(makers, spec, S, seed_of, max_restarts=9) as vec:
+        with SerialVec(makers, spec, S, seed_of, VectorOptions(limits=Limits(max_restarts=9))) as vec:
             yield Collector(vec, Adder(), spec, 5, 2)
         return
     limits = Limits(timeout_s=LONG_S, max_restarts=9)
-    if kind == "central":
+    if kind == "ready":
         with WorkersVec(
-            makers, spec, S, seed_of, num_workers=2, unit=2, first_ready=True, limits=limits
+            makers,
+            spec,
+            S,
+            seed_of,
+            VectorOptions(num_workers=2, group_size=2, first_ready=True, limits=limits),
         ) as vec:
             yield ReadyCollector(vec, Adder(), spec, 5, 2)
         return
-    setup, is_first_ready = CollectSetup(Adder, 5, 2, T, num_blocks), kind == "first_ready"
-    with WorkersVec(
-        makers, spec, S, seed_of, num_workers=1 if kind == "threads" else 2, unit=2, limits=limits,
-        kind=ThreadedVec if kind == "threads" else SerialVec,
-        service=SERVICE, extra=replace(setup, first_ready=is_first_ready), carve=carve_shared(spec, setup, S),
-    ) as vec:  # fmt: skip
-        collector = RemoteCollector(vec, spec, first_ready=is_first_ready)
-        collector.policy.load(Weights(0, {}))
+    request = CollectRequest(S, T, num_blocks, 2, 5, kind == "first_ready", Adder)
+    options = VectorOptions(
+        num_workers=1 if kind == "threads" else 2, group_size=2, limits=limits,
+        extension=extend_workers(spec, request),
+    )  # fmt: skip
+    how = ThreadedVec if kind == "threads" else SerialVec
+    with WorkersVec(makers, spec, S, seed_of, options, how) as vec:
+        collector = WorkerCollector(vec, spec, first_ready=request.first_ready)
+        collector.load(Weights(0, {}))
         yield collector
 
 
@@ -164,7 +169,7 @@ def assert_shows(block: Block, wanted: Array) -> None:
         np.testing.assert_array_equal(stack, final.obs[0])
 
 
-@pytest.mark.parametrize("kind", ["serial", "central", "workers", "threads"])
+@pytest.mark.parametrize("kind", ["serial", "ready", "workers", "threads"])
 def test_what_is_shown_is_what_the_environments_gave(kind: str) -> None:
     spec = probe(make_film, "film")
     assert spec.leaves[0].frames == K
@@ -216,15 +221,13 @@ def make_smear() -> gym.Env[Any, Any]:
     return FrameStackObservation(Smear(), K)
 
 
-@pytest.mark.parametrize("kind", ["serial", "central", "workers", "threads"])
+@pytest.mark.parametrize("kind", ["serial", "ready", "workers", "threads"])
 def test_what_is_no_stack_is_refused(kind: str) -> None:
     """Gymnasium's wrapper keeps the array that it is given."""
     spec = probe(make_smear, "smear")
     with (
         collect(kind, spec, make_smear) as collector,
-        pytest.raises(
-            EnvContractError, match=r"is not the stack of the last frames .* must give a copy of it"
-        ),
+        pytest.raises(EnvContractError, match=r"is not the stack of the last frames.* must return a copy"),
     ):
         list(fill(collector, spec, 1))
 
@@ -242,17 +245,13 @@ def test_our_wrapper_copies_what_it_is_given() -> None:
 
 def test_blocks_go_through_a_checkpoint() -> None:
     spec = probe(make_film, "film")
-    plain = whole_of(spec)
-    with collect("serial", spec) as mine, collect("serial", plain) as theirs:
-        block, whole, again, old = (make_block(each, T, S) for each in (spec, plain, spec, spec))
-        for collector, each in ((mine, block), (theirs, whole)):
-            collector.start()
-            assert not collector.fill(each, 0, lambda each=each: each.filled[0] >= 17)
-        for packed, into in ((pack_block(block), again), (pack_block(whole), old)):
-            unpack_block(into, packed)
+    with collect("serial", spec) as collector:
+        block, again = make_block(spec, T, S), make_block(spec, T, S)
+        collector.start()
+        assert not collector.fill(block, 0, lambda: block.filled[0] >= 17)
+        unpack_block(again, pack_block(block))
         np.testing.assert_array_equal(again.obs[0][: 17 + K], block.obs[0][: 17 + K])
-        np.testing.assert_array_equal(old.obs[0][: 17 + K], block.obs[0][: 17 + K])  # of whole stacks
-        assert [final[:2] for final in old.finals] == [final[:2] for final in block.finals]
+        assert [final[:2] for final in again.finals] == [final[:2] for final in block.finals]
 
 
 def test_cut_and_lost_rows_bootstrap_from_the_stack_that_was_shown() -> None:
@@ -285,7 +284,7 @@ def test_a_part_shows_its_own_columns_and_memory_is_predicted() -> None:
     spec = probe(make_film, "film")
     with collect("serial", spec) as collector:
         (block,) = fill(collector, spec, 1)
-    part = part_of(block, 11, slice(1, 3))
+    part = slice_block(block, 11, slice(1, 3))
     assert part.obs[0].shape == (11 + K, 2, 9, 9)
     for t in range(12):
         np.testing.assert_array_equal(read_obs(part, t, slice(1, 2))[0], read_obs(block, t, slice(2, 3))[0])

@@ -3,6 +3,8 @@ collector, in played episodes and over a checkpoint."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,25 +19,26 @@ from mission_gym.data import Block, EnvSpec, Weights
 from mission_gym.env.probe import probe
 from mission_gym.plan.costs import measure_collect
 from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
-from mission_gym.rollout.central import ReadyCollector
-from mission_gym.rollout.collector import BlockCollector, Collector
-from mission_gym.rollout.playing import play, seed_of_suite
-from mission_gym.rollout.remote import SERVICE, RemoteCollector
-from mission_gym.rollout.worker import CollectSetup, carve_shared
+from mission_gym.rollout.collector import BlockCollector, Collector, ReadyCollector
+from mission_gym.rollout.make import CollectRequest
+from mission_gym.rollout.play import play, seed_of_suite
+from mission_gym.rollout.remote import WorkerCollector
+from mission_gym.rollout.worker import extend_workers
 from mission_gym.run.config import resolve
 from mission_gym.run.evaluation import policy_actor
 from mission_gym.run.open import LoadedPolicy
 from mission_gym.run.snapshot import restore_snapshot, take_snapshot
 from mission_gym.store.checkpoints import Checkpoint
+from mission_gym.vector.record import VectorOptions
 from mission_gym.vector.serial import SerialVec
-from mission_gym.vector.threaded import ThreadedVec
+from mission_gym.vector.threads import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
 
 sys.path.append(str(Path(__file__).parent))
-from memories import Counted, CountingPolicy, seed_of
+from memories import Counted, CountingPolicy, Failing, seed_of
 
 T, S = 8, 4
-HOW = ["serial", "workers", "threads", "first_ready", "central"]
+HOW = ["serial", "workers", "threads", "first_ready", "ready"]
 
 
 def never() -> bool:
@@ -48,25 +51,29 @@ def spec() -> EnvSpec:
 
 
 @contextmanager
-def collecting(how: str, spec: EnvSpec) -> Iterator[tuple[BlockCollector, Block]]:
+def collecting(
+    how: str, spec: EnvSpec, env: type[Counted] = Counted
+) -> Iterator[tuple[BlockCollector, Block]]:
     """A collector of that kind, and a block that it can fill."""
     collector: BlockCollector
     if how == "serial":
-        with SerialVec(Counted, spec, S, seed_of) as vec:
+        with SerialVec(env, spec, S, seed_of) as vec:
             collector = Collector(vec, CountingPolicy(), spec, 0)
             yield collector, make_block(spec, T, S, state=collector.memory)
-    elif how == "central":
-        with WorkersVec(Counted, spec, S, seed_of, num_workers=2, unit=2, first_ready=True) as vec:
+    elif how == "ready":
+        with WorkersVec(
+            env, spec, S, seed_of, VectorOptions(num_workers=2, group_size=2, first_ready=True)
+        ) as vec:
             collector = ReadyCollector(vec, CountingPolicy(), spec, 0, 2)
             yield collector, make_block(spec, T, S, state=collector.memory)
     else:
-        setup = CollectSetup(CountingPolicy, 0, 2, T, first_ready=how == "first_ready")
-        with WorkersVec(
-            Counted, spec, S, seed_of, num_workers=1 if how == "threads" else 2, unit=2, service=SERVICE,
-            kind=ThreadedVec if how == "threads" else SerialVec, extra=setup,
-            carve=carve_shared(spec, setup, S),
-        ) as vec:  # fmt: skip
-            collector = RemoteCollector(vec, spec, first_ready=setup.first_ready)
+        request = CollectRequest(S, T, 1, 2, 0, how == "first_ready", CountingPolicy)
+        options = VectorOptions(
+            num_workers=1 if how == "threads" else 2, group_size=2, extension=extend_workers(spec, request)
+        )
+        kind = ThreadedVec if how == "threads" else SerialVec
+        with WorkersVec(env, spec, S, seed_of, options, kind) as vec:
+            collector = WorkerCollector(vec, spec, first_ready=request.first_ready)
             yield collector, collector.blocks[0]
 
 
@@ -75,8 +82,13 @@ def check(block: Block, begun: dict[int, int]) -> None:
     assert (block.reward == 1.0).all()
     for column, env_id in enumerate(block.env_ids.tolist()):
         assert block.state[0][column, 0] == 100 + begun[env_id]
+        states = {final.t: final.state[0][0] for final in block.finals if final.column == column}
+        assert list(states) == np.flatnonzero(block.truncated[:, column]).tolist()
         for t in range(T):
-            begun[env_id] = 0 if block.truncated[t, column] else begun[env_id] + 1
+            begun[env_id] += 1
+            if block.truncated[t, column]:  # the memory from before the reset
+                assert states[t] == 100 + begun[env_id]
+                begun[env_id] = 0
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -101,7 +113,7 @@ def test_memory_goes_through_a_checkpoint(how: str, spec: EnvSpec) -> None:
     stored: Checkpoint | None = None
     for number, polls in enumerate((0, 3, None)):
         with collecting(how, spec) as (collector, block):
-            collector.policy.load(Weights(0, {}))
+            collector.load(Weights(0, {}))
             if stored is None:
                 collector.start()
             else:
@@ -117,13 +129,44 @@ def test_memory_goes_through_a_checkpoint(how: str, spec: EnvSpec) -> None:
                 stored = Checkpoint(0, Path(), snapshot.policy, snapshot.state, snapshot.state_json, {})
 
 
+@pytest.mark.parametrize("how", HOW)
+def test_after_a_failure_the_memory_is_that_before_the_lost_step(how: str, spec: EnvSpec) -> None:
+    with collecting(how, spec, Failing) as (collector, block):
+        collector.load(Weights(0, {}))
+        collector.start()
+        assert collector.fill(block, 0, never)
+        lost = np.argwhere(~block.valid).tolist()
+        assert lost
+        states = {(final.t, final.column): final.state[0][0] for final in block.finals}
+        for t, column in lost:
+            assert states[t, column] == 102
+            assert t == 0 or states[t - 1, column] == 102
+        again = make_block(spec, T, S, state=collector.memory)
+        unpack_block(again, pack_block(block))
+        assert {(final.t, final.column): final.state[0][0] for final in again.finals} == states
+
+
+@pytest.mark.parametrize("how", ["workers", "first_ready"])
+def test_after_the_death_of_a_worker_the_memory_is_the_initial_one(how: str, spec: EnvSpec) -> None:
+    with collecting(how, spec) as (collector, block):
+        collector.load(Weights(0, {}))
+        collector.start()
+        os.kill(collector.vec.pids()[0], signal.SIGKILL)
+        assert collector.fill(block, 0, never)
+        lost = np.argwhere(~block.valid).tolist()
+        assert [env_id for _, env_id in lost] == [0, 1] or how == "first_ready"
+        for t, column in lost:
+            (state,) = [each.state for each in block.finals if (each.t, each.column) == (t, column)]
+            assert state[0].tolist() == [100]
+
+
 def test_a_row_that_could_not_be_brought_back_has_forgotten(spec: EnvSpec) -> None:
     with collecting("serial", spec) as (collector, block):
-        collector.policy.load(Weights(0, {}))
+        collector.load(Weights(0, {}))
         collector.start()
         collector.fill(block, 0, never)
         collector.memory[0][:] = 7
-        collector.forget([1])
+        collector.reset_memory([1])
         assert collector.memory[0][:, 0].tolist() == [7, 100, 7, 7]
         again = make_block(spec, T, S, state=collector.memory)
         unpack_block(again, pack_block(block))

@@ -20,14 +20,15 @@ from mission_gym.env.factory import EnvRequest, Factory, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import WorkerDied
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
-from mission_gym.rollout import remote as remote_module
+from mission_gym.rollout import collector as collector_module
 from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
 from mission_gym.rollout.collector import Collector
-from mission_gym.rollout.remote import SERVICE, RemoteCollector
-from mission_gym.rollout.worker import CollectService, CollectSetup, Order, carve_shared
-from mission_gym.vector.restarts import Limits
+from mission_gym.rollout.make import CollectRequest
+from mission_gym.rollout.remote import WorkerCollector
+from mission_gym.rollout.worker import CollectService, SegmentOrder, extend_workers
+from mission_gym.vector.record import Limits, VectorOptions
 from mission_gym.vector.serial import SerialVec
-from mission_gym.vector.threaded import ThreadedVec
+from mission_gym.vector.threads import ThreadedVec
 from mission_gym.vector.worker import serve
 from mission_gym.vector.workers import WorkersVec
 from seeds import seed_of
@@ -69,27 +70,23 @@ def remote(
     num_steps: int,
     rows: int,
     num_workers: int,
-    service: str = SERVICE,
+    service: str = "",
     step_kind: type[SerialVec] | None = None,
     **limits: Any,
-) -> Iterator[RemoteCollector]:
+) -> Iterator[WorkerCollector]:
     """No workers stands for threads, where no kind is given."""
-    setup = CollectSetup(partial(NumpyPolicy, policy_spec(spec)), SEED, rows, num_steps)
-    with WorkersVec(
-        factory,
-        spec,
-        num_envs,
-        seed_of,
+    make = partial(NumpyPolicy, policy_spec(spec))
+    extension = extend_workers(spec, CollectRequest(num_envs, num_steps, 1, rows, SEED, False, make))
+    options = VectorOptions(
         num_workers=num_workers or 1,
-        kind=step_kind or (SerialVec if num_workers else ThreadedVec),
         limits=Limits(**({"timeout_s": LONG_S} | limits)),
-        unit=rows,
-        service=service,
-        extra=setup,
-        carve=carve_shared(spec, setup, num_envs),
-    ) as vec:
-        collector = RemoteCollector(vec, spec)
-        collector.policy.load(make_weights(spec))
+        group_size=rows,
+        extension=extension._replace(service=service or extension.service),
+    )
+    kind = step_kind or (SerialVec if num_workers else ThreadedVec)
+    with WorkersVec(factory, spec, num_envs, seed_of, options, kind) as vec:
+        collector = WorkerCollector(vec, spec)
+        collector.load(make_weights(spec))
         yield collector
 
 
@@ -129,7 +126,7 @@ def test_blocks_are_equal_whatever_the_number_of_workers(env: str, num_workers: 
         for number in range(3):  # with others each time, of which two have one version
             other = {name: array * np.float32(1.5**number) for name, array in weights.arrays.items()}
             for collector in (one, two):
-                collector.policy.load(Weights(number // 2, other))
+                collector.load(Weights(number // 2, other))
             assert one.fill(one.blocks[0], number, lambda: False)
             assert two.fill(block, number, lambda: False)
             assert_equal_blocks(one.blocks[0], block)
@@ -160,14 +157,14 @@ def test_a_stopped_block_goes_on_as_if_it_had_not_been_stopped(
     factory = partial(Gate, tmp_path)
     spec = probe(factory, "gate")
     with remote(factory, spec, 4, 120, 2, num_workers) as one, serial(factory, spec, 4, 2) as two:
-        wait, board = one.vec.crew.wait, one.vec.board
+        wait, board = one.vec.pool.wait, one.vec.shared
 
         def let_go_once_stopped(*arguments: Any) -> Any:
             if board.pause[0]:
                 (tmp_path / "go on").touch()
             return wait(*arguments)
 
-        monkeypatch.setattr(one.vec.crew, "wait", let_go_once_stopped)
+        monkeypatch.setattr(one.vec.pool, "wait", let_go_once_stopped)
         one.start()
         two.start()
         assert not one.fill(one.blocks[0], 0, (tmp_path / "reached").exists)
@@ -186,14 +183,14 @@ def test_segments_that_stand_at_different_rows_go_on_in_other_processes(
     plain = make_factory(EnvRequest("CartPole-v1"))
     spec = probe(plain, "CartPole-v1")
     with remote([partial(Gate, tmp_path), *[plain] * 3], spec, 4, 120, 2, num_workers) as one:
-        wait, board, block = one.vec.crew.wait, one.vec.board, one.blocks[0]
+        wait, board, block = one.vec.pool.wait, one.vec.shared, one.blocks[0]
 
         def let_go_once_stopped(*arguments: Any) -> Any:
             if board.pause[0]:
                 (tmp_path / "go on").touch()
             return wait(*arguments)
 
-        monkeypatch.setattr(one.vec.crew, "wait", let_go_once_stopped)
+        monkeypatch.setattr(one.vec.pool, "wait", let_go_once_stopped)
         one.start()
         assert not one.fill(block, 0, lambda: (tmp_path / "reached").exists() and block.filled[2] == 120)
         assert block.filled.tolist() == [40, 40, 120, 120]
@@ -252,7 +249,7 @@ def test_a_failure_costs_one_row_of_the_block(kind: str, num_workers: int, tmp_p
 def test_a_step_that_hangs_at_a_stop_costs_its_segment_alone(
     num_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_module, "STOP_S", patience(1.0))
+    monkeypatch.setattr(collector_module, "STOP_S", patience(1.0))
     spec = probe(Hazard, "hazard")
     factories = [Hazard, partial(Hazard, kind="hang", at=15)]
     with (
@@ -264,7 +261,7 @@ def test_a_step_that_hangs_at_a_stop_costs_its_segment_alone(
         straight.fill(wanted, 0, lambda: False)
         collector.start()
         block = collector.blocks[0]
-        hanging = collector.vec.board.beats[1]
+        hanging = collector.vec.shared.heartbeats[1]
         assert not collector.fill(block, 0, lambda: hanging[4] == 14 and block.filled[0] > 0)
         assert block.filled[0] > 0
         assert block.filled[1] == 0
@@ -276,18 +273,18 @@ def test_a_step_that_hangs_at_a_stop_costs_its_segment_alone(
         one, other = collector.vec.state()
         assert (one.how, other.how) == ("replay", "boundary")
         assert (one.episode, one.steps) == divmod(int(block.filled[0]), 20)
-        assert other.reason == f"a step took over {remote_module.STOP_S} s when the run was stopped"
+        assert other.reason == f"a step took over {collector_module.STOP_S} s when the run was stopped"
 
 
 class FaultyService(CollectService):
     """A worker with a fault of our own in its first segment."""
 
-    def _make(self, order: Order) -> None:
+    def _fill_segment(self, order: SegmentOrder) -> None:
         once = Path(os.environ["FAULT_ONCE"])
         if not once.exists():
             once.touch()
             raise KeyError("a fault of ours")
-        super()._make(order)
+        super()._fill_segment(order)
 
 
 def serve_faulty(link: Any, setup: bytes) -> None:
@@ -306,7 +303,7 @@ def test_a_fault_of_our_own_costs_what_the_death_of_its_worker_costs(
         assert collector.fill(block, 0, lambda: False)
         assert block.valid[1:].all()
         assert not block.valid[0].all()
-        assert collector.vec.statistics()["worker_restarts"] == 1
+        assert collector.vec.num_restarts == 1
 
 
 def test_too_many_failures_end_the_collection() -> None:

@@ -260,7 +260,7 @@ def test_overlap_learns_from_whole_blocks_one_update_behind(env: str, tmp_path: 
         behind = learner.weights()
         while learner.step < 192:
             now = learner.weights()
-            collector.policy.load(behind)
+            collector.load(behind)
             assert collector.fill(block, learner.version, lambda: False)
             assert learner.update(block) is not None
             clear_block(block)

@@ -11,7 +11,7 @@ import pytest
 from carrying import Carrying
 
 from mission_gym.errors import EnvFailure
-from mission_gym.rollout.playing import Actor
+from mission_gym.rollout.play import Actor
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import Environment, open_environment
 from mission_gym.run.evaluation import Evaluator

@@ -69,21 +69,11 @@ def take(num_steps: int) -> Checkpoint:
     return Checkpoint(made.step, Path(), made.policy, made.state, made.state_json, {})
 
 
-def date_back(new: Checkpoint) -> Checkpoint:
-    """The same in the form that it had when all columns of a block shared one count."""
-    state = {name: array for name, array in new.state.items() if name != "block/filled"}
-    document = {name: value for name, value in new.state_json.items() if name != "steps_lost"}
-    return replace(new, state=state, state_json=document | {"block_filled": 5, "block_lost": 0})
-
-
-@pytest.mark.parametrize("is_old", [False, True])
-def test_a_block_in_hand_goes_on(is_old: bool, straight: dict[str, Any]) -> None:
+def test_a_block_in_hand_goes_on(straight: dict[str, Any]) -> None:
     checkpoint = take(5)
     assert checkpoint.state["block/filled"].tolist() == [5] * S
     with collecting() as (collector, block, _):
-        restored = restore_snapshot(
-            date_back(checkpoint) if is_old else checkpoint, LEARNER, collector, [block]
-        )
+        restored = restore_snapshot(checkpoint, LEARNER, collector, [block])
         assert restored.told == ["3 of 3 environments came back by replay"]
         assert restored.exact
         assert block.filled.tolist() == [5] * S

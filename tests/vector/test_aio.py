@@ -22,13 +22,13 @@ from mission_gym.env.factory import EnvRequest, Factory, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import EnvFailure, UsageError, WorkerDied, WorkerTimeout
 from mission_gym.procs import BoundedLog
-from mission_gym.vector import crew as crew_module
-from mission_gym.vector import restarts
+from mission_gym.vector import pool as pool_module
+from mission_gym.vector import record
 from mission_gym.vector.aio import AioVec
-from mission_gym.vector.gauges import BLOCKED_NS, NUM_STEPS, GaugeReader
+from mission_gym.vector.arrays import BLOCKED_NS, NUM_STEPS, rows_of
+from mission_gym.vector.concurrent import LatencyReader
 from mission_gym.vector.make_vec import make_vec
-from mission_gym.vector.restarts import Limits
-from mission_gym.vector.rows import rows_of
+from mission_gym.vector.record import Limits, VectorOptions
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
 from waits import LONG_S, patience
@@ -44,8 +44,8 @@ SPEC = probe(HARMLESS, "hazard")
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew_module, "_CLOSE_S", patience(1.0))
-    monkeypatch.setattr(crew_module, "_INSPECT_S", 0.05)
+    monkeypatch.setattr(pool_module, "_CLOSE_S", patience(1.0))
+    monkeypatch.setattr(pool_module, "_INSPECT_S", 0.05)
     monkeypatch.setattr(AioVec, "grace_s", patience(0.5))
 
 
@@ -53,8 +53,8 @@ def make(hazards: dict[int, Any], num_envs: int = 4, num_workers: int = 1, **lim
     """Harmless environments but for those named."""
     factories = [make_factory(partial(AsyncHazard, **hazards.get(env_id, {}))) for env_id in range(num_envs)]
     limits = {"timeout_s": LONG_S} | limits
-    how = {"num_workers": num_workers, "kind": AioVec, "limits": Limits(**limits)}
-    return WorkersVec(factories, SPEC, num_envs, seed_of, **how)
+    options = VectorOptions(num_workers=num_workers, limits=Limits(**limits))
+    return WorkersVec(factories, SPEC, num_envs, seed_of, options, AioVec)
 
 
 def choose(batch: StepBatch, spec: EnvSpec, rng: np.random.Generator) -> Any:
@@ -92,7 +92,7 @@ def test_transitions_are_those_of_the_plain_form(pair: str, num_workers: int) ->
     awaited, plain = (make_factory(each) for each in PAIRS[pair])
     spec, rng = probe(awaited, pair), np.random.default_rng(0)
     with (
-        WorkersVec(awaited, spec, 5, seed_of, num_workers=num_workers, kind=AioVec) as one,
+        WorkersVec(awaited, spec, 5, seed_of, VectorOptions(num_workers=num_workers), kind=AioVec) as one,
         SerialVec(plain, spec, 5, seed_of) as two,
     ):
         mine, theirs = one.reset(), two.reset()
@@ -132,7 +132,7 @@ class Saved(AsyncHazard):
 
 def test_one_that_can_be_saved_goes_on_exactly() -> None:
     actions = np.arange(3) % 2
-    with WorkersVec(make_factory(Saved), SPEC, 3, seed_of, num_workers=1, kind=AioVec) as vec:
+    with WorkersVec(make_factory(Saved), SPEC, 3, seed_of, VectorOptions(num_workers=1), kind=AioVec) as vec:
         vec.reset()
         vec.step(actions)
         states = vec.state()
@@ -181,7 +181,7 @@ def test_a_fault_of_one_costs_its_episode_alone(kind: str, tmp_path: Path) -> No
         assert batches[2].valid.tolist() == [True, True, False, True]
         assert [episode.env_id for episode in batches[2].episodes if episode.failed] == [2]
         assert batches[5].obs[0][:, 0].tolist() == [6, 6, 3, 6]
-        assert vec.statistics()["worker_restarts"] == 0
+        assert vec.num_restarts == 0
 
 
 def test_one_that_cancels_all_tasks_harms_at_most_the_steps_under_way(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_one_that_cancels_all_tasks_harms_at_most_the_steps_under_way(tmp_path: 
         batches = play(vec, 8)
         assert not batches[2].valid[1]
         assert all(batch.valid.all() for batch in batches[3:])
-        assert vec.statistics()["worker_restarts"] == 0
+        assert vec.num_restarts == 0
 
 
 @pytest.mark.parametrize("kind", ["stop", "child exits"])
@@ -241,7 +241,7 @@ def test_a_loop_that_is_lost_is_replaced(kind: str, tmp_path: Path) -> None:
         assert lost.valid.tolist() == [True, True, False, False]
         assert lost.truncated.tolist() == [False, False, True, True]
         assert batches[5].obs[0][:, 0].tolist() == [6, 6, 3, 3]
-        assert vec.statistics()["worker_restarts"] == 1
+        assert vec.num_restarts == 1
 
 
 def test_a_loop_process_that_somebody_kills() -> None:
@@ -255,28 +255,30 @@ def test_a_loop_process_that_somebody_kills() -> None:
 
 
 def test_a_reset_that_hangs_is_broken_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(restarts, "FIRST_TIMEOUT_S", patience(1.2))
+    monkeypatch.setattr(record, "FIRST_TIMEOUT_S", patience(1.2))
     hazard = {"kind": "reset hangs", "at": 0, "once": str(tmp_path / "x")}
     with make({1: hazard}, timeout_s=patience(0.1)) as vec:
         assert vec.reset().obs[0].tolist() == [[0, 0]] * 4
-        assert vec.statistics()["worker_restarts"] == 0
+        assert vec.num_restarts == 0
 
 
 def test_what_goes_wrong_at_the_end_is_told() -> None:
     with make({0: {"kind": "close raises"}}) as vec:
         play(vec, 1)
-    assert vec.statistics()["close_errors"] == ["environment 0: RuntimeError: the session is gone"]
+    assert vec.close_errors == ["environment 0: RuntimeError: the session is gone"]
 
 
 def test_an_environment_that_blocks_the_loop_is_named(tmp_path: Path) -> None:
     factories: list[Factory] = [make_factory(Napping if i == 1 else Quiet) for i in range(3)]
     spec, log = probe(factories[0], "napping"), tmp_path / "log.txt"
-    with WorkersVec(factories, spec, 3, seed_of, num_workers=1, kind=AioVec, log=BoundedLog(log)) as vec:
-        reader = GaugeReader(vec.board.gauges)
+    with WorkersVec(
+        factories, spec, 3, seed_of, VectorOptions(num_workers=1, log=BoundedLog(log)), kind=AioVec
+    ) as vec:
+        reader = LatencyReader(vec.shared.counters)
         vec.reset()
         while not log.exists() or "\n" not in log.read_text():
             vec.step(np.zeros(3, np.int64))
-        assert vec.board.gauges[:, BLOCKED_NS].nonzero()[0].tolist() == [1]
+        assert vec.shared.counters[:, BLOCKED_NS].nonzero()[0].tolist() == [1]
         told = reader.read(1.0)
         assert told is not None
         assert (told.blocked > 0, told.blocked_env) == (True, 1)
@@ -292,10 +294,10 @@ class Quiet(Napping):
 
 def test_steps_are_counted_with_their_latency() -> None:
     with make({}) as vec:
-        reader = GaugeReader(vec.board.gauges)
+        reader = LatencyReader(vec.shared.counters)
         play(vec, 25)
-        assert vec.board.gauges[:, NUM_STEPS].tolist() == [25] * 4
-        assert not vec.board.gauges[:, BLOCKED_NS].any()
+        assert vec.shared.counters[:, NUM_STEPS].tolist() == [25] * 4
+        assert not vec.shared.counters[:, BLOCKED_NS].any()
         told = reader.read(10.0)
         assert told is not None
         assert 0.001 <= told.latency_s < LONG_S

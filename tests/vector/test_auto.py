@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from dataclasses import replace
 
 import gymnasium as gym
 import pytest
@@ -12,10 +13,10 @@ from gymnasium import spaces
 
 from mission_gym.env.factory import make_factory
 from mission_gym.env.pace import Pace
-from mission_gym.vector import probing
-from mission_gym.vector.backends import probe_in_child
+from mission_gym.vector import pool
+from mission_gym.vector.backends import BACKENDS, load_backend, probe_in_child
 from mission_gym.vector.make_vec import choose_for_pace, make_vec
-from mission_gym.vector.record import Source
+from mission_gym.vector.record import Backend, Source
 from waits import patience
 
 
@@ -61,20 +62,16 @@ class Dying(Waiting):
         (6e-3, 0.3, 64, "workers"),  # one process could not compute for all of them
     ],
 )
-def test_the_least_time_is_chosen(
-    monkeypatch: pytest.MonkeyPatch, step_s: float, cpu_share: float, num_envs: int, expected: str
-) -> None:
-    monkeypatch.setattr("mission_gym.procs.machine.usable_cores", lambda: 2)
-    assert choose_for_pace(Pace(100, step_s, 0.1, cpu_share), num_envs)[0].name == expected
+def test_the_least_time_is_chosen(step_s: float, cpu_share: float, num_envs: int, expected: str) -> None:
+    assert choose(Pace(100, step_s, 0.1, cpu_share), num_envs)[0].name == expected
 
 
-def test_more_workers_than_cores_for_what_waits_and_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mission_gym.procs.machine.usable_cores", lambda: 2)
+def test_environments_that_wait_and_compute_get_more_workers_than_cores() -> None:
     mixed = Pace(100, 6e-3, 0.1, 0.25)
-    assert choose_for_pace(mixed, 64)[1] == 8
-    assert choose_for_pace(Pace(100, 6e-3, 0.1, 1 / 6), 32)[1] == 32  # 12 would make one wait for two others
-    assert choose_for_pace(mixed, 64, num_workers=3)[1] == 3
-    assert choose_for_pace(Pace(100, 6e-3, 0.1, 1.0), 64)[1] == 2
+    assert choose(mixed, 64)[1] == 8
+    assert choose(Pace(100, 6e-3, 0.1, 1 / 6), 32)[1] == 32  # 12 would make one wait for two others
+    assert choose(Pace(100, 6e-3, 0.1, 1.0), 64, num_workers=3)[1] == 3
+    assert choose(Pace(100, 6e-3, 0.1, 1.0), 64)[1] == 2
 
 
 @pytest.mark.parametrize(
@@ -88,16 +85,14 @@ def test_more_workers_than_cores_for_what_waits_and_computes(monkeypatch: pytest
         ((10e-6, 1.0), (40e-6, 1.0), 8, ("serial", 1)),
     ],
 )
-def test_coroutines_share_event_loops_where_that_is_quicker(
-    monkeypatch: pytest.MonkeyPatch,
+def test_coroutines_share_event_loops_if_that_is_faster(
     pace: tuple[float, float],
     awaited: tuple[float, float],
     num_envs: int,
     expected: tuple[str, int],
 ) -> None:
-    monkeypatch.setattr("mission_gym.procs.machine.usable_cores", lambda: 2)
     plain, other = (Pace(100, step_s, 0.1, share) for step_s, share in (pace, awaited))
-    record, processes = choose_for_pace(plain, num_envs, None, other)
+    record, processes = choose(plain, num_envs, awaited=other)
     assert (record.name, processes if record.for_coroutines else 1) == expected
 
 
@@ -140,26 +135,42 @@ def test_coroutines_that_block_do_not_count_as_waiting() -> None:
 @pytest.mark.parametrize("env", [AwaitedNap, BothNap])
 def test_coroutines_that_wait_get_an_event_loop(env: type) -> None:
     vec = make_vec(env, 4)
-    assert vec.inner.side_by_side
+    assert vec.inner.is_concurrent
     assert "CoroutineEnv" in vec.inner.layers()[0][0]
     vec.reset(seed=0)
     assert vec.step([0] * 4)[1].tolist() == [0.0] * 4
     vec.close()
 
 
-def test_one_core_has_no_use_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mission_gym.procs.machine.usable_cores", lambda: 1)
-    assert choose_for_pace(Pace(100, 1e-3, 0.1, 1.0), 32)[0].runs_here
-    assert choose_for_pace(Pace(100, 1e-3, 0.1, 0.01), 32)[0].for_waiting
+def test_one_core_has_no_use_for_workers() -> None:
+    assert choose(Pace(100, 1e-3, 0.1, 1.0), 32, cores=1)[0].runs_here
+    assert choose(Pace(100, 1e-3, 0.1, 0.01), 32, cores=1)[0].for_waiting
 
 
 def test_a_step_that_failed_does_not_run_here() -> None:
-    assert not choose_for_pace(None, 1)[0].runs_here
+    assert not choose(None, 1)[0].runs_here
+
+
+def test_a_backend_that_is_added_to_the_table_can_be_chosen() -> None:
+    lean = replace(load_backend("workers"), name="lean", processes=1, for_waiting=True, turn_s=1e-6)
+    backends = [*map(load_backend, BACKENDS), lean]
+    pace = Pace(100, 20e-3, 0.1, 0.01)
+    assert choose_for_pace(backends, pace, None, 64, None, 2) == (lean, 1)
+
+
+def choose(
+    pace: Pace | None,
+    num_envs: int,
+    num_workers: int | None = None,
+    awaited: Pace | None = None,
+    cores: int = 2,
+) -> tuple[Backend, int | None]:
+    return choose_for_pace(map(load_backend, BACKENDS), pace, awaited, num_envs, num_workers, cores)
 
 
 def test_environments_that_wait_become_threads() -> None:
     vec = make_vec(Waiting, 4)
-    assert vec.inner.side_by_side
+    assert vec.inner.is_concurrent
     vec.close()
 
 
@@ -175,7 +186,7 @@ def test_the_look_tells_waiting_from_computing() -> None:
 
 
 def test_a_step_longer_than_the_look_is_known_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "_CLOSE_S", patience(0.3))
+    monkeypatch.setattr(pool, "_CLOSE_S", patience(0.3))
     begun = time.monotonic()
     pace = look(VerySlow)
     assert pace is not None

@@ -14,7 +14,7 @@ from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.stages import Stages, StageVariant
 from mission_gym.errors import UsageError, WorkerDied
 from mission_gym.run.config import schema
-from mission_gym.vector import probing
+from mission_gym.vector import pool
 from mission_gym.vector.backends import (
     BACKENDS,
     _as_coroutines,
@@ -24,8 +24,7 @@ from mission_gym.vector.backends import (
     load_for_coroutines,
     load_rivals,
 )
-from mission_gym.vector.record import Source
-from mission_gym.vector.restarts import Limits
+from mission_gym.vector.record import Limits, Source, VectorOptions
 
 
 class Crashing(gym.Env[Any, Any]):
@@ -40,7 +39,8 @@ class Awaited(toys.Awaited):
 
 def source_of(name: str) -> Source:
     request = EnvRequest(name)
-    return Source(name, make_factory(request), request, num_workers=2, limits=Limits(max_restarts=1))
+    options = VectorOptions(num_workers=2, limits=Limits(max_restarts=1))
+    return Source(name, make_factory(request), request, options)
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -87,18 +87,18 @@ def test_the_flag_says_what_every_record_says_of_itself() -> None:
 
 @pytest.mark.parametrize("name", ["workers", "threads", "aio"])
 def test_what_anyone_wrote_is_looked_at_in_a_child(name: str) -> None:
-    with pytest.raises(WorkerDied, match="the process that looked at the environment ended with code 3"):
+    with pytest.raises(WorkerDied, match="the process that probed the environment ended with code 3"):
         load_backend(name).probe(source_of("test_records:Crashing"))
 
 
 def test_a_trusted_environment_needs_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
-    def refuse(factory: Any, env_id: str, measure_s: float, **options: Any) -> Any:
+    def refuse(source: Source, measure_s: float, bare: bool) -> Any:
         asked.append(measure_s)
         raise WorkerDied("a child was started")
 
-    monkeypatch.setattr(probing, "probe_in_worker", refuse)
+    monkeypatch.setattr(pool, "probe_in_worker", refuse)
     look = load_backend("workers").probe
     assert look(source_of("CartPole-v1"))[0].env_id == "CartPole-v1"
     pace = look(source_of("CartPole-v1"), 0.1)[1]
@@ -119,8 +119,8 @@ def test_stages_on_event_loops_are_coroutines_too() -> None:
     shared = make_factory(requests[0])
     factories = (shared, make_factory(requests[1]), shared)
     stages = Stages(tuple(StageVariant(*pair) for pair in zip(requests, factories, strict=True)))
-    source = _as_coroutines(Source("both", shared, stages=stages))
-    assert source.stages is not None
-    made = [variant.factory for variant in source.stages.variants]
+    source = _as_coroutines(Source("both", shared, options=VectorOptions(stages=stages)))
+    assert source.options.stages is not None
+    made = [variant.factory for variant in source.options.stages.variants]
     assert made[0] is made[2] is source.factory  # else a slot would build its environment twice
     assert all(has_coroutines(factory()) for factory in made)

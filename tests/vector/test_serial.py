@@ -12,6 +12,7 @@ from mission_gym.env.probe import probe
 from mission_gym.env.resume import pack_states, unpack_states
 from mission_gym.errors import EnvFailure, UsageError
 from mission_gym.streams import episode_seed
+from mission_gym.vector.record import Limits, VectorOptions
 from mission_gym.vector.serial import SerialVec
 from toys import Binary, Constant, DictMask, Faulty, Identity, Pointer, Stateful, Unseeded
 
@@ -20,8 +21,9 @@ def seed_of(env_id, episode):
     return episode_seed(1, "train", env_id, episode)
 
 
-def make(factory, num_envs=3, **options):
-    return SerialVec(factory, probe(factory, "toy"), num_envs, seed_of, **options)
+def make(factory, num_envs=3, *, max_restarts=0, **options):
+    options = VectorOptions(limits=Limits(max_restarts=max_restarts), **options)
+    return SerialVec(factory, probe(factory, "toy"), num_envs, seed_of, options)
 
 
 def legal_actions(vec, batch, rng):
@@ -67,8 +69,7 @@ def test_an_ended_row_shows_the_next_episode():
                 final = env.step(0)[0]
             np.testing.assert_array_equal(last.final_obs[0][row], final)
             np.testing.assert_array_equal(last.obs[0][row], env.reset(seed=seed_of(row, 1))[0])
-        assert vec.statistics()["steps"] == 100
-        assert vec.statistics()["episodes"] == 2
+        assert vec.episode_numbers() == [1, 1]
         after = vec.step(np.zeros(2, np.int64))
         assert (after.ended.size, after.episodes) == (0, [])
         assert not (after.terminated | after.truncated).any()
@@ -136,7 +137,7 @@ def test_infos_where_asked_for():
 
 
 def test_without_autoreset_rows_wait():
-    with make(Constant, 2, autoreset=False) as vec:
+    with make(Constant, 2, autoreset="disabled") as vec:
         vec.reset()
         for _ in range(10):
             batch = vec.step(np.zeros(2, np.int64))
@@ -167,7 +168,7 @@ def test_calls_out_of_order():
         vec.send(actions)
     with pytest.raises(UsageError, match=r"reset\(\) between"):
         vec.reset()
-    with pytest.raises(UsageError, match="1 saved environments can't go on in 2"):
+    with pytest.raises(UsageError, match="1 saved environments can't be restored in 2"):
         vec.restore([None])
     vec.close()
     with pytest.raises(UsageError, match="the vector is closed"):
@@ -193,7 +194,7 @@ def test_closing_never_fails():
     vec = SerialVec(Sticky, probe(Constant, "toy"), 2, seed_of)
     vec.close()
     vec.close()
-    assert vec.statistics()["close_errors"] == [f"environment {i}: OSError: device busy" for i in range(2)]
+    assert vec.close_errors == [f"environment {i}: OSError: device busy" for i in range(2)]
 
 
 def test_environments_built_before_a_failing_one_are_closed():

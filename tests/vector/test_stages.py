@@ -16,15 +16,15 @@ from mission_gym.errors import EnvFailure, UsageError
 from mission_gym.streams import choose_earlier, episode_seed
 from mission_gym.vector.base import Vector
 from mission_gym.vector.batched import BatchedVec
-from mission_gym.vector.restarts import Limits
+from mission_gym.vector.record import Limits, VectorOptions
 from mission_gym.vector.serial import SerialVec
-from mission_gym.vector.threaded import ThreadedVec
+from mission_gym.vector.threads import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
 from stage_toys import StagedVector
 
 KINDS = {
     "serial": SerialVec,
-    "workers": partial(WorkersVec, num_workers=2),
+    "workers": WorkersVec,
     "threads": partial(WorkersVec, kind=ThreadedVec),
 }
 
@@ -40,13 +40,14 @@ def make_stages(
     return Stages(tuple(made), earlier)
 
 
-def make(kind: str, stages: Stages, num_envs: int = 3, **options: Any) -> Vector:
+def make(kind: str, stages: Stages, num_envs: int = 3, max_restarts: int = 0) -> Vector:
     factory = stages.variants[0].factory
     spec = probe(factory, "toy")
-    vec: Vector = KINDS[kind](
-        factory, spec, num_envs, partial(episode_seed, 1, "train"), stages=stages, **options
-    )  # type: ignore[operator]
-    return vec
+    seed_of = partial(episode_seed, 1, "train")
+    options = VectorOptions(
+        stages=stages, num_workers=2 if kind == "workers" else None, limits=Limits(max_restarts=max_restarts)
+    )
+    return KINDS[kind](factory, spec, num_envs, seed_of, options)
 
 
 def record(vec: Vector, entries: dict[int, int], num_steps: int) -> list[Any]:
@@ -123,8 +124,7 @@ def test_states_come_back_in_their_stages(kind: str) -> None:
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_stage_that_can_not_be_built_costs_restarts_and_then_says_so(kind: str) -> None:
     stages = make_stages(({"bots": 1, "fail": 2}, None), ({"bots": 2, "fail": 2}, None))
-    limits: dict[str, Any] = {"max_restarts": 1} if kind == "serial" else {"limits": Limits(max_restarts=1)}
-    with make(kind, stages, 1, **limits) as vec:
+    with make(kind, stages, 1, max_restarts=1) as vec:
         vec.enter_stage(1)
         with pytest.raises(
             EnvFailure, match=r"building it for stage 2 failed: .*2 bots are too many"
@@ -138,9 +138,9 @@ def test_a_process_that_dies_while_a_stage_is_built_is_replaced(tmp_path: Path) 
     stages = make_stages(
         ({"folder": str(tmp_path)}, None), ({"folder": str(tmp_path), "bots": 2}, None), env="Fatal"
     )
-    with make("workers", stages, 2) as vec:
+    with make("workers", stages, 2, max_restarts=5) as vec:
         seen = record(vec, {2: 1}, 12)
-        assert vec.statistics()["worker_restarts"] == 1
+        assert vec.num_restarts == 1
     assert seen[-1][0][:, 0].tolist() == [2.0, 2.0]
 
 

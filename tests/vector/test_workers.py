@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,11 @@ from mission_gym.errors import (
     WorkerTimeout,
 )
 from mission_gym.procs import BoundedLog
-from mission_gym.vector import crew as crew_module
-from mission_gym.vector import probing
-from mission_gym.vector.probing import probe_in_worker
-from mission_gym.vector.restarts import Limits
-from mission_gym.vector.rows import split_rows
+from mission_gym.vector import pool as pool_module
+from mission_gym.vector.pool import probe_in_worker
+from mission_gym.vector.record import Limits, Source, VectorOptions, WorkerExtension, split_envs
 from mission_gym.vector.serial import SerialVec
-from mission_gym.vector.threaded import ThreadedVec
+from mission_gym.vector.threads import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
 from seeds import seed_of
 from waits import LONG_S, is_alive, patience, wait_until
@@ -67,17 +66,22 @@ def nothing_is_left() -> Iterator[None]:
     assert memory_files() <= files
 
 
+NO_RESTARTS = VectorOptions(limits=Limits(max_restarts=0))
+
+
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew_module, "_CLOSE_S", patience(1.0))
-    monkeypatch.setattr(crew_module, "_INSPECT_S", 0.05)
+    monkeypatch.setattr(pool_module, "_CLOSE_S", patience(1.0))
+    monkeypatch.setattr(pool_module, "_INSPECT_S", 0.05)
 
 
 def make(hazards: dict[int, Any], num_envs: int = 4, num_workers: int = 2, **limits: Any) -> WorkersVec:
     """Harmless environments but for those named, in that many workers."""
     factories = [partial(Hazard, **hazards.get(env_id, {})) for env_id in range(num_envs)]
     limits = {"timeout_s": LONG_S} | limits
-    return WorkersVec(factories, SPEC, num_envs, seed_of, num_workers=num_workers, limits=Limits(**limits))
+    return WorkersVec(
+        factories, SPEC, num_envs, seed_of, VectorOptions(num_workers=num_workers, limits=Limits(**limits))
+    )
 
 
 def play(vec: WorkersVec, steps: int) -> list[StepBatch]:
@@ -100,7 +104,7 @@ def test_equal_actions_give_equal_transitions(env: str, num_workers: int) -> Non
     spec = probe(factory, env)
     rng = np.random.default_rng(0)
     with (
-        WorkersVec(factory, spec, 5, seed_of, num_workers=num_workers) as one,
+        WorkersVec(factory, spec, 5, seed_of, VectorOptions(num_workers=num_workers)) as one,
         SerialVec(factory, spec, 5, seed_of) as two,
     ):
         mine, theirs = one.reset(), two.reset()
@@ -132,15 +136,15 @@ def assert_equal(mine: StepBatch, theirs: StepBatch) -> None:
 
 
 def test_rows_are_split_in_whole_units() -> None:
-    assert split_rows(8, 3, 2) == [range(2), range(2, 4), range(4, 8)]
-    assert split_rows(7, 2, 4) == [range(4), range(4, 7)]
-    assert split_rows(2, 16) == [range(1), range(1, 2)]
+    assert split_envs(8, 3, 2) == [range(2), range(2, 4), range(4, 8)]
+    assert split_envs(7, 2, 4) == [range(4), range(4, 7)]
+    assert split_envs(2, 16) == [range(1), range(1, 2)]
 
 
 def test_a_raise_costs_one_episode_and_its_siblings_go_on(tmp_path: Path) -> None:
     with make({5: {"kind": "raise", "once": str(tmp_path / "x")}}, 16) as vec:
         batches = play(vec, 6)
-        pids = vec.crew.pids()
+        pids = vec.pool.pids()
         assert all(psutil.pid_exists(pid) for pid in pids)
     lost = batches[2]
     assert lost.valid.tolist() == [env_id != 5 for env_id in range(16)]
@@ -149,7 +153,7 @@ def test_a_raise_costs_one_episode_and_its_siblings_go_on(tmp_path: Path) -> Non
     np.testing.assert_array_equal(lost.obs[0][5], [0, 0])
     assert [(e.env_id, e.number, e.failed, e.length) for e in lost.episodes] == [(5, 0, True, 2)]
     np.testing.assert_array_equal(batches[5].obs[0][:, 0], [3 if i == 5 else 6 for i in range(16)])
-    assert vec.statistics()["worker_restarts"] == 0
+    assert vec.num_restarts == 0
 
 
 @pytest.mark.parametrize("kind", ["exit", "segfault", "kill"])
@@ -161,7 +165,7 @@ def test_a_dead_worker_is_replaced_and_only_its_episodes_are_lost(kind: str, tmp
     assert [(e.env_id, e.number, e.failed) for e in lost.episodes] == [(0, 0, True), (1, 0, True)]
     np.testing.assert_array_equal(lost.final_obs[0], [[2, 0], [2, 1]])
     assert batches[4].obs[0][:, 0].tolist() == [2, 2, 5, 5]
-    assert vec.statistics()["worker_restarts"] == 1
+    assert vec.num_restarts == 1
 
 
 @pytest.mark.parametrize("kind", ["hang", "stop"])
@@ -201,7 +205,7 @@ def test_all_may_crash_at_once(tmp_path: Path) -> None:
         batches = play(vec, 6)
     assert not batches[2].valid.any()
     assert batches[-1].obs[0][:, 0].tolist() == [3, 3, 3, 3]
-    assert vec.statistics()["worker_restarts"] == 4
+    assert vec.num_restarts == 4
 
 
 def test_a_constructor_error_shows_the_original() -> None:
@@ -209,15 +213,15 @@ def test_a_constructor_error_shows_the_original() -> None:
         make({2: {"kind": "constructor"}})
     factory = make_factory(partial(Hazard, kind="constructor"))
     with pytest.raises(EnvContractError, match=r"building .*partial.* raised RuntimeError: no licence"):
-        WorkersVec(factory, SPEC, 2, seed_of, num_workers=2)
+        WorkersVec(factory, SPEC, 2, seed_of, VectorOptions(num_workers=2))
 
 
 def test_a_worker_that_is_killed_while_it_builds_costs_a_restart(tmp_path: Path) -> None:
     hazard = {"births": str(tmp_path), "deaths": [0, 1]}
     with make({2: hazard}) as vec:
-        assert vec.statistics()["worker_restarts"] == 2
+        assert vec.num_restarts == 2
         assert play(vec, 4)[-1].obs[0][:, 0].tolist() == [4, 4, 4, 4]
-        assert vec.statistics()["worker_restarts"] == 2
+        assert vec.num_restarts == 2
 
 
 def test_a_replacement_that_is_killed_while_it_builds_costs_one_more(tmp_path: Path) -> None:
@@ -225,7 +229,7 @@ def test_a_replacement_that_is_killed_while_it_builds_costs_one_more(tmp_path: P
     with make({2: hazard}) as vec:
         batches = play(vec, 6)
         assert [batch.valid.all() for batch in batches] == [True, True, False, True, True, True]
-        assert vec.statistics()["worker_restarts"] == 2
+        assert vec.num_restarts == 2
 
 
 @pytest.mark.parametrize("max_restarts", [0, 2])
@@ -246,13 +250,13 @@ def test_a_constructor_that_ends_its_process_is_refused_at_once() -> None:
         make({2: {"kind": "exit constructor"}})
 
 
-def test_who_looks_and_is_killed_is_followed_by_another(tmp_path: Path) -> None:
+def test_a_probe_that_is_killed_is_repeated(tmp_path: Path) -> None:
     factory = partial(Hazard, births=str(tmp_path), deaths=[0, 1])
     with pytest.raises(
-        WorkerDied, match=r"looked at the environment was killed by SIGKILL(.|\n)*the limit is 1"
+        WorkerDied, match=r"probed the environment was killed by SIGKILL(.|\n)*the limit is 1"
     ):
-        probe_in_worker(factory, "hazard", max_restarts=1)
-    assert probe_in_worker(factory, "hazard")[0] == SPEC
+        probe_in_worker(Source("hazard", factory, options=VectorOptions(limits=Limits(max_restarts=1))))
+    assert probe_in_worker(Source("hazard", factory, options=NO_RESTARTS))[0] == SPEC
 
 
 def test_an_exception_class_of_the_users_is_not_loaded_in_this_process(tmp_path: Path) -> None:
@@ -269,7 +273,7 @@ def test_an_exception_class_of_the_users_is_not_loaded_in_this_process(tmp_path:
     sys.path.append(str(tmp_path))
     try:
         with pytest.raises(WorkerError, match=r"^Broken: no licence$"):
-            WorkersVec(build, SPEC, 2, seed_of, num_workers=1)
+            WorkersVec(build, SPEC, 2, seed_of, VectorOptions(num_workers=1))
     finally:
         sys.path.remove(str(tmp_path))
     assert "simulator" not in sys.modules
@@ -279,13 +283,13 @@ def test_an_exception_class_of_the_users_is_not_loaded_in_this_process(tmp_path:
 def test_a_wrong_shape_is_refused_and_touches_no_neighbour(kind: str) -> None:
     with make({1: {"kind": kind}}) as vec:
         vec.reset()
-        vec.board.rows.obs[0][3:] = vec.board.last[0][:] = 55.0  # canaries
-        before = [array.copy() for array in (vec.board.actions, vec.board.journal)]
+        vec.shared.steps.obs[0][3:] = vec.shared.previous_obs[0][:] = 55.0  # canaries
+        before = [array.copy() for array in (vec.shared.actions, vec.shared.journal)]
         with pytest.raises(EnvContractError, match=r"environment 1.*has shape \(4,\)"):
             step_often(vec)
-        assert not (vec.board.rows.obs[0] == 77.0).any()
-        assert not (vec.board.last[0] == 77.0).any()
-        for array, old in zip((vec.board.actions, vec.board.journal), before, strict=True):
+        assert not (vec.shared.steps.obs[0] == 77.0).any()
+        assert not (vec.shared.previous_obs[0] == 77.0).any()
+        for array, old in zip((vec.shared.actions, vec.shared.journal), before, strict=True):
             np.testing.assert_array_equal(array, old)
 
 
@@ -302,7 +306,7 @@ def test_not_a_number_is_handed_on_for_the_learner_to_judge() -> None:
 def test_close_that_raises_or_hangs_is_noted_and_ended() -> None:
     with make({0: {"kind": "close raises"}, 3: {"kind": "close hangs"}}) as vec:
         play(vec, 2)
-    errors = vec.statistics()["close_errors"]
+    errors = vec.close_errors
     assert any("environment 0: RuntimeError: the window is gone" in error for error in errors)
     assert any(re.search(r"did not close in \d+ s and was killed", error) for error in errors)
 
@@ -310,12 +314,16 @@ def test_close_that_raises_or_hangs_is_noted_and_ended() -> None:
 @pytest.mark.parametrize("kind", [SerialVec, ThreadedVec])
 def test_a_raise_without_a_text_costs_one_episode(kind: type[SerialVec], tmp_path: Path) -> None:
     factories = [Hazard, partial(Hazard, kind="mute", once=str(tmp_path / "x"))]
-    with WorkersVec(factories, SPEC, 2, seed_of, kind=kind, limits=Limits(max_restarts=1)) as vec:
+    with WorkersVec(
+        factories, SPEC, 2, seed_of, VectorOptions(limits=Limits(max_restarts=1)), kind=kind
+    ) as vec:
         assert play(vec, 4)[2].valid.tolist() == [True, False]
     factories[1] = partial(Hazard, kind="mute")
     unread = r"MuteError \(its text can't be read\)"
     with (
-        WorkersVec(factories, SPEC, 2, seed_of, kind=kind, limits=Limits(max_restarts=0)) as vec,
+        WorkersVec(
+            factories, SPEC, 2, seed_of, VectorOptions(limits=Limits(max_restarts=0)), kind=kind
+        ) as vec,
         pytest.raises(EnvFailure, match=rf"environment 1, .*step\(\) raised {unread}; the action was 1"),
     ):
         play(vec, 4)
@@ -330,49 +338,46 @@ def test_texts_that_can_not_be_read_are_met_everywhere() -> None:
         vec.reset()
     with make({1: {"kind": "mute close"}}) as vec:
         vec.reset()
-    assert vec.statistics()["close_errors"] == ["environment 1: MuteError (its text can't be read)"]
+    assert vec.close_errors == ["environment 1: MuteError (its text can't be read)"]
     with pytest.raises(WorkerError, match=rf"^{unread}$"):
         make({1: {"kind": "mute constructor"}})
     factory = make_factory(partial(Hazard, kind="mute constructor"))
     with pytest.raises(EnvContractError, match=rf"building .* raised {unread}"):
-        probe_in_worker(factory, "hazard")
+        probe_in_worker(Source("hazard", factory))
 
 
 @pytest.mark.parametrize("kind", ["close hangs", "close exits"])
 def test_a_close_that_never_returns_hides_no_spec(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "_CLOSE_S", patience(0.3))
-    spec, pace = probe_in_worker(partial(Hazard, kind=kind), "hazard", 0.05)
+    monkeypatch.setattr(pool_module, "_CLOSE_S", patience(0.3))
+    spec, pace = probe_in_worker(Source("hazard", partial(Hazard, kind=kind), options=NO_RESTARTS), 0.05)
     assert spec == SPEC
     assert pace is not None
 
 
 def test_a_close_that_never_returns_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "_CLOSE_S", patience(0.3))
+    monkeypatch.setattr(pool_module, "_CLOSE_S", patience(0.3))
     with pytest.raises(EnvContractError, match="the map file is missing"):
-        probe_in_worker(partial(Hazard, kind="reset, close hangs"), "hazard")
+        probe_in_worker(Source("hazard", partial(Hazard, kind="reset, close hangs")))
 
 
 def test_a_fault_of_our_own_in_a_worker_costs_what_its_death_costs(tmp_path: Path) -> None:
     log = tmp_path / "envs.log"
-    with WorkersVec(
-        Hazard, SPEC, 4, seed_of, num_workers=2, log=BoundedLog(log),
-        service="hazards:serve_faulty", extra=str(tmp_path / "x"),
-    ) as vec:  # fmt: skip
+    extension = WorkerExtension("hazards:serve_faulty", str(tmp_path / "x"), lambda carver: None)
+    options = VectorOptions(num_workers=2, log=BoundedLog(log), extension=extension)
+    with WorkersVec(Hazard, SPEC, 4, seed_of, options) as vec:
         batches = play(vec, 5)
-        assert vec.statistics()["worker_restarts"] == 1
+        assert vec.num_restarts == 1
     assert batches[2].valid.tolist() == [False, False, True, True]
     assert batches[4].obs[0][:, 0].tolist() == [2, 2, 5, 5]
     assert "KeyError: 'a fault of ours'" in log.read_text()
     (tmp_path / "x").unlink()
+    options = replace(options, log=None, limits=Limits(max_restarts=0))
     with (
-        WorkersVec(
-            Hazard, SPEC, 4, seed_of, num_workers=2, limits=Limits(max_restarts=0),
-            service="hazards:serve_faulty", extra=str(tmp_path / "x"),
-        ) as vec,
+        WorkersVec(Hazard, SPEC, 4, seed_of, options) as vec,
         pytest.raises(
             WorkerDied, match=r"(?s)environment 1, .* ended with code 1; .*--max-restarts.*'a fault of ours'"
         ),
-    ):  # fmt: skip
+    ):
         play(vec, 5)
 
 
@@ -380,7 +385,7 @@ def test_a_flood_of_output_goes_to_a_log_with_a_cap(tmp_path: Path) -> None:
     path = tmp_path / "envs.log"
     factories = [partial(Hazard, kind="print"), Hazard]
     log = BoundedLog(path, 100_000)
-    with WorkersVec(factories, SPEC, 2, seed_of, num_workers=2, log=log) as vec:
+    with WorkersVec(factories, SPEC, 2, seed_of, VectorOptions(num_workers=2, log=log)) as vec:
         assert play(vec, 5)[-1].valid.all()
     assert 100_000 <= path.stat().st_size < 101_000
     assert path.read_text().endswith("[the log is full; further output is dropped]\n")
@@ -392,7 +397,7 @@ def test_children_of_environments_end_with_their_worker(tmp_path: Path) -> None:
         play(vec, 2)
         pids = [int(note.read_text()) for note in notes]
         assert all(psutil.pid_exists(pid) for pid in pids)
-        os.kill(vec.crew.pids()[0], 9)
+        os.kill(vec.pool.pids()[0], 9)
         assert vec.step(np.zeros(2, int)).valid.tolist() == [False, True]
         wait_until_gone(pids[:1])
         pids[0] = int(notes[0].read_text())
@@ -404,13 +409,13 @@ def wait_until_gone(pids: list[int]) -> None:
 
 
 @pytest.mark.slow
-def test_a_greedy_worker_is_replaced(tmp_path: Path) -> None:
+def test_a_worker_over_its_memory_limit_is_replaced(tmp_path: Path) -> None:
     hazard = {"kind": "leak", "once": str(tmp_path / "x")}
     with make({0: hazard}, memory_bytes=120_000_000) as vec:
         batches = play(vec, 5)
     assert batches[2].valid.tolist() == [False, False, True, True]
     greedy = make({0: hazard | {"once": ""}}, memory_bytes=120_000_000, max_restarts=0)
-    with greedy as vec, pytest.raises(WorkerDied, match=r"holds \d+ MB, over its limit of 120 MB"):
+    with greedy as vec, pytest.raises(WorkerDied, match=r"uses \d+ MB, over its limit of 120 MB"):
         play(vec, 5)
 
 
@@ -441,7 +446,7 @@ def test_what_cannot_be_sent_is_refused() -> None:
 
 def test_first_ready_rows_do_not_wait_for_the_slowest(tmp_path: Path) -> None:
     factories = [partial(Hazard, kind="hang", at=1), Hazard]
-    with WorkersVec(factories, SPEC, 2, seed_of, num_workers=2, first_ready=True) as vec:
+    with WorkersVec(factories, SPEC, 2, seed_of, VectorOptions(num_workers=2, first_ready=True)) as vec:
         vec.reset()
         vec.send(np.zeros(2, int))
         for count in range(1, 6):
@@ -455,7 +460,7 @@ def test_first_ready_rows_do_not_wait_for_the_slowest(tmp_path: Path) -> None:
 def test_an_environment_a_hundred_times_slower_costs_the_others_nothing(tmp_path: Path) -> None:
     note = str(tmp_path / "x")
     factories = [partial(Hazard, kind="slow", at=1, note=note), partial(Hazard, kind="fast", note=note)]
-    with WorkersVec(factories, SPEC, 2, seed_of, num_workers=2, first_ready=True) as vec:
+    with WorkersVec(factories, SPEC, 2, seed_of, VectorOptions(num_workers=2, first_ready=True)) as vec:
         vec.reset()
         vec.send(np.zeros(2, int))
         shares = [0, 0]
@@ -466,7 +471,7 @@ def test_an_environment_a_hundred_times_slower_costs_the_others_nothing(tmp_path
                 shares[env_id] += 1
             vec.send(np.zeros(len(batch.env_ids), int), batch.env_ids.tolist())
         assert shares[1] >= 100
-        assert vec.statistics()["worker_restarts"] == 0
+        assert vec.num_restarts == 0
 
 
 def test_with_threads_at_the_pipes_as_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,6 +493,7 @@ SCRIPT = """
 import sys, os, gymnasium as gym, numpy as np
 import mission_gym.vector.workers as w
 from mission_gym.env.probe import probe
+from mission_gym.vector.record import VectorOptions
 class Local(gym.Env):
     observation_space = gym.spaces.Box(0, 9, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -496,10 +502,11 @@ class Local(gym.Env):
     def step(self, action):
         assert "torch" not in sys.modules and os.environ["OMP_NUM_THREADS"] == "1"
         return np.ones(1, np.float32), 1.0, False, False, {}
-vec = w.WorkersVec(Local, probe(Local, "local"), 2, lambda env, n: n, num_workers=2)
+options = VectorOptions(num_workers=2)
+vec = w.WorkersVec(Local, probe(Local, "local"), 2, lambda env, n: n, options)
 vec.reset()
 assert vec.step(np.zeros(2, int)).valid.all()
-print(*vec.crew.pids(), flush=True)
+print(*vec.pool.pids(), flush=True)
 """
 
 
@@ -537,7 +544,9 @@ class Moody(Hazard):
 
 def test_an_error_of_one_worker_leaves_no_reply_of_another_behind() -> None:
     factories, limits = [Moody] * 2, Limits(LONG_S, max_restarts=0)
-    with WorkersVec(factories, SPEC, 2, seed_of, infos=True, num_workers=2, limits=limits) as vec:
+    with WorkersVec(
+        factories, SPEC, 2, seed_of, VectorOptions(infos=True, num_workers=2, limits=limits)
+    ) as vec:
         moods = [{"raise": True}, {"raise": False}]
         with pytest.raises(EnvFailure, match="not today"):
             vec.reset(seeds=[1, 2], options=moods)

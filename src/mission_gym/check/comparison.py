@@ -30,6 +30,7 @@ from mission_gym.env.slot import EnvSlot
 from mission_gym.env.spaces import mask_parts
 from mission_gym.streams import generator
 from mission_gym.vector.batched import BatchedVec
+from mission_gym.vector.record import Limits, VectorOptions
 from mission_gym.vector.serial import SerialVec
 
 _MAX_VALUES = 32  # of one part of an action; parts with more are not tested
@@ -81,7 +82,8 @@ def play_side_by_side(
     """Replay two traces side by side in new instances of a SerialVec; return each with its records."""
     rows = (*traces, *traces)[:2]
     played: list[list[StepRecord]] = [[], []]
-    with SerialVec(factory, spec, 2, lambda env_id, episode: rows[env_id].seed) as vec:
+    options = VectorOptions(limits=Limits(max_restarts=0))
+    with SerialVec(factory, spec, 2, lambda env_id, episode: rows[env_id].seed, options) as vec:
         _note(vec.reset(), spec, played)
         for step in range(max(len(trace.actions) for trace in rows)):
             ids = [row for row, trace in enumerate(rows) if step < len(trace.actions)]

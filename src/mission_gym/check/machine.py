@@ -25,7 +25,6 @@ _INSTALL = "pip install --force-reinstall torch --index-url https://download.pyt
 # The oldest driver branch (Linux) for each CUDA release, newest first.
 _DRIVERS = ((13, 580), (12, 525), (11, 450))
 _SLOW_CALL_S = 5e-3  # a tenth of a segment of 50 ms
-_SHOWN_ACTORS = (1, 16, 128, 1000)
 _COUNTS = re.compile(r"[1-9]\d*(,[1-9]\d*)*")
 
 
@@ -79,12 +78,12 @@ def judge_proof(attempt: Attempt) -> list[Finding]:
 
 
 def judge_cluster(attempt: Attempt) -> list[Finding]:
-    """Judge a Ray cluster by the JSON that a child process printed: nodes, costs of messages, rates."""
+    """Judge a Ray cluster by the JSON that a child process printed: its nodes and the cost of messages."""
     if attempt.error:
         error = attempt.error.partition("Error: ")[2] or attempt.error
         return [make_finding("cluster", "broken", error=error)]
     found = json.loads(attempt.output)
-    costs, knee, nodes = found["costs"], found["knee"], found["nodes"]
+    costs, nodes = found["costs"], found["nodes"]
     cpus = sum(node["num_cpus"] for node in nodes)
     facts = {
         "address": found["address"],
@@ -99,12 +98,9 @@ def judge_cluster(attempt: Attempt) -> list[Finding]:
         "carry_ms": 1e9 * costs["carry_byte_s"],
         "calls": 1 / costs["call_s"],
     }
-    rates = {each["num_actors"]: each["steps_per_s"] for each in found["predictions"]}
-    shown = ", ".join(f"{num:,}: {rates[num]:,.0f}" for num in _SHOWN_ACTORS if num in rates)
     return [
         make_finding("cluster", "reached" if cpus else "empty", **facts),
         make_finding("messages", "slow" if costs["latency_s"] > _SLOW_CALL_S else "fast", **times),
-        make_finding("actors", "knee", rates=shown, knee=knee["num_actors"], bound=knee["bound"]),
     ]
 
 

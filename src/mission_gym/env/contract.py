@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any, NoReturn
 
 import numpy as np
@@ -50,11 +49,8 @@ class Contract:
         return leaves
 
     def _coerce(self, index: int, leaf: Any) -> Array:
-        """Convert Python numbers, lists, and dtypes of the same kind; copy objects, which the environment may
-        reuse."""
+        """Accept what fits by value: Python numbers, lists, and dtypes of the same kind."""
         expected = self._spec.leaves[index]
-        if expected.kind == "object":
-            return deepcopy(leaf)
         if isinstance(leaf, (int, np.integer)) and expected.kind == "categories" and expected.shape == ():
             return np.asarray(leaf)
         try:

@@ -118,10 +118,8 @@ def _draw_action(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Any:
 
 def _draw_one(mask: Array | None, spec: EnvSpec, rng: np.random.Generator) -> Any:
     if mask is None:
-        action = spec.action_space.sample()
-        if spec.action.kind == "object":
-            return action
-        return np.array([make_action_encoder(spec.action_space)(action)], spec.action.dtype)[0]
+        action = make_action_encoder(spec.action_space)(spec.action_space.sample())
+        return np.array([action], spec.action.dtype)[0]
     scores = np.where(mask, rng.random(len(mask)), -1.0)
     edges = pairwise(np.cumsum((0, *spec.action.nvec)))
     categories = [scores[first:last].argmax() for first, last in edges]

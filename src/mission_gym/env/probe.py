@@ -32,7 +32,7 @@ from mission_gym.env.factory import Env, Factory, VectorEnv, is_trusted
 from mission_gym.env.leaves import MAX_SEQUENCE, as_ids, is_image, leaf_specs, may_hold_ids, with_frames
 from mission_gym.env.masks import fit_masks
 from mission_gym.env.observations import ObsReader
-from mission_gym.env.spaces import Space, action_spec, any_action_spec, any_leaf_specs
+from mission_gym.env.spaces import Space, action_spec, array_action_spec, array_leaf_specs
 from mission_gym.env.user_code import OLD_API, describe_user_error, is_old_gym
 from mission_gym.errors import EnvContractError, describe
 
@@ -50,8 +50,8 @@ _TRANSPARENT = (
 def probe(factory: Factory, env_id: str, bare: bool = False, max_sequence: int = MAX_SEQUENCE) -> EnvSpec:
     """Build one environment, reset it once, and return its EnvSpec.
 
-    bare: for `make_vec`, which takes any space and leaves the infos to its caller. max_sequence: elements of
-    a sequence that are kept.
+    bare: for `make_vec`, which takes arrays of any size and dtype and leaves the infos to its caller.
+    max_sequence: elements of a sequence that are kept.
     """
     env = factory()
     try:
@@ -103,7 +103,7 @@ def _probe(env: Env, env_id: str, bare: bool, max_sequence: int) -> EnvSpec:
         spec = _read_spec(env_id, env, before, shown, False, max_sequence)
         return replace(spec, agents=inner.agents)
     if bare:
-        leaves, action = any_leaf_specs(before[0]), any_action_spec(before[1])
+        leaves, action = array_leaf_specs(before[0]), array_action_spec(before[1])
         return EnvSpec(env_id, leaves, action, *before, trusted=is_trusted(env), bare=True)
     spec = _find_ids(env, _read_spec(env_id, env, before, info, is_trusted(env), max_sequence), obs)
     num_frames = count_frames(env)

@@ -31,7 +31,7 @@ from mission_gym.env.resume import (
     restore_generator,
     restore_wrappers,
 )
-from mission_gym.env.spaces import any_leaf_specs, make_action_decoder
+from mission_gym.env.spaces import make_action_decoder
 from mission_gym.env.stages import Staging
 from mission_gym.env.user_code import OLD_API
 from mission_gym.errors import EnvContractError, EnvFailure, MissionGymError, UsageError, describe
@@ -73,7 +73,7 @@ class EnvSlot:
         self._keeps_actions = not spec.bare
         self._actions: list[Any] | None = None
         self._is_scalar = spec.action.shape == ()
-        self._decode = None if spec.bare else make_action_decoder(spec.action_space)
+        self._decode = make_action_decoder(spec.action_space)
         self._contract = Contract(spec, self._where)
         one_array = isinstance(spec.observation_space, Box) and not spec.mask_source
         one_array = one_array and not self._contract.converts
@@ -90,10 +90,7 @@ class EnvSlot:
         self._announce = _find_announce(self.env)
         self._mask_method = self.env.get_wrapper_attr(MASK_METHOD) if spec.mask_source == "method" else None
         spaces = (self.env.observation_space, self.env.action_space)
-        alike = spaces == (spec.observation_space, spec.action_space)
-        if not alike and not spec.same_bounds:
-            alike = (any_leaf_specs(spaces[0]), spaces[1]) == (spec.leaves, spec.action_space)
-        if not alike:
+        if spaces != (spec.observation_space, spec.action_space):
             self.env.close()
             raise EnvContractError(
                 f"environment {self.env_id} has spaces {spaces[0]} and {spaces[1]}, expected "

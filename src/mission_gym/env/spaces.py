@@ -66,24 +66,29 @@ def _action_part(space: Space, name: str) -> ActionSpec:
     )
 
 
-def any_leaf_specs(space: Space) -> tuple[LeafSpec, ...]:
-    """Return the leaves of any space, for `make_vec`: arrays of numbers, and objects for the rest."""
-    return tuple(_any_leaf_spec(leaf, name_path(path)) for path, leaf in walk(space))
+def array_leaf_specs(space: Space) -> tuple[LeafSpec, ...]:
+    """Return the leaves of an observation space for `make_vec`: arrays of numbers of any size and dtype."""
+    return tuple(_array_leaf_spec(leaf, name_path(path)) for path, leaf in walk(space))
 
 
-def any_action_spec(space: Space) -> ActionSpec:
-    """Return the layout of any action space, for `make_vec`: one array of numbers, or an object."""
+def array_action_spec(space: Space) -> ActionSpec:
+    """Return the layout of an action space for `make_vec`: an array of numbers, or a Dict or Tuple."""
     if isinstance(space, _NUMBERS):
         kind: ActionKind = "box" if isinstance(space, spaces.Box) else "categories"
         return ActionSpec(kind, space.shape or (), str(space.dtype))
-    return ActionSpec("object", (), "object")
+    return action_spec(space)
 
 
-def _any_leaf_spec(space: Space, name: str) -> LeafSpec:
-    if isinstance(space, _NUMBERS):
-        kind: LeafKind = "vector" if isinstance(space, spaces.Box) else "categories"
-        return LeafSpec(name, space.shape or (), str(space.dtype), kind)
-    return LeafSpec(name, (), "object", "object")
+def _array_leaf_spec(space: Space, name: str) -> LeafSpec:
+    if not isinstance(space, _NUMBERS):
+        where = f"observation {name!r}" if name else "observation"
+        raise EnvContractError(
+            f"{where} space {type(space).__name__} is not supported by make_vec; use Box, Discrete,"
+            " MultiDiscrete and MultiBinary, alone or in a Dict or Tuple; convert it with a wrapper"
+            " (gymnasium.ObservationWrapper)"
+        )
+    kind: LeafKind = "vector" if isinstance(space, spaces.Box) else "categories"
+    return LeafSpec(name, space.shape or (), str(space.dtype), kind)
 
 
 def make_flattener(

@@ -6,6 +6,6 @@ that are asked for), `requests` (those as command lines), `schedule` (what may s
 `rates` and `weights` (what running jobs teach), `mps` (how they share a GPU), `members` (one job's process),
 `queue` (one per user and machine), `supervisor` (all of these, tick by tick), `drive` (who waits), `results`.
 
-On a Ray cluster: `clusters` (what there is), `placement` (what may start where), `courier` (stands for a job
-here, as its process), `outpost` (starts it on the node), `mirror` (brings its run home).
+On a Ray cluster: `placement` (which job may start on which node); the rest is in the room `ray`: `nodes` (the
+nodes of clusters), `job_proxy` (stands for a job here, as its process), `node_agent` (starts it on the node).
 """

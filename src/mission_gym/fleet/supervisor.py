@@ -24,7 +24,7 @@ from mission_gym.fleet.schedule import Capacity, Facts, Running, Start, Waiting,
 from mission_gym.fleet.weights import Weights
 from mission_gym.procs import free_memory_bytes, usable_cores
 from mission_gym.procs.machine import read_vram
-from mission_gym.ray.nodes import Clusters, Sighting
+from mission_gym.ray.nodes import Clusters, ClusterView
 from mission_gym.store.groups import GroupDir, Job, read_announced
 from mission_gym.store.rundir import RunDir
 
@@ -175,7 +175,7 @@ class Supervisor:
                 self._start(members, start, sighting)
             self._say(f"cluster {address}", f"waiting: {decision.reason}" if decision.reason else "")
 
-    def _look_at_clusters(self, members: dict[str, Member]) -> dict[str, Sighting]:
+    def _look_at_clusters(self, members: dict[str, Member]) -> dict[str, ClusterView]:
         """The clusters that jobs need, as far as they are known; where one can't be used, they fail."""
         asked: dict[str, list[str]] = {}
         for key, (_, job) in members.items():
@@ -185,7 +185,7 @@ class Supervisor:
         sightings = {}
         for address, keys in asked.items():
             try:
-                sighting = self._clusters.look(address)
+                sighting = self._clusters.view(address)
             except UsageError as error:
                 for group, job in [members[key] for key in keys if members[key][1].state == "queued"]:
                     members[_key(group, job.name)] = group, self._end(group, job, "failed", str(error))
@@ -249,7 +249,7 @@ class Supervisor:
             return None
         return f"its parent {parent.name} {parent.state}" if parent.has_ended else ""
 
-    def _start(self, members: dict[str, Member], start: Start, cluster: Sighting | None = None) -> None:
+    def _start(self, members: dict[str, Member], start: Start, cluster: ClusterView | None = None) -> None:
         group, job = members[start.key]
         parent = job.request.parent
         parent_run = members[_key(group, parent)][1].run if parent else None

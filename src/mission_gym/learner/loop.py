@@ -26,7 +26,7 @@ def run(
     (block,) = blocks
     while learner.step < total_steps:
         with collector.clock.phase("collect"):
-            collector.policy.load(learner.weights())
+            collector.load(learner.weights())
             if not collector.fill(block, learner.version, stop):
                 return
         with learner.clock.phase("update"):

@@ -33,11 +33,11 @@ def run(
     while learner.step < total_steps:
         ready, spare = blocks
         if not ready.is_full:  # at the start, when there is nothing to learn from yet
-            collector.policy.load(learner.previous_weights() or learner.weights())
+            collector.load(learner.previous_weights() or learner.weights())
             with collector.clock.phase("collect"):
                 if not collector.fill(ready, learner.version, stop):
                     return
-        collector.policy.load(learner.weights())
+        collector.load(learner.weights())
         is_last = learner.step + ready.reward.size >= total_steps
         with _filling(collector, None if is_last else spare, learner.version + 1, stop) as filling:
             with learner.clock.phase("update"):

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mission_gym.data import ActionSpec, Array, Block, LeafSpec, Leaves
+from mission_gym.actions import ActionSpec
+from mission_gym.data import Array, Block, LeafSpec, Leaves, ends_episode
 from mission_gym.rollout.frames import read_obs
 
 _FEWEST_FINALS = 64
@@ -228,7 +229,7 @@ class Replay:
         self.age[head, ~same] = 0
         if self.mask is not None and block.mask is not None:  # blank for a lost transition
             same &= (self.mask[head] == block.mask[0]).all(axis=1)
-        broken = ~same & self.valid[last] & ~(self.terminated[last] | self.truncated[last])
+        broken = ~same & ~ends_episode(self.terminated[last], self.truncated[last], self.valid[last])
         for column in np.flatnonzero(broken).tolist():
             mask = None if self.mask is None else self.mask[head, column]
             self.truncated[last, column] = True
@@ -250,7 +251,7 @@ class Replay:
                 stored[slots] = given
             return
         slots = (self.total + np.arange(block.num_steps + 1)) % self.length
-        ended = block.terminated | block.truncated | ~block.valid
+        ended = ends_episode(block.terminated, block.truncated, block.valid)
         for t in range(block.num_steps):
             self.age[slots[t + 1]] = np.where(ended[t], 0, self.age[slots[t]] + 1)
         for stored, leaf, given in zip(self.obs, self.layout.leaves, block.obs, strict=True):

@@ -74,7 +74,7 @@ def measure_collect(
     The environments start anew afterwards, as if nothing had been played. NotFiniteError for what a training
     could not learn from.
     """
-    collector.policy.load(weights)
+    collector.load(weights)
     block, taken, num_failed, num_ended = collector.make_short(num_steps), list[float](), 0, 0
     begun = time.perf_counter()
     while not taken or (

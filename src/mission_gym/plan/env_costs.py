@@ -24,7 +24,7 @@ from mission_gym.errors import WorkerDied, WorkerTimeout
 from mission_gym.plan.facts import EnvFacts
 from mission_gym.procs import BoundedLog, Child, Link, describe_error, dump_object
 from mission_gym.procs.children import ProcessTree
-from mission_gym.vector.crew import open_reply
+from mission_gym.vector.pool import open_reply
 
 _SERVICE = "mission_gym.plan.env_costs:serve_timing"
 _MOST_CHILDREN = 32

@@ -18,7 +18,7 @@ from mission_gym.plan.facts import EnvFacts, Layout, Wishes
 from mission_gym.policy.image_layers import count_parameters, feature_width
 from mission_gym.procs import MachineFacts, read_machine
 from mission_gym.rollout.blocks import block_bytes
-from mission_gym.rollout.playing import count_playing
+from mission_gym.rollout.play import count_playing
 from mission_gym.vector.record import Backend
 
 _TORCH_BYTES = 350 << 20  # resident memory of a process that has loaded torch

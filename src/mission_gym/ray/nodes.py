@@ -1,8 +1,8 @@
-"""The Ray clusters of the queue, as its supervisor sees them.
+"""The Ray clusters of the job queue, as its supervisor sees them.
 
-A scout, a process of its own for each, is connected and tells the nodes: Ray ends a process that loses its
-cluster, and connects it to one at most. It ends when nobody asks it any more. A cluster of this machine
-alone, for jobs without an address, is the scout's, and ends with it.
+A process for each cluster connects to it and prints its nodes: Ray ends a process that loses its cluster, and
+connects it to one at most. The process ends when its questions end. A cluster of this machine alone, for jobs
+without an address, belongs to this process and ends with it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import NamedTuple
 from mission_gym.errors import MissionGymError, UsageError, describe
 from mission_gym.ray.cluster import Node, open_cluster
 
-_END_S = 20.0  # for a cluster to be left, and ended
+_END_S = 20.0  # for leaving a cluster, or ending it
 _TOKEN = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 
 
-class Sighting(NamedTuple):
+class ClusterView(NamedTuple):
     """A cluster as it was seen last, and how to connect to it."""
 
     address: str
@@ -31,33 +31,34 @@ class Sighting(NamedTuple):
 
 
 class Clusters:
-    """What there is at the addresses that jobs ask for; "" is a cluster of our own."""
+    """The clusters at the addresses of jobs; "" is our own cluster."""
 
     def __init__(self) -> None:
-        self._scouts: dict[str, _Scout] = {}
+        self._probes: dict[str, _Probe] = {}
 
-    def look(self, address: str) -> Sighting | None:
-        """The cluster as it was told last, None before that; UsageError where none can be used. One that was
-        lost is looked for anew."""
-        if address not in self._scouts:
-            self._scouts[address] = _Scout(address)
+    def view(self, address: str) -> ClusterView | None:
+        """The cluster as it was seen last, None before that; UsageError if it can't be used. A cluster that
+        was lost is probed again."""
+        if address not in self._probes:
+            self._probes[address] = _Probe(address)
+        probe = self._probes[address]
         try:
-            seen = self._scouts[address].look()
+            seen = probe.read()
         except UsageError:
-            self._scouts.pop(address).end()
+            self._probes.pop(address).end()
             raise
-        if self._scouts[address].has_ended:
-            self._scouts.pop(address).end()
+        if probe.has_ended:
+            self._probes.pop(address).end()
         return seen
 
     def keep(self, addresses: Set[str]) -> None:
-        """Leave all others."""
-        for address in set(self._scouts) - addresses:
-            self._scouts.pop(address).end()
+        """Leave all other clusters."""
+        for address in set(self._probes) - addresses:
+            self._probes.pop(address).end()
 
 
-class _Scout:
-    """The supervisor's end of a scout: a line is a question, a line of JSON the answer."""
+class _Probe:
+    """The supervisor's end of a probe: a line asks, a line of JSON answers."""
 
     def __init__(self, address: str) -> None:
         self._process = subprocess.Popen(
@@ -65,59 +66,58 @@ class _Scout:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
             start_new_session=True,
         )  # fmt: skip
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
-        os.set_blocking(self._process.stdout.fileno(), False)
-        self._heard = b""
-        self._seen: Sighting | None = None
+        self._questions, self._answers = self._process.stdin, self._process.stdout
+        os.set_blocking(self._answers.fileno(), False)
+        self._received = b""
+        self._seen: ClusterView | None = None
 
     @property
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
-    def look(self) -> Sighting | None:
-        assert self._process.stdout is not None
-        assert self._process.stdin is not None
-        has_ended = self.has_ended  # before its last words are read
-        self._heard += self._process.stdout.read() or b""
-        *lines, self._heard = self._heard.split(b"\n")
+    def read(self) -> ClusterView | None:
+        has_ended = self.has_ended  # before its last output is read
+        self._received += self._answers.read() or b""
+        *lines, self._received = self._received.split(b"\n")
         for line in lines:
-            told = json.loads(line)
-            if "refused" in told:
-                raise UsageError(told["refused"])
-            nodes = [Node(*each) for each in told["nodes"]]
-            self._seen = Sighting(told["address"], told["variables"], nodes)
+            answer = json.loads(line)
+            if "refused" in answer:
+                raise UsageError(answer["refused"])
+            nodes = [Node(*each) for each in answer["nodes"]]
+            self._seen = ClusterView(answer["address"], answer["variables"], nodes)
             with suppress(BrokenPipeError):
-                self._process.stdin.write(b"\n")
+                self._questions.write(b"\n")
         if has_ended and self._seen is None:
-            raise UsageError(f"Ray ended the process that was to connect, with {self._process.returncode}")
+            raise UsageError(f"Ray ended the connecting process with exit code {self._process.returncode}")
         return self._seen
 
     def end(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+        self._questions.close()
+        self._answers.close()
         try:
             self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:  # its cluster is gone, and Ray still looks for it
+        except subprocess.TimeoutExpired:  # its cluster is gone, and Ray still searches for it
             self._process.kill()
             self._process.wait()
 
 
-def scout(address: str) -> None:
-    """Connect, and tell what is there; once more for each line that comes."""
+def probe(address: str) -> None:
+    """Connect to a cluster and print its nodes, once and for each line of input."""
     with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(2, 1)  # what Ray prints is not an answer
+        os.dup2(2, 1)  # Ray's own output is not an answer
         try:
             cluster = open_cluster(address or None)
-        except Exception as error:  # noqa: BLE001  border: what Ray raises is told, and jobs fail with it
-            told = str(error) if isinstance(error, MissionGymError) else describe(error)
-            answers.write(json.dumps({"refused": told}) + "\n")
+        except Exception as error:  # noqa: BLE001  border: errors of Ray are the cause with which jobs fail
+            refused = str(error) if isinstance(error, MissionGymError) else describe(error)
+            answers.write(json.dumps({"refused": refused}) + "\n")
             return
         own = {name: os.environ[name] for name in _TOKEN if name in os.environ} if cluster.is_own else {}
-        place = {"address": cluster.address, "variables": own}
         with suppress(BrokenPipeError):
             while True:
-                answers.write(json.dumps(place | {"nodes": cluster.nodes()}) + "\n")
+                view = ClusterView(cluster.address, own, cluster.nodes())
+                answers.write(json.dumps(view._asdict()) + "\n")
                 answers.flush()
                 if not sys.stdin.readline():
                     break
@@ -125,4 +125,4 @@ def scout(address: str) -> None:
 
 
 if __name__ == "__main__":
-    scout(sys.argv[1])
+    probe(sys.argv[1])

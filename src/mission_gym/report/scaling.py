@@ -44,26 +44,22 @@ def view_advice(document: Document) -> RenderableType:
 
 
 def view_cluster(document: Document) -> RenderableType:
-    """What a cluster has, what messages cost there, and the predicted rate against the number of actors."""
-    costs, knee = document["costs"], document["knee"]
+    """The nodes and versions of a cluster, and the measured cost of its messages."""
+    costs = document["costs"]
     nodes = ", ".join(f"{node['host']} {node['num_cpus']} CPUs" for node in document["nodes"])
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
-    rows = [
-        ("cluster", f"{document['address']}: {nodes}"),
-        ("versions", versions),
-        (
-            "messages",
-            f"{1e3 * costs['latency_s']:.1f} ms a call, {1e3 * costs['call_s']:.2f} ms of the driver;"
-            f" put {1e3 * costs['put_s']:.1f} ms + {1e9 * costs['put_byte_s']:.2f} ms a MB, get"
-            f" {1e9 * costs['get_byte_s']:.2f}, between nodes {1e9 * costs['carry_byte_s']:.2f}",
-        ),
-        ("knee", f"{knee['num_actors']} actors; the {knee['bound']} bounds them"),
-    ]
-    table = make_table("actors", "steps/s", "bound by", numbers=("actors", "steps/s"))
-    for each in document["predictions"]:
-        mark = " <- knee" if each["num_actors"] == knee["num_actors"] else ""
-        table.add_row(show_count(each["num_actors"]), show_count(each["steps_per_s"]), each["bound"] + mark)
-    return Group(make_pairs(rows), Text(), table)
+    return make_pairs(
+        [
+            ("cluster", f"{document['address']}: {nodes}"),
+            ("versions", versions),
+            (
+                "messages",
+                f"{1e3 * costs['latency_s']:.1f} ms per call, {1e3 * costs['call_s']:.2f} ms of the driver;"
+                f" put {1e3 * costs['put_s']:.1f} ms + {1e9 * costs['put_byte_s']:.2f} ms per MB, get"
+                f" {1e9 * costs['get_byte_s']:.2f}, between nodes {1e9 * costs['carry_byte_s']:.2f}",
+            ),
+        ]
+    )
 
 
 def _make_table(points: Sequence[Document]) -> Table:

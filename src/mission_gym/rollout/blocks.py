@@ -1,4 +1,4 @@
-"""Blocks [T, S] as segments fill them: made, divided by columns, copied, cut, sorted, packed."""
+"""Blocks [T, S]: made, sliced by columns, copied, truncated, sorted, packed for a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ import numpy as np
 from mission_gym.data import Array, Block, EnvSpec, Episode, Final, Leaves
 from mission_gym.rollout.frames import read_obs, stack_size
 
-_ROW_FIELDS = ("action", "log_prob", "reward", "terminated", "truncated", "valid")  # each [T, S, ...]
+_STEP_FIELDS = ("action", "log_prob", "reward", "terminated", "truncated", "valid")  # each [T, S, ...]
 _COLUMN_FIELDS = ("env_ids", "version", "filled")  # each [S]
 
 
 def make_block(
     spec: EnvSpec,
     num_steps: int,
-    num_rows: int,
+    num_columns: int,
     allocate: Callable[[Any, Any], Array] = np.zeros,
     state: Leaves = (),
 ) -> Block:
-    """An empty block for these sizes, in memory of the allocator's choice. state: like that of the policy.
+    """An empty block. allocate: makes an array from shape and dtype. state: arrays like the policy's memory.
 
-    Fill counts, versions and environments are never shared: they tell what a process knows of the columns.
+    Fill counts, versions and environments are never in shared memory: each process keeps its own.
     """
-    shape = (num_steps, num_rows)
+    shape = (num_steps, num_columns)
     return Block(
         obs=tuple(
-            allocate((num_steps + leaf.frames, num_rows, *leaf.stored_shape), leaf.dtype)
+            allocate((num_steps + leaf.frames, num_columns, *leaf.stored_shape), leaf.dtype)
             for leaf in spec.leaves
         ),
-        mask=allocate((num_steps + 1, num_rows, spec.mask_size), np.bool_) if spec.mask_size else None,
+        mask=allocate((num_steps + 1, num_columns, spec.mask_size), np.bool_) if spec.mask_size else None,
         action=allocate((*shape, spec.action.num_stored), spec.action.stored_dtype),
         log_prob=allocate(shape, np.float32),
         reward=allocate(shape, np.float32),
         terminated=allocate(shape, np.bool_),
         truncated=allocate(shape, np.bool_),
         valid=allocate(shape, np.bool_),
-        env_ids=np.arange(num_rows, dtype=np.int64) // spec.num_agents,
-        version=np.zeros(num_rows, np.int64),
-        filled=np.zeros(num_rows, np.int64),
-        state=tuple(allocate((num_rows, *array.shape[1:]), array.dtype) for array in state),
+        env_ids=np.arange(num_columns, dtype=np.int64) // spec.num_agents,
+        version=np.zeros(num_columns, np.int64),
+        filled=np.zeros(num_columns, np.int64),
+        state=tuple(allocate((num_columns, *array.shape[1:]), array.dtype) for array in state),
     )
 
 
-def part_of(block: Block, num_steps: int, columns: slice) -> Block:
-    """The first `num_steps` rows of some columns of a block, as views; its lists are new."""
+def slice_block(block: Block, num_steps: int, columns: slice) -> Block:
+    """Views of the first `num_steps` steps of some columns; finals and episodes are empty."""
     return Block(
         obs=tuple(leaf[: num_steps + stack_size(block, leaf), columns] for leaf in block.obs),
         mask=None if block.mask is None else block.mask[: num_steps + 1, columns],
@@ -54,37 +54,35 @@ def part_of(block: Block, num_steps: int, columns: slice) -> Block:
         version=block.version[columns],
         filled=block.filled[columns],
         state=tuple(array[columns] for array in block.state),
-        **{name: getattr(block, name)[:num_steps, columns] for name in _ROW_FIELDS},
+        **{name: getattr(block, name)[:num_steps, columns] for name in _STEP_FIELDS},
     )
 
 
 def copy_columns(source: Block, columns: slice, target: Block, first: int) -> None:
-    """Copy whole columns, without their lists, to the places of another block from `first` on."""
-    places = slice(first, first + columns.stop - columns.start)
-    theirs, whole = _rows_of(source), _columns_of(source)
-    for name, mine in _rows_of(target).items():
-        mine[:, places] = theirs[name][:, columns]
-    for name, mine in _columns_of(target).items():
-        mine[places] = whole[name][columns]
+    """Copy the arrays of some columns to the columns of another block from `first` on."""
+    into = slice(first, first + columns.stop - columns.start)
+    for own, other in zip(_step_arrays(target).values(), _step_arrays(source).values(), strict=True):
+        own[:, into] = other[:, columns]
+    for own, other in zip(_column_arrays(target).values(), _column_arrays(source).values(), strict=True):
+        own[into] = other[columns]
 
 
-def _rows_of(block: Block) -> dict[str, Array]:
-    """The arrays over time by name: what is shown [T + 1 or more, S, ...], what is made of it [T, S, ...]."""
-    shown = {f"obs/{i}": leaf for i, leaf in enumerate(block.obs)}
+def _step_arrays(block: Block) -> dict[str, Array]:
+    """The arrays over time by name: observations and masks [T + 1 or more, S, ...], others [T, S, ...]."""
+    arrays = {f"obs/{i}": leaf for i, leaf in enumerate(block.obs)}
     if block.mask is not None:
-        shown["mask"] = block.mask
-    return shown | {name: getattr(block, name) for name in _ROW_FIELDS}
+        arrays["mask"] = block.mask
+    return arrays | {name: getattr(block, name) for name in _STEP_FIELDS}
 
 
-def _columns_of(block: Block) -> dict[str, Array]:
+def _column_arrays(block: Block) -> dict[str, Array]:
     """The arrays [S, ...] by name."""
     state = {f"state/{i}": array for i, array in enumerate(block.state)}
     return state | {name: getattr(block, name) for name in _COLUMN_FIELDS}
 
 
 def move_episodes(source: Block, columns: slice, target: Block, first: int) -> None:
-    """Bring the finals of some columns, and all episodes, to another block whose columns from `first` on they
-    are."""
+    """Move the finals of some columns, and all episodes, to another block's columns from `first` on."""
     for final in source.finals:
         if columns.start <= final.column < columns.stop:
             target.finals.append(final._replace(column=first + final.column - columns.start))
@@ -92,76 +90,92 @@ def move_episodes(source: Block, columns: slice, target: Block, first: int) -> N
     source.episodes = []
 
 
-def block_bytes(spec: EnvSpec, num_steps: int, num_rows: int) -> int:
+def block_bytes(spec: EnvSpec, num_steps: int, num_columns: int) -> int:
     """The memory of one block."""
-    shown = sum((num_steps + leaf.frames) * (leaf.size_bytes // leaf.frames) for leaf in spec.leaves)
-    made = num_steps * (8 * spec.action.num_stored + 11)
-    return num_rows * (shown + (num_steps + 1) * spec.mask_size + made)
+    obs = sum((num_steps + leaf.frames) * (leaf.size_bytes // leaf.frames) for leaf in spec.leaves)
+    rest = num_steps * (8 * spec.action.num_stored + 11)
+    return num_columns * (obs + (num_steps + 1) * spec.mask_size + rest)
 
 
-def keep_state(block: Block, memory: Leaves, columns: Any) -> None:
-    """Store what the policy remembers where these columns begin."""
-    for stored, mine in zip(block.state, memory, strict=True):
-        stored[columns] = mine[columns]
+def store_state(block: Block, memory: Leaves, columns: Any) -> None:
+    """Store the policy's memory at the beginning of these columns."""
+    for stored, own in zip(block.state, memory, strict=True):
+        stored[columns] = own[columns]
 
 
-def keep_final(block: Block, t: int, column: int, obs: Leaves, mask: Array | None) -> None:
-    """Keep the last observation and mask of an episode that was truncated at row t."""
-    obs, mask = tuple(leaf.copy() for leaf in obs), None if mask is None else mask.copy()
-    block.finals.append(Final(t, column, obs, mask))
+def add_final(block: Block, t: int, column: int, obs: Leaves, mask: Array | None, state: Leaves = ()) -> None:
+    """Add the last observation, mask and policy memory of an episode that was truncated at step t."""
+    obs, state = tuple(leaf.copy() for leaf in obs), tuple(array.copy() for array in state)
+    block.finals.append(Final(t, column, obs, None if mask is None else mask.copy(), state))
 
 
 def _shown(block: Block, t: int, column: int) -> tuple[Leaves, Array | None]:
-    """What a column shows at t."""
+    """The observation and mask of a column at t."""
     mask = None if block.mask is None else block.mask[t, column]
     return tuple(leaf[0] for leaf in read_obs(block, t, slice(column, column + 1))), mask
 
 
 def clear_block(block: Block) -> None:
-    """Make the block ready to be filled anew."""
+    """Empty the block."""
     block.filled[:] = 0
     block.finals, block.episodes = [], []
 
 
 def clear_columns(block: Block, columns: slice) -> None:
-    """Empty some columns, with what the lists have of them."""
+    """Empty some columns, with their finals and episodes."""
     block.filled[columns] = 0
-    block.finals = [each for each in block.finals if not columns.start <= each.column < columns.stop]
+    block.finals = [final for final in block.finals if not columns.start <= final.column < columns.stop]
     gone = set(block.env_ids[columns].tolist())
     block.episodes = [episode for episode in block.episodes if episode.env_id not in gone]
 
 
-def truncate_column(block: Block, end: int, column: int) -> None:
-    """End the running episode of a column before row `end`, for an environment that could not be brought
-    back: its last transition bootstraps from the last observation that was seen."""
+def truncate_column(block: Block, end: int, column: int, state: Leaves = ()) -> None:
+    """End the running episode of a column before step `end`, because its environment was lost.
+
+    Its last transition bootstraps from the last observation that was seen. state: the policy's memory there.
+    """
     t = end - 1
     if t < 0 or block.terminated[t, column] or block.truncated[t, column]:
         return
-    keep_final(block, t, column, *_shown(block, t + 1, column))
+    add_final(block, t, column, *_shown(block, t + 1, column), state)
     block.truncated[t, column] = True
 
 
-def invalidate_transition(block: Block, t: int, column: int) -> None:
-    """Mark a transition as lost in a failure; the one before bootstraps from the last good observation."""
-    last = _shown(block, t, column)  # before it is told that another episode begins
-    truncate_column(block, t, column)
+def invalidate_transition(block: Block, t: int, column: int, state: Leaves = ()) -> None:
+    """Mark a transition as lost in a failure; the one before it bootstraps from the last good observation."""
+    last = _shown(block, t, column)  # before the flags change it
+    truncate_column(block, t, column, state)
     block.action[t, column] = block.log_prob[t, column] = block.reward[t, column] = 0
     block.valid[t, column] = block.terminated[t, column] = False
     block.truncated[t, column] = True
     if block.mask is not None:
         block.mask[t, column] = True  # the blank action must be legal
-    keep_final(block, t, column, *last)
+    add_final(block, t, column, *last, state)
+
+
+def lose_segment(segment: Block, state: Leaves, *, under_way: bool) -> None:
+    """Record that the environments of a segment were lost. under_way: during a step, which is then not valid.
+
+    state: the policy's memory [S, ...] for the truncated episodes.
+    """
+    for column, t in enumerate(segment.filled.tolist()):
+        own = tuple(array[column] for array in state)
+        if under_way and t < segment.num_steps:
+            invalidate_transition(segment, t, column, own)
+            segment.filled[column] = t + 1
+        else:
+            truncate_column(segment, t, column, own)
 
 
 def sort_finals(block: Block) -> None:
-    """Bring the final observations into the order of (t, s), in which one segment meets them."""
+    """Sort the final observations by (t, column)."""
     block.finals.sort(key=lambda final: (final.t, final.column))
 
 
 def sort_episodes(block: Block) -> None:
-    """Bring the episodes of a block of all environments into the order in which one segment of all meets
-    them: by row, then by column. Segments report them in any order. Those of environments of several agents,
-    whose flags do not tell when the last one was gone, are ordered by environment."""
+    """Sort the episodes of a block of all environments by the step and column at which they ended, which is
+    the order of a single collector. With several agents the flags do not show when the last one ended, so
+    the order is by environment."""
     if len(np.unique(block.env_ids)) < block.num_columns:
         block.episodes.sort(key=lambda episode: (episode.env_id, episode.number))
         return
@@ -170,19 +184,20 @@ def sort_episodes(block: Block) -> None:
         queues.setdefault(episode.env_id, []).append(episode)
     has_data = np.arange(block.num_steps)[:, None] < block.filled
     ended = (block.terminated | block.truncated) & has_data
-    ordered = [queues[row].pop(0) for _, row in np.argwhere(ended).tolist() if queues.get(row)]
+    ordered = [queues[column].pop(0) for _, column in np.argwhere(ended).tolist() if queues.get(column)]
     block.episodes = ordered + [episode for queue in queues.values() for episode in queue]
 
 
 def pack_block(block: Block, prefix: str = "block") -> dict[str, Array]:
-    """The filled part of a block as arrays, for a checkpoint (episodes aside)."""
+    """The filled part of a block as named arrays, without its episodes."""
     t = int(block.filled.max())
-    arrays = {name: array[: t + len(array) - block.num_steps] for name, array in _rows_of(block).items()}
-    arrays |= _columns_of(block)
+    arrays = {name: array[: t + len(array) - block.num_steps] for name, array in _step_arrays(block).items()}
+    arrays |= _column_arrays(block)
     if block.finals:
         arrays["final_at"] = np.array([(final.t, final.column) for final in block.finals], np.int64)
-        for i, leaf in enumerate(zip(*(final.obs for final in block.finals), strict=True)):
-            arrays[f"final/{i}"] = np.stack(leaf)
+        for name, values in (("final", "obs"), ("final_state", "state")):
+            stacked = zip(*(getattr(final, values) for final in block.finals), strict=True)
+            arrays |= {f"{name}/{i}": np.stack(leaf) for i, leaf in enumerate(stacked)}
         masks = [final.mask for final in block.finals if final.mask is not None]
         if masks:
             arrays["final_mask"] = np.stack(masks)
@@ -190,22 +205,22 @@ def pack_block(block: Block, prefix: str = "block") -> dict[str, Array]:
 
 
 def unpack_block(block: Block, arrays: dict[str, Array], prefix: str = "block") -> None:
-    """Put a packed block back, each column up to its filled row."""
+    """Restore the filled part of a packed block."""
     t = len(arrays[f"{prefix}/reward"])
-    for name, array in _rows_of(block).items():
-        given = arrays[f"{prefix}/{name}"]
-        if given.ndim > array.ndim:  # of a version whose blocks held whole stacks of frames
-            given = np.concatenate([given[0].swapaxes(0, 1), given[1:, :, -1]])
-        array[: t + len(array) - block.num_steps] = given
-    for name in _COLUMN_FIELDS:  # before columns had counts of their own, all were filled alike
-        getattr(block, name)[:] = arrays.get(f"{prefix}/{name}", t)
-    for i, array in enumerate(block.state):
-        array[:] = arrays[f"{prefix}/state/{i}"]
+    for name, array in _step_arrays(block).items():
+        array[: t + len(array) - block.num_steps] = arrays[f"{prefix}/{name}"]
+    for name, array in _column_arrays(block).items():
+        array[:] = arrays[f"{prefix}/{name}"]
     if f"{prefix}/final_at" in arrays:
         places = arrays[f"{prefix}/final_at"].tolist()
         leaves = [arrays[f"{prefix}/final/{i}"] for i in range(len(block.obs))]
+        states = [arrays[f"{prefix}/final_state/{i}"] for i in range(len(block.state))]
         masks = arrays.get(f"{prefix}/final_mask", [None] * len(places))
         block.finals = [
-            Final(t, column, tuple(np.array(leaf[e]) for leaf in leaves), masks[e])
-            for e, (t, column) in enumerate(places)
+            Final(t, column, _take(leaves, i), masks[i], _take(states, i))
+            for i, (t, column) in enumerate(places)
         ]
+
+
+def _take(arrays: list[Array], index: int) -> Leaves:
+    return tuple(np.array(array[index]) for array in arrays)

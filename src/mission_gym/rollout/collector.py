@@ -1,10 +1,10 @@
 """Fills segments: T steps of the columns of a block that are stepped together, with their own fill count.
 
-A block is one segment of every part of the environments (one part here, several in `central` and `remote`),
-or the first columns that are finished. Acting is done in groups of a fixed number of columns: bits depend on
-the shape of a batch. The noise of a group is a function of (seed, group, block number): a segment that was
-stopped goes on later with the same numbers, and it does not matter which process acts, nor how many do.
-Observations are stored raw; values are not computed.
+A block is one segment of every part of the environments (one part in Collector, several in ReadyCollector and
+`remote`), or the first columns that are finished. The policy acts for groups of a fixed number of columns,
+because results depend on the shape of a batch. The noise of a group is a function of (seed, group, block
+number): a segment that was stopped continues later with the same numbers, in any process. Observations are
+stored raw; values are not computed.
 """
 
 from __future__ import annotations
@@ -12,25 +12,30 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from mission_gym.clock import PhaseClock
-from mission_gym.data import ActOut, Array, Block, EnvSpec, Leaves, StepBatch, Weights
+from mission_gym.data import ActOut, Array, Block, EnvSpec, Leaves, StepBatch, Weights, ends_episode
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.rollout.blocks import (
-    keep_final,
-    keep_state,
+    add_final,
+    clear_columns,
     make_block,
     sort_episodes,
     sort_finals,
+    store_state,
     truncate_column,
 )
-from mission_gym.rollout.frames import copy_obs
+from mission_gym.rollout.frames import read_obs, write_obs, write_obs_at
 from mission_gym.streams import NumberedStreams
 
-STOP_S = 2.5  # what a stop request may wait for slow steps; the run must be saved within five seconds
+if TYPE_CHECKING:
+    from mission_gym.vector.workers import WorkersVec
+
+STOP_S = 2.5  # how long a stop request waits for slow steps; the run must be saved within five seconds
+POLL_S = 0.05  # how soon a stop request is noticed while waiting for workers
 
 
 class ActingPolicy(Protocol):
@@ -46,7 +51,7 @@ class ActingPolicy(Protocol):
 
 
 class SteppingVector(Protocol):
-    """What a collector needs of a vector."""
+    """The methods of a vector that a Collector uses."""
 
     num_rows: int
 
@@ -56,34 +61,37 @@ class SteppingVector(Protocol):
 
 
 class BlockCollector(ABC):
-    """What the loop needs of a collector, here or in workers.
+    """The interface of a collector to the training loop.
 
-    torn: a fill was broken off by an error, so the environments stand at unknown steps. memory: the policy's
-    running state, each [B, ...], for a checkpoint, between two fills. initial: what it is at the beginning.
-    stage_of: with a curriculum, from the number of a block to the stage that its episodes begin in.
+    interrupted_mid_step: an error ended a fill, so the environments are at unknown steps. memory: the
+    policy's running state, each [B, ...], valid between two fills. stage_of: with a curriculum, from the
+    number of a block to the stage in which its episodes begin.
     """
 
     vec: Any
-    policy: Any
 
     def __init__(self, memory: Leaves, initial: Leaves) -> None:
         self.clock = PhaseClock("collector")
-        self.torn = False
-        self._filling_s = 0.0  # since metrics were asked for
+        self.interrupted_mid_step = False
+        self._filling_s = 0.0  # since the last call of `metrics`
         self.memory, self._initial = memory, initial
         self.stage_of: Callable[[int], int] | None = None
 
     @abstractmethod
+    def load(self, weights: Weights) -> None:
+        """Act with these weights from the next segment on."""
+
+    @abstractmethod
     def start(self) -> None:
-        """Begin every environment's first episode; what is under way is broken off and dropped."""
+        """Begin every environment's first episode; segments under way are dropped."""
 
     @abstractmethod
     def make_short(self, num_steps: int) -> Block:
-        """A block of all environments that `fill` takes, of at most the steps of the others."""
+        """A block of all environments that `fill` takes, with at most the steps of the other blocks."""
 
     def fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
-        """Fill the block from where it stands; False if a stop was asked for before its end: it is asked
-        before each step, and what was filled until then is kept."""
+        """Fill the rest of the block. `stop` is called before each step; if it returns True, the steps so far
+        are kept and the result is False."""
         if self.stage_of is not None:
             self.vec.enter_stage(self.stage_of(number))
         return self._fill(block, number, stop)
@@ -91,30 +99,30 @@ class BlockCollector(ABC):
     @abstractmethod
     def _fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool: ...
 
-    def go_on(self, batch: StepBatch) -> None:  # noqa: B027  nothing to do where they are in workers
-        """Go on from restored environments."""
+    def continue_from(self, batch: StepBatch) -> None:  # noqa: B027  workers know their own batches
+        """Continue from restored environments."""
 
-    def forget(self, rows: Any) -> None:
-        """Let the policy begin anew in rows whose episodes do; only while they rest."""
-        for mine, initial in zip(self.memory, self._initial, strict=True):
-            mine[rows] = initial[rows]
+    def reset_memory(self, columns: Any) -> None:
+        """Reset the policy's memory in columns whose episodes begin; only between steps."""
+        for memory, initial in zip(self.memory, self._initial, strict=True):
+            memory[columns] = initial[columns]
 
     def take_notes(self) -> list[str]:
-        """What the user should hear of the collecting, once."""
+        """Messages for the user since the last call."""
         return []
 
     def metrics(self) -> dict[str, float]:
-        """What a row of metrics tells of the collecting since the last one."""
+        """Metrics of the collecting since the last call."""
         seconds, self._filling_s = self._filling_s, 0.0
-        waiting = self.vec.measure_waiting(seconds)
-        return {} if waiting is None else waiting.metrics()
+        latency = self.vec.measure_latency(seconds)
+        return {} if latency is None else latency.metrics()
 
 
 class Collector(BlockCollector):
-    """Steps one vector with one policy. `start` or `go_on` first, then `fill` block after block.
+    """Steps one vector with one policy: `start` or `continue_from` first, then `fill` block after block.
 
-    acting_rows: of a group; all rows by default. first_row: of this vector, where it is a part of one.
-    memory: where the policy's running state is kept, in arrays of its own by default.
+    acting_rows: rows of a group; None for all. first_row: of this vector, if it is a part of another one.
+    memory: arrays for the policy's running state; None to make them.
     """
 
     def __init__(
@@ -129,6 +137,7 @@ class Collector(BlockCollector):
     ) -> None:
         initial = policy.initial_state(vec.num_rows)
         super().__init__(policy.initial_state(vec.num_rows) if memory is None else memory, initial)
+        self._previous_memory = policy.initial_state(vec.num_rows)  # before the last action
         self.vec = vec
         self.policy = policy
         self.spec = spec
@@ -136,25 +145,26 @@ class Collector(BlockCollector):
         size = acting_rows or vec.num_rows
         self._columns = np.arange(vec.num_rows)
         starts = range(0, vec.num_rows, size)
-        self._groups = [
-            ((first_row + start) // size, slice(start, min(start + size, vec.num_rows))) for start in starts
-        ]
-        self._streams = [NumberedStreams(seed, "act", group) for group, _ in self._groups]
+        self._groups = [slice(start, min(start + size, vec.num_rows)) for start in starts]
+        self._streams = [NumberedStreams(seed, "act", (first_row + start) // size) for start in starts]
+
+    def load(self, weights: Weights) -> None:
+        self.policy.load(weights)
 
     def start(self) -> None:
         self._batch = self.vec.reset()
-        self.forget(slice(None))
+        self.reset_memory(slice(None))
 
-    def go_on(self, batch: StepBatch) -> None:
+    def continue_from(self, batch: StepBatch) -> None:
         self._batch = batch
 
     def make_short(self, num_steps: int) -> Block:
         return make_block(self.spec, num_steps, self.vec.num_rows, state=self.memory)
 
     def _fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
-        """The block is one segment here."""
-        assert self._batch is not None, "start or go_on comes first"
-        self.torn = True
+        """The whole block is one segment."""
+        assert self._batch is not None, "start or continue_from comes first"
+        self.interrupted_mid_step = True
         batch, action_spec, filled = self._batch, self.spec.action, block.filled
         begun = int(filled[0])
         noise = self._draw_noise(block, number)
@@ -162,13 +172,15 @@ class Collector(BlockCollector):
         act_s = env_s = 0.0
         cpu_before = time.thread_time()
         if not begun:
-            keep_state(block, self.memory, slice(None))
-        copy_obs(block, begun, batch)
+            store_state(block, self.memory, slice(None))
+        write_obs(block, begun, batch)
         for t in range(begun, block.num_steps):
             if stop():
                 break
             before = time.perf_counter()
-            self._act(block, t, batch, noise)
+            for columns, drawn in zip(self._groups, noise, strict=True):
+                mask = None if batch.mask is None else batch.mask[columns]
+                self._act(block, t, columns, tuple([leaf[columns] for leaf in batch.obs]), mask, drawn)
             between = time.perf_counter()
             batch = self.vec.step(action_spec.to_env(block.action[t]))
             act_s += between - before
@@ -178,50 +190,159 @@ class Collector(BlockCollector):
             block.valid[t] = batch.valid
             if len(batch.ended):
                 block.episodes += batch.episodes
-                self._keep_finals(block, np.full(len(batch.reward), t), self._columns, batch)
+                self._add_finals(block, np.full(len(batch.reward), t), self._columns, batch)
             if self.memory:
-                self.forget(batch.terminated | batch.truncated | ~batch.valid)
-            copy_obs(block, t + 1, batch)
+                self.reset_memory(ends_episode(batch.terminated, batch.truncated, batch.valid))
+            write_obs(block, t + 1, batch)
             filled.fill(t + 1)
         sort_finals(block)
         if self.spec.agents:
             sort_episodes(block)
         self._batch = batch
-        self.torn = False
+        return self._finish_fill(block, act_s, env_s, cpu_before)
+
+    def _finish_fill(self, block: Block, act_s: float, env_s: float, cpu_before: float) -> bool:
+        self.interrupted_mid_step = False
         self._filling_s += act_s + env_s
-        self.clock.add("act", act_s)
-        self.clock.add("env", env_s)
-        self.clock.add("cpu", time.thread_time() - cpu_before)
+        for phase, seconds in (("act", act_s), ("env", env_s), ("cpu", time.thread_time() - cpu_before)):
+            self.clock.add(phase, seconds)
         return block.is_full
 
     def _draw_noise(self, block: Block, number: int) -> list[Array]:
         """The noise [T, B, K] of each group for a whole block."""
         return [
-            draw_noise(self.spec.action, stream.at(number), block.num_steps, rows.stop - rows.start)
-            for stream, (_, rows) in zip(self._streams, self._groups, strict=True)
+            draw_noise(self.spec.action, stream.at(number), block.num_steps, columns.stop - columns.start)
+            for stream, columns in zip(self._streams, self._groups, strict=True)
         ]
 
-    def _act(self, block: Block, t: int, batch: StepBatch, noise: list[Array]) -> None:
-        """Choose the actions of row t, group by group."""
-        for (_, rows), drawn in zip(self._groups, noise, strict=True):
-            mask = None if batch.mask is None else batch.mask[rows]
-            self._act_group(block, t, rows, tuple([leaf[rows] for leaf in batch.obs]), mask, drawn)
-
-    def _act_group(
-        self, block: Block, t: int, rows: slice, obs: Leaves, mask: Array | None, noise: Array
+    def _act(
+        self, block: Block, t: int, columns: slice, obs: Leaves, mask: Array | None, noise: Array
     ) -> None:
-        out = self.policy.act(obs, mask, noise[t], tuple([mine[rows] for mine in self.memory]))
-        block.action[t, rows], block.log_prob[t, rows] = out.action, out.log_prob
-        for mine, after in zip(self.memory, out.state, strict=True):
-            mine[rows] = after
+        """Choose the actions of a group at step t."""
+        out = self.policy.act(obs, mask, noise[t], tuple([memory[columns] for memory in self.memory]))
+        block.action[t, columns], block.log_prob[t, columns] = out.action, out.log_prob
+        for memory, previous, after in zip(self.memory, self._previous_memory, out.state, strict=True):
+            previous[columns] = memory[columns]
+            memory[columns] = after
 
-    @staticmethod
-    def _keep_finals(block: Block, t: Array, columns: Array, batch: StepBatch) -> None:
-        """Keep what episodes ended with; row i of the batch is (t[i], columns[i]) of the block."""
+    def _add_finals(self, block: Block, t: Array, columns: Array, batch: StepBatch) -> None:
+        """Add the final observations of a batch; its row i is (t[i], columns[i]) of the block."""
         for position, row in enumerate(batch.ended.tolist()):
             if batch.truncated[row] and not batch.terminated[row]:
-                at, column = int(t[row]), int(columns[row])
-                if not batch.valid[row]:  # lost in a failure: the step before is the last good one
-                    truncate_column(block, at, column)
+                step, column = int(t[row]), int(columns[row])
+                # After a failure the last good observation is the one before the step.
+                memory = self.memory if batch.valid[row] else self._previous_memory
+                state = tuple(array[column] for array in memory)
+                if not batch.valid[row]:
+                    truncate_column(block, step, column, state)
                 mask = None if batch.final_mask is None else batch.final_mask[position]
-                keep_final(block, at, column, tuple(leaf[position] for leaf in batch.final_obs), mask)
+                obs = tuple(leaf[position] for leaf in batch.final_obs)
+                add_final(block, step, column, obs, mask, state)
+
+
+class ReadyCollector(Collector):
+    """Acts in this process for environments in workers: for those of the worker that is ready, while others
+    step. The vector has `first_ready` set.
+
+    The columns of a worker are a segment with its own fill count. The groups of acting belong to workers, so
+    the contents of a block do not depend on which worker was ready first.
+    """
+
+    vec: WorkersVec
+
+    def __init__(
+        self, vec: WorkersVec, policy: ActingPolicy, spec: EnvSpec, seed: int, acting_rows: int
+    ) -> None:
+        super().__init__(vec, policy, spec, seed, acting_rows)
+        self._own = [slice(ids.start * vec.per_env, ids.stop * vec.per_env) for ids in vec.env_ids]
+        self._worker_of = np.repeat(np.arange(len(self._own)), [own.stop - own.start for own in self._own])
+        self._under_way = np.zeros(len(self._own), np.bool_)  # workers
+
+    def start(self) -> None:
+        self._drain()
+        super().start()
+
+    def _fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
+        """A stop ends each worker's segment after its current step. If that takes too long, the segment is
+        emptied and its episodes are abandoned."""
+        self._drain()
+        self.interrupted_mid_step = True
+        noise = self._draw_noise(block, number)
+        block.version[:] = self.policy.version
+        store_state(block, self.memory, block.filled == 0)
+        write_obs_at(block, block.filled, self.vec.show(list(range(self.vec.num_envs)), {}))
+        under_way, ready = self._under_way, np.arange(len(self._own))
+        act_s, env_s, cpu_before = 0.0, 0.0, time.thread_time()
+        stopped_at: float | None = None
+        while True:
+            if stopped_at is None and stop():
+                stopped_at = time.monotonic()
+            begun = time.perf_counter()
+            for worker in ready.tolist() if stopped_at is None else ():
+                under_way[worker] = self._send(block, worker, noise)
+            between = time.perf_counter()
+            act_s += between - begun
+            if not under_way.any():
+                break
+            has_replies = self.vec.poll(POLL_S)
+            env_s += time.perf_counter() - between
+            if not has_replies:
+                ready = ready[:0]
+                if stopped_at is not None and time.monotonic() - stopped_at > STOP_S:
+                    self._give_up(block)
+                    break
+                continue
+            batch = self.vec.recv()
+            self._write(block, batch)
+            ready = np.unique(self._worker_of[batch.env_ids])
+            under_way[ready] = False
+        sort_finals(block)
+        sort_episodes(block)
+        return self._finish_fill(block, act_s, env_s, cpu_before)
+
+    def _send(self, block: Block, worker: int, noise: list[Array]) -> bool:
+        """Choose the actions of a worker's columns from the block and send them; False if its segment is
+        full."""
+        own = self._own[worker]
+        t = int(block.filled[own.start])
+        if t == block.num_steps:
+            return False
+        for columns, drawn in zip(self._groups, noise, strict=True):
+            if own.start <= columns.start < own.stop:
+                mask = None if block.mask is None else block.mask[t, columns]
+                self._act(block, t, columns, read_obs(block, t, columns), mask, drawn)
+        self.vec.send(self.spec.action.to_env(block.action[t, own]), self.vec.env_ids[worker])
+        return True
+
+    def _write(self, block: Block, batch: StepBatch) -> None:
+        """Write a batch at the steps that its workers are at."""
+        ids = batch.env_ids
+        t = block.filled[ids]
+        block.reward[t, ids] = batch.reward
+        block.terminated[t, ids], block.truncated[t, ids] = batch.terminated, batch.truncated
+        block.valid[t, ids] = batch.valid
+        block.episodes += batch.episodes
+        self._add_finals(block, t, ids, batch)
+        if self.memory:
+            self.reset_memory(ids[ends_episode(batch.terminated, batch.truncated, batch.valid)])
+        write_obs_at(block, t + 1, batch)
+        block.filled[ids] = t + 1
+
+    def _give_up(self, block: Block) -> None:
+        """Empty the segments of workers whose step does not end."""
+        for worker in np.flatnonzero(self._under_way).tolist():
+            clear_columns(block, self._own[worker])
+            self.vec.abandoned |= dict.fromkeys(self.vec.env_ids[worker], explain_abandoned())
+
+    def _drain(self) -> None:
+        """Receive and drop steps that an earlier stop gave up."""
+        while self._under_way.any():
+            batch = self.vec.recv()
+            self.reset_memory(batch.env_ids[ends_episode(batch.terminated, batch.truncated, batch.valid)])
+            self._under_way[np.unique(self._worker_of[batch.env_ids])] = False
+        self.vec.abandoned = {}
+
+
+def explain_abandoned() -> str:
+    """Why an environment was not waited for."""
+    return f"a step took over {STOP_S} s when the run was stopped"

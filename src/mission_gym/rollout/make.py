@@ -23,8 +23,8 @@ class CollectRequest(NamedTuple):
     seed: int
     first_ready: bool
     make_policy: Callable[[], Any]  # without weights
-    is_portable: bool  # whether the policy can act in another process
-    first_row: int = 0  # of these environments in a larger vector
+    is_portable: bool = True  # whether the policy can act in another process
+    first_row: int = 0  # of these environments in a larger vector, which draws the noise
 
 
 Collected: TypeAlias = "tuple[Vector, BlockCollector, list[Block]]"  # the caller closes the vector
@@ -33,56 +33,25 @@ Collected: TypeAlias = "tuple[Vector, BlockCollector, list[Block]]"  # the calle
 def make_collector(
     backend: Backend, source: Source, spec: EnvSpec, seed_of: SeedOf, request: CollectRequest
 ) -> Collected:
-    """The vector, its collector and the blocks: the policy acts in the backend's processes if both can."""
+    """The vector, its collector and the blocks. The policy acts in the backend's processes if both can."""
     if backend.make_collector is not None:
         collected: Collected = backend.make_collector(source, spec, seed_of, request)
         return collected
-    if backend.acts_itself:
-        return _collect_in_workers(backend, source, spec, seed_of, request)
-    return _collect_here(backend, source, spec, seed_of, request)
-
-
-def _collect_here(
-    backend: Backend, source: Source, spec: EnvSpec, seed_of: SeedOf, request: CollectRequest
-) -> Collected:
-    """The policy acts in this process, for all rows at once."""
-    from mission_gym.rollout.collector import Collector
-
-    vec = backend.make_vector(source, spec, request.num_envs, seed_of)
-    collector = Collector(vec, request.make_policy(), spec, request.seed, request.acting_rows)
-    return vec, collector, _make_blocks(collector, request)
-
-
-def _collect_in_workers(
-    backend: Backend, source: Source, spec: EnvSpec, seed_of: SeedOf, request: CollectRequest
-) -> Collected:
-    """The policy acts inside the workers. If it can't, it acts here, for the workers that are ready."""
-    from mission_gym.rollout import remote
-    from mission_gym.rollout.central import ReadyCollector
-    from mission_gym.rollout.worker import CollectSetup, carve_shared
-
     make = partial(backend.make_vector, source, spec, request.num_envs, seed_of)
-    unit = request.acting_rows // spec.num_agents  # environments that are acted for together
+    group_size = request.acting_rows // spec.num_agents
     vec: Any
-    if request.is_portable:
-        setup = CollectSetup(
-            request.make_policy, request.seed, request.acting_rows, request.num_steps, request.num_blocks,
-            request.first_ready, request.first_row,
-        )  # fmt: skip
-        carve = carve_shared(spec, setup, request.num_envs)
-        vec = make(unit=unit, service=remote.SERVICE, extra=setup, carve=carve)
-        collector = remote.RemoteCollector(vec, spec, first_ready=request.first_ready)
+    if backend.acts_itself and request.is_portable:
+        from mission_gym.rollout.remote import WorkerCollector
+        from mission_gym.rollout.worker import extend_workers
+
+        vec = make(group_size=group_size, extension=extend_workers(spec, request))
+        collector = WorkerCollector(vec, spec, first_ready=request.first_ready)
         return vec, collector, list(collector.blocks)
-    if not backend.chooses_workers or unit == request.num_envs:
-        return _collect_here(backend, source, spec, seed_of, request)
-    vec = make(unit=unit, first_ready=True)
-    ready = ReadyCollector(vec, request.make_policy(), spec, request.seed, request.acting_rows)
-    return vec, ready, _make_blocks(ready, request)
+    from mission_gym.rollout.collector import Collector, ReadyCollector
 
-
-def _make_blocks(collector: Collector, request: CollectRequest) -> list[Block]:
-    """Blocks in this process's memory."""
-    from mission_gym.rollout.blocks import make_block
-
-    sizes = (request.num_steps, collector.vec.num_rows)
-    return [make_block(collector.spec, *sizes, state=collector.memory) for _ in range(request.num_blocks)]
+    kind: type[Collector] = Collector
+    if backend.acts_itself and backend.chooses_workers and group_size < request.num_envs:
+        kind, make = ReadyCollector, partial(make, group_size=group_size, first_ready=True)
+    vec = make()
+    local = kind(vec, request.make_policy(), spec, request.seed, request.acting_rows)
+    return vec, local, [local.make_short(request.num_steps) for _ in range(request.num_blocks)]

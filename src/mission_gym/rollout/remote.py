@@ -1,234 +1,390 @@
-"""The collector whose acting is done by worker processes: an order per segment, no barrier per step.
+"""Collectors whose segments are filled elsewhere, by worker processes or on the nodes of a cluster.
 
-Every part of the environments (all of a worker, or an acting group where they are stepped side by side) makes
-one segment after the other, at its own pace. Blocks take them in one of two ways:
+Every part of the environments fills one segment after the other, at its own pace. Blocks take them in one of
+two ways:
 
-- all: a segment of every part, in place in shared memory. They are bit for bit those of a serial Collector,
-  however many workers there are: the noise and the batch of an acting group do not depend on its process.
-- first_ready: the first columns that are finished, copied in the order in which they came. A part begins its
-  next segment, with the newest weights, as soon as all its columns are in blocks. A slow one stalls only
-  itself: its segment goes on over the updates, with its older version. Those of an environment are in order.
+- all: a segment of every part, in place. The contents equal those of a serial Collector, bit for bit, because
+  the noise and the batch of an acting group do not depend on its process.
+- first_ready: the first columns that are finished. A part begins its next segment, with the newest weights,
+  when its columns are in blocks. A slow one delays only itself: its segment continues over the updates.
 
-What a worker reports is kept; its death costs its parts the rows since then, and a new one goes on with them.
-A stop ends each segment after its running step, where it stands; what a step delays beyond STOP_S is emptied.
+The steps in reports are kept. The death of a worker costs its parts the steps since then, and another one
+continues. A stop ends each segment after its current step; one that takes longer than STOP_S is emptied.
 """
 
 from __future__ import annotations
 
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from mission_gym.data import Block, EnvSpec, Weights
+from mission_gym.data import Block, EnvSpec, Leaves, Weights
+from mission_gym.rollout import collector
 from mission_gym.rollout.blocks import (
     clear_columns,
-    invalidate_transition,
+    copy_columns,
+    lose_segment,
     make_block,
     move_episodes,
-    part_of,
-    truncate_column,
+    slice_block,
+    sort_episodes,
+    sort_finals,
 )
-from mission_gym.rollout.collector import STOP_S
-from mission_gym.rollout.segments import POLL_S, SegmentCollector
-from mission_gym.rollout.worker import Order, Report, Shared
-from mission_gym.vector.crew import Lost, Note
-from mission_gym.vector.workers import WorkersVec, lost_episode
-
-SERVICE = "mission_gym.rollout.worker:serve_collecting"
+from mission_gym.rollout.collector import POLL_S, BlockCollector, explain_abandoned
+from mission_gym.rollout.worker import SegmentOrder, SegmentReport, SegmentTime, SharedRollout
+from mission_gym.vector.pool import LostReply, Notice
+from mission_gym.vector.workers import WorkersVec, failed_episode
 
 
 @dataclass(slots=True, eq=False)
-class _Part:
-    """Environments that are stepped together, with their segment in shared memory."""
+class Part:
+    """Environments that are stepped together elsewhere, and the segment that they fill."""
 
-    worker: int
-    index: int  # in the worker
-    columns: slice  # of a block of all
-    segment: Block  # the columns under way, with lists of their own
-    place: int = 0  # of the block that they are in
-    number: int = 0  # of the noise
-    weights: Weights | None = None
-    edition: int = 0  # of the weights
-    at_work: bool = False
+    owner: int  # the worker or actor that has them
+    env_ids: range
+    columns: slice  # in a block of all environments
+    segment: Block | None = None  # the columns being filled, with their own finals and episodes
+    num_pending: int = 0  # orders under way
 
 
-class RemoteCollector(SegmentCollector):
-    """Collects through a WorkersVec that was made with `SERVICE`, a CollectSetup and `carve_shared`.
+P = TypeVar("P", bound=Part)
 
-    blocks: those that it can fill; workers know shared ones by their places.
+
+class RemoteCollector(BlockCollector, Generic[P]):
+    """A collector that orders segments and receives reports.
+
+    parts: of each owner. blocks: those that it can fill. Reports name their `part` of the owner, have
+    `episodes`, and the `time` of an order that is done.
     """
 
-    vec: WorkersVec
-    patience_s = STOP_S
+    blocks: Sequence[Block]
+    transfer_s = 0.0  # additional time, after a stop, for the last reports to arrive
 
-    def __init__(self, vec: WorkersVec, spec: EnvSpec, *, first_ready: bool = False) -> None:
-        self._shared: Shared = vec.shared
-        super().__init__(vec, spec, self._shared.memory, self._shared.initial, first_ready=first_ready)
-        self.blocks = self._shared.blocks
-        self._parts = {
-            (worker, index): _Part(
-                worker,
-                index,
-                slice(ids[envs[0]] * vec.per_env, (ids[envs[-1]] + 1) * vec.per_env),
-                self._shared.blocks[0],
-            )
-            for worker, ids in enumerate(vec.env_ids)
-            for index, envs in enumerate(vec.parts[worker])
-        }
-        self._written = 0  # the edition of the weights in shared memory
-        self._held: dict[int, int] = {}  # that of those that each worker holds
+    def __init__(
+        self,
+        vec: Any,
+        spec: EnvSpec,
+        parts: list[list[P]],
+        memory: Leaves,
+        initial: Leaves,
+        *,
+        first_ready: bool,
+    ) -> None:
+        super().__init__(memory, initial)
+        self.vec, self.spec = vec, spec
+        self.num_segments = np.zeros(vec.num_envs, np.int64)  # in first-ready blocks so far, by environment
+        self._by_owner, self._parts = parts, [part for own in parts for part in own]
+        self._weights: Weights | None = None
+        self._serial = 0  # counts the weights: different ones may have the same version
+        self._first_ready = first_ready
+        self._finished: deque[tuple[P, Block]] = deque()  # segments in the order in which they finished
+        self._num_taken = 0  # columns of the first of them that are in a block
+        self._metrics_at = time.monotonic()
         if first_ready:
-            self.blocks = (
-                make_block(spec, self.blocks[0].num_steps, vec.num_rows, state=self._shared.initial),
-            )
+            # Environments are never all between two steps, so a checkpoint stores only their episode numbers.
+            reason = "segments of first-ready blocks were under way"
+            vec.abandoned = dict.fromkeys(range(vec.num_envs), reason)
 
-    def make_short(self, num_steps: int) -> Block:
-        """The first rows of a block that workers know: empty it before that one is filled."""
-        return part_of(self.blocks[0], num_steps, slice(0, self.vec.num_rows))
-
+    @abstractmethod
     def _prepare(self, block: Block, number: int) -> None:
-        """Weights go to shared memory, and a block of all is laid out as the parts' segments."""
-        if self._first_ready:
-            return
-        weights = self.policy.weights
-        if self._written != self.policy.edition:
-            for name, array in self._shared.weights.items():
-                array[...] = weights.arrays[name]
-            self._written = self.policy.edition
-        (place,) = (
-            i for i, whole in enumerate(self.blocks) if np.may_share_memory(whole.reward, block.reward)
-        )
-        block.version[:] = weights.version
-        for part in self._parts.values():
-            part.segment, part.place = part_of(block, block.num_steps, part.columns), place
-            part.number = number
+        """Make the newest weights available before a block is filled."""
 
+    @abstractmethod
     def _order(self, block: Block, number: int) -> None:
-        waiting = [part for part, _ in self._finished]
-        free = [part for part in self._parts.values() if not part.at_work and part not in waiting]
-        for part in free if self._first_ready else ():
-            part.segment = part_of(self._shared.blocks[0], block.num_steps, part.columns)
-            part.segment.filled[:], part.segment.version[:] = 0, self.policy.version
-            # Unique for (block, segment): the one before is in this block, or was begun for another one.
-            taken = block.env_ids[block.filled == block.num_steps]
-            part.number = number * (block.num_columns + 1) + int((taken == part.segment.env_ids[0]).sum())
-        begun = [part for part in free if not part.segment.is_full]
-        for part in begun:
-            part.weights, part.edition = self.policy.weights, self.policy.edition
-        self._send(begun)
+        """Order a segment from every idle part that has one to fill."""
 
-    def _send(self, parts: list[_Part]) -> None:
-        """Let parts make their segments from where they stand: one message to a worker for equal weights.
+    @abstractmethod
+    def _receive(self) -> list[tuple[int, Any]]:
+        """Wait a moment for reports, with their owners; LostReply for an owner that was replaced."""
 
-        Segments under way have other weights than those that begin, so first-ready ones are not shared: they
-        go with the first order that needs them.
-        """
-        orders: dict[tuple[int, int], list[Order]] = {}
-        weights: dict[int, Weights] = {}
-        for part in parts:
-            part.at_work = True
-            filled, num_steps = int(part.segment.filled[0]), part.segment.num_steps
-            order = Order(part.index, part.place, part.number, filled, num_steps)
-            orders.setdefault((part.worker, part.edition), []).append(order)
-            assert part.weights is not None
-            weights[part.edition] = part.weights
-        for (worker, edition), mine in orders.items():
-            sent = weights[edition]
-            if not self._first_ready or self._held.get(worker) == edition:
-                sent = replace(sent, arrays={})
-            self.vec.crew.send(worker, "collect", edition, sent, mine)
-            self._held[worker] = edition
+    @abstractmethod
+    def _add(self, part: P, report: Any) -> None:
+        """Add a report to its segment."""
 
-    def _parts_of(self, worker: int) -> list[_Part]:
-        return [part for part in self._parts.values() if part.worker == worker]
-
-    def _workers(self) -> set[int]:
-        """The workers that have a part at work."""
-        return {part.worker for part in self._parts.values() if part.at_work}
-
-    def _is_at_work(self) -> bool:
-        return any(part.at_work for part in self._parts.values())
-
-    def _listen(self) -> list[tuple[int, Any]]:
-        """What workers tell, or how they ended."""
-        crew, workers = self.vec.crew, self._workers()
-        heard = crew.wait(workers, POLL_S)
-        if self.vec.side_by_side and not any(isinstance(reply, Lost) for _, reply in heard):
-            heard += crew.inspect(workers)  # one part may hang while others report
-        return heard
-
-    def _hear(self, teller: int, told: Any, block: Block, *, go_on: bool) -> list[Report]:
-        if isinstance(told, Lost):
-            self._lose(teller, go_on=go_on)
-        elif isinstance(told, Note):
-            for report in told.content:
-                self._add(teller, report)
-            return [report for report in told.content if report.done]
-        return []
-
-    def _add(self, worker: int, report: Report) -> None:
-        """Add what is new to a segment."""
-        part = self._parts[worker, report.part]
-        mine = part.segment
-        mine.filled[:] = report.filled
-        mine.episodes += report.episodes
-        mine.finals += report.finals
-        self.vec.count(report.episodes)
-        if report.done:
-            self._rest(part)
-
-    def _rest(self, part: _Part) -> None:
-        part.at_work = False
-        if self._first_ready:
-            self._finished.append((part, part.segment))
-
-    def _gather(self, block: Block) -> None:
-        for part in self._parts.values():
-            if not part.at_work:
-                move_episodes(part.segment, slice(0, part.segment.num_columns), block, part.columns.start)
-
-    def _lose(self, worker: int, *, go_on: bool) -> None:
-        """Go on in a worker that was replaced: the rows under way are lost, their episodes have failed."""
-        self._held.pop(worker, None)
-        numbers = self.vec.episode_numbers()
-        parts = self._parts_of(worker)
-        for part in parts:
-            mine, t = part.segment, int(part.segment.filled[0])
-            for column in range(mine.num_columns):
-                if part.at_work:
-                    invalidate_transition(mine, t, column)
-                else:  # what comes next is another episode
-                    truncate_column(mine, t, column)
-            mine.filled[:] = t + part.at_work
-            lost = dict.fromkeys(mine.env_ids.tolist())  # once, however many agents each has
-            mine.episodes += [lost_episode(env_id, numbers[env_id] - 1) for env_id in lost]
-            self.forget(part.columns)
-            if part.at_work and (mine.is_full or not go_on):
-                self._rest(part)
-        self._send([part for part in parts if part.at_work])
-
+    @abstractmethod
     def _pause(self) -> None:
-        self.vec.board.pause[0] = 1
+        """Stop every segment after its current step."""
+
+    def _release(self, owner: int) -> list[tuple[P, bool]]:
+        """Reset the parts of an owner that was replaced; returns whether each was working."""
+        released = [(part, part.num_pending > 0) for part in self._by_owner[owner]]
+        for part, _ in released:
+            part.num_pending = 0
+            self.reset_memory(part.columns)
+        return released
+
+    def _count(self, owner: int, report: Any) -> P:
+        """Count the episodes of a report, and its order if it is done; returns its part."""
+        part: P = self._by_owner[owner][report.part]
+        self.vec.count(report.episodes)
+        part.num_pending -= report.time is not None
+        return part
+
+    def _is_working(self) -> bool:
+        return any(part.num_pending for part in self._parts)
+
+    def load(self, weights: Weights) -> None:
+        if weights is not self._weights:
+            self._weights, self._serial = weights, self._serial + 1
+
+    def start(self) -> None:
+        self._halt()
+        self.vec.reset()
+        self.reset_memory(slice(None))
+        self.num_segments[:] = 0
+
+    def _fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
+        """After a stop each segment of `all` has its own fill count; if a step takes too long, its segment is
+        emptied and its episodes are abandoned. `first_ready` keeps the finished columns, and the segments
+        under way continue."""
+        assert self._weights is not None, "load weights first"
+        if not self._first_ready:
+            self._halt()  # segments that an earlier stop gave up may still be under way
+            self.vec.abandoned = {}
+            self.interrupted_mid_step = True
+            block.version[:] = self._weights.version
+            for part in self._parts:
+                part.segment = slice_block(block, block.num_steps, part.columns)
+        self._prepare(block, number)
+        stopped_at: float | None = None
+        waited_s, times = 0.0, list[SegmentTime]()
+        while not block.is_full:
+            if stopped_at is None:
+                self._order(block, number)
+                if self._finished:
+                    self._take(block)
+                    continue
+                if stop():
+                    stopped_at = time.monotonic()
+                    if self._first_ready:
+                        break
+                    self._pause()
+            elif time.monotonic() - stopped_at > collector.STOP_S + self.transfer_s:
+                self._give_up(block)
+                break
+            if not self._first_ready and not self._is_working():
+                break
+            before = time.perf_counter()
+            received = self._receive()
+            waited_s += time.perf_counter() - before
+            for owner, report in received:
+                if isinstance(report, LostReply):
+                    self._lose(owner, block)
+                else:
+                    self._add(self._count(owner, report), report)
+                    times += [] if report.time is None else [report.time]
+        if not self._first_ready:
+            for part in self._parts:
+                if part.segment is not None:
+                    move_episodes(part.segment, slice(0, part.segment.num_columns), block, part.columns.start)
+            sort_finals(block)
+            sort_episodes(block)
+        self.interrupted_mid_step = False
+        self._filling_s += waited_s
+        self._count_time(times, waited_s)
+        return block.is_full
+
+    def _take(self, block: Block) -> None:
+        """Copy the columns of the segment that finished first into the block, as far as there is room."""
+        _, segment = self._finished[0]
+        first = int((block.filled == block.num_steps).sum())
+        last = min(self._num_taken + block.num_columns - first, segment.num_columns)
+        columns = slice(self._num_taken, last)
+        copy_columns(segment, columns, block, first)
+        move_episodes(segment, columns, block, first)
+        sort_finals(block)
+        self.num_segments[segment.env_ids[columns]] += 1
+        self._num_taken = last
+        if last == segment.num_columns:
+            self._finished.popleft()
+            self._num_taken = 0
+
+    def _lose(self, owner: int, block: Block) -> None:
+        """Continue after a worker or actor was replaced: transitions under way are lost, episodes failed."""
+        numbers = self.vec.episode_numbers()
+        for part, under_way in self._release(owner):
+            failed = [failed_episode(env_id, numbers[env_id] - 1) for env_id in part.env_ids]
+            if part.segment is None:
+                block.episodes += failed
+                continue
+            part.segment.episodes += failed
+            state = tuple(array[part.columns] for array in self._initial)
+            lose_segment(part.segment, state, under_way=under_way)
+            if under_way and part.segment.is_full and self._first_ready:
+                self._finished.append((part, part.segment))
 
     def _give_up(self, block: Block) -> None:
-        for part in [part for part in self._parts.values() if part.at_work]:
-            clear_columns(block, part.columns)
-            reason = f"a step took over {STOP_S} s when the run was stopped"
-            self.vec.abandoned |= dict.fromkeys(part.segment.env_ids.tolist(), reason)
+        """Empty the segments whose step does not end; their reports are dropped later."""
+        for part in self._parts:
+            if part.num_pending:
+                clear_columns(block, part.columns)
+                part.segment = None
+                self.vec.abandoned |= dict.fromkeys(part.env_ids, explain_abandoned())
 
     def _halt(self) -> None:
-        while self._is_at_work():
+        """End every segment and drop those that are in no block."""
+        if self._is_working():
             self._pause()
-            for worker, reply in self._listen():
-                if isinstance(reply, Lost):
-                    self._held.pop(worker, None)
-                    for part in self._parts_of(worker):
-                        part.at_work = False
-                        self.forget(part.columns)
-                elif isinstance(reply, Note):
-                    for report in reply.content:
-                        self.vec.count(report.episodes)
-                        self._parts[worker, report.part].at_work &= not report.done
-        self._drop_finished()
-        self.vec.board.pause[0] = 0
+        while self._is_working():
+            for owner, report in self._receive():
+                if isinstance(report, LostReply):
+                    self._release(owner)
+                else:
+                    self._count(owner, report)
+        self._finished.clear()
+        self._num_taken = 0
+        for part in self._parts:
+            part.segment = None
+
+    def metrics(self) -> dict[str, float]:
+        """Also the smallest and the largest share of an environment in first-ready blocks."""
+        if self._first_ready:  # environments are stepped all the time
+            now, before = time.monotonic(), self._metrics_at
+            self._metrics_at, self._filling_s = now, now - before
+        values, total = super().metrics(), self.num_segments.sum()
+        if total:
+            shares = self.num_segments / total
+            least = int(shares.argmin())
+            values |= {"rollout/share_min": float(shares[least]), "rollout/share_max": float(shares.max())}
+            values["rollout/share_min_env"] = float(least)
+        return values
+
+    def _count_time(self, times: Sequence[SegmentTime], waited_s: float) -> None:
+        """Count the phases of finished segments: of `all` the mean over parts, which wait for the slowest; of
+        `first_ready` the time waited, divided like the segments' own time."""
+        act_s, env_s = sum(each.act_s for each in times), sum(each.env_s for each in times)
+        if not act_s + env_s:
+            return
+        share = cpu_share = waited_s / (act_s + env_s)
+        if not self._first_ready:
+            share, cpu_share = 1 / len(times), 1 / self.vec.pool.size
+            walls = [each.wall_s for each in times]
+            self.clock.add("wait", max(walls) - sum(walls) / len(walls))
+        cpu_s = sum(each.cpu_s for each in times) * cpu_share
+        for phase, seconds in (("act", act_s * share), ("env", env_s * share), ("cpu", cpu_s)):
+            self.clock.add(phase, seconds)
+
+
+@dataclass(slots=True, eq=False)
+class _WorkerPart(Part):
+    """A part in a worker process; its segment is in shared memory."""
+
+    index: int = 0  # in the worker
+    block: int = 0  # index of the shared block
+    number: int = 0  # of the noise
+    weights: Weights | None = None
+    serial: int = 0  # of the weights
+
+
+class WorkerCollector(RemoteCollector[_WorkerPart]):
+    """Collects through a WorkersVec that was made with `extend_workers`."""
+
+    vec: WorkersVec
+
+    def __init__(self, vec: WorkersVec, spec: EnvSpec, *, first_ready: bool = False) -> None:
+        assert isinstance(vec.extra, SharedRollout)
+        self._shared = vec.extra
+        memory, initial = self._shared.memory, self._shared.initial
+        parts = [
+            [_make_part(worker, ids[envs.start : envs.stop], vec.per_env, i) for i, envs in enumerate(groups)]
+            for worker, (ids, groups) in enumerate(zip(vec.env_ids, vec.groups, strict=True))
+        ]
+        super().__init__(vec, spec, parts, memory, initial, first_ready=first_ready)
+        self.blocks = self._shared.blocks
+        self._written = 0  # serial number of the weights in shared memory
+        self._known: dict[int, int] = {}  # serial number of the weights of each worker
+        if first_ready:
+            self.blocks = (make_block(spec, self.blocks[0].num_steps, vec.num_rows, state=initial),)
+
+    def make_short(self, num_steps: int) -> Block:
+        """The first steps of a shared block: empty it before the whole one is filled."""
+        return slice_block(self.blocks[0], num_steps, slice(0, self.vec.num_rows))
+
+    def _prepare(self, block: Block, number: int) -> None:
+        assert self._weights is not None
+        if self._first_ready:
+            return
+        if self._written != self._serial:
+            for name, array in self._shared.weights.items():
+                array[...] = self._weights.arrays[name]
+            self._written = self._serial
+        blocks = enumerate(self.blocks)
+        index = next(i for i, whole in blocks if np.may_share_memory(whole.reward, block.reward))
+        for part in self._parts:
+            part.block, part.number, part.weights, part.serial = index, number, self._weights, self._serial
+
+    def _order(self, block: Block, number: int) -> None:
+        """Segments under way have other weights than those that begin, so weights of first-ready segments are
+        not shared: they are sent with the first order that needs them."""
+        waiting = [part for part, _ in self._finished]
+        orders: dict[tuple[int, int], list[SegmentOrder]] = {}
+        weights: dict[int, Weights | None] = {}
+        for part in self._parts:
+            if part.num_pending or part in waiting:
+                continue
+            if self._first_ready and (part.segment is None or part.segment.is_full):
+                self._begin_segment(part, block, number)
+            assert part.segment is not None
+            if not part.segment.is_full:
+                part.num_pending = 1
+                filled, num_steps = int(part.segment.filled[0]), part.segment.num_steps
+                order = SegmentOrder(part.index, part.block, part.number, filled, num_steps)
+                orders.setdefault((part.owner, part.serial), []).append(order)
+                weights[part.serial] = part.weights
+        for (worker, serial), own in orders.items():
+            sent = weights[serial]
+            assert sent is not None
+            if not self._first_ready or self._known.get(worker) == serial:
+                sent = replace(sent, arrays={})
+            self.vec.pool.send(worker, "collect", serial, sent, own)
+            self._known[worker] = serial
+
+    def _begin_segment(self, part: _WorkerPart, block: Block, number: int) -> None:
+        """Begin a first-ready segment with the newest weights."""
+        assert self._weights is not None
+        part.segment = slice_block(self._shared.blocks[0], block.num_steps, part.columns)
+        part.segment.filled[:], part.segment.version[:] = 0, self._weights.version
+        # Unique for (block, segment): the one before is in this block, or was begun for another one.
+        taken = block.env_ids[block.filled == block.num_steps]
+        part.number = number * (block.num_columns + 1) + int((taken == part.env_ids[0]).sum())
+        part.weights, part.serial = self._weights, self._serial
+
+    def _receive(self) -> list[tuple[int, Any]]:
+        pool, workers = self.vec.pool, {part.owner for part in self._parts if part.num_pending}
+        found = pool.wait(workers, POLL_S)
+        if self.vec.is_concurrent and not any(isinstance(reply, LostReply) for _, reply in found):
+            found += pool.inspect(workers)  # one part may hang while others report
+        return [
+            (worker, report)
+            for worker, reply in found
+            for report in (reply.content if isinstance(reply, Notice) else [reply])
+        ]
+
+    def _add(self, part: _WorkerPart, report: SegmentReport) -> None:
+        if part.segment is not None:
+            part.segment.filled[:] = report.filled
+            part.segment.episodes += report.episodes
+            part.segment.finals += report.finals
+            if report.time is not None and self._first_ready:
+                self._finished.append((part, part.segment))
+
+    def _release(self, owner: int) -> list[tuple[_WorkerPart, bool]]:
+        self._known.pop(owner, None)
+        return super()._release(owner)
+
+    def _pause(self) -> None:
+        self.vec.shared.pause[0] = 1
+
+    def _halt(self) -> None:
+        super()._halt()
+        self.vec.shared.pause[0] = 0
+
+
+def _make_part(worker: int, env_ids: range, per_env: int, index: int) -> _WorkerPart:
+    columns = slice(env_ids.start * per_env, env_ids.stop * per_env)
+    return _WorkerPart(worker, env_ids, columns, index=index)

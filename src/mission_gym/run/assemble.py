@@ -32,7 +32,7 @@ from mission_gym.plan.ways import (
     measure_ways,
 )
 from mission_gym.policy import make_numpy_policy, make_torch_policy
-from mission_gym.ray.run import choose_actor_workers, connect
+from mission_gym.ray.backend import choose_actor_workers, connect
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.rollout.make import Collected, CollectRequest
 from mission_gym.rollout.make import make_collector as make_run_collector

@@ -26,7 +26,7 @@ from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.env.spaces import make_action_encoder
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError, describe, nearest
 from mission_gym.policy.sampling import best_of_parts, draw_random
-from mission_gym.rollout.playing import Actor, count_playing
+from mission_gym.rollout.play import Actor, count_playing
 from mission_gym.run.environment import Environment
 from mission_gym.run.evaluation import EvalResult, evaluate, summarise
 from mission_gym.streams import generator, suite_seeds

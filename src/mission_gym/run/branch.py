@@ -22,7 +22,7 @@ from mission_gym.errors import ConfigError, UsageError
 from mission_gym.learner.blocks import with_prefix
 from mission_gym.learner.contract import Learner
 from mission_gym.plan.wishes import size_paths
-from mission_gym.ray.run import connect
+from mission_gym.ray.backend import connect
 from mission_gym.run.assemble import algorithm_of, settle
 from mission_gym.run.config import resolve
 from mission_gym.run.curriculum import KEY

@@ -27,8 +27,8 @@ from mission_gym.plan.tuner import may_plan
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.policy.trunks import load_network
 from mission_gym.procs import BoundedLog, RunningCompanion, with_companion
+from mission_gym.ray.backend import connect, count_cpus
 from mission_gym.ray.cluster import Cluster
-from mission_gym.ray.run import connect, count_cpus
 from mission_gym.run.stages import (
     EnvSource,
     Parts,
@@ -47,8 +47,7 @@ from mission_gym.vector.backends import (
     load_rivals,
 )
 from mission_gym.vector.base import SeedOf, Vector
-from mission_gym.vector.record import Backend, Source
-from mission_gym.vector.restarts import Limits
+from mission_gym.vector.record import Backend, Limits, Source, VectorOptions
 
 _MAX_GROUPS = 64  # of environments that wait, where each group makes segments of its own
 
@@ -95,23 +94,17 @@ class Environment:
     def source(self) -> Source:
         """What vectors for training are made from."""
         factory = self.factory if self.stages is None else self.stages.variants[0].factory
-        return Source(
-            self.spec.env_id,
-            factory,
-            self.request,
-            self.num_workers,
-            self.limits,
-            self.log,
-            stages=self.stages,
-            cluster=self.cluster,
+        options = VectorOptions(
+            num_workers=self.num_workers, limits=self.limits, log=self.log, stages=self.stages
         )
+        return Source(self.spec.env_id, factory, self.request, options, cluster=self.cluster)
 
     def make_vector(self, num_envs: int, seed_of: SeedOf) -> Vector:
         """A vector for evaluations."""
-        source = replace(self.source, factory=self.factory, stages=None)
+        source, stages = replace(self.source, factory=self.factory), None
         if self.played is not None and self.backend.own_vector_form:
-            source = replace(source, stages=Stages((self.played,)))
-        return self.backend.make_vector(source, self.spec, num_envs, seed_of)
+            stages = Stages((self.played,))
+        return self.backend.make_vector(source, self.spec, num_envs, seed_of, stages=stages)
 
     def with_parts(self, parts: Parts, kwargs: dict[str, Any]) -> Environment:
         """The same environment, made from other parts."""
@@ -165,9 +158,8 @@ def open_environment(
             config.env.env_id,
             parts.factory,
             parts.request if source is None else None,
-            limits=limits,
+            VectorOptions(limits=limits, stages=parts.stages if backend.own_vector_form else None),
             max_sequence=config.env.max_sequence,
-            stages=parts.stages if backend.own_vector_form else None,
         )
         curriculum = config.env.curriculum if all_stages else None
         if curriculum is not None and not backend.own_vector_form:

@@ -17,7 +17,7 @@ from mission_gym.env.contract import TERMS
 from mission_gym.errors import EnvContractError, EnvFailure
 from mission_gym.intervals import compute_bootstrap, compute_wilson
 from mission_gym.rollout.collector import ActingPolicy
-from mission_gym.rollout.playing import Actor, count_playing, play, seed_of_suite
+from mission_gym.rollout.play import Actor, count_playing, play, seed_of_suite
 from mission_gym.run.environment import Environment
 from mission_gym.streams import suite_seeds
 from mission_gym.vector.base import Vector

@@ -102,7 +102,7 @@ class Saver:
             # A new checkpoint of this step must not lose the score of the old one.
             infos = list_checkpoints(self._run.checkpoints)
             score = next((info.meta.get("score") for info in infos if info.step == learner.step), None)
-            self.save(score, torn=self._collector.torn)
+            self.save(score, torn=self._collector.interrupted_mid_step)
 
     def finish(self) -> None:
         """Drop what was kept for the confirmation of the best."""

@@ -20,7 +20,7 @@ from mission_gym.learner import loop, overlap
 from mission_gym.learner.contract import Learner
 from mission_gym.learner.loop import StopFlag, newest
 from mission_gym.procs import BoundedLog
-from mission_gym.ray.run import leave
+from mission_gym.ray.backend import leave
 from mission_gym.run.assemble import make_collector
 from mission_gym.run.curriculum import Progression
 from mission_gym.run.environment import Environment, training_seeds

@@ -23,8 +23,8 @@ from mission_gym.learner.loop import newest
 from mission_gym.rollout.blocks import clear_block, pack_block, truncate_column, unpack_block
 from mission_gym.rollout.collector import BlockCollector
 from mission_gym.store.checkpoints import Checkpoint, load_replay
+from mission_gym.vector.arrays import rows_of
 from mission_gym.vector.base import Vector
-from mission_gym.vector.rows import rows_of
 
 _MAX_BLOCK_BYTES = 512 << 20  # larger blocks in hand are collected again rather than saved in haste
 _PREFIXES = ("block", "next")  # of the blocks in hand, in their order
@@ -140,13 +140,13 @@ def restore_snapshot(
         learner.load_previous_weights(Weights.unpack(learner.version - 1, behind))
     states: list[SlotState] = unpack_states(checkpoint.state, document["environments"])
     batch, ways = collector.vec.restore(states)
-    collector.go_on(batch)
+    collector.continue_from(batch)
     for i, array in enumerate(collector.memory):
         array[...] = checkpoint.state[f"memory/{i}"]
     cut = [env_id for env_id, way in enumerate(ways) if way.startswith("boundary")]
-    collector.forget(rows_of(cut, collector.vec.per_env))
     for env_id in cut:
-        _cut_newest(held, env_id, collector.vec.per_env)
+        _cut_newest(held, env_id, collector)
+    collector.reset_memory(rows_of(cut, collector.vec.per_env))
     told = [f"{count} of {len(ways)} environments came back by {way}" for way, count in Counter(ways).items()]
     told += [lost] if lost else []
     # Before columns had counts of their own, the rows were told that all of them had lost.
@@ -156,14 +156,16 @@ def restore_snapshot(
     return Restored(told, exact=not (cut or lost or num_lost))
 
 
-def _cut_newest(blocks: Sequence[Block], env_id: int, per_env: int) -> None:
+def _cut_newest(blocks: Sequence[Block], env_id: int, collector: BlockCollector) -> None:
     """End the episode of an environment where its newest segments end, one of each agent, if a block has
     them."""
+    rows = rows_of([env_id], collector.vec.per_env).tolist()
     for block in reversed(blocks):
         columns = np.flatnonzero((block.env_ids == env_id) & (block.filled > 0))
         if len(columns):
-            for column in columns[-per_env:].tolist():
-                truncate_column(block, int(block.filled[column]), column)
+            for row, column in zip(rows, columns[-len(rows) :].tolist(), strict=False):
+                state = tuple(array[row] for array in collector.memory)
+                truncate_column(block, int(block.filled[column]), column, state)
             return
 
 

@@ -46,7 +46,7 @@ class StatusWriter:
     @property
     def worker_restarts(self) -> int:
         """Workers that were replaced."""
-        return int(self._collector.vec.statistics().get("worker_restarts", 0))
+        return int(self._collector.vec.num_restarts)
 
     def tick(self, phase: str) -> None:
         """Tell where the run stands: a new phase at once, else ten times a second; on disk once a second."""

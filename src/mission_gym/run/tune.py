@@ -8,10 +8,7 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.profiles import choose_profile
 from mission_gym.plan.cache import find_cache, read_plan, write_plan
 from mission_gym.plan.tuner import Say, Tuner, make_plan_key
-from mission_gym.plan.wishes import apply, fix_envs
-from mission_gym.ray.costs import check_nodes, describe_cluster, measure_cluster
-from mission_gym.ray.rates import Work
-from mission_gym.rollout.blocks import block_bytes
+from mission_gym.ray.costs import describe_cluster
 from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
 from mission_gym.run.environment import Environment, leave_vector_form, probe_environment
 
@@ -34,8 +31,8 @@ def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = Fals
         if not write_plan(key, entry):
             say(f"the plan can't be kept in {find_cache()}; the next run measures again")
     layout, update = entry["layout"], entry["update"]
-    told = {} if environment.cluster is None else {"cluster": _describe_cluster(workshop, resolved, entry)}
-    return told | {
+    cluster = {} if environment.cluster is None else {"cluster": describe_cluster(environment.cluster)}
+    return cluster | {
         "env_id": resolved.config.env.env_id,
         "how": _describe(environment, layout),
         **{name: layout[name] for name in ("backend", "n_envs", "num_workers", "n_steps_per_env")},
@@ -47,28 +44,6 @@ def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = Fals
         "machine": entry.get("machine"),
         "cached": kept,
     }
-
-
-def _describe_cluster(workshop: Assembly, resolved: Resolved, entry: dict[str, Any]) -> dict[str, Any]:
-    """What the cluster has and costs, and what more actors would make of this plan."""
-    cluster, spec = workshop.environment.cluster, workshop.environment.spec
-    assert cluster is not None
-    check_nodes(cluster)
-    config = workshop.settle(apply(fix_envs(resolved), entry["values"]))
-    num_workers = config.vector.actor_workers or 1
-    num_actors = -(-config.vector.num_workers // num_workers)
-    rows, steps = -(-config.num_rows // num_actors), config.algorithm.n_steps_per_env
-    work = Work(
-        num_workers=num_workers,
-        num_rows=rows,
-        num_steps=steps,
-        step_s=entry["measured"]["env"]["step_s"] / spec.num_agents + entry["measured"]["act"]["row_s"],
-        step_bytes=-(-block_bytes(spec, steps, rows) // (steps * rows)),
-        weights_bytes=sum(array.nbytes for array in workshop.make_learner(config).weights().arrays.values()),
-        update_s=entry["update"]["step_s"],
-        overlaps=config.compute.overlap == "on" or config.vector.blocks == "first_ready",
-    )
-    return describe_cluster(cluster, measure_cluster(cluster), work)
 
 
 def _describe(environment: Environment, plan: dict[str, Any]) -> str:

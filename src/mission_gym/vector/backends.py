@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mission_gym.env.factory import VectorEnv
     from mission_gym.env.pace import Pace
     from mission_gym.vector.base import SeedOf, Vector
+    from mission_gym.vector.serial import SerialVec
 
 _TRUSTED_S = 0.05  # measuring time for trusted environments: it blocks this process, and steps are short
 
@@ -29,11 +30,10 @@ def _probe_here(source: Source, measure_s: float = 0.0, *, bare: bool = False) -
     return probe(source.first, source.env_id, bare, source.max_sequence), None
 
 
-def _make_serial(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **options: Any) -> Vector:
+def _make_serial(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **changes: Any) -> Vector:
     from mission_gym.vector.serial import SerialVec
 
-    settings = {"max_restarts": source.limits.max_restarts, "stages": source.stages} | options
-    return SerialVec(source.factory, spec, num_envs, seed_of, **settings)
+    return SerialVec(source.factory, spec, num_envs, seed_of, replace(source.options, **changes))
 
 
 def probe_in_child(
@@ -43,33 +43,35 @@ def probe_in_child(
     this process: starting another one takes longer than the probe."""
     from mission_gym.env.factory import names_trusted
     from mission_gym.env.pace import time_steps
-    from mission_gym.vector import probing
+    from mission_gym.vector import pool
 
     if source.request is not None and names_trusted(source.request):
         spec, _ = _probe_here(source, bare=bare)
         return spec, time_steps(source.first, spec, min(measure_s, _TRUSTED_S)) if measure_s else None
-    return probing.probe_in_worker(
-        source.first,
-        source.env_id,
-        measure_s,
-        bare=bare,
-        max_restarts=source.limits.max_restarts,
-        max_sequence=source.max_sequence,
-    )
+    return pool.probe_in_worker(source, measure_s, bare)
 
 
-def make_workers(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **options: Any) -> Vector:
-    """A vector of environments in worker processes."""
+def make_workers(
+    source: Source,
+    spec: EnvSpec,
+    num_envs: int,
+    seed_of: SeedOf,
+    *,
+    kind: type[SerialVec] | None = None,
+    **changes: Any,
+) -> Vector:
+    """A vector of environments in worker processes. kind: how each worker steps them; None for serially."""
+    from mission_gym.vector.serial import SerialVec
     from mission_gym.vector.workers import WorkersVec
 
-    settings = {"num_workers": source.num_workers, "limits": source.limits, "log": source.log}
-    return WorkersVec(source.factory, spec, num_envs, seed_of, stages=source.stages, **settings | options)
+    options = replace(source.options, **changes)
+    return WorkersVec(source.factory, spec, num_envs, seed_of, options, kind or SerialVec)
 
 
-def _make_threads(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **options: Any) -> Vector:
-    from mission_gym.vector.threaded import ThreadedVec
+def _make_threads(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **changes: Any) -> Vector:
+    from mission_gym.vector.threads import ThreadedVec
 
-    return make_workers(source, spec, num_envs, seed_of, kind=ThreadedVec, num_workers=1, **options)
+    return make_workers(source, spec, num_envs, seed_of, kind=ThreadedVec, num_workers=1, **changes)
 
 
 def _as_coroutines(source: Source) -> Source:
@@ -79,8 +81,9 @@ def _as_coroutines(source: Source) -> Source:
 
     given = source.factory
     factories = [given] if callable(given) else given
-    changed, stages = change_factories(as_coroutines, factories, source.stages)
-    return replace(source, factory=changed[0] if callable(given) else changed, stages=stages)
+    changed, stages = change_factories(as_coroutines, factories, source.options.stages)
+    source = replace(source, factory=changed[0] if callable(given) else changed)
+    return source.with_options(stages=stages)
 
 
 def _probe_coroutines(
@@ -89,11 +92,11 @@ def _probe_coroutines(
     return probe_in_child(_as_coroutines(source), measure_s, bare=bare)
 
 
-def _make_aio(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **options: Any) -> Vector:
+def _make_aio(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **changes: Any) -> Vector:
     from mission_gym.vector.aio import AioVec
 
-    settings = {"num_workers": source.num_workers or 1} | options
-    return make_workers(_as_coroutines(source), spec, num_envs, seed_of, kind=AioVec, **settings)
+    changes = {"num_workers": source.options.num_workers or 1} | changes
+    return make_workers(_as_coroutines(source), spec, num_envs, seed_of, kind=AioVec, **changes)
 
 
 def find_vector_factory(source: Source) -> Callable[[int], VectorEnv]:
@@ -103,7 +106,7 @@ def find_vector_factory(source: Source) -> Callable[[int], VectorEnv]:
 
     if source.request is None:
         raise UsageError(
-            "a callable environment can't be batched; one that can is made by its id or module:callable "
+            "a callable environment can't be batched; name it by its id or as module:callable "
             "[--vector batched]"
         )
     return make_vector_factory(source.request)
@@ -117,18 +120,20 @@ def _probe_vector_form(
 
     factory = find_vector_factory(source)
     spec = probe_vector(factory, source.env_id, source.max_sequence)
-    if source.stages is not None:
-        with BatchedVec(factory(1), spec, lambda row, episode: episode, source.stages) as vec:
-            for stage in range(len(source.stages.variants)):
+    stages = source.options.stages
+    if stages is not None:
+        with BatchedVec(factory(1), spec, lambda row, episode: episode, stages) as vec:
+            for stage in range(len(stages.variants)):
                 vec.enter_stage(stage)
                 vec.reset()
     return spec, None
 
 
-def _make_batched(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **options: Any) -> Vector:
+def _make_batched(source: Source, spec: EnvSpec, num_envs: int, seed_of: SeedOf, **changes: Any) -> Vector:
     from mission_gym.vector.batched import BatchedVec
 
-    return BatchedVec(find_vector_factory(source)(num_envs), spec, seed_of, source.stages, **options)
+    options = replace(source.options, **changes)
+    return BatchedVec(find_vector_factory(source)(num_envs), spec, seed_of, options.stages)
 
 
 # The reference: environments in this process, one after the other.
@@ -147,27 +152,24 @@ WORKERS = Backend(
 )
 
 # For environments that wait: one other process, with a thread for each environment.
-THREADS = Backend(
-    "threads",
-    probe_in_child,
-    _make_threads,
-    "in one other (for environments that wait)",
-    user_code="child",
+THREADS = replace(
+    WORKERS,
+    name="threads",
+    make_vector=_make_threads,
+    text="in one other (for environments that wait)",
     processes=1,
     for_waiting=True,
     turn_s=30e-6,
-    acts_itself=True,
-    service=SERVICE,
+    wake_s=10e-6,
 )
 
 # For environments whose steps are coroutines: hundreds of them on the event loops of other processes.
-AIO = Backend(
-    "aio",
-    _probe_coroutines,
-    _make_aio,
-    "on the event loop of one other or more (for coroutines)",
-    user_code="child",
-    processes=None,
+AIO = replace(
+    WORKERS,
+    name="aio",
+    probe=_probe_coroutines,
+    make_vector=_make_aio,
+    text="on the event loop of one other or more (for coroutines)",
     process_name="event loops",
     for_waiting=True,
     turn_s=12e-6,
@@ -175,8 +177,6 @@ AIO = Backend(
     most_groups=64,
     most_envs=4096,
     for_coroutines=True,
-    acts_itself=True,
-    service=SERVICE,
 )
 
 # For simulators that are vectorised themselves: the environment's own vector form, in this process.

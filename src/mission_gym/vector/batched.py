@@ -1,11 +1,10 @@
-"""A `gymnasium.vector.VectorEnv` of the user's behind our protocol, without Python per row.
+"""Adapts a user's `gymnasium.vector.VectorEnv` to `Vector`, without Python code per row.
 
-Seeds: the rows are seeded at the first reset only (one number for all where it takes no list); later
-episodes have no seeds of their own, so after a restart all rows begin new ones, unless the vector has
-get_state and set_state.
-Auto-reset: same-step and disabled give our rule. A next-step vector can't: its ended row shows the last
-observation, and the reset row that follows is not valid.
-Stages: options of each reset, for a vector that leaves its resets to us (disabled); its arguments stay.
+Seeds: rows are seeded at the first reset only, with one number if the environment takes no list. Later
+episodes have no seeds, so after a restart all rows begin new ones, unless it has get_state and set_state.
+Auto-reset: same-step and disabled follow our rule. In next-step mode an ended row shows its last observation,
+and the reset step that follows is not valid.
+Stages: options of each reset, if the environment leaves its resets to us (disabled). Arguments can't change.
 """
 
 from __future__ import annotations
@@ -18,19 +17,21 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
-from mission_gym.env.contract import TERMS, check_outcome, read_metrics
+from mission_gym.env.contract import TERMS, check_outcome, explain_vector_reward, read_metrics
 from mission_gym.env.factory import VectorEnv
+from mission_gym.env.masks import MaskLayout
+from mission_gym.env.observations import ObsReader
+from mission_gym.env.probe import MASK_KEY
 from mission_gym.env.resume import SlotState, copy_plain, has_state, read_generator, restore_generator
-from mission_gym.env.spaces import make_action_decoder
+from mission_gym.env.spaces import make_action_decoder, mask_parts
 from mission_gym.env.stages import Stages
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError, describe
-from mission_gym.vector.base import Options, SeedOf, Vector
-from mission_gym.vector.batch_reader import BatchReader
-from mission_gym.vector.rows import Rows, make_rows
+from mission_gym.vector.arrays import make_step_arrays
+from mission_gym.vector.base import ResetOptions, SeedOf, Vector
 
 
 class BatchedVec(Vector):
-    """The adapter. `seed_of(row, 0)` seeds the rows; after a restart `seed_of(row, n)`, n a later episode."""
+    """The adapter. `seed_of(row, 0)` seeds the rows; after a restart `seed_of(row, n)` of a later one."""
 
     rows_step_alone = False
 
@@ -42,18 +43,19 @@ class BatchedVec(Vector):
         self._stages = stages
         self._stage_of = np.zeros(self.num_envs, np.int64)  # of the running episode, by row
         self._reader = BatchReader(spec, self.num_envs)
-        self._blank = make_rows(spec, self.num_envs)
+        self._blank = make_step_arrays(spec, self.num_envs)
         self._blank.valid[:] = True
+        none = make_step_arrays(spec, 0)
+        self._no_finals = none.final_obs, none.final_mask
         self._form = make_action_decoder(spec.action_space)
-        self._takes_lists = True  # of seeds, until it refuses one
+        self._takes_seed_lists = True  # until it refuses one
         self._mode = _read_mode(vector_env, spec)
         if stages is not None and len(stages.variants) > 1 and self._mode != AutoresetMode.DISABLED:
             raise UsageError(
                 f"{spec.env_id} resets its rows by itself (autoreset_mode {self._mode.value}), so they can't"
-                " enter stages one by one; let the vector environment leave its resets to us (disabled), or"
-                " use another vector [--vector with --curriculum]"
+                " enter stages one by one; set the vector environment's autoreset_mode to disabled, or use"
+                " another vector [--vector with --curriculum]"
             )
-        self._num_steps = 0
         self._shown: tuple[Leaves, Array | None]
         self._numbers: Array  # of the running episode, by row
         self._lengths: Array
@@ -62,10 +64,10 @@ class BatchedVec(Vector):
         self._resetting: Array  # rows whose next step is only a reset
 
     def _reset(
-        self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: Options
+        self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: ResetOptions
     ) -> StepBatch:
         if env_ids is not None or seeds is not None or options is not None:
-            raise UsageError("a batched environment resets all its rows at once, with seeds of its own")
+            raise UsageError("a batched environment resets all its rows at once, with its own seeds")
         return self._reset_all(np.zeros(self.num_envs, np.int64))
 
     def _send(self, actions: Array, ids: list[int]) -> None:
@@ -88,16 +90,15 @@ class BatchedVec(Vector):
         self._add_terms(infos, valid, done)
         ended = np.flatnonzero(done)
         episodes: list[Episode] = []
-        final_obs, final_mask = self._blank.final_obs, self._blank.final_mask
+        final_obs, final_mask = self._no_finals
+        same_step = self._mode == AutoresetMode.SAME_STEP
         if ended.size:
-            same_step = self._mode == AutoresetMode.SAME_STEP
             last = infos.get("final_info", infos) if same_step else infos
             episodes = [self._finish(int(row), bool(terminated[row]), last) for row in ended]
             final_obs, final_mask = (
                 read.read_final(infos, last, ended) if same_step else read.read_shown(obs, last, ended)
             )
-        shows_last = np.zeros_like(done) if self._mode == AutoresetMode.SAME_STEP else done
-        mask = read.masks(obs, infos, shows_last)
+        mask = read.masks(obs, infos, np.zeros_like(done) if same_step else done)
         self._resetting = done if self._mode == AutoresetMode.NEXT_STEP else np.zeros_like(done)
         if ended.size and self._mode == AutoresetMode.DISABLED:
             self._choose_stages(done, self._numbers)
@@ -105,15 +106,13 @@ class BatchedVec(Vector):
                 obs, mask = self._reset_rows(begun, options, mask)
         leaves = read.leaves(obs)
         self._shown = (leaves, mask)
-        self._num_steps += int(valid.sum())
-        self._num_episodes += len(episodes)
-        rows = Rows(leaves, mask, final_obs, final_mask, reward, terminated, truncated, valid)
-        batch = rows.as_batch(np.arange(self.num_envs), len(ended), {})
-        batch.ended, batch.episodes = ended, episodes
-        return batch
+        return StepBatch(
+            np.arange(self.num_envs), leaves, reward, terminated, truncated, valid, mask, ended, final_obs,
+            final_mask, episodes,
+        )  # fmt: skip
 
     def _state(self, ids: list[int]) -> list[SlotState]:
-        # The vector's own state, where it has one, is in the first entry.
+        # The environment's own state, if it has one, is in the first entry.
         saved, reason = None, "a batched environment without get_state() and set_state() can't be replayed"
         if has_state(self._env):
             try:
@@ -157,7 +156,7 @@ class BatchedVec(Vector):
             self._env.set_state(copy_plain(first.saved["env"]))  # type: ignore[attr-defined]
             restore_generator(self._env, first.saved["generator"])
         except Exception as error:  # noqa: BLE001  border: the user's set_state
-            # The vector may be half-way between two states: only a new reset is safe.
+            # The environment may be half-way between two states: only a new reset is safe.
             self._reset_all(numbers + 1)
             return self._show(), [f"boundary: set_state() raised {describe(error)}"] * self.num_envs
         self._numbers = numbers
@@ -174,9 +173,6 @@ class BatchedVec(Vector):
     def episode_numbers(self) -> list[int]:
         return [int(number) for number in self._numbers]
 
-    def _statistics(self) -> dict[str, Any]:
-        return {"steps": self._num_steps}
-
     def _close(self) -> list[str]:
         try:
             self._env.close()
@@ -185,11 +181,11 @@ class BatchedVec(Vector):
         return []
 
     def _reset_all(self, numbers: Array) -> StepBatch:
-        everyone = np.ones(self.num_envs, np.bool_)
-        self._choose_stages(everyone, numbers)
-        (_, first), *others = self._group(everyone)
+        every_row = np.ones(self.num_envs, np.bool_)
+        self._choose_stages(every_row, numbers)
+        (_, first), *others = self._group(every_row)
         obs, infos = self._guard("reset", lambda: self._reset_seeded(numbers, first))
-        mask = self._reader.masks(obs, infos, ~everyone)
+        mask = self._reader.masks(obs, infos, ~every_row)
         for rows, options in others:
             obs, mask = self._reset_rows(rows, options, mask)
         self._numbers = numbers
@@ -201,49 +197,50 @@ class BatchedVec(Vector):
         return self._show()
 
     def _reset_seeded(self, numbers: Array, options: dict[str, Any] | None) -> Any:
-        """Reset with a seed for each row where the environment takes a list, else with the first row's."""
+        """Reset with a seed for each row if the environment takes a list, else with the first row's seed."""
         seeds = [self._seed_of(row, int(number)) for row, number in enumerate(numbers)]
         given: dict[str, Any] = {} if options is None else {"options": options}
-        if self._takes_lists and None not in seeds:
+        if self._takes_seed_lists and None not in seeds:
             try:
                 return self._env.reset(seed=seeds, **given)  # type: ignore[arg-type]
-            except Exception:  # noqa: BLE001  border: what is wrong besides the list shows below
-                self._takes_lists = False
+            except Exception:  # noqa: BLE001  border: any other error is raised again below
+                self._takes_seed_lists = False
         return self._env.reset(seed=seeds[0], **given)
 
     def _reset_rows(
         self, rows: Array, options: dict[str, Any] | None, mask: Array | None
     ) -> tuple[Any, Array | None]:
-        """Begin the next episodes of some rows, bool [B]: what all show then, and their masks."""
+        """Begin the next episodes of some rows, bool [B]; returns the observations and masks of all."""
         whole = {**(options or {}), "reset_mask": rows.copy()}
         obs, infos = self._guard("reset", lambda: self._env.reset(options=whole))
         first = self._reader.masks(obs, infos, ~rows)
         return obs, mask if mask is None or first is None else np.where(rows[:, None], first, mask)
 
     def _choose_stages(self, rows: Array, numbers: Array) -> None:
-        """The stages of the episodes that begin in some rows, by the seeds that they would have alone."""
+        """Choose the stages of the episodes that begin in some rows, by the seeds of single environments."""
         if self._stages is not None:
             for row in np.flatnonzero(rows).tolist():
                 seed = self._seed_of(row, int(numbers[row]))
-                self._stage_of[row] = self._stages.choose(seed, int(self._now[0]))
+                self._stage_of[row] = self._stages.choose(seed, int(self._stage[0]))
 
     def _group(self, rows: Array) -> list[tuple[Array, dict[str, Any] | None]]:
-        """Some rows by their stages, each group with the options of its resets."""
+        """Some rows by stage, with the reset options of each stage."""
         if self._stages is None:
             return [(rows, None)]
         groups = [(stage, rows & (self._stage_of == stage)) for stage in range(len(self._stages.variants))]
-        return [(mine, self._stages.variants[stage].options) for stage, mine in groups if mine.any()]
+        return [(own, self._stages.variants[stage].options) for stage, own in groups if own.any()]
 
     def _show(self) -> StepBatch:
-        """Return a batch in which nothing happened, with what the rows show now."""
+        """A batch without steps, with the current observations."""
         leaves, mask = self._shown
-        rows = replace(self._blank, obs=leaves, mask=mask)
-        return rows.as_batch(np.arange(self.num_envs), 0, {})
+        return replace(self._blank, obs=leaves, mask=mask).as_batch(np.arange(self.num_envs), {})
 
     def _finish(self, row: int, terminated: bool, infos: dict[str, Any]) -> Episode:
-        """Return the episode of a row that ended, and begin to count the next."""
+        """Return the episode of a row that ended, and start counting the next one."""
         outcome = check_outcome(_at(infos, "outcome", row), self.spec, lambda: f"row {row} of the batch")
-        metrics = read_metrics(_row_of(infos.get("episode_metrics", {}), row), self.spec, lambda: "the batch")
+        given = infos.get("episode_metrics", {})
+        own = {name: _at(given, name, row) for name in given if not name.startswith("_")}
+        metrics = read_metrics(own, self.spec, lambda: "the batch")
         for name, sums in self._terms.items():
             metrics[f"{TERMS}{name}"] = float(sums[row])
             sums[row] = 0.0
@@ -254,7 +251,7 @@ class BatchedVec(Vector):
         return Episode(row, number, -1, ret, length, outcome, terminated, metrics, stage=stage)
 
     def _add_terms(self, infos: dict[str, Any], valid: Array, done: Array) -> None:
-        """Add up the reward terms; those of a row that a same-step vector ended are in its final info."""
+        """Sum the reward terms; those of a row that ended in same-step mode are in its final info."""
         final = infos.get("final_info", {})
         moved = done if final else np.zeros_like(done)
         for source, rows in ((infos, valid & ~moved), (final, moved)):
@@ -265,12 +262,12 @@ class BatchedVec(Vector):
                     sums = self._terms.setdefault(name, np.zeros(self.num_envs))
                     np.add(sums, np.asarray(values, np.float64), out=sums, where=given)
 
-    def _guard(self, what: str, call: Callable[[], Any]) -> Any:
+    def _guard(self, name: str, call: Callable[[], Any]) -> Any:
         try:
             return call()
         except Exception as error:  # border: the user's vector
             raise EnvFailure(
-                f"{what}() of the batched environment {self.spec.env_id} raised {describe(error)}"
+                f"{name}() of the batched environment {self.spec.env_id} raised {describe(error)}"
             ) from error
 
 
@@ -286,12 +283,111 @@ def _read_mode(vector_env: VectorEnv, spec: EnvSpec) -> AutoresetMode:
 
 
 def _at(infos: dict[str, Any], name: str, row: int) -> Any:
-    """Return a row's entry of batched infos, None where the row gave none."""
-    given = infos.get(f"_{name}")
-    if name not in infos or (given is not None and not given[row]):
+    """A row's entry in batched infos, None if it has none."""
+    present = infos.get(f"_{name}")
+    if name not in infos or (present is not None and not present[row]):
         return None
     return infos[name][row]
 
 
-def _row_of(infos: dict[str, Any], row: int) -> dict[str, Any]:
-    return {name: _at(infos, name, row) for name in infos if not name.startswith("_")}
+class BatchReader:
+    """Checks the arrays of a vector environment and converts them to our form; EnvContractError for what does
+    not fit the spec."""
+
+    def __init__(self, spec: EnvSpec, num_envs: int) -> None:
+        self.spec = spec
+        self.num_envs = num_envs
+        self._mask_in_obs = spec.mask_key is not None
+        self._reader = ObsReader(spec)
+        self._mask_parts = mask_parts(spec.action)
+        self._lay_out = MaskLayout(spec)
+
+    def leaves(self, obs: Any) -> Leaves:
+        """The observations of all rows, each leaf [B, *leaf.shape]."""
+        return self._check_leaves(self._reader.read_batch(obs), self.num_envs)
+
+    def _check_leaves(self, leaves: tuple[Any, ...], num_rows: int) -> Leaves:
+        """Leaves [num_rows, *leaf.shape] in the dtypes of the spec."""
+        checked = []
+        for leaf, spec in zip(leaves, self.spec.leaves, strict=True):
+            got = np.asarray(leaf)
+            expected = (num_rows, *spec.shape)
+            if got.shape != expected or not np.can_cast(got.dtype, spec.dtype, "same_kind"):
+                raise EnvContractError(
+                    f"observation {spec.name!r} of the batch has shape {got.shape} and dtype {got.dtype}, "
+                    f"expected shape {expected} and dtype {spec.dtype} [{self.spec.env_id}]"
+                )
+            checked.append(got.astype(spec.dtype, copy=False))
+        return tuple(checked)
+
+    def masks(self, obs: Any, infos: dict[str, Any], lenient: Array) -> Array | None:
+        """Masks [B, M]. Rows in `lenient`, from which no action is chosen, may have none."""
+        if not self.spec.mask_source:
+            return None
+        shape = (self.num_envs, self.spec.mask_size)
+        raw = obs[MASK_KEY] if self._mask_in_obs else infos.get(MASK_KEY)
+        mask = np.zeros(shape, np.bool_) if raw is None else self._lay_out(raw, (self.num_envs,))
+        if mask.shape != shape or mask.dtype.kind not in "biu":
+            raise EnvContractError(
+                f"the action masks of the batch have shape {mask.shape} and dtype {mask.dtype}, "
+                f"expected {self._lay_out.expected} for each of {self.num_envs} rows [{self.spec.env_id}]"
+            )
+        legal = self._find_legal(mask)
+        wrong = np.flatnonzero(~legal & ~lenient)
+        if wrong.size:
+            raise EnvContractError(
+                f"rows {wrong.tolist()} of the batch have no legal action; every part of the action needs "
+                f'one in infos["action_mask"], or the episode must end [{self.spec.env_id}]'
+            )
+        return mask.astype(np.bool_) | ~legal[:, None]
+
+    def _find_legal(self, mask: Array) -> Array:
+        """Which rows [B] have a legal choice in every part."""
+        legal: Array = np.logical_or.reduceat(mask, self._mask_parts, axis=1).all(axis=1)  # type: ignore[assignment]
+        return legal
+
+    def column(self, name: str, values: Any, dtype: type[np.generic]) -> Array:
+        """One number or flag for each row [B]."""
+        column = np.asarray(values)
+        if name == "reward" and column.ndim == 2 and column.shape[1] > 1:
+            raise EnvContractError(
+                f"the reward of each row is {explain_vector_reward(column.shape[1])} [{self.spec.env_id}]"
+            )
+        if column.shape != (self.num_envs,) or column.dtype.kind not in "biuf":
+            raise EnvContractError(
+                f"{name} of the batch has shape {column.shape} and dtype {column.dtype}, expected "
+                f"({self.num_envs},) [{self.spec.env_id}]"
+            )
+        return column.astype(dtype)
+
+    def read_shown(self, obs: Any, infos: dict[str, Any], ended: Array) -> tuple[Leaves, Array | None]:
+        """The final observations and masks of ended rows that still show them."""
+        mask = self.masks(obs, infos, np.ones(self.num_envs, np.bool_))
+        return tuple(leaf[ended] for leaf in self.leaves(obs)), None if mask is None else mask[ended]
+
+    def read_final(
+        self, infos: dict[str, Any], last: dict[str, Any], ended: Array
+    ) -> tuple[Leaves, Array | None]:
+        """The same for rows that already show their next episode. last: the infos of the last steps."""
+        final = infos.get("final_obs")
+        if final is None:
+            raise EnvContractError(
+                f'rows {ended.tolist()} ended without infos["final_obs"]; a same-step vector must put '
+                f"the last observations there [{self.spec.env_id}]"
+            )
+        if isinstance(final, np.ndarray) and final.dtype == object:
+            rows = [final[row] for row in ended]
+            parts = zip(*(self._reader.read(row) for row in rows), strict=True)
+            leaves = self._check_leaves(tuple(np.stack(part) for part in parts), len(ended))
+            masks = np.stack([self._lay_out(row[MASK_KEY]) for row in rows]) if self._mask_in_obs else None
+        else:
+            leaves = tuple(leaf[ended] for leaf in self.leaves(final))
+            masks = self._lay_out(final[MASK_KEY], (self.num_envs,))[ended] if self._mask_in_obs else None
+        if not self.spec.mask_source:
+            return leaves, None
+        if masks is None:
+            given = last.get(MASK_KEY)
+            shape = (len(ended), self.spec.mask_size)
+            masks = np.ones(shape) if given is None else self._lay_out(given, (self.num_envs,))[ended]
+        # A last observation may leave no legal action; a bootstrap from it then uses all actions.
+        return leaves, masks.astype(np.bool_) | ~self._find_legal(masks)[:, None]

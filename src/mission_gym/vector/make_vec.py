@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
-from math import ceil
 from typing import TYPE_CHECKING, Any, cast
 
 from mission_gym.errors import WrongValue, nearest
@@ -19,23 +17,17 @@ from mission_gym.vector.backends import (
     load_for_coroutines,
     probe_in_child,
 )
-from mission_gym.vector.record import Backend, Source
-from mission_gym.vector.restarts import Limits
+from mission_gym.vector.record import Backend, Limits, Source, VectorOptions
 
-if TYPE_CHECKING:  # what loads NumPy or Gymnasium is imported where it is used: workers start before
+if TYPE_CHECKING:  # NumPy and Gymnasium are imported inside functions: workers start first
     from gymnasium.vector import AutoresetMode
 
     from mission_gym.data import EnvSpec
     from mission_gym.env.factory import Factory, VectorEnv
     from mission_gym.env.pace import Pace
-    from mission_gym.vector.adapter import ObservationMode
 
-_PROBE_S = 0.2  # random steps of a throw-away instance, in a child
-# What a vector step costs beside the environments' own steps (two cores): `bench vector` shows it.
-_MESSAGE_S, _WORKER_S = 120e-6, 70e-6  # to send and to receive, and to wake each process
-_THREAD_S = 40e-6  # to wake a thread of a row that waits, and to take its turn
-_MOST_WORKERS = 64  # a process each
-_CLEARLY = 0.85  # what other processes must promise of this one's time, which is sure
+_PROBE_S = 0.2  # for timing a throw-away instance in a child
+_CLEARLY = 0.85  # other processes must be predicted to take this share of this process's time, or less
 
 
 def make_vec(
@@ -45,22 +37,21 @@ def make_vec(
     backend: str = "auto",
     env_kwargs: dict[str, Any] | None = None,
     autoreset_mode: str | AutoresetMode | None = None,
-    observation_mode: ObservationMode = "same",
     timeout_s: float = 60.0,
     max_restarts: int = 5,
     num_workers: int | None = None,
 ) -> VectorEnv:
     """Make a vector environment from an id, a callable or a list of callables.
 
-    num_envs: by default the length of the list, else 1. backend: `serial` in this process, `workers` in
-    several others, `threads` in one other, `aio` on the event loops of others, `batched` for the
-    environment's own vector form; `auto` measures a throw-away instance in a child. autoreset_mode: a name,
-    Gymnasium's enum or its value; None means next-step, as in Gymnasium, or what a vector form declares.
-    observation_mode: Gymnasium's `same` or `different` bounds of the observations, or a pair of the batched
-    and the single space. timeout_s: of a step, before it is broken off, or its worker replaced. max_restarts:
-    of an environment without a finished episode in between; an episode that a failure broke off shows as
-    truncated. num_workers: one per usable core by default, one event loop; `auto` takes more of them for
-    environments that wait and compute.
+    num_envs: default is the length of the list, else 1.
+    backend: `serial` in this process, `workers` in several others, `threads` in one other, `aio` on the event
+    loops of others, `batched` for the environment's own vector form. `auto` times a throw-away instance.
+    autoreset_mode: a name, Gymnasium's enum or its value. None: next-step, as in Gymnasium, or the mode that
+    the environment's own vector form declares.
+    timeout_s: time limit of a step; afterwards it is cancelled, or its worker is replaced.
+    max_restarts: of an environment without a finished episode in between. An episode that fails is truncated.
+    num_workers: default is one per usable core, or one event loop. `auto` may choose more of them for
+    environments that both wait and compute.
     """
     known = ("auto", *(name for name in BACKENDS if not load_backend(name).needs_cluster))
     if backend not in known:
@@ -72,45 +63,53 @@ def make_vec(
     with hold_fork_server(SERVICE if record is None else record.service), ExitStack() as undo:
         from mission_gym.procs import Spares, usable_cores, with_companion
 
-        early: dict[str, Any] = {}
+        spares = None
         if record is not None and record.service is not None:
-            num_processes = record.choose_processes(count, num_workers, usable_cores())
-            early["spares"] = Spares(record.service, num_processes)
-            undo.callback(early["spares"].close)
+            spares = Spares(record.service, record.choose_processes(count, num_workers, usable_cores()))
+            undo.callback(spares.close)
         from gymnasium.vector import AutoresetMode
 
-        from mission_gym.vector.adapter import GymVector, check_observation_mode
+        from mission_gym.vector.base import RowVector
+        from mission_gym.vector.gym_vector import GymVector
 
         mode = None if autoreset_mode is None else _find_mode(autoreset_mode)
+        options = VectorOptions(
+            num_workers=num_workers, limits=Limits(timeout_s, max_restarts), spares=spares
+        )
 
-        def find(told: dict[str, Any]) -> Source:
-            found = _make_source(env, count, env_kwargs or {}, told)
-            return replace(found, num_workers=num_workers, limits=Limits(timeout_s, max_restarts))
-
-        def look(told: dict[str, Any]) -> tuple[Source, Backend, EnvSpec]:
-            source = find(told)
+        def probe(companion_kwargs: dict[str, Any]) -> tuple[Source, Backend, EnvSpec]:
+            source = _make_source(env, count, env_kwargs or {}, companion_kwargs, options)
             if record is not None:
                 return source, record, record.probe(source, bare=True)[0]
             spec, pace = probe_in_child(source, _PROBE_S, bare=True)
             awaited = pace if spec.coroutines == "only" else None
             if spec.coroutines == "offered":
                 _, awaited = load_for_coroutines().probe(source, _PROBE_S, bare=True)
-            chosen, processes = choose_for_pace(pace, count, num_workers, awaited)
-            return replace(source, num_workers=processes), chosen, spec
+            backends = map(load_backend, BACKENDS)
+            chosen, processes = choose_for_pace(backends, pace, awaited, count, num_workers, usable_cores())
+            return source.with_options(num_workers=processes), chosen, spec
+
+        def open_own_form(companion_kwargs: dict[str, Any]) -> VectorEnv:
+            source = _make_source(env, count, env_kwargs or {}, companion_kwargs, options)
+            return _make_own_form(source, count, mode)
 
         made: Any
         if record is not None and record.own_vector_form:
-            made, companion = with_companion(lambda told: _make_own_form(find(told), count, mode))
+            made, companion = with_companion(open_own_form)
+            if companion is not None:
+                made.companion = companion  # it ends with the vector
         else:
-            (source, chosen, spec), companion = with_companion(look)
-            check_observation_mode(observation_mode, spec)
-            spec = replace(spec, same_bounds=observation_mode == "same")
-            make = partial(chosen.make_vector, source, num_envs=count, **early)
-            made = GymVector(make, spec, count, mode or AutoresetMode.NEXT_STEP, observation_mode)
-        if companion is not None:
-            made.companion = companion  # at work until the vector is closed
+            (source, chosen, spec), companion = with_companion(probe)
+            mode = mode or AutoresetMode.NEXT_STEP
+            vec = chosen.make_vector(source, spec, count, _no_seed, infos=True, autoreset=mode.name.lower())
+            assert isinstance(vec, RowVector)
+            made = GymVector(vec, mode, companion)
         undo.pop_all()
         return cast("VectorEnv", made)
+
+
+def _no_seed(env_id: int, episode: int) -> None:
+    """Gymnasium seeds the first episode only; later ones continue with the environment's generator."""
 
 
 def _count_envs(env: str | Factory | Sequence[Factory], num_envs: int | None) -> int:
@@ -127,57 +126,56 @@ def _count_envs(env: str | Factory | Sequence[Factory], num_envs: int | None) ->
 
 
 def _make_source(
-    env: str | Factory | Sequence[Factory], num_envs: int, kwargs: dict[str, Any], told: dict[str, Any]
+    env: str | Factory | Sequence[Factory],
+    num_envs: int,
+    kwargs: dict[str, Any],
+    companion_kwargs: dict[str, Any],
+    options: VectorOptions,
 ) -> Source:
     from mission_gym.env.factory import EnvRequest, make_factory
 
     if isinstance(env, str):
-        request = EnvRequest(env, kwargs, companion_kwargs=told)
-        return Source(env, make_factory(request), request)
+        request = EnvRequest(env, kwargs, companion_kwargs=companion_kwargs)
+        return Source(env, make_factory(request), request, options)
     given = [env] * num_envs if callable(env) else list(env)
     name = getattr(given[0], "__name__", type(given[0]).__name__)
-    return Source(name, [make_factory(partial(item, **kwargs) if kwargs else item) for item in given])
+    factories = [make_factory(partial(item, **kwargs) if kwargs else item) for item in given]
+    return Source(name, factories, options=options)
 
 
 def choose_for_pace(
-    pace: Pace | None, num_envs: int, num_workers: int | None = None, awaited: Pace | None = None
+    backends: Iterable[Backend],
+    pace: Pace | None,
+    awaited: Pace | None,
+    num_envs: int,
+    num_workers: int | None,
+    cores: int,
 ) -> tuple[Backend, int | None]:
-    """The backend whose vector steps should take the least time, and its processes.
+    """The backend whose vector steps are predicted to take the least time, and its number of processes.
 
-    num_workers: as asked for. Environments that wait are threads of one process while it can compute for all
-    of them, else workers, more of them than cores. awaited: the pace of their coroutines, where there are
-    some; these share event loops.
+    pace: of single environments; None if a step failed. awaited: of their coroutines, if they have some.
+    num_workers: None for automatic. This process is chosen unless another backend is clearly faster.
     """
-    from mission_gym.procs import usable_cores
-
-    if pace is None or num_envs == 1:  # a step failed: it must not fail here
-        return load_backend("serial" if pace is not None else "workers"), num_workers
-    cores, cpu_s = usable_cores(), pace.step_s * pace.cpu_share
-    crews = {num_workers or min(num_envs, cores)}
-    if num_workers is None and pace.waits:
-        busy = ceil(cores / max(pace.cpu_share, 1e-3))  # so many keep every core at work
-        crews |= {min(num_envs, size, _MOST_WORKERS) for size in (busy, num_envs)}
-
-    def cost(crew: int) -> float:
-        own_s = max(pace.step_s * ceil(num_envs / crew), cpu_s * num_envs / min(cores, crew))
-        return _MESSAGE_S + _WORKER_S * crew + own_s
-
-    crew = min(crews, key=cost)
-    costs = {"serial": pace.step_s * num_envs, "workers": cost(crew)}
-    if pace.waits:
-        message_s = _MESSAGE_S + _WORKER_S + _THREAD_S * num_envs
-        costs["threads"] = message_s + max(pace.step_s, cpu_s * num_envs)
-    processes = dict.fromkeys(costs, crew)
-    if awaited is not None and awaited.waits:
-        loops = load_for_coroutines()
-        turn_s = awaited.step_s * awaited.cpu_share + loops.turn_s
-        full = min(ceil(turn_s * num_envs / awaited.step_s), cores)  # so many have time for all of them
-        size = loops.choose_processes(num_envs, num_workers or max(full, 1), cores)
-        own_s = max(awaited.step_s, turn_s * ceil(num_envs / size))
-        costs[loops.name], processes[loops.name] = _MESSAGE_S + _WORKER_S * size + own_s, size
-    best = min(costs, key=lambda name: costs[name])
-    best = best if costs[best] < _CLEARLY * costs["serial"] else "serial"
-    return load_backend(best), processes[best]
+    records = [each for each in backends if not each.own_vector_form and not each.needs_cluster]
+    here = next(each for each in records if each.runs_here)
+    children = [each for each in records if not each.runs_here]
+    if pace is None:  # it must not fail in this process
+        return children[0], num_workers
+    if num_envs == 1:
+        return here, num_workers
+    costs: dict[tuple[Backend, int], float] = {}
+    for each in children:
+        own = awaited if each.for_coroutines else pace
+        if own is None or (each.for_waiting and not own.waits):
+            continue
+        sizes = each.list_processes(own, num_envs, cores)
+        if num_workers is not None and each.chooses_workers:
+            sizes = [num_workers]
+        costs |= {(each, size): each.predict_step_s(own, num_envs, size, cores) for size in sizes}
+    best, processes = min(costs, key=costs.__getitem__)
+    if costs[best, processes] < _CLEARLY * here.predict_step_s(pace, num_envs, 1, cores):
+        return best, processes
+    return here, num_workers
 
 
 def _make_own_form(source: Source, num_envs: int, mode: AutoresetMode | None) -> VectorEnv:

@@ -1,8 +1,8 @@
-"""Our vectors as a VecEnv of Stable-Baselines3, so that SB3 itself trains on our workers (extra `sb3`).
+"""Our vectors as a VecEnv of Stable-Baselines3, so that SB3 trains on our workers (extra `sb3`).
 
     model = stable_baselines3.PPO("MlpPolicy", mg.vector.SB3VecEnv("CartPole-v1", 16))
 
-Importing this module imports SB3, and with it torch; nothing else of this room does.
+Importing this module imports SB3, and with it torch; no other module of this room does.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
-import mission_gym as mg
 from mission_gym.data import Array, StepBatch
 from mission_gym.env.factory import Factory
-from mission_gym.env.spaces import make_unflattener
-from mission_gym.vector.adapter import pack_objects, take_final
+from mission_gym.env.spaces import make_action_encoder, make_unflattener
+from mission_gym.vector.gym_vector import take_final
+from mission_gym.vector.make_vec import make_vec
 
 Indices = int | Iterable[int] | None
 
 
 class SB3VecEnv(VecEnv):
-    """Same-step auto-reset with `terminal_observation` and `TimeLimit.truncated` in the infos, as SB3 has it.
+    """Same-step auto-reset with `terminal_observation` and `TimeLimit.truncated` in the infos, as in SB3.
 
     env and options are those of `make_vec`; the default backend is `workers`.
     """
@@ -37,13 +37,12 @@ class SB3VecEnv(VecEnv):
         **options: Any,
     ) -> None:
         options = {"autoreset_mode": "same_step"} | options
-        # Through the package: which backends there are is known above this room.
-        gym_vector: Any = mg.make_vec(env, num_envs, backend=backend, **options)
+        gym_vector: Any = make_vec(env, num_envs, backend=backend, **options)
         self._vec = gym_vector.inner
         self._gym_vector = gym_vector
         space = gym_vector.single_observation_space
         self._unflatten = make_unflattener(space)
-        self._takes_objects = self._vec.spec.action.kind == "object"
+        self._to_row = make_action_encoder(gym_vector.single_action_space)
         super().__init__(gym_vector.num_envs, space, gym_vector.single_action_space)
 
     def reset(self) -> Any:
@@ -55,15 +54,17 @@ class SB3VecEnv(VecEnv):
         return self._show(batch)
 
     def step_async(self, actions: Array) -> None:
-        self._vec.send(pack_objects(actions, self.num_envs) if self._takes_objects else np.asarray(actions))
+        is_composite = bool(self._vec.spec.action.parts)
+        rows = np.array([self._to_row(action) for action in actions]) if is_composite else np.asarray(actions)
+        self._vec.send(rows)
 
     def step_wait(self) -> Any:
         batch = self._vec.recv()
         infos: list[dict[str, Any]] = [dict(batch.infos.get(row, {})) for row in range(self.num_envs)]
-        for place, row in enumerate(batch.ended.tolist()):
+        for index, row in enumerate(batch.ended.tolist()):
             self.reset_infos[row] = infos[row]
             infos[row] = dict(batch.final_infos.get(row, {}))
-            leaves = take_final(batch, self._vec.spec.leaves, place)
+            leaves = take_final(batch, self._vec.spec.leaves, index)
             infos[row]["terminal_observation"] = self._unflatten(leaves)
         done = batch.terminated | batch.truncated
         for row in range(self.num_envs):
@@ -72,7 +73,7 @@ class SB3VecEnv(VecEnv):
 
     @property
     def envs(self) -> list[Any]:
-        """The environments themselves, where they run in this process (`backend="serial"`)."""
+        """The environments themselves, if they run in this process (`backend="serial"`)."""
         return list(self._gym_vector.envs)
 
     def close(self) -> None:

@@ -1,14 +1,14 @@
-"""All environments in this process, one after the other: the reference every other vector must equal.
+"""All environments in this process, one after the other: the reference that every other vector must equal.
 
-In: a factory, the EnvSpec, seeds by (environment, episode). Out: StepBatch. `send` notes the actions and
-`recv` makes the steps, so a call can't be interrupted half-way. An environment that raises is rebuilt: its
-transition is not valid, its episode has failed, and the others go on.
+`send` stores the actions and `recv` makes the steps, so a call can't be interrupted half-way. An environment
+that raises is rebuilt: its transition is not valid, its episode has failed, and the others continue.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,37 +20,44 @@ from mission_gym.env.coroutines import find_instance
 from mission_gym.env.factory import Env, Factory
 from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot, action_rows
-from mission_gym.env.stages import Stages, Staging, change_factories
+from mission_gym.env.stages import Staging, change_factories
 from mission_gym.errors import EnvContractError, EnvFailure, MissionGymError, WrongValue, describe
-from mission_gym.vector.base import Options, RowVector, SeedOf
-from mission_gym.vector.endings import Ended, keep_last
-from mission_gym.vector.restarts import RestartBudget
-from mission_gym.vector.rows import Rows, make_rows, write_row
+from mission_gym.vector.arrays import StepArrays, make_step_arrays, write_row
+from mission_gym.vector.base import ResetOptions, RowVector, SeedOf
+from mission_gym.vector.failures import RestartBudget
+from mission_gym.vector.record import VectorOptions
 
-_ALONE = (
-    "another one in the same process could be built: if a process can hold only one, give each a worker of "
-    "its own, such as --vector workers --n-envs 4 --num-workers 4"
+_ONE_PER_PROCESS = (
+    "another one in the same process could be built: if a process can hold only one, give each environment "
+    "its own worker, for example --vector workers --n-envs 4 --num-workers 4"
 )
 
 
+Ended = tuple[Episode | None, dict[str, Any]]  # a finished episode, and the last info; None if agents remain
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The part of a vector that a worker holds, and its connection to the parent."""
+
+    arrays: StepArrays  # where steps are written
+    first_id: int  # number of the first environment
+    stage: Array  # int64 [1]: the current stage of the curriculum
+    counters: Array  # see `arrays`
+    on_start: Callable[[EnvSlot, Any], None]  # before each step (with its action) and reset (with None)
+    on_end: Callable[[EnvSlot], None]  # afterwards, if environments are stepped concurrently
+
+
 class SerialVec(RowVector):
-    """A vector of environments in process.
+    """A vector of environments in this process.
 
-    What is done with environments outside of `recv` goes through `_do`, so that a vector that steps them side
-    by side does all of it so.
-
-    factory: one for all, or one for each environment. infos: whether batches carry the info dicts.
-    autoreset: off leaves an ended row at its last observation until it is reset by name, or, with
-    `late_reset`, until its next step, which resets it instead (Gymnasium's next-step).
-    max_restarts: of an environment that raises, without a finished episode in between.
-    rows, first_id: the arrays to write to and the id of the first environment, for a part of a vector.
-    watch: told of every step before it is made.
-    stages, now: of a curriculum, and where the one that the run is in is kept, for a part of a vector.
-    Games over a bridge share processes, and are stepped in one message.
+    factory: one for all environments, or one for each. shard: set if this is a part of a larger vector.
+    Everything outside `recv` that calls environments goes through `_for_each`, so that concurrent vectors can
+    run it concurrently. Games over a bridge share processes and are stepped in one message.
     """
 
-    side_by_side = False
-    grace_s = 0.0  # that is left to the vector, beyond a deadline, to break off what is late by itself
+    is_concurrent = False
+    grace_s = 0.0  # additional time for the vector to cancel a late step by itself
 
     def __init__(
         self,
@@ -58,46 +65,51 @@ class SerialVec(RowVector):
         spec: EnvSpec,
         num_envs: int,
         seed_of: SeedOf,
-        infos: bool = False,
-        autoreset: bool = True,
-        late_reset: bool = False,
-        max_restarts: int = 0,
-        rows: Rows | None = None,
-        first_id: int = 0,
-        watch: Callable[[EnvSlot, Any], None] | None = None,
-        stages: Stages | None = None,
-        now: Array | None = None,
+        options: VectorOptions | None = None,
+        shard: Shard | None = None,
     ) -> None:
         super().__init__(spec, num_envs, seed_of)
-        self._now = self._now if now is None else now
-        factories = [factory] * num_envs if callable(factory) else list(factory)
-        if not self.side_by_side:  # where games that share a process would wait for each other
+        options = options or VectorOptions()
+        self._limits, self._shard = options.limits, shard
+        if shard is not None:
+            self._stage = shard.stage
+        factories, stages = [factory] * num_envs if callable(factory) else list(factory), options.stages
+        if not self.is_concurrent:  # games that share a process would wait for each other
             factories, stages = change_factories(EnginePool().share, factories, stages)
-        staging = None if stages is None else Staging(stages, self._now)
-        self._infos = infos
-        self._autoreset = autoreset
-        self._late_reset = late_reset
+        staging = None if stages is None else Staging(stages, self._stage)
+        self._infos = options.infos
+        self._autoreset = options.autoreset == "same_step"
+        self._late_reset = options.autoreset == "next_step"
         self._slots: list[EnvSlot] = []
+        self._first_id = first_id = 0 if shard is None else shard.first_id
         self._all_ids = np.arange(first_id, first_id + num_envs)
-        self._restarts = RestartBudget(max_restarts, self._pause)
-        self._watch = watch
-        self._first_id = first_id
-        self.use(rows or make_rows(spec, num_envs))
+        self._restarts = RestartBudget(options.limits.max_restarts, self._pause)
+        self._on_start = None if shard is None else shard.on_start
+        self._arrays = arrays = make_step_arrays(spec, num_envs) if shard is None else shard.arrays
+        self._rewards: Any = arrays.reward.data if arrays.reward.ndim == 1 else arrays.reward
+        self._has_flags = True
+        self._quiet_batch: StepBatch | None = None  # of all rows, if none has ended
+        # Between two steps of other code each NumPy function is ten times as slow as in a loop. So the fast
+        # path, for observations of one array, uses few: it writes rows through the views kept here.
+        self._views: list[Array] | None = None
+        is_plain = arrays.mask is None and not spec.agents
+        if len(arrays.obs) == 1 and arrays.obs[0].ndim > 1 and is_plain:
+            self._views = list(arrays.obs[0])
         try:
             for env_id, make in enumerate(factories, first_id):
                 self._slots.append(make_slot(make, spec, env_id, self._bind(env_id), staging))
-            self._refuse_shared()
+            self._refuse_shared_instances()
         except EnvContractError as error:
             built = len(self._slots)
             self.close()
             if not built:
                 raise
-            raise EnvContractError(f"{error}; {_ALONE}") from error.__cause__
+            raise EnvContractError(f"{error}; {_ONE_PER_PROCESS}") from error.__cause__
         except BaseException:
             self.close()
             raise
 
-    def _refuse_shared(self) -> None:
+    def _refuse_shared_instances(self) -> None:
         """Rows that share an instance would step one another's episode."""
         first: dict[int, int] = {}
         for slot in self._slots:
@@ -105,7 +117,7 @@ class SerialVec(RowVector):
             if other != slot.env_id:
                 raise WrongValue(
                     f"environments {other} and {slot.env_id} are one and the same instance; each needs its "
-                    "own: let the callable build a new one every time it is called"
+                    "own: the callable must build a new one every time it is called"
                 )
 
     @property
@@ -113,38 +125,26 @@ class SerialVec(RowVector):
         """The environments themselves."""
         return [slot.env for slot in self._slots]
 
-    def use(self, rows: Rows) -> None:
-        """Write to these arrays from now on."""
-        self._rows = rows
-        self._rewards: Any = rows.reward.data if rows.reward.ndim == 1 else rows.reward
-        self._has_flags = True
-        self._quiet: StepBatch | None = None  # of all rows, when none has ended
-        # Between two steps of other code each NumPy function costs ten times what it does in a loop. So the
-        # short way, for observations of one array, takes few: the rows are written through views kept here.
-        self._views: list[Array] | None = None
-        if len(rows.obs) == 1 and rows.obs[0].ndim > 1 and rows.mask is None and not self.spec.agents:
-            self._views = list(rows.obs[0])
-
     def _pause(self, seconds: float) -> None:
         """Wait before another attempt at an environment that failed."""
         time.sleep(seconds)
 
-    def seed_with(self, seed_of: SeedOf) -> None:
-        """Take the seeds of the episodes to come from another function."""
+    def set_seeds(self, seed_of: SeedOf) -> None:
+        """Take the seeds of the next episodes from another function."""
         self._seed_of = seed_of
 
     def _bind(self, env_id: int) -> Callable[[int], int | None]:
         return lambda episode: self._seed_of(env_id, episode)
 
-    def _do(self, ids: list[int], work: Callable[[EnvSlot, int], Any]) -> list[Any]:
-        """What work for some rows gives, in their order. work: of a slot, and its place among these."""
+    def _for_each(self, ids: list[int], work: Callable[[EnvSlot, int], Any]) -> list[Any]:
+        """The results of `work(slot, index in ids)` for some environments, in order."""
         return [work(self._slots[env_id], row) for row, env_id in enumerate(ids)]
 
     def visit(self, function: Callable[..., Any], ids: list[int], each: Sequence[Any]) -> list[Any]:
-        return self._do(ids, lambda slot, row: function(slot.env, *each[row]))
+        return self._for_each(ids, lambda slot, row: function(slot.env, *each[row]))
 
     def _reset(
-        self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: Options
+        self, env_ids: list[int] | None, seeds: Sequence[int | None] | None, options: ResetOptions
     ) -> StepBatch:
         ids = self._all if env_ids is None else env_ids
         numbers = [0 if env_ids is None else self._slots[env_id].episode + 1 for env_id in ids]
@@ -155,9 +155,9 @@ class SerialVec(RowVector):
         numbers: Sequence[int],
         env_ids: list[int] | None = None,
         seeds: Sequence[int | None] | None = None,
-        options: Options = None,
+        options: ResetOptions = None,
     ) -> StepBatch:
-        """Begin episodes by their numbers."""
+        """Begin episodes with these numbers."""
         ids = self._all if env_ids is None else env_ids
         self._sent, self._ready = None, False
         how: list[dict[str, Any]] = [
@@ -166,7 +166,7 @@ class SerialVec(RowVector):
         ]
         for row, seed in enumerate(seeds or ()):
             how[row]["seed"] = seed
-        self._do(ids, lambda slot, row: self._begin(slot, **how[row]))
+        self._for_each(ids, lambda slot, row: self._begin(slot, **how[row]))
         self._ready = True
         return self._show(ids)
 
@@ -175,116 +175,113 @@ class SerialVec(RowVector):
 
     def _recv(self) -> StepBatch:
         (actions, ids), self._sent = self._sent, None
-        slots = self._slots if ids is self._all else [self._slots[env_id] for env_id in ids]
-        rows, views, watch, rewards = self._rows, self._views, self._watch, self._rewards
+        slots, arrays, views, rewards = self._slots, self._arrays, self._views, self._rewards
+        if ids is not self._all:
+            slots = [slots[env_id] for env_id in ids]
+            views = None if views is None else [views[env_id] for env_id in ids]
         if self._has_flags:
-            rows.terminated.fill(False)
-            rows.truncated.fill(False)
-            rows.valid.fill(True)
+            arrays.terminated.fill(False)
+            arrays.truncated.fill(False)
+            arrays.valid.fill(True)
         self._has_flags = True  # until it is known that no row has ended
         ended: dict[int, Ended] = {}
         if self.spec.agents:
-            for row, slot in enumerate(slots):
-                if (over := self._step_agents(slot, row, actions[row], rows)) is not None:
-                    ended[row] = over
-            return self._finish(ids, rows, ended)
-        if len(slots) > 1 and slots[0].announces and not self.side_by_side:
+            for row, slot, action in zip(ids, slots, actions, strict=True):
+                if (end := self._step_agents(slot, row, action, arrays)) is not None:
+                    ended[row] = end
+            return self._make_batch(ids, ids, arrays, ended)
+        if len(slots) > 1 and slots[0].announces and not self.is_concurrent:
             for slot, action in zip(slots, actions, strict=True):
                 slot.announce(action)
-        late_reset = self._late_reset
-        for row, slot in enumerate(slots):
+        on_start, late_reset = self._on_start, self._late_reset
+        for row, slot, action in zip(ids, slots, actions, strict=True):
             if late_reset and slot.ended:
                 self._begin(slot, slot.episode + 1)
                 rewards[row] = 0.0
                 if views is None:
-                    write_row(slot, row, rows.obs, rows.mask)
+                    write_row(slot, row, arrays.obs, arrays.mask)
                 continue
-            if watch is not None:
-                watch(slot, actions[row])
+            if on_start is not None:
+                on_start(slot, action)
             try:
-                reward, terminated, truncated = slot.step(actions[row])
+                reward, terminated, truncated = slot.step(action)
             except EnvFailure as failure:
                 reward = 0.0
-                ended[row] = self._lose(slot, failure, rows, row)
+                ended[row] = self._fail(slot, row, arrays, failure)
             else:
                 if terminated or truncated:
-                    rows.terminated[row], rows.truncated[row] = terminated, truncated
-                    ended[row] = self._end(slot, slot.finish(terminated), None)
+                    arrays.terminated[row], arrays.truncated[row] = terminated, truncated
+                    ended[row] = self._end(slot, row, arrays, terminated)
             rewards[row] = reward
             if views is None:
-                write_row(slot, row, rows.obs, rows.mask)
+                write_row(slot, row, arrays.obs, arrays.mask)
         if views is not None:
-            for view, slot in zip(views, slots, strict=False):
+            for view, slot in zip(views, slots, strict=True):
                 view[...] = slot.obs[0]
         self._has_flags = bool(ended)
-        return self._finish(ids, rows, ended)
+        return self._make_batch(ids, ids, arrays, ended)
 
-    def _step_agents(self, slot: EnvSlot, row: int, actions: Array, rows: Rows) -> Ended | None:
+    def _step_agents(self, slot: EnvSlot, row: int, actions: Array, arrays: StepArrays) -> Ended | None:
         """Step an environment of several agents into its rows."""
         assert isinstance(slot, AgentsSlot)
-        if self._watch is not None:
-            self._watch(slot, actions)
-        rows.valid[row] = live = slot.live
-        over: Ended | None = None
+        if self._on_start is not None:
+            self._on_start(slot, actions)
+        arrays.valid[row] = live = slot.live
+        ended: Ended | None = None
         try:
-            rows.reward[row], rows.terminated[row], rows.truncated[row] = slot.step(actions)
+            arrays.reward[row], arrays.terminated[row], arrays.truncated[row] = slot.step(actions)
         except EnvFailure as failure:
-            rows.reward[row], rows.valid[row], rows.truncated[row] = 0.0, False, live
-            agents = np.flatnonzero(live).tolist()
-            mask = None if slot.mask is None else slot.mask[agents]
-            last = (tuple(leaf[agents] for leaf in slot.obs), mask, slot.info, agents)
-            episode = slot.finish(False, failed=True)
-            self._revive(slot, failure, slot.episode + 1)
-            over = Ended(episode, *last)
+            arrays.reward[row], arrays.valid[row], arrays.truncated[row] = 0.0, False, live
+            ended = self._end(slot, row, arrays, False, failure)
         else:
             if slot.over:
-                episode_or_none = slot.finish(not slot.is_cut) if slot.ended else None
-                over = Ended(episode_or_none, slot.last_obs, slot.last_mask, slot.info, slot.over)
+                for array, leaf in zip(arrays.final_obs, slot.last_obs, strict=True):
+                    array[row, slot.over] = leaf
+                if arrays.final_mask is not None:
+                    arrays.final_mask[row, slot.over] = slot.last_mask
+                ended = slot.finish(not slot.is_cut) if slot.ended else None, slot.info
             if slot.ended:
                 self._restarts.forget(slot.env_id)
                 self._begin(slot, slot.episode + 1)
-        write_row(slot, row, rows.obs, rows.mask)
-        return over
-
-    def _lose(self, slot: EnvSlot, failure: EnvFailure, rows: Rows, row: int) -> Ended:
-        """Mark a transition as lost; the observation shown is still that before the step."""
-        rows.valid[row], rows.truncated[row] = False, True
-        return self._end(slot, slot.finish(False, failed=True), failure)
-
-    def _end(self, slot: EnvSlot, episode: Episode, failure: EnvFailure | None) -> Ended:
-        """Keep what an episode ended with, and begin the next: in a new environment if the old one failed."""
-        leaves = tuple(leaf.copy() if type(leaf) is np.ndarray else leaf for leaf in slot.obs)
-        ended = Ended(episode, leaves, slot.mask, slot.info)
-        if failure is None:
-            self._restarts.forget(slot.env_id)
-            if self._autoreset:
-                self._begin(slot, slot.episode + 1)
-        else:
-            self._revive(slot, failure, slot.episode + 1 if self._autoreset else None)
+        write_row(slot, row, arrays.obs, arrays.mask)
         return ended
 
-    def _finish(self, ids: list[int], rows: Rows, ended: dict[int, Ended]) -> StepBatch:
-        """Put a batch together once its rows are written."""
-        if not ended:
-            if ids is not self._all or rows is not self._rows or self._infos:
-                return self._batch(ids, 0, rows)
-            self._quiet = self._quiet or self._batch(ids, 0, rows)
-            return self._quiet
-        positions = list(ended)
-        if self.spec.agents:
-            positions = [row * self.per_env + agent for row, over in ended.items() for agent in over.agents]
-        keep_last(rows, ended.values())
-        batch = self._batch(ids, len(positions), rows)
-        batch.ended = np.array(positions, np.int64)
-        batch.episodes = [over.episode for over in ended.values() if over.episode is not None]
-        self._num_episodes += len(batch.episodes)
+    def _fail(self, slot: EnvSlot, row: int, arrays: StepArrays, failure: EnvFailure) -> Ended:
+        """Mark a transition as lost; the slot still shows the observation before the step."""
+        arrays.valid[row], arrays.truncated[row] = False, True
+        return self._end(slot, row, arrays, False, failure)
+
+    def _end(
+        self, slot: EnvSlot, row: int, arrays: StepArrays, terminated: bool, failure: EnvFailure | None = None
+    ) -> Ended:
+        """Store the last observation of an episode and begin the next, in a new environment if it failed."""
+        ended = slot.finish(terminated, failed=failure is not None), slot.info
+        write_row(slot, row, arrays.final_obs, arrays.final_mask)
+        following = slot.episode + 1 if self._autoreset else None
+        if failure is not None:
+            self._revive(slot, failure, following)
+        else:
+            self._restarts.forget(slot.env_id)
+            if following is not None:
+                self._begin(slot, following)
+        return ended
+
+    def _make_batch(
+        self, ids: list[int], rows: list[int], arrays: StepArrays, ended: dict[int, Ended]
+    ) -> StepBatch:
+        """The batch of a step. rows: of the environments in the arrays, by which `ended` goes, too."""
+        if not ended and ids is self._all and not self._infos:
+            self._quiet_batch = self._quiet_batch or self._batch(ids, rows, arrays)
+            return self._quiet_batch
+        batch = self._batch(ids, rows, arrays, has_ended=bool(ended))
+        batch.episodes = [episode for episode, _ in ended.values() if episode is not None]
         if self._infos and self._autoreset:
-            batch.final_infos = {row: over.info for row, over in ended.items()}
+            batch.final_infos = {rows.index(row): info for row, (_, info) in ended.items()}
         return batch
 
     def _begin(self, slot: EnvSlot, episode: int, **how: Any) -> None:
-        if self._watch is not None:
-            self._watch(slot, None)
+        if self._on_start is not None:
+            self._on_start(slot, None)
         try:
             slot.reset(episode, **how)
         except EnvFailure as failure:
@@ -294,10 +291,8 @@ class SerialVec(RowVector):
         """Rebuild an environment until it resets, or its restarts are used up."""
         while True:
             self._restarts.spend(slot.env_id, failure)
-            if self._watch is not None:
-                self._watch(slot, None)  # it may take as long as a reset
             try:
-                slot.rebuild()
+                self._rebuild_env(slot, 0)
                 if episode is not None:
                     slot.reset(episode, **how)
                 return
@@ -305,23 +300,23 @@ class SerialVec(RowVector):
                 failure = again
 
     def _rebuild(self) -> None:
-        self._restarts.forget_all()
-        self._do(self._all, self._rebuild_row)
+        self._restarts.clear()
+        self._for_each(self._all, self._rebuild_env)
 
-    def _rebuild_row(self, slot: EnvSlot, row: int) -> None:
-        if self._watch is not None:
-            self._watch(slot, None)
+    def _rebuild_env(self, slot: EnvSlot, row: int) -> None:
+        if self._on_start is not None:
+            self._on_start(slot, None)  # it may take as long as a reset
         slot.rebuild()
 
     def _state(self, ids: list[int]) -> list[SlotState]:
-        return self._do(ids, lambda slot, row: slot.state())
+        return self._for_each(ids, lambda slot, row: slot.state())
 
     def _restore(self, states: Sequence[SlotState], budget_s: float) -> tuple[StepBatch, list[str]]:
         self._sent = None
-        how = self._restore_rows(states, budget_s)
+        how = self._restore_slots(states, budget_s)
         return self._show(self._all), how
 
-    def _restore_rows(self, states: Sequence[SlotState], budget_s: float) -> list[str]:
+    def _restore_slots(self, states: Sequence[SlotState], budget_s: float) -> list[str]:
         how = []
         for slot, state in zip(self._slots, states, strict=True):
             how.append(slot.restore(state, budget_s))
@@ -332,42 +327,32 @@ class SerialVec(RowVector):
     def episode_numbers(self) -> list[int]:
         return [slot.episode for slot in self._slots]
 
-    def _statistics(self) -> dict[str, Any]:
-        steps = sum(slot.total_steps for slot in self._slots)
-        seconds = sum(slot.mean_step_s * slot.total_steps for slot in self._slots)
-        return {
-            "steps": steps,
-            "mean_step_s": seconds / steps if steps else 0.0,
-            "env_failures": self._restarts.total,
-        }
-
     def _close(self) -> list[str]:
-        ids = list(range(len(self._slots)))  # those that were built
-        errors = [error for error in self._do(ids, _close_slot) if error is not None]
+        built = list(range(len(self._slots)))
+        errors = [error for error in self._for_each(built, _close_slot) if error is not None]
         self._slots = []
         return errors
 
     def _show(self, ids: list[int]) -> StepBatch:
-        """Return a batch in which nothing happened, with what the named rows show now."""
-        for row, env_id in enumerate(ids):
-            write_row(self._slots[env_id], row, self._rows.obs, self._rows.mask)
-        rows, count = self._rows, len(ids)
-        rows.reward[:count] = 0.0
-        rows.terminated[:count] = rows.truncated[:count] = False
-        rows.valid[:count] = True
-        return self._batch(ids, 0, rows)
+        """A batch without steps, with the current observations of some environments."""
+        arrays = self._arrays
+        for env_id in ids:
+            write_row(self._slots[env_id], env_id, arrays.obs, arrays.mask)
+        arrays.reward[ids] = 0.0
+        arrays.terminated[ids] = arrays.truncated[ids] = False
+        arrays.valid[ids] = True
+        return self._batch(ids, ids, arrays)
 
-    def _batch(self, ids: list[int], num_ended: int, rows: Rows) -> StepBatch:
-        if len(ids) < self.num_envs:
-            rows = rows.take(slice(0, len(ids)))
+    def _batch(
+        self, ids: list[int], rows: list[int], arrays: StepArrays, *, has_ended: bool = False
+    ) -> StepBatch:
+        if len(rows) < len(arrays.reward):
+            arrays = arrays.take(rows)
         env_ids = self._all_ids if ids is self._all else np.array(ids, np.int64) + self._first_id
-        return rows.as_batch(env_ids, num_ended, self._show_infos(ids) if self._infos else {})
-
-    def _show_infos(self, ids: list[int]) -> dict[int, dict[str, Any]]:
-        """The infos that say something, by row."""
-        slots = self._slots if ids is self._all else [self._slots[env_id] for env_id in ids]
-        infos = [slot.info for slot in slots]
-        return {row: info for row, info in enumerate(infos) if info} if any(infos) else {}
+        infos: dict[int, dict[str, Any]] = {}
+        if self._infos:
+            infos = {place: info for place, env_id in enumerate(ids) if (info := self._slots[env_id].info)}
+        return arrays.as_batch(env_ids, infos, has_ended=has_ended)
 
 
 def _close_slot(slot: EnvSlot, row: int) -> str | None:

@@ -18,7 +18,7 @@ from mission_gym.env.factory import Env, Factory, make_factory
 from mission_gym.errors import EnvContractError, MissionGymError, WorkerDied, WorkerTimeout, describe
 from mission_gym.procs import Child, Link, describe_error, dump_object
 from mission_gym.run.environment import Environment
-from mission_gym.vector.crew import open_reply
+from mission_gym.vector.pool import open_reply
 
 PAGE_METHOD = "make_page"
 _DEFAULT_FPS = 30.0

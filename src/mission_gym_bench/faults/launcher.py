@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mission_gym.vector import restarts
+from mission_gym.vector import record
 
 # Modules that commands import, including those of libraries.
 _LOADED = (
@@ -151,7 +151,7 @@ def _become(request: dict[str, Any]) -> None:
     tempfile.tempdir = None  # TMPDIR was just set
     sys.argv = ["mission-gym", *request["args"]]
     if request["first_timeout_s"] is not None:
-        restarts.FIRST_TIMEOUT_S = request["first_timeout_s"]
+        record.FIRST_TIMEOUT_S = request["first_timeout_s"]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Plays a fixed list of seeds with any policy: episodes are counted by seed, never first finished.
+"""Plays a fixed list of seeds with any policy: episodes count by seed, not by finishing first.
 
-Counting the first to finish favours short episodes. Environment i plays the seeds i, i + n, i + 2n, ...
-of the list; rows that are through are no longer stepped.
+Counting the first to finish favours short episodes. Environment i plays the seeds i, i + n, i + 2n, ... of
+the list; environments that are done are no longer stepped.
 """
 
 from __future__ import annotations
@@ -9,35 +9,38 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mission_gym.data import Array, EnvSpec, Episode, Leaves, StepBatch
+from mission_gym.data import Array, EnvSpec, Episode, Leaves, ends_episode
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.streams import generator
+from mission_gym.vector.arrays import rows_of
 from mission_gym.vector.base import Vector
-from mission_gym.vector.rows import rows_of
 
 _PARALLEL = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who plays: obs, mask, noise, state -> the environment's own actions [B, ...] and the state after them;
-    and the state of so many rows whose episodes begin, empty without memory."""
+    """A policy as a player.
+
+    act: obs, mask, noise, memory -> the environment's own actions [B, ...] and the memory after them.
+    initial_state: number of rows -> the memory at the beginning of episodes, empty without memory.
+    """
 
     act: Callable[[Leaves, Array | None, Array | None, Leaves], tuple[Array, Leaves]]
     initial_state: Callable[[int], Leaves] = lambda num_rows: ()
 
 
 def count_playing(num_episodes: int, *, own_vector_form: bool, at_most: int | None = None) -> int:
-    """Environments that play a suite; part of its definition where noise is drawn.
+    """The number of environments that play a suite; it is part of the definition of sampled play.
 
-    An environment's own vector form takes seeds only at its first reset: one episode per row. at_most: where
-    each may be a browser, no more than the run has.
+    An environment's own vector form takes seeds only at its first reset: one episode per row. at_most: the
+    number in the run, if each environment may own a process such as a browser.
     """
     return num_episodes if own_vector_form else min(num_episodes, _PARALLEL, at_most or _PARALLEL)
 
 
 def seed_of_suite(seeds: Sequence[int], num_envs: int) -> Callable[[int, int], int]:
-    """The seed of episode `number` of environment `env_id`; past the list any seed will do."""
+    """The seed of episode `number` of environment `env_id`; any seed after the end of the list."""
 
     def seed_of(env_id: int, number: int) -> int:
         position = env_id + num_envs * number
@@ -55,14 +58,15 @@ def play(
     explore: bool,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Episode] | None:
-    """Play `num_episodes` episodes, in the order of their seeds; None if a stop was asked for.
+    """Play `num_episodes` episodes and return them in the order of their seeds; None after a stop request.
 
-    The vector's seeds come from `seed_of_suite`. Sampled play draws its noise from a fixed stream.
-    Episodes that an environment's failure broke off are left out.
+    The vector's seeds come from `seed_of_suite`. Sampled play draws its noise from a fixed stream. Failed
+    episodes are left out.
     """
     num_envs, num_rows = vec.num_envs, vec.num_rows
     episodes: dict[int, Episode] = {}
-    obs, mask = _own(vec.reset())
+    batch = vec.reset()
+    obs, mask = tuple(leaf.copy() for leaf in batch.obs), None if batch.mask is None else batch.mask.copy()
     initial, state = actor.initial_state(num_rows), actor.initial_state(num_rows)
     rng = generator("play")
     active = list(range(num_envs))
@@ -80,9 +84,9 @@ def play(
             leaf[batch.env_ids] = new
         if mask is not None:
             mask[batch.env_ids] = batch.mask
-        begun = batch.env_ids[batch.terminated | batch.truncated | ~batch.valid]
-        for remembered, first in zip(state, initial, strict=True):
-            remembered[begun] = first[begun]
+        begun = batch.env_ids[ends_episode(batch.terminated, batch.truncated, batch.valid)]
+        for memory, first in zip(state, initial, strict=True):
+            memory[begun] = first[begun]
         for episode in batch.episodes:
             position = episode.env_id + num_envs * episode.number
             if position < num_episodes and not episode.failed:
@@ -90,7 +94,3 @@ def play(
             if position + num_envs >= num_episodes and episode.env_id in active:
                 active.remove(episode.env_id)
     return [episodes[position] for position in sorted(episodes)]
-
-
-def _own(batch: StepBatch) -> tuple[Leaves, Array | None]:
-    return tuple(leaf.copy() for leaf in batch.obs), None if batch.mask is None else batch.mask.copy()

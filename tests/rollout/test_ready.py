@@ -15,11 +15,10 @@ import pytest
 from mission_gym.data import Block, EnvSpec, Weights
 from mission_gym.env.probe import probe
 from mission_gym.policy import NumpyPolicy
-from mission_gym.rollout import central
+from mission_gym.rollout import collector as collector_module
 from mission_gym.rollout.blocks import clear_block, make_block
-from mission_gym.rollout.central import ReadyCollector
-from mission_gym.rollout.collector import Collector
-from mission_gym.vector.restarts import Limits
+from mission_gym.rollout.collector import Collector, ReadyCollector
+from mission_gym.vector.record import Limits, VectorOptions
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
 from seeds import seed_of
@@ -52,10 +51,10 @@ def make_policy(spec: EnvSpec, weights: Weights) -> NumpyPolicy:
 
 
 def ready(factory: Any, spec: EnvSpec, num_workers: int) -> WorkersVec:
-    return WorkersVec(
-        factory, spec, NUM_ENVS, seed_of, num_workers=num_workers, unit=ROWS, first_ready=True,
-        limits=Limits(timeout_s=LONG_S),
-    )  # fmt: skip
+    options = VectorOptions(
+        num_workers=num_workers, group_size=ROWS, first_ready=True, limits=Limits(timeout_s=LONG_S)
+    )
+    return WorkersVec(factory, spec, NUM_ENVS, seed_of, options)
 
 
 def collect_straight(spec: EnvSpec, weights: Weights, num_blocks: int) -> list[Block]:
@@ -108,7 +107,7 @@ def test_a_stop_ends_each_segment_after_its_running_step(polls: int) -> None:
 def test_a_step_that_hangs_at_a_stop_costs_its_segment_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(central, "STOP_S", patience(0.3))
+    monkeypatch.setattr(collector_module, "STOP_S", patience(0.3))
     gate = Gate(str(tmp_path / "gate"))
     factories = [partial(Counter, gate.path), *[Counter] * (NUM_ENVS - 1)]
     spec = probe(Counter, "counter")
@@ -128,7 +127,7 @@ def test_a_step_that_hangs_at_a_stop_costs_its_segment_alone(
         # Here it goes on, without what was given up.
         assert collector.fill(block, 0, lambda: False)
         assert (block.reward[0] == [4, 4, 1, 1, 1, 1]).all()
-        assert not collector.torn
+        assert not collector.interrupted_mid_step
         assert {state.how for state in vec.state()} == {"replay"}
 
 
@@ -143,4 +142,4 @@ def test_a_worker_that_dies_costs_its_episodes_alone(tmp_path: Path) -> None:
         block = make_block(spec, 12, NUM_ENVS)
         assert collector.fill(block, 0, lambda: False)
         assert (~block.valid).any(axis=0).tolist() == [True, True, False, False, False, False]
-        assert vec.statistics()["worker_restarts"] == 1
+        assert vec.num_restarts == 1

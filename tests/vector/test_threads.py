@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from mission_gym.env.probe import probe
-from mission_gym.vector.threaded import ThreadedVec
+from mission_gym.vector.threads import ThreadedVec
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2,
@@ -92,18 +92,18 @@ class Clock:
 
 
 @pytest.mark.parametrize(("size", "slept"), [(2, [0.2, 0.2]), (8, [])])
-def test_jobs_of_several_parts_are_set_going_over_the_time_of_a_step(monkeypatch, size, slept):
+def test_the_starts_of_groups_are_spread_over_the_time_of_a_step(monkeypatch, size, slept):
     clock = Clock()
-    monkeypatch.setattr("mission_gym.vector.threaded.time", clock)
+    monkeypatch.setattr("mission_gym.vector.threads.time", clock)
     spec = probe(Waits, "waits")
     with ThreadedVec(Waits, spec, 8, lambda env_id, number: number) as vec:
         vec.reset()
-        parts = [vec.part(first, first + size) for first in range(0, 8, size)]
-        for part in parts:
-            part.step(np.zeros(size, np.int64))
+        groups = [vec.group(first, first + size) for first in range(0, 8, size)]
+        for group in groups:
+            group.step(np.zeros(size, np.int64))
         vec._step_s = 1.0
-        for part in parts[:3]:
-            batch = part.step(np.zeros(size, np.int64))
+        for group in groups[:3]:
+            batch = group.step(np.zeros(size, np.int64))
             vec._step_s = 1.0  # here no step takes any time
             assert batch.obs[0][:, 0].tolist() == [2.0] * size
     assert clock.slept == slept
@@ -163,7 +163,7 @@ def test_whatever_is_done_first_is_done_by_one_thread():
 
 
 def test_a_busy_process_gets_all_cores_back(monkeypatch):
-    monkeypatch.setattr("mission_gym.vector.threaded._BUSY", 0.1)  # other tests may need the core as well
+    monkeypatch.setattr("mission_gym.vector.threads._BUSY", 0.1)  # other tests may need the core as well
     for env in run(140, burn_s=0.001):
         assert env.cores[0] == 1
         assert env.cores[-1] == len(os.sched_getaffinity(0))

@@ -1,10 +1,10 @@
-"""What a courier makes of a command line whose runs folder is elsewhere."""
+"""The command of a job whose runs folder is on another machine."""
 
 from pathlib import Path
 
 import pytest
 
-from mission_gym.ray.job_proxy import Errand
+from mission_gym.ray.job_proxy import RemoteJob
 
 
 @pytest.mark.parametrize(
@@ -27,8 +27,10 @@ from mission_gym.ray.job_proxy import Errand
         ),
     ],
 )
-def test_runs_are_named_where_they_are(words: list[str], run: str | None, moved: list[str]) -> None:
-    errand = Errand("head:6379", "node", 0, words)
-    assert errand.run == (None if run is None else Path(run))
-    assert errand.runs_dir == Path("/home/runs")
-    assert errand.move("/there") == moved
+def test_a_command_is_moved_to_another_runs_folder(
+    words: list[str], run: str | None, moved: list[str]
+) -> None:
+    job = RemoteJob("head:6379", "node", 0, words)
+    assert job.run == (None if run is None else Path(run))
+    assert job.runs_dir == Path("/home/runs")
+    assert job.move("/there") == moved
