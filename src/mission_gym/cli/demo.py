@@ -109,13 +109,13 @@ def _present(run: RunDir) -> int:
 def _film(run: RunDir) -> list[Path]:
     """The same seed played by three checkpoints side by side, as GIF and MP4."""
     from mission_gym.run.open import open_run
-    from mission_gym.video.film import place_beside, play_frames, read_fps, write_films
+    from mission_gym.video.record import join_videos, play_frames, read_fps, write_video
 
     seed = suite_seeds("report", 1)[0]
     players = [open_run(RunRef(run, info.step)) for info in choose_three(list_checkpoints(run.checkpoints))]
     paths = [run.path / f"learning{ending}" for ending in (".gif", ".mp4")]
     films = [(f"after {show_count(player.step)} steps", play_frames(player, seed)) for player in players]
-    write_films(paths, place_beside(films, _FILM_WIDTH), read_fps(players[0]), gif_width=3 * _FILM_WIDTH)
+    write_video(paths, join_videos(films, _FILM_WIDTH), read_fps(players[0]), gif_width=3 * _FILM_WIDTH)
     return paths
 
 

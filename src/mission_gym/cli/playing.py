@@ -26,6 +26,6 @@ def play(args: Sequence[str]) -> None:
     env = flags.config().env
     compile_beside(env.env_id)
     from mission_gym.env.factory import EnvRequest
-    from mission_gym.video.by_hand import play_by_hand
+    from mission_gym.video.play import play_by_hand
 
     play_by_hand(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap), flags.seed, say)

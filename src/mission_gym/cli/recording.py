@@ -41,17 +41,19 @@ def record(args: Sequence[str]) -> None:
         raise UsageError(f"episodes={flags.episodes} is not a positive count [--episodes]")
     ref = flags.find(flags.run)
     from mission_gym.run.open import open_run
-    from mission_gym.video.film import PAGE, check_film_path, play_frames, play_page, read_fps, write_films
+    from mission_gym.video.record import PAGE, check_video_path, play_frames, play_page, read_fps, write_video
 
     with messages_to_stderr():
         opened = open_run(ref, eval_stage=flags.eval_stage)
         for text in opened.notes:
             say(text)
         path = flags.out or opened.run.path / f"{step_name(opened.step)}.mp4"
-        check_film_path(path)
+        check_video_path(path)
         is_page = path.suffix.lower() == PAGE
         if is_page and flags.episodes > 1:
-            raise UsageError(f"episodes={flags.episodes}: a page plays one; use 1 [--episodes]")
+            raise UsageError(
+                f"episodes={flags.episodes} is not possible: a page replays one episode; use 1 [--episodes]"
+            )
         fps = 0.0 if is_page else read_fps(opened)
         if flags.seed is None:
             seeds = suite_seeds("report", flags.episodes)
@@ -66,5 +68,5 @@ def record(args: Sequence[str]) -> None:
         if is_page:
             write_atomic(path, play_page(opened, seeds[0], explore=flags.stochastic))
         else:
-            write_films([path], frames(), fps)
+            write_video([path], frames(), fps)
     print(inert(show_path(path)))

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from mission_gym.cli.main import main
 from mission_gym.env.factory import EnvRequest
 from mission_gym.errors import EnvContractError, UsageError
-from mission_gym.video.by_hand import play_by_hand
+from mission_gym.video.play import play_by_hand
 from mission_gym_missions.capture.env import CaptureEnv
 from mission_gym_missions.capture.keyboard import Keyboard
 from mission_gym_missions.capture.sim.layout import HOLD, NUM_ACTIONS, TAG
@@ -76,7 +76,7 @@ def test_digits_act_r_resets_and_escape_quits():
 
 
 class Broken(Typist):
-    """Raises where it is told to, or gives no picture."""
+    """Raises in the given call, or renders nothing."""
 
     def __init__(self, place, render_mode=None):
         super().__init__(render_mode)
@@ -93,7 +93,7 @@ class Broken(Typist):
 
     def render(self):
         self.fail("render()")
-        return None if self.place == "picture" else np.zeros((20, 300, 3), np.uint8)
+        return None if self.place == "frame" else np.zeros((20, 300, 3), np.uint8)
 
     def fail(self, place):
         if place == self.place:
@@ -107,10 +107,10 @@ class Broken(Typist):
         ("reset()", r"^reset\(\) raised RuntimeError: no screen$"),
         ("step()", r"^step\(\) raised RuntimeError: no screen$"),
         ("render()", r"^render\(\) raised RuntimeError: no screen$"),
-        ("picture", r"^render\(\) gave object of shape \(\); .* it must give a picture, uint8 \[H, W, 3\]$"),
+        ("frame", r"^render\(\) returned object of shape \(\); .* it must return a uint8 image \[H, W, 3\]$"),
     ],
 )
-def test_an_environment_that_fails_by_hand_is_told(place, message):
+def test_an_exception_of_the_environment_ends_the_game_with_its_name(place, message):
     with pytest.raises(EnvContractError, match=message):
         play_by_hand(EnvRequest(f"{__name__}:Broken", {"place": place}), 7, print)
 
@@ -123,16 +123,16 @@ def test_the_mission_takes_orders():
 
 @pytest.mark.usefixtures("_window")
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "toys:DictMask"])
-def test_what_has_no_keys_is_refused(env_id, capsys):
+def test_environments_without_keys_are_refused(env_id, capsys):
     assert main(["play", env_id]) == 2
     assert capsys.readouterr().err.startswith("mission-gym: ")
 
 
-def test_without_a_display_the_message_says_what_to_do(monkeypatch, capsys):
+def test_without_a_display_the_message_names_record(monkeypatch, capsys):
     for name in ("SDL_VIDEODRIVER", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("sys.platform", "linux")
-    with pytest.raises(UsageError, match=r"no display .* `mission-gym record RUN` writes a film \[play\]"):
+    with pytest.raises(UsageError, match=r"no display .* `mission-gym record RUN` writes a video \[play\]"):
         play_by_hand(EnvRequest("CartPole-v1"), 0, print)
     assert main(["play", "CartPole-v1"]) == 2
 
