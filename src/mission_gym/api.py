@@ -20,9 +20,9 @@ from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.data import Episode
 from mission_gym.errors import DiskError, UsageError, WorkerError
-from mission_gym.fleet.drive import stay_with
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.requests import make_seed_group
+from mission_gym.fleet.wait import wait_for_jobs
 from mission_gym.learner.loop import StopFlag
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.report.groups import describe_group
@@ -162,7 +162,7 @@ def _train_group(env: EnvLike, progress: bool, seeds: Seeds, flags: dict[str, An
     group = make_seed_group(queue, resolved, given, seeds, "argument seeds", cuda_mps)
     names = list(group.read_jobs())
     with stop_on_signals(stop), JobsScreen(group, quiet=not progress) as screen:
-        jobs = stay_with(queue, group, names, say=screen.say, watch=screen.watch, should_stop=stop)
+        jobs = wait_for_jobs(queue, group, names, say=screen.say, watch=screen.watch, should_stop=stop)
     failed = [f"{job.name}: {job.cause}" for job in jobs.values() if job.state == "failed"]
     if failed:
         raise WorkerError(f"{len(failed)} of {len(jobs)} runs failed; {'; '.join(failed)} [{group.path}]")

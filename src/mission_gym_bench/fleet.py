@@ -21,10 +21,10 @@ from typing import Any
 
 from mission_gym.errors import WorkerError
 from mission_gym.fleet.drafts import Draft
-from mission_gym.fleet.drive import stay_with
 from mission_gym.fleet.queue import Queue
-from mission_gym.fleet.requests import Needs, make_requests
-from mission_gym.fleet.weights import weigh
+from mission_gym.fleet.requests import make_requests
+from mission_gym.fleet.usage import measure_memory
+from mission_gym.fleet.wait import wait_for_jobs
 from mission_gym.procs import free_memory_bytes, usable_cores
 from mission_gym.procs.machine import CORES
 from mission_gym.report.curves import draw_curves
@@ -153,8 +153,7 @@ def _draft(name: str, number: int, values: Mapping[str, Any]) -> list[Draft]:
 def _requests(drafts: Sequence[Draft]) -> Iterator[tuple[Path, list[JobRequest]]]:
     """A folder for the time of a measurement, and requests whose runs lie in it."""
     with TemporaryDirectory(prefix="mission-gym-fleet-") as name:
-        needs = dict.fromkeys([draft.name for draft in drafts], Needs())
-        yield Path(name), make_requests("bench", drafts, str(Path(name) / "runs"), needs)
+        yield Path(name), make_requests("bench", drafts, str(Path(name) / "runs"))
 
 
 def _run_packed(folder: Path, requests: Sequence[JobRequest]) -> _Look:
@@ -168,7 +167,7 @@ def _run_packed(folder: Path, requests: Sequence[JobRequest]) -> _Look:
         living = [job for job in jobs.values() if job.state == "starting"]
         see([pid for job in living if (pid := group.read_pid(job)) is not None])
 
-    jobs = stay_with(queue, group, [each.name for each in requests], watch=watch)
+    jobs = wait_for_jobs(queue, group, [each.name for each in requests], watch=watch)
     failed = [f"{job.name}: {job.cause}" for job in jobs.values() if job.state != "done"]
     if failed:
         raise WorkerError("; ".join(failed))
@@ -221,7 +220,7 @@ def _make_eye(folder: Path, look: _Look) -> Callable[[Sequence[int]], None]:
             return
         steps = sum(run.read_status().get("step") or 0 for run in _list_runs(folder))
         look.rates.append((now - begun, max(0, steps - before) / (now - last)))
-        look.memory_bytes = max(look.memory_bytes, sum(weigh(pid, {}).memory_bytes for pid in pids))
+        look.memory_bytes = max(look.memory_bytes, sum(measure_memory(pid, {}).memory_bytes for pid in pids))
         last, before = now, steps
 
     return see

@@ -10,8 +10,8 @@ import pytest
 
 from mission_gym.cli.groups import find_problems, flag_names, resolve_values
 from mission_gym.cli.main import main
-from mission_gym.fleet.arguments import make_arguments
 from mission_gym.fleet.jobfile import read_job_file
+from mission_gym.fleet.requests import make_arguments
 from mission_gym.run.config import read_config
 from mission_gym.store.resolve import list_runs
 

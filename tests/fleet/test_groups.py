@@ -103,7 +103,7 @@ def test_groups_are_compared(seeds: GroupDir, capsys: pytest.CaptureFixture[str]
     assert main(["report", "trio", "--runs-dir", str(runs_dir), "--out", "trio.html"]) == 0
 
 
-def test_python_gives_a_group() -> None:
+def test_python_returns_a_group() -> None:
     flags: dict[str, Any] = {
         "n_envs": 4, "n_steps_per_env": 16, "timesteps": 128, "tensorboard": False, "network_arch": [8],
         "env_kwargs": {"n": 3},
@@ -129,7 +129,7 @@ jobs:
 
 
 @pytest.mark.slow
-def test_a_job_file_runs_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_file_runs_and_continues(capsys: pytest.CaptureFixture[str]) -> None:
     Path("q.yaml").write_text(FILE)
     assert main(["jobs", "check", "q.yaml"]) == 0
     assert list_groups(Path("runs")) == []
@@ -155,7 +155,7 @@ def test_a_job_file_runs_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None
     assert [job.attempts for job in group.read_jobs().values()] == [1, 1, 2]
     Path("q.yaml").write_text(FILE.replace("timesteps: 128", "timesteps: 64"))
     assert main(["jobs", "run", "q.yaml"]) == 2
-    assert "job 'base' was changed since it began" in capsys.readouterr().err
+    assert "job 'base' changed after it started" in capsys.readouterr().err
     assert len(list_groups(Path("runs"))) == 1
 
 

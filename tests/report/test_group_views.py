@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mission_gym.fleet.results import write_result
+from mission_gym.fleet.groups import write_result
 from mission_gym.report.group_html import make_group_html
 from mission_gym.report.groups import (
     RunSet,

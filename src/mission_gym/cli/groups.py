@@ -13,8 +13,8 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.errors import ConfigError, UsageError
-from mission_gym.fleet.drive import stay_with
 from mission_gym.fleet.queue import Queue
+from mission_gym.fleet.wait import wait_for_jobs
 from mission_gym.learner.loop import StopFlag
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.procs import usable_cores
@@ -81,7 +81,7 @@ def follow_group(queue: Queue, group: GroupDir, names: Sequence[str], *, as_json
     where = "a Ray cluster" if is_away else f"{usable_cores()} cores"
     say(f"group {show_path(group.path)}: {len(names)} jobs on {where}")
     with stop_on_signals(stop), JobsScreen(group) as screen:
-        jobs = stay_with(queue, group, names, say=screen.say, watch=screen.watch, should_stop=stop)
+        jobs = wait_for_jobs(queue, group, names, say=screen.say, watch=screen.watch, should_stop=stop)
     return tell_end(group, jobs, as_json=as_json, was_stopped=stop())
 
 

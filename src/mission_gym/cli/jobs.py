@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,13 +31,12 @@ from mission_gym.cli.jobs_flags import (
 from mission_gym.cli.output import show
 from mission_gym.errors import RunStateError, UsageError, nearest
 from mission_gym.fleet.drafts import inherit
-from mission_gym.fleet.drive import ask, serve, stay_with
-from mission_gym.fleet.examples import make_example
-from mission_gym.fleet.filegroup import open_group
-from mission_gym.fleet.jobfile import read_job_file
+from mission_gym.fleet.groups import ask_jobs, open_group
+from mission_gym.fleet.jobfile import make_example, read_job_file
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.requests import find_needs, make_requests
 from mission_gym.fleet.supervisor import TICK_S
+from mission_gym.fleet.wait import serve, wait_for_jobs
 from mission_gym.learner.loop import StopFlag
 from mission_gym.procs import usable_cores
 from mission_gym.ray.cluster import load_ray, open_cluster
@@ -113,12 +111,11 @@ def _open_group(queue: Queue, flags: RunFlags) -> tuple[GroupDir, list[str]]:
     for each in file.drafts:  # parents before their children
         whole[each.name] = inherit(whole[each.parent], each.values)
     cluster = _find_cluster(flags)
-    needs = {
-        each.name: find_needs(resolve_values(whole[each.name]), on_cluster=cluster is not None)
-        for each in file.drafts
-    }
-    drafts = [replace(each, values=each.values | more) for each in file.drafts]
-    requests = make_requests(file.name, drafts, str(runs_dir), needs, flags.cuda_mps, cluster)
+    drafts = []
+    for each in file.drafts:
+        needs = find_needs(resolve_values(whole[each.name]), on_cluster=cluster is not None)
+        drafts.append(each._replace(values=each.values | more, needs=needs))
+    requests = make_requests(file.name, drafts, str(runs_dir), flags.cuda_mps, cluster)
     group, is_new = open_group(queue, file.name, runs_dir, requests, trust=flags.trust)
     if not is_new:
         say(f"{flags.file} goes on with its group {show_path(group.path)}")
@@ -187,9 +184,9 @@ def _stop(args: Sequence[str]) -> int:
             stop_driver(group)  # else it would ask for more
     targets = [(group, _list_living(group.read_jobs(), names)) for group, names in targets]
     for group, names in targets:
-        ask(group, names, "stop")
+        ask_jobs(group, names, "stop")
     for group, names in targets:
-        found = stay_with(queue, group, names, joins=False)
+        found = wait_for_jobs(queue, group, names, joins=False)
         for job in (found[name] for name in names):
             say(f"{job.name} {job.state}: {job.cause}")
     if not any(names for _, names in targets):
@@ -219,7 +216,7 @@ def _resume(args: Sequence[str]) -> int:
 
         return go_on(queue, group, as_json=flags.json)
     known = group.read_jobs()
-    ask(group, [name for name, job in known.items() if job.state in ("failed", "stopped")], "resume")
+    ask_jobs(group, [name for name, job in known.items() if job.state in ("failed", "stopped")], "resume")
     queue.register(group)
     return follow_group(queue, group, list(known), as_json=flags.json)
 
@@ -237,7 +234,7 @@ def _stay(group: GroupDir, *, as_json: bool) -> int:
         return wait_for_sweep(group, as_json=as_json)
     with JobsScreen(group) as screen:
         names = list(group.read_jobs())
-        found = stay_with(Queue(), group, names, say=screen.say, watch=screen.watch, joins=False)
+        found = wait_for_jobs(Queue(), group, names, say=screen.say, watch=screen.watch, joins=False)
     return tell_end(group, found, as_json=as_json)
 
 

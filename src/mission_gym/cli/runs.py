@@ -14,8 +14,8 @@ from rich.text import Text
 from mission_gym.cli.flags import ReadFlags, RunName, Switch, parse, said
 from mission_gym.cli.output import show
 from mission_gym.errors import RunStateError, UsageError, nearest
-from mission_gym.fleet.cleaning import (
-    DoomedGroup,
+from mission_gym.fleet.groups import (
+    GroupDeletion,
     find_removable_group,
     plan_group_removal,
     remove_group,
@@ -192,7 +192,7 @@ def _clean(args: Sequence[str]) -> None:
         "Delete the runs and groups that are named, or else the checkpoints of all runs that retention drops."
     )
     flags = parse(CleanFlags, args, "runs clean", text)
-    groups: list[DoomedGroup] = []
+    groups: list[GroupDeletion] = []
     if flags.runs:
         named: list[RunDir] = []
         for text in flags.runs:

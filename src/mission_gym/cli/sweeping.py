@@ -22,11 +22,11 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.plain import to_plain
 from mission_gym.config.profiles import choose_profile
 from mission_gym.errors import ConfigError, RunStateError, UsageError
-from mission_gym.fleet.drive import stay_with
-from mission_gym.fleet.filegroup import find_group_of
+from mission_gym.fleet.groups import find_newest_group
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.supervisor import TICK_S
-from mission_gym.fleet.sweep.question import Numbers, Wish, make_question, read_numbers
+from mission_gym.fleet.sweep.question import SweepRequest, SweepSize, make_question, read_size
+from mission_gym.fleet.wait import wait_for_jobs
 from mission_gym.learner.loop import StopFlag
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.procs import usable_cores
@@ -104,7 +104,7 @@ def sweep(args: Sequence[str]) -> int:
         "Search for settings, train the best ones again on fresh seeds, and write them as a preset.",
     )  # fmt: skip
     _check_installed()
-    wish = Wish(
+    wish = SweepRequest(
         flags.trials, flags.budget, flags.over, flags.seeds_per_trial, flags.retest, flags.retest_seeds,
         flags.pruner,
     )  # fmt: skip
@@ -142,11 +142,11 @@ def _resolve(values: Mapping[str, Any]) -> Resolved:
     return resolve_values({key: value for key, value in values.items() if key not in ("trust", "via")})
 
 
-def _open_sweep(queue: Queue, wish: Wish, values: Values, *, trust: bool) -> GroupDir:
+def _open_sweep(queue: Queue, wish: SweepRequest, values: Values, *, trust: bool) -> GroupDir:
     """The group of a sweep, a new one or the one that the same command goes on with."""
     name = values.get("run_name") or f"{slug(values['env'])}-sweep"
     runs_dir = Path(values.get("runs_dir") or "runs")
-    group = find_group_of(name, runs_dir, "sweep")
+    group = find_newest_group(name, runs_dir, "sweep")
     if group is not None:
         if not trust:
             queue.check_own(group)
@@ -160,10 +160,10 @@ def _open_sweep(queue: Queue, wish: Wish, values: Values, *, trust: bool) -> Gro
     )  # fmt: skip
 
 
-def _extend(group: GroupDir, wish: Wish, values: Values) -> None:
+def _extend(group: GroupDir, wish: SweepRequest, values: Values) -> None:
     """Take over how much is asked for now; ConfigError if something else is asked for."""
     problems: list[str] = []
-    record, numbers = read_sweep(group), read_numbers(wish, problems)
+    record, numbers = read_sweep(group), read_size(wish, problems)
     question = record.question
     keys = {**values, **question.asked}
     differing = [key for key in keys if key != "trust" and values.get(key) != question.asked.get(key)]
@@ -181,7 +181,7 @@ def _extend(group: GroupDir, wish: Wish, values: Values) -> None:
     say(f"the sweep {show_path(group.path)} goes on")
 
 
-def _resize(question: Question, numbers: Numbers, wish: Wish) -> Question:
+def _resize(question: Question, numbers: SweepSize, wish: SweepRequest) -> Question:
     first = question.seeds[-1] + 1
     return question.model_copy(
         update={
@@ -204,9 +204,9 @@ def go_on(queue: Queue, group: GroupDir, *, as_json: bool) -> int:
         screen.say(_tell_question(group, question))
         study = Study(group.path, group.read().name, question.axes, base.config.run.seed)
         search = Search(group, study, base, usable_cores(), screen.say)
-        search.go_on(group.read_jobs())
+        search.retry_jobs(group.read_jobs())
         queue.register(group)
-        jobs = stay_with(
+        jobs = wait_for_jobs(
             queue, group, [], say=screen.say, should_stop=stop, feed=search.feed,
             watch=lambda jobs: _watch(screen, jobs),
         )  # fmt: skip

@@ -57,7 +57,7 @@ def test_the_winner_is_trained_again_beside_the_default(
     assert document["default"] == {"iqm": 60.015, "low": 60.01, "high": 60.02, "seeds": 2}
     assert document["best"]["low"] > document["default"]["high"]
     assert (document["iqm"], document["best"]["seeds"]) == (document["best"]["iqm"], 2)
-    assert record.verdict.startswith("beats the default beyond the intervals")
+    assert record.verdict.startswith("the winner beats the default beyond the intervals")
     best = record.trials[record.best_trial or 0]
     chosen = resolve("CartPole-v1", {}, config_file=group.path / "best.yaml").config
     assert chosen.algorithm.learning_rate == best.values["learning_rate"]
@@ -78,7 +78,7 @@ def test_a_default_that_nothing_beats_stays(sweepers: Sweepers) -> None:
     axes = [Axis(path="ppo.learning_rate", low=1e-8, high=2e-6, scale="log")]
     group = sweepers.make(axes=axes, starts=starts, trials=3)
     assert work(group) == 0
-    assert read_sweep(group).verdict == "nothing that was tried beats the default on fresh seeds; it stays"
+    assert read_sweep(group).verdict == "no setting beats the default on fresh seeds; the default stays"
     assert read_json(group.group_json)["best"] == read_json(group.group_json)["default"]
     assert "learning_rate: 1.0e-05" in (group.path / "best.yaml").read_text()
 

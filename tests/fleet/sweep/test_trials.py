@@ -1,4 +1,4 @@
-"""Who is trained again, who wins, and what the preset holds."""
+"""The trials that are trained again, the verdict, and the preset."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from typing import Any
 
 import pytest
 
-from mission_gym.fleet.sweep.study import Trial
-from mission_gym.fleet.sweep.trials import read_result
-from mission_gym.fleet.sweep.winner import choose_candidates, make_preset, tell_verdict
+from mission_gym.fleet.sweep.study import SweepTrial
+from mission_gym.fleet.sweep.trials import choose_candidates, describe_verdict, make_preset, read_result
 from mission_gym.run.config import resolve
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.sweeps import Axis, Candidate, Question, TrialRow
 
 
-def make_trial(number: int, score: float | None, source: str = "search", **more: Any) -> Trial:
+def make_trial(number: int, score: float | None, source: str = "search", **more: Any) -> SweepTrial:
     values = {"learning_rate": float(f"{number + 1}e-4")} | more.pop("values", {})
     state: Any = "failed" if score is None else "complete"
     row = TrialRow(number=number, source=source, state=state, values=values, score=score, seconds=1.0)
-    return Trial(row.model_copy(update=more), values, [], False)
+    return SweepTrial(row.model_copy(update=more), values, [], False)
 
 
 def make_candidate(source: str, *bounds: float | None) -> Candidate:
@@ -39,20 +38,20 @@ def test_the_best_are_trained_again_each_setting_once_and_the_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("best", "told"),
+    ("best", "verdict"),
     [
-        (("search", 9.0, 8.0, 10.0), "beats the default beyond the intervals: at least 8"),
-        (("search", 9.0, 6.0, 10.0), "the default is not beaten beyond the intervals"),
-        (("search", None, None, None), "no run on fresh seeds was finished"),
+        (("search", 9.0, 8.0, 10.0), "the winner beats the default beyond the intervals: at least 8"),
+        (("search", 9.0, 6.0, 10.0), "the winner does not beat the default beyond the intervals"),
+        (("search", None, None, None), "no run on fresh seeds was completed"),
     ],
 )
-def test_the_verdict_is_honest(best: Any, told: str) -> None:
+def test_the_verdict_is_honest(best: Any, verdict: str) -> None:
     default = make_candidate("default", 6.5, 6.0, 7.0)
-    assert tell_verdict([make_candidate(*best), default]).startswith(told)
-    assert tell_verdict([default]).startswith("nothing that was tried beats the default")
+    assert describe_verdict([make_candidate(*best), default]).startswith(verdict)
+    assert describe_verdict([default]).startswith("no setting beats the default")
 
 
-def test_the_preset_holds_what_was_given_and_found(tmp_path: Path) -> None:
+def test_the_preset_contains_given_and_found_values(tmp_path: Path) -> None:
     flags = {"activation": "relu", "learning_rate": "1e-5", "timesteps": "9k", "n_envs": "4"}
     base = resolve("CartPole-v1", flags, preset="fast")
     axes = [Axis(path="ppo.learning_rate", low=1e-5, high=1e-2, scale="log")]

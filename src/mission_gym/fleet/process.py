@@ -1,8 +1,8 @@
-"""One job's process: how it is started, whether it lives, how it is asked to stop, and how it ended.
+"""The process of one job: how it is started and asked to stop, and how it ended.
 
-It is the command line that a user would type, in a session of its own, with its output in a log. It outlives
-its supervisor, and holds the job's lock as long as it lives; the lock's file tells its pid and which attempt
-it is, so that a supervisor that comes later knows as much as the one that started it.
+It is the command line that a user would type, in its own session, with its output in a log. It outlives its
+supervisor and holds the job's lock while it lives. The lock's file contains its pid and attempt number, so
+that a later supervisor knows as much as the one that started it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from mission_gym.store.groups import GroupDir, Job
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.variables import END_FILE, GROUP, RUN_FILE
 
-_LOCK_WAIT_S = 1.0  # readers take it for some microseconds
+_LOCK_WAIT_S = 1.0  # readers hold it for microseconds
 _TAIL_BYTES = 4096
-_GONE = "process gone"  # what a status says whose process was killed
-_USAGE = 2  # exit code of what fails in the same way again
+_GONE = "process gone"  # the cause in the status of a run whose process was killed
+_USAGE = 2  # exit code of errors that a retry would repeat
 
 
-class Ending(NamedTuple):
+class JobEnd(NamedTuple):
     """How a job's process ended."""
 
     state: str  # done, failed or stopped
@@ -39,24 +39,19 @@ class Ending(NamedTuple):
     may_retry: bool = False
 
 
-def start_member(
-    group: GroupDir,
-    job: Job,
-    cores: int,
-    parent_run: Path | None,
-    variables: Mapping[str, str],
-    program: Sequence[str] = ("mission_gym",),
+def start_process(
+    group: GroupDir, job: Job, parent_run: Path | None, variables: Mapping[str, str], program: Sequence[str]
 ) -> subprocess.Popen[bytes]:
-    """Start the process of a job, with environment variables of its own; RunStateError if one lives. OSError
-    if it can't be started. program: the module that is run, or one that lets it run elsewhere, stands for it
-    and ends as it does, with what comes before the command line."""
+    """Start the process of a job with additional environment variables. RunStateError if the job has a living
+    process, OSError if none can be started. program: the module to run and its first arguments; a proxy runs
+    the command elsewhere and ends with its exit code."""
     request, name = job.request, job.name
     words = _choose_command(job, parent_run)
     if words[0] != "resume":
         with disk_errors(group.run_file(name)):
             group.run_file(name).unlink(missing_ok=True)
     environ = os.environ | request.variables | dict(variables)
-    environ |= {CORES: str(cores), GROUP: group.name}
+    environ |= {CORES: str(job.cores), GROUP: group.name}
     environ |= {RUN_FILE: str(group.run_file(name)), END_FILE: str(group.end_file(name))}
     with lock.hold(group.lock(name), wait_s=_LOCK_WAIT_S) as held, group.log(name).open("ab") as log:
 
@@ -74,7 +69,7 @@ def start_member(
 
 
 def _choose_command(job: Job, parent_run: Path | None) -> list[str]:
-    """Go on with the job's run if it has a checkpoint; else begin it."""
+    """Resume the job's run if it has a checkpoint; otherwise start it."""
     arguments = list(job.request.arguments)
     if job.run is not None and job.attempts > 1 and list_checkpoints(RunDir(job.run).checkpoints):
         return ["resume", str(job.run), *(["--trust"] if "--trust" in arguments else [])]
@@ -83,64 +78,58 @@ def _choose_command(job: Job, parent_run: Path | None) -> list[str]:
     return ["train", *arguments]
 
 
-def ask_to_stop(group: GroupDir, job: Job) -> None:
-    """Ask a living job to save and end."""
+def stop_process(group: GroupDir, job: Job, *, kill: bool = False) -> None:
+    """Ask a living job to save and end. kill: end it at once, with its whole process group."""
     pid = group.read_pid(job)
     if pid is not None and group.is_alive(job.name):
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+            os.killpg(pid, signal.SIGKILL) if kill else os.kill(pid, signal.SIGTERM)
 
 
-def end_member(group: GroupDir, job: Job) -> None:
-    """End a living job at once, with all of its process group."""
-    pid = group.read_pid(job)
-    if pid is not None and group.is_alive(job.name):
-        with suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-
-
-def judge_end(group: GroupDir, job: Job, code: int | None) -> Ending:
-    """How a job ended whose process is gone. code: its exit code, None for who did not start it."""
-    code = read_code(group.end_file(job.name), group.read_pid(job)) if code is None else code
-    status = _read_own_status(group, job)
-    state, cause = status.get("state"), str(status.get("cause", ""))
-    if state == "done" or (state == "stopped" and cause == "max_time reached"):
-        return Ending("done", cause)
-    if state == "stopped":
-        return Ending("stopped", cause)
-    if job.stop_asked and cause in ("", _GONE):
-        return Ending("stopped", "ended before it could save" if job.run else "stopped before it began")
-    if cause in ("", _GONE):
-        cause = _explain_code(code) or read_last_words(group.log(job.name), job.log_bytes) or _GONE
-    return Ending("failed", cause, may_retry=code != _USAGE)
-
-
-def _read_own_status(group: GroupDir, job: Job) -> dict[str, Any]:
-    """The status of the job's run, if its last attempt wrote it."""
+def read_job_status(job: Job) -> dict[str, Any]:
+    """The status of a job's run; empty if there is none or it is damaged."""
     if job.run is None:
         return {}
     try:
-        status = RunDir(job.run).read_status()
+        return RunDir(job.run).read_status()
     except RunStateError:
         return {}
-    return status if status.get("pid") == group.read_pid(job) else {}
+
+
+def read_end(group: GroupDir, job: Job, code: int | None) -> JobEnd:
+    """How a job ended whose process is gone. code: its exit code, None if another process started it."""
+    pid = group.read_pid(job)
+    code = read_code(group.end_file(job.name), pid) if code is None else code
+    status = read_job_status(job)
+    if status.get("pid") != pid:  # written by an earlier attempt
+        status = {}
+    state, cause = status.get("state"), str(status.get("cause", ""))
+    if state == "done" or (state == "stopped" and cause == "max_time reached"):
+        return JobEnd("done", cause)
+    if state == "stopped":
+        return JobEnd("stopped", cause)
+    if job.stop_asked and cause in ("", _GONE):
+        return JobEnd("stopped", "ended before it could save" if job.run else "stopped before it started")
+    if cause in ("", _GONE):
+        cause = _explain_code(code) or read_last_message(group.log(job.name), job.log_bytes) or _GONE
+    return JobEnd("failed", cause, may_retry=code != _USAGE)
 
 
 def _explain_code(code: int | None) -> str:
     if code is None or code >= 0:
         return ""
     if code == -signal.SIGKILL:
-        return "killed by SIGKILL; the machine may have been out of memory"
+        return "killed by SIGKILL; the machine may have run out of memory"
     return f"killed by signal {-code}"
 
 
-def read_last_words(log: Path, start: int = 0) -> str:
-    """The last message of a log from `start` on, or else its last line."""
+def read_last_message(log: Path, start: int = 0) -> str:
+    """The last message of `mission-gym` in a log from byte `start` on, or else its last line."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
     except OSError:
         return ""
-    said = [line.removeprefix("mission-gym: ") for line in lines if line.startswith("mission-gym: ")]
-    return next(iter([*said[-1:], *[line for line in lines if line][-1:]]), "")
+    messages = [line.removeprefix("mission-gym: ") for line in lines if line.startswith("mission-gym: ")]
+    return next(iter([*messages[-1:], *[line for line in lines if line][-1:]]), "")
