@@ -27,7 +27,7 @@ from mission_gym.fleet.usage import measure_memory
 from mission_gym.fleet.wait import wait_for_jobs
 from mission_gym.procs import free_memory_bytes, usable_cores
 from mission_gym.procs.machine import CORES
-from mission_gym.report.curves import draw_curves
+from mission_gym.report.charts import draw_curves
 from mission_gym.report.pages import make_file
 from mission_gym.store.files import disk_errors, write_atomic
 from mission_gym.store.groups import GroupDir, Job, JobRequest

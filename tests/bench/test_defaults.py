@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from mission_gym.errors import UsageError
-from mission_gym.report.tables import view_bench
 from mission_gym.rollout.playing import Actor
 from mission_gym.run.evaluation import Evaluator
 from mission_gym_bench import main as bench_main
@@ -19,6 +18,7 @@ from mission_gym_bench.defaults.cases import CASES, Case
 from mission_gym_bench.defaults.main import SHORT_CASES, DefaultsGrid, make_defaults_row, measure_defaults
 from mission_gym_bench.defaults.trials import PEERS, Trial, measure_peers, read_trials
 from mission_gym_bench.sides import Evaluation, Job
+from mission_gym_bench.views import view_bench
 
 _BY_NAME = {case.name: case for case in CASES}
 _CASE = Case("LargeRewards", 1000, 0.0, "91,000")

@@ -112,7 +112,7 @@ def test_python_returns_a_group() -> None:
     assert isinstance(group, mg.Group)
     assert [run.status()["state"] for run in group.runs] == ["done", "done"]
     assert group.summary()["kind"] == "seeds"
-    with pytest.raises(UsageError, match="none can import"):
+    with pytest.raises(UsageError, match="which can't import"):
         mg.train(lambda: None, seeds=2)
     with pytest.raises(UsageError, match=r"\[argument seeds\]"):
         mg.train(ENV_ID, seeds="x")
@@ -202,14 +202,14 @@ def test_ctrl_c_saves_every_run(tmp_path: Path) -> None:
 
 def test_wrong_uses_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for args, message in (
-        (["jobs"], "name one of the commands of jobs: run, check, add"),
+        (["jobs"], "no command of jobs is given; use one of run, check, add"),
         (["jobs", "stauts"], "did you mean 'status'"),
-        (["jobs", "stop"], "name a job or a group, or give --all"),
+        (["jobs", "stop"], "give either a job or group, or --all"),
         (["jobs", "status"], "there are no groups"),
         (["jobs", "status", "none"], "no group 'none'"),
         (["jobs", "example", "four-job"], "did you mean 'four-jobs'"),
-        (["train", ENV_ID, "--json"], "--json is for --seeds"),
-        (["train", ENV_ID, "--cuda-mps", "on"], "--cuda-mps is for --seeds and --detach"),
+        (["train", ENV_ID, "--json"], "--json needs --seeds"),
+        (["train", ENV_ID, "--cuda-mps", "on"], "--cuda-mps needs --seeds or --detach"),
         (["train", ENV_ID, "--seeds", "2", "--cuda-mps", "yes"], "use off, on or auto [--cuda-mps]"),
         (["train", ENV_ID, "--seeds", "x"], "write 5, 1..5 or 3,7,11"),
         (["train", ENV_ID, "--seeds", "2", "--gamma", "7"], "gamma=7"),

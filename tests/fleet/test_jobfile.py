@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mission_gym.cli.groups import find_problems, flag_names, resolve_values
+from mission_gym.cli.groups import find_problems, list_flag_names, resolve_values
 from mission_gym.errors import ConfigError
 from mission_gym.fleet.drafts import Draft, inherit
 from mission_gym.fleet.jobfile import JobFile, make_example, read_job_file
@@ -19,7 +19,7 @@ SMALL = "defaults: {env: CartPole-v1, timesteps: 20k}\n"
 def read(folder: Path, text: str) -> JobFile:
     path = folder / "q.yaml"
     path.write_text(text)
-    return read_job_file(path, flag_names(), find_problems)
+    return read_job_file(path, list_flag_names(), find_problems)
 
 
 def names(file: JobFile) -> list[str]:
@@ -210,7 +210,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path, text: str, expected: 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't be read"):
-        read_job_file(tmp_path / "none.yaml", flag_names(), find_problems)
+        read_job_file(tmp_path / "none.yaml", list_flag_names(), find_problems)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 16])

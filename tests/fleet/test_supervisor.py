@@ -389,10 +389,10 @@ def test_messages_of_stop_and_logs(
     group = Queue().make_group(crew.runs_dir, "g", "jobs", [crew.request("alpha", "wait")])
     folder = ["--runs-dir", str(crew.runs_dir)]
     for args, code, said in (
-        (["logs", "alpha"], 0, "alpha has not begun"),
+        (["logs", "alpha"], 0, "alpha has not started"),
         (["logs", "alhpa"], 2, "no job 'alhpa' (did you mean 'alpha'?), and no group 'alhpa'"),
         (["stop", "alpha"], 0, "alpha stopped: stopped before it started"),
-        (["stop", group.name], 0, "nothing is to be stopped: all jobs have ended"),
+        (["stop", group.name], 0, "there is nothing to stop: all jobs have ended"),
     ):
         assert main(["jobs", *args, *folder]) == code
         assert said in capsys.readouterr().err

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mission_gym.cli.training import read_training
+from mission_gym.cli.train import parse_train, resolve_flags
 from mission_gym.errors import UsageError
 from mission_gym.fleet.drafts import parse_seeds
 from mission_gym.fleet.requests import make_arguments
@@ -57,7 +57,7 @@ def test_arguments_keep_the_values() -> None:
         "tensorboard": False, "max_time": None, "learning_rate": 1e-5, "wrap": ["frame-stack:4"],
         "set": ["ppo.gamma=0.9"], "notes": "-x", "timesteps": "2k",
     }  # fmt: skip
-    config = read_training(make_arguments(values)).config
+    config = resolve_flags(parse_train(make_arguments(values))).config
     assert config.env.env_id == "toys:Identity"
     assert config.env.env_kwargs == {"n": 3, "start": 1}
     assert config.env.wrap == ("frame-stack:4",)

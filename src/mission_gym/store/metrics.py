@@ -23,9 +23,8 @@ class Metric(NamedTuple):
     unit: str
     text: str
     bad: str = ""  # what a bad value looks like, and what to do
-    healthy: tuple[float | None, float | None] | None = (
-        None  # the least and the largest value that is not bad
-    )
+    healthy: tuple[float | None, float | None] | None = None  # the smallest and the largest good value
+    charts: tuple[str, ...] = ("run",)  # where the dashboard draws it: run, machine, compare
 
 
 @cache

@@ -80,9 +80,9 @@ class EnvProcess:
             child.send((name, *args))
             replies = child.wait(timeout_s)
         except WorkerDied as error:
-            output = child.tail().strip()
+            end, output = child.describe_end(), child.tail().strip()
             last = f"; its last output:\n{output}" if output else ""
-            raise WorkerDied(f"{env_id}: its process {child.describe_end()}{last}") from error
+            raise WorkerDied(f"{env_id}: its process {end}{last}") from error
         if not replies:
             raise WorkerTimeout(
                 f"{env_id}: no answer to {name}() within {timeout_s:.0f} s; the stack:\n{child.read_stack()}"

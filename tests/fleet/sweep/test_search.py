@@ -97,7 +97,7 @@ def test_trials_that_fail_have_a_cause_and_are_not_the_end(
     lost = sweepers.make(starts=starts, trials=1)
     assert work(lost) == 3
     assert not (lost.path / "best.yaml").exists()
-    assert "no trial was finished and trained again" in capsys.readouterr().err
+    assert "no trial was completed and trained again" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_a_stop_saves_and_it_goes_on(sweepers: Sweepers, capsys: pytest.CaptureF
     assert [trial.state.name for trial in read_study(group).trials] == ["RUNNING", "RUNNING"]
     assert find_driver(group) is None
     assert main(["jobs", "wait", "s", "--runs-dir", str(sweepers.runs_dir)]) == 2
-    assert "nobody works on" in capsys.readouterr().err
+    assert "no process runs the sweep" in capsys.readouterr().err
     go()
     assert work(group) == 0
     assert [row.state for row in read_sweep(group).trials].count("running") == 0
@@ -246,5 +246,5 @@ def test_the_dashboard_of_optuna_opens_the_journal(sweepers: Sweepers, tmp_path:
 
 
 def test_other_commands_do_not_load_optuna() -> None:
-    code = "import sys, mission_gym.cli.jobs, mission_gym.cli.sweeping; sys.exit('optuna' in sys.modules)"
+    code = "import sys, mission_gym.cli.jobs, mission_gym.cli.sweep; sys.exit('optuna' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

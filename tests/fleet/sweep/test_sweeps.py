@@ -114,4 +114,4 @@ def test_a_sweep_of_trainings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "toys:Identity", *SMALL, *FEW, "--seed", "5"]) == 0
     assert len(read_sweep(group).trials) == 2
     assert main(["sweep", "toys:Identity", *SMALL, *FEW, "--seed", "6", "--gamma", "0.9"]) == 2
-    assert "was begun with other values of gamma, seed; give the same" in capsys.readouterr().err
+    assert "was started with other values of gamma, seed; use the same" in capsys.readouterr().err

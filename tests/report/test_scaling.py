@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mission_gym.report.guide import make_guide, write_markdown
+from mission_gym.report.scaling import make_guide, make_markdown
 
 ENV = {"memory_bytes": 2_000_000, "worker_bytes": 30_000_000}
 
@@ -42,10 +42,10 @@ def test_rows_tell_speed_memory_and_what_an_environment_adds():
 
 
 def test_markdown_has_both_tables_and_the_machine():
-    text = write_markdown("my_env:Walk|2", ENTRY | {"machine": None})
+    text = make_markdown("my_env:Walk|2", ENTRY | {"machine": None})
     assert text.startswith("# Scaling guide: my_env:Walk|2\n\nMeasured in 30 s.")
-    text = write_markdown("my_env:Walk", ENTRY)
+    text = make_markdown("my_env:Walk", ENTRY)
     assert "Machine: Abacus 3000, 2 usable cores, 8.0 GB. Measured in 30 s." in text
-    assert "| environments | steps/s | gain | memory | each more |  |\n| --- | ---: | ---: |" in text
+    assert "| environments | steps/s | gain | memory | per env |  |\n| --- | ---: | ---: |" in text
     assert "An environment takes 2.0 MB, a worker process 30 MB." in text
     assert "| 900k | 5:00:00 | 2:30:00 | 2:27:04 |" in text
