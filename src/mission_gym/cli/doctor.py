@@ -24,31 +24,15 @@ _INDENT = 8
 
 def doctor(args: Sequence[str]) -> int:
     """`mission-gym doctor`; 2 if there are errors."""
-    parser = argparse.ArgumentParser(
-        prog="mission-gym doctor",
-        description="Check this machine: packages, cores, memory, torch, every device.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--runs-dir",
-        type=Path,
-        default=Path("runs"),
-        metavar="DIR",
-        help="Folder of the runs (default: runs).",
-    )
+    text = "Check this machine: packages, cores, memory, torch, every device."
+    parser = argparse.ArgumentParser(prog="mission-gym doctor", description=text, allow_abbrev=False)
+    text = "Folder of the runs (default: runs)."
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help=text)
     parser.add_argument("--json", action="store_true", help="Print one JSON document.")
-    parser.add_argument(
-        "--deadline",
-        type=float,
-        default=DEADLINE_S,
-        metavar="SECONDS",
-        help="Longest time to import a package, in seconds (default: %(default)g).",
-    )
-    parser.add_argument(
-        "--ray-address",
-        metavar="ADDRESS",
-        help="Ray cluster to check too: auto, or HOST:PORT of its head.",
-    )
+    text = "Longest time to import a package (default: %(default)g)."
+    parser.add_argument("--deadline", type=float, default=DEADLINE_S, metavar="SECONDS", help=text)
+    text = "Ray cluster to check too: auto, or HOST:PORT of its head."
+    parser.add_argument("--ray-address", metavar="ADDRESS", help=text)
     flags = parser.parse_args(args)
     found = examine(flags.runs_dir, flags.deadline)
     more = [*_check_devices(found, flags.deadline), *_check_cluster(flags.ray_address, flags.deadline)]

@@ -57,9 +57,7 @@ class TuneFlags(LayerFlags):
     env_id: EnvId
     budget: Annotated[str, flag("Approximate time to measure.", "duration", default=None)] = "30s"
     retune: Annotated[Switch, flag("Measure again, even if a plan is stored.")] = False
-    markdown: Annotated[
-        Switch, flag("Print the scaling guide as Markdown: speed, memory and times by environments.")
-    ] = False
+    markdown: Annotated[Switch, flag("Print the scaling guide of this machine as Markdown.")] = False
     json: AsJson = False
 
 

@@ -57,9 +57,7 @@ class BaselineFlags(EnvFlags):
 class RecordFlags(PlayedRunFlags):
     """Flags of `record`."""
 
-    seed: Annotated[
-        int | None, flag("Seed of the first episode; later ones add 1 (default: the report suite).", "N")
-    ] = None
+    seed: Annotated[int | None, flag("Seed of the first episode (default: the report suite).", "N")] = None
     episodes: Annotated[int, flag("Number of episodes.", "N", default=None)] = 1
     out: Annotated[Path | None, flag("Output file (default: an MP4 in the run).", "FILE.gif|.mp4|.html")] = (
         None
@@ -78,7 +76,7 @@ class DemoFlags:
     """Flags of `demo`."""
 
     level: Annotated[
-        Literal["easy", "normal", "hard"], flag("Level of the mission.", "NAME", default=None)
+        Literal["easy", "normal", "hard"], flag("Level of the mission.", "easy|normal|hard", default=None)
     ] = "normal"
     seed: Annotated[str, flag("Seed of the run.", "N", default=None)] = "1"
     max_time: Annotated[str, flag("Longest training time.", "TIME", default=None)] = "5m"

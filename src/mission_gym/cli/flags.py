@@ -35,6 +35,9 @@ def flag(text: str, metavar: str | None = None, *, default: str | None = "") -> 
 AsJson = Annotated[Switch, flag("Print one JSON document.")]
 Trust = Annotated[Switch, flag("Run the code that the run or file names, even if it was not allowed before.")]
 EnvId = Annotated[tyro.conf.Positional[str], flag("Gymnasium id, module:Id or module:callable.", "ENV")]
+CudaMps = Annotated[
+    str | None, flag("CUDA MPS for runs that share a GPU; auto: if measured faster (default).", "off|on|auto")
+]
 RunsDir = Annotated[Path, flag("Folder of the runs.", "DIR", default=None)]
 RunName = Annotated[tyro.conf.Positional[str], flag("Name, prefix or path of the run, or `latest`.", "RUN")]
 
@@ -84,13 +87,10 @@ class ReadFlags(FolderFlags):
 class PlayedRunFlags(FolderFlags):
     """Flags of every command that plays a run's policy."""
 
-    run: Annotated[
-        tyro.conf.Positional[str], flag("Run; by default its best checkpoint is used.", "RUN[@STEP]")
-    ]
+    run: Annotated[tyro.conf.Positional[str], flag("Run (default: its best checkpoint).", "RUN[@STEP]")]
     stochastic: Annotated[Switch, flag("Sample actions instead of taking the most likely one.")] = False
     eval_stage: Annotated[
-        str | None,
-        flag("Curriculum stage to play (default: the stage of the evaluations).", "last|NUMBER|NAME"),
+        str | None, flag("Curriculum stage (default: that of the evaluations).", "last|NUMBER|NAME")
     ] = None
     trust: Trust = False  # read by `main`
 
@@ -105,9 +105,7 @@ class LayerFlags:
         tyro.conf.UseAppendAction[tuple[str, ...]],
         flag("One value by its full name.", "section.field=value", default=None),
     ] = ()
-    no_curriculum: Annotated[
-        Switch, flag("Ignore the curriculum of the config file, the shipped settings or the parent.")
-    ] = False
+    no_curriculum: Annotated[Switch, flag("Ignore the curriculum of all other sources.")] = False
     via: Annotated[Path | None, flag("File that these flags come from; set by `jobs run`.", "FILE")] = None
     trust: Trust = False
 
@@ -121,12 +119,8 @@ class EnvFlags:
     """The environment of a command without a run."""
 
     env_id: EnvId
-    env_kwargs: Annotated[
-        tuple[str, ...], flag("Arguments of the environment; values are YAML scalars.", "key=value ...")
-    ] = ()
-    wrap: Annotated[
-        tuple[str, ...], flag("Wrappers, innermost first; see `wrappers`.", "module:callable(...) ...")
-    ] = ()
+    env_kwargs: Annotated[tuple[str, ...], flag("Arguments of the environment.", "key=value ...")] = ()
+    wrap: Annotated[tuple[str, ...], flag("Wrappers, innermost first.", "module:callable(...) ...")] = ()
 
     def config(self) -> Config:
         """The config of a run with this environment and nothing else given."""

@@ -14,6 +14,7 @@ import tyro
 
 from mission_gym.cli.flags import (
     AsJson,
+    CudaMps,
     FolderFlags,
     ReadFlags,
     Subcommand,
@@ -67,13 +68,10 @@ class RunFlags(ReadFlags):
 
     file: _FileName
     detach: Annotated[Switch, flag("Run the jobs in the background.")] = False
-    cuda_mps: Annotated[
-        str,
-        flag("CUDA MPS for runs that share a GPU; auto: if measured faster.", "off|on|auto", default=None),
-    ] = "auto"
-    on: Annotated[
-        Literal["here", "ray"], flag("This machine, or a Ray cluster.", "here|ray", default=None)
-    ] = "here"
+    cuda_mps: CudaMps = None
+    on: Annotated[Literal["here", "ray"], flag("This machine (default) or a Ray cluster.", "here|ray")] = (
+        "here"
+    )
     ray_address: Annotated[
         str | None, flag("Cluster: auto, or HOST:PORT of its head (default: start one here).", "ADDRESS")
     ] = None
@@ -84,9 +82,7 @@ class RunFlags(ReadFlags):
 class GroupFlags(ReadFlags):
     """Flags of `jobs wait`."""
 
-    group: Annotated[
-        tyro.conf.Positional[str | None], flag("Group (default: the newest of a job file).", "GROUP")
-    ] = None
+    group: Annotated[tyro.conf.Positional[str | None], flag("Group (default: the newest).", "GROUP")] = None
 
 
 @dataclass(kw_only=True)
@@ -179,7 +175,7 @@ def _open_group(queue: Queue, flags: RunFlags) -> tuple[GroupDir, list[str]]:
         values[each.name] = inherit(values[each.parent], each.values)
         needs = find_needs(resolve_values(values[each.name]), on_cluster=cluster is not None)
         drafts.append(each._replace(values=each.values | more, needs=needs))
-    requests = make_requests(file.name, drafts, str(runs_dir), flags.cuda_mps, cluster)
+    requests = make_requests(file.name, drafts, str(runs_dir), flags.cuda_mps or "auto", cluster)
     group, is_new = open_group(queue, file.name, runs_dir, requests, trust=flags.trust)
     if not is_new:
         say(f"{flags.file} continues its group {show_path(group.path)}")

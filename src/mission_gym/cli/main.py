@@ -52,6 +52,12 @@ COMMANDS = {
     "config": _Command("runs", "print every value of a run with its source"),
     "bench": _Command("env", "measure performance on this machine, compared with other trainers"),
 }
+_HELP_HEAD = """usage: mission-gym COMMAND [...]
+
+Train an agent on any Gymnasium environment, as fast as your machine allows."""
+_HELP_FOOT = """mission-gym COMMAND --help lists the flags of a command; --version prints the version.
+RUN is a run's name, a unique prefix of it, its path, or `latest`. RUN@STEP, RUN@best and
+RUN@last select a checkpoint."""
 
 # BLAS threads slow down NumPy on the small batches of acting. The learner sets torch's threads itself. The
 # libraries read these variables when they are loaded.
@@ -134,18 +140,5 @@ def _fail(message: str, code: int) -> int:
 
 
 def _make_help() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {command.text}" for name, command in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: mission-gym COMMAND [...]",
-            "",
-            "Train an agent on any Gymnasium environment, as fast as your machine allows.",
-            "",
-            *lines,
-            "",
-            "mission-gym COMMAND --help lists the flags of a command; --version prints the version.",
-            "RUN is a run's name, a unique prefix of it, its path, or `latest`. RUN@STEP, RUN@best and",
-            "RUN@last select a checkpoint.",
-        ]
-    )
+    lines = "\n".join(f"  {name:<9}  {command.text}" for name, command in COMMANDS.items())
+    return f"{_HELP_HEAD}\n\n{lines}\n\n{_HELP_FOOT}"

@@ -56,6 +56,8 @@ from mission_gym.store.groups import GroupDir
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
 
+RunNames = Annotated[tyro.conf.Positional[tuple[str, ...]], flag("Runs and groups.", "RUN|GROUP ...")]
+
 
 @dataclass(kw_only=True)
 class OneRun(ReadFlags):
@@ -75,7 +77,7 @@ class TimelineFlags(OneRun):
 class CompareFlags(ReadFlags):
     """Flags of `runs compare`."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], flag("Runs and groups.", "RUN|GROUP ...")] = ()
+    runs: RunNames = ()
     csv: Annotated[Path | None, flag("File to write, with one line per run.", "FILE.csv")] = None
     html: Annotated[Path | None, flag("Page to write, with curves.", "FILE.html")] = None
 
@@ -84,10 +86,7 @@ class CompareFlags(ReadFlags):
 class CleanFlags(ReadFlags):
     """Flags of `runs clean`."""
 
-    runs: Annotated[
-        tyro.conf.Positional[tuple[str, ...]],
-        flag("Runs and groups to delete (default: expired checkpoints of all runs).", "RUN|GROUP ..."),
-    ] = ()
+    runs: RunNames = ()
     yes: Annotated[Switch, flag("Delete; without it, the command only lists.")] = False
 
 
@@ -95,10 +94,9 @@ class CleanFlags(ReadFlags):
 class ReportFlags(FolderFlags):
     """Flags of `report`."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], flag("Runs and groups.", "RUN|GROUP ...")] = ()
+    runs: RunNames = ()
     out: Annotated[
-        Path | None,
-        flag("Output file (default: report.html in the run, or in the current folder).", "FILE.html"),
+        Path | None, flag("Output file (default: report.html in the run or here).", "FILE.html")
     ] = None
 
 

@@ -54,12 +54,8 @@ class SweepFlags(LayerFlags):
     """Flags of `sweep`."""
 
     env_id: EnvId
-    trials: Annotated[
-        str | None, flag("Largest number of trials (default: 40, or as many as --budget allows).", "N")
-    ] = None
-    budget: Annotated[
-        str | None, flag("Total time, including the runs on fresh seeds: 30m, 2h.", "DURATION")
-    ] = None
+    trials: Annotated[str | None, flag("Most trials (default: 40, or as --budget allows).", "N")] = None
+    budget: Annotated[str | None, flag("Total time, including retests: 30m, 2h.", "DURATION")] = None
     over: Annotated[
         str | None,
         flag(
@@ -70,16 +66,9 @@ class SweepFlags(LayerFlags):
     ] = None
     seeds_per_trial: Annotated[str, flag("Number of runs per trial.", "N", default=None)] = "1"
     retest: Annotated[str, flag("Number of the best trials to train again.", "N", default=None)] = "3"
-    retest_seeds: Annotated[
-        str, flag("Number of fresh seeds for the best trials and the default.", "N", default=None)
-    ] = "5"
+    retest_seeds: Annotated[str, flag("Number of fresh seeds for them.", "N", default=None)] = "5"
     pruner: Annotated[
-        str,
-        flag(
-            "median ends trials whose evaluations are below the median; it may end late starters.",
-            "none|median",
-            default=None,
-        ),
+        str, flag("median ends trials below the median, also late starters.", "none|median", default=None)
     ] = "none"
     json: AsJson = False
 

@@ -14,6 +14,7 @@ import tyro
 
 from mission_gym.algorithms import load_algorithm
 from mission_gym.cli.flags import (
+    CudaMps,
     FolderFlags,
     LayerFlags,
     RunName,
@@ -57,21 +58,10 @@ class TrainFlags(LayerFlags):
         flag("Gymnasium id, module:Id or module:callable.", "ENV", default=f"(default: {DEFAULT_ENV_ID})"),
     ] = None
     subproc: Annotated[Switch, flag("Same as --vector workers.")] = False
-    seeds: Annotated[
-        str | None, flag("Train a group of runs, packed on this machine: 5, 1..5 or 3,7,11.", "SEEDS")
-    ] = None
+    seeds: Annotated[str | None, flag("Seeds of a group of runs: 5, 1..5 or 3,7,11.", "SEEDS")] = None
     detach: Annotated[Switch, flag("Train in the background; see `mission-gym jobs`.")] = False
-    cuda_mps: Annotated[
-        str | None,
-        flag(
-            "CUDA MPS for runs that share a GPU, with --seeds or --detach; auto: if measured faster"
-            " (default: auto).",
-            "off|on|auto",
-        ),
-    ] = None
-    resume_or_start: Annotated[
-        str | None, flag("Continue the newest run of this name, or start it.", "NAME")
-    ] = None
+    cuda_mps: CudaMps = None
+    resume_or_start: Annotated[str | None, flag("Name of a run to continue, or else start.", "NAME")] = None
     json: Annotated[Switch, flag("Print the result or the group as JSON, with --seeds or --detach.")] = False
 
 
@@ -81,9 +71,7 @@ class ResumeFlags(FolderFlags):
 
     run: RunName
     timesteps: Annotated[str | None, flag("New total number of steps, to extend a finished run.", "N")] = None
-    ray_address: Annotated[
-        str | None, flag("Another Ray cluster than before; none: one on this machine.", "ADDRESS")
-    ] = None
+    ray_address: Annotated[str | None, flag("Other Ray cluster; none: start one here.", "ADDRESS")] = None
     trust: Trust = False
 
 
@@ -128,8 +116,10 @@ def parse_train(args: Sequence[str]) -> Any:
 def compile_in_background(env_id: str, *, algo: str | None = None) -> Callable[[], None]:
     """Compile a mission's simulator and the learner in a thread, while the command loads other modules.
     Returns a function that waits for the thread."""
-    modules = {"simulator": _SIMULATORS.get(env_id)}
-    modules["learner"] = load_algorithm(algo).compiled if algo else None
+    modules = {
+        "simulator": _SIMULATORS.get(env_id),
+        "learner": load_algorithm(algo).compiled if algo else None,
+    }
     thread = threading.Thread(target=_compile, args=(modules,), daemon=True)
     thread.start()
 
@@ -141,19 +131,20 @@ def compile_in_background(env_id: str, *, algo: str | None = None) -> Callable[[
 
 
 def _compile(modules: dict[str, str | None]) -> None:
-    def report(name: str, module: Any) -> None:
-        if module.is_compiling():
-            say(f"compiling the {name} (about 15 s, once)")
-
     for name, path in modules.items():
         if path:
             module = importlib.import_module(path)
-            timer = threading.Timer(_PATIENCE_S, report, (name, module))
+            timer = threading.Timer(_PATIENCE_S, _report_compiling, (name, module))
             timer.start()
             try:
                 module.compile_kernels()
             finally:
                 timer.cancel()
+
+
+def _report_compiling(name: str, module: Any) -> None:
+    if module.is_compiling():
+        say(f"compiling the {name} (about 15 s, once)")
 
 
 def _find_unfinished(flags: Any) -> RunDir | None:

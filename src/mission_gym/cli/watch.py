@@ -30,12 +30,8 @@ class WatchFlags(FolderFlags):
     """Flags of `watch`."""
 
     port: Annotated[int, flag("Port, or the next free one; 0 takes any free port.", "N", default=None)] = PORT
-    host: Annotated[
-        str, flag("Address to listen on (default: 127.0.0.1, reachable from this machine only).", "ADDRESS")
-    ] = "127.0.0.1"
-    notebook: Annotated[
-        Switch, flag("Used by mg.watch(): notebooks of this machine may embed it; it ends with its stdin.")
-    ] = False
+    host: Annotated[str, flag("Address to listen on.", "ADDRESS", default=None)] = "127.0.0.1"
+    notebook: Annotated[Switch, flag("Allow notebooks to embed it, and end with stdin.")] = False
     terminal: Annotated[Switch, flag("Show the runs in the terminal instead of a browser.")] = False
 
 

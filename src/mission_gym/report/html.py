@@ -148,19 +148,14 @@ def _list_stages(rows: Sequence[Row]) -> list[tuple[float, str]]:
 
 def _draw_comparison(streams: Mapping[str, Sequence[Row]]) -> list[Markup]:
     """The return of each run in training and in evaluations."""
-    quantities = {
-        "return in training": ("progress", "rollout/ep_rew_mean"),
-        "return in evaluations": ("eval", "return_mean"),
-    }
+
+    def draw(title: str, event: str, key: str) -> Markup:
+        chosen = {name: [row for row in rows if row["event"] == event] for name, rows in streams.items()}
+        return draw_curves(title, {name: _pick(rows, key) for name, rows in chosen.items()})
+
     return [
-        draw_curves(
-            title,
-            {
-                name: _pick([row for row in rows if row["event"] == event], key)
-                for name, rows in streams.items()
-            },
-        )
-        for title, (event, key) in quantities.items()
+        draw("return in training", "progress", "rollout/ep_rew_mean"),
+        draw("return in evaluations", "eval", "return_mean"),
     ]
 
 

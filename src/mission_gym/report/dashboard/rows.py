@@ -75,20 +75,14 @@ def find_last(path: Path, event: str) -> Row | None:
     head = b'{"event": ' + json.dumps(event).encode()
     try:
         with _open(path) as file:
-            end, tail = _find_end(file), b""
-            floor = max(0, end - _SEARCHED_BYTES)
-            while end > floor:
-                start = max(floor, end - _TAIL_BYTES)
-                file.seek(start)
-                block = file.read(end - start) + tail
-                at = block.rfind(b"\n" + head)
-                if at >= 0 or (start == 0 and block.startswith(head)):
-                    file.seek(start + at + 1)
-                    return _parse(file.readline(_LONGEST_BYTES))
-                end, tail = start, block[: len(head)]
+            end = _find_end(file)
+            start = max(0, end - _SEARCHED_BYTES)
+            file.seek(start)
+            block = (b"" if start else b"\n") + file.read(end - start)
     except OSError:
-        pass
-    return None
+        return None
+    at = block.rfind(b"\n" + head)
+    return _parse(block[at + 1 :].partition(b"\n")[0]) if at >= 0 else None
 
 
 def read_first(path: Path) -> Row:
