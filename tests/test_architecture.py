@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from mission_gym.algorithms import ALGORITHMS, load_algorithm
+
 ROOT = Path(__file__).parent.parent / "src"
 SOURCE = ROOT / "mission_gym"
 # From the bottom up; a room may import its own level's rooms only where named. A dot names a folder inside a
@@ -66,8 +68,8 @@ TABLES = {
 NAMES_ALLOWED: dict[str, set[str] | None] = {  # room or file -> homonyms there; None: all names
     "scripts": None,
     "config/schema.py": None,  # the choices of a field are data
-    "cli/jobs_flags.py": {"ray"},  # where jobs run
-    "cli/training.py": {"workers"},  # --subproc is another word for it
+    "cli/jobs.py": {"ray"},  # where jobs run
+    "cli/train.py": {"workers"},  # --subproc is another word for it
     "check/machine.py": {"threads"},  # of the learner: a finding's name
     "run/alarms.py": {"workers"},  # a kind of alarm
     "store/rundir.py": {"tensorboard"},  # the name of a folder
@@ -220,6 +222,17 @@ def test_nobody_asks_by_name(table: str) -> None:
             assert not found, f"{place}: {sorted(found)}; ask the record for a fact instead of the name"
 
 
+def test_pages_name_no_algorithm_and_none_of_its_metrics() -> None:
+    """The metric tables declare the charts of the dashboard."""
+    names = set(ALGORITHMS)
+    for algo in ALGORITHMS:
+        names |= {metric.name.partition("/")[2] for metric in load_algorithm(algo).metrics}
+    folders = (SOURCE / "report" / "templates", SOURCE / "report" / "dashboard" / "static")
+    for path in (path for folder in folders for path in folder.rglob("*.*") if "uplot" not in path.parts):
+        found = names & set(re.findall(r"\w+", path.read_text("utf-8")))
+        assert not found, f"{path}: {sorted(found)}; declare the chart in a metric table"
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_few_rooms_load_records(table: str) -> None:
     """The others are handed records; the type of a record anybody above may name."""
@@ -249,7 +262,7 @@ def test_no_file_is_long_without_a_reason() -> None:
         ("mission_gym.report.terminal", {"torch", "numba"}),
         ("mission_gym.report.screen.live", {"torch", "numba"}),
         ("mission_gym.report.dashboard.serve", {"torch", "numba"}),
-        ("mission_gym.cli.watching", {"torch", "numba"}),
+        ("mission_gym.cli.watch", {"torch", "numba"}),
         ("mission_gym.fleet.supervisor", {"torch", "numba", "scipy"}),
         ("mission_gym.cli.jobs", {"torch", "numba"}),
         ("mission_gym.store.sinks.stream", {"torch", "numba", "tensorboardX"}),

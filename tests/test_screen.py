@@ -30,9 +30,9 @@ def events(tmp_path_factory):
 
 
 def show(events):
-    with Screen() as listener:
+    with Screen() as screen:
         for event in events:
-            listener(event)
+            screen.listen(event)
 
 
 def with_end(events, **fields):
@@ -46,7 +46,7 @@ def terminal(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-def test_plain_lines_tell_the_whole_story(events, capsys):
+def test_plain_lines_show_the_whole_run(events, capsys):
     show(events)
     out, err = capsys.readouterr()
     assert out == ""
@@ -55,7 +55,7 @@ def test_plain_lines_tell_the_whole_story(events, capsys):
     assert "note: timesteps 130 rounded up to 192: 3 rollouts of 64" in err
     assert len(re.findall(r"evaluation at step \d+: return \d", err)) == 3
     assert "done: all steps made" in err
-    assert re.search(r"rate +[\d,]+ steps/s of training, predicted [\d,]+; [\d,]+ with everything", err)
+    assert re.search(r"rate +[\d,]+ steps/s of training, predicted [\d,]+; [\d,]+ overall", err)
     assert re.search(r"best +return .* at step \d+", err)
     assert re.search(r"collecting \d+ % \(environments \d+ %, acting \d+ %, waiting 0 %\), learning", err)
     assert re.search(r"cpu +.* busy", err)
@@ -77,11 +77,11 @@ def test_a_terminal_gets_one_line_that_fits_and_evaluations_above_it(events, cap
     assert "evaluation at step 64" in err
 
 
-def test_a_stop_tells_that_it_was_saved_and_how_to_go_on(events, capsys):
+def test_a_stopped_run_shows_its_checkpoint_and_the_resume_command(events, capsys):
     show(with_end(events, state="stopped", cause="SIGINT", step=128))
     err = capsys.readouterr().err
     assert "stopped: SIGINT; saved at step 128" in err
-    assert re.search(r"mission-gym resume \S+  # go on", err)
+    assert re.search(r"mission-gym resume \S+  # continue training", err)
 
 
 def test_a_run_that_reached_its_goal_is_not_resumed(events, capsys):
@@ -100,7 +100,7 @@ def test_the_main_outcome_has_its_place(events, capsys, terminal):
     assert "return n/a  won 25 %" in CONTROL.sub("", capsys.readouterr().err)
 
 
-def test_a_warning_and_a_resume_are_said(events, capsys):
+def test_warnings_and_resumes_are_printed(events, capsys):
     resumed = events[0] | {"event": "resume", "step": 64, "total": 192, "notes": ["the resume is exact"]}
     show([resumed, {"event": "warning", "message": "checkpoint not saved [disk]"}])
     err = capsys.readouterr().err
@@ -139,7 +139,7 @@ def test_a_closed_terminal_does_not_end_the_training(events, monkeypatch, termin
 
 
 def test_alarms_of_a_row_are_told_and_shares_are_in_the_line(events, capsys, monkeypatch):
-    monkeypatch.setattr("mission_gym.report.screen.live._PLAIN_S", 0.0)
+    monkeypatch.setattr("mission_gym.report.screen.live._RUN_S", 0.0)
     first = next(number for number, event in enumerate(events) if event["event"] == "progress")
     row = events[first] | {"time/alarms": ["the rate fell"], "machine/cpu": 0.5, "machine/gpu_use": 0.25}
     show([*events[:first], row, *events[first + 1 :]])

@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -20,19 +20,18 @@ from mission_gym.config.profiles import choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.data import Episode
 from mission_gym.errors import DiskError, UsageError, WorkerError
-from mission_gym.fleet.drive import stay_with
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.requests import make_seed_group
+from mission_gym.fleet.wait import wait_for_jobs
 from mission_gym.learner.loop import StopFlag
 from mission_gym.plan.wishes import fix_envs
 from mission_gym.report.groups import describe_group
-from mission_gym.report.screen.jobs import JobsScreen
+from mission_gym.report.screen.live import JobsScreen, Screen
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.run.assemble import make_loaded_policy
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import permit_names
 from mission_gym.run.open import LoadedPolicy, evaluate_run, keep_result, open_run
-from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.signals import stop_on_signals
 from mission_gym.run.stages import EnvSource
@@ -46,7 +45,7 @@ from mission_gym.store.trusted import retry_if_allowed
 
 EnvLike = str | Callable[..., Any]
 Seeds = int | str | Sequence[int]
-_REPORT_S = 60.0  # of training, below which a run leaves no report
+_REPORT_S = 60.0  # a run that trained for less gets no report
 
 
 class Run:
@@ -68,8 +67,8 @@ class Run:
         eval_stage: str | None = None,
         trust: bool = False,
     ) -> dict[str, Any]:
-        """Play the report suite with the best checkpoint; the keys of `mission-gym eval --json`. eval_stage:
-        of its curriculum. trust: allow the code that the run names, if it was not allowed before."""
+        """Play the report suite with the best checkpoint; returns the keys of `mission-gym eval --json`.
+        eval_stage: a stage of the curriculum. trust: allow the code that the run names."""
         ref = RunRef(self._dir, None)
         opened = retry_if_allowed(
             lambda: open_run(ref, self._env, eval_stage=eval_stage), lambda error: trust
@@ -77,8 +76,8 @@ class Run:
         document, _ = evaluate_run(opened, episodes, explore=stochastic)
         try:
             keep_result(opened, document)
-        except DiskError as error:  # the result was asked for
-            warnings.warn(f"the result is not kept: {error}", stacklevel=2)
+        except DiskError as error:  # the caller still gets the result
+            warnings.warn(f"the result is not stored: {error}", stacklevel=2)
         return document
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -94,7 +93,7 @@ class Run:
 
 
 class Group:
-    """Several runs with one question, on disk."""
+    """A group of runs on disk."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._dir = GroupDir(Path(path))
@@ -105,11 +104,12 @@ class Group:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs, in the order in which they were asked for."""
+        """The runs, in the order of their requests."""
         return [Run(path) for path in self._dir.read().runs]
 
     def summary(self) -> dict[str, Any]:
-        """What group.json holds (`iqm`, `low`, `high` of the last evaluations, `best_run`), and `curve`."""
+        """The contents of group.json (`iqm`, `low`, `high` of the last evaluations, `best_run`), and
+        `curve`."""
         return describe_group(self._dir)
 
     def __repr__(self) -> str:
@@ -121,22 +121,24 @@ def train(env: EnvLike, *, progress: bool = True, seeds: None = None, **flags: A
 @overload
 def train(env: EnvLike, *, progress: bool = True, seeds: Seeds, **flags: Any) -> Group: ...
 def train(env: EnvLike, *, progress: bool = True, seeds: Seeds | None = None, **flags: Any) -> Run | Group:
-    """Train and return the run. `env` is an id, module:Id, module:callable or a callable; flags are those
-    of `mission-gym train`, with underscores (`preset`, `config`, `set` and `trust` included). With `seeds`
-    (5, "1..5", [3, 7]) several runs are made, packed on this machine, and their group is returned; `cuda_mps`
-    is for them."""
+    """Train and return the run.
+
+    env: an id, module:Id, module:callable or a callable. flags: those of `mission-gym train`, with
+    underscores, including `preset`, `config`, `set` and `trust`. seeds (5, "1..5", [3, 7]): train a group of
+    runs, packed on this machine, and return the group; `cuda_mps` applies to groups.
+    """
     if seeds is not None:
         return _train_group(env, progress, seeds, flags)
     resolved, source = _resolve(env, flags)
-    with _listener(progress) as listener, start_run(resolved, listener, source) as session:
+    with _listen(progress) as listener, start_run(resolved, listener, source) as session:
         for _ in session.updates():
             pass
-    leave_report(session)
+    write_report(session)
     return Run(session.run.path, source)
 
 
-def leave_report(session: Session) -> Path | None:
-    """Write report.html into a run that trained long enough to be worth it; where it is."""
+def write_report(session: Session) -> Path | None:
+    """Write report.html into a run that trained long enough; returns its path."""
     if session.rate.elapsed_s < _REPORT_S:
         return None
     from mission_gym.report.html import make_html
@@ -144,7 +146,7 @@ def leave_report(session: Session) -> Path | None:
     path = session.run.path / "report.html"
     try:
         write_atomic(path, make_html([session.run]))
-    except Exception as error:  # noqa: BLE001  border: the run itself is whole, whatever its report meets
+    except Exception as error:  # noqa: BLE001  border: a failed report must not fail the run
         warnings.warn(f"no report was written: {error}", stacklevel=2)
         return None
     return path
@@ -155,16 +157,16 @@ def _train_group(env: EnvLike, progress: bool, seeds: Seeds, flags: dict[str, An
     resolved, source = _resolve(env, flags)
     if source is not None:
         raise UsageError(
-            f"seeds={seeds!r}: each seed is a process of its own, and none can import"
+            f"seeds={seeds!r}: each seed runs in its own process, which can't import"
             f" {resolved.config.env.env_id}; put the environment into a module, and give module:callable"
         )
-    finish(fix_envs(choose_profile(resolved)))  # refuses before there is a folder
+    finish(fix_envs(choose_profile(resolved)))  # refuses before any folder is made
     given = {"env": resolved.config.env.env_id} | flags
     queue, stop = Queue(), StopFlag()
     group = make_seed_group(queue, resolved, given, seeds, "argument seeds", cuda_mps)
     names = list(group.read_jobs())
     with stop_on_signals(stop), JobsScreen(group, quiet=not progress) as screen:
-        jobs = stay_with(queue, group, names, say=screen.say, watch=screen.watch, should_stop=stop)
+        jobs = wait_for_jobs(queue, group, names, say=screen.say, watch=screen.watch, should_stop=stop)
     failed = [f"{job.name}: {job.cause}" for job in jobs.values() if job.state == "failed"]
     if failed:
         raise WorkerError(f"{len(failed)} of {len(jobs)} runs failed; {'; '.join(failed)} [{group.path}]")
@@ -173,7 +175,7 @@ def _train_group(env: EnvLike, progress: bool, seeds: Seeds, flags: dict[str, An
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One update, as `iterate` gives it."""
+    """One update of `iterate`."""
 
     step: int
     metrics: dict[str, float]
@@ -183,16 +185,16 @@ class Update:
 
     @property
     def policy(self) -> ActingPolicy:
-        """The policy as it is now, ready to act."""
+        """The present policy, ready to act."""
         session = self._session
         return make_loaded_policy(session.config, session.spec, session.learner.weights())
 
 
 def iterate(env: EnvLike, *, progress: bool = False, **flags: Any) -> Iterator[Update]:
-    """Train with the loop in your hands: one item per update; `break` stops, with the checkpoint saved."""
+    """Train in your own loop: yields one item per update; `break` saves a checkpoint and stops."""
     resolved, source = _resolve(env, flags)
     with (
-        _listener(progress) as listener,
+        _listen(progress) as listener,
         start_run(resolved, listener, source) as session,
         closing(session.updates()) as updates,
     ):
@@ -208,8 +210,8 @@ def load(
     *,
     trust: bool = False,
 ) -> LoadedPolicy:
-    """The policy of a run or checkpoint (a path, or a name as on the command line). trust: allow the code
-    that the run names, if it was not allowed before."""
+    """The policy of a run or checkpoint, given by a path or a name. trust: allow the code that the run
+    names."""
     ref = find_run(str(path), Path(runs_dir))
     opened = retry_if_allowed(lambda: open_run(ref, env), lambda error: trust)
     for text in opened.notes:
@@ -222,7 +224,7 @@ def _resolve(env: EnvLike, flags: dict[str, Any]) -> tuple[Resolved, EnvSource]:
     trust = flags.pop("trust", False)
     sets = flags.pop("set", ())
     preset, config_file = flags.pop("preset", None), flags.pop("config", None)
-    env_id, source = _name_of(env)
+    env_id, source = _name_env(env)
     resolved = resolve(
         env_id,
         flags,
@@ -236,8 +238,8 @@ def _resolve(env: EnvLike, flags: dict[str, Any]) -> tuple[Resolved, EnvSource]:
     return resolved, source
 
 
-def _name_of(env: EnvLike) -> tuple[str, EnvSource]:
-    """A callable's own import path where that leads back to it, else a name in angle brackets."""
+def _name_env(env: EnvLike) -> tuple[str, EnvSource]:
+    """The import path of a callable if it leads back to it, else its name in angle brackets."""
     if isinstance(env, str):
         return env, None
     if not callable(env):
@@ -250,9 +252,10 @@ def _name_of(env: EnvLike) -> tuple[str, EnvSource]:
     return f"<{name}>", env
 
 
-def _listener(progress: bool) -> AbstractContextManager[Listener]:
+@contextmanager
+def _listen(progress: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
     if not progress:
-        return nullcontext(lambda event: None)
-    from mission_gym.report.screen.live import Screen
-
-    return Screen()
+        yield lambda event: None
+        return
+    with Screen() as screen:
+        yield screen.listen

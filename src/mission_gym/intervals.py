@@ -79,6 +79,15 @@ def compute_iqm_interval(strata: Sequence[Values]) -> Interval | None:
     return _bootstrap(strata, iqm, compute_iqm(pooled)) if pooled else None
 
 
+def estimate_iqm(strata: Sequence[Values]) -> dict[str, float | None]:
+    """The interquartile mean of all values as `iqm`, with its bounds as `low` and `high`; None without
+    data."""
+    interval = compute_iqm_interval(strata)
+    pooled = [value for stratum in strata for value in stratum]
+    bounds = {"low": interval and interval.low, "high": interval and interval.high}
+    return {"iqm": compute_iqm(pooled) if pooled else None} | bounds
+
+
 def compute_improvement(ours: Values, theirs: Values) -> Interval | None:
     """Return the probability that a value of ours is higher than one of theirs, with bootstrap bounds.
 

@@ -21,13 +21,13 @@ from typing import Any
 
 from mission_gym.errors import WorkerError
 from mission_gym.fleet.drafts import Draft
-from mission_gym.fleet.drive import stay_with
 from mission_gym.fleet.queue import Queue
-from mission_gym.fleet.requests import Needs, make_requests
-from mission_gym.fleet.weights import weigh
+from mission_gym.fleet.requests import make_requests
+from mission_gym.fleet.usage import measure_memory
+from mission_gym.fleet.wait import wait_for_jobs
 from mission_gym.procs import free_memory_bytes, usable_cores
 from mission_gym.procs.machine import CORES
-from mission_gym.report.curves import draw_curves
+from mission_gym.report.charts import draw_curves
 from mission_gym.report.pages import make_file
 from mission_gym.store.files import disk_errors, write_atomic
 from mission_gym.store.groups import GroupDir, Job, JobRequest
@@ -161,8 +161,7 @@ def _draft(name: str, number: int, values: Mapping[str, Any]) -> list[Draft]:
 def _requests(drafts: Sequence[Draft]) -> Iterator[tuple[Path, list[JobRequest]]]:
     """Open a temporary folder, and requests whose runs are written to it."""
     with TemporaryDirectory(prefix="mission-gym-fleet-") as name:
-        needs = dict.fromkeys([draft.name for draft in drafts], Needs())
-        yield Path(name), make_requests("bench", drafts, str(Path(name) / "runs"), needs)
+        yield Path(name), make_requests("bench", drafts, str(Path(name) / "runs"))
 
 
 def _run_packed(folder: Path, requests: Sequence[JobRequest]) -> _Samples:
@@ -176,7 +175,7 @@ def _run_packed(folder: Path, requests: Sequence[JobRequest]) -> _Samples:
         living = [job for job in jobs.values() if job.state == "starting"]
         see([pid for job in living if (pid := group.read_pid(job)) is not None])
 
-    jobs = stay_with(queue, group, [each.name for each in requests], watch=watch)
+    jobs = wait_for_jobs(queue, group, [each.name for each in requests], watch=watch)
     failed = [f"{job.name}: {job.cause}" for job in jobs.values() if job.state != "done"]
     if failed:
         raise WorkerError("; ".join(failed))
@@ -229,7 +228,9 @@ def _make_sampler(folder: Path, samples: _Samples) -> Callable[[Sequence[int]], 
             return
         steps = sum(run.read_status().get("step") or 0 for run in _list_runs(folder))
         samples.rates.append((now - begun, max(0, steps - before) / (now - last)))
-        samples.memory_bytes = max(samples.memory_bytes, sum(weigh(pid, {}).memory_bytes for pid in pids))
+        samples.memory_bytes = max(
+            samples.memory_bytes, sum(measure_memory(pid, {}).memory_bytes for pid in pids)
+        )
         last, before = now, steps
 
     return see

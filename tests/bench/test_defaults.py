@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from mission_gym.errors import UsageError
-from mission_gym.report.tables import view_bench
 from mission_gym.rollout.play import Actor
 from mission_gym.run.evaluation import Evaluator
 from mission_gym_bench import main as bench_main
@@ -26,6 +25,7 @@ from mission_gym_bench.defaults.trials import (
     read_trials,
 )
 from mission_gym_bench.runner import Evaluation, TrainingJob
+from mission_gym_bench.views import view_bench
 
 _BY_NAME = {case.name: case for case in CASES}
 _CASE = DefaultsCase("LargeRewards", 1000, 0.0, "91,000")

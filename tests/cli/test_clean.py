@@ -95,7 +95,7 @@ def test_a_linked_run_is_not_removed(runs_dir, tmp_path, capsys):
     assert files(tmp_path / "target") == before
 
 
-def test_files_of_others_stay(runs_dir, tmp_path, capsys):
+def test_foreign_files_stay(runs_dir, tmp_path, capsys):
     run = find_run("child", runs_dir).run
     shutil.move(run.checkpoints, tmp_path / "big-disk")
     run.checkpoints.symlink_to(tmp_path / "big-disk")
@@ -105,7 +105,7 @@ def test_files_of_others_stay(runs_dir, tmp_path, capsys):
         (run.path / name).parent.mkdir(exist_ok=True)
         (run.path / name).write_text("mine")
     assert main(["runs", "clean", "child"]) == 0
-    assert "5 files that are not ours stay" in capsys.readouterr().out  # and the link
+    assert "5 foreign files stay" in capsys.readouterr().out  # and the link
     assert main(["runs", "clean", "child", "--yes", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["items"][0]["num_foreign"] == 5
     assert files(run.path) == sorted(theirs)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mission_gym.cli.groups import find_problems, flag_names, resolve_values
+from mission_gym.cli.groups import find_problems, list_flag_names, resolve_values
 from mission_gym.cli.main import main
-from mission_gym.fleet.arguments import make_arguments
 from mission_gym.fleet.jobfile import read_job_file
+from mission_gym.fleet.requests import make_arguments
 from mission_gym.run.config import read_config
 from mission_gym.store.resolve import list_runs
 
@@ -39,18 +39,18 @@ def ask(folder: Path, *args: str) -> list[str]:
     return [*args, "--runs-dir", str(folder / "runs")]
 
 
-def test_the_terminal_tells_stages(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_shows_stages(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bots.yaml").write_text(FILE)
     where = ["--runs-dir", str(tmp_path), "--curriculum", str(tmp_path / "bots.yaml")]
     assert main(["train", "stage_toys:Staged", *where, *SMALL]) == 0
     told = capfd.readouterr().err
     assert re.search(r"curriculum +1 alone +bots=1; until 64 steps", told)
     assert re.search(r"2 crowd +bots=3; to the end; evaluations are on it", told)
-    assert "stage 2 of 2 from step 64 on: crowd (stage 1: 64 steps)" in told
+    assert "stage 2 of 2 from step 64: crowd (stage 1: 64 steps)" in told
     assert re.search(r"^stage +2 of 2: crowd", told, re.MULTILINE)
 
 
-def test_commands_that_read_know_of_stages(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reading_commands_show_stages(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(ask(folder, "runs", "show", "staged", "--json")) == 0
     assert json.loads(capsys.readouterr().out)["stage"] == {"number": 2, "of": 2, "name": "crowd"}
     assert main(ask(folder, "runs", "show", "staged")) == 0
@@ -99,7 +99,7 @@ jobs:
 """
     path = tmp_path / "q.yaml"
     path.write_text(text)
-    file = read_job_file(path, flag_names(), find_problems)
+    file = read_job_file(path, list_flag_names(), find_problems)
     words = [make_arguments(draft.values)[1:] for draft in file.drafts]
     assert words[0] == (f"--curriculum={tmp_path}/bots.yaml",)
     assert words[2:] == [("--curriculum=none",), ("--no-curriculum",)]

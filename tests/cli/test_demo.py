@@ -1,21 +1,19 @@
-"""`demo`: what it leaves behind, its verdict and its exit code."""
+"""`demo`: its files, its verdict and its exit code."""
 
 import pytest
 
-from mission_gym.cli import demo
-from mission_gym.cli.demo import choose_three
+from mission_gym.cli import eval as commands
+from mission_gym.cli.eval import choose_three
 from mission_gym.cli.main import main
 from mission_gym.store.checkpoints import CheckpointInfo
 from mission_gym.store.resolve import list_runs
 
 
-def test_a_demo_without_time_shows_everything_and_says_that_the_goal_was_not_reached(
-    tmp_path, capsys, monkeypatch
-):
-    monkeypatch.setattr(demo, "_EPISODES", 16)
-    monkeypatch.setattr(demo, "_FILM_WIDTH", 160)
-    monkeypatch.setattr(demo, "choose_three", lambda infos: infos[-1:])  # films of three: test_processes.py
-    monkeypatch.setitem(demo._VALUES, "eval_episodes", 16)
+def test_a_short_demo_writes_all_files_and_misses_the_goal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(commands, "_DEMO_EPISODES", 16)
+    monkeypatch.setattr(commands, "_DEMO_WIDTH", 160)
+    monkeypatch.setattr(commands, "choose_three", lambda infos: infos[-1:])  # of three: test_processes.py
+    monkeypatch.setitem(commands._DEMO_VALUES, "eval_episodes", 16)
     assert main(["demo", "--max-time", "1s", "--runs-dir", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
     for name in ("trained", "noop", "random", "rush", "careful", "holder"):

@@ -1,4 +1,4 @@
-"""The way in: help, version, unknown names, and what `train` makes of its flags."""
+"""Help, version, unknown names, and the flags of `train`."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 
 from mission_gym.cli.flags import given_values, parse, with_values
 from mission_gym.cli.main import COMMANDS, main
-from mission_gym.cli.training import TrainFlags
+from mission_gym.cli.train import TrainFlags
 from mission_gym.run.config import read_config, schema
 from mission_gym.store.resolve import list_runs
 
@@ -57,7 +57,7 @@ def test_version(capsys, args):
         (["train", ENV_ID, "another"], r"'another' is one argument too many; see `mission-gym train --help`"),
         (
             ["train", ENV_ID, "--subproc", "--vector", "serial"],
-            r"--subproc is --vector workers, and --vector serial is given; keep one",
+            r"--subproc means --vector workers, but --vector serial is given; keep one",
         ),
         (["train", "NoSuchEnv-v0"], r"NoSuchEnv"),
         (["train", ENV_ID, "--preset", "fats"], r"preset 'fats' is unknown \(did you mean 'fast'\?\)"),
@@ -78,7 +78,7 @@ def test_wrong_input_is_one_message_and_exit_2(args, message, capsys, tmp_path, 
     assert not list(tmp_path.iterdir())  # nothing was started
 
 
-def test_all_problems_of_a_config_are_told_at_once(capsys, tmp_path, monkeypatch):
+def test_all_problems_of_a_config_are_reported_at_once(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["train", ENV_ID, "--gamma", "2", "--n-envs", "none", "--device", "tpu"]) == 2
     err = capsys.readouterr().err
@@ -90,7 +90,7 @@ def test_a_flag_without_its_value_is_exit_2(capsys):
     assert "--n-envs" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "runs"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_its_own_help(name, capsys):
     assert main([name, "--help"]) == 0
     assert f"usage: mission-gym {name}" in capsys.readouterr().out

@@ -147,7 +147,7 @@ def test_a_damaged_row_is_told(runs, line, message, capsys, tmp_path):
     for row in ROWS:
         log.append(row)
     log.close()
-    args = ["runs", "timeline", "good", "--out", str(tmp_path / "a.png")]
+    args = ["runs", "timeline", "good", "--out", str(tmp_path / "a.html")]
     assert call(runs, *args) == 0
     with good.metrics_jsonl.open("ab") as file:
         file.write(line)
@@ -155,16 +155,16 @@ def test_a_damaged_row_is_told(runs, line, message, capsys, tmp_path):
     assert re.search(message, capsys.readouterr().err)
 
 
-def test_a_lineage_that_goes_in_a_circle_ends(runs, capsys):
+def test_a_cyclic_lineage_is_refused(runs, capsys):
     first, second = runs
     write_lineage(first, Lineage("c", "e", second.name, str(second.path), 64))
     assert call(runs, "runs", "lineage", "good") == 2
     names = " <- ".join((second.name, first.name, second.name))
-    assert f"mission-gym: {names} goes in a circle; a lineage.json of these" in capsys.readouterr().err
+    assert f"mission-gym: {names} is a cycle; a lineage.json of these" in capsys.readouterr().err
     write_lineage(first, Lineage("c", "e", first.name, str(first.path), 64))
     for name in ("good", "bad"):
         assert call(runs, "runs", "lineage", name) == 2
-    assert "goes in a circle" in capsys.readouterr().err
+    assert "is a cycle" in capsys.readouterr().err
 
 
 def test_a_lineage_whose_names_disagree_is_drawn(runs, capsys):
@@ -173,7 +173,7 @@ def test_a_lineage_whose_names_disagree_is_drawn(runs, capsys):
     assert f"{runs[1].name} from step 64" in capsys.readouterr().out
 
 
-def test_a_name_that_no_file_can_have_is_not_found(runs, capsys):
+def test_an_overlong_name_is_not_found(runs, capsys):
     assert call(runs, "runs", "show", "a" * 5000) == 2
     assert "no run 'aaa" in capsys.readouterr().err
 

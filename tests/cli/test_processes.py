@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from mission_gym.cli import demo
+from mission_gym.cli import eval as commands
 from mission_gym.cli.main import main
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.resolve import find_run, list_runs
@@ -56,7 +56,7 @@ def noisy(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_tells_how_to_go_on(number, tmp_path, capsys):
+def test_a_signal_saves_and_prints_the_resume_command(number, tmp_path, capsys):
     process = start(*ENDLESS, "--run-name", "long", cwd=tmp_path, stderr=subprocess.PIPE)
     assert process.stderr is not None
     for line in process.stderr:
@@ -69,7 +69,7 @@ def test_a_signal_saves_and_tells_how_to_go_on(number, tmp_path, capsys):
     status = run.read_status()
     assert (status["state"], status["cause"]) == ("stopped", number.name)
     assert f"stopped: {number.name}; saved at step {status['step']:,}" in rest
-    assert f"  mission-gym resume {run.name}  # go on" in rest
+    assert f"  mission-gym resume {run.name}  # continue training" in rest
     assert "\x1b" not in rest
     more = ["--timesteps", str(status["step"] + 1), "--runs-dir", str(tmp_path / "runs")]
     assert main(["resume", "long", *more]) == 0
@@ -79,7 +79,7 @@ def test_a_second_interrupt_ends_at_once_with_130(noisy, capsys):
     args = ["--timesteps", "100k", "--n-envs", "1", "--n-steps", "64", "--eval-freq", "0", "--no-tensorboard"]
     args += ["--vector", "serial", "--no-tune"]  # no steps are made before training but those that prime
     assert main(["train", "noisy_envs:Interrupts", *args, "--run-name", "twice"]) == 130
-    assert "the last checkpoint is intact: mission-gym resume twice-" in capsys.readouterr().err
+    assert "continue from the last checkpoint: mission-gym resume twice-" in capsys.readouterr().err
     assert find_run("twice", noisy / "runs").run.read_status()["state"] == "stopped"
 
 
@@ -182,22 +182,22 @@ def test_closed_streams_are_no_error(tmp_path):
     assert subprocess.run(command, shell=True, cwd=tmp_path).returncode == 0
 
 
-def test_few_descriptors_are_told(tmp_path):
+def test_too_few_descriptors_are_reported(tmp_path):
     command = f"ulimit -n 16; exec {sys.executable} -m mission_gym train toys:Identity --timesteps 2k"
     done = subprocess.run(command, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 3
-    assert "mission-gym: Too many open files: this process needs more; raise the limit with" in done.stderr
+    assert "mission-gym: Too many open files: raise the limit of open files with" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_removed_folder_is_told(tmp_path):
+def test_a_removed_folder_is_reported(tmp_path):
     command = f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m mission_gym train CartPole-v1"
     done = subprocess.run(command, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
-    assert done.stderr == "mission-gym: the current folder was removed; change to one that is there\n"
+    assert done.stderr == "mission-gym: the current folder was removed; change to an existing folder\n"
 
 
-def test_an_evaluation_that_can_not_be_kept_is_shown(family, tmp_path, capsys):
+def test_an_evaluation_that_can_not_be_stored_is_printed(family, tmp_path, capsys):
     shutil.copytree(family, tmp_path / "runs")
     run = find_run("parent", tmp_path / "runs").run
     shutil.rmtree(run.eval)
@@ -207,13 +207,15 @@ def test_an_evaluation_that_can_not_be_kept_is_shown(family, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert json.loads(out)["episodes"] == 3
     first, *_, last = err.splitlines()
-    assert re.match(r"the result will be shown, but can't be kept: can't write .*eval: File exists", first)
+    assert re.match(
+        r"the result will be printed, but can't be stored: can't write .*eval: File exists", first
+    )
     assert re.match(r"mission-gym: can't write .*eval: File exists; check the disk", last)
 
 
 @pytest.mark.slow
 def test_the_demo_reaches_its_goal(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(demo, "_FILM_WIDTH", 160)
+    monkeypatch.setattr(commands, "_DEMO_WIDTH", 160)
     assert main(["demo", "--runs-dir", str(tmp_path), "--max-time", "1h"]) == 0  # the goal ends it
     out, err = capsys.readouterr()
     assert "the goal was reached" in err

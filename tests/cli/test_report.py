@@ -1,4 +1,4 @@
-"""`report`: where the file goes, what it is about, and what is refused."""
+"""`report`: the path and contents of the file, and refused arguments."""
 
 import json
 
@@ -31,7 +31,7 @@ def test_several_runs_and_groups_are_one_file(family, tmp_path, monkeypatch, cap
     assert f"{len(runs)} runs" in page
     (folder / "group.json").write_text(json.dumps(group | {"runs": ["gone"]}))
     assert main(["report", "both", "--runs-dir", str(family)]) == 2
-    assert "has no run that is there yet" in capsys.readouterr().err
+    assert "has no existing run yet" in capsys.readouterr().err
     (folder / "group.json").unlink()
     folder.rmdir()
 
@@ -42,10 +42,10 @@ def test_several_runs_and_groups_are_one_file(family, tmp_path, monkeypatch, cap
         ([], "no run is given"),
         (["child", "--out", "a.pdf"], "'a.pdf' is not an HTML file"),
         (["none"], "no run 'none'"),
-        (["child", "--out", "nope/a.html"], "nope is not a folder; make it first"),
+        (["child", "--out", "nope/a.html"], "the folder nope does not exist; create it"),
     ],
 )
-def test_what_can_not_be_reported_is_told(family, args, message, capsys):
+def test_invalid_reports_are_refused(family, args, message, capsys):
     assert main(["report", *args, "--runs-dir", str(family)]) == 2
     assert message in capsys.readouterr().err
 

@@ -16,11 +16,11 @@ def test_the_terminal_shows_runs_once_into_a_pipe(family, capsys):
     shown = capsys.readouterr().out
     for run in list_runs(family):
         assert run.name in shown
-    assert "2 runs, 0 at work" in shown
+    assert "2 runs, 0 running" in shown
     assert "done" in shown
 
 
-def test_the_terminal_tells_groups_and_their_jobs(tmp_path, capsys):
+def test_the_terminal_shows_groups_and_their_jobs(tmp_path, capsys):
     requests = [
         JobRequest(name=name, variant=name, arguments=(), folder="/", python="python") for name in ("a", "b")
     ]
@@ -58,8 +58,8 @@ def test_escapes_in_names_do_not_reach_a_terminal(tmp_path):
     assert process.returncode == 0
 
 
-def test_a_host_that_others_reach_is_said_and_a_bad_port_refused(tmp_path, capsys):
+def test_a_public_host_is_reported_and_a_bad_port_refused(tmp_path, capsys):
     assert main(["watch", "--host", "192.0.2.1", "--port", "0", "--runs-dir", str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert "everybody who reaches 192.0.2.1 and knows the token" in said
+    assert "anyone who can reach 192.0.2.1 and knows the token" in said
     assert "can't listen on 192.0.2.1" in said

@@ -1,4 +1,4 @@
-"""`runs clean GROUP`: a group of ours goes with its runs; nothing of anybody else's does."""
+"""`runs clean GROUP`: a group is deleted with its runs; foreign files stay."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_group_is_listed_and_removed_with_its_runs(
     assert not Queue()._mark(group).exists()
 
 
-def test_files_of_others_and_what_is_behind_links_stay(crew: Crew, group: GroupDir) -> None:
+def test_foreign_files_and_the_targets_of_links_stay(crew: Crew, group: GroupDir) -> None:
     (group.path / "jobs" / "notes.log").write_text("mine")
     (crew.signs / "report.html").write_text("mine")
     (group.path / "report.html").symlink_to(crew.signs / "report.html")
@@ -55,7 +55,7 @@ def test_files_of_others_and_what_is_behind_links_stay(crew: Crew, group: GroupD
     assert (crew.signs / "report.html").read_text() == "mine"
 
 
-def test_what_a_kill_left_can_be_removed_again(crew: Crew, group: GroupDir) -> None:
+def test_an_interrupted_removal_can_be_repeated(crew: Crew, group: GroupDir) -> None:
     for path in (*(group.path / "jobs").iterdir(), group.journal.path):
         path.unlink()
     assert main(["runs", "clean", group.name, "--yes"]) == 0
@@ -71,7 +71,7 @@ def test_names_come_before_paths(crew: Crew, group: GroupDir) -> None:
 
 
 @pytest.mark.parametrize("work", ["waits", "lives"])
-def test_a_group_with_work_left_stays(
+def test_a_group_with_unfinished_jobs_stays(
     crew: Crew, group: GroupDir, work: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = crew.group(crew.request("c", "wait"), name="other")
@@ -80,30 +80,28 @@ def test_a_group_with_work_left_stays(
     else:
         crew.tick_until(lambda: other.is_alive("c"))
     assert main(["runs", "clean", "other", "--yes"]) == 2
-    assert "has work left; end it with `mission-gym jobs stop" in capsys.readouterr().err
+    assert "has unfinished jobs; stop them first: `mission-gym jobs stop" in capsys.readouterr().err
     assert other.exists
     crew.go()
     crew.finish(other)
 
 
-def test_what_is_not_a_group_of_ours_stays(
-    crew: Crew, group: GroupDir, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_foreign_groups_stay(crew: Crew, group: GroupDir, capsys: pytest.CaptureFixture[str]) -> None:
     project = crew.runs_dir / "project"
     project.mkdir()
     (project / "group.json").write_text('{"name": "project", "kind": "jobs", "runs": []}')
     assert main(["runs", "clean", "project", "--yes"]) == 2
-    assert "is not a group of ours: it has no .journal.jsonl-lock" in capsys.readouterr().err
+    assert "was not made by mission-gym: it has no .journal.jsonl-lock" in capsys.readouterr().err
     (crew.runs_dir / "link").symlink_to(group.path)
     assert main(["runs", "clean", "runs/link", "--yes"]) == 2
-    assert "is a link; nothing in it is deleted" in capsys.readouterr().err
+    assert "is a symbolic link; nothing in it is deleted" in capsys.readouterr().err
     group.path.rename("moved")
     assert main(["runs", "clean", "./moved", "--yes"]) == 2
     assert "'./moved' is not in the runs folder runs; give its full path" in capsys.readouterr().err
     assert len(names(Path("moved"))) == 4
 
 
-def test_a_beginning_that_fits_several_is_refused(
+def test_an_ambiguous_prefix_is_refused(
     crew: Crew, group: GroupDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     crew.finish(crew.group(crew.request("c"), name="gamma"))

@@ -103,7 +103,7 @@ def test_groups_are_compared(seeds: GroupDir, capsys: pytest.CaptureFixture[str]
     assert main(["report", "trio", "--runs-dir", str(runs_dir), "--out", "trio.html"]) == 0
 
 
-def test_python_gives_a_group() -> None:
+def test_python_returns_a_group() -> None:
     flags: dict[str, Any] = {
         "n_envs": 4, "n_steps_per_env": 16, "timesteps": 128, "tensorboard": False, "network_arch": [8],
         "env_kwargs": {"n": 3},
@@ -112,7 +112,7 @@ def test_python_gives_a_group() -> None:
     assert isinstance(group, mg.Group)
     assert [run.status()["state"] for run in group.runs] == ["done", "done"]
     assert group.summary()["kind"] == "seeds"
-    with pytest.raises(UsageError, match="none can import"):
+    with pytest.raises(UsageError, match="which can't import"):
         mg.train(lambda: None, seeds=2)
     with pytest.raises(UsageError, match=r"\[argument seeds\]"):
         mg.train(ENV_ID, seeds="x")
@@ -129,7 +129,7 @@ jobs:
 
 
 @pytest.mark.slow
-def test_a_job_file_runs_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_file_runs_and_continues(capsys: pytest.CaptureFixture[str]) -> None:
     Path("q.yaml").write_text(FILE)
     assert main(["jobs", "check", "q.yaml"]) == 0
     assert list_groups(Path("runs")) == []
@@ -155,7 +155,7 @@ def test_a_job_file_runs_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None
     assert [job.attempts for job in group.read_jobs().values()] == [1, 1, 2]
     Path("q.yaml").write_text(FILE.replace("timesteps: 128", "timesteps: 64"))
     assert main(["jobs", "run", "q.yaml"]) == 2
-    assert "job 'base' was changed since it began" in capsys.readouterr().err
+    assert "job 'base' changed after it started" in capsys.readouterr().err
     assert len(list_groups(Path("runs"))) == 1
 
 
@@ -202,14 +202,14 @@ def test_ctrl_c_saves_every_run(tmp_path: Path) -> None:
 
 def test_wrong_uses_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for args, message in (
-        (["jobs"], "name one of the commands of jobs: run, check, add"),
+        (["jobs"], "no command of jobs is given; use one of run, check, add"),
         (["jobs", "stauts"], "did you mean 'status'"),
-        (["jobs", "stop"], "name a job or a group, or give --all"),
+        (["jobs", "stop"], "give either a job or group, or --all"),
         (["jobs", "status"], "there are no groups"),
         (["jobs", "status", "none"], "no group 'none'"),
         (["jobs", "example", "four-job"], "did you mean 'four-jobs'"),
-        (["train", ENV_ID, "--json"], "--json is for --seeds"),
-        (["train", ENV_ID, "--cuda-mps", "on"], "--cuda-mps is for --seeds and --detach"),
+        (["train", ENV_ID, "--json"], "--json needs --seeds"),
+        (["train", ENV_ID, "--cuda-mps", "on"], "--cuda-mps needs --seeds or --detach"),
         (["train", ENV_ID, "--seeds", "2", "--cuda-mps", "yes"], "use off, on or auto [--cuda-mps]"),
         (["train", ENV_ID, "--seeds", "x"], "write 5, 1..5 or 3,7,11"),
         (["train", ENV_ID, "--seeds", "2", "--gamma", "7"], "gamma=7"),

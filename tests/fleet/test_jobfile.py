@@ -1,4 +1,4 @@
-"""Job files: what they lay out, and everything that is wrong in one, at once and by line."""
+"""Job files: the runs that they define, and all problems of a file at once, by line."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from mission_gym.cli.groups import find_problems, flag_names, resolve_values
+from mission_gym.cli.groups import find_problems, list_flag_names, resolve_values
 from mission_gym.errors import ConfigError
-from mission_gym.fleet.arguments import make_arguments
-from mission_gym.fleet.drafts import Draft, JobFile, inherit
-from mission_gym.fleet.examples import make_example
-from mission_gym.fleet.jobfile import read_job_file
-from mission_gym.fleet.requests import find_needs
+from mission_gym.fleet.drafts import Draft, inherit
+from mission_gym.fleet.jobfile import JobFile, make_example, read_job_file
+from mission_gym.fleet.requests import find_needs, make_arguments
 
 SMALL = "defaults: {env: CartPole-v1, timesteps: 20k}\n"
 
@@ -21,7 +19,7 @@ SMALL = "defaults: {env: CartPole-v1, timesteps: 20k}\n"
 def read(folder: Path, text: str) -> JobFile:
     path = folder / "q.yaml"
     path.write_text(text)
-    return read_job_file(path, flag_names(), find_problems)
+    return read_job_file(path, list_flag_names(), find_problems)
 
 
 def names(file: JobFile) -> list[str]:
@@ -34,7 +32,7 @@ def problems(folder: Path, text: str) -> list[str]:
     return [problem.replace(str(folder), "") for problem in caught.value.problems]
 
 
-def test_defaults_are_laid_below_each_job(tmp_path: Path) -> None:
+def test_each_job_overrides_the_defaults(tmp_path: Path) -> None:
     file = read(tmp_path, SMALL + "jobs:\n- name: a\n- {name: b, timesteps: 30k, priority: 2, retries: 0}\n")
     values = {"env": "CartPole-v1", "timesteps": "20k"}
     assert file == JobFile(
@@ -75,8 +73,8 @@ BRANCHES = """jobs:
 """
 
 
-def test_a_branch_is_judged_with_what_its_parent_has(tmp_path: Path) -> None:
-    """`replay_size` is DQN's, and nothing in the branch itself says that it is a DQN."""
+def test_a_branch_is_checked_with_the_values_of_its_parent(tmp_path: Path) -> None:
+    """`replay_size` is DQN's, and the branch itself does not name the algorithm."""
     drafts = read(tmp_path, BRANCHES).drafts
     assert [draft.name for draft in drafts] == ["base", "more", "other"]
     whole = inherit(inherit(drafts[0].values, drafts[1].values), drafts[2].values)
@@ -103,24 +101,24 @@ def test_arguments_keep_the_types_of_environment_arguments(value: Any) -> None:
         ("", ["the file is empty; write values into it [/q.yaml, line 1]"]),
         (
             "jobs: []\n",
-            ["the file asks for no job; write a list of them below `jobs:` [/q.yaml, line 1]"],
+            ["the file has no jobs; write a list of them below `jobs:` [/q.yaml, line 1]"],
         ),
-        ("- a\n", ["the file must be a mapping; write `jobs:` and below it a list [/q.yaml, line 1]"]),
+        ("- a\n", ["the file must be a mapping; write `jobs:` and a list below it [/q.yaml, line 1]"]),
         ("jobs: [}\n", None),
         (
             "jobs:\n- {name: a}\n- {name: a}\n",
             [
-                "job 'a' is there twice, first in /q.yaml, line 2; rename one [/q.yaml, line 3]",
+                "job 'a' is defined twice, first in /q.yaml, line 2; rename one [/q.yaml, line 3]",
             ],
         ),
         (
             "jobs:\n- {name: a, branch: c}\n- {name: b, branch: a}\n- {name: c, branch: b@best}\n",
-            ["branches go in a circle: a <- c <- b <- a; break it [/q.yaml, line 2]"],
+            ["the branches form a cycle: a <- c <- b <- a; remove one of them [/q.yaml, line 2]"],
         ),
         (
             "jobs:\n- {name: base}\n- {name: b, branch: bsae@best}\n- {name: c, branch: base@5}\n",
             [
-                "branch: there is no job 'bsae' (did you mean 'base'?); name one of this file"
+                "branch: there is no job 'bsae' (did you mean 'base'?); use one of this file"
                 " [/q.yaml, line 3]",
                 "branch: '5' is not a checkpoint; write base@best or base@last [/q.yaml, line 4]",
             ],
@@ -128,16 +126,16 @@ def test_arguments_keep_the_types_of_environment_arguments(value: Any) -> None:
         (
             "jobs:\n- {name: a, seeds: 2}\n- {name: b, branch: a, seeds: '5,6'}\n",
             [
-                "job 'b' has seed 5, and its parent 'a' has not; seed k branches from seed k; give both the"
+                "job 'b' has seed 5, but its parent 'a' does not; seed k branches from seed k; give both the"
                 " same seeds [/q.yaml, line 3]"
             ],
         ),
         (
             "gamma: 0.9\njbos: []\njobs: [{name: a}]\n",
             [
-                "'gamma' is not a key of a job file; write it below `defaults:`; it has name, defaults, grid,"
+                "'gamma' is not a key of a job file; write it below `defaults:`; use name, defaults, grid,"
                 " seeds, jobs [/q.yaml, line 1]",
-                "'jbos' is not a key of a job file (did you mean 'jobs'?); it has name, defaults, grid,"
+                "'jbos' is not a key of a job file (did you mean 'jobs'?); use name, defaults, grid,"
                 " seeds, jobs [/q.yaml, line 2]",
             ],
         ),
@@ -145,17 +143,17 @@ def test_arguments_keep_the_types_of_environment_arguments(value: Any) -> None:
             "jobs:\n- name: a\n  run_name: x\n  learing_rate: 1\n- wide\n- {gamma: 1}\n- {name: latest}\n",
             [
                 "run_name is not for job 'a': runs are named after their job; use name [/q.yaml, line 3]",
-                "unknown key 'learing_rate' (did you mean 'learning_rate'?) in job 'a'; correct its name"
+                "unknown key 'learing_rate' (did you mean 'learning_rate'?) in job 'a'; correct it"
                 " [/q.yaml, line 4]",
-                "a job is a mapping, not 'wide'; write `- name: ...` [/q.yaml, line 5]",
+                "a job must be a mapping, not 'wide'; write `- name: ...` [/q.yaml, line 5]",
                 "a job has no name; add `name:` [/q.yaml, line 6]",
-                "name='latest' does not fit; use letters, digits, '_', '-' and '.' [/q.yaml, line 7]",
+                "name='latest' is not valid; use letters, digits, '_', '-' and '.' [/q.yaml, line 7]",
             ],
         ),
         (
             "defaults:\n  gamma: high\njobs:\n- {name: a, retries: -1}\n- {name: b, seeds: x}\n",
             [
-                "retries=-1 is not a whole number from 0 on; correct it [/q.yaml, line 4]",
+                "retries=-1 is not a whole number of at least 0; correct it [/q.yaml, line 4]",
                 "seeds='x' can't be read; write 5, 1..5 or 3,7,11 [/q.yaml, line 5]",
                 "job 'a': gamma: 'high' is not a finite number; write it like 0.5 or 3e-4 [/q.yaml, line 2]",
                 "job 'b': gamma: 'high' is not a finite number; write it like 0.5 or 3e-4 [/q.yaml, line 2]",
@@ -168,32 +166,32 @@ def test_arguments_keep_the_types_of_environment_arguments(value: Any) -> None:
         (
             "jobs:\n- {name: a, grid: {gamma: 0.9}}\n- {name: b, grid: {seeds: [1]}}\n",
             [
-                "grid must hold a list of values for each flag, like `gamma: [0.98, 0.99]` [/q.yaml, line 2]",
+                "grid must have a list of values for each flag, like `gamma: [0.98, 0.99]` [/q.yaml, line 2]",
                 "seeds can't be part of a grid; remove it there [/q.yaml, line 3]",
             ],
         ),
         (
             "grid: {gamma: 0.9}\njobs:\n- {name: a}\n- {name: a}\n- {name: b, branch: c}\n- {nome: d}\n",
             [
-                "grid must hold a list of values for each flag, like `gamma: [0.98, 0.99]` [/q.yaml, line 1]",
-                "job 'a' is there twice, first in /q.yaml, line 3; rename one [/q.yaml, line 4]",
-                "unknown key 'nome' (did you mean 'name'?) in a job without a name; correct its name"
+                "grid must have a list of values for each flag, like `gamma: [0.98, 0.99]` [/q.yaml, line 1]",
+                "job 'a' is defined twice, first in /q.yaml, line 3; rename one [/q.yaml, line 4]",
+                "unknown key 'nome' (did you mean 'name'?) in a job without a name; correct it"
                 " [/q.yaml, line 6]",
                 "a job has no name; add `name:` [/q.yaml, line 6]",
-                "branch: there is no job 'c'; name one of this file [/q.yaml, line 5]",
+                "branch: there is no job 'c'; use one of this file [/q.yaml, line 5]",
             ],
         ),
         ("jobs:\n- {name: a}\nname: a/b\n", None),
         (
             "jobs:\n- {name: a, seeds: 2}\n- {name: a-s1}\n",
-            ["run 'a-s1' is there twice, first of /q.yaml, line 2; rename one [/q.yaml, line 3]"],
+            ["the run name 'a-s1' is used twice, first in /q.yaml, line 2; rename one job [/q.yaml, line 3]"],
         ),
         (
             "jobs:\n- name: a\n  set: 3\n- name: b\n  preset: [1]\n- name: c\n  config: 3\n",
             [
-                "job 'a': set=[3] is not a text; write it as `train --set` takes it [/q.yaml, line 3]",
-                "job 'b': preset=[1] is not a text; write it as `train --preset` takes it [/q.yaml, line 5]",
-                "job 'c': config=3 is not a text; write it as `train --config` takes it [/q.yaml, line 7]",
+                "job 'a': set=[3] is not a text; write it as for `train --set` [/q.yaml, line 3]",
+                "job 'b': preset=[1] is not a text; write it as for `train --preset` [/q.yaml, line 5]",
+                "job 'c': config=3 is not a text; write it as for `train --config` [/q.yaml, line 7]",
             ],
         ),
         ("jobs:\n- {name: a}\n- {name: b, branch: a, set: 3}\n", None),
@@ -204,19 +202,19 @@ def test_arguments_keep_the_types_of_environment_arguments(value: Any) -> None:
         ("jobs:\n- {name: a, name: b}\n", None),
     ],
 )
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path, text: str, expected: list[str] | None) -> None:
+def test_all_problems_are_reported_at_once(tmp_path: Path, text: str, expected: list[str] | None) -> None:
     found = problems(tmp_path, text)
     assert found == (found if expected is None else expected)
     assert all("/q.yaml, line " in problem for problem in found)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't be read"):
-        read_job_file(tmp_path / "none.yaml", flag_names(), find_problems)
+        read_job_file(tmp_path / "none.yaml", list_flag_names(), find_problems)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 16])
-def test_the_four_jobs_are_a_good_file(tmp_path: Path, cores: int) -> None:
+def test_the_example_is_a_valid_file(tmp_path: Path, cores: int) -> None:
     text = make_example("four-jobs", cores)
     file = read(tmp_path, text)
     assert file.name == "four-jobs"

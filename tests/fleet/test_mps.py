@@ -13,7 +13,7 @@ from crew import Crew
 
 from mission_gym.errors import UsageError
 from mission_gym.fleet import mps
-from mission_gym.fleet.mps import MpsDaemon, Wish, check_mps, choose_mps
+from mission_gym.fleet.mps import MpsDaemon, MpsMode, check_mps, choose_mps
 from mission_gym.procs.machine import Vram, read_vram
 from mission_gym.store.groups import Job
 
@@ -30,7 +30,7 @@ exit 0
 
 @pytest.fixture
 def control(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The stand-in on the PATH; gives the file with the words that it was told."""
+    """The stand-in on the PATH; returns the file with the commands that it got."""
     program = crew.signs / "bin" / "nvidia-cuda-mps-control"
     program.parent.mkdir()
     program.write_text(CONTROL)
@@ -45,7 +45,7 @@ def words(control: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("wish", "others", "shared", "by_turns", "is_only", "expected"),
+    ("mode", "others", "shared", "by_turns", "is_only", "expected"),
     [
         ("off", [True], {2: 9.0}, {}, False, False),
         ("on", [False], {}, {}, True, True),
@@ -60,15 +60,15 @@ def words(control: Path) -> list[str]:
         ("auto", [], {2: 1.8, 3: 1.7}, {2: 1.2, 3: 1.75}, False, True),  # the best of each
     ],
 )
-def test_the_better_way_is_taken(
-    wish: Wish,
+def test_the_faster_way_is_chosen(
+    mode: MpsMode,
     others: list[bool],
     shared: Mapping[int, float],
     by_turns: Mapping[int, float],
     is_only: bool,
     expected: bool,
 ) -> None:
-    assert choose_mps(wish, others, {True: shared, False: by_turns}, is_only=is_only) is expected
+    assert choose_mps(mode, others, {True: shared, False: by_turns}, is_only=is_only) is expected
 
 
 def test_one_daemon_is_started_found_again_and_ended(crew: Crew, control: Path) -> None:
@@ -86,7 +86,9 @@ def test_one_daemon_is_started_found_again_and_ended(crew: Crew, control: Path) 
     assert not (folder / "up").exists()
 
 
-def test_what_is_wrong_with_it_is_told(crew: Crew, control: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_of_the_daemon_are_reported(
+    crew: Crew, control: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (crew.signs / "broken").touch()
     assert MpsDaemon(crew.signs).open() == "nvidia-cuda-mps-control ended with 1: no device"
     monkeypatch.setattr(mps, "_PATH_CHARS", 5)
@@ -95,11 +97,11 @@ def test_what_is_wrong_with_it_is_told(crew: Crew, control: Path, monkeypatch: p
     assert MpsDaemon(crew.signs / "other").open() == "nvidia-cuda-mps-control is not on the PATH"
 
 
-def test_what_is_asked_for_and_can_not_be_had_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_mps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert check_mps("auto", uses_gpu=True) == "auto"
     assert check_mps("off", uses_gpu=False) == "off"
-    with pytest.raises(UsageError, match="no run here may learn on an NVIDIA GPU"):
+    with pytest.raises(UsageError, match="none of these runs may use an NVIDIA GPU"):
         check_mps("on", uses_gpu=False)
     with pytest.raises(UsageError, match="nvidia-cuda-mps-control, which is not on the PATH"):
         check_mps("on", uses_gpu=True)
@@ -124,18 +126,18 @@ def test_runs_that_share_a_gpu_go_through_the_daemon_which_ends_with_the_queue(
 
 
 @pytest.mark.parametrize(
-    ("wish", "state", "cause"),
+    ("mode", "state", "cause"),
     [
         ("auto", "done", "all steps made"),
-        ("on", "failed", "CUDA MPS was asked for, and can't be had: nvidia-cuda-mps-control ended with 1"),
+        ("on", "failed", "cuda_mps=on is not possible: nvidia-cuda-mps-control ended with 1"),
     ],
 )
-def test_a_daemon_that_does_not_start(crew: Crew, control: Path, wish: str, state: str, cause: str) -> None:
+def test_a_daemon_that_does_not_start(crew: Crew, control: Path, mode: str, state: str, cause: str) -> None:
     (crew.signs / "broken").touch()
-    jobs = finish(crew, "pass", "pass", cuda_mps=wish)
+    jobs = finish(crew, "pass", "pass", cuda_mps=mode)
     assert {job.state for job in jobs.values()} == {state}
     assert all(job.cause.startswith(cause) and not job.under_mps for job in jobs.values())
-    if wish == "auto":
+    if mode == "auto":
         assert [text for text in crew.said if "MPS" in text] == [
             "CUDA MPS is not used: nvidia-cuda-mps-control ended with 1: no device"
         ]
@@ -146,7 +148,7 @@ def test_a_run_that_fails_under_it_is_tried_again_without(crew: Crew, control: P
     assert [(job.state, job.attempts, job.under_mps) for job in jobs.values()] == [
         ("done", 2, False), ("done", 1, False),
     ]  # fmt: skip
-    assert "CUDA MPS is not used: j0 failed under it before its first step" in crew.said
+    assert "CUDA MPS is not used: j0 failed with it before its first step" in crew.said
 
 
 def test_a_daemon_of_the_users_own_is_left_alone(crew: Crew, control: Path) -> None:
@@ -156,7 +158,7 @@ def test_a_daemon_of_the_users_own_is_left_alone(crew: Crew, control: Path) -> N
 
 
 class FakeNvml:
-    """NVML with two cards, of which the driver tells no processes under MPS."""
+    """NVML with two GPUs; the driver reports no processes under MPS."""
 
     NVMLError = RuntimeError
 

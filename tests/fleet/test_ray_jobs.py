@@ -12,7 +12,7 @@ import pytest
 from crew import Crew
 
 from mission_gym.cli.main import main
-from mission_gym.fleet.drive import stay_with
+from mission_gym.fleet.wait import wait_for_jobs
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.groups import GroupDir, JobRequest, list_groups
 from mission_gym.store.rundir import RunDir
@@ -106,9 +106,7 @@ def test_a_lost_node_costs_what_had_not_come_home(crew: Crew, tmp_path: Path) ->
     assert {name: (job.state, job.attempts) for name, job in ended.items()} == {
         "a": ("done", 2), "b": ("done", 1), "c": ("done", 1),
     }  # fmt: skip
-    assert (
-        "a failed and is tried again: its node left the cluster, or its process there was killed" in crew.said
-    )
+    assert "a failed and is retried: its node left the cluster, or its process there was killed" in crew.said
     log = group.log("a").read_text()
     assert log.count("does not share the runs folder") == 2
     assert "resumes at step" in log
@@ -162,7 +160,7 @@ def test_an_address_without_a_cluster_is_refused_before_a_group_is_made(
 
 def test_queued_jobs_of_a_cluster_that_is_gone_fail_with_the_cause(crew: Crew) -> None:
     group = crew.group(crew.request("a", cluster="127.0.0.1:9"), crew.request("b"))
-    jobs = stay_with(crew.queue, group, ["a", "b"])
+    jobs = wait_for_jobs(crew.queue, group, ["a", "b"])
     assert jobs["a"].state == "failed"
     assert "no Ray cluster answers at 127.0.0.1:9" in jobs["a"].cause
     assert jobs["b"].state == "done"

@@ -1,4 +1,4 @@
-"""What starts when, as tables."""
+"""Which jobs start, as tables."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mission_gym.fleet.schedule import (
     FIRST_GUESS_BYTES,
     FIRST_GUESS_VRAM_BYTES,
     Capacity,
-    Decision,
-    Facts,
-    Running,
-    Waiting,
+    MeasuredUse,
+    RunningJob,
+    StartDecision,
+    WaitingJob,
     find_limit,
     plan_starts,
 )
@@ -22,26 +22,26 @@ from mission_gym.fleet.schedule import (
 GB = 10**9
 
 
-def wait(key: str, **more: Any) -> Waiting:
-    return Waiting(key, more.pop("variant", "v"), **more)
+def wait(key: str, **more: Any) -> WaitingJob:
+    return WaitingJob(key, more.pop("variant", "v"), **more)
 
 
-def run(key: str, cores: int = 1, **more: Any) -> Running:
-    return Running(key, more.pop("variant", "v"), cores, **more)
+def run(key: str, cores: int = 1, **more: Any) -> RunningJob:
+    return RunningJob(key, more.pop("variant", "v"), cores, **more)
 
 
 def decide(
-    waiting: list[Waiting],
-    running: Sequence[Running] = (),
+    waiting: list[WaitingJob],
+    running: Sequence[RunningJob] = (),
     cores: int = 4,
     free: int = 64 * GB,
     vram: int | None = None,
-    **facts: Any,
-) -> Decision:
-    return plan_starts(waiting, running, Capacity(cores, free, vram), Facts(**facts), 100.0)
+    **use: Any,
+) -> StartDecision:
+    return plan_starts(waiting, running, Capacity(cores, free, vram), MeasuredUse(**use), 100.0)
 
 
-def starts(decision: Decision) -> dict[str, int]:
+def starts(decision: StartDecision) -> dict[str, int]:
     return {start.key: start.cores for start in decision.starts}
 
 
@@ -57,14 +57,14 @@ def starts(decision: Decision) -> dict[str, int]:
         ([wait("a")], [run("x", 4)], 4, {}),
         ([wait("a", cores=3), wait("b")], [], 4, {"a": 3, "b": 1}),
         ([wait("a", cores=9)], [], 4, {"a": 4}),  # more than there are: all of them
-        ([wait("a", cores=3), wait("b")], [run("x", 2)], 4, {}),  # a large one is not passed for ever
+        ([wait("a", cores=3), wait("b")], [run("x", 2)], 4, {}),  # a large job is not overtaken forever
         ([wait("a"), wait("b", priority=1)], [run("x", 3)], 4, {"b": 1}),
         ([wait("a", not_before=101.0), wait("b")], [run("x", 3)], 4, {"b": 1}),
         ([wait("a", not_before=101.0)], [], 4, {}),
     ],
 )
 def test_cores_are_given_once(
-    asked: list[Waiting], busy: list[Running], cores: int, expected: dict[str, int]
+    asked: list[WaitingJob], busy: list[RunningJob], cores: int, expected: dict[str, int]
 ) -> None:
     assert starts(decide(asked, busy, cores)) == expected
 
@@ -83,7 +83,7 @@ def test_cores_are_given_once(
     ],
 )
 def test_memory_is_not_given_twice(
-    free: int, busy: list[Running], known: Mapping[str, int], expected: list[str]
+    free: int, busy: list[RunningJob], known: Mapping[str, int], expected: list[str]
 ) -> None:
     decision = decide([wait("a"), wait("b")], busy, 8, free, memory_bytes=known)
     assert [start.key for start in decision.starts] == expected
@@ -116,8 +116,8 @@ def test_runs_on_one_gpu_are_added_one_by_one() -> None:
     assert len(decide(many, cores=8).starts) == 1
     one = [run("x", uses_gpu=True)]
     assert "measured" in decide(many, one, cores=8).reason
-    assert len(decide(many, one, cores=8, levels={1: 1.0}).starts) == 1
-    assert not decide(many, [*one, run("y")], cores=8, levels={1: 1.0, 2: 1.0}).starts
+    assert len(decide(many, one, cores=8, rates={1: 1.0}).starts) == 1
+    assert not decide(many, [*one, run("y")], cores=8, rates={1: 1.0, 2: 1.0}).starts
 
 
 @pytest.mark.parametrize(
@@ -140,17 +140,17 @@ def test_memory_of_the_gpu_is_not_given_twice(
     cpu = [run("y", vram_bytes=0)]  # takes none
     asked = [wait("a", uses_gpu=True)]
     levels = {1: 1.0, 2: 2.0}
-    decision = decide(asked, [*running, *cpu], 8, vram=vram, vram_bytes=known, levels=levels)
+    decision = decide(asked, [*running, *cpu], 8, vram=vram, vram_bytes=known, rates=levels)
     assert "".join(start.key for start in decision.starts) == expected
     assert expected or "of GPU memory" in decision.reason
     if not expected:  # who needs no GPU is not held by its memory
-        assert starts(decide([wait("b")], [*running, *cpu], 8, vram=vram, vram_bytes=known, levels=levels))
+        assert starts(decide([wait("b")], [*running, *cpu], 8, vram=vram, vram_bytes=known, rates=levels))
 
 
 def test_long_jobs_are_worth_a_measurement_with_one_fewer() -> None:
     """A job ended at a level that was measured: the one below is looked at before the next starts."""
     busy = [run("x"), run("y"), run("z")]
-    assert decide([wait("a")], busy, levels={4: 4.0}, are_long=True).reason == "measuring 3 at once"
-    assert starts(decide([wait("a")], busy, levels={4: 4.0})) == {"a": 1}
-    assert starts(decide([wait("a")], busy, levels={3: 3.0, 4: 4.0}, are_long=True)) == {"a": 1}
-    assert not decide([wait("a")], busy, levels={3: 3.0, 4: 2.0}, are_long=True).starts
+    assert decide([wait("a")], busy, rates={4: 4.0}, are_long=True).reason == "measuring 3 at once"
+    assert starts(decide([wait("a")], busy, rates={4: 4.0})) == {"a": 1}
+    assert starts(decide([wait("a")], busy, rates={3: 3.0, 4: 4.0}, are_long=True)) == {"a": 1}
+    assert not decide([wait("a")], busy, rates={3: 3.0, 4: 2.0}, are_long=True).starts

@@ -92,7 +92,7 @@ def test_a_name_goes_on_to_a_larger_total_and_says_what_it_leaves(
     assert main([*args, "64"]) == 0
     assert main([*args, "100", "--gamma", "0.5"]) == 0
     said = capsys.readouterr().err
-    assert "goes on as it was started, without ppo.gamma=0.5 (it has 0.99)\n" in said
+    assert "continues with its own values, without ppo.gamma=0.5 (it has 0.99)\n" in said
     (run,) = list_runs(tmp_path / "runs")
     assert run.read_status()["step"] >= 100
     assert main([*args, "100"]) == 0

@@ -1,4 +1,4 @@
-"""The life of jobs: real processes that end, fail, die, wait and are stopped, under supervisors that die."""
+"""Jobs as real processes that end, fail, die, wait and are stopped, with supervisors that die."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from crew import Crew
 from mission_gym.cli.main import main
 from mission_gym.errors import ConfigError, DiskError, RunStateError, UsageError
 from mission_gym.fleet import supervisor as supervision
-from mission_gym.fleet.drive import ask, stay_with
-from mission_gym.fleet.filegroup import go_on
+from mission_gym.fleet.groups import ask_jobs, update_jobs
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.supervisor import Supervisor
+from mission_gym.fleet.wait import wait_for_jobs
 from mission_gym.report.groups import describe_jobs
 from mission_gym.store import END_FILE
 from mission_gym.store.files import read_json
@@ -71,7 +71,7 @@ def test_no_more_run_than_there_are_cores(crew: Crew, monkeypatch: pytest.Monkey
         ("refuse", 3, "failed", 1, "gamma=2 is above 1"),  # it would be refused again
         ("fail", 0, "failed", 1, "RuntimeError: the simulator fell over"),
         ("fail", 2, "failed", 3, "RuntimeError: the simulator fell over"),
-        ("die", 1, "failed", 2, "killed by SIGKILL; the machine may have been out of memory"),
+        ("die", 1, "failed", 2, "killed by SIGKILL; the machine may have run out of memory"),
         ("die-once", 1, "done", 2, "all steps made"),
     ],
 )
@@ -83,13 +83,13 @@ def test_failures_have_causes_and_retries(
     assert (job.state, job.attempts, job.cause) == (state, attempts, cause)
 
 
-def test_a_retry_goes_on_with_the_run(crew: Crew) -> None:
+def test_a_retry_resumes_the_run(crew: Crew) -> None:
     job = crew.finish(crew.group(crew.request("a", "die-once")))["a"]
     assert job.run is not None
     assert crew.starts() == [f"{job.run.name} train", f"{job.run.name} resume"]
 
 
-def test_a_command_that_is_not_there_is_a_failure(crew: Crew) -> None:
+def test_a_missing_program_fails_the_job(crew: Crew) -> None:
     job = crew.finish(crew.group(crew.request("a", python="/nowhere/python", retries=0)))["a"]
     assert job.state == "failed"
     assert "it can't be started" in job.cause
@@ -111,38 +111,38 @@ def test_a_child_of_a_failed_parent_fails(crew: Crew) -> None:
     assert jobs["b"].attempts == 0
 
 
-def test_a_job_is_stopped_with_its_work_saved_and_goes_on_when_asked(crew: Crew) -> None:
+def test_a_stopped_job_is_resumed_on_request(crew: Crew) -> None:
     group = crew.group(crew.request("a", "wait"), crew.request("b", "wait", parent="a"))
     crew.tick_until(lambda: group.is_running(group.read_jobs()["a"]))
-    ask(group, ["a", "b"], "stop")
+    ask_jobs(group, ["a", "b"], "stop")
     jobs = crew.finish(group)
     assert (jobs["a"].state, jobs["a"].cause) == ("stopped", "SIGTERM")
-    assert (jobs["b"].state, jobs["b"].cause) == ("stopped", "stopped before it began")
+    assert (jobs["b"].state, jobs["b"].cause) == ("stopped", "stopped before it started")
     crew.go()
-    ask(group, ["a", "b"], "resume")
+    ask_jobs(group, ["a", "b"], "resume")
     crew.queue.register(group)
     assert {job.state for job in crew.finish(group).values()} == {"done"}
 
 
-def test_a_job_that_does_not_answer_is_ended(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_ignores_a_stop_request_is_killed(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "_GRACE_S", 3.0)
     group = crew.group(crew.request("a", "deaf"))
     crew.tick_until(lambda: group.is_running(group.read_jobs()["a"]))
-    ask(group, ["a"], "stop")
+    ask_jobs(group, ["a"], "stop")
     job = crew.finish(group)["a"]
-    assert (job.state, job.cause, job.attempts) == ("stopped", "killed 3 s after it was asked to end", 1)
+    assert (job.state, job.cause, job.attempts) == ("stopped", "killed 3 s after it was asked to stop", 1)
 
 
-def test_a_stop_request_is_no_retry(crew: Crew) -> None:
+def test_a_stop_request_ends_the_retries(crew: Crew) -> None:
     group = crew.group(crew.request("a", "fail", retries=9))
     crew.tick_until(lambda: group.read_jobs()["a"].cause != "")
-    ask(group, ["a"], "stop")
+    ask_jobs(group, ["a"], "stop")
     job = crew.finish(group)["a"]
     assert job.state == "stopped"
-    assert job.cause == "not tried again after: RuntimeError: the simulator fell over"
+    assert job.cause == "not retried after: RuntimeError: the simulator fell over"
 
 
-def test_what_was_refused_is_not_tried_again_by_another_supervisor(crew: Crew) -> None:
+def test_a_usage_error_is_not_retried_by_another_supervisor(crew: Crew) -> None:
     """It did not start the process, and so can't be told its exit code by the system."""
     group = crew.group(crew.request("a", "refuse", retries=3))
     crew.supervisor.tick(0.0)
@@ -152,7 +152,7 @@ def test_what_was_refused_is_not_tried_again_by_another_supervisor(crew: Crew) -
     assert (job.state, job.attempts, job.cause) == ("failed", 1, "gamma=2 is above 1")
 
 
-def test_the_command_tells_its_exit_code(
+def test_a_command_writes_its_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(END_FILE, str(tmp_path / "end"))
@@ -181,8 +181,8 @@ def test_a_supervisor_that_died_before_the_process_was_there_costs_no_attempt(cr
 SUPERVISE = """
 import sys
 from pathlib import Path
-from mission_gym.fleet.drive import serve
 from mission_gym.fleet.queue import Queue
+from mission_gym.fleet.wait import serve
 print("here", flush=True)
 serve(Queue(Path(sys.argv[1])), say=lambda text: None, should_stop=lambda: False)
 """
@@ -225,11 +225,11 @@ def test_a_second_supervisor_attaches_and_takes_over(crew: Crew) -> None:
                 child.kill()
                 crew.go()
 
-        jobs = stay_with(crew.queue, group, ["a"], say=said.append, watch=watch)
+        jobs = wait_for_jobs(crew.queue, group, ["a"], say=said.append, watch=watch)
     finally:
         child.kill()
         child.communicate()
-    assert f"process {child.pid} looks after the queue; this group has joined it" in said
+    assert f"process {child.pid} supervises the queue; this group has joined it" in said
     assert (jobs["a"].state, jobs["a"].attempts) == ("done", 1)
 
 
@@ -273,7 +273,7 @@ def test_a_clock_that_jumps_moves_nothing(crew: Crew, monkeypatch: pytest.Monkey
     assert {job.state for job in crew.finish(group).values()} == {"done"}
 
 
-def test_a_journal_with_a_torn_end_goes_on(crew: Crew) -> None:
+def test_a_journal_with_a_partial_last_line_continues(crew: Crew) -> None:
     group = crew.group(crew.request("a"))
     with group.journal.path.open("ab") as file:
         file.write(b'{"event": "started", "na')
@@ -290,7 +290,9 @@ def test_a_journal_with_a_torn_end_goes_on(crew: Crew) -> None:
         (b'{"event": "ended", "name": "a", "state": "happy"}\n', "is damaged"),
     ],
 )
-def test_a_damaged_journal_is_told_and_harms_no_other_group(crew: Crew, line: bytes, message: str) -> None:
+def test_a_damaged_journal_is_reported_and_other_groups_continue(
+    crew: Crew, line: bytes, message: str
+) -> None:
     bad, good = crew.group(crew.request("a"), name="bad"), crew.group(crew.request("b"), name="good")
     with bad.journal.path.open("ab") as file:
         file.write(line)
@@ -300,7 +302,7 @@ def test_a_damaged_journal_is_told_and_harms_no_other_group(crew: Crew, line: by
     assert len([text for text in crew.said if message in text]) == 1
 
 
-def test_a_damaged_group_file_is_told(crew: Crew) -> None:
+def test_a_damaged_group_file_is_refused(crew: Crew) -> None:
     group = crew.group(crew.request("a"))
     group.group_json.write_text('{"name": "g", "kind": "dance", "runs": []}')
     with pytest.raises(RunStateError, match=r"group\.json is damaged: kind"):
@@ -341,7 +343,7 @@ def test_a_group_that_was_not_made_here_needs_trust(
     monkeypatch.setenv("XDG_STATE_HOME", str(crew.signs))
     group = GroupDir.create(crew.runs_dir, "foreign", "jobs", [crew.request("a")])
     assert main(["jobs", "resume", str(group.path)]) == 2
-    assert "was not made here" in capsys.readouterr().err
+    assert "was not made by this user" in capsys.readouterr().err
     assert crew.starts() == []
     assert main(["jobs", "resume", str(group.path), "--trust"]) == 0
     assert len(crew.starts()) == 1
@@ -350,46 +352,46 @@ def test_a_group_that_was_not_made_here_needs_trust(
         crew.queue.check_own(GroupDir(crew.runs_dir / "other"))
 
 
-def test_nobody_waits_for_a_group_in_no_queue(crew: Crew) -> None:
+def test_a_group_outside_the_queue_is_not_waited_for(crew: Crew) -> None:
     group = GroupDir.create(crew.runs_dir, "left", "jobs", [crew.request("a")])
-    with pytest.raises(RunStateError, match="is in no queue of this machine"):
-        stay_with(crew.queue, group, ["a"])
+    with pytest.raises(RunStateError, match="is not in the queue of this machine"):
+        wait_for_jobs(crew.queue, group, ["a"])
 
 
-def test_what_was_refused_may_be_corrected(crew: Crew) -> None:
+def test_a_refused_job_can_be_corrected(crew: Crew) -> None:
     group = crew.group(crew.request("a", "refuse"), crew.request("b"))
     assert [job.state for job in crew.finish(group).values()] == ["failed", "done"]
-    go_on(group, [crew.request("a", "pass", variables={"CREW": "1"}), crew.request("b")])
+    update_jobs(group, [crew.request("a", "pass", variables={"CREW": "1"}), crew.request("b")])
     crew.queue.register(group)
     jobs = crew.finish(group)
     assert [(job.state, job.attempts) for job in jobs.values()] == [("done", 2), ("done", 1)]
     assert jobs["a"].request.variables == {"CREW": "1"}
-    with pytest.raises(ConfigError, match="job 'b' was changed since it began"):
-        go_on(group, [crew.request("b", "fail")])
+    with pytest.raises(ConfigError, match="job 'b' changed after it started"):
+        update_jobs(group, [crew.request("b", "fail")])
 
 
 def test_a_file_that_is_edited_while_it_runs_changes_nothing(crew: Crew) -> None:
     group = crew.group(crew.request("a", "wait"), crew.request("b"))
     crew.tick_until(lambda: group.is_running(group.read_jobs()["a"]))
     before = group.read_jobs()
-    with pytest.raises(ConfigError, match="job 'a' was changed since it began"):
-        go_on(group, [crew.request("a", "fail"), crew.request("b"), crew.request("c")])
+    with pytest.raises(ConfigError, match="job 'a' changed after it started"):
+        update_jobs(group, [crew.request("a", "fail"), crew.request("b"), crew.request("c")])
     assert [job.request for job in group.read_jobs().values()] == [job.request for job in before.values()]
     crew.go()
     assert {job.state for job in crew.finish(group).values()} == {"done"}
 
 
-def test_what_jobs_stop_and_logs_say(
+def test_messages_of_stop_and_logs(
     crew: Crew, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(crew.signs))
     group = Queue().make_group(crew.runs_dir, "g", "jobs", [crew.request("alpha", "wait")])
     folder = ["--runs-dir", str(crew.runs_dir)]
     for args, code, said in (
-        (["logs", "alpha"], 0, "alpha has not begun"),
+        (["logs", "alpha"], 0, "alpha has not started"),
         (["logs", "alhpa"], 2, "no job 'alhpa' (did you mean 'alpha'?), and no group 'alhpa'"),
-        (["stop", "alpha"], 0, "alpha stopped: stopped before it began"),
-        (["stop", group.name], 0, "nothing is to be stopped: all jobs have ended"),
+        (["stop", "alpha"], 0, "alpha stopped: stopped before it started"),
+        (["stop", group.name], 0, "there is nothing to stop: all jobs have ended"),
     ):
         assert main(["jobs", *args, *folder]) == code
         assert said in capsys.readouterr().err
@@ -419,7 +421,7 @@ def test_the_next_tick_comes_when_a_job_ends(crew: Crew) -> None:
     assert group.read_jobs()["a"].state == "done"
 
 
-def test_what_ended_without_a_supervisor_is_told_as_it_ended(crew: Crew) -> None:
+def test_jobs_that_ended_without_a_supervisor_show_their_state(crew: Crew) -> None:
     group = crew.group(crew.request("a", "wait"))
     crew.tick_until(lambda: group.is_running(group.read_jobs()["a"]))
     crew.go()
@@ -443,7 +445,7 @@ def test_a_resumed_job_gets_the_cores_that_it_was_planned_for(
     assert crew.finish(group)["a"].cores == 4
 
 
-def test_last_words_are_those_of_the_last_attempt(crew: Crew) -> None:
+def test_the_cause_is_the_last_message_of_the_last_attempt(crew: Crew) -> None:
     group = crew.group(crew.request("a", "refuse"))
     group.log("a").write_text("mission-gym: words of another time\n" + "x" * 100)
     job = crew.finish(group)["a"]

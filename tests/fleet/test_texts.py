@@ -1,4 +1,4 @@
-"""Seeds and arguments, from what users write."""
+"""Seeds as users write them, and the arguments of a job."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mission_gym.cli.training import read_training
+from mission_gym.cli.train import parse_train, resolve_flags
 from mission_gym.errors import UsageError
-from mission_gym.fleet.arguments import make_arguments
-from mission_gym.fleet.seeds import parse_seeds
+from mission_gym.fleet.drafts import parse_seeds
+from mission_gym.fleet.requests import make_arguments
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_seeds_are_read(given: Any, expected: tuple[int, ...]) -> None:
         (True, "can't be read"),
         ("0", "use 1 to 1000"),
         ("5..1", "are 0"),
-        ("3,3", "name one twice"),
+        ("3,3", "contain a seed twice"),
         ([1, "x"], "can't be read"),
         ([-1], "0 or above"),
         ("100000000", "use 1 to 1000"),
@@ -46,18 +46,18 @@ def test_seeds_are_read(given: Any, expected: tuple[int, ...]) -> None:
         (-2, "are 0"),
     ],
 )
-def test_seeds_that_can_not_be_meant_are_refused(given: Any, message: str) -> None:
+def test_invalid_seeds_are_refused(given: Any, message: str) -> None:
     with pytest.raises(UsageError, match=rf"{message}.*\[--seeds\]"):
         parse_seeds(given, 0, "--seeds")
 
 
-def test_values_come_back_from_the_command_line() -> None:
+def test_arguments_keep_the_values() -> None:
     values = {
         "env": "toys:Identity", "env_kwargs": {"n": 3, "start": 1}, "network_arch": [8, 8], "seed": 4,
         "tensorboard": False, "max_time": None, "learning_rate": 1e-5, "wrap": ["frame-stack:4"],
         "set": ["ppo.gamma=0.9"], "notes": "-x", "timesteps": "2k",
     }  # fmt: skip
-    config = read_training(make_arguments(values)).config
+    config = resolve_flags(parse_train(make_arguments(values))).config
     assert config.env.env_id == "toys:Identity"
     assert config.env.env_kwargs == {"n": 3, "start": 1}
     assert config.env.wrap == ("frame-stack:4",)

@@ -11,7 +11,7 @@ import pytest
 
 import mission_gym as mg
 from mission_gym.cli.main import main
-from mission_gym.cli.training import read_training
+from mission_gym.cli.train import parse_train, resolve_flags
 from mission_gym.errors import TrustError, UsageError
 from mission_gym.fleet.sweep.study import Study
 from mission_gym.plan import cache
@@ -62,9 +62,8 @@ def _resume(run: str) -> Callable[[Path], None]:
 
 
 def _train(home: Path) -> None:
-    resolved = read_training(
-        ["--config", str(home / "given.yaml"), "--no-tune", "--runs-dir", str(home / "new")]
-    )
+    args = ["--config", str(home / "given.yaml"), "--no-tune", "--runs-dir", str(home / "new")]
+    resolved = resolve_flags(parse_train(args))
     if resolved.config.vector.vector in ("auto", "serial", "batched"):  # no processes
         with start_run(resolved, lambda event: None):
             pass

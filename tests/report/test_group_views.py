@@ -1,4 +1,4 @@
-"""Groups beside each other, from run directories with known numbers."""
+"""Comparisons of groups, from run directories with known numbers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mission_gym.fleet.results import write_result
-from mission_gym.report.group_html import make_group_html
+from mission_gym.fleet.groups import write_result
 from mission_gym.report.groups import (
     RunSet,
     compare_groups,
@@ -16,6 +15,7 @@ from mission_gym.report.groups import (
     describe_jobs,
     gather_runs,
     make_comparison_csv,
+    make_group_html,
     view_group,
     view_group_comparison,
     view_jobs,
@@ -87,7 +87,7 @@ def test_groups_are_compared_by_their_last_returns(sets: list[RunSet]) -> None:
     assert "ppo.gamma" in page
 
 
-def test_a_run_that_can_not_be_read_is_left_out(sets: list[RunSet]) -> None:
+def test_an_unreadable_run_is_left_out(sets: list[RunSet]) -> None:
     sets[0].runs[0].status_json.write_text("{")
     told: list[str] = []
     document = compare_groups(sets, told.append)
@@ -96,7 +96,7 @@ def test_a_run_that_can_not_be_read_is_left_out(sets: list[RunSet]) -> None:
     assert [text for text in told if "is left out" in text]
 
 
-def test_a_group_is_told_with_its_curve(sets: list[RunSet], tmp_path: Path) -> None:
+def test_a_group_is_shown_with_its_curve(sets: list[RunSet], tmp_path: Path) -> None:
     requests = [
         JobRequest(name=f"s{n}", variant="seeds", arguments=(), folder=".", python="python") for n in range(3)
     ]
@@ -163,5 +163,5 @@ def test_returns_of_different_environments_are_not_pooled(tmp_path: Path) -> Non
     record = group.read()
     assert (record.iqm, record.best_run) == (None, None)
     assert [each.iqm for each in record.variants.values()] == [500.0, -100.0]
-    assert "of each job apart" in text_of(view_group(describe_group(group)))
+    assert "per job, since their environments differ" in text_of(view_group(describe_group(group)))
     assert compare_groups([gather_runs(group, print)], print)["groups"][0]["iqm"] is None

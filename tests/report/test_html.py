@@ -1,4 +1,4 @@
-"""The HTML report of a real run: whole, self-contained, and with what it was given."""
+"""The HTML report of a real run."""
 
 import itertools
 import json
@@ -8,13 +8,13 @@ from html.parser import HTMLParser
 
 import pytest
 from PIL import Image
-from test_guide import ENTRY
+from test_scaling import ENTRY
 
 import mission_gym as mg
-from mission_gym.report.curves import draw_curves
-from mission_gym.report.documents import name_apart
+from mission_gym.report.charts import draw_curves
+from mission_gym.report.documents import unique_names
 from mission_gym.report.groups import RunSet
-from mission_gym.report.html import Picture, make_html
+from mission_gym.report.html import Video, make_html
 from mission_gym.store.evals import write_eval
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
@@ -50,14 +50,14 @@ def run(tmp_path_factory):
     return RunDir(made.path)
 
 
-def test_the_report_holds_everything_and_fetches_nothing(run, tmp_path):
+def test_the_report_is_complete_and_self_contained(run, tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "a.gif")
     result = {
         "episodes": 20, "return_mean": 1.5, "return_low": 1.0, "return_high": 2.0, "length_mean": 9.0,
         "outcomes": {"won": {"rate": 0.9, "low": 0.7, "high": 0.97}},
     }  # fmt: skip
     page = make_html(
-        [run], {"<trained>": result}, [Picture(tmp_path / "a.gif", "A & B")], verdict="the goal was reached"
+        [run], {"<trained>": result}, [Video(tmp_path / "a.gif", "A & B")], verdict="the goal was reached"
     )
     balance = Balance()
     balance.feed(page)
@@ -93,7 +93,7 @@ def test_several_runs_and_a_group_are_compared(run, tmp_path):
         assert words in page, words
 
 
-def test_runs_of_one_name_are_told_apart(tmp_path):
+def test_runs_of_the_same_name_get_their_folders(tmp_path):
     runs = []
     for number, place in enumerate(("a", "b")):
         run = RunDir(tmp_path / place / "runs" / "same")
@@ -106,10 +106,10 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
     for number, name in enumerate(("a/runs/same", "b/runs/same")):
         assert f"</i>{name}</li>" in page
         assert f"{name}, {number + 1} steps, done" in page
-    assert name_apart(runs[:1]) == ["same"]
+    assert unique_names(runs[:1]) == ["same"]
 
 
-def test_evaluations_come_by_step_and_one_of_them_is_the_best(tmp_path):
+def test_evaluations_are_sorted_by_step_and_one_is_the_best(tmp_path):
     run = RunDir.create(tmp_path, "evaluated")
     run.metrics_jsonl.write_text("")
     result = {"episodes": 4, "return_mean": 1.0, "return_low": 0.5, "return_high": 1.5, "score": 1.0}
@@ -159,8 +159,8 @@ def test_a_tuned_run_shows_the_scaling_guide(tmp_path, tuning, shown):
     assert ("13:53:20" in page) == shown
 
 
-def test_films_of_the_run_are_part_of_the_file(tmp_path):
-    run = RunDir.create(tmp_path, "film")
+def test_videos_of_the_run_are_part_of_the_file(tmp_path):
+    run = RunDir.create(tmp_path, "video")
     run.metrics_jsonl.write_text("")
     Image.new("RGB", (8, 8)).save(run.path / "learning.gif")
     (run.path / "learning.mp4").write_bytes(b"x")
@@ -178,7 +178,7 @@ def test_a_run_without_rows_has_a_report_too(tmp_path):
     assert "No timeline yet" in page
 
 
-def test_curves_fill_their_box_and_skip_what_is_not_finite():
+def test_curves_fill_the_chart_and_skip_values_that_are_not_finite():
     svg = draw_curves("t", {"a": [(0, 0.0), (50, float("nan")), (100, 8.0)]})
     assert 'points="58.0,206.0 538.0,14.0"' in svg
     assert ">100</text>" in svg

@@ -1,4 +1,4 @@
-"""Tables at every width: whole words where there is room, folded cells where there is not."""
+"""Tables at every width: cells fold if there is no room."""
 
 import io
 
@@ -7,6 +7,7 @@ from rich.console import Console
 
 from mission_gym.report import tables
 from mission_gym.report.scaling import view_advice
+from mission_gym_bench.views import view_bench
 
 RESULT = {
     "episodes": 100,
@@ -91,7 +92,7 @@ VIEWS = {
     "config": tables.view_config({"env.env_id": {"value": "my_module:Env", "source": "flag ENV"}}),
     "results": tables.view_results({"trained": RESULT, "random": NO_OUTCOME, "noop": RESULT}),
     "findings": tables.view_findings([FINDING, FINDING | {"level": "ok", "fix": ""}]),
-    "bench": tables.view_bench(
+    "bench": view_bench(
         [
             {"case": "a", "ours": 12000.0, "peers": {"sb3": 9000.0}, "ratio": 1.33, "unit": "steps/s"},
             {"case": "b", "ours": 1.0, "peers": {}, "ratio": None, "unit": "s"},
@@ -115,7 +116,7 @@ def test_every_view_fits_and_is_plain_text_without_a_terminal(name, width):
     assert "…" not in text  # folded, not cut
 
 
-def test_what_a_dead_run_lacks_is_not_zero():
+def test_missing_values_of_a_dead_run_are_not_zero():
     line = render(VIEWS["runs"], 120).splitlines()[1]
     assert line.split()[1:] == ["failed", "n/a", "n/a", "n/a"]
 
@@ -125,7 +126,7 @@ def test_brackets_are_text():
     assert "the observation [0] is NaN" in render(VIEWS["findings"], 120)
 
 
-def test_results_stand_side_by_side_with_their_intervals():
+def test_results_have_a_column_each_with_intervals():
     text = render(VIEWS["results"], 120)
     assert "187.4 (180.1 to 195)" in text
     assert "45 % (36 % to 55 %)" in text
@@ -136,7 +137,7 @@ def test_a_missing_peer_shows_as_missing():
     assert render(VIEWS["bench"]).splitlines()[2].split() == ["b", "1", "s", "n/a", "n/a"]
 
 
-def test_lineage_is_a_tree_from_the_eldest_down():
+def test_lineage_is_a_tree_with_the_oldest_at_its_root():
     text = render(
         tables.view_lineage(
             {
@@ -162,7 +163,7 @@ def test_lineage_is_a_tree_from_the_eldest_down():
     ]
 
 
-def test_what_an_environment_tells_of_its_episodes_is_shown_beside_baselines():
+def test_episode_metrics_are_shown_next_to_baselines():
     told = {
         "requests": {"mean": 12.5, "low": 12.0, "high": 13.0},
         "retries": {"mean": 0.0, "low": 0, "high": 0},

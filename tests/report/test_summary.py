@@ -1,11 +1,11 @@
-"""The last words of a run: what the reward was made of, and what failed."""
+"""The summary of a run: the terms of the reward, and failures."""
 
 import io
 
 import pytest
 from rich.console import Console
 
-from mission_gym.report.summary import view_summary
+from mission_gym.report.terminal import view_summary
 from mission_gym.store.rundir import RunDir
 
 END = {
@@ -39,14 +39,14 @@ def test_the_environment_that_gave_the_least_data_is_named(tmp_path):
     metrics = {"rollout/share_min": 0.004, "rollout/share_max": 0.1426, "rollout/share_min_env": 3.0}
     console = Console(file=io.StringIO(), width=200)
     console.print(view_summary(RunDir.create(tmp_path, "run"), {}, END, {}, 2.0, metrics))
-    assert "0.4 % from environment 3, the least; 14.3 % the most" in console.file.getvalue()
+    assert "least 0.4 %, from environment 3; most 14.3 %" in console.file.getvalue()
 
 
 @pytest.mark.parametrize(
     ("lost", "restarts", "line"),
     [(0, 0, None), (3, 0, "3 of environments; 0 workers replaced"), (2, 1, "2 of environments; 1 workers")],
 )
-def test_failures_are_told_where_there_were_any(lost, restarts, line, tmp_path):
+def test_failures_are_shown_if_there_are_any(lost, restarts, line, tmp_path):
     run = RunDir.create(tmp_path, "run")
     run.write_status(env_failures=lost, worker_restarts=restarts)
     console = Console(file=io.StringIO(), width=200)

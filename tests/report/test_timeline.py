@@ -1,11 +1,13 @@
-"""The timeline's picture: bars where the spans are, and any document can be drawn."""
+"""Where the time of a run went: sums over rows, and the page of `runs timeline`."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from mission_gym.report.timeline import draw_timeline
-from mission_gym.report.timing import sum_up
+from mission_gym.report.pages import make_timeline_html
+from mission_gym.report.timeline import sum_phases
 
 ROWS = [
     {
@@ -27,26 +29,28 @@ ROWS = [
         "time/verdict": {"bound": "memory", "evidence": "much " * 60, "advice": []},
     },
 ]  # fmt: skip
-BLUE, ORANGE, GREEN, WHITE = (47, 127, 193), (217, 105, 58), (79, 154, 74), (255, 255, 255)
 
 
 def test_roles_add_up_and_the_overlap_is_of_the_whole_run() -> None:
-    document = sum_up(ROWS)
+    document = sum_phases(ROWS)
     assert document["overlap"] == pytest.approx(1 - 8.0 / 12.0)
     for phases in document["roles"].values():
         assert sum(phases.values()) == pytest.approx(10.0)
 
 
-def test_bars_stand_where_the_spans_are() -> None:
-    image = draw_timeline({"run": "a"} | sum_up(ROWS))
-    colors = [image.getpixel((130 + round(1430 * share), 125)) for share in (0.23, 0.4, 0.6, 0.9)]
-    assert colors == [BLUE, BLUE, WHITE, WHITE]
-    colors = [image.getpixel((130 + round(1430 * share), 183)) for share in (0.2, 0.3, 0.7, 0.8)]
-    assert colors == [WHITE, ORANGE, ORANGE, WHITE]
-    colors = [image.getpixel((130 + round(1430 * share), 241)) for share in (0.7, 0.8, 0.99)]
-    assert colors == [WHITE, GREEN, GREEN]
+def test_a_bar_is_drawn_for_every_span() -> None:
+    page = make_timeline_html({"run": "a"} | sum_phases(ROWS))
+    lanes = page.partition('class="lanes"')[2].partition("</svg>")[0]
+    bars = re.findall(r'class="p-(\w+)" x="([\d.]+)" y="(\d+)" width="([\d.]+)"', lanes)
+    drawn = [(phase, float(x), int(y), float(width)) for phase, x, y, width in bars if phase != "idle"]
+    assert drawn == [
+        ("collect", 72.0, 0, 564.0), ("update", 354.0, 32, 564.0), ("evaluate", 918.0, 64, 282.0),
+    ]  # fmt: skip
+    assert "Updates 1 to 2" in page
+    assert "much much" in page
 
 
 @pytest.mark.parametrize("rows", [[], ROWS[:1], ROWS[1:2]])
-def test_whatever_is_missing_can_be_drawn(rows: list[dict[str, object]]) -> None:
-    assert draw_timeline({"run": "a"} | sum_up(rows)).size == (1600, 638)
+def test_any_part_of_the_rows_makes_a_page(rows: list[dict[str, object]]) -> None:
+    page = make_timeline_html({"run": "a"} | sum_phases(rows))
+    assert ("No timeline yet" in page) == (len(rows) == 0 or rows[0]["event"] == "progress")

@@ -25,7 +25,7 @@ from mission_gym.run.resume import resume_run
 from mission_gym.run.selection import Selection
 from mission_gym.store.resolve import find_run
 from mission_gym.store.rundir import RunDir
-from mission_gym.video import film, studio
+from mission_gym.video import record
 from mission_gym_bench.fake_gpu import FakeDevice, pretend
 
 PLENTY = 1 << 40
@@ -164,12 +164,14 @@ def test_memory_that_ends_in_a_prediction_is_one_message(left_run: mg.Run) -> No
             policy.predict(policy.observation_space.sample())
 
 
-def test_memory_that_ends_in_a_film_is_one_message(left_run: mg.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studio.Studio, "take_picture", lambda self: np.zeros((2, 2, 3), np.uint8))
-    monkeypatch.setattr(studio, "make_factory", lambda request, render_mode: make_factory(request))
+def test_memory_that_ends_in_a_recording_is_one_message(
+    left_run: mg.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record.EnvProcess, "render", lambda self: np.zeros((2, 2, 3), np.uint8))
+    monkeypatch.setattr(record, "make_factory", lambda request, render_mode: make_factory(request))
     with pretend("cuda") as device:
         opened = open_run(find_run(str(left_run.path), left_run.path.parent))
-        frames = film.play_frames(opened, seed=1)
+        frames = record.play_frames(opened, seed=1)
         next(frames)
         device.largest_bytes = 16
         with pytest.raises(DeviceMemoryError, match=ACTING_TRIES):

@@ -1,4 +1,4 @@
-"""`doctor`: what this machine can do. Standard library only, as tyro or rich may be what is broken."""
+"""`doctor`: checks this machine. Standard library only, since tyro or rich may be broken."""
 
 from __future__ import annotations
 
@@ -22,31 +22,19 @@ _INDENT = 8
 
 
 def doctor(args: Sequence[str]) -> int:
-    """`mission-gym doctor`; 2 if something is broken."""
-    parser = argparse.ArgumentParser(
-        prog="mission-gym doctor",
-        description="Examine this machine: packages, cores, memory, torch, every device.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="Folder that holds the runs."
-    )
+    """`mission-gym doctor`; 2 if there are errors."""
+    text = "Check this machine: packages, cores, memory, torch, every device."
+    parser = argparse.ArgumentParser(prog="mission-gym doctor", description=text, allow_abbrev=False)
+    text = "Folder of the runs (default: runs)."
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help=text)
     parser.add_argument("--json", action="store_true", help="Print one JSON document.")
-    parser.add_argument(
-        "--deadline",
-        type=float,
-        default=DEADLINE_S,
-        metavar="SECONDS",
-        help="What a package may take to be imported before it counts as hung (default: %(default)g).",
-    )
-    parser.add_argument(
-        "--ray-address",
-        metavar="ADDRESS",
-        help="Look at a Ray cluster, too: auto, or HOST:PORT of its head.",
-    )
+    text = "Longest time to import a package (default: %(default)g)."
+    parser.add_argument("--deadline", type=float, default=DEADLINE_S, metavar="SECONDS", help=text)
+    text = "Ray cluster to check too: auto, or HOST:PORT of its head."
+    parser.add_argument("--ray-address", metavar="ADDRESS", help=text)
     flags = parser.parse_args(args)
     found = check_machine(flags.runs_dir, flags.deadline)
-    more = [*_prove(found, flags.deadline), *_look_at_cluster(flags.ray_address, flags.deadline)]
+    more = [*_check_devices(found, flags.deadline), *_check_cluster(flags.ray_address, flags.deadline)]
     found = replace(found, findings=sort_findings([*found.findings, *more]))
     if flags.json:
         document = asdict(found)
@@ -58,22 +46,22 @@ def doctor(args: Sequence[str]) -> int:
     return 2 if has_errors(found.findings) else 0
 
 
-def _prove(found: MachineReport, deadline_s: float) -> list[Finding]:
-    """Whether gradient steps on each accelerator are those of the CPU, as before a training."""
+def _check_devices(found: MachineReport, deadline_s: float) -> list[Finding]:
+    """Compare gradient steps on each accelerator with those of the CPU, as training does."""
     if not any(device.name != "cpu" and not device.error for device in found.torch.devices):
         return []
     return judge_proof(try_code("from mission_gym.run.device_proof import main; main()", deadline_s))
 
 
-def _look_at_cluster(address: str | None, deadline_s: float) -> list[Finding]:
-    """What a cluster has, and what messages cost there."""
+def _check_cluster(address: str | None, deadline_s: float) -> list[Finding]:
+    """The nodes of a cluster, and the cost of messages."""
     if address is None:
         return []
     return judge_cluster(try_code(f"from mission_gym.ray.costs import main; main({address!r})", deadline_s))
 
 
 def _show(findings: Iterable[Finding]) -> str:
-    """A paragraph per finding: what, why and the fix."""
+    """A paragraph per finding, with its reason and its fix."""
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else 10_000
     fill = textwrap.TextWrapper(width, subsequent_indent=" " * _INDENT, break_long_words=False).fill

@@ -1,16 +1,16 @@
 """From argv to typed flags, through tyro. The flags of `train` and `branch` are made from the config schema.
 
-Only flags that were given appear in `Values`, so that every other value keeps its own source.
+Only flags that were given become values, so that every other value keeps its own source.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints, is_typeddict
+from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar, get_type_hints, is_typeddict
 
 import tyro
 
@@ -24,29 +24,53 @@ from mission_gym.store.resolve import RunRef, find_run
 
 T = TypeVar("T")
 Switch = tyro.conf.FlagCreatePairsOff[bool]
-RunName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
 Given = dict[str, Any]
 
 
-def said(text: str, metavar: str | None = None) -> Any:
-    """How a flag is described whose default needs no word."""
-    return tyro.conf.arg(help=text, metavar=metavar, help_behavior_hint="")
+def flag(text: str, metavar: str | None = None, *, default: str | None = "") -> Any:
+    """The help of a flag. default: the text about its default; None shows the value."""
+    return tyro.conf.arg(help=text, metavar=metavar, help_behavior_hint=default)
 
 
-AsJson = Annotated[Switch, said("Print one JSON document.")]
-Trust = Annotated[Switch, said("Run code that the run or the file names, and that was not allowed before.")]
-EnvId = Annotated[tyro.conf.Positional[str], said("Gymnasium id, module:Id or module:callable.", "ENV")]
-RunsDir = Annotated[Path, tyro.conf.arg(help="Folder that holds the runs.", metavar="DIR")]
+AsJson = Annotated[Switch, flag("Print one JSON document.")]
+Trust = Annotated[Switch, flag("Run the code that the run or file names, even if it was not allowed before.")]
+EnvId = Annotated[tyro.conf.Positional[str], flag("Gymnasium id, module:Id or module:callable.", "ENV")]
+CudaMps = Annotated[
+    str | None, flag("CUDA MPS for runs that share a GPU; auto: if measured faster (default).", "off|on|auto")
+]
+RunsDir = Annotated[Path, flag("Folder of the runs.", "DIR", default=None)]
+RunName = Annotated[tyro.conf.Positional[str], flag("Name, prefix or path of the run, or `latest`.", "RUN")]
+
+
+class Subcommand(NamedTuple):
+    """A command of `runs` or `jobs`."""
+
+    function: Callable[[Sequence[str]], int | None]
+    text: str
+
+
+def run_subcommand(name: str, commands: Mapping[str, Subcommand], args: Sequence[str]) -> int | None:
+    """Run the command that argv names, or print the help of the group."""
+    chosen, known = args[0] if args else "", ", ".join(commands)
+    if chosen in ("-h", "--help"):
+        lines = [f"  {each:<8}  {command.text}" for each, command in commands.items()]
+        print("\n".join([f"usage: mission-gym {name} COMMAND [...]", "", *lines]))
+        return 0
+    if not chosen:
+        raise UsageError(f"no command of {name} is given; use one of {known}")
+    if chosen not in commands:
+        raise UsageError(f"{chosen!r} is not a command of {name}{nearest(chosen, commands)}; use {known}")
+    return commands[chosen].function(args[1:])
 
 
 @dataclass(kw_only=True)
 class FolderFlags:
-    """What every command about runs takes."""
+    """Flags of every command about runs."""
 
     runs_dir: RunsDir = Path("runs")
 
     def find(self, text: str) -> RunRef:
-        """The run that is meant; if there is a doubt, what was taken is said."""
+        """The run that the user gave; a guess is reported."""
         ref = find_run(text, self.runs_dir)
         say(ref.note)
         return ref
@@ -54,74 +78,58 @@ class FolderFlags:
 
 @dataclass(kw_only=True)
 class ReadFlags(FolderFlags):
-    """What every command that tells about runs takes."""
+    """Flags of every command that shows runs."""
 
     json: AsJson = False
 
 
 @dataclass(kw_only=True)
 class PlayedRunFlags(FolderFlags):
-    """What every command that plays a run's policy takes."""
+    """Flags of every command that plays a run's policy."""
 
-    run: Annotated[
-        tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="RUN[@STEP]", help="The run; without a step its best checkpoint."),
-    ]
-    stochastic: Annotated[Switch, said("Sample actions instead of the likeliest one.")] = False
+    run: Annotated[tyro.conf.Positional[str], flag("Run (default: its best checkpoint).", "RUN[@STEP]")]
+    stochastic: Annotated[Switch, flag("Sample actions instead of taking the most likely one.")] = False
     eval_stage: Annotated[
-        str | None,
-        said(
-            "Stage of the run's curriculum to play, instead of that of its evaluations.", "last|NUMBER|NAME"
-        ),
+        str | None, flag("Curriculum stage (default: that of the evaluations).", "last|NUMBER|NAME")
     ] = None
-    trust: Trust = False  # `main` looks for it
+    trust: Trust = False  # read by `main`
 
 
 @dataclass(kw_only=True)
 class LayerFlags:
-    """Where values come from, besides their own flags."""
+    """The other sources of values."""
 
-    preset: Annotated[
-        str | None,
-        tyro.conf.arg(metavar="NAME", help="A named choice of values, such as fast, heavy or quick."),
-    ] = None
-    config: Annotated[
-        Path | None, tyro.conf.arg(metavar="FILE", help="A YAML file of values, such as a run's config.yaml.")
-    ] = None
+    preset: Annotated[str | None, flag("Named set of values, such as fast, heavy or quick.", "NAME")] = None
+    config: Annotated[Path | None, flag("YAML file of values, such as a run's config.yaml.", "FILE")] = None
     set: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]],
-        tyro.conf.arg(metavar="section.field=value", help="One value by its full name."),
+        flag("One value by its full name.", "section.field=value", default=None),
     ] = ()
-    no_curriculum: Annotated[
-        Switch, said("Train without the curriculum that a file, the settings or the parent bring.")
-    ] = False
-    via: Annotated[
-        Path | None, said("The file that these flags come from, as `jobs run` tells its runs.", "FILE")
-    ] = None
+    no_curriculum: Annotated[Switch, flag("Ignore the curriculum of all other sources.")] = False
+    via: Annotated[Path | None, flag("File that these flags come from; set by `jobs run`.", "FILE")] = None
     trust: Trust = False
+
+    def layers(self) -> Given:
+        """The sources as `resolve` takes them."""
+        return {"sets": self.set, "config_file": self.config, "preset": self.preset, "via": self.via}
 
 
 @dataclass(kw_only=True)
 class EnvFlags:
-    """Which environment, for commands without a run."""
+    """The environment of a command without a run."""
 
     env_id: EnvId
-    env_kwargs: Annotated[
-        tuple[str, ...],
-        said("Arguments of the environment, with YAML scalars.", "key=value ..."),
-    ] = ()
-    wrap: Annotated[
-        tuple[str, ...], said("Wrappers, the innermost first; see `wrappers`.", "module:callable(...) ...")
-    ] = ()
+    env_kwargs: Annotated[tuple[str, ...], flag("Arguments of the environment.", "key=value ...")] = ()
+    wrap: Annotated[tuple[str, ...], flag("Wrappers, innermost first.", "module:callable(...) ...")] = ()
 
     def config(self) -> Config:
-        """The config of a run of this environment that asks for nothing else."""
+        """The config of a run with this environment and nothing else given."""
         return resolve(self.env_id, {"env_kwargs": list(self.env_kwargs), "wrap": list(self.wrap)}).config
 
 
 def parse(kind: type[T], args: Sequence[str], command: str, text: str) -> T:
-    """Fill the dataclass `kind` from argv; UsageError with the nearest name for what it does not have."""
-    _refuse_doubles(args)
+    """Fill the dataclass `kind` from argv; UsageError with the nearest name for an unknown flag."""
+    _refuse_duplicates(args)
     parsed, unknown = tyro.cli(
         kind,
         prog=f"mission-gym {command}",
@@ -131,56 +139,51 @@ def parse(kind: type[T], args: Sequence[str], command: str, text: str) -> T:
         config=(tyro.conf.OmitArgPrefixes,),
     )
     if unknown:
-        known = [f"--{name.replace('_', '-')}" for name in _flag_names(kind)]
+        known = [f"--{name.replace('_', '-')}" for name in _list_names(kind)]
         wrong = [arg.partition("=")[0] for arg in unknown if arg.startswith("-")]
         if not wrong:
             raise UsageError(f"{unknown[0]!r} is one argument too many; see `mission-gym {command} --help`")
-        gone = {
-            f"--{name.replace('_', '-')}": f" (it is gone; use {instead})"
-            for section in schema().algorithms.values()
-            for name, instead in section.RETIRED.items()
-        }
-        hints = ", ".join(f"{flag!r}{gone.get(flag) or nearest(flag, known)}" for flag in wrong)
-        more = _hint_at_kwargs(unknown, known) if "--env-kwargs" in known else ""
+        hints = ", ".join(f"{name!r}{nearest(name, known)}" for name in wrong)
+        more = _suggest_kwargs(unknown, known) if "--env-kwargs" in known else ""
         raise UsageError(f"unknown flag {hints}; `mission-gym {command} --help` lists them{more}")
     return parsed
 
 
-def _hint_at_kwargs(unknown: Sequence[str], known: Sequence[str]) -> str:
-    """How the first unknown flag would be given, if it is an argument of the environment's."""
-    flag, equals, value = unknown[0].partition("=")
-    if get_close_matches(flag, known, n=1, cutoff=0.8) or not flag.startswith("--"):
+def _suggest_kwargs(unknown: Sequence[str], known: Sequence[str]) -> str:
+    """The first unknown flag as an argument of the environment."""
+    name, equals, value = unknown[0].partition("=")
+    if get_close_matches(name, known, n=1, cutoff=0.8) or not name.startswith("--"):
         return ""
     if not equals:
         value = unknown[1] if len(unknown) > 1 and not unknown[1].startswith("--") else "VALUE"
-    name = flag.removeprefix("--").replace("-", "_")
+    name = name.removeprefix("--").replace("-", "_")
     return f"; an argument of the environment is given as --env-kwargs {name}={value}"
 
 
-def _refuse_doubles(args: Sequence[str]) -> None:
-    """A flag given twice would be taken once, without a word."""
+def _refuse_duplicates(args: Sequence[str]) -> None:
+    """tyro would silently use one of two values."""
     aliases = {alias: info.name for info in schema().fields for alias in info.aliases}
     seen: dict[str, str] = {}
     for arg in args:
         if not arg.startswith("--") or arg == "--set" or arg.startswith("--set="):
             continue
-        flag = arg.partition("=")[0]
-        name = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
+        given = arg.partition("=")[0]
+        name = given.removeprefix("--").removeprefix("no-").replace("-", "_")
         name = aliases.get(name, name)
         if name in seen:
-            raise UsageError(f"{seen[name]} and {flag} give the same value twice; keep one")
-        seen[name] = flag
+            raise UsageError(f"{seen[name]} and {given} give the same value twice; keep one")
+        seen[name] = given
 
 
 def with_values(base: type[T], skip: Sequence[str] = ()) -> type[T]:
     """The dataclass with a group of flags for every section of the config."""
-    named: dict[str, list[FieldInfo]] = {}  # one flag stands for the fields of all algorithms called so
+    named: dict[str, list[FieldInfo]] = {}  # fields of the same name in several algorithms share a flag
     for info in schema().fields:
         if info.name not in ("env_id", *skip):
             named.setdefault(info.name, []).append(info)
     groups: dict[str, Given] = {}
     for name, infos in named.items():
-        groups.setdefault(infos[0].section, {})[name] = _flag(infos)
+        groups.setdefault(infos[0].section, {})[name] = _make_flag(infos)
     fields: list[Any] = []
     for section, flags in groups.items():
         kind: Any = TypedDict(section, flags, total=False)  # type: ignore[misc]
@@ -196,17 +199,12 @@ def given_values(flags: Any) -> Given:
     return given | ({"curriculum": False} if getattr(flags, "no_curriculum", False) else {})
 
 
-def given_layers(flags: LayerFlags) -> Given:
-    """The other layers, as `resolve` takes them."""
-    return {"sets": flags.set, "config_file": flags.config, "preset": flags.preset, "via": flags.via}
-
-
-def _flag(infos: Sequence[FieldInfo]) -> Any:
+def _make_flag(infos: Sequence[FieldInfo]) -> Any:
     info = infos[0]
     kind: Any = tuple[str, ...] if info.type_text.endswith(" ...") else str
     if info.type_text == "bool":
         kind = bool
-    # An empty default (no text, no wrappers) says nothing.
+    # An empty default (no text, no wrappers) is not shown.
     default = f"(default: {show_value(info.default)})" if info.default not in ("", {}, ()) else ""
     text = info.description
     for other in infos[1:]:
@@ -224,7 +222,7 @@ def _flag(infos: Sequence[FieldInfo]) -> Any:
     return Annotated[kind, argument]
 
 
-def _flag_names(kind: Any) -> list[str]:
+def _list_names(kind: Any) -> list[str]:
     names = []
     for item in dataclasses.fields(kind):
         annotation = get_type_hints(kind).get(item.name, item.type)

@@ -21,42 +21,52 @@ from mission_gym.store import END_FILE
 
 
 class _Command(NamedTuple):
-    module: str  # in this room, with a function of the command's name, or of `function`, that may give a code
+    module: (
+        str  # of this room; its function has the name of the command, or `function`, and may return a code
+    )
     text: str
     function: str = ""
 
 
 COMMANDS = {
-    "demo": _Command("demo", "train the capture mission until it wins, evaluate it, film it, report it"),
-    "train": _Command("training", "train a policy: mission-gym train [ENV]"),
-    "resume": _Command("training", "go on with a run, in place and exactly"),
-    "branch": _Command("training", "a child run from a checkpoint, with changes"),
-    "eval": _Command("evaluating", "play held-out episodes with a run's policy", "evaluate"),
-    "baselines": _Command("evaluating", "random, no-op and scripted policies on the same episodes"),
-    "check": _Command("evaluating", "the environment doctor: what is wrong, why, and the fix"),
-    "doctor": _Command("doctor", "examine this machine: what is wrong, why, and the one fix"),
-    "tune": _Command("tune", "measure an environment here: the plan, why, and the scaling table"),
-    "wrappers": _Command("wrappers", "the wrappers that have a short name"),
-    "bridge": _Command("bridging", "a client library for a game in another process, to copy"),
-    "record": _Command("recording", "film the episodes that a run's policy plays"),
-    "play": _Command("playing", "play an environment by hand, in a window"),
-    "jobs": _Command("jobs", "many runs, packed: run, check, add, status, logs, stop, resume, wait, example"),
-    "sweep": _Command("sweeping", "search for settings, and test the best again: sweep ENV, sweep show NAME"),
-    "runs": _Command("runs", "list, show, compare, lineage, timeline, clean"),
-    "report": _Command("reporting", "one self-contained HTML file about runs and groups"),
-    "watch": _Command("watching", "the live dashboard of all runs, in a browser"),
-    "config": _Command("runs", "every value of a run, with its source"),
-    "bench": _Command("benchmarks", "reproduce performance figures on this machine, beside peers"),
+    "demo": _Command("eval", "train the capture mission until it wins, then evaluate, record and report it"),
+    "train": _Command("train", "train a policy: mission-gym train [ENV]"),
+    "resume": _Command("train", "continue a run exactly where it stopped"),
+    "branch": _Command("train", "start a child run from a checkpoint, with changes"),
+    "eval": _Command("eval", "evaluate a run's policy on held-out episodes", "evaluate"),
+    "baselines": _Command("eval", "evaluate random, no-op and scripted policies on the same episodes"),
+    "check": _Command("env", "check an environment: problems, reasons and fixes"),
+    "doctor": _Command("doctor", "check this machine: problems, reasons and fixes"),
+    "tune": _Command("env", "measure an environment on this machine: the plan and the scaling table"),
+    "wrappers": _Command("env", "list the wrappers that have a short name"),
+    "bridge": _Command("env", "copy a client library for a game in another process"),
+    "record": _Command("eval", "record a video of a run's policy"),
+    "play": _Command("eval", "play an environment with the keyboard, in a window"),
+    "jobs": _Command(
+        "jobs", "train many runs, packed: run, check, add, status, logs, stop, resume, wait, example"
+    ),
+    "sweep": _Command("sweep", "search for settings and retest the best: sweep ENV, sweep show NAME"),
+    "runs": _Command("runs", "inspect stored runs: list, show, compare, lineage, timeline, clean"),
+    "report": _Command("runs", "write one self-contained HTML file about runs and groups"),
+    "watch": _Command("watch", "show all runs live in a browser"),
+    "config": _Command("runs", "print every value of a run with its source"),
+    "bench": _Command("env", "measure performance on this machine, compared with other trainers"),
 }
+_HELP_HEAD = """usage: mission-gym COMMAND [...]
 
-# NumPy's BLAS threads cost more than they give on the small batches of acting; the learner sets torch's
-# threads itself. The libraries read these when they load.
+Train an agent on any Gymnasium environment, as fast as your machine allows."""
+_HELP_FOOT = """mission-gym COMMAND --help lists the flags of a command; --version prints the version.
+RUN is a run's name, a unique prefix of it, its path, or `latest`. RUN@STEP, RUN@best and
+RUN@last select a checkpoint."""
+
+# BLAS threads slow down NumPy on the small batches of acting. The learner sets torch's threads itself. The
+# libraries read these variables when they are loaded.
 _THREAD_CAPS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_READER_LEFT = (errno.EPIPE, errno.EIO)  # a pipe or a terminal was closed
+_CLOSED = (errno.EPIPE, errno.EIO)  # the pipe or terminal of stdout was closed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; a bug comes out as the exception that it is."""
+    """Run one command and return its exit code; a bug raises its exception."""
     with patient_streams() as out:
         code = _run(list(sys.argv[1:] if argv is None else argv))
         out.flush()
@@ -64,8 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             from mission_gym.store.groups import announce_end
 
             announce_end(code)
-        if out.failure is not None and out.failure.errno not in _READER_LEFT:
-            return _say(f"the result is lost: {out.failure.strerror} [stdout]", code or 3)
+        if out.failure is not None and out.failure.errno not in _CLOSED:
+            return _fail(f"the result is lost: {out.failure.strerror} [stdout]", code or 3)
     return code
 
 
@@ -74,75 +84,61 @@ def _run(args: list[str]) -> int:
         print(f"mission-gym {__version__}")
         return 0
     if not args or args[0] in ("-h", "--help"):
-        print(_help(), file=sys.stdout if args else sys.stderr)
+        print(_make_help(), file=sys.stdout if args else sys.stderr)
         return 0 if args else 2
     name = args[0]
     if name not in COMMANDS:
         known = ", ".join(COMMANDS)
-        return _say(f"{name!r} is not a command{nearest(name, COMMANDS)}; the commands are {known}", 2)
-    if name != "doctor":  # which tells what the user has set
-        for variable in _THREAD_CAPS:
-            os.environ.setdefault(variable, "1")
+        return _fail(f"{name!r} is not a command{nearest(name, COMMANDS)}; the commands are {known}", 2)
+    is_doctor = name == "doctor"  # checks the user's variables, and packages before they are loaded
+    for variable in () if is_doctor else _THREAD_CAPS:
+        os.environ.setdefault(variable, "1")
     command = COMMANDS[name]
     try:
-        os.getcwd()  # libraries that are loaded below end the process without a folder
+        os.getcwd()  # without a current folder, some libraries end the process
     except OSError:
-        return _say("the current folder was removed; change to one that is there", 2)
+        return _fail("the current folder was removed; change to an existing folder", 2)
     try:
         module = importlib.import_module(f"mission_gym.cli.{command.module}")
         run = partial(getattr(module, command.function or name), args[1:])
-        if name != "doctor":  # which looks at NumPy before it is loaded, and runs no code that is named
+        if not is_doctor:
             from mission_gym.store.trusted import retry_if_allowed
 
             run = partial(retry_if_allowed, run, partial(_ask, trusting="--trust" in args))
         code: int | None = run()
-    except SystemExit as stop:  # tyro's: help was printed, or a flag lacks its value
+    except SystemExit as stop:  # tyro printed its help, or a flag lacks its value
         return stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt:
-        return _say("interrupted", 130)
+        return _fail("interrupted", 130)
     except MissionGymError as error:
-        return _say(str(error), error.exit_code)
+        return _fail(str(error), error.exit_code)
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise
-        return _say(f"{error.strerror}: this process needs more; raise the limit with `ulimit -n 4096`", 3)
-    except Exception:  # border: our code with versions of other packages that it was not written for
+        return _fail(f"{error.strerror}: raise the limit of open files with `ulimit -n 4096`", 3)
+    except Exception:  # border: our code with unsupported versions of other packages
         from mission_gym.check.packages import explain_too_old
 
-        told = explain_too_old()
-        if not told:
+        if not (problem := explain_too_old()):
             raise
-        return _say(told, 2)
+        return _fail(problem, 2)
     return code or 0
 
 
 def _ask(error: TrustError, *, trusting: bool) -> bool:
-    """Whether the user lets code run that a run or a config file names."""
+    """Ask the user whether code that a run or a config file names may run."""
     if trusting or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return trusting
-    question = f"mission-gym: {error.what}. Run it, now and from now on? [y/N] "
+    question = f"mission-gym: {error.what}. Run it, now and in the future? [y/N] "
     print(inert(question), end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _say(message: str, code: int) -> int:
+def _fail(message: str, code: int) -> int:
     say(f"mission-gym: {message}")
     return code
 
 
-def _help() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {command.text}" for name, command in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: mission-gym COMMAND [...]",
-            "",
-            "Point it at any Gymnasium environment, and it trains as fast as your machine allows.",
-            "",
-            *lines,
-            "",
-            "mission-gym COMMAND --help lists the flags of a command; --version tells the version.",
-            "RUN is a run's name, a unique beginning of it, its path, or `latest`; RUN@STEP, RUN@best and",
-            "RUN@last name a checkpoint.",
-        ]
-    )
+def _make_help() -> str:
+    lines = "\n".join(f"  {name:<9}  {command.text}" for name, command in COMMANDS.items())
+    return f"{_HELP_HEAD}\n\n{lines}\n\n{_HELP_FOOT}"

@@ -1,6 +1,6 @@
-"""The queue of this user on this machine: which groups have work left, and who looks after them.
+"""The queue of this user on this machine: the groups with unfinished jobs, and their supervisor.
 
-One process at a time holds the supervisor's lock; a dead one holds none. The others wait behind it.
+One process at a time holds the supervisor's lock, and a dead process holds none. Other processes wait.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from mission_gym.store.groups import GroupDir, JobRequest, Kind
 from mission_gym.store.validation import Str, read_validated
 
 Role = Literal["supervisor", "standby"]
-_LOCK_WAIT_S = 0.05  # who asks whether it is held takes it for some microseconds
+_LOCK_WAIT_S = 0.05  # a process that checks the lock holds it for microseconds
 _ENTRY = TypeAdapter(dict[Str, Str])
 
 
 class Queue:
-    """The folder of the queue; a cheap handle."""
+    """A cheap handle of the queue's folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
         if sys.platform == "win32":
-            raise UsageError("groups of runs need process groups and inherited locks, which Windows has not")
+            raise UsageError("groups of runs need process groups and inherited locks; Windows has neither")
         self.folder = folder or user_folder("state") / "fleet" / (platform.node() or "machine")
         self._groups = self.folder / "groups"
         with disk_errors(self._groups):
@@ -49,8 +49,8 @@ class Queue:
         requests: Sequence[JobRequest],
         prepare: Callable[[GroupDir], None] = lambda group: None,
     ) -> GroupDir:
-        """Make a new group of this user, and put it into the queue. prepare: is called before others can see
-        it."""
+        """Make a new group of this user and put it into the queue. prepare: called before other processes see
+        the group."""
 
         def claim(group: GroupDir) -> None:
             prepare(group)
@@ -61,7 +61,7 @@ class Queue:
         return group
 
     def register(self, group: GroupDir) -> None:
-        """Put a group with work left into the queue; it may be there already."""
+        """Put a group into the queue, if it is not there already."""
         self._claim(group)
         write_json(self._entry(group), {"path": str(group.path)})
 
@@ -72,30 +72,30 @@ class Queue:
             mark.touch()
 
     def check_own(self, group: GroupDir) -> None:
-        """Refuse a group that this user did not make: its journal names programs, folders and --trust."""
+        """Refuse a group that this user did not make: its journal contains commands to run."""
         if not self._mark(group).exists():
             raise UsageError(
-                f"{group.path} was not made here, and its journal names the programs that are run;"
-                " read it, and allow it with --trust"
+                f"{group.path} was not made by this user, and its journal contains commands to run;"
+                " read the journal, and allow them with --trust"
             )
 
     def _mark(self, group: GroupDir) -> Path:
-        """Stays when the group has ended; one for all machines that share the user's folders."""
+        """The file that marks a group as made by this user, on any machine that shares the user's folders."""
         return self.folder.parent / ".made" / self._entry(group).stem
 
     def remove(self, group: GroupDir) -> None:
-        """Take a group without work left out of it."""
+        """Remove a finished group from the queue."""
         with disk_errors(self._entry(group)):
             self._entry(group).unlink(missing_ok=True)
 
     def forget(self, group: GroupDir) -> None:
-        """Take out a group that was deleted, as if it had never been made here."""
+        """Remove a deleted group from the queue, with its mark."""
         self.remove(group)
         with disk_errors(self._mark(group)):
             self._mark(group).unlink(missing_ok=True)
 
     def list_groups(self) -> list[GroupDir]:
-        """The groups with work left, the eldest first; one whose folder was removed is forgotten."""
+        """The groups with unfinished jobs, the oldest first. Groups whose folder is gone are dropped."""
         groups: list[tuple[float, str, GroupDir]] = []
         for entry in self._groups.glob("*.json"):
             try:
@@ -104,8 +104,8 @@ class Queue:
                 is_there = group.path.is_dir()
             except (RunStateError, KeyError, OSError) as error:
                 if isinstance(error, OSError) or isinstance(error.__cause__, OSError):
-                    continue  # the disk's fault, which says nothing about the group
-                is_there = False  # a damaged entry
+                    continue  # a disk error is not a reason to drop the group
+                is_there = False  # the entry is damaged
             if is_there:
                 groups.append((written, group.name, group))
             else:
@@ -114,7 +114,7 @@ class Queue:
         return [group for *_, group in sorted(groups, key=lambda item: item[:2])]
 
     def try_supervise(self, stack: ExitStack, role: Role = "supervisor") -> bool:
-        """Whether the caller is now the supervisor, or the one that stands by, for as long as the stack."""
+        """Try to become the supervisor, or the standby process, until the stack is closed."""
         try:
             stack.enter_context(lock.hold(self._lock_path(role), wait_s=_LOCK_WAIT_S))
         except RunStateError:
@@ -123,7 +123,7 @@ class Queue:
 
     @property
     def supervisor(self) -> str | None:
-        """The pid of the process that looks after the queue; None without one."""
+        """The pid of the supervisor; None if there is none."""
         if not lock.is_held(self._lock_path()):
             return None
         with suppress(OSError):
@@ -131,7 +131,7 @@ class Queue:
         return None
 
     def start_supervisor(self) -> None:
-        """Let a process of its own look after the queue; it outlives this one, and the terminal."""
+        """Start a supervisor in the background, which outlives this process and the terminal."""
         with disk_errors(self.folder), (self.folder / "supervisor.log").open("ab") as log:
             subprocess.Popen(
                 [sys.executable, "-m", "mission_gym", "jobs", "resume"],

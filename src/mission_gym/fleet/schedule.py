@@ -1,7 +1,8 @@
-"""Which jobs start now, each with how many cores: a pure function of jobs, capacity, facts and time.
+"""Which jobs start now, and with how many cores: pure functions of jobs, capacity, measured use and time.
 
-Never more cores than there are, never more memory of machine or GPU than is free. Within that as many jobs
-as are sure to pay, and beyond those one at a time, as long as the aggregate rate was measured to rise.
+Jobs never get more cores than the machine has, nor more memory of machine or GPU than is free. Within these
+limits one job per core starts at once. Beyond that, one more starts as long as the measured aggregate rate
+rises. On a cluster, jobs are first dealt to nodes and then packed on each node.
 """
 
 from __future__ import annotations
@@ -9,29 +10,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
-FIRST_GUESS_BYTES = 600 << 20  # of a run of which nothing was measured: torch and a small network
-FIRST_GUESS_VRAM_BYTES = 1 << 30  # likewise: its CUDA context, and a small network
-_MEMORY_SHARE = 0.9  # of what is free
-_RISE = 1.03  # of the aggregate rate by one more job, below which it was not worth it
+from mission_gym.ray.cluster import Node
+
+FIRST_GUESS_BYTES = 600 << 20  # of an unmeasured run: torch and a small network
+FIRST_GUESS_VRAM_BYTES = 1 << 30  # likewise: a CUDA context and a small network
+_MEMORY_SHARE = 0.9  # of the free memory
+_RISE = 1.03  # of the aggregate rate; one more job below it was not worth it
 _FALL = 0.95
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingJob(NamedTuple):
     """A job that could start."""
 
     key: str
     variant: str
     priority: int = 0
     cores: int = 1  # at least
-    not_before: float = 0.0  # a retry waits a little
+    not_before: float = 0.0  # for retries
     uses_gpu: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A job that runs, with its share of the cores and the memory that it has now."""
+class RunningJob(NamedTuple):
+    """A job that runs, with its cores and its present memory."""
 
     key: str
     variant: str
@@ -41,78 +43,87 @@ class Running:
     vram_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """What the machine has: cores, and the memory that is still free."""
+class Capacity(NamedTuple):
+    """The cores of the machine, and its free memory."""
 
     cores: int
     memory_free_bytes: int
-    vram_free_bytes: int | None = None  # None: not known, and not counted
+    vram_free_bytes: int | None = None  # None: unknown, and not counted
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What running jobs have taught."""
+class MeasuredUse:
+    """Measurements of running jobs."""
 
     memory_bytes: Mapping[str, int] = field(default_factory=dict)  # the most of a run, by variant
     vram_bytes: Mapping[str, int] = field(default_factory=dict)  # likewise
-    levels: Mapping[int, float] = field(default_factory=dict)  # aggregate rate by number of jobs at once
-    are_long: bool = False  # the jobs go on for so long that a measurement costs nothing
+    rates: Mapping[int, float] = field(default_factory=dict)  # aggregate rate by number of jobs at once
+    are_long: bool = False  # the jobs run long enough for a measurement to be negligible
+
+    def need_bytes(self, variant: str) -> int:
+        return self.memory_bytes.get(variant, FIRST_GUESS_BYTES)
+
+    def need_vram_bytes(self, variant: str) -> int:
+        return self.vram_bytes.get(variant, FIRST_GUESS_VRAM_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """A job that starts now, with so many cores."""
+class JobStart(NamedTuple):
+    """A job that starts now, with its cores."""
 
     key: str
     cores: int
     node: str = ""  # of a cluster
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What starts, and why no more does."""
+class StartDecision(NamedTuple):
+    """The jobs that start, and why no more do."""
 
-    starts: tuple[Start, ...] = ()
+    starts: tuple[JobStart, ...] = ()
     reason: str = ""
 
 
 def plan_starts(
-    waiting: Sequence[Waiting], running: Sequence[Running], capacity: Capacity, facts: Facts, now: float
-) -> Decision:
-    """Choose by priority, then by order. The first job that does not fit holds those behind it, so that a
-    large one is not passed for ever."""
+    waiting: Sequence[WaitingJob],
+    running: Sequence[RunningJob],
+    capacity: Capacity,
+    use: MeasuredUse,
+    now: float,
+) -> StartDecision:
+    """Choose by priority, then by order. The first job that does not fit holds back the jobs behind it, so
+    that a large job is not overtaken forever."""
     due = [job for job in waiting if job.not_before <= now]
     if not due:
-        return Decision(reason="a retry waits" if waiting else "")
+        return StartDecision(reason="a retry waits" if waiting else "")
     due.sort(key=lambda job: -job.priority)  # stable
-    level = len(running)
-    if facts.are_long and level and level not in facts.levels and level + 1 in facts.levels:
-        return Decision(reason=f"measuring {level} at once")
-    limit = find_limit(facts.levels, _count_sure(due, running, capacity))
-    free = capacity.cores - sum(job.cores for job in running)
+    num_running = len(running)
+    if use.are_long and num_running and num_running not in use.rates and num_running + 1 in use.rates:
+        return StartDecision(reason=f"measuring {num_running} at once")
     on_gpu = [job for job in running if job.uses_gpu]
+    # One job per core pays for sure; whether jobs share a GPU well must be measured.
+    sure = 1 if on_gpu or any(job.uses_gpu for job in due) else capacity.cores
+    limit = find_limit(use.rates, sure)
+    free = capacity.cores - sum(job.cores for job in running)
     memory = _MEMORY_SHARE * capacity.memory_free_bytes - sum(
-        max(0, _weigh(job.variant, facts) - job.memory_bytes) for job in running
+        max(0, use.need_bytes(job.variant) - job.memory_bytes) for job in running
     )
     vram = _MEMORY_SHARE * (inf if capacity.vram_free_bytes is None else capacity.vram_free_bytes) - sum(
-        max(0, _weigh_vram(job.variant, facts) - job.vram_bytes) for job in on_gpu
+        max(0, use.need_vram_bytes(job.variant) - job.vram_bytes) for job in on_gpu
     )
     num_on_gpu = len(on_gpu)
-    chosen: list[tuple[Waiting, int]] = []
+    chosen: list[tuple[WaitingJob, int]] = []
     reason = ""
     for job in due:
-        cores, size = min(job.cores, capacity.cores), _weigh(job.variant, facts)
-        vram_size = _weigh_vram(job.variant, facts) if job.uses_gpu else 0
-        number = level + len(chosen)
+        cores, size = min(job.cores, capacity.cores), use.need_bytes(job.variant)
+        vram_size = use.need_vram_bytes(job.variant) if job.uses_gpu else 0
+        number = num_running + len(chosen)
         if cores > free:
             reason = f"all {capacity.cores} cores are in use"
         elif number and number >= limit:
-            reason = f"more than {limit} at once are to be measured first, or were measured to gain nothing"
+            reason = f"more than {limit} at once must be measured first, or were measured to gain nothing"
         elif size > memory and number:
-            reason = f"{size / 1e9:.1f} GB for one more are not free"
+            reason = f"{size / 1e9:.1f} GB for one more job are not free"
         elif vram_size > vram and num_on_gpu:
-            reason = f"{vram_size / 1e9:.1f} GB of GPU memory for one more are not free"
+            reason = f"{vram_size / 1e9:.1f} GB of GPU memory for one more job are not free"
         if reason:
             break
         chosen.append((job, cores))
@@ -120,38 +131,62 @@ def plan_starts(
         memory -= size
         vram -= vram_size
         num_on_gpu += job.uses_gpu
-    return Decision(_share(chosen, free), reason)
+    # Free cores are spread over the jobs that start, the first ones first.
+    each, more = divmod(free, len(chosen)) if chosen else (0, 0)
+    starts = [JobStart(job.key, cores + each + (k < more)) for k, (job, cores) in enumerate(chosen)]
+    return StartDecision(tuple(starts), reason)
 
 
-def find_limit(levels: Mapping[int, float], sure: int) -> int:
-    """How many jobs may run at once: `sure` ones unless fewer were measured better; more as long as each
-    level that was tried raised the aggregate rate, and one level that was not tried yet."""
-    for level in range(2, sure + 1):
-        if level in levels and level - 1 in levels and levels[level] < _FALL * levels[level - 1]:
-            return level - 1
+def find_limit(rates: Mapping[int, float], sure: int) -> int:
+    """How many jobs may run at once: `sure` unless fewer were measured to be faster. More are allowed while
+    each measured number raised the aggregate rate, plus one number that is not measured yet."""
+    for number in range(2, sure + 1):
+        if number in rates and number - 1 in rates and rates[number] < _FALL * rates[number - 1]:
+            return number - 1
     limit = sure
-    while limit in levels:
-        if levels.get(limit + 1, float("inf")) < _RISE * levels[limit]:
-            break
+    while limit in rates and rates.get(limit + 1, inf) >= _RISE * rates[limit]:
         limit += 1
     return limit
 
 
-def _count_sure(due: Sequence[Waiting], running: Sequence[Running], capacity: Capacity) -> int:
-    """A core each is sure to pay; that runs share a GPU well is to be measured."""
-    on_gpu = [job.uses_gpu for job in due] + [job.uses_gpu for job in running]
-    return 1 if any(on_gpu) else capacity.cores
-
-
-def _weigh(variant: str, facts: Facts) -> int:
-    return facts.memory_bytes.get(variant, FIRST_GUESS_BYTES)
-
-
-def _weigh_vram(variant: str, facts: Facts) -> int:
-    return facts.vram_bytes.get(variant, FIRST_GUESS_VRAM_BYTES)
-
-
-def _share(chosen: Sequence[tuple[Waiting, int]], free: int) -> tuple[Start, ...]:
-    """Cores that nobody else asks for are spread over the jobs that start, the first ones first."""
-    each, more = divmod(free, len(chosen)) if chosen else (0, 0)
-    return tuple(Start(job.key, cores + each + (number < more)) for number, (job, cores) in enumerate(chosen))
+def plan_placements(
+    waiting: Sequence[WaitingJob],
+    running: Mapping[str, Sequence[RunningJob]],
+    nodes: Sequence[Node],
+    now: float,
+) -> StartDecision:
+    """Deal jobs by priority, each to the node where it gets the most cores. running: by node name. Nodes lend
+    a known amount of memory, and nothing is measured there. A job on a GPU has it alone."""
+    if not nodes:
+        return StartDecision(reason="the cluster has no nodes")
+    due = sorted((job for job in waiting if job.not_before <= now), key=lambda job: -job.priority)
+    on_nodes = {node.name: running.get(node.name, ()) for node in nodes}
+    cores = {node.name: node.num_cpus - sum(job.cores for job in on_nodes[node.name]) for node in nodes}
+    gpus = {node.name: node.num_gpus - sum(job.uses_gpu for job in on_nodes[node.name]) for node in nodes}
+    free = dict(cores)
+    dealt: dict[str, list[WaitingJob]] = {node.name: [] for node in nodes}
+    reason = "a retry waits" if waiting and not due else ""
+    for job in due:
+        able = [node for node in nodes if node.num_gpus or not job.uses_gpu]
+        if not able:
+            reason = "no node of the cluster lends a GPU"
+            break
+        asked = min(job.cores, max(node.num_cpus for node in able))
+        names = [node.name for node in able if free[node.name] >= max(asked, 1)]
+        names = [name for name in names if gpus[name] > 0 or not job.uses_gpu]
+        if not names:
+            what = "GPUs" if job.uses_gpu and not any(gpus[node.name] > 0 for node in able) else "CPUs"
+            reason = f"the {what} of the cluster are in use"
+            break
+        best = max(names, key=lambda name: cores[name] / (1 + len(dealt[name])))
+        dealt[best].append(job._replace(cores=asked, uses_gpu=False))
+        free[best] -= asked
+        gpus[best] -= job.uses_gpu
+    starts = []
+    for node in nodes:
+        present = [job._replace(uses_gpu=False) for job in on_nodes[node.name]]
+        capacity = Capacity(node.num_cpus, node.memory_bytes)
+        decision = plan_starts(dealt[node.name], present, capacity, MeasuredUse(), now)
+        starts += [start._replace(node=node.name) for start in decision.starts]
+        reason = reason or (decision.reason if dealt[node.name] else "")
+    return StartDecision(tuple(starts), reason)

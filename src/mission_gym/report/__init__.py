@@ -1,6 +1,8 @@
-"""Views of runs: what a terminal shows, tables over run directories, pages and pictures. Reads disk, never
-writes or prints, no torch.
+"""Views of runs: terminal views, tables, charts and pages. Reads run directories; never writes, prints or
+loads torch.
 
-From the bottom up: `formats`; `documents` (run directories to plain values); `tables` and
-`summary` (plain values to what rich prints); `terminal` (a run's events to the same).
+From the bottom up: `formats` (numbers as text), `charts` (SVG), `documents` (run directories -> plain
+values), `tables` (plain values -> rich), `timeline` (where the time went), `scaling` (the plans of `tune`),
+`terminal` (a run's events -> rich), `pages` (templates and panels), `groups` and `sweeps` (several runs),
+`html` (the report). `screen` prints them; `dashboard` serves them.
 """

@@ -1,12 +1,12 @@
-"""From run directories to plain values: what `runs` and `config` tell, as `--json` has it.
+"""From run directories to plain values: the documents of `runs` and `config`, as `--json` prints them.
 
-A run that was killed in its first moments lacks files; what they would have said is None.
+A run that was killed at its start lacks files; their values are None.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,77 +18,59 @@ from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.evals import rank_best, read_evals
 from mission_gym.store.lineage import Lineage, read_lineage
 from mission_gym.store.resolve import list_runs
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.rundir import RunDir, list_status_fields
 
-Tell = Callable[[str], None]
+Say = Callable[[str], None]
+_CONFIG_PATHS = {"env_id": "env.env_id", "notes": "run.notes"}
 _EVAL_KEYS = ("step", "suite", "mode", "episodes", "return_mean", "return_low", "return_high", "outcomes")
 
 
 def describe_run(run: RunDir) -> dict[str, Any]:
     """One row of `runs list`."""
     status = run.read_status()
-    keys = ("state", "step", "fps", "return_mean")
-    return {"name": run.name, "path": str(run.path)} | {key: status.get(key) for key in keys}
+    return {"name": run.name, "path": str(run.path)} | _pick(status, list_status_fields("list"))
+
+
+def _pick(values: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    return {key: values.get(key) for key in keys}
 
 
 @contextmanager
-def leaving_out(run: RunDir, tell: Tell) -> Iterator[None]:
-    """One bad run among many is told of, and does not end the work on the others."""
+def skip_damaged(run: RunDir, say: Say) -> Iterator[None]:
+    """Report a run that can't be read, and continue with the others."""
     try:
         yield
     except MissionGymError as error:
-        tell(f"{run.name} is left out: {error}")
+        say(f"{run.name} is left out: {error}")
 
 
-def describe_run_fully(run: RunDir, tell: Tell) -> dict[str, Any]:
-    """The document of `runs show`. tell: of evaluations that can't be read."""
-    status, config, lineage = run.read_status(), _config_of(run), lineage_of(run)
-    best = best_evaluation(run) or {}
-    keys = (
-        "cause",
-        "total",
-        "updates",
-        "gradient_steps",
-        "episodes",
-        "env_failures",
-        "worker_restarts",
-        "predicted_fps",
-        "train_fps",
-        "created",
-        "stage",
-    )
-    document = describe_run(run) | {key: status.get(key) for key in keys}
-    return document | {
-        "env_id": config["env.env_id"].value if "env.env_id" in config else None,
-        "notes": config["run.notes"].value if "run.notes" in config else None,
+def describe_run_fully(run: RunDir, say: Say) -> dict[str, Any]:
+    """The document of `runs show`. say: reports evaluations that can't be read."""
+    config, lineage, best = _read_config(run), find_lineage(run), best_evaluation(run) or {}
+    values = {name: config[path].value if path in config else None for name, path in _CONFIG_PATHS.items()}
+    results = []
+    for result in read_evals(run, say):  # those of a confirmation one by one, over all their episodes
+        found = result.get("candidates")
+        results += [result] if found is None else [each | {"suite": result["suite"]} for each in found]
+    own = {"name": run.name, "path": str(run.path)} | _pick(run.read_status(), list_status_fields("show"))
+    return own | values | {
         "parent": lineage.parent if lineage else None,
         "parent_step": lineage.parent_step if lineage else None,
         "best_step": best.get("step"),
         "best_confirmed": best.get("confirmed"),
-        "verdict": status.get("verdict"),
         "checkpoints": [info.step for info in list_checkpoints(run.checkpoints)],
-        "evals": [{key: result.get(key) for key in _EVAL_KEYS} for result in _list_results(run, tell)],
-    }
+        "evals": [_pick(result, _EVAL_KEYS) for result in results],
+    }  # fmt: skip
 
 
-def best_evaluation(run: RunDir, tell: Tell = lambda text: None) -> dict[str, Any] | None:
-    """The result that ranks first, with all episodes that count for it; None without any. tell: see
-    `read_evals`."""
-    ranked = rank_best(run, warn=tell)
+def best_evaluation(run: RunDir, say: Say = lambda text: None) -> dict[str, Any] | None:
+    """The evaluation that ranks first, over all its episodes; None without any. say: see `read_evals`."""
+    ranked = rank_best(run, warn=say)
     return ranked[0] if ranked else None
 
 
-def _list_results(run: RunDir, tell: Tell) -> Iterator[dict[str, Any]]:
-    """Evaluations in order; those of a confirmation one by one, over all their episodes."""
-    for result in read_evals(run, tell):
-        if result.get("candidates") is None:
-            yield result
-        else:
-            yield from (each | {"suite": result["suite"]} for each in result["candidates"])
-
-
-def name_apart(runs: Sequence[RunDir]) -> list[str]:
-    """The name of each run; those of one name with as many folders above them as tell them apart."""
+def unique_names(runs: Sequence[RunDir]) -> list[str]:
+    """The name of each run; runs of the same name get as many parent folders as make them different."""
     names = []
     for run in runs:
         parts, depth = run.path.parts, 1
@@ -99,54 +81,54 @@ def name_apart(runs: Sequence[RunDir]) -> list[str]:
     return names
 
 
-def compare_runs(runs: list[RunDir], tell: Tell) -> dict[str, Any]:
-    """The document of `runs compare`: results side by side, and the fields in which the configs differ; one
-    that a run does not have is `n/a`. tell: of evaluations that can't be read."""
+def compare_runs(runs: list[RunDir], say: Say) -> dict[str, Any]:
+    """The document of `runs compare`: results, and the config fields that differ, `n/a` in runs without them.
+    say: reports evaluations that can't be read."""
     rows = []
-    for run, name in zip(runs, name_apart(runs), strict=True):
-        best = best_evaluation(run, tell) or {}
-        keys = ("step", "return_mean", "return_low", "return_high")
-        rows.append(describe_run(run) | {"name": name, "best": {key: best.get(key) for key in keys}})
-    configs = [_config_of(run) for run in runs]
+    for run, name in zip(runs, unique_names(runs), strict=True):
+        best = _pick(best_evaluation(run, say) or {}, ("step", "return_mean", "return_low", "return_high"))
+        rows.append(describe_run(run) | {"name": name, "best": best})
+    configs = [{path: each.value for path, each in _read_config(run).items()} for run in runs]
+    return {"runs": rows, "differences": find_differences(configs)}
+
+
+def find_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The values of each path in which configs differ; one that a config lacks is `n/a`."""
     paths = dict.fromkeys(path for config in configs for path in config)
-    differences = {}
-    for path in paths:
-        values = [config[path].value if path in config else MISSING for config in configs]
-        if any(value != values[0] for value in values):
-            differences[path] = values
-    return {"runs": rows, "differences": differences}
+    values = {path: [config.get(path, MISSING) for config in configs] for path in paths}
+    return {path: each for path, each in values.items() if any(value != each[0] for value in each)}
 
 
-def trace_lineage(run: RunDir, runs_dir: Path, tell: Tell) -> dict[str, Any]:
-    """The document of `runs lineage`: ancestors, the nearest first, and descendants in order of age.
-    RunStateError for a run that would be its own ancestor. tell: of those that are left out."""
+def trace_lineage(run: RunDir, runs_dir: Path, say: Say) -> dict[str, Any]:
+    """The document of `runs lineage`: ancestors, the nearest first, and descendants by age. RunStateError for
+    a run that is its own ancestor. say: reports runs that are left out."""
     chain, steps = [run], []
-    lineage = lineage_of(run)
+    lineage = find_lineage(run)
     while lineage and lineage.parent_path:
-        at = RunDir(Path(lineage.parent_path))
-        if at.path in [run.path for run in chain]:
-            names = " <- ".join(each.name for each in (*chain, at))
-            raise RunStateError(f"{names} goes in a circle; a lineage.json of these runs was altered")
-        chain.append(at)
+        parent = RunDir(Path(lineage.parent_path))
+        if parent.path in [each.path for each in chain]:
+            names = " <- ".join(each.name for each in (*chain, parent))
+            raise RunStateError(f"{names} is a cycle; a lineage.json of these runs was altered")
+        chain.append(parent)
         steps.append(lineage.parent_step)
         lineage = None
-        with leaving_out(at, tell):
-            lineage = lineage_of(at)
+        with skip_damaged(parent, say):
+            lineage = find_lineage(parent)
     ancestors = [
-        {"name": at.name, "path": str(at.path), "step": step, "exists": at.exists}
-        for at, step in zip(chain[1:], steps, strict=True)
+        {"name": each.name, "path": str(each.path), "step": step, "exists": each.exists}
+        for each, step in zip(chain[1:], steps, strict=True)
     ]
     family, descendants = {run.path}, []
     elders = {each.path for each in chain}
     for other in list_runs(runs_dir):  # a child is always younger than its parent
         if other.path in elders:
             continue
-        with leaving_out(other, tell):
-            origin = lineage_of(other)
-            parent = RunDir(Path(origin.parent_path)) if origin and origin.parent_path else None
-            if origin and parent and parent.path in family:
+        with skip_damaged(other, say):
+            origin = find_lineage(other)
+            parent_path = RunDir(Path(origin.parent_path)).path if origin and origin.parent_path else None
+            if origin and parent_path in family:
                 family.add(other.path)
-                child = {"name": other.name, "path": str(other.path), "parent": parent.name}
+                child = {"name": other.name, "path": str(other.path), "parent": Path(str(parent_path)).name}
                 descendants.append(child | {"step": origin.parent_step})
     return {"run": run.name, "ancestors": ancestors, "descendants": descendants}
 
@@ -156,13 +138,13 @@ def describe_config(run: RunDir) -> dict[str, dict[str, Any]]:
     return {path: stored._asdict() for path, stored in read_stored(run.config_yaml).items()}
 
 
-def lineage_of(run: RunDir) -> Lineage | None:
-    """The origin of a run, None where that was never written."""
+def find_lineage(run: RunDir) -> Lineage | None:
+    """The origin of a run; None if it was never written."""
     return read_lineage(run) if os.path.exists(run.lineage_json) else None
 
 
-def _config_of(run: RunDir) -> dict[str, Stored]:
-    """The values of a run, none where they were never written."""
+def _read_config(run: RunDir) -> dict[str, Stored]:
+    """The values of a run; empty if they were never written."""
     try:
         return read_stored(run.config_yaml)
     except MissionGymError:

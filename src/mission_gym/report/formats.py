@@ -1,4 +1,4 @@
-"""Numbers as a person reads them. What is missing or not finite shows as `n/a`, never as 0."""
+"""Numbers, values and paths as text. A value that is missing or not finite is `n/a`, never 0."""
 
 from __future__ import annotations
 
@@ -13,30 +13,35 @@ import yaml
 MISSING = "n/a"
 
 
-def _is_there(value: float | None) -> TypeGuard[float]:
+def _is_known(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value)
 
 
 def show_number(value: float | None) -> str:
-    """Four digits of a number."""
-    if not _is_there(value):
+    """A number with four digits."""
+    if not _is_known(value):
         return MISSING
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def show_count(value: float | None) -> str:
-    """A whole number with thousands apart."""
-    return f"{value:,.0f}" if _is_there(value) else MISSING
+    """A whole number with thousands separators."""
+    return f"{value:,.0f}" if _is_known(value) else MISSING
 
 
 def show_rate(value: float | None) -> str:
-    """A share of 1 in per cent."""
-    return f"{100 * value:.0f} %" if _is_there(value) else MISSING
+    """A share of 1 in percent."""
+    return f"{100 * value:.0f} %" if _is_known(value) else MISSING
+
+
+def show_gb(size_bytes: float | None) -> str:
+    """Bytes in GB."""
+    return f"{size_bytes / 1e9:.2f} GB" if _is_known(size_bytes) else MISSING
 
 
 def show_duration(seconds: float | None) -> str:
     """Seconds as h:mm:ss or m:ss."""
-    if not _is_there(seconds):
+    if not _is_known(seconds):
         return MISSING
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -44,31 +49,27 @@ def show_duration(seconds: float | None) -> str:
 
 
 def show_value(value: Any) -> str:
-    """A value of a config as its flag takes it."""
+    """A config value in the form of its flag."""
     if isinstance(value, list | tuple):
         items = [str(item) for item in value]
         return (" " if any("," in item for item in items) else ",").join(items)
     if isinstance(value, dict):
-        nested = any(isinstance(item, dict | list) for item in value.values())
-        return _in_one_line(value) if nested else " ".join(f"{key}={item}" for key, item in value.items())
+        if not any(isinstance(item, dict | list) for item in value.values()):
+            return " ".join(f"{key}={item}" for key, item in value.items())
+        text = yaml.safe_dump(
+            value, default_flow_style=True, width=1 << 30, allow_unicode=True, sort_keys=False
+        )
+        return str(text).strip()  # one line, for `--set`
     return "none" if value is None else str(value)
 
 
-def _in_one_line(value: Any) -> str:
-    """As YAML, which `--set` takes."""
-    text: str = yaml.safe_dump(
-        value, default_flow_style=True, width=1 << 30, allow_unicode=True, sort_keys=False
-    )
-    return text.strip()
-
-
 def show_path(path: Path) -> str:
-    """A path as short as it can be typed from here."""
+    """A path relative to the current folder, if it is inside."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
 
 def run_argument(path: Path) -> str:
-    """A run as a command takes it: its name where the default folder holds it, else its path."""
+    """A run as an argument of a command: its name if it is in the default folder, else its path."""
     in_default = path.parent == Path("runs").absolute()
     return shlex.quote(path.name if in_default else show_path(path))

@@ -1,62 +1,66 @@
-"""Groups of runs as plain values and as views: their jobs, their result, and groups beside each other."""
+"""Groups of runs as plain values, as rich views and on pages: their jobs, their result, and comparisons."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
+from jinja2 import Environment
+from markupsafe import Markup
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mission_gym.config.plain import read_stored
 from mission_gym.errors import MissionGymError, RunStateError
-from mission_gym.intervals import (
-    BandPoint,
-    compute_band,
-    compute_improvement,
-    compute_iqm,
-    compute_iqm_interval,
-)
+from mission_gym.intervals import compute_band, compute_improvement, estimate_iqm
+from mission_gym.report.charts import draw_curves
+from mission_gym.report.documents import Say, find_differences
 from mission_gym.report.formats import MISSING, show_count, show_number, show_rate, show_value
-from mission_gym.report.tables import make_pairs, make_table
+from mission_gym.report.pages import make_file, make_templates
+from mission_gym.report.tables import STATE_STYLES, count_states, make_pairs, make_table
 from mission_gym.store.evals import CurvePoint, read_curve, read_last_return
-from mission_gym.store.groups import ENDED, GroupDir, Job, State
+from mission_gym.store.groups import ENDED, GroupDir, Job
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import format_csv_line
 
 Document = Mapping[str, Any]
-Tell = Callable[[str], None]
-_STYLES = {"done": "green", "failed": "bold red", "stopped": "yellow", "running": "cyan"}
+ReadStatus = Callable[[Path], Document]
 _NUM_ROWS = 8  # of a curve as a table
-# In what runs of one group always differ, or may without meaning anything.
+# Paths that differ between the runs of one group, or may differ without meaning.
 _OWN_PATHS = ("run.seed", "run.run_name", "run.runs_dir", "run.notes")
 
 
 class RunSet(NamedTuple):
-    """Runs under one name: a group, or a run alone."""
+    """Runs under one name: a group, or a single run."""
 
     name: str
     runs: tuple[RunDir, ...]
-    variants: tuple[str, ...] = ()  # of each run, where they have several: the strata
+    variants: tuple[str, ...] = ()  # of each run, if there are several: the strata
+
+
+def _read_status(path: Path) -> Document:
+    with suppress(RunStateError):
+        return RunDir(path).read_status()
+    return {}
 
 
 def describe_jobs(
-    group: GroupDir, jobs: Mapping[str, Job], read_status: Callable[[Path], Document] | None = None
+    group: GroupDir, jobs: Mapping[str, Job], read_status: ReadStatus = _read_status
 ) -> list[dict[str, Any]]:
-    """The rows of `jobs status`. read_status: of the run at a path, as a journal names it."""
-    return [_describe_job(group, job, read_status or _read_status) for job in jobs.values()]
+    """The rows of `jobs status`. read_status: returns the status of the run at a path of the journal."""
+    return [_describe_job(group, job, read_status) for job in jobs.values()]
 
 
-def _describe_job(group: GroupDir, job: Job, read_status: Callable[[Path], Document]) -> dict[str, Any]:
+def _describe_job(group: GroupDir, job: Job, read_status: ReadStatus) -> dict[str, Any]:
     status = read_status(job.run) if job.run is not None else {}
     cause, state = job.cause, str(job.state)
     if state == "starting":
         is_own, now = status.get("pid") == group.read_pid(job), status.get("state")
         if group.is_alive(job.name):
             state = "running" if job.run is not None and is_own and now != "starting" else state
-        else:  # until a supervisor sees it
+        else:  # until a supervisor notices
             has_ended = is_own and now in ENDED
             state, cause = (str(now), status.get("cause", "")) if has_ended else ("failed", "process gone")
     return {
@@ -73,20 +77,14 @@ def _describe_job(group: GroupDir, job: Job, read_status: Callable[[Path], Docum
     }
 
 
-def _read_status(path: Path) -> Document:
-    with suppress(RunStateError):
-        return RunDir(path).read_status()
-    return {}
-
-
 def view_jobs(rows: Sequence[Document]) -> RenderableType:
-    """`jobs status`: a row per job, and what all of them do together."""
-    numbers = ("step", "of", "steps/s", "return", "cores", "tries")
+    """`jobs status`: a row per job, and their counts."""
+    numbers = ("step", "of", "steps/s", "return", "cores", "attempts")
     table = make_table("job", "state", *numbers, "cause", numbers=numbers)
     for row in rows:
         table.add_row(
             row["name"],
-            Text(row["state"], style=_STYLES.get(row["state"], "")),
+            Text(row["state"], style=STATE_STYLES.get(row["state"], "")),
             show_count(row["step"]),
             show_count(row["total"]),
             show_count(row["fps"]),
@@ -95,21 +93,20 @@ def view_jobs(rows: Sequence[Document]) -> RenderableType:
             str(row["attempts"]),
             Text(row["cause"] or "", style="dim"),
         )
-    return Group(table, Text(tell_counts(rows), style="dim"))
+    return Group(table, Text(show_counts(rows), style="dim"))
 
 
-def tell_counts(rows: Sequence[Document]) -> str:
-    """How many jobs are in each state, and the steps that they make together."""
-    states = [row["state"] for row in rows]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in get_args(State) if state in states)
+def show_counts(rows: Sequence[Document]) -> str:
+    """The number of jobs in each state, and their rate together."""
+    counts = count_states([row["state"] for row in rows])
     rates = [row["fps"] for row in rows if row["state"] == "running" and row["fps"]]
-    return f"{counts}; {show_count(sum(rates))} steps/s in all" if rates else counts
+    return f"{counts}; {show_count(sum(rates))} steps/s in total" if rates else counts
 
 
 def describe_group(group: GroupDir) -> dict[str, Any]:
-    """What group.json holds, and the curve of training over its runs."""
+    """The contents of group.json, and the training curve over its runs."""
     record = group.read()
-    # One curve over different jobs would say nothing.
+    # One curve over different jobs would be meaningless.
     is_one = len({job.request.variant for job in group.read_jobs().values()}) == 1
     runs = [RunDir(Path(path)) for path in record.runs] if is_one else []
     band = compute_band(_read_curves(runs, lambda point: point.step))
@@ -120,11 +117,14 @@ def describe_group(group: GroupDir) -> dict[str, Any]:
 
 
 def view_group(document: Document) -> RenderableType:
-    """The end of a group: its estimate, its variants, the curve with its band, the best run."""
+    """The result of a group: its estimate, its variants, the curve with its band, the best run."""
     variants = document.get("variants") or {}
-    whole = f"{_show_estimate(document)} of the last evaluations, {_count_seeds(document)}"
+    seeds = sum(each["seeds"] for each in variants.values())
+    has_interval = document["low"] is not None
+    interval = "95 % stratified bootstrap interval" if has_interval else "too few for an interval"
+    whole = f"{_show_estimate(document)} of the last evaluations, {seeds} runs, {interval}"
     if document["iqm"] is None and variants:
-        whole = "of each job apart, since their environments differ"
+        whole = "per job, since their environments differ"
     rows = [("group", document["path"]), ("IQM", whole)]
     if len(variants) > 1:
         rows += [
@@ -148,28 +148,20 @@ def _show_estimate(document: Document) -> str:
     return f"{show_number(document['iqm'])}{bounds if document['low'] is not None else ''}"
 
 
-def _count_seeds(document: Document) -> str:
-    seeds = sum(each["seeds"] for each in (document.get("variants") or {}).values())
-    interval = (
-        "95 % stratified bootstrap interval" if document["low"] is not None else "too few for an interval"
-    )
-    return f"{seeds} runs, {interval}"
-
-
-def gather_runs(group: GroupDir, tell: Tell) -> RunSet:
-    """The runs of a group that count for its estimate; they lie beside it, wherever it was made."""
+def gather_runs(group: GroupDir, say: Say) -> RunSet:
+    """The runs of a group that are done. They are next to its folder, even if that was moved."""
     runs, variants = [], []
     for job in group.read_jobs().values():
         if job.run is not None and job.state == "done":
             runs.append(RunDir(group.path.parent / job.run.name))
             variants.append(job.request.variant)
         else:
-            tell(f"{group.name}/{job.name} is left out: it is not done")
+            say(f"{group.name}/{job.name} is left out: it is not done")
     return RunSet(group.name, tuple(runs), tuple(variants))
 
 
 def list_variants(group: GroupDir, jobs: Mapping[str, Job]) -> list[RunSet]:
-    """The runs of a group by variant; those of an only one under the group's name."""
+    """The runs of a group by variant; those of a single variant under the group's name."""
     runs: dict[str, list[RunDir]] = {}
     for job in jobs.values():
         if job.run is not None:
@@ -178,64 +170,46 @@ def list_variants(group: GroupDir, jobs: Mapping[str, Job]) -> list[RunSet]:
     return [sets[0]._replace(name=group.name)] if len(sets) == 1 else sets
 
 
-def compare_groups(sets: Sequence[RunSet], tell: Tell) -> dict[str, Any]:
-    """The document of `runs compare` where one of them is a group. tell: of runs that can't be read."""
-    rows, configs, all_returns = [], [], []
-    for each in sets:
-        returns, runs = [], []
+def compare_groups(sets: Sequence[RunSet], say: Say = lambda text: None) -> dict[str, Any]:
+    """The document of `runs compare` for groups. say: reports runs that can't be read."""
+    configs = [_read_values(each.runs) for each in sets]
+    rows, returns = [], []
+    for each, config in zip(sets, configs, strict=True):
+        runs = []
         strata: dict[str, list[float]] = {}
         for run, variant in zip(each.runs, each.variants or [""] * len(each.runs), strict=True):
             try:
                 last, status = read_last_return(run), run.read_status()
             except RunStateError as error:
-                tell(f"{run.name} is left out: {error}")
+                say(f"{run.name} is left out: {error}")
                 continue
-            runs.append(
-                {"name": run.name, "path": str(run.path), "state": status.get("state"), "last_return": last}
-            )
+            state = status.get("state")
+            runs.append({"name": run.name, "path": str(run.path), "state": state, "last_return": last})
             if last is not None:
-                returns.append(last)
                 strata.setdefault(variant, []).append(last)
-        config = _read_values(each.runs)
         if isinstance(config.get("env.env_id"), list):  # returns of several environments have no mean
-            returns, strata = [], {}
-        interval = compute_iqm_interval(list(strata.values()))
+            strata = {}
         of_one = each.runs if len(set(each.variants)) <= 1 else ()  # as in describe_group
         curves = {
             "by_step": compute_band(_read_curves(of_one, lambda point: point.step)),
             "by_time": compute_band(_read_curves(of_one, lambda point: point.seconds)),
         }
+        bands = {key: [point._asdict() for point in band] for key, band in curves.items()}
         rows.append(
-            {
-                "name": each.name,
-                "runs": runs,
-                "iqm": compute_iqm(returns) if returns else None,
-                "low": interval and interval.low,
-                "high": interval and interval.high,
-                "curves": {key: [point._asdict() for point in band] for key, band in curves.items()},
-            }
+            {"name": each.name, "runs": runs} | estimate_iqm(list(strata.values())) | {"curves": bands}
         )
-        configs.append(config)
-        all_returns.append(returns)
-    first = sets[0].name
-    improvements = [
-        {"of": each.name, "over": first} | _describe_improvement(returns, all_returns[0])
-        for each, returns in zip(sets[1:], all_returns[1:], strict=True)
-    ]
-    paths = dict.fromkeys(path for config in configs for path in config)
-    values = {path: [config.get(path, MISSING) for config in configs] for path in paths}
-    differences = {path: each for path, each in values.items() if any(value != each[0] for value in each)}
-    return {"groups": rows, "improvement": improvements, "differences": differences}
-
-
-def _describe_improvement(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
-    found = compute_improvement(ours, theirs)
+        returns.append([value for values in strata.values() for value in values])
     keys = ("probability", "low", "high")
-    return dict(zip(keys, found, strict=True)) if found else dict.fromkeys(keys)
+    improvements = [
+        {"of": each.name, "over": sets[0].name}
+        | dict(zip(keys, compute_improvement(own, returns[0]) or (None,) * 3, strict=True))
+        for each, own in zip(sets[1:], returns[1:], strict=True)
+    ]
+    return {"groups": rows, "improvement": improvements, "differences": find_differences(configs)}
 
 
 def _read_values(runs: Sequence[RunDir]) -> dict[str, Any]:
-    """The values of a group's configs; where its runs differ, all of them."""
+    """The config values of a group; a list for each path in which its runs differ."""
     found: dict[str, list[Any]] = {}
     for run in runs:
         with suppress(MissionGymError):
@@ -275,7 +249,7 @@ def _show_improvement(found: Document) -> str:
 
 
 def make_comparison_csv(document: Document) -> str:
-    """One line for each run of a comparison of groups."""
+    """One line per run of a comparison of groups."""
     lines = [format_csv_line(("group", "run", "state", "last_return", "path"))]
     for group in document["groups"]:
         for run in group["runs"]:
@@ -284,8 +258,24 @@ def make_comparison_csv(document: Document) -> str:
     return "".join(lines)
 
 
-def list_bands(document: Document, key: str) -> dict[str, list[BandPoint]]:
-    """The curves of a comparison by the name of their group."""
-    return {
-        group["name"]: [BandPoint(**each) for each in group["curves"][key]] for group in document["groups"]
-    }
+def make_group_html(title: str, document: Document) -> str:
+    """The page of a comparison."""
+    return make_file(title, render_groups(make_templates(), document))
+
+
+def render_groups(templates: Environment, document: Document) -> str:
+    """A comparison as a part of a page: estimates, curves with bands, and differences."""
+    charts = [
+        _draw_bands("return by steps", document, "by_step"),
+        _draw_bands("return by seconds of training", document, "by_time"),
+    ]
+    return templates.get_template("panels/groups.html").render(document, charts=charts)
+
+
+def _draw_bands(title: str, document: Document, key: str) -> Markup:
+    curves = {group["name"]: group["curves"][key] for group in document["groups"]}
+    return draw_curves(
+        title,
+        {name: [(point["x"], point["mean"]) for point in curve] for name, curve in curves.items()},
+        bands={name: [(p["x"], p["low"], p["high"]) for p in curve] for name, curve in curves.items()},
+    )

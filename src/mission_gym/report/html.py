@@ -1,6 +1,6 @@
-"""The report of runs as one HTML file: curves, results, pictures, comparison, and the panels of each run.
+"""The report of runs as one HTML file: curves, results, videos, a comparison, and the panels of each run.
 
-Everything is inside the file and nothing is fetched. It follows the reader's light or dark setting.
+The file is self-contained and fetches nothing. It follows the reader's light or dark setting.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,27 +16,27 @@ from typing import Any, NamedTuple
 from jinja2 import Environment
 from markupsafe import Markup
 
-from mission_gym.report.curves import Points, draw_curves
-from mission_gym.report.documents import compare_runs, name_apart
+from mission_gym.report.charts import Points, draw_curves
+from mission_gym.report.documents import compare_runs, unique_names
 from mission_gym.report.formats import show_count
-from mission_gym.report.group_html import render_groups
-from mission_gym.report.groups import RunSet, compare_groups
-from mission_gym.report.pages import describe_panels, list_films, make_templates, render_panels
-from mission_gym.report.sweep_html import render_sweep
+from mission_gym.report.groups import RunSet, compare_groups, render_groups
+from mission_gym.report.pages import describe_panels, list_videos, make_templates, render_panels
+from mission_gym.report.sweeps import render_sweep
 from mission_gym.store.evals import SELECT, read_baselines, read_evals
 from mission_gym.store.groups import GroupDir
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 
 Row = Mapping[str, Any]
-_KINDS = {".gif": "image/gif", ".png": "image/png", ".mp4": "video/mp4"}
-_LARGEST_BYTES = 8 << 20  # of a film that becomes part of the file unasked
+_TYPES = {".gif": "image/gif", ".mp4": "video/mp4"}
+_LARGEST_BYTES = 8 << 20  # of a video that is included by default
 _NUM_POINTS = 600  # of a curve
+_NUM_RATES = 60
 _PANELS = ("evaluations", "time", "timeline", "failures", "plan", "config", "lineage")
 
 
-class Picture(NamedTuple):
-    """A GIF, PNG or MP4 that becomes part of the file."""
+class Video(NamedTuple):
+    """A GIF or MP4 to include."""
 
     path: Path
     caption: str
@@ -44,38 +45,35 @@ class Picture(NamedTuple):
 def make_html(
     runs: Sequence[RunDir],
     results: Mapping[str, Row] | None = None,
-    pictures: Iterable[Picture] | None = None,
+    videos: Iterable[Video] | None = None,
     *,
     groups: Sequence[RunSet] = (),
     sweeps: Sequence[GroupDir] = (),
     verdict: str = "",
 ) -> str:
-    """The text of the report. results: evaluations by the name of who played; pictures: without them, those
-    films of the runs that are small enough; groups: what some of the runs belong to, with bands over them;
-    sweeps: searches, with their trials."""
+    """The text of the report. results: evaluations by player. videos: by default those of the runs that are
+    small enough. groups: of some of the runs, with bands over them. sweeps: with their trials."""
     streams = [MetricsLog.read(run.metrics_jsonl) for run in runs]
-    names = name_apart(runs)
+    names = unique_names(runs)
     templates = make_templates()
-    chosen = _find_films(runs, names) if pictures is None else pictures
-    one, several = (runs[0], None) if len(runs) == 1 else (None, compare_runs(list(runs), lambda text: None))
+    if len(runs) == 1:
+        title, comparison, charts = runs[0].name, "", _draw_charts(runs[0], streams[0])
+    else:
+        title = f"{groups[0].name}, {len(runs)} runs" if len(groups) == 1 else f"{len(runs)} runs"
+        document = compare_runs(list(runs), lambda text: None)
+        comparison = templates.get_template("panels/compare.html").render(document, num_left_out=0)
+        charts = _draw_comparison(dict(zip(names, streams, strict=True)))
+    chosen = _find_videos(runs, names) if videos is None else videos
     return templates.get_template("report.html").render(
-        title=one.name
-        if one
-        else f"{groups[0].name}, {len(runs)} runs"
-        if len(groups) == 1
-        else f"{len(runs)} runs",
+        title=title,
         verdict=verdict,
         sweeps=Markup("").join(Markup(render_sweep(templates, each)) for each in sweeps),
-        groups=render_groups(templates, compare_groups(groups, lambda text: None)) if groups else "",
-        charts=_draw_charts(one, streams[0])
-        if one
-        else _draw_comparison(dict(zip(names, streams, strict=True))),
+        groups=render_groups(templates, compare_groups(groups)) if groups else "",
+        charts=charts,
         results=results or {},
         num_episodes=min((result["episodes"] for result in (results or {}).values()), default=0),
-        pictures=[(picture.caption, _embed(picture.path)) for picture in chosen],
-        comparison=templates.get_template("panels/compare.html").render(several, num_left_out=0)
-        if several
-        else "",
+        videos=[(video.caption, _embed(video.path)) for video in chosen],
+        comparison=comparison,
         runs=[
             _describe(run, name, rows, templates)
             for run, name, rows in zip(runs, names, streams, strict=True)
@@ -100,120 +98,95 @@ def _draw_charts(run: RunDir, rows: Sequence[Row]) -> list[Markup]:
     evals = [result for result in read_evals(run) if result["suite"] == SELECT]
     baselines, predicted = read_baselines(run), run.read_status().get("predicted_fps")
     returns = [
-        _bound(each["step"], [each.get(f"return_{key}") for key in ("mean", "low", "high")]) for each in evals
+        _mark(each["step"], [each.get(f"return_{key}") for key in ("mean", "low", "high")]) for each in evals
     ]
-    names = dict.fromkeys(
-        key.removeprefix("outcome/") for row in progress for key in row if key.startswith("outcome/")
-    )
-    played = {
+    keys = dict.fromkeys(key for row in progress for key in row if key.startswith("outcome/"))
+    names = [key.removeprefix("outcome/") for key in keys]
+    rates = {
         name: [
-            _bound(
-                each["step"],
-                [100.0 * rate[key] if rate[key] is not None else None for key in ("rate", "low", "high")],
-            )
+            _mark(each["step"], [rate[key] for key in ("rate", "low", "high")], 100.0)
             for each in evals
             if (rate := (each.get("outcomes") or {}).get(name))
         ]
         for name in names
     }
-    begun = _list_stages(rows)
+    levels = {
+        name: each["return_mean"] for name, each in baselines.items() if each["return_mean"] is not None
+    }
+    draw = partial(draw_curves, beginnings=_list_stages(rows))
+    draw_percent = partial(draw, unit=" %", span=(0.0, 100.0))
+    in_training = {name: _pick(progress, f"outcome/{name}", 100.0) for name in names}
+    expected = {} if predicted is None else {"predicted": predicted}
     return [
-        draw_curves(
+        draw(
             "return",
             {"training": _pick(progress, "rollout/ep_rew_mean")},
             marks={"evaluation, 95 %": returns},
-            levels={
-                name: each["return_mean"]
-                for name, each in baselines.items()
-                if each["return_mean"] is not None
-            },
-            beginnings=begun,
+            levels=levels,
         ),
-        draw_curves(
-            "outcomes in training",
-            {name: _pick(progress, f"outcome/{name}", 100.0) for name in names},
-            unit=" %",
-            span=(0.0, 100.0),
-            beginnings=begun,
-        ),
-        draw_curves(
-            "outcomes in evaluations, 95 %", {}, marks=played, unit=" %", span=(0.0, 100.0), beginnings=begun
-        ),
-        draw_curves(
-            "steps/s",
-            {"rate": _compute_rates(progress)},
-            span=(0.0, 1.0),
-            levels={} if predicted is None else {"predicted": predicted},
-            beginnings=begun,
-        ),
+        draw_percent("outcomes in training", in_training),
+        draw_percent("outcomes in evaluations, 95 %", {}, marks=rates),
+        draw("steps/s", {"rate": _compute_rates(progress)}, span=(0.0, 1.0), levels=expected),
     ]
 
 
-def _bound(step: int, values: Sequence[float | None]) -> tuple[float, float, float, float]:
-    """A point with its interval; what is missing is not drawn."""
-    mean, low, high = (math.nan if value is None else float(value) for value in values)
+def _mark(step: int, values: Sequence[float | None], scale: float = 1.0) -> tuple[float, float, float, float]:
+    """A point with its interval; missing values are not drawn."""
+    mean, low, high = (math.nan if value is None else scale * value for value in values)
     return step, mean, mean if math.isnan(low) else low, mean if math.isnan(high) else high
 
 
 def _list_stages(rows: Sequence[Row]) -> list[tuple[float, str]]:
-    """Where the stages of a curriculum began, each with its name."""
+    """The step at which each stage of a curriculum began, and its name."""
     names: list[str] = next((row["stages"] for row in rows if row.get("stages")), [])
     first = next((row for row in rows if "curriculum/stage" in row), None)
     if not names or first is None:
         return []
-    began = first["step"] - first["curriculum/stage_steps"]
-    begun = [(began, names[int(first["curriculum/stage"]) - 1])]
+    begun = [(first["step"] - first["curriculum/stage_steps"], names[int(first["curriculum/stage"]) - 1])]
     return begun + [(row["step"], row["name"]) for row in rows if row["event"] == "stage"]
 
 
 def _draw_comparison(streams: Mapping[str, Sequence[Row]]) -> list[Markup]:
-    """A curve of each run: its return in training and in evaluations."""
-    quantities = {
-        "return in training": ("progress", "rollout/ep_rew_mean"),
-        "return in evaluations": ("eval", "return_mean"),
-    }
+    """The return of each run in training and in evaluations."""
+
+    def draw(title: str, event: str, key: str) -> Markup:
+        chosen = {name: [row for row in rows if row["event"] == event] for name, rows in streams.items()}
+        return draw_curves(title, {name: _pick(rows, key) for name, rows in chosen.items()})
+
     return [
-        draw_curves(
-            title,
-            {
-                name: _pick([row for row in rows if row["event"] == event], key)
-                for name, rows in streams.items()
-            },
-        )
-        for title, (event, key) in quantities.items()
+        draw("return in training", "progress", "rollout/ep_rew_mean"),
+        draw("return in evaluations", "eval", "return_mean"),
     ]
 
 
 def _pick(rows: Sequence[Row], key: str, scale: float = 1.0) -> Points:
-    """The points of a number; of a long run some hundreds of them, and the last."""
+    """The points of a metric; of a long run some hundreds of them, and the last."""
     points = [(row["step"], scale * row[key]) for row in rows if row.get(key) is not None]
     every = -(-len(points) // _NUM_POINTS) or 1
     return points if every == 1 else [*points[:-1:every], points[-1]]
 
 
-def _compute_rates(rows: Sequence[Row], num_points: int = 60) -> Points:
-    """Steps a second between rows, evaluations included; of some tens of stretches, as rows come often."""
-    every = max(1, len(rows) // num_points)
-    chosen = rows[::every]
+def _compute_rates(rows: Sequence[Row]) -> Points:
+    """Steps per second, including evaluations, over some tens of intervals."""
     points = []
-    for before, after in pairwise(chosen):
+    for before, after in pairwise(rows[:: max(1, len(rows) // _NUM_RATES)]):
         seconds = after["time/time_elapsed"] - before["time/time_elapsed"]
         if seconds > 0:
             points.append((after["step"], (after["step"] - before["step"]) / seconds))
     return points
 
 
-def _find_films(runs: Sequence[RunDir], names: Sequence[str]) -> list[Picture]:
-    """The films that lie in runs; one that is there as a GIF and as an MP4 is shown once."""
-    found: dict[tuple[str, str], Picture] = {}
+def _find_videos(runs: Sequence[RunDir], names: Sequence[str]) -> list[Video]:
+    """The videos of runs; one that exists as a GIF and as an MP4 is included once."""
+    found: dict[tuple[str, str], Video] = {}
     for run, name in zip(runs, names, strict=True):
-        for film in list_films(run):
-            path = run.path / film["name"]
+        for video in list_videos(run):
+            path = run.path / video["name"]
             if path.stat().st_size <= _LARGEST_BYTES:
-                found.setdefault((name, path.stem), Picture(path, f"{name}: {film['name']}"))
+                found.setdefault((name, path.stem), Video(path, f"{name}: {video['name']}"))
     return list(found.values())
 
 
 def _embed(path: Path) -> str:
     data = base64.b64encode(path.read_bytes()).decode()
-    return f"data:{_KINDS[path.suffix]};base64,{data}"
+    return f"data:{_TYPES[path.suffix]};base64,{data}"

@@ -1,6 +1,6 @@
-"""Pages: the Jinja2 templates with our formats, and what the panels of a run show, as plain values.
+"""Pages: the Jinja2 templates with our number formats, and the values of a run's panels.
 
-Templates escape everything they are given. The dashboard and the report are made of the same panels.
+Templates escape all values. The dashboard and the report have the same panels.
 """
 
 from __future__ import annotations
@@ -27,28 +27,27 @@ from mission_gym.report.formats import (
     show_rate,
     show_value,
 )
-from mission_gym.report.guide import Guide, make_guide
-from mission_gym.report.summary import list_next_commands
+from mission_gym.report.scaling import Guide, make_guide
 from mission_gym.report.tables import list_verdict, show_interval, show_outcome
-from mission_gym.report.timing import check_time, list_machine, list_phases, sum_up
+from mission_gym.report.terminal import list_next_commands
+from mission_gym.report.timeline import check_time, list_machine, list_phases, sum_phases
 from mission_gym.store.files import read_json, read_tail
 from mission_gym.store.rundir import RunDir
 
 Row = Mapping[str, Any]
 _NUM_EPISODES, _NUM_LINES = 40, 200
-_FILMS = {".mp4": "video", ".gif": "image"}
-_FILM = re.compile(r"[\w.-]+\.(?:mp4|gif)")
-# What moves or colours a terminal's text says nothing on a page.
+_VIDEO = re.compile(r"[\w.-]+\.(mp4|gif)")
+# Escape sequences and control characters of a terminal.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def make_templates() -> Environment:
-    """The environment of all pages; what a template names must be there, and is escaped."""
+    """The environment of all pages: every name in a template must exist, and its value is escaped."""
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_silence,
+        finalize=_strip_control,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -60,33 +59,43 @@ def make_templates() -> Environment:
     return templates
 
 
-def _silence(value: Any) -> Any:
-    """A value without control characters: a page may be printed on a terminal, too."""
+def _strip_control(value: Any) -> Any:
+    """A value without control characters, since a page may be printed in a terminal."""
     return type(value)(_CONTROL.sub("", value)) if isinstance(value, str) else value
 
 
 def make_file(title: str, part: str) -> str:
-    """A page in one file, of a title and a part that is HTML already."""
+    """A page in one file. part: HTML."""
     return make_templates().get_template("plain.html").render(title=title, part=part)
+
+
+def make_timeline_html(document: Row) -> str:
+    """The page of `runs timeline`: the last updates, and the phases of the whole run."""
+    panels = {"timeline": _describe_lanes(document), "time": _describe_phases(document)}
+    return make_file(document["run"], "".join(render_panels(make_templates(), panels).values()))
 
 
 def describe_panels(
     run: RunDir, rows: Sequence[Row], whole_s: float | None = None
 ) -> dict[str, dict[str, Any]]:
-    """The values of every panel, by its name; rows are those of progress, the last `timeline` and `end`.
-    whole_s: how long the run took, where the rows are a sample of it."""
+    """The values of every panel by name. rows: progress, the last `timeline` and `end`. whole_s: the duration
+    of the run if the rows are a sample."""
     problems: list[str] = []
     try:
         document = describe_run_fully(run, problems.append)
     except MissionGymError as error:
         document, problems = {}, [str(error)]
+    try:
+        lanes = _describe_lanes(check_time(sum_phases(row for row in rows if row.get("event") == "timeline")))
+    except MissionGymError:  # the row is damaged
+        lanes = {"lanes": {}, "cores": []}
     return {
         "evaluations": _describe_evals(document),
-        "time": _describe_time(rows, whole_s),
-        "timeline": _describe_timeline(rows),
+        "time": _describe_phases(sum_phases(rows, whole_s)) | {"is_estimate": whole_s is not None},
+        "timeline": lanes,
         "episodes": {"episodes": read_episodes(run)},
         "failures": _describe_failures(run, document, problems),
-        "films": {"films": list_films(run)},
+        "videos": {"videos": list_videos(run)},
         "commands": {"commands": list_commands(run, document)},
         "plan": _describe_plan(run),
         "config": _describe_config(run),
@@ -102,74 +111,67 @@ def render_panels(templates: Environment, panels: Mapping[str, Mapping[str, Any]
     }
 
 
-def list_films(run: RunDir) -> list[dict[str, str]]:
-    """Films and moving pictures that lie in the run, by name."""
-    found = sorted(path for path in run.path.iterdir() if _FILM.fullmatch(path.name) and path.is_file())
-    return [{"name": path.name, "kind": _FILMS[path.suffix]} for path in found if not path.is_symlink()]
+def list_videos(run: RunDir) -> list[dict[str, str]]:
+    """The MP4 and GIF files of the run, by name."""
+    found = sorted(path for path in run.path.iterdir() if path.is_file() and not path.is_symlink())
+    names = [path.name for path in found if _VIDEO.fullmatch(path.name)]
+    return [{"name": name, "kind": "video" if name.endswith("mp4") else "image"} for name in names]
 
 
 def list_commands(run: RunDir, document: Row) -> list[tuple[str, str]]:
-    """Commands that make sense for the run as it is now, each with what it does."""
+    """Useful commands for the run, each with its effect."""
     state, step, cause = document.get("state"), document.get("step") or 0, document.get("cause") or ""
     name = run_argument(run.path)
-    commands = [(f"mission-gym runs show {name}", "everything about it")]
+    commands = [(f"mission-gym runs show {name}", "all details")]
     if not document.get("checkpoints"):
         return commands
     end = {"state": state, "step": step, "goal": cause.startswith("goal reached") or None}
     following = list_next_commands(run, document, end)
     if state in ("starting", "running"):
         following = [each for each in following if not each[0].startswith("mission-gym resume")]
-    return [*following, (f"mission-gym record {name}", "a film of its best checkpoint"), *commands]
+    return [*following, (f"mission-gym record {name}", "a video of its best checkpoint"), *commands]
 
 
 def read_episodes(run: RunDir) -> list[dict[str, str]]:
-    """The last finished episodes of training, the newest first."""
-    lines = _read_lines(run.monitor_csv)
+    """The last finished training episodes, the newest first."""
     names = ("r", "l", "t", "outcome", "env", "seed")
-    rows = [row for row in csv.reader(lines) if len(row) == len(names) and row[0] != "r"]
+    lines = csv.reader(_read_lines(run.monitor_csv))
+    rows = [row for row in lines if len(row) == len(names) and row[0] != "r"]
     return [dict(zip(names, row, strict=True)) for row in reversed(rows[-_NUM_EPISODES:])]
 
 
 def _read_lines(path: Path, num_lines: int = _NUM_LINES) -> list[str]:
-    """The last lines of a text, without what a terminal would obey."""
+    """The last lines of a text file, without control characters."""
     return [_CONTROL.sub("", line) for line in read_tail(path)[-num_lines:]]
 
 
 def _describe_evals(document: Row) -> dict[str, Any]:
-    """Evaluations, the latest first; `best` is the place of the one that shows the best checkpoint."""
+    """Evaluations, the latest first; `best` is the index of the best checkpoint's."""
     evals = sorted(document.get("evals") or [], key=lambda result: (-result["step"], result["suite"] or ""))
     best = (place for place, result in enumerate(evals) if result["step"] == document["best_step"])
     return {"evals": evals, "best": next(best, None)}
 
 
-def _describe_time(rows: Sequence[Row], whole_s: float | None) -> dict[str, Any]:
-    document = sum_up(rows, whole_s)
-    has_time = bool(document["wall_s"])
-    bars = (
-        {
-            role: [(name, spent, spent / document["wall_s"]) for name, spent in phases.items() if spent > 0]
-            for role, phases in document["roles"].items()
-        }
-        if has_time
-        else {}
-    )
+def _describe_phases(document: Row) -> dict[str, Any]:
+    """The panel `time`: the phases of the whole run."""
+    wall_s, roles = document["wall_s"], document["roles"]
     return {
-        "phases": list_phases(document) if has_time else [],
-        "bars": bars,
+        "phases": list_phases(document) if wall_s else [],
+        "bars": {
+            role: [(name, spent, spent / wall_s) for name, spent in phases.items() if spent > 0]
+            for role, phases in roles.items()
+            if wall_s
+        },
         "machine": list_machine(document["machine"]) if document["machine"] else [],
         "verdict": list_verdict(document["verdict"]),
         "overlap": document["overlap"],
         "roles": list(ROLES),
-        "is_estimate": whole_s is not None,
+        "is_estimate": False,
     }
 
 
-def _describe_timeline(rows: Sequence[Row]) -> dict[str, Any]:
-    """What each role did in the last updates, and how busy each core was; a damaged row shows nothing."""
-    try:
-        document = check_time(sum_up(row for row in rows if row.get("event") == "timeline"))
-    except MissionGymError:
-        return {"lanes": {}, "cores": []}
+def _describe_lanes(document: Row) -> dict[str, Any]:
+    """The panel `timeline`: the phases of each role in the last updates, and the use of each core."""
     known = {phase for phases in ROLES.values() for phase in (*phases, "collect")}
     spans = [span for span in document["spans"] if span[1] in known and 0.0 <= span[2] <= span[3]]
     whole = max((end for *_, end in spans), default=0.0)
@@ -207,11 +209,11 @@ def _describe_plan(run: RunDir) -> dict[str, Any]:
         versions = {str(name): str(version) for name, version in (plan.get("versions") or {}).items()}
     except (MissionGymError, KeyError, TypeError, AttributeError):
         return {"facts": [], "notes": [], "versions": {}, "guide": None}
-    return {"facts": facts, "notes": notes, "versions": versions, "guide": _describe_guide(plan)}
+    return {"facts": facts, "notes": notes, "versions": versions, "guide": _find_guide(plan)}
 
 
-def _describe_guide(plan: Row) -> Guide | None:
-    """The scaling guide of a run that was tuned; None of others, and where it can't be read."""
+def _find_guide(plan: Row) -> Guide | None:
+    """The scaling guide of a tuned run; None if there is none or it can't be read."""
     try:
         return make_guide(plan["tuning"]) if plan.get("tuning") else None
     except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, IndexError):

@@ -1,12 +1,12 @@
-"""From plain values to what rich prints: plans, runs, configs, evaluations, findings, benchmarks.
+"""From plain values to rich views: plans, runs, configs, evaluations and findings.
 
-Tables have no frames, so that they are text in a file, and fold at any width rather than break.
+Tables have no frames, so that they are plain text in a file, and fold at any width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -14,14 +14,29 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from mission_gym.report.formats import MISSING, show_count, show_number, show_rate, show_value
+from mission_gym.report.formats import (
+    MISSING,
+    show_count,
+    show_duration,
+    show_number,
+    show_rate,
+    show_value,
+)
+from mission_gym.store.groups import State
 
 Document = Mapping[str, Any]
+STATE_STYLES = {
+    "running": "cyan", "starting": "cyan", "done": "green", "stopped": "yellow", "silent": "yellow",
+    "failed": "bold red", "damaged": "red", "refused": "red",
+}  # fmt: skip
 _LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "ok": "green"}
+_SILENT_S = 30.0  # without a heartbeat of a live run
+_LIVE = ("starting", "running")
+_NUM_GROUPS = 5  # the newest
 
 
 def make_pairs(rows: Sequence[tuple[str, ...]]) -> Table:
-    """Names and values in two columns, and reasons in a third where there are any."""
+    """Names and values in two columns, and reasons in a third, if there are any."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", no_wrap=True)
     for style in ("", "dim")[: max(map(len, rows), default=2) - 1]:
@@ -32,7 +47,7 @@ def make_pairs(rows: Sequence[tuple[str, ...]]) -> Table:
 
 
 def make_table(*columns: str, numbers: Sequence[str] = ()) -> Table:
-    """An empty table without frames; `numbers` are set to the right."""
+    """An empty table without frames; the columns in `numbers` are aligned to the right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in columns:
         table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
@@ -54,30 +69,82 @@ def view_runs(rows: Sequence[Document]) -> RenderableType:
     numbers = ("step", "steps/s", "return")
     table = make_table("run", "state", *numbers, numbers=numbers)
     for row in rows:
-        table.add_row(
-            row["name"],
-            row["state"] or MISSING,
-            show_count(row["step"]),
-            show_count(row["fps"]),
-            show_number(row["return_mean"]),
-        )
+        counts = show_count(row["step"]), show_count(row["fps"]), show_number(row["return_mean"])
+        table.add_row(row["name"], row["state"] or MISSING, *counts)
     return table
 
 
+def view_overview(
+    rows: Sequence[Document], groups: Sequence[Document], folder: str, now: float, num_rows: int
+) -> RenderableType:
+    """`watch --terminal`: the live runs, then the newest, as many as fit; and the newest groups."""
+    live = [row for row in rows if row["state"] in _LIVE]
+    rest = [row for row in rows if row["state"] not in _LIVE]
+    rest.sort(key=lambda row: -(row["created"] or 0.0))
+    shown = [*live, *rest][: max(3, num_rows - min(len(groups), _NUM_GROUPS))]
+    numbers = ("steps", "done", "return", "steps/s", "time left")
+    table = make_table("run", "state", *numbers, "outcome", numbers=numbers)
+    for row in shown:
+        table.add_row(*_make_cells(row, now))
+    pace = sum(row["now_fps"] or row["fps"] or 0.0 for row in live)
+    head = f"{folder}: {len(rows):,} runs, {len(live)} running at {pace:,.0f} steps/s"
+    left = len(rows) - len(shown)
+    views: list[RenderableType] = [Text(head, style="bold"), table]
+    views += [Text(f"{left:,} more", style="dim")] if left else []
+    newest = sorted(groups, key=lambda group: -(group["created"] or 0.0))
+    views += [Text(_show_group(group), style="dim") for group in newest[:_NUM_GROUPS]]
+    return Group(*views)
+
+
+def _make_cells(row: Document, now: float) -> list[str | Text]:
+    state = row["state"] or MISSING
+    is_live = state in _LIVE
+    if is_live and now - (row["heartbeat"] or now) > _SILENT_S:
+        state = "silent"
+    total, step = row["total"], row["step"]
+    outcomes = row["outcomes"] or {}
+    name = row["main"] if row["main"] in outcomes else next(iter(outcomes), None)
+    words = row["phase"] or state if is_live and state != "silent" else state
+    return [
+        row["name"],
+        Text(words, style=STATE_STYLES.get(state, "")),
+        show_count(step),
+        show_rate(step / total if total and step is not None else None),
+        show_number(row["return_mean"]),
+        show_count(row["now_fps"] or row["fps"]),
+        show_duration(row["eta_s"]) if is_live else "",
+        "" if name is None else f"{name} {show_rate(outcomes[name])}",
+    ]
+
+
+def _show_group(group: Document) -> str:
+    """A group in one line: its jobs by state, and its result."""
+    if group["problem"]:
+        return f"group {group['name']}: {group['problem']}"
+    counts = count_states([job["state"] for job in group["jobs"]]) or f"{len(group['runs'])} runs"
+    result = "" if group["iqm"] is None else f"; IQM {show_number(group['iqm'])}"
+    return f"group {group['name']} ({group['kind']}): {counts}{result}"
+
+
+def count_states(states: Sequence[str]) -> str:
+    """The number of jobs in each state."""
+    return ", ".join(f"{states.count(state)} {state}" for state in get_args(State) if state in states)
+
+
 def show_failures(status: Document) -> str:
-    """Episodes that were lost, and processes that were replaced."""
+    """Lost episodes and replaced processes."""
     lost, restarts = show_count(status.get("env_failures")), show_count(status.get("worker_restarts"))
     return f"{lost} of environments; {restarts} workers replaced"
 
 
 def list_stage(status: Document) -> list[tuple[str, str]]:
-    """The stage of the curriculum that a run is in; no row without one."""
+    """The curriculum stage of a run; no row without one."""
     stage = status.get("stage")
     return [("stage", f"{stage['number']} of {stage['of']}: {stage['name']}")] if stage else []
 
 
 def show_confirmed(episodes: int | None) -> str:
-    """On how many more episodes the best was confirmed, as the end of a sentence."""
+    """The number of episodes that confirmed the best checkpoint, as the end of a sentence."""
     return f", confirmed on {show_count(episodes)} more episodes" if episodes else ""
 
 
@@ -96,9 +163,9 @@ def view_run(document: Document) -> RenderableType:
         ("gradient steps", show_count(document["gradient_steps"])),
         ("episodes", show_count(document["episodes"])),
         ("failures", show_failures(document)),
-        ("rate", f"{show_count(document['fps'])} steps/s, evaluations and checkpoints included"),
+        ("rate", f"{show_count(document['fps'])} steps/s, including evaluations and checkpoints"),
         ("training", _show_prediction(document["train_fps"], document["predicted_fps"])),
-        ("return", f"{show_number(document['return_mean'])} over the last 100 episodes of training"),
+        ("return", f"{show_number(document['return_mean'])} over the last 100 training episodes"),
         ("best", f"step {show_count(document['best_step'])}{show_confirmed(document['best_confirmed'])}"),
         ("checkpoints", ", ".join(show_count(step) for step in document["checkpoints"]) or "none"),
     ]
@@ -109,22 +176,17 @@ def view_run(document: Document) -> RenderableType:
         rows.append(("notes", show_value(document["notes"])))
     views: list[RenderableType] = [make_pairs(rows)]
     if document["evals"]:
-        table = make_table(
-            "evaluated at", "suite", "episodes", "return", numbers=("evaluated at", "episodes")
-        )
+        numbers = ("evaluated at", "episodes")
+        table = make_table("evaluated at", "suite", "episodes", "return", numbers=numbers)
         for result in document["evals"]:
-            table.add_row(
-                show_count(result["step"]),
-                result["suite"],
-                show_count(result["episodes"]),
-                show_interval(result, "return"),
-            )
+            counts = show_count(result["step"]), result["suite"], show_count(result["episodes"])
+            table.add_row(*counts, show_interval(result, "return"))
         views += [Text(), table]
     return Group(*views)
 
 
 def list_verdict(verdict: Document | None) -> list[tuple[str, str]]:
-    """What bounds a run, and what to change; no row where nothing is known."""
+    """The bottleneck of a run, and what to change; no row if it is unknown."""
     if not verdict:
         return []
     return [
@@ -134,7 +196,7 @@ def list_verdict(verdict: Document | None) -> list[tuple[str, str]]:
 
 
 def _show_prediction(achieved: float | None, predicted: float | None) -> str:
-    """The rate of collecting and learning beside what the plan said."""
+    """The rate of collecting and learning, compared with the plan."""
     off = f", {100 * (achieved / predicted - 1):+.0f} %" if achieved and predicted else ""
     return f"{show_count(achieved)} steps/s (predicted {show_count(predicted)}{off})"
 
@@ -155,18 +217,17 @@ def view_comparison(document: Document) -> RenderableType:
 
 
 def view_lineage(document: Document) -> RenderableType:
-    """`runs lineage`: the eldest ancestor at the root."""
+    """`runs lineage`: a tree with the oldest ancestor at the root."""
+    ancestors = document["ancestors"]
+    origin = f" from step {show_count(ancestors[0]['step'])}" if ancestors else ""
+    labels: list[tuple[str, str | Text]] = [
+        (each["name"], each["name"] + ("" if each["exists"] else " (removed)"))
+        for each in reversed(ancestors)
+    ]
+    labels.append((document["run"], Text(document["run"], style="bold").append(origin, style="dim")))
     nodes: dict[str, Tree] = {}
-    above: Tree | None = None
-    for ancestor in reversed(document["ancestors"]):
-        name = ancestor["name"] + ("" if ancestor["exists"] else " (removed)")
-        above = nodes[ancestor["name"]] = Tree(name) if above is None else above.add(name)
-    title = Text(document["run"], style="bold")
-    steps = [ancestor["step"] for ancestor in document["ancestors"]]
-    if above is not None and steps:
-        title.append(f" from step {show_count(steps[0])}", style="dim")
-    own = Tree(title) if above is None else above.add(title)
-    nodes[document["run"]] = own
+    for name, label in labels:
+        nodes[name] = list(nodes.values())[-1].add(label) if nodes else Tree(label)
     for child in document["descendants"]:
         label = Text(child["name"]).append(f" from step {show_count(child['step'])}", style="dim")
         nodes[child["name"]] = nodes[child["parent"]].add(label)
@@ -182,7 +243,7 @@ def view_config(document: Mapping[str, Document]) -> RenderableType:
 
 
 def show_interval(result: Document, name: str) -> str:
-    """A mean with its 95 % interval, as far as they are there."""
+    """A mean with its 95 % interval, if it has one."""
     mean, low, high = (result.get(f"{name}_{part}") for part in ("mean", "low", "high"))
     bounds = f" ({show_number(low)} to {show_number(high)})" if low is not None else ""
     return f"{show_number(mean)}{bounds}"
@@ -193,38 +254,38 @@ def show_outcome(rate: Document) -> str:
     return f"{show_rate(rate['rate'])} ({show_rate(rate['low'])} to {show_rate(rate['high'])})"
 
 
-def show_metric(metric: Document) -> str:
-    """A mean with its 95 % interval."""
-    return show_interval({f"x_{part}": value for part, value in metric.items()}, "x")
-
-
 def view_results(results: Mapping[str, Document]) -> RenderableType:
-    """Evaluations side by side, a column each; `eval`, `baselines` and `demo`."""
-    outcomes = dict.fromkeys(name for result in results.values() for name in result["outcomes"])
+    """Evaluations, a column each; `eval`, `baselines` and `demo`."""
     table = make_table("", *results)
-    table.add_row("return", *(show_interval(result, "return") for result in results.values()))
-    table.add_row("length", *(show_number(result["length_mean"]) for result in results.values()))
-    for name in outcomes:
-        rates = (result["outcomes"].get(name) for result in results.values())
-        table.add_row(name, *(show_outcome(rate) if rate else MISSING for rate in rates))
-    told = [result.get("metrics", {}) for result in results.values()]
-    for name in dict.fromkeys(name for each in told for name in each):
-        if any(each[name]["mean"] for each in told if name in each):  # the others never happened
-            table.add_row(name, *(show_metric(each[name]) if name in each else MISSING for each in told))
-    for kind in dict.fromkeys(kind for result in results.values() for kind in result.get("agents", {})):
-        types = [result.get("agents", {}).get(kind) for result in results.values()]
+    documents = list(results.values())
+    table.add_row("return", *(show_interval(result, "return") for result in documents))
+    table.add_row("length", *(show_number(result["length_mean"]) for result in documents))
+    _add_outcomes(table, [result["outcomes"] for result in documents])
+    metrics = [result.get("metrics", {}) for result in documents]
+    for name in dict.fromkeys(name for each in metrics for name in each):
+        found = [each.get(name) for each in metrics]
+        if any(each["mean"] for each in found if each):  # others never happened
+            cells = ({f"x_{part}": value for part, value in (each or {}).items()} for each in found)
+            table.add_row(name, *(show_interval(each, "x") if each else MISSING for each in cells))
+    for kind in dict.fromkeys(kind for result in documents for kind in result.get("agents", {})):
+        types = [result.get("agents", {}).get(kind) for result in documents]
         shown = (show_interval(each, "return") if each else MISSING for each in types)
         table.add_row(f"return of one {kind}", *shown)
-        for name in dict.fromkeys(name for each in types if each for name in each["outcomes"]):
-            rates = (each["outcomes"].get(name) if each else None for each in types)
-            table.add_row(f"{kind} {name}", *(show_outcome(rate) if rate else MISSING for rate in rates))
-    counts = {result["episodes"] for result in results.values()}
-    caption = f"{show_count(min(counts))} episodes each, seeds of the report suite, 95 % intervals"
+        _add_outcomes(table, [each["outcomes"] if each else {} for each in types], f"{kind} ")
+    episodes = min(result["episodes"] for result in documents)
+    caption = f"{show_count(episodes)} episodes each, seeds of the report suite, 95 % intervals"
     return Group(table, Text(caption, style="dim"))
 
 
+def _add_outcomes(table: Table, outcomes: Sequence[Document], prefix: str = "") -> None:
+    """A row for each outcome."""
+    for name in dict.fromkeys(name for each in outcomes for name in each):
+        rates = (each.get(name) for each in outcomes)
+        table.add_row(f"{prefix}{name}", *(show_outcome(rate) if rate else MISSING for rate in rates))
+
+
 def view_findings(findings: Sequence[Document]) -> RenderableType:
-    """`check`: a paragraph per finding, what and why and the fix."""
+    """`check`: a paragraph per finding, with its reason and its fix."""
     views: list[RenderableType] = []
     for finding in findings:
         level = (f"{finding['level']:<8}", _LEVEL_STYLES.get(finding["level"], "cyan"))
@@ -232,54 +293,3 @@ def view_findings(findings: Sequence[Document]) -> RenderableType:
         more = [finding["why"], f"fix: {finding['fix']}" if finding["fix"] else ""]
         views += [Padding(Text(text, style="dim"), (0, 0, 0, 8), expand=False) for text in more if text]
     return Group(*views)
-
-
-def view_bench(rows: Sequence[Document]) -> RenderableType:
-    """`bench`: ours beside the best peer; below it every further key, and the machines once."""
-    table = make_table("case", "ours", "unit", "peer", "ratio", numbers=("ours", "peer", "ratio"))
-    details: list[RenderableType] = []
-    machines = ("machine", "peers_machine")
-    hidden = ("case", "ours", "ratio", "unit", *machines)
-    for row in rows:
-        # The ratio says which way is better.
-        peers = [number for number in row["peers"].values() if number is not None]
-        more_is_better = bool(peers and row["ratio"]) and (row["ours"] >= max(peers)) == (row["ratio"] >= 1)
-        best = (max if more_is_better else min)(peers) if peers else None
-        table.add_row(
-            row["case"], show_number(row["ours"]), row["unit"], show_number(best), show_number(row["ratio"])
-        )
-        more = {key: value for key, value in row.items() if key not in hidden and value not in ("", {}, None)}
-        if more:
-            text = "; ".join(f"{key.replace('_', ' ')} {_show_deep(value)}" for key, value in more.items())
-            details.append(Text(f"{row['case']}: {text}", style="dim"))
-    for key in machines:
-        machine = next((row[key] for row in rows if key in row), None)
-        if machine:
-            details.append(Text(f"{key.replace('_', ' ')}: {_show_deep(machine)}", style="dim"))
-    return Group(table, Text(), *details)
-
-
-def view_faults(rows: Sequence[Document]) -> RenderableType:
-    """`bench faults`: how many faults of each group were tried and held; below it those that did not."""
-    table = make_table("group", "tried", "held", numbers=("tried", "held"))
-    for row in rows:
-        table.add_row(row["case"].removeprefix("faults: "), str(row["tried"]), str(row["held"]))
-    table.add_row("all", *(str(sum(row[key] for row in rows)) for key in ("tried", "held")))
-    details = [
-        Text(f"{name}: {what}", style=style)
-        for row in rows
-        for key, style in (("failures", "red"), ("skipped", "dim"))
-        for name, what in row[key].items()
-    ]
-    return Group(table, Text(), *details)
-
-
-def _show_deep(value: Any) -> str:
-    """Numbers in four digits, wherever they are."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_show_deep(item)}" for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return " ".join(_show_deep(item) for item in value)
-    if isinstance(value, float):
-        return show_number(value)
-    return show_value(value)

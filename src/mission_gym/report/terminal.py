@@ -1,62 +1,88 @@
-"""A run as it happens: the plan, one progress line, evaluations and warnings, the summary.
+"""A run in the terminal: the plan, one progress line, evaluations and warnings, and the summary at its end.
 
-In come a run's events, the rows of metrics.jsonl, and its status; out go what rich prints and the words of
-the progress line.
+The input is a run's events, the rows of metrics.jsonl, and its status. The output is rich views and the text
+of the progress line.
 """
 
 from __future__ import annotations
 
+import shlex
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mission_gym.errors import RunStateError
-from mission_gym.report.formats import show_count, show_duration, show_number, show_path, show_rate
-from mission_gym.report.summary import list_next_commands, view_summary
-from mission_gym.report.tables import show_confirmed, show_interval, show_outcome, view_plan
-from mission_gym.report.timing import add_phases
+from mission_gym.report.documents import best_evaluation
+from mission_gym.report.formats import (
+    MISSING,
+    run_argument,
+    show_count,
+    show_duration,
+    show_number,
+    show_path,
+    show_rate,
+)
+from mission_gym.report.tables import (
+    STATE_STYLES,
+    list_stage,
+    list_verdict,
+    make_pairs,
+    show_confirmed,
+    show_failures,
+    show_interval,
+    show_outcome,
+    view_plan,
+)
+from mission_gym.report.timeline import add_phases, list_machine
 from mission_gym.store.rundir import RunDir
 
 Event = dict[str, Any]
-_BAR = (8, 24)  # smallest bar worth showing, and the longest
+Document = Mapping[str, Any]
+_BAR = (8, 24)  # the shortest and the longest bar
+_NUM_TERMS = 5  # of the reward that are named
+_PHASES = {
+    "collect": "collecting", "learn": "learning", "evaluate": "evaluating", "save": "saving",
+    "record": "recording",
+}  # fmt: skip
 
 
 class RunView:
-    """What there is to show of one process's work on a run."""
+    """The views of one process's work on a run."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self._start_s = time.monotonic()
         self._run: RunDir | None = None
         self._main_outcome: str | None = None
         self._status: Event = {}
-        self._row: Event = {}  # the last numbers
+        self._row: Event = {}  # the latest value of every metric
         self._phases: dict[str, float] = {}
 
-    def see(self, event: Event) -> list[RenderableType]:
-        """Take in an event; what there is to print of it."""
+    def add(self, event: Event) -> list[RenderableType]:
+        """Take in an event; returns the views to print."""
         match event["event"]:
             case "plan":
                 plan = event["time/plan"]
                 return [*self._begin(event), view_plan(plan), *_view_notes(plan["notes"])]
             case "resume":
                 step, total = show_count(event["step"]), show_count(event["total"])
-                words = Text(f"resumes at step {step} of {total}")
-                return [*self._begin(event), words, *_view_notes(event["notes"])]
+                text = Text(f"resumes at step {step} of {total}")
+                return [*self._begin(event), text, *_view_notes(event["notes"])]
             case "status":
                 self._status = event
             case "progress":
-                self._row |= event  # the use of the machine is not in every row
+                self._row |= event  # not every row has the use of the machine
                 add_phases(self._phases, event)
                 return [_view_warning(message) for message in event.get("time/alarms", ())]
             case "eval":
-                return [Text(self._eval_text(event))]
+                return [Text(self._show_eval(event))]
             case "confirm":
-                return [Text(_confirm_text(event))]
+                return [Text(_show_confirmation(event))]
             case "stage":
-                return [Text(_stage_text(event))]
+                return [Text(_show_stage(event))]
             case "note":
                 return [Text(event["message"], style="dim")]
             case "warning":
@@ -68,14 +94,14 @@ class RunView:
     def _begin(self, event: Event) -> list[RenderableType]:
         self._run = RunDir(Path(event["run"]))
         self._main_outcome = event["main_outcome"]
-        self._began = time.monotonic()
+        self._start_s = time.monotonic()
         return [Text(f"run {show_path(self._run.path)}", style="bold")]
 
     def _end(self, event: Event) -> list[RenderableType]:
         add_phases(self._phases, event)
         if self._run is None:
             return []
-        elapsed_s = time.monotonic() - self._began
+        elapsed_s = time.monotonic() - self._start_s
         try:
             status = self._run.read_status()
         except RunStateError:  # damaged in the meantime
@@ -87,12 +113,12 @@ class RunView:
         summary = view_summary(self._run, status, event, self._phases, elapsed_s, self._row)
         return [summary, Text("next", style="bold"), *commands]
 
-    def show_words(self) -> str:
+    def show_progress(self) -> str:
         """The progress line without a bar."""
-        return "  ".join(self._parts())
+        return "  ".join(self._list_parts())
 
-    def _parts(self) -> list[str]:
-        """The words of the progress line, the dispensable ones last."""
+    def _list_parts(self) -> list[str]:
+        """The parts of the progress line, the least important last."""
         now = self._status
         parts = [
             f"{show_count(now['step'])}/{show_count(now['total'])}",
@@ -105,35 +131,30 @@ class RunView:
             parts.insert(3, f"{self._main_outcome} {show_rate(rate)}")
         if now.get("stage"):
             parts.insert(2, f"stage {now['stage']['number']}/{now['stage']['of']}")
-        return [*parts, now["phase"], self._shares()]
-
-    def _shares(self) -> str:
-        """How the time so far and the machine were used."""
         wall_s = self._phases.get("wall")
         shares = {name: self._phases[name] / wall_s if wall_s else None for name in ("env", "act", "learn")}
-        parts = [f"{name} {show_rate(share)}" for name, share in shares.items()]
-        parts.append(f"cpu {show_rate(self._row.get('machine/cpu'))}")
+        shares["cpu"] = self._row.get("machine/cpu")
         if "machine/gpu_use" in self._row:
-            parts.append(f"gpu {show_rate(self._row['machine/gpu_use'])}")
-        return ", ".join(parts)
+            shares["gpu"] = self._row["machine/gpu_use"]
+        use = ", ".join(f"{name} {show_rate(share)}" for name, share in shares.items())
+        return [*parts, now["phase"], use]
 
     def make_line(self, width: int, *, ascii_only: bool) -> Text:
-        """One line that fits: a bar where there is room, and words as far as they go."""
-        parts = self._parts()
+        """One line that fits: a bar if there is room, and as many parts as possible."""
+        parts = self._list_parts()
         while len(parts) > 1 and len("  ".join(parts)) > width:
             parts.pop()
-        words = "  ".join(parts)
+        text = "  ".join(parts)
         line = Text(no_wrap=True, overflow="ellipsis", end="")
-        room = min(width - len(words) - 2, _BAR[1])
+        room = min(width - len(text) - 2, _BAR[1])
         if room >= _BAR[0]:
             full, empty = ("#", "-") if ascii_only else ("━", "─")
             filled = room * min(self._status["step"], self._status["total"]) // self._status["total"]
-            line.append(full * filled, style="green").append(empty * (room - filled), style="dim").append(
-                "  "
-            )
-        return line.append(words)
+            line.append(full * filled, style="green")
+            line.append(empty * (room - filled), style="dim").append("  ")
+        return line.append(text)
 
-    def _eval_text(self, event: Event) -> str:
+    def _show_eval(self, event: Event) -> str:
         names = [self._main_outcome] if self._main_outcome in event["outcomes"] else list(event["outcomes"])
         outcomes = "".join(f", {name} {show_outcome(event['outcomes'][name])}" for name in names)
         return (
@@ -142,18 +163,18 @@ class RunView:
         )
 
 
-def _confirm_text(event: Event) -> str:
-    """The best checkpoint, and the one that led before it was played again."""
+def _show_confirmation(event: Event) -> str:
+    """The best checkpoint, and the one that ranked first before the confirmation."""
     step, first = event["best"], event["candidates"][0]["step"]
-    before = f"; step {show_count(first)} led before" if first != step else ""
+    before = f"; step {show_count(first)} ranked first before" if first != step else ""
     return f"best: step {show_count(step)}{show_confirmed(event['episodes'])}{before}"
 
 
-def _stage_text(event: Event) -> str:
-    """Where a run has come to in its curriculum, and why."""
-    back = " again" if event["stage"] < event["before"] else ""
-    place = f"stage {event['stage']} of {event['of']}{back} from step {show_count(event['step'])} on"
-    return f"{place}: {event['name']} (stage {event['before']}: {event['why']})"
+def _show_stage(event: Event) -> str:
+    """The curriculum stage that a run enters, and why."""
+    back = "back to " if event["stage"] < event["before"] else ""
+    stage = f"{back}stage {event['stage']} of {event['of']} from step {show_count(event['step'])}"
+    return f"{stage}: {event['name']} (stage {event['before']}: {event['why']})"
 
 
 def _view_notes(notes: list[str]) -> list[Text]:
@@ -162,3 +183,103 @@ def _view_notes(notes: list[str]) -> list[Text]:
 
 def _view_warning(message: str) -> Text:
     return Text(f"warning: {message}", style="yellow")
+
+
+def view_summary(
+    run: RunDir,
+    status: Document,
+    end: Document,
+    phases: Mapping[str, float],
+    elapsed_s: float,
+    metrics: Document,
+) -> RenderableType:
+    """How a run ended, how fast it was and where the time went. status and end: the run's status and its
+    `end` event. phases, elapsed_s: seconds of this process. metrics: its last row."""
+    made = end["time/process_steps"]
+    own = "" if made == end["step"] else f", {show_count(made)} of them in this process,"
+    any_lost = status.get("env_failures") or status.get("worker_restarts")
+    rows = [
+        ("steps", f"{show_count(end['step'])}{own} in {show_duration(end['time/elapsed_s'])}"),
+        *list_stage(status),
+        ("rate", _show_rates(status, end)),
+        ("best", _show_best(run)),
+        *_list_reward(metrics),
+        *_list_slowest(metrics),
+        *([("failures", show_failures(status))] if any_lost else []),
+        ("time", _show_phases(phases, elapsed_s)),
+        *list_machine(end.get("time/machine") or {}),
+        *list_verdict(end.get("time/verdict")),
+        ("run", show_path(run.path)),
+    ]
+    saved = f"; saved at step {show_count(end['step'])}" if end["state"] == "stopped" else ""
+    cause = end["cause"].partition("\n")[0]  # the whole text comes with the error itself
+    head = Text.assemble((end["state"], f"bold {STATE_STYLES[end['state']]}"), f": {cause}{saved}")
+    return Group(Text(), head, make_pairs(rows))
+
+
+def list_next_commands(run: RunDir, status: Document, end: Document) -> list[tuple[str, str]]:
+    """Useful next commands, each with its effect."""
+    name = run_argument(run.path)
+    is_complete = end["state"] == "done" and end["step"] >= (status.get("total") or 0)
+    resume = f"mission-gym resume {name}" + (f" --timesteps {2 * end['step']}" if is_complete else "")
+    commands = [
+        (f"mission-gym eval {name}", "100 held-out episodes"),
+        (f"mission-gym branch {name} --timesteps {2 * end['step']}", "a child run with changes"),
+    ]
+    if not end["goal"]:  # a run that reached its goal has nothing left to do
+        commands.insert(0, (resume, "continue training"))
+    if run.tensorboard.exists():
+        commands.append((f"tensorboard --logdir {shlex.quote(show_path(run.tensorboard))}", "curves"))
+    return commands
+
+
+def _show_rates(status: Document, end: Document) -> str:
+    """The prediction is for collecting and learning, so it is compared with their rate."""
+    predicted = show_count(status.get("predicted_fps"))
+    overall = f"{show_count(end['time/fps'] or None)} overall"
+    return f"{show_count(end['time/train_fps'])} steps/s of training, predicted {predicted}; {overall}"
+
+
+def _show_best(run: RunDir) -> str:
+    best = best_evaluation(run)
+    if best is None:
+        return MISSING
+    rates = (best.get("outcomes") or {}).items()
+    outcomes = "".join(f", {name} {show_outcome(rate)}" for name, rate in rates)
+    confirmed = show_confirmed(best.get("confirmed"))
+    return f"return {show_interval(best, 'return')}{outcomes} at step {show_count(best['step'])}{confirmed}"
+
+
+def _list_reward(metrics: Document) -> list[tuple[str, str]]:
+    """The shares of the reward terms, the largest first; no row without terms."""
+    prefix = "reward_share/"
+    shares = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
+    largest = sorted((name for name in shares if shares[name] > 0), key=lambda name: -shares[name])
+    shown = [f"{name} {show_rate(shares[name])}" for name in largest[:_NUM_TERMS]]
+    rest = sum(shares[name] for name in largest[_NUM_TERMS:])
+    return [("reward", ", ".join([*shown, f"others {show_rate(rest)}"] if rest else shown))] if shown else []
+
+
+def _list_slowest(metrics: Document) -> list[tuple[str, str]]:
+    """The environment that produced the least data; no row if all produce the same."""
+    if "rollout/share_min" not in metrics:
+        return []
+    env_id, least, most = (metrics[f"rollout/share_{which}"] for which in ("min_env", "min", "max"))
+    return [
+        ("data", f"least {100 * least:.1f} %, from environment {env_id:.0f}; most {100 * most:.1f} %")
+    ]  # fmt: skip
+
+
+def _show_phases(phases: Mapping[str, float], elapsed_s: float) -> str:
+    counted = sum(phases.get(name, 0.0) for name in _PHASES)  # above the total if phases overlap
+    total = max(elapsed_s, phases.get("wall", 0.0))
+
+    def share(seconds: float) -> str:
+        return show_rate(seconds / total if total else None)
+
+    parts = {text: share(phases.get(name, 0.0)) for name, text in _PHASES.items()}
+    inside = {"environments": "env", "acting": "act", "waiting": "wait"}
+    shown = ", ".join(f"{text} {share(phases.get(name, 0.0))}" for text, name in inside.items())
+    parts["collecting"] += f" ({shown})"
+    parts["other"] = share(max(total - counted, 0.0))
+    return ", ".join(f"{text} {shown}" for text, shown in parts.items())

@@ -1,125 +1,146 @@
-"""The timeline of a run as a picture: what each role did in the last updates, and its phases in all."""
+"""Where a run's time went: phases by role, the use of the machine, the last timeline and the verdict.
+
+Read from the metrics stream: the `phase/*` values of all rows are summed, over every process of the run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from io import BytesIO
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
-from PIL import Image, ImageDraw, ImageFont
+from pydantic import Field, TypeAdapter
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from mission_gym.clock import ROLES
-from mission_gym.report.curves import find_ticks
-from mission_gym.report.formats import show_rate
+from mission_gym.report.formats import show_duration, show_gb, show_number, show_rate
+from mission_gym.report.tables import list_verdict, make_pairs, make_table
+from mission_gym.store.rundir import RunDir, Verdict
+from mission_gym.store.tables import MetricsLog
+from mission_gym.store.validation import Count, Record, Str, validate
 
-_COLORS = {
-    "collect": "#2f7fc1", "env": "#2f7fc1", "act": "#7db7e3", "wait": "#d9b23c", "copy": "#4aa89c",
-    "update": "#d9693a", "values": "#efa77f", "record": "#9aa5b1", "evaluate": "#4f9a4a", "save": "#8a62b8",
-    "idle": "#eceff3",
-}  # fmt: skip
-_INK, _QUIET, _LINE, _PAPER = "#1c2430", "#5b6878", "#dde3ea", "#ffffff"
-_DARK_INK_ON = ("idle", "act", "wait", "values")
-_WIDTH, _LEFT, _RIGHT = 1600, 130, 40
-_LANE, _GAP = 46, 12
-_TITLE, _BODY, _SMALL = 26, 19, 16
-
-
-class _Pen(NamedTuple):
-    draw: ImageDraw.ImageDraw
-
-    def text(self, x: float, y: float, text: str, size: int, ink: str = _INK, anchor: str = "la") -> None:
-        self.draw.text((x, y), text, ink, ImageFont.load_default(size), anchor)
-
-    def width(self, text: str, size: int) -> float:
-        return self.draw.textlength(text, ImageFont.load_default(size))
-
-    def bar(self, start: float, end: float, y: float, phase: str) -> None:
-        """At least a pixel wide: a short phase is there too."""
-        self.draw.rectangle((start, y, max(end - 1, start), y + _LANE), fill=_COLORS.get(phase, _QUIET))
+Row = Mapping[str, Any]
+_MEANINGS = {
+    "act": "choosing actions",
+    "env": "stepping environments",
+    "wait": "waiting for the slowest worker",
+    "copy": "weights, rows and messages",
+    "values": "values and advantages",
+    "update": "gradient steps",
+    "record": "rows, logs and the progress line",
+    "evaluate": "evaluating",
+    "save": "saving checkpoints",
+    "idle": "nothing to do",
+}
+_LONGEST_S = 1e12
+_Seconds = Annotated[float, Field(gt=-_LONGEST_S, lt=_LONGEST_S)]
 
 
-def draw_timeline(document: Mapping[str, Any]) -> Image.Image:
-    """The picture of a `runs timeline` document."""
-    lanes_s = len(ROLES) * (_LANE + _GAP)
-    image = Image.new("RGB", (_WIDTH, 2 * lanes_s + 290), _PAPER)
-    pen = _Pen(ImageDraw.Draw(image))
-    pen.text(24, 20, document["run"], _TITLE)
-    y = _draw_spans(pen, document, 66)
-    y = _draw_shares(pen, document, y + 30)
-    verdict = document["verdict"]
-    if verdict:
-        pen.text(24, y + 16, _fit(pen, f"bound by {verdict['bound']}: {verdict['evidence']}"), _BODY)
-    return image
+class _Times(Record):
+    """The fields of the document that views rely on."""
+
+    wall_s: _Seconds | None
+    roles: dict[Str, dict[Str, _Seconds]]
+    machine: dict[Str, float | None]
+    verdict: Verdict | None
+    updates: tuple[Count, Count] | None
+    spans: list[tuple[Str, Str, _Seconds, _Seconds]]
+    cores: list[Any]
 
 
-def make_png(document: Mapping[str, Any]) -> bytes:
-    """The same as the bytes of a PNG."""
-    stream = BytesIO()
-    draw_timeline(document).save(stream, "PNG")
-    return stream.getvalue()
+_TIMES = TypeAdapter(_Times)
 
 
-def _draw_spans(pen: _Pen, document: Mapping[str, Any], y: float) -> float:
-    """A lane for each role over the seconds of the last updates."""
-    updates, spans = document["updates"], document["spans"]
-    names = f"updates {updates[0]:,} to {updates[1]:,}" if updates else "no update was made"
-    overlap = "" if document["overlap"] is None else f"; overlap {show_rate(document['overlap'])} of the run"
-    pen.text(24, y, f"{names}{overlap}", _BODY, _QUIET)
-    _draw_legend(pen, ["collect", "update", *ROLES["main"]], y)
-    y += 36
-    whole_s = max((end for *_, end in spans), default=1.0) or 1.0
-    scale = (_WIDTH - _LEFT - _RIGHT) / whole_s
-    bottom = y + len(ROLES) * (_LANE + _GAP)
-    unit_s, unit = (1e-3, "ms") if whole_s < 2.0 else (1.0, "s")
-    for tick in find_ticks(0.0, whole_s / unit_s):
-        x = _LEFT + tick * unit_s * scale
-        if x <= _WIDTH - _RIGHT:
-            pen.draw.line((x, y - 4, x, bottom), fill=_LINE)
-            pen.text(x, bottom + 4, f"{tick:g} {unit}", _SMALL, _QUIET, "ma")
-    for number, role in enumerate(ROLES):
-        top = y + number * (_LANE + _GAP)
-        pen.text(24, top + _LANE / 2, role, _BODY, anchor="lm")
-        for owner, phase, start, end in spans:
-            if owner == role:
-                pen.bar(_LEFT + start * scale, _LEFT + end * scale, top, phase)
-    return bottom + 24
+def describe_time(run: RunDir) -> dict[str, Any]:
+    """The document of `runs timeline`."""
+    return {"run": run.name} | check_time(sum_phases(MetricsLog.stream(run.metrics_jsonl)), run.metrics_jsonl)
 
 
-def _draw_shares(pen: _Pen, document: Mapping[str, Any], y: float) -> float:
-    """A bar for each role: the share of every phase in the whole run."""
-    pen.text(24, y, "share of the whole run", _BODY, _QUIET)
-    y += 32
-    wall_s = document["wall_s"] or 1.0
-    room = _WIDTH - _LEFT - _RIGHT
-    for role, phases in document["roles"].items():
-        pen.text(24, y + _LANE / 2, role, _BODY, anchor="lm")
-        x = float(_LEFT)
-        for name, seconds in phases.items():
-            end = x + room * max(seconds, 0.0) / wall_s
-            if end - x < 1:
-                continue
-            pen.bar(x, end, y, name)
-            ink = _INK if name in _DARK_INK_ON else _PAPER
-            for text in (f"{name} {show_rate(seconds / wall_s)}", name):
-                if pen.width(text, _SMALL) + 10 < end - x:
-                    pen.text((x + end) / 2, y + _LANE / 2, text, _SMALL, ink, "mm")
-                    break
-            x = end
-        y += _LANE + _GAP
-    return y
+def check_time(document: Row, path: Path = Path("metrics.jsonl")) -> dict[str, Any]:
+    """The result of `sum_phases` with checked types; RunStateError if they are wrong."""
+    return validate(path, document, _TIMES).model_dump()
 
 
-def _draw_legend(pen: _Pen, names: list[str], y: float) -> None:
-    x = float(_WIDTH - _RIGHT)
-    for name in reversed(names):
-        x -= pen.width(name, _SMALL)
-        pen.text(x, y, name, _SMALL, _QUIET)
-        pen.draw.rectangle((x - 22, y + 3, x - 8, y + 17), fill=_COLORS[name])
-        x -= 44
+def sum_phases(rows: Iterable[Row], whole_s: float | None = None) -> dict[str, Any]:
+    """The document of rows; values that were not measured are None. whole_s: the duration of a run whose rows
+    are a sample; all times are then estimates."""
+    seconds: dict[str, float] = {}
+    last: dict[str, Row] = {}  # by kind of event
+    for row in rows:
+        add_phases(seconds, row)
+        last[str(row.get("event"))] = row
+    timeline, end = last.get("timeline", {}), last.get("end", {})
+    if whole_s and seconds.get("wall", 0.0) > 0:
+        seconds = {name: spent * whole_s / seconds["wall"] for name, spent in seconds.items()}
+    roles = {
+        role: {name: seconds.get(name, 0.0) for name in names} | {"idle": seconds.get(f"{role}_idle", 0.0)}
+        for role, names in ROLES.items()
+    }
+    both_s = seconds.get("collect", 0.0) + seconds.get("learn", 0.0)
+    training_s = seconds.get("wall", 0.0) - sum(seconds.get(name, 0.0) for name in ROLES["main"])
+    return {
+        "wall_s": seconds.get("wall"),
+        "roles": roles,
+        "overlap": max(0.0, 1.0 - training_s / both_s) if both_s > 0 else None,
+        "machine": end.get("time/machine") or {},
+        "verdict": end.get("time/verdict"),
+        "updates": timeline.get("time/updates"),
+        "spans": timeline.get("time/spans", []),
+        "cores": timeline.get("time/cores", []),
+    }
 
 
-def _fit(pen: _Pen, text: str) -> str:
-    """The text, cut where the picture ends."""
-    while pen.width(text, _BODY) > _WIDTH - 48:
-        text = text.rstrip(".").rpartition(" ")[0] + "..."
-    return text
+def add_phases(seconds: dict[str, float], row: Row) -> None:
+    """Add the seconds of a row to those of each phase."""
+    for key, spent in row.items():
+        is_phase = key.startswith("phase/") and key.endswith("_s")
+        if is_phase and isinstance(spent, int | float) and abs(spent) < _LONGEST_S:  # else damaged
+            name = key.removeprefix("phase/").removesuffix("_s")
+            seconds[name] = seconds.get(name, 0.0) + spent
+
+
+def list_phases(document: Row) -> list[tuple[str, str, str, str, str]]:
+    """Role, phase, time, share of the wall time and meaning of each phase."""
+    wall_s = document["wall_s"]
+    return [
+        (role, name, show_duration(spent), show_rate(spent / wall_s if wall_s else None), _MEANINGS[name])
+        for role, phases in document["roles"].items()
+        for name, spent in phases.items()
+    ]
+
+
+def view_time(document: Row) -> RenderableType:
+    """`runs timeline`: phases, the use of the machine and the verdict."""
+    table = make_table("role", "phase", "time", "share", "", numbers=("time", "share"))
+    last = ""
+    for role, *cells, meaning in list_phases(document):
+        table.add_row("" if role == last else role, *cells, Text(meaning, style="dim"))
+        last = role
+    rows = [("overlap", show_rate(document["overlap"])), *list_machine(document["machine"])]
+    return Group(table, Text(), make_pairs([*rows, *list_verdict(document["verdict"])]))
+
+
+def list_machine(machine: Mapping[str, float]) -> list[tuple[str, str]]:
+    """The use of cores, memory and GPU, by phase if it was sampled."""
+    own, used = (
+        show_number(machine.get("machine/own_cores")),
+        show_rate(machine.get("machine/memory_use_max")),
+    )
+    memory = show_gb(machine.get("machine/memory_bytes_max"))
+    rows = [
+        ("cpu", f"{_show_use(machine, 'cpu')}; this run {own} cores"),
+        ("memory", f"{memory} at most; {used} of the machine's memory in use"),
+    ]
+    if any(name.startswith("machine/gpu") for name in machine):
+        details = [show_gb(machine.get("machine/gpu_memory_bytes_max"))]
+        for name, unit in (("gpu_power_w", "W"), ("gpu_temperature_c", "C"), ("gpu_clock_mhz", "MHz")):
+            details.append(f"{show_number(machine.get(f'machine/{name}'))} {unit}")
+        rows.append(("gpu", f"{_show_use(machine, 'gpu_use')}; {', '.join(details)}"))
+    return rows
+
+
+def _show_use(machine: Mapping[str, float], name: str) -> str:
+    phases = {"collecting": "collect", "learning": "update", "evaluating": "evaluate", "saving": "save"}
+    parts = [f"{text} {show_rate(machine.get(f'machine/{name}_{key}'))}" for text, key in phases.items()]
+    return f"{show_rate(machine.get(f'machine/{name}'))} busy ({', '.join(parts)})"

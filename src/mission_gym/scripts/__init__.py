@@ -1,1 +1,1 @@
-"""`python -m mission_gym.scripts.NAME`: the commands under the names that other trainers use."""
+"""`python -m mission_gym.scripts.NAME`: the commands under the names of other trainers."""

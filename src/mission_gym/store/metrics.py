@@ -24,6 +24,7 @@ class Metric(NamedTuple):
     text: str
     bad: str = ""  # signs of a bad value, and what to do
     healthy: tuple[float | None, float | None] | None = None  # smallest and largest healthy value
+    charts: tuple[str, ...] = ("run",)  # where the dashboard draws it: run, machine, compare
 
 
 @cache

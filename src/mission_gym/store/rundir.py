@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, create_model
 
 from mission_gym.errors import DiskError, RunGoneError, RunStateError, UsageError
 from mission_gym.store import PID, lock
@@ -32,7 +32,7 @@ _ENDED = ("done", "stopped", "failed")
 # Everything that we write into a run, by name, except for checkpoints/, env/, eval/ and files of sinks.
 OWN_NAMES = (
     "config.yaml", "env-files.json", "plan.json", "lineage.json", "pins.json", "env-output.txt",
-    "repro-env*-episode*.json", "timeline.png", "report.html", "baselines.json", "learning.gif",
+    "repro-env*-episode*.json", "timeline.html", "report.html", "baselines.json", "learning.gif",
     "learning.mp4", "step_*.mp4", ".reserve", ".pins-lock", "status.json", ".lock",
 )  # fmt: skip
 EVAL_NAMES = "step_*.json"
@@ -46,27 +46,39 @@ class Verdict(Record):
     advice: list[Str]
 
 
-class _Status(Record):
-    """What is read of a status by name."""
+# The fields of status.json: name -> (type that readers rely on, views that show it). `list` and `show` are
+# `runs list` and `runs show`; `numbers` and `texts` are the rows of the dashboard. Any: pages check it.
+_STATUS_FIELDS: dict[str, tuple[Any, str]] = {
+    "state": (str, "list show texts"),
+    "step": (Count, "list show numbers"),
+    "fps": (float, "list show numbers"),
+    "return_mean": (float, "list show numbers"),
+    "cause": (Str, "show texts"),
+    "total": (Count, "show numbers"),
+    "updates": (Count, "show"),
+    "gradient_steps": (Count, "show"),
+    "episodes": (Count, "show"),
+    "env_failures": (Count, "show numbers"),
+    "worker_restarts": (Count, "show"),
+    "predicted_fps": (float, "show numbers"),
+    "train_fps": (float, "show"),
+    "created": (float, "show numbers"),
+    "stage": (Any, "show"),
+    "verdict": (Verdict, "show"),
+    "phase": (Any, "texts"),
+    "now_fps": (Any, "numbers"),
+    "eta_s": (Any, "numbers"),
+    "best_step": (Any, "numbers"),
+    "heartbeat": (Any, "numbers"),
+    "pid": (Any, "numbers"),
+}
+_TYPES: dict[str, Any] = {name: (kind | None, None) for name, (kind, _) in _STATUS_FIELDS.items()}
+_STATUS = TypeAdapter(create_model("Status", __base__=Record, **_TYPES))
 
-    created: float = 0.0
-    state: str | None = None
-    cause: Str | None = None
-    step: Count | None = None
-    total: Count | None = None
-    updates: Count | None = None
-    gradient_steps: Count | None = None
-    episodes: Count | None = None
-    env_failures: Count | None = None
-    worker_restarts: Count | None = None
-    fps: float | None = None
-    train_fps: float | None = None
-    predicted_fps: float | None = None
-    return_mean: float | None = None
-    verdict: Verdict | None = None
 
-
-_STATUS = TypeAdapter(_Status)
+def list_status_fields(view: str) -> list[str]:
+    """The fields of a status that a view shows: `list`, `show`, `numbers` or `texts`."""
+    return [name for name, (_, views) in _STATUS_FIELDS.items() if view in views.split()]
 
 
 def slug(env_id: str) -> str:
@@ -122,8 +134,8 @@ class RunDir:
 
     @property
     def created(self) -> float:
-        """Unix time of the start; 0 if the status is damaged."""
-        return float(self._stored_status().get("created", 0.0))
+        """Unix time of the start, 0 if the status lost it."""
+        return float(self._stored_status().get("created") or 0.0)
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -1,1 +1,1 @@
-"""Pictures of environments: films of what a policy plays, and play by hand."""
+"""Environments that render: `record` (a policy's episodes as videos or pages) and `play` (the keyboard)."""

@@ -35,7 +35,7 @@ _LOADED = (
     "tyro",
     "mission_gym.algorithms.dqn.build",
     "mission_gym.algorithms.ppo.build",
-    "mission_gym.video.film",
+    "mission_gym.video.record",
     "mission_gym.run.branch",
     "mission_gym.run.start",
 )

@@ -57,7 +57,7 @@ def test_the_winner_is_trained_again_beside_the_default(
     assert document["default"] == {"iqm": 60.015, "low": 60.01, "high": 60.02, "seeds": 2}
     assert document["best"]["low"] > document["default"]["high"]
     assert (document["iqm"], document["best"]["seeds"]) == (document["best"]["iqm"], 2)
-    assert record.verdict.startswith("beats the default beyond the intervals")
+    assert record.verdict.startswith("the winner beats the default beyond the intervals")
     best = record.trials[record.best_trial or 0]
     chosen = resolve("CartPole-v1", {}, config_file=group.path / "best.yaml").config
     assert chosen.algorithm.learning_rate == best.values["learning_rate"]
@@ -78,7 +78,7 @@ def test_a_default_that_nothing_beats_stays(sweepers: Sweepers) -> None:
     axes = [Axis(path="ppo.learning_rate", low=1e-8, high=2e-6, scale="log")]
     group = sweepers.make(axes=axes, starts=starts, trials=3)
     assert work(group) == 0
-    assert read_sweep(group).verdict == "nothing that was tried beats the default on fresh seeds; it stays"
+    assert read_sweep(group).verdict == "no setting beats the default on fresh seeds; the default stays"
     assert read_json(group.group_json)["best"] == read_json(group.group_json)["default"]
     assert "learning_rate: 1.0e-05" in (group.path / "best.yaml").read_text()
 
@@ -97,7 +97,7 @@ def test_trials_that_fail_have_a_cause_and_are_not_the_end(
     lost = sweepers.make(starts=starts, trials=1)
     assert work(lost) == 3
     assert not (lost.path / "best.yaml").exists()
-    assert "no trial was finished and trained again" in capsys.readouterr().err
+    assert "no trial was completed and trained again" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_a_stop_saves_and_it_goes_on(sweepers: Sweepers, capsys: pytest.CaptureF
     assert [trial.state.name for trial in read_study(group).trials] == ["RUNNING", "RUNNING"]
     assert find_driver(group) is None
     assert main(["jobs", "wait", "s", "--runs-dir", str(sweepers.runs_dir)]) == 2
-    assert "nobody works on" in capsys.readouterr().err
+    assert "no process runs the sweep" in capsys.readouterr().err
     go()
     assert work(group) == 0
     assert [row.state for row in read_sweep(group).trials].count("running") == 0
@@ -246,5 +246,5 @@ def test_the_dashboard_of_optuna_opens_the_journal(sweepers: Sweepers, tmp_path:
 
 
 def test_other_commands_do_not_load_optuna() -> None:
-    code = "import sys, mission_gym.cli.jobs, mission_gym.cli.sweeping; sys.exit('optuna' in sys.modules)"
+    code = "import sys, mission_gym.cli.jobs, mission_gym.cli.sweep; sys.exit('optuna' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Which fields are searched over which ranges, and what is refused."""
+"""The searched fields and their ranges."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from mission_gym.algorithms import ALGORITHMS
 from mission_gym.fleet.sweep.space import (
-    cut_rollouts,
     fit_values,
-    from_straight,
+    from_sampler,
+    limit_rollouts,
     list_axes,
     read_axes,
-    straighten,
-    to_straight,
+    sampler_range,
+    to_sampler,
 )
 from mission_gym.run.config import resolve
 from mission_gym.store.sweeps import Axis
@@ -31,8 +31,8 @@ def test_ranges_and_choices_are_read() -> None:
     text = "learning_rate=1e-5..1e-2, n-epochs=3..20,n_steps=16..512,gamma=0.9..0.999,network_arch=64,64|128"
     axes, problems = read(text + ",normalize_obs=true|false,max_grad_norm=0.1..100,target_kl=none|0.03")
     assert not problems
-    told = {name: (axis.low, axis.high, axis.scale) for name, axis in axes.items() if not axis.choices}
-    assert told == {
+    ranges = {name: (axis.low, axis.high, axis.scale) for name, axis in axes.items() if not axis.choices}
+    assert ranges == {
         "learning_rate": (1e-5, 1e-2, "log"), "n_epochs": (3, 20, "log"), "gamma": (0.9, 0.999, "gap"),
         "n_steps_per_env": (16, 512, "power"), "max_grad_norm": (0.1, 100.0, "log"),
     }  # fmt: skip
@@ -43,31 +43,31 @@ def test_ranges_and_choices_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("over", "told"),
+    ("over", "message"),
     [
         ("learning_rat=1..2", "'learning_rat' is not a known field (did you mean 'learning_rate'?)"),
         ("gamma=0.99..0.9", "gamma=0.99..0.9 is empty: 0.99 is not below 0.9"),
-        ("n_epochs=..5", "n_epochs=..5 is empty: an end is missing"),
+        ("n_epochs=..5", "n_epochs=..5 lacks an end; write n_epochs=low..high"),
         ("n_epochs=5", "n_epochs=5 is not a range"),
         ("n_epochs", "n_epochs has no range; write n_epochs=low..high or n_epochs=a|b"),
         ("gamma=0.9..1.5", "gamma=1.5 should be less than or equal to 1 [--over]"),
         ("n_epochs=0..5", "n_epochs=0 should be greater than or equal to 1 [--over]"),
         ("activation=tanh|sigmoid", "activation=sigmoid should be 'tanh', 'relu' or 'elu' [--over]"),
-        ("activation=tanh|tanh", "activation=tanh|tanh leaves nothing to choose"),
+        ("activation=tanh|tanh", "activation=tanh|tanh is one choice"),
         ("activation=elu..tanh", "activation=elu..tanh is not a range of numbers"),
-        ("n_envs=4..16", "n_envs is not searched: it is chosen for speed, not for learning"),
-        ("threads=1..2", "threads is not searched: it is chosen for speed"),
-        ("timesteps=1k..2k", "timesteps is not searched: it must be the same for all trials"),
+        ("n_envs=4..16", "n_envs can't be searched: it is chosen for speed; give it as a flag"),
+        ("threads=1..2", "threads can't be searched: it is chosen for speed"),
+        ("timesteps=1k..2k", "timesteps can't be searched: it must be the same for all trials"),
         ("gamma=0.9..0.99,gamma=0.8..0.9", "gamma is given twice"),
     ],
 )
-def test_what_is_wrong_is_told(over: str, told: str) -> None:
+def test_invalid_ranges_are_refused(over: str, message: str) -> None:
     _, problems = read(over)
     assert len(problems) == 1
-    assert told in problems[0]
+    assert message in problems[0]
 
 
-def test_all_that_is_wrong_is_told() -> None:
+def test_all_problems_are_reported() -> None:
     _, problems = read("x=1..2,gamma=2..3,n_epochs=9..3,learning_rate=1e-4..1e-3")
     assert [problem.split()[0] for problem in problems] == ["'x'", "gamma=2", "gamma=3", "n_epochs=9..3"]
 
@@ -86,13 +86,13 @@ def test_the_schema_has_ranges_for_every_algorithm(algo: str) -> None:
 
 
 @given(st.sampled_from(list_axes(BASE)), st.floats(0.0, 1.0))
-def test_what_is_drawn_lies_in_the_range_and_comes_back(axis: Axis, share: float) -> None:
-    low, high, is_log, is_whole = straighten(axis)
+def test_draws_are_in_the_range_and_invertible(axis: Axis, share: float) -> None:
+    low, high, is_log, is_whole = sampler_range(axis)
     drawn = low * (high / low) ** share if is_log else low + share * (high - low)
-    value = from_straight(axis, round(drawn) if is_whole else drawn)
+    value = from_sampler(axis, round(drawn) if is_whole else drawn)
     assert axis.holds(value)
     assert isinstance(value, int | float)
-    assert from_straight(axis, to_straight(axis, value)) == pytest.approx(value)
+    assert from_sampler(axis, to_sampler(axis, value)) == pytest.approx(value)
 
 
 def test_a_setting_is_adapted_as_a_preset_is() -> None:
@@ -108,8 +108,8 @@ def test_a_setting_is_adapted_as_a_preset_is() -> None:
 def test_rollouts_stay_within_the_plan() -> None:
     axes, _ = read("n_steps=16..2048,gamma=0.9..0.99")
     problems: list[str] = []
-    steps, gamma = cut_rollouts(list(axes.values()), "ppo.n_steps_per_env", 64, problems)
+    steps, gamma = limit_rollouts(list(axes.values()), "ppo.n_steps_per_env", 64, problems)
     assert (steps.low, steps.high, gamma) == (16, 64, axes["gamma"])
     assert not problems
-    cut_rollouts(list(axes.values()), "ppo.n_steps_per_env", 8, problems)
+    limit_rollouts(list(axes.values()), "ppo.n_steps_per_env", 8, problems)
     assert "leave a trial too few updates" in problems[0]

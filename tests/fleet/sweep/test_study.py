@@ -1,4 +1,4 @@
-"""Optuna's journal: what it holds, what a kill leaves, and how settings are drawn from it."""
+"""Optuna's journal: its contents, its state after a kill, and the settings drawn from it."""
 
 from __future__ import annotations
 
@@ -42,19 +42,24 @@ def test_optuna_reads_the_journal(tmp_path: Path) -> None:
     study.add("search", values | {"learning_rate": 1e-3}, {"learning_rate": 1e-3})
     study.add("search", values | {"activation": "elu"}, {})
     study.finish(1, 9.0, 2.5)
-    study.fail(2, "NotFiniteError")
+    study.drop(2, "NotFiniteError")
     storage = JournalStorage(JournalFileBackend(str(tmp_path / STUDY)))
     theirs = optuna.load_study(study_name="study", storage=storage)
-    default, told, failed = theirs.trials
+    default, complete, failed = theirs.trials
     assert [each.name for each in theirs.directions] == ["MAXIMIZE", "MINIMIZE"]
-    assert (default.state, told.values, failed.state) == (TrialState.RUNNING, [9.0, 2.5], TrialState.FAIL)
-    assert told.params == {"learning_rate": 1e-3, "gamma": 0.99, "n_steps_per_env": 64, "activation": "tanh"}
-    assert "learning_rate" not in default.params  # outside the range: told beside the parameters
+    assert (default.state, complete.values, failed.state) == (TrialState.RUNNING, [9.0, 2.5], TrialState.FAIL)
+    assert complete.params == {
+        "learning_rate": 1e-3,
+        "gamma": 0.99,
+        "n_steps_per_env": 64,
+        "activation": "tanh",
+    }
+    assert "learning_rate" not in default.params  # outside the range: an attribute
     assert default.user_attrs["values"] == values
     assert (failed.user_attrs["cause"], "activation" in failed.params) == ("NotFiniteError", False)
 
 
-def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
+def test_a_partial_line_is_cut_off(tmp_path: Path) -> None:
     search(open_study(tmp_path), 3)
     before = open_study(tmp_path).list_trials()
     with (tmp_path / STUDY).open("ab") as file:
@@ -65,13 +70,13 @@ def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
     assert len(open_study(tmp_path).list_trials()) == 4
 
 
-def test_a_damaged_journal_is_told(tmp_path: Path) -> None:
+def test_a_damaged_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / STUDY).write_text('{"op_code": 4}\n{"op_code": 4}\n')
     with pytest.raises(RunStateError, match="is damaged"):
         open_study(tmp_path)
 
 
-def test_equal_trials_draw_an_equal_setting_and_each_its_own(tmp_path: Path) -> None:
+def test_draws_are_repeatable_and_differ(tmp_path: Path) -> None:
     study = open_study(tmp_path)
     search(study, 8)
     assert open_study(tmp_path).draw(8) == study.draw(8)
@@ -79,7 +84,7 @@ def test_equal_trials_draw_an_equal_setting_and_each_its_own(tmp_path: Path) -> 
     assert all(settings.count(each) == 1 for each in settings)
 
 
-def test_the_search_comes_near_and_finds_what_matters(tmp_path: Path) -> None:
+def test_the_search_finds_the_optimum_and_the_important_field(tmp_path: Path) -> None:
     study = open_study(tmp_path)
     search(study, 40)
     rows = [trial.row for trial in study.list_trials()]
@@ -91,7 +96,7 @@ def test_the_search_comes_near_and_finds_what_matters(tmp_path: Path) -> None:
     assert importance["learning_rate"] > 0.5
 
 
-def test_a_trial_that_is_behind_the_others_is_seen(tmp_path: Path) -> None:
+def test_a_trial_below_the_median_is_behind(tmp_path: Path) -> None:
     study = open_study(tmp_path)
     values = {"learning_rate": 1e-3, "gamma": 0.99, "n_steps_per_env": 64, "activation": "tanh"}
     assert not study.is_behind([-1.0])

@@ -9,7 +9,7 @@ import pytest
 
 from mission_gym.cli.groups import resolve_values
 from mission_gym.cli.main import main
-from mission_gym.fleet.sweep.question import Wish, make_question
+from mission_gym.fleet.sweep.question import SweepRequest, make_question
 from mission_gym.run.config import resolve
 from mission_gym.store.groups import list_groups
 from mission_gym.store.rundir import RunDir
@@ -37,7 +37,7 @@ def own_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_everything_that_is_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_problems_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     over = "learning_rte=1e-5..1e-2,gamma=0.99..0.9,clip_range=0..1,log_std_init=-2..0"
     args = ["--over", over, "--budget", "3s", "--timesteps", "30M", "--retest-seeds", "1", "--trials", "x"]
     assert main(["sweep", "toys:Identity", "--pruner", "best", "--seeds-per-trial", "0", *args]) == 2
@@ -46,8 +46,8 @@ def test_everything_that_is_wrong_is_told_at_once(capsys: pytest.CaptureFixture[
         "'learning_rte' is not a known field (did you mean 'learning_rate'?); correct the name [--over]",
         "gamma=0.99..0.9 is empty",
         "clip_range=0 should be greater than 0 [--over]",
-        "log_std_init is not searched: runs on this environment do not use it [--over]",
-        "budget=3s is below one trial: 30,000,000 steps of toys:Identity take at least",
+        "log_std_init: runs on this environment do not use it [--over]",
+        "budget=3s is too short for one trial: 30,000,000 steps of toys:Identity take at least",
         "retest_seeds=1 is not from 2 to 100 [--retest-seeds]",
         "trials: 'x' is not a whole number",
         "pruner=best is not one of none, median [--pruner]",
@@ -59,12 +59,12 @@ def test_everything_that_is_wrong_is_told_at_once(capsys: pytest.CaptureFixture[
     assert "gamma=2 should be less than or equal to 1 [flag --gamma]" in told
     assert "'x' is not a known field" in told
     assert main(["sweep", "toys:Identity", "--eval-freq", "0", "--timesteps", "2k"]) == 2
-    assert "eval_freq=0 makes no evaluations" in capsys.readouterr().err
+    assert "eval_freq=0 runs no evaluations" in capsys.readouterr().err
     assert not Path("runs").exists()
 
 
-def test_the_search_begins_with_what_there_is() -> None:
-    wish = Wish(over="learning_rate=1e-5..1e-2,n_steps=16..512", seeds_per_trial="2")
+def test_the_search_starts_with_known_settings() -> None:
+    request = SweepRequest(over="learning_rate=1e-5..1e-2,n_steps=16..512", seeds_per_trial="2")
     values = {
         "env": "CartPole-v1",
         "preset": "fast",
@@ -72,7 +72,7 @@ def test_the_search_begins_with_what_there_is() -> None:
         "seed": "3",
         "timesteps": "50k",
     }
-    question = make_question(wish, values, resolve_values, print)
+    question = make_question(request, values, resolve_values, print)
     starts = {start.source: start.values for start in question.starts}
     assert starts == {
         "default": {"learning_rate": 1e-6, "n_steps_per_env": 256},
@@ -86,7 +86,9 @@ def test_the_search_begins_with_what_there_is() -> None:
     assert told == [8, [64, 64], 20, None]
     assert (question.values["n_envs"], question.seeds, question.retest_seeds) == (16, [3, 4], [5, 6, 7, 8, 9])
     assert question.trials == 40
-    assert make_question(Wish(budget="9h"), {"env": "CartPole-v1"}, resolve_values, print).trials is None
+    assert (
+        make_question(SweepRequest(budget="9h"), {"env": "CartPole-v1"}, resolve_values, print).trials is None
+    )
 
 
 @pytest.mark.slow
@@ -112,4 +114,4 @@ def test_a_sweep_of_trainings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "toys:Identity", *SMALL, *FEW, "--seed", "5"]) == 0
     assert len(read_sweep(group).trials) == 2
     assert main(["sweep", "toys:Identity", *SMALL, *FEW, "--seed", "6", "--gamma", "0.9"]) == 2
-    assert "was begun with other values of gamma, seed; give the same" in capsys.readouterr().err
+    assert "was started with other values of gamma, seed; use the same" in capsys.readouterr().err

@@ -105,7 +105,7 @@ def make_row(step: int, **more: float) -> dict[str, Any]:
 
 
 class HandRun:
-    """A run at work whose rows a test writes."""
+    """A run whose rows a test writes."""
 
     def __init__(
         self, runs_dir: Path, name: str = "hand", outcome: str = "won", stages: Sequence[str] = ()

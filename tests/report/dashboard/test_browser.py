@@ -80,7 +80,7 @@ def test_a_run_appears_and_grows_without_a_reload(
 ) -> None:
     server = serve(tmp_path)
     tab = Tab(browser, server)
-    tab.page.wait_for_selector("#empty:has-text('No runs here yet')")
+    tab.page.wait_for_selector("#empty:has-text('No runs yet')")
     command = [sys.executable, "-m", "mission_gym", "train", "CartPole-v1", "--runs-dir", str(tmp_path)]
     flags = "--timesteps 2048 --n-envs 2 --n-steps 64 --batch-size 64 --n-epochs 2 --eval-freq 1024"
     made = subprocess.Popen(
@@ -173,8 +173,8 @@ def test_the_runs_page_goes_on_after_a_restart_and_in_the_row_that_has_the_focus
     hand_run.dir.write_status(step=777)
     tab.page.wait_for_selector("#runs td:has-text('777')")
     assert tab.page.evaluate("box => document.activeElement.matches(box)", box)
-    assert "To go" in tab.page.text_content("#runs thead")
-    assert tab.page.text_content("#runs td[data-label='To go']") == "n/a"
+    assert "Time left" in tab.page.text_content("#runs thead")
+    assert tab.page.text_content("#runs td[data-label='Time left']") == "n/a"
     tab.check()
     assert server.stop() == 0
     tab.page.wait_for_selector("#link.off")
@@ -226,7 +226,7 @@ def test_markup_is_text_in_every_page(browser: Any, serve: Callable[..., Server]
     tab.page.wait_for_selector("#differences table")
     assert tab.page.query_selector('img[src="x"]') is None
     assert tab.page.query_selector("main b:not(.legend b)") is None
-    assert not [text for text in tab.complaints if "404" not in text]  # of the run that is not there
+    assert not [text for text in tab.complaints if "404" not in text]  # of the missing run
 
 
 def test_two_runs_and_a_group_are_compared(
@@ -290,7 +290,7 @@ def test_every_control_is_reached_by_keyboard_and_has_a_name(
 def test_pictures_of_the_docs(
     browser: Any, serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MISSION_GYM_PICTURES names a runs folder with the run of a demo; jobs at work make the queue."""
+    """MISSION_GYM_PICTURES names a runs folder with the run of a demo; running jobs make the queue."""
     runs_dir = Path(os.environ["MISSION_GYM_PICTURES"])
     monkeypatch.chdir(runs_dir.parent)  # so that pages name the folder, and not where it lies
     server, images = serve(Path(runs_dir.name)), Path(__file__).parents[2] / "docs" / "images"

@@ -1,4 +1,4 @@
-"""The index: what it tells of runs and groups, what it leaves out, and what it reads again."""
+"""The index: rows of runs and groups, refused folders, and what is read again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "_FRESH_S", 0.0)
 
 
-def test_a_run_is_a_row_and_is_told_again_only_when_it_changes(hand_run: HandRun, tmp_path: Path) -> None:
+def test_a_run_is_a_row_and_is_sent_again_only_when_it_changes(hand_run: HandRun, tmp_path: Path) -> None:
     index = Index(tmp_path)
     news = index.changes(0)
     (row,) = news["rows"]
@@ -38,7 +38,7 @@ def test_a_run_is_a_row_and_is_told_again_only_when_it_changes(hand_run: HandRun
     assert index.changes(later["version"])["rows"][0]["spark"][-1] == 5.714
 
 
-def test_a_run_whose_process_is_gone_says_so(hand_run: HandRun, tmp_path: Path) -> None:
+def test_a_run_whose_process_is_gone_has_failed(hand_run: HandRun, tmp_path: Path) -> None:
     index = Index(tmp_path)
     with hand_run.dir.lock():
         hand_run.dir.write_status(state="running")
@@ -47,7 +47,7 @@ def test_a_run_whose_process_is_gone_says_so(hand_run: HandRun, tmp_path: Path) 
     assert (row["state"], row["cause"]) == ("failed", "process gone")
 
 
-def test_what_is_damaged_or_leads_out_is_said_and_not_read(hand_run: HandRun, tmp_path: Path) -> None:
+def test_damaged_and_linked_runs_are_reported_and_not_read(hand_run: HandRun, tmp_path: Path) -> None:
     runs_dir = tmp_path / "runs"
     secret = tmp_path / "secret"
     secret.write_text("the secret")
@@ -91,10 +91,10 @@ def test_a_page_of_an_earlier_server_gets_all_rows(hand_run: HandRun, tmp_path: 
 
 def test_the_folder_is_named_as_the_user_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert Index(Path("runs")).changes(0)["problem"] == "runs is not there yet; a first run makes it"
+    assert Index(Path("runs")).changes(0)["problem"] == "runs does not exist yet; the first run creates it"
 
 
-def test_groups_are_read_and_a_damaged_one_is_told(hand_run: HandRun, tmp_path: Path) -> None:
+def test_groups_are_read_and_a_damaged_one_is_reported(hand_run: HandRun, tmp_path: Path) -> None:
     group = {"name": "x", "kind": "seeds", "runs": [str(hand_run.dir.path)], "iqm": 3, "low": 1, "high": 4}
     for name, text in (("seeds", json.dumps(group)), ("torn", "{")):
         (tmp_path / name).mkdir()
@@ -107,10 +107,10 @@ def test_groups_are_read_and_a_damaged_one_is_told(hand_run: HandRun, tmp_path: 
     assert (torn["kind"], torn["runs"]) == ("damaged", [])
 
 
-def test_a_folder_that_is_not_there_is_not_an_error(tmp_path: Path) -> None:
+def test_a_missing_folder_is_not_an_error(tmp_path: Path) -> None:
     news = Index(tmp_path / "none").changes(0)
     assert news["rows"] == []
-    assert "a first run makes it" in news["problem"]
+    assert "the first run creates it" in news["problem"]
 
 
 def test_sparklines_of_many_runs_wait_for_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def request(name: str, **more: Any) -> JobRequest:
     return JobRequest(name=name, variant=name, arguments=(), folder="/", python="python", **more)
 
 
-def test_the_queue_is_told_in_the_order_in_which_jobs_start(hand_run: HandRun, tmp_path: Path) -> None:
+def test_the_queue_is_in_the_order_of_starts(hand_run: HandRun, tmp_path: Path) -> None:
     later = [request("low"), request("high", priority=3), request("child", parent="low")]
     group = GroupDir.create(tmp_path, "four", "jobs", [request("base"), *later])
     group.note("started", "base", cores=2)
@@ -182,7 +182,7 @@ def test_links_and_pipes_deep_in_a_run_are_not_followed(
     assert index.find(hand_run.name) is None
 
 
-def test_values_of_a_status_that_are_not_numbers_are_not_told(hand_run: HandRun, tmp_path: Path) -> None:
+def test_values_of_a_status_that_are_not_numbers_are_left_out(hand_run: HandRun, tmp_path: Path) -> None:
     status = json.loads(hand_run.dir.status_json.read_text())
     odd = {"heartbeat": "x", "now_fps": [1], "eta_s": {}, "phase": 3, "outcomes": {"won": "all", "lost": 0.5}}
     hand_run.dir.status_json.write_text(json.dumps(status | odd))
@@ -191,7 +191,7 @@ def test_values_of_a_status_that_are_not_numbers_are_not_told(hand_run: HandRun,
     assert row["outcomes"] == {"won": None, "lost": 0.5}
 
 
-def test_runs_that_have_ended_are_looked_at_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_runs_are_checked_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "_NUM_CLOSE", 1)
     runs = [HandRun(tmp_path, name) for name in "abc"]
     index = Index(tmp_path)

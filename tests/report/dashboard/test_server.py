@@ -30,7 +30,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, HandRun, Hand
     plain = HandRun(runs_dir)
     plain.add(10, 20, 30)
     plain.evaluate(20)
-    (plain.dir.path / "film.gif").write_bytes(b"GIF89a")
+    (plain.dir.path / "video.gif").write_bytes(b"GIF89a")
     evil = HandRun(runs_dir, "evil", outcome=EVIL)
     evil.add(1, 2, 3)
     evil.evaluate(2)
@@ -40,7 +40,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, HandRun, Hand
     renamed = evil.dir.path.rename(runs_dir / "<b>evil")
     assert renamed.exists()
     linked = HandRun(runs_dir, "linked")
-    (linked.dir.path / "film.gif").symlink_to(root / "secret.txt")
+    (linked.dir.path / "video.gif").symlink_to(root / "secret.txt")
     os.symlink(root, runs_dir / "out")
     return runs_dir, plain, linked
 
@@ -148,11 +148,11 @@ def test_links_out_of_the_folder_are_not_followed(
     server: Server, place: tuple[Path, HandRun, HandRun]
 ) -> None:
     _, plain, linked = place
-    for path in ("", "/rows", "/panels", "/film/film.gif"):
+    for path in ("", "/rows", "/panels", "/video/video.gif"):
         assert server.get(f"/api/run/{linked.name}{path}").code == 404
-    assert server.get(f"/api/run/{plain.name}/film/film.gif").text == "GIF89a"
-    for film in ("status.json", "..%2fstatus.json", "film.mp4"):
-        assert server.get(f"/api/run/{plain.name}/film/{film}").code == 404
+    assert server.get(f"/api/run/{plain.name}/video/video.gif").text == "GIF89a"
+    for name in ("status.json", "..%2fstatus.json", "video.mp4"):
+        assert server.get(f"/api/run/{plain.name}/video/{name}").code == 404
 
 
 def test_markup_in_names_is_text_everywhere(server: Server) -> None:

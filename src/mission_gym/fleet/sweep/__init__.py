@@ -1,6 +1,6 @@
-"""A search for settings whose winner is tested again: a group of the fleet that asks for its jobs as it goes.
+"""A search for settings whose winner is tested again: a group of jobs that grows as the search proceeds.
 
-From the bottom up: `space` (which fields, over which ranges), `question` (what is asked, refused as a whole
-if something is wrong), `study` (the one module that loads Optuna), `trials` (a setting as jobs, and what they
-came to), `winner` (trained again on fresh seeds), `search` (all of these, tick by tick).
+From the bottom up: `space` (fields and their ranges), `question` (the checked request), `study` (Optuna's
+journal and sampler), `trials` (a setting as jobs, their results, the candidates on fresh seeds), `search`
+(all of these, tick by tick).
 """

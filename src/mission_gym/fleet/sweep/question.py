@@ -1,9 +1,10 @@
-"""From the flags of a sweep to its question; everything that is wrong is told at once, before it starts."""
+"""From the flags of a sweep to its question; all problems are reported at once, before it starts."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 from mission_gym.config.layers import Resolved, find_settings
@@ -12,7 +13,7 @@ from mission_gym.config.profiles import apply_image_profile, choose_profile
 from mission_gym.config.rules import finish
 from mission_gym.config.sizes import parse_count, parse_duration_s
 from mission_gym.errors import ConfigError, TrustError, UsageError
-from mission_gym.fleet.sweep.space import cut_rollouts, fit_values, list_axes, make_choice, read_axes
+from mission_gym.fleet.sweep.space import limit_rollouts, list_axes, make_choice, read_axes
 from mission_gym.plan.wishes import find_max_rollout, fix_envs, size_paths
 from mission_gym.procs import usable_cores
 from mission_gym.store.sweeps import DEFAULT, Axis, Question, StartingPoint, Values
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
     from mission_gym.run.rehearsal import Rehearsal
 
 MOST_TRIALS = 1000
-_DEFAULT_TRIALS = 40
+_DEFAULT_TRIALS = "40"
 _MOST_SEEDS = 100
 Resolve = Callable[[Mapping[str, Any]], Resolved]
 Say = Callable[[str], None]
 
 
-class Wish(NamedTuple):
-    """What is asked for, as the user wrote it."""
+class SweepRequest(NamedTuple):
+    """The flags of a sweep, as the user wrote them."""
 
     trials: str | None = None
     budget: str | None = None
@@ -39,8 +40,8 @@ class Wish(NamedTuple):
     pruner: str = "none"
 
 
-class Numbers(NamedTuple):
-    """How much is asked for."""
+class SweepSize(NamedTuple):
+    """The size of a sweep."""
 
     trials: int | None
     budget_s: float | None
@@ -49,8 +50,8 @@ class Numbers(NamedTuple):
     num_retest_seeds: int
 
 
-def read_numbers(wish: Wish, problems: list[str]) -> Numbers:
-    """The numbers of a wish; what is wrong with them is added to the problems."""
+def read_size(request: SweepRequest, problems: list[str]) -> SweepSize:
+    """The numbers of a request; their problems are added to the list."""
 
     def read(name: str, text: str, least: int, most: int) -> int:
         try:
@@ -63,39 +64,55 @@ def read_numbers(wish: Wish, problems: list[str]) -> Numbers:
         return max(number, least)
 
     budget_s = None
-    if wish.budget is not None:
+    if request.budget is not None:
         try:
-            budget_s = parse_duration_s(wish.budget)
+            budget_s = parse_duration_s(request.budget)
         except ConfigError as error:
             problems.append(f"budget: {error} [--budget]")
-    trials = wish.trials or (None if wish.budget else str(_DEFAULT_TRIALS))
-    if wish.pruner not in (names := get_args(Question.model_fields["pruner"].annotation)):
-        problems.append(f"pruner={wish.pruner} is not one of {', '.join(names)} [--pruner]")
-    return Numbers(
+    trials = request.trials or (None if request.budget else _DEFAULT_TRIALS)
+    if request.pruner not in (names := get_args(Question.model_fields["pruner"].annotation)):
+        problems.append(f"pruner={request.pruner} is not one of {', '.join(names)} [--pruner]")
+    return SweepSize(
         None if trials is None else read("trials", trials, 1, MOST_TRIALS),
         budget_s,
-        read("seeds_per_trial", wish.seeds_per_trial, 1, _MOST_SEEDS),
-        read("retest", wish.retest, 1, MOST_TRIALS),
-        read("retest_seeds", wish.retest_seeds, 2, _MOST_SEEDS),  # one has no interval
+        read("seeds_per_trial", request.seeds_per_trial, 1, _MOST_SEEDS),
+        read("retest", request.retest, 1, MOST_TRIALS),
+        read("retest_seeds", request.retest_seeds, 2, _MOST_SEEDS),  # one seed has no interval
     )
 
 
-def make_question(wish: Wish, values: Values, resolve: Resolve, say: Say) -> Question:
-    """The question of a new sweep; ConfigError with everything that is wrong. values: those given, by the
-    names of flags; resolve: makes a config of such."""
+def make_question(request: SweepRequest, values: Values, resolve: Resolve, say: Say) -> Question:
+    """The question of a new sweep; ConfigError with all problems. values: the given ones, by flag name.
+    resolve: makes a config of such values."""
     problems: list[str] = []
-    numbers = read_numbers(wish, problems)
+    size = read_size(request, problems)
     base = _try_resolve(values, resolve, problems)
-    scheme = base or _find_scheme(values, resolve)
-    axes = read_axes(wish.over, scheme, problems) if wish.over else list_axes(scheme)
-    question = None
-    if base is not None:
-        if base.config.evaluation.eval_freq == 0:
-            problems.append("eval_freq=0 makes no evaluations, and trials are ranked by them [--eval-freq]")
-        question = _look(wish, values, base, axes, numbers, resolve, problems, say)
-    if problems or question is None:
+    algo = {"algo": values["algo"]} if "algo" in values else {}
+    scheme = base or _try_resolve(algo, resolve, []) or resolve({})  # --over is read even if values are wrong
+    axes = read_axes(request.over, scheme, problems) if request.over else list_axes(scheme)
+    rehearsal = _rehearse(base, axes, problems) if base is not None else None
+    if rehearsal is not None:
+        problems += _check_budget(request, size, rehearsal)
+        axes = _drop_unused(request, rehearsal, axes, problems, say)
+        config = rehearsal.resolved.config
+        rollout = max(find_max_rollout(config), config.rollout_size)
+        axes = limit_rollouts(axes, size_paths(config)[1], rollout // config.num_rows, problems)
+        if not axes and not problems:
+            problems.append("no field is left to search; name fields that are not given as flags [--over]")
+    if problems or rehearsal is None:
         raise ConfigError(list(dict.fromkeys(problems)))
-    return question
+    fixed = values | {"n_envs": config.num_envs}  # the same rollouts in every trial, and with the preset
+    if config.vector.num_agents > 1:
+        fixed |= {"num_agents": config.vector.num_agents}
+    first = config.run.seed
+    last = first + size.num_seeds
+    return Question(
+        asked=values, values=fixed, over=request.over or "", axes=axes,
+        starts=_list_starts(rehearsal, axes, values, resolve), measure=rehearsal.main_outcome or "return",
+        trials=size.trials, budget_s=size.budget_s, seeds=list(range(first, last)), retest=size.retest,
+        retest_seeds=list(range(last, last + size.num_retest_seeds)), pruner=cast(Any, request.pruner),
+        folder=os.getcwd(),
+    )  # fmt: skip
 
 
 def _try_resolve(values: Values, resolve: Resolve, problems: list[str]) -> Resolved | None:
@@ -106,103 +123,71 @@ def _try_resolve(values: Values, resolve: Resolve, problems: list[str]) -> Resol
     return None
 
 
-def _find_scheme(values: Values, resolve: Resolve) -> Resolved:
-    """A config in which --over can be read, where that of the sweep is wrong."""
-    return _try_resolve({"algo": values.get("algo")} if "algo" in values else {}, resolve, []) or resolve({})
-
-
-def _look(
-    wish: Wish,
-    values: Values,
-    base: Resolved,
-    axes: list[Axis],
-    numbers: Numbers,
-    resolve: Resolve,
-    problems: list[str],
-    say: Say,
-) -> Question | None:
-    """What a look at the environment adds: problems, or the whole question."""
+def _rehearse(base: Resolved, axes: list[Axis], problems: list[str]) -> Rehearsal | None:
+    """Try the environment with the config and every searched field; None if a run would be refused."""
     from mission_gym.run.rehearsal import rehearse  # loads torch
 
-    # A value that asks for nothing (none, 0, false) is never refused.
+    if base.config.evaluation.eval_freq == 0:
+        problems.append("eval_freq=0 runs no evaluations, and trials are ranked by them [--eval-freq]")
+    # Values that switch a field off (none, 0, false) are never refused.
     probes = {axis.path: next(filter(None, [*axis.choices, axis.high, axis.low])) for axis in axes}
     try:
-        rehearsal = rehearse(base, probes)
+        return rehearse(base, probes)
     except TrustError:
         raise
     except UsageError as error:
         problems += error.problems if isinstance(error, ConfigError) else [str(error)]
-        return None
-    base, config = rehearsal.resolved, rehearsal.resolved.config
-    least_s = rehearsal.least_s * -(-numbers.num_seeds // usable_cores())
-    if numbers.budget_s is not None and numbers.budget_s < least_s:
-        problems.append(
-            f"budget={wish.budget} is below one trial: {config.run.timesteps:,} steps of {config.env.env_id}"
-            f" take at least {least_s:.0f} s here, without learning; give more, or fewer --timesteps"
-            " [--budget]"
-        )
+    return None
+
+
+def _drop_unused(
+    request: SweepRequest, rehearsal: Rehearsal, axes: list[Axis], problems: list[str], say: Say
+) -> list[Axis]:
     unused = [axis for axis in axes if axis.path in rehearsal.misfits]
-    if wish.over:
-        problems += [
-            f"{axis.name} is not searched: runs on this environment do not use it [--over]" for axis in unused
-        ]
+    if request.over:
+        problems += [f"{axis.name}: runs on this environment do not use it [--over]" for axis in unused]
     elif unused:
-        say(f"not searched, since these runs do not use them: {', '.join(axis.name for axis in unused)}")
-    rollout = max(find_max_rollout(config), config.rollout_size)
-    axes = cut_rollouts(
-        [axis for axis in axes if axis not in unused],
-        size_paths(config)[1],
-        rollout // config.num_rows,
-        problems,
-    )
-    if not axes and not problems:
-        problems.append("nothing is left to search; name fields that are not given as flags [--over]")
-    if problems:
-        return None
-    told = values | {"n_envs": config.num_envs}  # the same rollouts in every trial, and with the preset
-    if config.vector.num_agents > 1:
-        told |= {"num_agents": config.vector.num_agents}
-    first = config.run.seed
-    last = first + numbers.num_seeds
-    return Question(
-        asked=values, values=told, over=wish.over or "", axes=axes,
-        starts=_list_starts(rehearsal, axes, values, resolve), measure=rehearsal.main_outcome or "return",
-        trials=numbers.trials, budget_s=numbers.budget_s, seeds=list(range(first, last)),
-        retest=numbers.retest, retest_seeds=list(range(last, last + numbers.num_retest_seeds)),
-        pruner=cast(Any, wish.pruner), folder=os.getcwd(),
-    )  # fmt: skip
+        say(f"not searched, since runs do not use them: {', '.join(axis.name for axis in unused)}")
+    return [axis for axis in axes if axis not in unused]
+
+
+def _check_budget(request: SweepRequest, size: SweepSize, rehearsal: Rehearsal) -> list[str]:
+    config = rehearsal.resolved.config
+    least_s = rehearsal.least_s * -(-size.num_seeds // usable_cores())
+    if size.budget_s is None or size.budget_s >= least_s:
+        return []
+    return [
+        f"budget={request.budget} is too short for one trial: {config.run.timesteps:,} steps of"
+        f" {config.env.env_id} take at least {least_s:.0f} s here, without learning; give more time, or fewer"
+        " --timesteps [--budget]"
+    ]
 
 
 def _list_starts(
     rehearsal: Rehearsal, axes: list[Axis], values: Values, resolve: Resolve
 ) -> list[StartingPoint]:
-    """What the search begins with: what is trained without it; what would be without a preset and without the
-    searched fields that were given; and the defaults of the schema. Each once, if it fits what was given."""
-    base, sees_images = rehearsal.resolved, rehearsal.sees_images
+    """The first settings of the search, each once, if they are compatible with the given values:
+    the config without a sweep; the same without a preset and without the searched flags; the defaults of the
+    schema."""
+    base = rehearsal.resolved
     plain = finish(base)[0]
-    starts = [StartingPoint(source=DEFAULT, values=_pick(plain, axes), given={})]
-    if below := _try_finish(lambda: _drop_choices(rehearsal, axes, values, resolve)):
-        shipped = find_settings(base.config.env.env_id)
-        source = "shipped settings" if shipped else "without preset and flags"
-        if given := _tell_apart(below, plain):
-            starts.append(StartingPoint(source=source, values=_pick(below, axes), given=given))
     algorithm = base.config.algorithm
     defaults = {field.path: field.default for field in base.schema.fields} | dict(algorithm.PROFILE)
-    defaults |= algorithm.IMAGE_PROFILE if sees_images else {}
+    defaults |= algorithm.IMAGE_PROFILE if rehearsal.sees_images else {}
     chosen = {axis.path: defaults[axis.path] for axis in axes}
-    if fitted := _try_finish(lambda: base.with_values(chosen, "sweep")):
-        found = _pick(fitted, axes)
-        if found not in [start.values for start in starts]:
-            given = fit_values(base, {axis.path: fitted.config.value(axis.path) for axis in axes})
-            starts.append(StartingPoint(source="defaults of the schema", values=found, given=given))
+    starts = [StartingPoint(source=DEFAULT, values=_pick(plain, axes), given={})]
+
+    def add(source: str, make: Callable[[], Resolved], *, only_new: bool) -> None:
+        with suppress(ConfigError):
+            resolved = finish(make())[0]
+            found, given = _pick(resolved, axes), _list_differences(resolved, plain)
+            if given and not (only_new and found in [start.values for start in starts]):
+                starts.append(StartingPoint(source=source, values=found, given=given))
+
+    shipped = "shipped settings" if find_settings(base.config.env.env_id) else "without preset and flags"
+    add(shipped, lambda: _drop_choices(rehearsal, axes, values, resolve), only_new=False)
+    add("defaults of the schema", lambda: base.with_values(chosen, "sweep"), only_new=True)
     return starts
-
-
-def _try_finish(make: Callable[[], Resolved]) -> Resolved | None:
-    try:
-        return finish(make())[0]
-    except ConfigError:
-        return None
 
 
 def _drop_choices(rehearsal: Rehearsal, axes: list[Axis], values: Values, resolve: Resolve) -> Resolved:
@@ -215,8 +200,8 @@ def _drop_choices(rehearsal: Rehearsal, axes: list[Axis], values: Values, resolv
     return apply_image_profile(dropped, sees_images=rehearsal.sees_images)
 
 
-def _tell_apart(resolved: Resolved, plain: Resolved) -> Values:
-    """What a run is told to learn as in one config, where it would learn as in the other."""
+def _list_differences(resolved: Resolved, plain: Resolved) -> Values:
+    """The values to give a run of the config `plain` so that it learns as `resolved` does."""
     algo = plain.config.run.algo
     paths = ["vector.n_envs", *(path for path in plain.sources if path.split(".")[0] in (algo, "policy"))]
     values = {path: resolved.config.value(path) for path in paths}

@@ -1,8 +1,7 @@
-"""A sweep tick by tick: hears of jobs that ended, asks for trials, and then trains the best ones again.
+"""A sweep tick by tick: takes in ended jobs, asks for trials, and then trains the best ones again.
 
-What is known stands in the two journals, of the study and of the group; this holds nothing that can't be made
-from them. So it goes on wherever it was killed: a trial without jobs gets them, one whose jobs have ended is
-told its value, and none is asked for twice.
+The whole state is in two journals, of the study and of the group. So a killed sweep continues: a trial
+without jobs gets them, a trial whose jobs have ended gets its value, and no trial is requested twice.
 """
 
 from __future__ import annotations
@@ -12,19 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
 
 from mission_gym.config.layers import Resolved
-from mission_gym.fleet.drive import ask
+from mission_gym.fleet.groups import ask_jobs
 from mission_gym.fleet.requests import find_needs
 from mission_gym.fleet.sweep.question import MOST_TRIALS
 from mission_gym.fleet.sweep.space import fit_values, make_choice
-from mission_gym.fleet.sweep.study import Study, Trial, rank
+from mission_gym.fleet.sweep.study import Study, SweepTrial, rank
 from mission_gym.fleet.sweep.trials import (
-    gather,
+    choose_candidates,
+    describe_verdict,
     list_jobs,
+    make_preset,
     measure_jobs_s,
+    rank_candidates,
     read_curve,
+    read_results,
     request_jobs,
 )
-from mission_gym.fleet.sweep.winner import choose_candidates, judge_candidates, make_preset, tell_verdict
 from mission_gym.report.formats import show_number
 from mission_gym.store.groups import GroupDir, Job, JobRequest
 from mission_gym.store.sweeps import (
@@ -37,43 +39,43 @@ from mission_gym.store.sweeps import (
     write_sweep,
 )
 
-_SAVE_S = 5.0  # between notes of the time that was spent
+_SAVE_S = 5.0  # between two records of the time spent
 Say = Callable[[str], None]
 Jobs = Mapping[str, Job]
 
 
 class Search:
-    """One process's work on a sweep. base: the config that its runs have without a setting of their own."""
+    """The work of one process on a sweep. base: the config of its runs without a setting."""
 
     def __init__(self, group: GroupDir, study: Study, base: Resolved, cores: int, say: Say) -> None:
         self._group, self._study, self._base, self._say = group, study, base, say
-        self._record = read_sweep(group)
-        self._question = self._record.question
+        record = read_sweep(group)
+        self._question = record.question
         self._needs = find_needs(base)
         self._at_once = max(1, cores // self._needs.cores)
-        self._spent_before_s, self._began = self._record.spent_s, time.monotonic()
+        self._start_s = time.monotonic() - record.spent_s
         self._saved_s = 0.0
-        self._is_over = False  # the search: fresh seeds decide
+        self._is_over = False  # all trials have ended: fresh seeds decide
 
-    def go_on(self, jobs: Jobs) -> None:
-        """Let what a kill or a stop has ended be tried again, once more than it was."""
+    def retry_jobs(self, jobs: Jobs) -> None:
+        """Retry the jobs that a kill or a stop has ended, with one more retry than before."""
         again = [job for trial in self._study.list_trials() for job in self._list_open(trial, jobs)]
         self._group.add(
             job.request.model_copy(update={"retries": max(job.request.retries, job.tries + 1)})
             for job in again
         )
-        ask(self._group, [job.name for job in again if job.state in ("failed", "stopped")], "resume")
+        ask_jobs(self._group, [job.name for job in again if job.state in ("failed", "stopped")], "resume")
 
-    def _list_open(self, trial: Trial, jobs: Jobs) -> list[Job]:
-        """The jobs of a trial that are not done, of a trial that is to be told, or trained again."""
+    def _list_open(self, trial: SweepTrial, jobs: Jobs) -> list[Job]:
+        """The unfinished jobs of a running trial, and of its retest."""
         own = list_jobs(jobs, name_trial(trial.row.number)) if trial.row.state == "running" else []
         again = list_jobs(jobs, name_retest(trial.row.number))
         return [job for job in (*own, *again) if job.state != "done" and not trial.is_doomed]
 
     def feed(self, jobs: Jobs) -> bool:
-        """Take in what has ended, and ask for what is next; whether something was asked for."""
+        """Take in ended jobs, and ask for the next ones; returns whether jobs were added."""
         trials = self._study.list_trials()
-        ended = [trial for trial in trials if trial.row.state == "running" and self._hear(trial, jobs)]
+        ended = [trial for trial in trials if trial.row.state == "running" and self._update(trial, jobs)]
         trials = self._study.list_trials() if ended else trials
         requests = [
             request
@@ -82,11 +84,11 @@ class Search:
             for request in self._request(trial)
         ]
         while self._may_ask(trials, jobs, len(requests)):
-            trial = self._ask(trials)
+            trial = self._add_trial(trials)
             requests += self._request(trial)
             trials = [*trials, trial]
         if not requests:
-            requests = self._request_again(trials, jobs)
+            requests = self._request_retests(trials, jobs)
         if requests:
             self._group.add(requests)
         if ended or requests or self._spent_s - self._saved_s > _SAVE_S:
@@ -95,56 +97,56 @@ class Search:
 
     @property
     def _spent_s(self) -> float:
-        return self._spent_before_s + time.monotonic() - self._began
+        return time.monotonic() - self._start_s
 
-    def _hear(self, trial: Trial, jobs: Jobs) -> bool:
-        """Tell the study of a trial whose jobs have ended, and prune one that is behind; whether it ended."""
+    def _update(self, trial: SweepTrial, jobs: Jobs) -> bool:
+        """End a trial whose jobs have ended, or stop one that is behind; returns whether it ended."""
         own, number = list_jobs(jobs, name_trial(trial.row.number)), trial.row.number
         if not own:
             return False
         if not all(job.has_ended for job in own):
             if self._question.pruner != "none" and not trial.is_doomed:
-                self._judge(number, own)
+                self._stop_if_behind(number, own)
             return False
-        ending = gather(own, self._question.measure)
-        if not ending.causes:
-            score = mean(result.score for result in ending.results)
+        results, causes = read_results(own, self._question.measure)
+        if not causes:
+            score = mean(result.score for result in results)
             self._study.note(number, curve=read_curve(own))
-            self._study.finish(number, score, mean(result.seconds for result in ending.results))
-            told = f"lower bound {show_number(score)}"
+            self._study.finish(number, score, mean(result.seconds for result in results))
+            outcome = f"lower bound {show_number(score)}"
         elif trial.is_doomed:
-            self._study.prune(number, "behind the median of the others")
-            told = "pruned"
+            self._study.drop(number, "behind the median of the others", is_pruned=True)
+            outcome = "pruned"
         else:
-            self._study.fail(number, "; ".join(ending.causes))
-            told = f"failed: {ending.causes[0]}"
+            self._study.drop(number, "; ".join(causes))
+            outcome = f"failed: {causes[0]}"
         best = rank(each.row for each in self._study.list_trials() if each.row.state == "complete")
         leader = f"; best {show_number(best[0].score)} of trial {best[0].number}" if best else ""
-        self._say(f"trial {number} ({trial.row.source}) {told}{leader}")
+        self._say(f"trial {number} ({trial.row.source}) {outcome}{leader}")
         return True
 
-    def _judge(self, number: int, own: Sequence[Job]) -> None:
+    def _stop_if_behind(self, number: int, own: Sequence[Job]) -> None:
         curve = read_curve(own)
         if curve and self._study.is_behind(curve):
             self._study.note(number, curve=curve, doomed=True)
-            ask(self._group, [job.name for job in own if not job.has_ended], "stop")
+            ask_jobs(self._group, [job.name for job in own if not job.has_ended], "stop")
 
-    def _may_ask(self, trials: Sequence[Trial], jobs: Jobs, num_new: int) -> bool:
-        """Whether there is a core for one more trial, and trials and time are left."""
+    def _may_ask(self, trials: Sequence[SweepTrial], jobs: Jobs, num_new: int) -> bool:
+        """Whether one more trial has a free core, and trials and time are left."""
         if self._is_over or not self._has_trials_left(trials):
             return False
         if len(trials) >= len(self._question.starts) and not self._has_time_left():
             return False
         waiting = [job for job in jobs.values() if not job.has_ended and not is_retest(job)]
-        if self._needs.uses_gpu:  # how many share it well is measured, one at a time
+        if self._needs.uses_gpu:  # how many jobs share it well is measured, one more at a time
             return not num_new and all(job.state != "queued" for job in waiting)
         return len(waiting) + num_new < self._at_once
 
-    def _has_trials_left(self, trials: Sequence[Trial]) -> bool:
+    def _has_trials_left(self, trials: Sequence[SweepTrial]) -> bool:
         return len(trials) < (self._question.trials or MOST_TRIALS)
 
     def _has_time_left(self) -> bool:
-        """Whether one more trial, and then the runs on fresh seeds, fit into the budget."""
+        """Whether one more trial and the runs on fresh seeds fit into the budget."""
         question = self._question
         if question.budget_s is None:
             return True
@@ -153,77 +155,64 @@ class Search:
         rounds = -(-len(question.seeds) // self._at_once) + -(-num_again // self._at_once)
         return self._spent_s + rounds * (mean(taken) if taken else 0.0) <= question.budget_s
 
-    def _ask(self, trials: Sequence[Trial]) -> Trial:
-        """The next trial: a start, or what the sampler draws."""
+    def _add_trial(self, trials: Sequence[SweepTrial]) -> SweepTrial:
+        """The next trial: a start of the question, or a draw of the sampler."""
         starts = self._question.starts
         if len(trials) < len(starts):
             start = starts[len(trials)]
             return self._study.add(start.source, start.values, start.given)
-        drawn = self._study.draw(self._question.trials)
-        given = fit_values(self._base, drawn)
+        given = fit_values(self._base, self._study.draw(self._question.trials))
         values = {axis.name: make_choice(given[axis.name]) for axis in self._question.axes}
         return self._study.add("search", values, given)
 
-    def _request(self, trial: Trial) -> list[JobRequest]:
-        variant = name_trial(trial.row.number)
-        return request_jobs(
-            self._group, self._question, self._needs, variant, trial.given, self._question.seeds
-        )
+    def _request(self, trial: SweepTrial, *, is_again: bool = False) -> list[JobRequest]:
+        question, number = self._question, trial.row.number
+        variant, seeds = name_trial(number), question.seeds
+        if is_again:
+            variant, seeds = name_retest(number), question.retest_seeds
+        return request_jobs(self._group, question, self._needs, variant, trial.given, seeds)
 
-    def _request_again(self, trials: Sequence[Trial], jobs: Jobs) -> list[JobRequest]:
-        """The runs on fresh seeds that are not asked for yet: of the default when nothing more is tried, and
-        of the best when all trials have ended."""
+    def _request_retests(self, trials: Sequence[SweepTrial], jobs: Jobs) -> list[JobRequest]:
+        """The missing runs on fresh seeds: those of the default once no trial is added, those of the best
+        trials once all trials have ended."""
         if not self._is_over and self._has_trials_left(trials) and self._has_time_left():
             return []
         has_ended = all(trial.row.state != "running" for trial in trials)
         chosen = choose_candidates(trials, self._question.retest) if has_ended else trials[:1]
         if has_ended and not self._is_over:
-            self._say(f"the search is over after {len(trials)} trials; fresh seeds decide")
+            self._say(f"the search ended after {len(trials)} trials; fresh seeds decide")
             self._is_over = True
-        return [
-            request
-            for trial in chosen
-            for request in request_jobs(
-                self._group, self._question, self._needs, name_retest(trial.row.number), trial.given,
-                self._question.retest_seeds,
-            )
-            if request.name not in jobs
-        ]  # fmt: skip
+        requests = [request for trial in chosen for request in self._request(trial, is_again=True)]
+        return [request for request in requests if request.name not in jobs]
 
-    def _save(self, trials: Sequence[Trial], jobs: Jobs, *, is_done: bool = False) -> SweepRecord:
-        """Write what became of the question so far."""
+    def _save(self, trials: Sequence[SweepTrial], jobs: Jobs, *, is_done: bool = False) -> SweepRecord:
+        """Write the results so far."""
         self._saved_s = self._spent_s
-        candidates = judge_candidates(trials, jobs, self._question)
+        candidates = rank_candidates(trials, jobs, self._question)
         has_winner = is_done and bool(candidates) and candidates[0].iqm is not None
-        self._record = SweepRecord(
+        record = SweepRecord(
             question=self._question, spent_s=self._spent_s, is_done=is_done,
             trials=[trial.row for trial in trials],
             importance=self._study.compute_importance(),
             candidates=candidates,
             best_trial=candidates[0].trial if has_winner else None,
-            verdict=tell_verdict(candidates) if is_done and candidates else "",
+            verdict=describe_verdict(candidates) if is_done and candidates else "",
         )  # fmt: skip
-        write_sweep(self._group, self._record)
-        return self._record
+        write_sweep(self._group, record)
+        return record
 
     def finish(self, jobs: Jobs) -> tuple[SweepRecord, str]:
-        """Write the result of a sweep whose jobs have ended, and give the text of the preset, empty without a
-        winner."""
+        """Write the result of a sweep whose jobs have ended; returns it with the text of the preset, which is
+        empty without a winner."""
         trials = self._study.list_trials()
         record = self._save(trials, jobs, is_done=True)
-        estimates = {
-            name: {key: getattr(candidate, key) for key in ("iqm", "low", "high", "seeds")}
-            for candidate in record.candidates
-            for name, is_it in (
-                ("best", candidate.trial == record.best_trial),
-                (DEFAULT, candidate.source == DEFAULT),
-            )
-            if is_it
-        }
-        best = estimates.get("best", {})
+        keys = ("iqm", "low", "high", "seeds")
+        estimates = {each.trial: {key: getattr(each, key) for key in keys} for each in record.candidates}
+        default = next((each.trial for each in record.candidates if each.source == DEFAULT), None)
+        best = estimates.get(record.best_trial) if record.best_trial is not None else None
         self._group.write(
-            **{"best": None, DEFAULT: None} | estimates,
-            **{key: best.get(key) for key in ("iqm", "low", "high")},
+            **{"best": best, DEFAULT: None if default is None else estimates[default]},
+            **{key: (best or {}).get(key) for key in keys[:3]},
         )
         if record.best_trial is None:
             return record, ""

@@ -1,7 +1,7 @@
-"""Which fields are searched, over which ranges: those of the schema, or `--over learning_rate=1e-5..1e-2`.
+"""The searched fields and their ranges: those of the schema, or `--over learning_rate=1e-5..1e-2`.
 
-An axis has two forms. In the study a value is what is trained with. The sampler gets it straightened: powers
-of two by their exponent, a discount by its distance to 1.
+The study stores values as they are trained with. The sampler draws on its own scale: powers of two by their
+exponent, a discount by its distance to 1.
 """
 
 from __future__ import annotations
@@ -18,18 +18,14 @@ from mission_gym.errors import ConfigError, nearest
 from mission_gym.report.formats import show_value
 from mission_gym.store.sweeps import Axis, Value
 
-_BETWEEN = re.compile(r",(?=\s*[A-Za-z_][\w.-]*\s*=)")  # items, not the commas of `64,64|256,256`
-_LOG_RATIO = 100.0  # between the ends of a range of which nothing is known, from which on it is a log scale
-_DIGITS = 3  # of a number that the search draws
-_NOT_SEARCHED = {
-    "vector": "is chosen for speed, not for learning; leave it to the plan, or give it as a flag",
-    "compute": "is chosen for speed, not for learning; leave it to the plan, or give it as a flag",
-}
-_SAME_FOR_ALL = "must be the same for all trials; give it as a flag"
+_BETWEEN = re.compile(r",(?=\s*[A-Za-z_][\w.-]*\s*=)")  # between items; `64,64|256,256` is one item
+_LOG_RATIO = 100.0  # high / low from which an unknown range gets a log scale
+_DIGITS = 3  # of a drawn number
+_FOR_SPEED = ("vector", "compute")
 
 
-class Straight(NamedTuple):
-    """A range as the sampler gets it."""
+class SamplerRange(NamedTuple):
+    """A range on the sampler's scale."""
 
     low: float
     high: float
@@ -50,26 +46,27 @@ def list_axes(base: Resolved) -> list[Axis]:
 
 
 def read_axes(over: str, base: Resolved, problems: list[str]) -> list[Axis]:
-    """The ranges of --over; what is wrong is added to the problems."""
-    paths = base.schema.paths_of_names(base.config.run.algo)
+    """The ranges of --over; their problems are added to the list."""
+    algo = base.config.run.algo
+    paths = base.schema.paths_of_names(algo)
     axes: dict[str, Axis] = {}
     for item in _BETWEEN.split(over):
         name, equals, text = (part.strip() for part in item.partition("="))
         name = name.replace("-", "_")
         path = paths.get(name)
+        section = path.split(".")[0] if path else ""
         if path is None:
             problems.append(f"{name!r} is not a known field{nearest(name, paths)}; correct the name [--over]")
         elif path in axes:
             problems.append(f"{name} is given twice; keep one [--over]")
-        elif path.split(".")[0] not in (base.config.run.algo, "policy"):
-            why = _NOT_SEARCHED.get(path.split(".")[0], _SAME_FOR_ALL)
-            problems.append(f"{name} is not searched: it {why} [--over]")
+        elif section not in (algo, "policy"):
+            why = "is chosen for speed" if section in _FOR_SPEED else "must be the same for all trials"
+            problems.append(f"{name} can't be searched: it {why}; give it as a flag [--over]")
         elif not equals or not text:
             problems.append(f"{name} has no range; write {name}=low..high or {name}=a|b [--over]")
         else:
-            found = _read_choices if "|" in text else _read_range
             try:
-                axes[path] = found(path, text, base)
+                axes[path] = (_read_choices if "|" in text else _read_range)(path, text, base)
             except ConfigError as error:
                 problems += error.problems
     return list(axes.values())
@@ -77,10 +74,10 @@ def read_axes(over: str, base: Resolved, problems: list[str]) -> list[Axis]:
 
 def _read_choices(path: str, text: str, base: Resolved) -> Axis:
     name = path.split(".")[1]
-    values = _check(path, [part.strip() for part in text.split("|")], base)
+    values = _parse(path, [part.strip() for part in text.split("|")], base)
     choices = list(dict.fromkeys(make_choice(value) for value in values))
     if len(choices) < 2:
-        raise ConfigError(f"{name}={text} leaves nothing to choose; name two values or more [--over]")
+        raise ConfigError(f"{name}={text} is one choice; give two values or more [--over]")
     return Axis(path=path, choices=choices)
 
 
@@ -90,8 +87,8 @@ def _read_range(path: str, text: str, base: Resolved) -> Axis:
     if not dots:
         raise ConfigError(f"{name}={text} is not a range; write {name}=low..high or {name}=a|b [--over]")
     if not low_text.strip() or not high_text.strip():
-        raise ConfigError(f"{name}={text} is empty: an end is missing; write {name}=low..high [--over]")
-    low, high = _check(path, [low_text.strip(), high_text.strip()], base)
+        raise ConfigError(f"{name}={text} lacks an end; write {name}=low..high [--over]")
+    low, high = _parse(path, [low_text.strip(), high_text.strip()], base)
     if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
         raise ConfigError(f"{name}={text} is not a range of numbers; write its values as a|b [--over]")
     if low >= high:
@@ -99,8 +96,8 @@ def _read_range(path: str, text: str, base: Resolved) -> Axis:
     return Axis(path=path, low=low, high=high, scale=_find_scale(name, low, high, base))
 
 
-def _check(path: str, texts: Sequence[str], base: Resolved) -> list[Any]:
-    """The values as the schema has them; ConfigError with all that it refuses."""
+def _parse(path: str, texts: Sequence[str], base: Resolved) -> list[Any]:
+    """The values in the types of the schema; ConfigError with all problems."""
     values, problems = [], []
     for text in texts:
         try:
@@ -122,12 +119,12 @@ def _find_scale(name: str, low: float, high: float, base: Resolved) -> Scale:
 
 
 def make_choice(value: Any) -> Value:
-    """A value as one of several choices: what is not a scalar, as its flag takes it."""
+    """A value as a choice: a scalar as it is, anything else as the text of its flag."""
     return value if isinstance(value, bool | int | float | str | None) else show_value(value)
 
 
-def cut_rollouts(axes: Sequence[Axis], path: str, most: int, problems: list[str]) -> list[Axis]:
-    """The axes with no more steps of an environment than the plan allows a rollout."""
+def limit_rollouts(axes: Sequence[Axis], path: str, most: int, problems: list[str]) -> list[Axis]:
+    """The axes, with `path` (the steps of an environment per rollout) limited to `most`."""
     found = []
     for axis in axes:
         if axis.path == path and not axis.choices and axis.high > most:
@@ -142,47 +139,43 @@ def cut_rollouts(axes: Sequence[Axis], path: str, most: int, problems: list[str]
 
 
 def fit_values(base: Resolved, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run is told for a setting, by field name: the values (by path), and what else of the algorithm
-    they change. Those that do not fit together are adapted, as a preset's are; if that can't be done, the run
-    is refused, and its trial has failed."""
-    told = {path.split(".")[1]: value for path, value in values.items()}
+    """The values of a setting (by path) and all algorithm values that they change, by field name. Values that
+    do not fit together are adapted like those of a preset. If that is impossible, the run will be refused,
+    and its trial fails."""
+    given = {path.split(".")[1]: value for path, value in values.items()}
     try:
         plain, fitted = finish(base)[0].config, finish(base.with_values(values, "sweep"))[0].config
     except ConfigError:
-        return told
+        return given
     own = {name: (getattr(plain.algorithm, name), value) for name, value in fitted.algorithm}
-    return told | {name: value for name, (before, value) in own.items() if name in told or value != before}
+    return given | {name: value for name, (before, value) in own.items() if name in given or value != before}
 
 
-def straighten(axis: Axis) -> Straight:
+def sampler_range(axis: Axis) -> SamplerRange:
     """The range that the sampler draws from."""
     if axis.scale == "power":
-        return Straight(math.ceil(math.log2(axis.low)), math.floor(math.log2(axis.high)), False, True)
+        return SamplerRange(math.ceil(math.log2(axis.low)), math.floor(math.log2(axis.high)), False, True)
     if axis.scale == "gap":
-        return Straight(1.0 - axis.high, 1.0 - axis.low, True, False)
-    return Straight(axis.low, axis.high, axis.scale == "log", axis.is_whole)
+        return SamplerRange(1.0 - axis.high, 1.0 - axis.low, True, False)
+    return SamplerRange(axis.low, axis.high, axis.scale == "log", axis.is_whole)
 
 
-def to_straight(axis: Axis, value: float) -> float:
-    """A value as the sampler gets it; one outside the range as its nearest end."""
+def to_sampler(axis: Axis, value: float) -> float:
+    """A value on the sampler's scale, clipped to the range."""
     value = min(max(value, axis.low), axis.high)
     if axis.scale == "power":
-        low, high, *_ = straighten(axis)
+        low, high, *_ = sampler_range(axis)
         return min(max(round(math.log2(value)), low), high)
     return 1.0 - value if axis.scale == "gap" else value
 
 
-def from_straight(axis: Axis, drawn: float) -> Value:
-    """What is trained with: some digits of what the sampler drew."""
+def from_sampler(axis: Axis, drawn: float) -> Value:
+    """The value of a draw, with a few digits."""
     if axis.scale == "power":
         return int(2 ** round(drawn))
     if axis.is_whole:
         return round(drawn)
-    number = _round(drawn)
+    number = float(f"{drawn:.{_DIGITS}g}")
     if axis.scale == "gap":
         number = float(f"{1.0 - number:.12g}")
     return min(max(number, float(axis.low)), float(axis.high))
-
-
-def _round(number: float) -> float:
-    return float(f"{number:.{_DIGITS}g}")

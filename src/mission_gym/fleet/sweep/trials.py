@@ -1,4 +1,7 @@
-"""A setting as jobs of the group, one for each seed, and what their runs came to."""
+"""A setting as jobs of the group, one per seed; their results; the candidates that are trained again.
+
+The best settings and the default are trained again on fresh seeds. The winner becomes a preset.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 from typing import Any, NamedTuple
 
+import yaml
+
+from mission_gym.config.layers import Resolved
+from mission_gym.config.plain import to_plain
 from mission_gym.errors import RunStateError
-from mission_gym.fleet.drafts import Draft, name_member
-from mission_gym.fleet.requests import Needs, make_requests
+from mission_gym.fleet.drafts import Draft, Needs, name_member
+from mission_gym.fleet.requests import make_requests
+from mission_gym.fleet.sweep.study import SweepTrial, rank
+from mission_gym.intervals import estimate_iqm
+from mission_gym.report.formats import show_number
 from mission_gym.store.evals import SELECT, read_evals
 from mission_gym.store.groups import GroupDir, Job, JobRequest
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.sweeps import Question, Values
+from mission_gym.store.sweeps import DEFAULT, Candidate, Question, Values, is_retest, name_retest
 from mission_gym.store.tables import MetricsLog
 
-_OF_A_RUN = ("seed", "run_name", "runs_dir")  # each run has its own
+_OF_A_RUN = ("seed", "run_name", "runs_dir")  # different for each run
 
 
 class RunResult(NamedTuple):
-    """What a run came to."""
+    """The result of a run, by its last evaluation."""
 
-    score: float  # the lower bound of its last evaluation
-    value: float  # the mean of the same
+    score: float  # lower bound
+    value: float  # mean
     seconds: float  # of training
 
 
-class Ending(NamedTuple):
-    """What the runs of a trial came to."""
+class TrialEnd(NamedTuple):
+    """The results of a trial's runs."""
 
     results: Sequence[RunResult]
-    causes: Sequence[str]  # of those that came to nothing
+    causes: Sequence[str]  # of runs without a result
 
 
 def list_jobs(jobs: Mapping[str, Job], variant: str) -> list[Job]:
@@ -41,76 +51,148 @@ def list_jobs(jobs: Mapping[str, Job], variant: str) -> list[Job]:
 def request_jobs(
     group: GroupDir, question: Question, needs: Needs, variant: str, given: Values, seeds: Iterable[int]
 ) -> list[JobRequest]:
-    """The jobs of a setting, one for each seed."""
+    """The jobs of a setting, one per seed."""
     values = {name: value for name, value in question.values.items() if name not in _OF_A_RUN} | given
-    drafts = [Draft(name_member(variant, seed), variant, values, seed=seed) for seed in seeds]
-    requests = make_requests(
-        group.read().name, drafts, str(group.path.parent), {each.name: needs for each in drafts}
-    )
+    drafts = [Draft(name_member(variant, seed), variant, values, seed, needs=needs) for seed in seeds]
+    requests = make_requests(group.read().name, drafts, str(group.path.parent))
     return [request.model_copy(update={"folder": question.folder}) for request in requests]
 
 
 def measure_jobs_s(group: GroupDir) -> list[float]:
-    """How long the processes of the jobs that are done took."""
-    begun: dict[str, float] = {}
+    """The durations of the processes of jobs that are done."""
+    started: dict[str, float] = {}
     found = []
     for row in group.journal.read():
         if row["event"] == "started":
-            begun[row["name"]] = row["time"]
+            started[row["name"]] = row["time"]
         elif row["event"] == "ended" and row["state"] == "done":
-            found.append(max(0.0, row["time"] - begun[row["name"]]))
+            found.append(max(0.0, row["time"] - started[row["name"]]))
     return found
 
 
-def gather(jobs: Iterable[Job], measure: str) -> Ending:
-    """What jobs that have ended came to."""
+def read_results(jobs: Iterable[Job], measure: str) -> TrialEnd:
+    """The results of jobs that have ended."""
     results, causes = [], []
     for job in jobs:
-        found = None
-        if job.state == "done" and job.run is not None:
-            found = read_result(RunDir(job.run), measure)
+        is_done = job.state == "done"
+        found = read_result(RunDir(job.run), measure) if is_done and job.run is not None else None
         if found is not None:
             results.append(found)
         else:
-            why = job.cause if job.state != "done" else "its last evaluation is missing or not finite"
+            why = "its last evaluation is missing or not finite" if is_done else job.cause
             causes.append(f"seed {job.request.seed} {job.state}: {why}")
-    return Ending(results, causes)
+    return TrialEnd(results, causes)
 
 
 def read_result(run: RunDir, measure: str) -> RunResult | None:
-    """What a run came to by its last evaluation; None without one, or if that is not finite."""
+    """The result of a run; None if its last evaluation is missing or not finite."""
     try:
         evals = _list_evals(run)
     except RunStateError:
         return None
-    if not evals:
-        return None
-    last = evals[-1]
+    last = evals[-1] if evals else {}
     value = last.get("return_mean")
     if measure != "return":
         value = ((last.get("outcomes") or {}).get(measure) or {}).get("rate")
     if value is None or last.get("score") is None:
         return None
-    return RunResult(last["score"], value, _read_seconds(run))
+    times = (row.get("time/time_elapsed") or 0.0 for row in MetricsLog.stream(run.metrics_jsonl))
+    return RunResult(last["score"], value, float(max(times, default=0.0)))
 
 
 def read_curve(jobs: Sequence[Job]) -> list[float]:
-    """The lower bounds of a trial's evaluations, in the mean over its runs, as far as all of them are."""
+    """The lower bounds of a trial's evaluations, averaged over its runs, as far as all runs have them."""
     runs = [RunDir(job.run) for job in jobs if job.run is not None]
     if len(runs) < len(jobs):
         return []
     scores = [[each.get("score") for each in _list_evals(run)] for run in runs]
-    rows = list(zip(*scores, strict=False))
-    return [mean(row) for row in rows if None not in row]
+    return [mean(row) for row in zip(*scores, strict=False) if None not in row]
 
 
 def _list_evals(run: RunDir) -> list[dict[str, Any]]:
     """The evaluations of the selection suite in order of steps."""
-    return sorted(
-        (each for each in read_evals(run) if each["suite"] == SELECT), key=lambda each: each["step"]
+    evals = (each for each in read_evals(run) if each["suite"] == SELECT)
+    return sorted(evals, key=lambda each: each["step"])
+
+
+def choose_candidates(trials: Sequence[SweepTrial], num_best: int) -> list[SweepTrial]:
+    """The trials to train again: the best ones, each setting once, and the default."""
+    chosen: list[SweepTrial] = []
+    for row in rank(trial.row for trial in trials if trial.row.state == "complete"):
+        if len(chosen) < num_best and row.values not in [each.row.values for each in chosen]:
+            chosen.append(trials[row.number])
+    if chosen and all(trial.row.source != DEFAULT for trial in chosen):
+        chosen += [trial for trial in trials if trial.row.source == DEFAULT]
+    return chosen
+
+
+def rank_candidates(
+    trials: Sequence[SweepTrial], jobs: Mapping[str, Job], question: Question
+) -> list[Candidate]:
+    """The results on fresh seeds, best first: by lower bound, then by mean; ties go to the default."""
+    found = []
+    retested = {job.request.variant for job in jobs.values() if is_retest(job)}
+    for row in (each.row for each in trials if name_retest(each.row.number) in retested):
+        again = list_jobs(jobs, name_retest(row.number))
+        results, causes = read_results([job for job in again if job.has_ended], question.measure)
+        candidate = Candidate(
+            trial=row.number, source=row.source, values=row.values, seeds=len(results),
+            seconds=mean(result.seconds for result in results) if results else None, causes=list(causes),
+            **estimate_iqm([[result.value for result in results]]),
+        )  # fmt: skip
+        found.append(candidate)
+
+    def key(each: Candidate) -> tuple[float, float, bool, float]:
+        low, iqm = (float("-inf") if value is None else value for value in (each.low, each.iqm))
+        return low, iqm, each.source == DEFAULT, -(each.seconds or 0.0)
+
+    return sorted(found, key=key, reverse=True)
+
+
+def describe_verdict(candidates: Sequence[Candidate]) -> str:
+    """Whether the winner, which is the first candidate, beats the default."""
+    best = candidates[0]
+    default = next((each for each in candidates if each.source == DEFAULT), None)
+    if best.iqm is None:
+        return "no run on fresh seeds was completed, so there is no result"
+    if default is None or default.iqm is None:
+        return "the default completed no run on fresh seeds"
+    if best is default:
+        return "no setting beats the default on fresh seeds; the default stays"
+    if best.low is None or default.high is None or best.low <= default.high:
+        return (
+            "the winner does not beat the default beyond the intervals: they overlap; more --trials,"
+            " --timesteps or --retest-seeds may separate them"
+        )
+    return (
+        f"the winner beats the default beyond the intervals: at least {show_number(best.low)}, against at"
+        f" most {show_number(default.high)}"
     )
 
 
-def _read_seconds(run: RunDir) -> float:
-    rows = MetricsLog.stream(run.metrics_jsonl)
-    return float(max((row.get("time/time_elapsed") or 0.0 for row in rows), default=0.0))
+def make_preset(base: Resolved, trial: SweepTrial, candidate: Candidate, question: Question) -> str:
+    """The text of best.yaml, valid as --config: the winner's values that a run without a sweep would not
+    have, by section."""
+    config = base.config
+    own = (config.run.algo, "policy")
+    kept = [
+        path
+        for path, source in base.sources.items()
+        if path.split(".")[0] in own and (base.explicit(path) or source.startswith("preset "))
+    ]
+    paths = base.schema.paths_of_names(config.run.algo)
+    chosen: dict[str, Any] = {"run.algo": config.run.algo, "vector.n_envs": config.num_envs}
+    chosen |= {path: config.value(path) for path in kept if config.value(path) != "auto"}
+    chosen |= {axis.path: trial.row.values[axis.name] for axis in question.axes}
+    chosen |= {paths[name]: value for name, value in trial.given.items()}
+    by_section: dict[str, dict[str, Any]] = {}
+    for path, value in chosen.items():
+        section, name = path.split(".")
+        by_section.setdefault(section, {})[name] = to_plain(value)
+    measured = f"{show_number(candidate.iqm)} ({show_number(candidate.low)} to {show_number(candidate.high)})"
+    head = (
+        f"# {config.env.env_id}: {question.measure} {measured} after {config.run.timesteps:,} steps, the"
+        f" interquartile\n# mean of {candidate.seeds} seeds that the search did not use, with its 95 %"
+        " interval.\n"
+    )
+    return head + yaml.safe_dump(by_section, sort_keys=False, allow_unicode=True)

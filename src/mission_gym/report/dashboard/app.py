@@ -1,7 +1,7 @@
-"""The addresses: three pages, the JSON behind their charts, panels as HTML, films, and streams of events.
+"""The routes: three pages, the JSON of their charts, panels as HTML, videos, and event streams.
 
-Everything is made from the runs folder at the time of asking. Names in addresses are looked up among the runs
-that the index allows; no path is made of them.
+Every response is made from the present runs folder. Names in addresses are looked up in the index; they never
+become paths.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from starlette.types import ASGIApp
 from mission_gym.errors import MissionGymError
 from mission_gym.report.dashboard.follow import Follower, encode, read_status, stamp_files
 from mission_gym.report.dashboard.guard import Guard
-from mission_gym.report.dashboard.index import Index, list_stages, main_outcome
-from mission_gym.report.dashboard.rows import find_last, make_columns, read_first, read_part
+from mission_gym.report.dashboard.index import Index, read_first_event
+from mission_gym.report.dashboard.rows import find_last, make_columns, read_part
 from mission_gym.report.documents import compare_runs
-from mission_gym.report.pages import describe_panels, list_films, make_templates, render_panels
+from mission_gym.report.pages import describe_panels, list_videos, make_templates, render_panels
 from mission_gym.store.evals import SELECT, read_baselines, read_evals
 from mission_gym.store.metrics import Metric
 from mission_gym.store.rundir import RunDir
@@ -35,19 +35,19 @@ _STATIC = Path(__file__).with_name("static")
 _EVAL_KEYS = ("step", "episodes", "return_mean", "return_low", "return_high", "outcomes")
 _NUM_COMPARED = 40  # runs of one comparison
 _NUM_LOOKED_UP = 1000
-_NUM_KEPT = 16  # runs whose panels are kept as HTML
-_NUM_TIMED = 500  # rows whose times stand for those of a long run
+_NUM_KEPT = 16  # runs whose panels are cached as HTML
+_NUM_TIMED = 500  # rows that the times of a long run are estimated from
 
 
 class _Pages:
-    """What answers; each method is one address."""
+    """The responses; each method is one route."""
 
     def __init__(self, index: Index, metrics: Sequence[Metric], is_ending: Callable[[], bool]) -> None:
         self._index, self._follower = index, Follower(index, is_ending)
         self._metrics = [metric._asdict() for metric in metrics]
         self._templates = make_templates()
         self._lock = threading.Lock()
-        self._panels: dict[Path, tuple[Any, dict[str, str]]] = {}  # what they were made of, and as HTML
+        self._panels: dict[Path, tuple[Any, dict[str, str]]] = {}  # their source, and their HTML
 
     def routes(self) -> list[Route | Mount]:
         pages: Mapping[str, Callable[[Request], Any]] = {
@@ -59,7 +59,7 @@ class _Pages:
             "/api/run/{name}": self.describe,
             "/api/run/{name}/rows": self.rows,
             "/api/run/{name}/panels": self.panels,
-            "/api/run/{name}/film/{film}": self.film,
+            "/api/run/{name}/video/{video}": self.video,
             "/api/compare": self.differences,
             "/events": self.index_events,
             "/events/{name}": self.run_events,
@@ -69,7 +69,7 @@ class _Pages:
         return [*made, Mount("/static", StaticFiles(directory=_STATIC))]
 
     def refuse(self, request: Request, code: int, text: str) -> Response:
-        """A page that says what is wrong and what to do."""
+        """A page with the problem and what to do."""
         return self._page("message.html", code=code, text=text)
 
     def runs(self, request: Request) -> Response:
@@ -92,31 +92,31 @@ class _Pages:
         return _json(self._metrics)
 
     def describe(self, request: Request) -> Response:
-        """All that the first look at a run's charts needs."""
+        """The data of a run's charts."""
         run = self._find(request)
         part = read_part(run.metrics_jsonl)
         rows = {"columns": make_columns(part.rows), "end": part.end, "is_sample": part.is_sample}
-        return _json(rows | {"status": read_status(run)} | _describe_beside(run))
+        return _json(rows | {"status": read_status(run)} | _describe_context(run))
 
     def rows(self, request: Request) -> Response:
-        """The rows between two steps, for a chart that was zoomed into."""
-        low, high = _number(request, "low"), _number(request, "high")
+        """The rows between two steps, for a zoomed chart."""
+        low, high = (_number(request.query_params.get(name)) for name in ("low", "high"))
         part = read_part(self._find(request).metrics_jsonl, low, high)
         return _json({"columns": make_columns(part.rows), "is_sample": part.is_sample})
 
     def panels(self, request: Request) -> Response:
-        """What changes beside the rows: panels as HTML, and the rest that the charts show."""
+        """The panels as HTML, and the data of the charts that are not rows."""
         run = self._find(request)
-        return _json({"panels": self._render_panels(run)} | _describe_beside(run))
+        return _json({"panels": self._render_panels(run)} | _describe_context(run))
 
-    def film(self, request: Request) -> Response:
-        run, name = self._find(request), request.path_params["film"]
-        if name not in [film["name"] for film in list_films(run)]:
-            raise HTTPException(404, f"run {run.name} has no film {name!r}")
+    def video(self, request: Request) -> Response:
+        run, name = self._find(request), request.path_params["video"]
+        if name not in [video["name"] for video in list_videos(run)]:
+            raise HTTPException(404, f"run {run.name} has no video {name!r}")
         return FileResponse(run.path / name)
 
     def differences(self, request: Request) -> Response:
-        """The results and the differing values of runs side by side, as HTML."""
+        """The results of runs and the values that differ, as HTML."""
         names = request.query_params.getlist("run")[:_NUM_LOOKED_UP]
         runs = [run for name in names if (run := self._index.find(name)) is not None]
         try:
@@ -144,8 +144,8 @@ class _Pages:
         return run
 
     def _render_panels(self, run: RunDir) -> dict[str, str]:
-        """The panels of a run, made anew only where something has changed: several pages may show it."""
-        with self._lock:  # tabs ask at the same moment
+        """The panels of a run, cached until one of its files changes."""
+        with self._lock:  # several tabs ask at once
             source = (read_status(run), stamp_files(run, "", "checkpoints", run.metrics_jsonl.name))
             known = self._panels.pop(run.path, None)
             html = known[1] if known is not None and known[0] == source else self._make_panels(run)
@@ -155,7 +155,7 @@ class _Pages:
         return html
 
     def _make_panels(self, run: RunDir) -> dict[str, str]:
-        """Times of a long run are those of a sample, brought up to the time it took."""
+        """Render the panels; times of a long run are scaled up from a sample."""
         part = read_part(run.metrics_jsonl, num_rows=_NUM_TIMED)
         last = (find_last(run.metrics_jsonl, kind) for kind in ("timeline", "end"))
         took = part.rows[-1].get("time/time_elapsed") if part.is_sample and part.rows else None
@@ -176,32 +176,32 @@ def make_app(
     *,
     in_notebook: bool = False,
 ) -> ASGIApp:
-    """The server of one runs folder. metrics: what the charts say about each number; is_ending: whether
-    streams of events are to end."""
+    """The server of one runs folder. metrics: the texts of the charts. is_ending: whether event streams
+    should end."""
     pages = _Pages(index, metrics, is_ending)
 
     async def explain(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
             return pages.refuse(request, error.status_code, error.detail)
-        return pages.refuse(request, 500, "the terminal of `mission-gym watch` tells what went wrong")
+        return pages.refuse(request, 500, "see the error in the terminal of `mission-gym watch`")
 
     app = Starlette(routes=pages.routes(), exception_handlers={HTTPException: explain, Exception: explain})
     return Guard(app, token, host, pages.refuse, in_notebook=in_notebook)
 
 
-def _describe_beside(run: RunDir) -> dict[str, Any]:
-    """What the charts show beside the rows."""
-    first = read_first(run.metrics_jsonl)
+def _describe_context(run: RunDir) -> dict[str, Any]:
+    """The data of the charts that are not rows."""
+    first = read_first_event(run)
     return {
-        "main_outcome": main_outcome(first),
-        "stages": list_stages(first),
+        "main_outcome": first.main_outcome,
+        "stages": first.stages,
         "evals": _list_evals(run),
         "baselines": read_baselines(run),
     }
 
 
 def _list_evals(run: RunDir) -> list[dict[str, Any]]:
-    """Evaluations that chose models, by step."""
+    """The evaluations of the selection suite, by step."""
     chosen = (result for result in read_evals(run) if result["suite"] == SELECT)
     return [{key: result.get(key) for key in _EVAL_KEYS} for result in chosen]
 
@@ -213,12 +213,12 @@ def _json(document: Any) -> Response:
 _stream = partial(StreamingResponse, media_type="text/event-stream")
 
 
-def _number(request: Request, name: str) -> int | None:
-    text = request.query_params.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+def _number(text: str | None) -> int | None:
+    is_number = text is not None and text.isascii() and text.isdigit() and len(text) < 19
+    return int(text) if text and is_number else None
 
 
 def _last_seen(request: Request, name: str) -> int:
-    """Where a stream goes on: the id of the last event, or else what the page began with."""
-    text = request.headers.get("last-event-id", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else _number(request, name) or 0
+    """Where a stream continues: the id of the last event, or else the start given by the page."""
+    last = _number(request.headers.get("last-event-id"))
+    return last if last is not None else _number(request.query_params.get(name)) or 0

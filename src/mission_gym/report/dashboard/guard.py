@@ -1,8 +1,8 @@
-"""Who may ask: every request needs our Host, no foreign Origin, and the token of the printed address. Our own
-files, which tell nothing of any run, are given without the token: the page that asks for it needs them.
+"""Which requests are allowed: those with our Host, no foreign Origin, and the token of the printed address.
+Static files contain nothing about runs and need no token: the page that asks for the token needs them.
 
-The token comes once in the address and is then a cookie that scripts can't read. Pages may load from here
-alone: the policy below forbids inline scripts and styles, frames and other hosts.
+The token is in the address once, and then in a cookie that scripts can't read. Pages load only from this
+server: the policy below forbids inline scripts and styles, frames and other hosts.
 """
 
 from __future__ import annotations
@@ -40,32 +40,28 @@ Refuse = Callable[[Request, int, str], Response]
 
 
 def keep_token() -> str:
-    """This user's token: the same after a restart, so that open pages go on; a new one where it can't be
-    kept."""
+    """This user's token, the same after a restart, so that open pages still work; a new one if it can't be
+    stored."""
     path = user_folder("state") / "watch-token"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            if path.is_symlink() or (os.name == "posix" and path.stat().st_mode & 0o077):
-                path.unlink()  # others could read it
-                return keep_token()
-            token = path.read_text("ascii").strip()
-            if len(token) >= 32 and token.isalnum():
-                return token
-            path.unlink()
-            return keep_token()
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        is_private = path.is_file() and not path.is_symlink()
+        if os.name == "posix":
+            is_private = is_private and not path.stat().st_mode & 0o077
+        token = path.read_text("ascii").strip() if is_private else ""
+        if len(token) < 32 or not token.isalnum():
             token = secrets.token_hex(24)
-            file.write(token)
+            path.unlink(missing_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                file.write(token)
         return token
     except (OSError, ValueError):
         return secrets.token_hex(24)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen on is reached from this machine alone."""
+    """Whether an address can be reached only from this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -73,12 +69,12 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """The border of the server, as a layer around all of its addresses."""
+    """Checks all requests before the application gets them."""
 
     def __init__(
         self, app: ASGIApp, token: str, host: str, refuse: Refuse, *, in_notebook: bool = False
     ) -> None:
-        """in_notebook: pages of this machine may show ours in a frame."""
+        """in_notebook: pages of this machine may show the dashboard in a frame."""
         self._app, self._token = app, token
         self._headers = _HEADERS | (_FRAMED if in_notebook else _ALONE)
         self._refuse = refuse
@@ -88,7 +84,7 @@ class Guard:
             self._names.add(socket.gethostname().lower())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert scope["type"] == "http"  # web sockets and the rest are switched off
+        assert scope["type"] == "http"  # web sockets are switched off
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -97,20 +93,21 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        answer = self._judge(Request(scope)) or self._app
+        answer = self._check(Request(scope)) or self._app
         await answer(scope, receive, send_guarded)
 
-    def _judge(self, request: Request) -> Response | None:
-        """The answer to a request that goes no further."""
+    def _check(self, request: Request) -> Response | None:
+        """The response to a refused request, or a redirect that sets the cookie; None for an allowed
+        request."""
         host = request.headers.get("host", "")
         if not self._is_ours(host):
-            return self._refuse(request, 403, "this address was not asked for by its own name")
+            return self._refuse(request, 403, "the request has an unknown host name")
         origin = request.headers.get("origin")
         own_origins = (f"http://{host.lower()}", f"https://{host.lower()}")
         if origin is not None and origin.lower() not in own_origins:
-            return self._refuse(request, 403, "another page asked for this one")
+            return self._refuse(request, 403, "the request came from another site")
         if request.method not in _METHODS:
-            return self._refuse(request, 405, "pages can be read, and nothing else")
+            return self._refuse(request, 405, "this server only answers GET requests")
         cookie = f"mission-gym-{request.url.port or 80}"  # browsers share cookies between ports
         given = request.query_params.get("token")
         if given is not None and self._is_token(given):
@@ -123,7 +120,7 @@ class Guard:
         is_own_file = request.scope["path"].startswith("/static/")
         if not is_own_file and not self._is_token(request.cookies.get(cookie, "")):
             return self._refuse(
-                request, 401, "open the address that `mission-gym watch` printed, token included"
+                request, 401, "open the address that `mission-gym watch` printed, including its token"
             )
         return None
 
@@ -131,8 +128,8 @@ class Guard:
         return secrets.compare_digest(text.encode(), self._token.encode())
 
     def _is_ours(self, host: str) -> bool:
-        """A page of another site that has its own name point here (DNS rebinding) sends that name. Ports may
-        differ: `ssh -L` forwards from another one."""
+        """Whether a Host header names this server. Another site whose name points here (DNS rebinding) sends
+        that name. The port may differ, as with `ssh -L`."""
         parts = _HOST.fullmatch(host)
         if parts is None or int(parts["port"] or 0) >= 1 << 16:
             return False
@@ -142,7 +139,7 @@ class Guard:
         if not self._is_open:
             return False
         try:
-            ipaddress.ip_address(name)  # no one else can give us an address for a name
+            ipaddress.ip_address(name)  # an address can't be rebound
         except ValueError:
             return False
         return True

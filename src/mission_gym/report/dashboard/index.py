@@ -1,7 +1,7 @@
 """All runs and groups of a folder as plain rows, each read again only when its files have changed.
 
-A run counts only if nothing in its folder is a link that leads out of the runs folder: what is served is what
-lies there. Numbers of versions tell a page which rows are new.
+A run is shown only if its folder contains no link that leaves the runs folder. A page gets only the rows with
+a newer version number than it has.
 """
 
 from __future__ import annotations
@@ -10,41 +10,36 @@ import math
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mission_gym.errors import MissionGymError
-from mission_gym.report.dashboard.contained import REFUSED, is_contained
-from mission_gym.report.dashboard.groups import Groups
+from mission_gym.report.dashboard.files import REFUSED, Stamp, is_contained, stamp
 from mission_gym.report.dashboard.rows import read_first, read_part
-from mission_gym.report.dashboard.stamps import Stamp, stamp
-from mission_gym.report.documents import lineage_of
-from mission_gym.store.groups import GroupDir
-from mission_gym.store.rundir import RunDir
+from mission_gym.report.documents import find_lineage
+from mission_gym.report.groups import describe_jobs
+from mission_gym.store.groups import GroupDir, GroupRecord, Job
+from mission_gym.store.rundir import RunDir, list_status_fields
 
-_FRESH_S = 0.5  # how old what is told may be
-_NUM_SPARK = 24
-_SPARKS_S = 0.2  # of each look, for sparklines that are not drawn yet
-_NUM_CLOSE = 200  # runs that have ended and are looked at closely in one look; the others in the next ones
-_SETTLED_NS = 2 * 10**9  # clocks of file systems are coarse: what changed just now may change unseen
-_LIST_TURNS = 10  # looks after which folders are listed again in any case
-_ALIVE = ("starting", "running")
-_NUMBERS = (
-    "step", "total", "fps", "now_fps", "predicted_fps", "eta_s", "return_mean", "heartbeat", "created",
-    "env_failures", "best_step", "pid",
-)  # fmt: skip
-_TEXTS = ("state", "cause", "phase")
+_FRESH_S = 0.5  # how old the reported state may be
+_NUM_SPARK = 24  # points of a sparkline
+_SPARKS_S = 0.2  # of each scan, for new sparklines
+_NUM_CLOSE = 200  # ended runs that one scan checks; the others wait for the next scans
+_SETTLED_NS = 2 * 10**9  # file systems have coarse clocks: a recent change may hide another one
+_LIST_TURNS = 10  # scans after which folders are listed again in any case
+_LIVE = ("starting", "running")
+_NUM_LETTERS = 300  # of a cause
+_NUMBERS, _TEXTS = list_status_fields("numbers"), list_status_fields("texts")
+FindRow = Callable[[str], Mapping[str, Any] | None]  # the row of a run, by name
 
 
 class _Entry(NamedTuple):
-    """A run as it was read, and what it was read from."""
+    """A run as it was read, with the stamps of its files then."""
 
-    stamps: tuple[
-        Stamp, ...
-    ]  # of the folder, which changes when a file comes, goes or is replaced, and files
-    stream: Stamp  # that its sparkline is to show
-    drawn: Stamp | None  # the one that it does show
+    stamps: tuple[Stamp, ...]  # of its status and its folder, which changes when a file is added or replaced
+    stream: Stamp  # of its metrics
+    drawn: Stamp | None  # of the metrics that its sparkline shows
     row: dict[str, Any]
     version: int
 
@@ -53,20 +48,20 @@ class Index:
     """The runs of one folder; safe to use from several threads."""
 
     def __init__(self, runs_dir: Path) -> None:
-        self.shown = str(runs_dir)  # as the user named it
+        self.shown = str(runs_dir)  # as the user gave it
         self.runs_dir = Path(os.path.realpath(runs_dir))
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         self._groups: list[dict[str, Any]] = []
-        self._read_groups = Groups()
-        self._version = time.time_ns() // 1000  # above all that an earlier server told
+        self._read_groups = _Groups()
+        self._version = time.time_ns() // 1000  # above all versions of an earlier server
         self._names_version = self._groups_version = self._version  # of their last change
         self._folders: list[str] = []
-        self._listed_ns, self._looked_at, self._turn = 0, -_FRESH_S, 0
+        self._listed_ns, self._scanned_at, self._turn = 0, -_FRESH_S, 0
         self.problem = ""
 
     def find(self, name: str) -> RunDir | None:
-        """The run of that name, None if there is none that may be shown."""
+        """The run of this name; None if there is none that may be shown."""
         if not name or name in (".", "..") or "/" in name or os.sep in name or "\0" in name:
             return None
         path = self.runs_dir / name
@@ -74,10 +69,10 @@ class Index:
         return run if run.exists and is_contained(path, "eval", "checkpoints") else None
 
     def changes(self, since: int) -> dict[str, Any]:
-        """Rows that changed behind version `since`; the names of all runs and the groups, None where those
-        are as they were."""
+        """The rows that changed after version `since`; the names of all runs and the groups, None if they did
+        not change."""
         with self._lock:
-            self._look()
+            self._scan()
             return {
                 "version": self._version,
                 "rows": [entry.row for entry in self._entries.values() if entry.version > since],
@@ -86,9 +81,9 @@ class Index:
                 "problem": self.problem,
             }
 
-    def _look(self) -> None:
-        """Read what may have changed: runs at work each time, those that have ended in turns."""
-        if time.monotonic() - self._looked_at < _FRESH_S:
+    def _scan(self) -> None:
+        """Read what may have changed: live runs every time, ended runs in turns."""
+        if time.monotonic() - self._scanned_at < _FRESH_S:
             return
         self._turn += 1
         self._list_folders()
@@ -96,7 +91,7 @@ class Index:
         before, others = set(self._entries), []
         for number, name in enumerate(self._folders):
             known = self._entries.get(name)
-            if known is not None and (number + self._turn) % num_turns and known.row["state"] not in _ALIVE:
+            if known is not None and (number + self._turn) % num_turns and known.row["state"] not in _LIVE:
                 continue
             entry = self._read(name, known)
             if entry is not None:
@@ -104,18 +99,25 @@ class Index:
             else:
                 self._entries.pop(name, None)
                 others.append(self.runs_dir / name)
-        gone = before - set(self._folders)
-        for name in gone:
+        for name in before - set(self._folders):
             del self._entries[name]
         if before != set(self._entries):
             self._version += 1
             self._names_version = self._version
-        self._draw_some()
-        self._look_at_groups(others)
-        self._looked_at = time.monotonic()
+        self._draw_sparklines()
+        groups = [
+            self._read_groups.describe(path, self._find_row) for path in others if GroupDir(path).exists
+        ]
+        if groups != self._groups:
+            self._version += 1
+            self._groups, self._groups_version = groups, self._version
+        self._scanned_at = time.monotonic()
+
+    def _find_row(self, name: str) -> Mapping[str, Any] | None:
+        return self._entries[name].row if name in self._entries else None
 
     def _list_folders(self) -> None:
-        """The names of all folders, listed anew where one may have come or gone."""
+        """List the folders again if one may have been added or removed."""
         changed_ns = stamp(self.runs_dir).mtime_ns
         is_old = time.time_ns() - changed_ns > _SETTLED_NS
         if changed_ns and changed_ns == self._listed_ns and is_old and self._turn % _LIST_TURNS:
@@ -124,21 +126,21 @@ class Index:
         try:
             with os.scandir(self.runs_dir) as scan:
                 found = [item.name for item in scan if item.is_dir(follow_symlinks=False)]
-            self._folders = sorted(filter(_is_text, found))
+            self._folders = sorted(filter(_is_unicode, found))
         except FileNotFoundError:
-            self.problem = f"{self.shown} is not there yet; a first run makes it"
+            self.problem = f"{self.shown} does not exist yet; the first run creates it"
         except OSError as error:
             self.problem = f"can't read {self.shown}: {error.strerror or error}"
 
     def _read(self, name: str, known: _Entry | None) -> _Entry | None:
-        """A run as it is now; None for another folder."""
-        folder = f"{self.runs_dir}{os.sep}{name}{os.sep}"  # many paths a second, so they are text
+        """A run in its present state; None for another kind of folder."""
+        folder = f"{self.runs_dir}{os.sep}{name}{os.sep}"  # text, since Path is slow for many runs
         status = stamp(f"{folder}status.json")
         if not any(status) and not any(stamp(f"{folder}config.yaml")):
             return None
         stamps, stream = (status, stamp(folder)), stamp(f"{folder}metrics.jsonl")
         is_same = known is not None and known.stamps == stamps and any(known.stream) == any(stream)
-        if known is not None and is_same and known.row["state"] not in _ALIVE:
+        if known is not None and is_same and known.row["state"] not in _LIVE:
             return known._replace(stream=stream)
         row = _describe(RunDir(Path(folder)))
         if known is None:
@@ -150,9 +152,8 @@ class Index:
         version = known.version if row == known.row else self._version
         return _Entry(stamps, stream, known.drawn, row, version)
 
-    def _draw_some(self) -> None:
-        """Sparklines that are not as they should be, those of the newest runs first; where many are new, the
-        rest waits for the next look."""
+    def _draw_sparklines(self) -> None:
+        """Update outdated sparklines, those of the newest runs first, as many as the time allows."""
         until = time.monotonic() + _SPARKS_S
         old = [entry for entry in self._entries.values() if entry.drawn != entry.stream]
         for entry in sorted(old, key=lambda entry: entry.row["created"] or 0.0, reverse=True):
@@ -160,30 +161,21 @@ class Index:
                 return
             name, row = entry.row["name"], entry.row
             if row["state"] != "refused":
-                row = row | {"spark": _draw(self.runs_dir / name / "metrics.jsonl")}
+                row = row | {"spark": _make_sparkline(self.runs_dir / name / "metrics.jsonl")}
             self._version += 1
             self._entries[name] = entry._replace(drawn=entry.stream, row=row, version=self._version)
 
-    def _look_at_groups(self, paths: list[Path]) -> None:
-        def find(name: str) -> Mapping[str, Any] | None:
-            return self._entries[name].row if name in self._entries else None
 
-        groups = [self._read_groups.describe(path, find) for path in paths if GroupDir(path).exists]
-        if groups != self._groups:
-            self._version += 1
-            self._groups, self._groups_version = groups, self._version
-
-
-def _draw(path: Path) -> list[float | None]:
-    """The return at even distances, as precise as it can be seen."""
+def _make_sparkline(path: Path) -> list[float | None]:
+    """The return at even distances, with the digits that are visible."""
     rows = read_part(path, num_rows=_NUM_SPARK, whole_bytes=1 << 14).rows
     every = max(1, len(rows) // _NUM_SPARK)
-    values = (_number(row.get("rollout/ep_rew_mean")) for row in rows[::every])
+    values = (_to_number(row.get("rollout/ep_rew_mean")) for row in rows[::every])
     return [None if value is None else float(f"{value:.4g}") for value in values]
 
 
-def _is_text(name: str) -> bool:
-    """Whether a name can stand in an address: not every name of a folder is Unicode."""
+def _is_unicode(name: str) -> bool:
+    """Whether a folder's name can be part of an address."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -192,46 +184,113 @@ def _is_text(name: str) -> bool:
 
 
 def _describe(run: RunDir) -> dict[str, Any]:
-    """The row of a run; one that can't be read says why."""
+    """The row of a run, with the reason if it can't be read."""
     row: dict[str, Any] = dict.fromkeys((*_TEXTS, *_NUMBERS)) | {"name": run.name}
     row |= {"env": None, "parent": None, "main": None, "spark": None, "outcomes": {}}
     if not is_contained(run.path):
         return row | {"state": "refused", "cause": REFUSED}
     try:
-        status, lineage = run.read_status(), lineage_of(run)
+        status, lineage = run.read_status(), find_lineage(run)
     except MissionGymError as error:
         return row | {"state": "damaged", "cause": str(error)}
-    first, outcomes = read_first(run.metrics_jsonl), status.get("outcomes")
-    row |= {key: _number(status.get(key)) for key in _NUMBERS}
+    first, outcomes = read_first_event(run), status.get("outcomes")
+    row |= {key: _to_number(status.get(key)) for key in _NUMBERS}
     row |= {key: value for key in _TEXTS if isinstance(value := status.get(key), str)}
     if isinstance(outcomes, dict):
-        row["outcomes"] = {name: _number(rate) for name, rate in outcomes.items()}
-    row |= {"env": _find_env(first.get("time/plan")), "main": main_outcome(first)}
-    return row | {"parent": lineage.parent if lineage else None}
+        row["outcomes"] = {name: _to_number(rate) for name, rate in outcomes.items()}
+    parent = lineage.parent if lineage else None
+    return row | {"env": first.env, "main": first.main_outcome, "parent": parent}
 
 
-def _number(value: Any) -> float | None:
-    """A finite number, None for all else: a status may hold anything."""
+def _to_number(value: Any) -> float | None:
+    """A finite number; None for anything else that a status may contain."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number and abs(value) < 1e300 and math.isfinite(value) else None
 
 
-def main_outcome(first: Mapping[str, Any]) -> str | None:
-    """The outcome that counts, by the first event of a run."""
-    name = first.get("main_outcome")
-    return name if isinstance(name, str) else None
+class FirstEvent(NamedTuple):
+    """The first event of a run, which describes it."""
+
+    env: str | None
+    main_outcome: str | None
+    stages: list[str]  # of its curriculum
 
 
-def list_stages(first: Mapping[str, Any]) -> list[str]:
-    """The names of the stages of a curriculum, by the first event of a run."""
-    names = first.get("stages")
-    return [str(name) for name in names] if isinstance(names, list) else []
-
-
-def _find_env(plan: Any) -> str | None:
-    """The environment that a plan names; None where the plan is none."""
+def read_first_event(run: RunDir) -> FirstEvent:
+    """The first event; values of a wrong type are left out."""
+    first = read_first(run.metrics_jsonl)
+    plan, outcome, stages = first.get("time/plan"), first.get("main_outcome"), first.get("stages")
     facts = plan.get("facts") if isinstance(plan, dict) else None
-    for fact in facts if isinstance(facts, list) else ():
-        if isinstance(fact, dict) and fact.get("name") == "environment":
-            return str(fact.get("value"))
-    return None
+    rows = [fact for fact in facts if isinstance(fact, dict)] if isinstance(facts, list) else []
+    return FirstEvent(
+        next((str(fact.get("value")) for fact in rows if fact.get("name") == "environment"), None),
+        outcome if isinstance(outcome, str) else None,
+        [str(name) for name in stages] if isinstance(stages, list) else [],
+    )
+
+
+class _StoredGroup(NamedTuple):
+    stamps: tuple[Stamp, ...]
+    record: GroupRecord
+    jobs: dict[str, Job]
+
+
+class _Groups:
+    """The groups of a folder, read again when their files change.
+
+    A journal contains paths of the machine that wrote it, so a run is found by its name in the index.
+    """
+
+    def __init__(self) -> None:
+        self._stored: dict[Path, _StoredGroup] = {}
+
+    def describe(self, path: Path, find_row: FindRow) -> dict[str, Any]:
+        """The row of a group, with the reason if it can't be read."""
+        kind, problem = "refused", REFUSED
+        if is_contained(path, "jobs"):
+            try:
+                stored = self._read(GroupDir(path))
+                return {
+                    "name": path.name,
+                    **stored.record.model_dump(include={"kind", "iqm", "low", "high", "created"}),
+                    "runs": [Path(run).name for run in stored.record.runs],
+                    "jobs": _describe_jobs(GroupDir(path), stored.jobs, find_row),
+                    "problem": "",
+                }
+            except (MissionGymError, OSError) as error:
+                self._stored.pop(path, None)
+                kind, problem = "damaged", str(error)
+        unknown = dict.fromkeys(("iqm", "low", "high", "created"))
+        return {"name": path.name, "kind": kind, **unknown, "runs": [], "jobs": [], "problem": problem}
+
+    def _read(self, group: GroupDir) -> _StoredGroup:
+        stamps = (stamp(group.group_json), stamp(group.journal.path), stamp(group.path / "jobs"))
+        stored = self._stored.get(group.path)
+        if stored is None or stored.stamps != stamps:
+            stored = self._stored[group.path] = _StoredGroup(stamps, group.read(), group.read_jobs())
+        return stored
+
+
+def _describe_jobs(group: GroupDir, jobs: Mapping[str, Job], find_row: FindRow) -> list[dict[str, Any]]:
+    """The jobs in the order of their start: running ones, waiting ones by priority, ended ones."""
+    described = describe_jobs(group, jobs, lambda path: find_row(path.name) or {})
+    found = []
+    for row, job in zip(described, jobs.values(), strict=True):
+        run = job.run.name if job.run is not None else None
+        parent = jobs.get(job.request.parent or "")
+        waits_for = parent.name if parent is not None and not parent.has_ended else None
+        found.append(
+            {key: row[key] for key in ("name", "state", "cores", "attempts")}
+            | {
+                "run": run if run and find_row(run) else None,
+                "cause": (row["cause"] or "").partition("\n")[0][:_NUM_LETTERS],
+                "priority": job.request.priority,
+                "waits_for": waits_for if row["state"] == "queued" else None,
+            }
+        )
+    ranks = {"running": 0, "starting": 0, "queued": 1}
+
+    def rank(job: dict[str, Any]) -> tuple[int, int]:
+        return ranks.get(job["state"], 2), -job["priority"] if job["state"] == "queued" else 0
+
+    return sorted(found, key=rank)

@@ -1,4 +1,4 @@
-"""`mg.watch()`: the dashboard from Python, in a notebook's cell or as an address."""
+"""`mg.watch()`: the dashboard from Python, in a notebook cell or as an address."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mission_gym.errors import UsageError
 
 
 class Dashboard:
-    """A dashboard in a process of its own, which ends with this one; a notebook shows it in the cell."""
+    """A dashboard in its own process, which ends with this one; a notebook shows it in the cell."""
 
     def __init__(self, process: subprocess.Popen[str], address: str, height: int) -> None:
         self._process = process
@@ -19,7 +19,7 @@ class Dashboard:
         self._height = height
 
     def close(self) -> None:
-        """End it."""
+        """End the dashboard."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process.wait()
@@ -30,7 +30,7 @@ class Dashboard:
         return f"Dashboard({self.address!r})"
 
     def _repr_html_(self) -> str:
-        # The notebook's own host name, so that the browser counts the frame as part of its site.
+        # The notebook's own host name, so that the browser treats the frame as the same site.
         address = escape(self.address.replace("127.0.0.1", "localhost"))
         return (
             f'<iframe src="{address}" width="100%" height="{self._height}" style="border:0"></iframe>'
@@ -39,7 +39,7 @@ class Dashboard:
 
 
 def watch(runs_dir: str | os.PathLike[str] = "runs", *, port: int = 0, height: int = 700) -> Dashboard:
-    """Start the dashboard of a runs folder; the last line of a cell shows it there."""
+    """Start the dashboard of a runs folder; as the last line of a cell, it is shown there."""
     command = [sys.executable, "-m", "mission_gym", "watch", "--notebook", "--port", str(port)]
     process = subprocess.Popen(
         [*command, "--runs-dir", os.fspath(runs_dir)],

@@ -1,9 +1,9 @@
-"""A metrics stream of any size, read in part: a sample of a range of steps, what was added, the last of a
-kind of event.
+"""A metrics stream of any size, read in part: a sample of a range of steps, new rows, the last event of a
+kind.
 
-Steps rise along the file, so a range is found by bisection over bytes, and a long one is sampled at even
-distances: the cost of a chart does not depend on the length of the run. Rows that are torn or damaged are
-left out.
+Steps increase along the file, so a range is found by bisection over bytes, and a long range is sampled at
+even distances: the cost of a chart does not depend on the length of the run. Partial and damaged rows are
+skipped.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 Row = dict[str, Any]
-_CATCH_UP_BYTES = 1 << 22  # more that was added is sampled anew
+_CATCH_UP_BYTES = 1 << 22  # if more was added, the page loads the run again
 _TAIL_BYTES = 1 << 18
-_SEARCHED_BYTES = 1 << 22  # from the end, for the last of a kind of event
+_SEARCHED_BYTES = 1 << 22  # from the end, for the last event of a kind
 _PROGRESS = b'{"event": "progress"'
-_LONGEST_BYTES = 1 << 22  # of a line; a longer one is not ours
+_LONGEST_BYTES = 1 << 22  # of a line
 
 
 class Part(NamedTuple):
-    """Rows in the order of steps; `end` is the byte behind the last whole line of the file."""
+    """Rows in the order of steps; `end` is the offset behind the last complete line of the file."""
 
     rows: list[Row]
     end: int
@@ -39,8 +39,8 @@ def read_part(
     num_rows: int = 1000,
     whole_bytes: int = 1 << 21,
 ) -> Part:
-    """Rows of progress from step `low` to step `high`; of a stretch above `whole_bytes` about `num_rows` of
-    them, the last one included."""
+    """The progress rows from step `low` to step `high`; if they take more than `whole_bytes`, a sample of
+    about `num_rows`, including the last."""
     try:
         with _open(path) as file:
             end = _find_end(file)
@@ -54,7 +54,7 @@ def read_part(
 
 
 def read_added(path: Path, offset: int) -> Part | None:
-    """Rows behind byte `offset`; None if the file was cut in the meantime, as a resume does."""
+    """The rows from byte `offset` on; None if the file was cut meanwhile, as a resume does."""
     try:
         with _open(path) as file:
             end = _find_end(file)
@@ -63,36 +63,30 @@ def read_added(path: Path, offset: int) -> Part | None:
             if end < offset or (offset and _byte_at(file, offset - 1) != b"\n"):
                 return None
             if end - offset > _CATCH_UP_BYTES:
-                return None  # long out of touch: begin again
+                return None  # too much to catch up
             return Part(list(_read_rows(file, offset, end)), end)
     except OSError:
         return Part([], 0) if offset == 0 else None
 
 
 def find_last(path: Path, event: str) -> Row | None:
-    """The last event of a kind, by a search for its first bytes from the end, over some megabytes. The file
-    is read and not mapped: a resume may cut it at any time."""
+    """The last event of a kind, searched from the end of the file over some megabytes. The file is read and
+    not mapped into memory, since a resume may cut it at any time."""
     head = b'{"event": ' + json.dumps(event).encode()
     try:
         with _open(path) as file:
-            end, tail = _find_end(file), b""
-            floor = max(0, end - _SEARCHED_BYTES)
-            while end > floor:
-                start = max(floor, end - _TAIL_BYTES)
-                file.seek(start)
-                block = file.read(end - start) + tail
-                at = block.rfind(b"\n" + head)
-                if at >= 0 or (start == 0 and block.startswith(head)):
-                    file.seek(start + at + 1)
-                    return _parse(file.readline(_LONGEST_BYTES))
-                end, tail = start, block[: len(head)]
+            end = _find_end(file)
+            start = max(0, end - _SEARCHED_BYTES)
+            file.seek(start)
+            block = (b"" if start else b"\n") + file.read(end - start)
     except OSError:
-        pass
-    return None
+        return None
+    at = block.rfind(b"\n" + head)
+    return _parse(block[at + 1 :].partition(b"\n")[0]) if at >= 0 else None
 
 
 def read_first(path: Path) -> Row:
-    """The first event, which tells what the run is about; empty before there is one."""
+    """The first event, which describes the run; empty before it is written."""
     try:
         with _open(path) as file:
             return _parse(file.readline(_LONGEST_BYTES)) or {}
@@ -101,7 +95,7 @@ def read_first(path: Path) -> Row:
 
 
 def make_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[float | None]]:
-    """A list for each number of the rows, with None where a row lacks it."""
+    """A list for each numeric key of the rows, with None in rows without it."""
     columns: dict[str, list[float | None]] = {}
     for count, row in enumerate(rows):
         for key, value in row.items():
@@ -114,7 +108,7 @@ def make_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[float | No
 
 
 def _open(path: Path) -> BinaryIO:
-    """A plain file; OSError for all else. A pipe that nobody writes to would be waited for."""
+    """Open a regular file; OSError for anything else. A pipe without a writer would block."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -123,7 +117,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _find_end(file: BinaryIO) -> int:
-    """The byte behind the last line break: a line that is being written is not there yet."""
+    """The offset behind the last line break, without a line that is being written."""
     end = os.fstat(file.fileno()).st_size
     while end > 0:
         start = max(0, end - (1 << 16))
@@ -149,7 +143,7 @@ def _read_rows(file: BinaryIO, start: int, stop: int) -> Iterator[Row]:
 
 
 def _sample(file: BinaryIO, start: int, stop: int, num_rows: int) -> list[Row]:
-    """Rows at even distances, each read once; the last one of the stretch is always among them."""
+    """Rows at even distances, each once, including the last row of the range."""
     rows, read_to = [], start
     for number in range(num_rows):
         at = start + (stop - start) * number // num_rows
@@ -163,10 +157,10 @@ def _sample(file: BinaryIO, start: int, stop: int, num_rows: int) -> list[Row]:
 
 
 def _next_row(file: BinaryIO, at: int, stop: int, *, is_line: bool) -> tuple[Row | None, int]:
-    """The first row of progress that begins at or behind `at`, and the byte behind it."""
+    """The first progress row at or behind byte `at`, and the offset behind it."""
     file.seek(at)
     if not is_line:
-        file.readline(_LONGEST_BYTES)  # the rest of a line
+        file.readline(_LONGEST_BYTES)  # skip the rest of a line
     while file.tell() < stop:
         line = file.readline(_LONGEST_BYTES)
         row = _parse(line) if line.startswith(_PROGRESS) else None
@@ -176,7 +170,7 @@ def _next_row(file: BinaryIO, at: int, stop: int, *, is_line: bool) -> tuple[Row
 
 
 def _find_step(file: BinaryIO, step: int, end: int) -> int:
-    """The first byte, up to a line, from which on rows have at least this step."""
+    """The offset of the first row with at least this step."""
     low, high = 0, end
     while high - low > (1 << 14):
         middle = (low + high) // 2

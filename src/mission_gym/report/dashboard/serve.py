@@ -1,4 +1,4 @@
-"""The socket and the server: a port that is free, the address to print, and requests until it is stopped."""
+"""The server: a free port, the address to print, and requests until a signal."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mission_gym.report.dashboard.index import Index
 from mission_gym.store.metrics import Metric
 
 PORT = 6446
-_NUM_PORTS = 50  # that are tried where one is taken
-_NICE = 10  # of the server, which yields to trainings; pages still get a tenth of a core that is busy
+_NUM_PORTS = 50  # tried if the first is taken
+_NICE = 10  # trainings come first; on a busy core the server still gets a tenth
 
 
 def serve(
@@ -29,23 +29,23 @@ def serve(
     metrics: Sequence[Metric],
     host: str,
     port: int,
-    tell: Callable[[str, str], None],
+    report: Callable[[str, str], None],
     *,
     in_notebook: bool = False,
 ) -> None:
-    """Serve a runs folder until a signal. tell: of the address, and of a port that was taken. in_notebook:
-    pages of this machine may show it in a frame, and it ends with whoever holds its stdin."""
+    """Serve a runs folder until a signal. report: called with the address and a note about a taken port.
+    in_notebook: pages of this machine may show it in a frame, and it ends when its stdin is closed."""
     with closing(open_socket(host, port)) as listening:
         if hasattr(os, "nice"):
             os.nice(_NICE)
-        # What a notebook shows is saved and shared with it, so its token opens that one server alone.
+        # A notebook is saved and shared with its output, so its token is valid only for this server.
         token = secrets.token_hex(24) if in_notebook else keep_token()
         number = listening.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         note = "" if port in (0, number) else f"port {port} is taken; this is the next free one"
-        tell(f"http://{shown}:{number}/?token={token}", note)
+        report(f"http://{shown}:{number}/?token={token}", note)
         index = Index(runs_dir)
-        threading.Thread(target=index.changes, args=(0,), daemon=True).start()  # until the first page asks
+        threading.Thread(target=index.changes, args=(0,), daemon=True).start()  # before the first request
         app = make_app(index, metrics, token, host, lambda: server.should_exit, in_notebook=in_notebook)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False,
@@ -64,7 +64,7 @@ def _end_with_stdin(server: uvicorn.Server) -> None:
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens at `port`, or at the next free one; 0 takes any. UsageError where none can."""
+    """A socket that listens on `port` or the next free one; 0 takes any. UsageError if none is available."""
     if not 0 <= port < 1 << 16:
         raise UsageError(f"port={port} is not between 0 and 65535 [--port]")
     last: OSError | None = None
@@ -77,6 +77,6 @@ def open_socket(host: str, port: int) -> socket.socket:
             if isinstance(error, socket.gaierror):
                 break
     raise UsageError(
-        f"can't listen on {host}, port {port}: {last and last.strerror}; give another address or port"
+        f"can't listen on {host}, port {port}: {last and last.strerror}; use another address or port"
         " [--host, --port]"
     )

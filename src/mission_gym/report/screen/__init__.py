@@ -1,2 +1,2 @@
-"""The one way to a terminal: `streams` (text that can't harm, readers that may leave) and `live` (a run as it
-happens)."""
+"""The only way to the terminal: `streams` (safe text, closed readers) and `live` (documents, runs and
+jobs)."""

@@ -1,27 +1,31 @@
-"""A console, and a run as it happens on it.
+"""The terminal: documents as JSON or views, and a live run or group.
 
-All of a run goes to stderr. In a terminal one live line stays below what is printed; without one there are
-plain lines, at most one in five seconds and one per evaluation.
+A live run or group is shown on stderr. In a terminal, one line or table stays below the printed text. Without
+a terminal, there are to_json lines.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
+from mission_gym.report.groups import describe_jobs, show_counts, view_jobs
 from mission_gym.report.screen.streams import PatientStream, inert
 from mission_gym.report.terminal import Event, RunView
+from mission_gym.store.files import to_json
+from mission_gym.store.groups import GroupDir, Job
 
-_PIPED_WIDTH = 200  # no cell is folded for a file that nobody looks at through 80 columns
-_PLAIN_S = 5.0
+_PIPED_WIDTH = 200  # lines of a file need not fit into 80 columns
+_RUN_S, _JOBS_S = 5.0, 30.0  # between two to_json lines
 
 
 class _InertConsole(Console):
@@ -34,12 +38,12 @@ class _InertConsole(Console):
     def _check_buffer(self) -> None:
         try:
             super()._check_buffer()
-        except OSError:  # a terminal that was closed, a full disk
+        except OSError:  # a closed terminal or a full disk
             self.on_broken_pipe()
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that prints text as it is: brackets and colons in it mean nothing."""
+    """A console that prints brackets and colons literally."""
     stream: Any = PatientStream(sys.stderr if stderr else sys.stdout)
     console = _InertConsole(file=stream, highlight=False, markup=False, emoji=False)
     if not console.is_terminal and not console.is_jupyter and "COLUMNS" not in os.environ:
@@ -47,48 +51,93 @@ def make_console(*, stderr: bool = False) -> Console:
     return console
 
 
-class Screen:
-    """A context manager that gives the listener of a run."""
+def show(document: Any, *, as_json: bool, view: Callable[[Any], RenderableType]) -> None:
+    """Print the result of a command on stdout, as JSON or as a view."""
+    if as_json:
+        sys.stdout.write(f"{json.dumps(to_json(document), indent=2, allow_nan=False)}\n")
+        sys.stdout.flush()
+    else:
+        make_console().print(view(document))
 
-    def __init__(self) -> None:
+
+class _LiveView:
+    """A context manager that keeps a view below the printed text, if stderr is a terminal."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
         self._console = make_console(stderr=True)
-        self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal and not quiet
         self._live: Live | None = None
-        self._shown_at = time.monotonic()
-        self._view = RunView()
 
-    def __enter__(self) -> Callable[[Event], None]:
-        return self._listen
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *error: object) -> None:
-        self._stop_live()
+        self._stop()
 
-    def _listen(self, event: dict[str, Any]) -> None:
-        if event["event"] == "status":
-            if event["phase"] is not None:  # else the run is over, and said so
-                self._view.see(event)
-                self._show_line()
-            return
-        if event["event"] == "end":
-            self._stop_live()
-        for view in self._view.see(event):
-            # The lines of a pipe stay whole, and so do commands, which are copied from any width.
-            is_whole = isinstance(view, Text) and bool(view.no_wrap or not self._console.is_terminal)
-            self._console.print(view, soft_wrap=is_whole)
-
-    def _show_line(self) -> None:
-        now = time.monotonic()
-        if self._is_live:
-            if self._live is None:
-                self._live = Live(console=self._console, auto_refresh=False, transient=True)
-                self._live.start()
-            line = self._view.make_line(self._console.width, ascii_only=self._console.options.ascii_only)
-            self._live.update(line, refresh=True)
-        elif now - self._shown_at >= _PLAIN_S:
-            self._shown_at = now
-            self._console.print(Text(self._view.show_words()), soft_wrap=not self._console.is_terminal)
-
-    def _stop_live(self) -> None:
+    def _stop(self) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+    def _update(self, view: RenderableType) -> None:
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(view, refresh=True)
+
+
+class Screen(_LiveView):
+    """Shows a run; `listen` takes its events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown_at = time.monotonic()
+        self._view = RunView()
+
+    def listen(self, event: Event) -> None:
+        """Print the views of an event, or update the progress line."""
+        if event["event"] == "status":
+            if event["phase"] is not None:  # else the run has ended
+                self._view.add(event)
+                self._show_progress()
+            return
+        if event["event"] == "end":
+            self._stop()
+        for view in self._view.add(event):
+            # Lines in a pipe and commands to copy are never wrapped.
+            is_whole = isinstance(view, Text) and bool(view.no_wrap or not self._console.is_terminal)
+            self._console.print(view, soft_wrap=is_whole)
+
+    def _show_progress(self) -> None:
+        now = time.monotonic()
+        if self._is_live:
+            ascii_only = self._console.options.ascii_only
+            self._update(self._view.make_line(self._console.width, ascii_only=ascii_only))
+        elif now - self._shown_at >= _RUN_S:
+            self._shown_at = now
+            self._console.print(Text(self._view.show_progress()), soft_wrap=not self._console.is_terminal)
+
+
+class JobsScreen(_LiveView):
+    """Shows a group; `watch` shows its jobs, `say` prints a line above them."""
+
+    def __init__(self, group: GroupDir, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self._group, self._quiet = group, quiet
+        self._shown_at = -_JOBS_S
+        self._states: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        if not self._quiet:
+            self._console.print(inert(text), soft_wrap=True, style="dim")
+
+    def watch(self, jobs: Mapping[str, Job]) -> None:
+        """Show the jobs: as a table, or as a to_json line if a state changed or some time has passed."""
+        rows = describe_jobs(self._group, jobs)
+        states, now = [row["state"] for row in rows], time.monotonic()
+        if self._is_live:
+            self._update(view_jobs(rows))
+        elif not self._quiet and (states != self._states or now - self._shown_at >= _JOBS_S):
+            self._states, self._shown_at = states, now
+            self._console.print(show_counts(rows), soft_wrap=True)

@@ -1,4 +1,5 @@
-"""Streams that nothing shown can harm, and that can't harm who shows. Standard library only."""
+"""Safe output: text without control characters, and streams that survive a closed reader. Standard library
+only."""
 
 from __future__ import annotations
 
@@ -9,27 +10,41 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# What moves the cursor, colours or reorders a terminal's text: control characters (C0 but for tab and line
-# break, C1), separators, marks of direction; and halves of characters, which can't be encoded.
+# Characters that a terminal obeys: control characters (C0 except tab and line break, C1), line separators and
+# direction marks; and lone surrogates, which can't be encoded.
 _ACTIVE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def inert(text: str) -> str:
-    """A text without what a terminal would obey."""
+    """The text without characters that a terminal obeys."""
     return _ACTIVE.sub("", text)
 
 
 def say(message: str) -> None:
-    """Say something aside, to the user alone."""
+    """Print a message to stderr, unless it is empty."""
     if message:
         sys.stderr.write(f"{inert(message)}\n")
 
 
+@contextmanager
+def messages_to_stderr() -> Iterator[None]:
+    """Send the output of the user's environment to stderr: stdout is for the result."""
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
 class PatientStream:
-    """A text stream whose reader may leave: a closed pipe or terminal and a full disk make it quiet."""
+    """A text stream that goes silent if its pipe or terminal is closed, or the disk is full."""
 
     def __init__(self, stream: Any) -> None:
-        self._stream = stream or open(os.devnull, "w")  # noqa: SIM115 - of a process without one
+        self._stream = stream or open(os.devnull, "w")  # noqa: SIM115 - of a process without stdio
         self.failure: OSError | None = None
 
     def write(self, text: str) -> int:
@@ -52,16 +67,16 @@ class PatientStream:
         self.failure = error
         try:
             null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self._stream.fileno())  # what is still buffered must not fail at exit
+            os.dup2(null, self._stream.fileno())  # buffered text must not fail at exit
             os.close(null)
-        except OSError:  # not a file, or no descriptor is left
+        except OSError:  # not a file, or no free descriptor
             return
 
 
 @contextmanager
 def patient_streams() -> Iterator[PatientStream]:
-    """stdout, which is given, and stderr are patient in the block, and there even where they were closed."""
-    # Where one of the three was closed, the first file of a run would take its place, and what is printed.
+    """Make stdout, which is yielded, and stderr patient streams, also if they were closed."""
+    # If one of the three was closed, the first file of a run would get its descriptor and the output.
     while (null := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(null)

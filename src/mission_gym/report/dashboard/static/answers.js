@@ -1,4 +1,4 @@
-// Four answers at a glance: is it learning, is it winning, what bounds it, when is it done; and what needs a look.
+// Four answers: is it learning, is it winning, what is the bottleneck, when is it done; and alarms.
 import { ago, count, duration, make, number, own, put, rate, stateOf } from "./lib.js";
 import { listDiagnostics } from "./run-charts.js";
 import { describe, isIll, lastOf, nameOf, run } from "./run-data.js";
@@ -20,10 +20,10 @@ export function showAnswers() {
   answerWinning();
   showAlarms();
   const verdict = status.verdict;
-  put(byId("bound"), verdict?.bound || (alive ? "not known yet" : "not known"));
-  put(byId("bound-why"), verdict ? [verdict.evidence, verdict.advice?.[0]].filter(Boolean).join("; ") : alive ? "it is measured while it trains" : "it ended before it was measured");
+  put(byId("bound"), verdict?.bound || (alive ? "not measured yet" : "not measured"));
+  put(byId("bound-why"), verdict ? [verdict.evidence, verdict.advice?.[0]].filter(Boolean).join("; ") : alive ? "measured during training" : "the run ended before it was measured");
   const pace = `${count(status.now_fps ?? status.fps)} steps/s, predicted ${count(status.predicted_fps)}`;
-  put(byId("eta"), alive ? (typeof status.eta_s === "number" ? `in ${duration(status.eta_s)}` : "not known yet") : state === "done" ? "it is done" : `it is ${state}`);
+  put(byId("eta"), alive ? (typeof status.eta_s === "number" ? `in ${duration(status.eta_s)}` : "unknown yet") : state === "done" ? "it is done" : `it is ${state}`);
   const stage = status.stage ? `stage ${count(status.stage.number)} of ${count(status.stage.of)}, ${status.stage.name}; ` : "";
   put(byId("eta-why"), `${count(status.step)} of ${count(status.total)} steps; ${stage}${pace}`);
 }
@@ -34,7 +34,7 @@ function answerLearning() {
   big.className = "big";
   if (values.length < 5) {
     put(big, "too early to say");
-    put(why, "it shows after some rows");
+    put(why, "needs at least five rows");
     return;
   }
   const part = Math.max(1, Math.floor(values.length / 5));
@@ -61,14 +61,14 @@ function answerWinning() {
     put(why, "of the last 100 episodes of training; no evaluation yet");
   } else if (last) {
     put(big, `return ${number(last.return_mean)}`);
-    put(why, `${number(last.return_low)} to ${number(last.return_high)} in ${count(last.episodes)} held-out episodes at step ${count(last.step)}; it tells no outcomes`);
+    put(why, `${number(last.return_low)} to ${number(last.return_high)} in ${count(last.episodes)} held-out episodes at step ${count(last.step)}; no outcomes are reported`);
   } else {
     put(big, "not evaluated yet");
-    put(why, "the environment tells no outcomes so far");
+    put(why, "the environment has reported no outcomes");
   }
 }
 
-// What needs somebody: metrics outside of their healthy range, and episodes that were lost.
+// Alarms: metrics outside their healthy range, and lost episodes.
 function showAlarms() {
   const ill = listDiagnostics().filter((key) => isIll(describe(key), lastOf(run.columns[key])));
   const alarms = ill.map((key) => [`#chart-${key}`, nameOf(key), describe(key).bad]);

@@ -1,17 +1,17 @@
-// A chart: lines, stacks and bands over a common x, marks with intervals, dashed levels, upright lines where
-// something begins, a healthy range.
+// A chart: lines, stacks and bands over a common x, marks with intervals, dashed levels, vertical lines with
+// labels, a healthy range.
 //
 // All charts of a page share their cursor and their zoom. A zoom stays when points are added.
 import { bytes, duration, make, number, put, short } from "./lib.js";
 
 const COLORS = 8;
-const NEAR = "400px"; // how far outside of the window a chart is drawn
+const NEAR = "400px"; // charts this far outside the window are drawn
 const fontSize = () => parseFloat(style("--chart-font")) || 12;
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 export const colorOf = (index) => `--c${index % COLORS}`;
 
 export class Board {
-  // The charts of one page: what they have in common.
+  // The charts of one page, and their shared state.
   constructor(onZoom = () => {}) {
     this.charts = [];
     this.byTime = false;
@@ -78,7 +78,7 @@ class Chart {
     board.sights.observe(this.figure);
   }
 
-  // A chart that nobody can see costs nothing: it is drawn when it comes near.
+  // A chart is drawn when it comes near the window.
   see(isSeen) {
     this.isSeen = isSeen;
     if (isSeen && this.isOld) this.update();
@@ -100,7 +100,7 @@ class Chart {
     if (!this.plot || this.signature() !== this.built) this.rebuild();
     else this.plot.setData([data.x, ...this.shown], this.board.zoom === null);
     if (this.board.zoom !== null) this.applyZoom();
-    this.tell(null);
+    this.showValues(null);
   }
 
   signature() {
@@ -147,7 +147,7 @@ class Chart {
         hooks: {
           drawAxes: [(plot) => this.paintRange(plot)],
           draw: [(plot) => this.paintMarks(plot)],
-          setCursor: [(plot) => this.tell(plot.cursor.idx)],
+          setCursor: [(plot) => this.showValues(plot.cursor.idx)],
           setSelect: [(plot) => this.select(plot)],
           ready: [(plot) => plot.over.addEventListener("dblclick", () => this.board.setZoom(null, null))],
         },
@@ -213,7 +213,7 @@ class Chart {
       ctx.setLineDash([]);
       ctx.textAlign = "right";
       const place = [left + width - 6 * size, y - top < 18 * size ? y + 14 * size : y - 5 * size];
-      ctx.lineWidth = 5 * size; // a rim, so that it can be read across lines
+      ctx.lineWidth = 5 * size; // a rim keeps the text readable across lines
       ctx.lineJoin = "round";
       ctx.strokeStyle = style("--card");
       ctx.strokeText(level.label, ...place);
@@ -230,7 +230,7 @@ class Chart {
       ctx.moveTo(at, top);
       ctx.lineTo(at, top + height);
       ctx.stroke();
-      const from = Math.max(at, left); // what began left of the view is named at its edge
+      const from = Math.max(at, left); // labels of earlier beginnings stay at the left edge
       if (from < free || from > left + width || places[index + 1] <= left) continue;
       ctx.fillText(label, from + 4 * size, top + 11 * size);
       free = from + 8 * size + ctx.measureText(label).width;
@@ -255,8 +255,8 @@ class Chart {
     ctx.restore();
   }
 
-  // The legend tells the values under the cursor, or the last ones; its chips never move.
-  tell(index) {
+  // The legend shows the values at the cursor, or the last ones; its entries never move.
+  showValues(index) {
     const { x, series, marks = [], levels = [], beginnings = [] } = this.data;
     const at = index ?? x.length - 1;
     const show = (value) => {
@@ -352,7 +352,7 @@ function stack(series) {
   return sums;
 }
 
-// An exponential mean that begins without a bias; weight 0 gives the values themselves.
+// An exponential moving average without initial bias; weight 0 returns the values.
 export function smooth(values, weight) {
   if (!weight) return values;
   let [mean, power] = [0, 1];
@@ -364,7 +364,7 @@ export function smooth(values, weight) {
   });
 }
 
-// The controls above the charts: across what, and how smooth.
+// The controls above the charts: the x axis and the smoothing.
 export function wireControls(board, setWeight, show) {
   const [byStep, byTime] = ["by-step", "by-time"].map((id) => document.getElementById(id));
   const choose = (isTime) => {

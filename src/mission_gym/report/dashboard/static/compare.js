@@ -4,8 +4,8 @@ import { follow, get, make, own, put } from "./lib.js";
 
 const byId = (id) => document.getElementById(id);
 const GRID = 200; // points of a pooled curve
-const EVERY_MS = 5000; // between two times that runs at work are read again
-const state = { runs: [], groups: [], known: { rows: [], groups: [] }, data: new Map(), weight: 0, pool: false };
+const EVERY_MS = 5000; // between two updates of live runs
+const state = { docs: [], runs: [], groups: [], known: { rows: [], groups: [] }, data: new Map(), weight: 0, pool: false };
 const board = new Board();
 const charts = new Map();
 
@@ -15,7 +15,7 @@ function chart(id, options) {
 }
 
 const membersOf = (group) => state.known.groups.find((each) => each.name === group)?.runs || [];
-// What has a curve of its own: a label, and the runs behind it.
+// The curves: a label, and the runs behind it.
 function curves() {
   const singles = state.runs.map((run) => ({ label: run, runs: [run] }));
   const pools = state.groups.map((group) => ({ label: group, runs: membersOf(group) }));
@@ -40,7 +40,7 @@ async function load() {
 
 const xOf = (data) => (board.byTime ? data.columns["time/time_elapsed"] : data.columns.step) || [];
 
-// Points of a quantity of a run: [x, y] in order.
+// The points of a quantity of a run: [x, y] in order.
 function points(run, pick) {
   const data = state.data.get(run);
   return data ? pick(data).filter(([x, y]) => typeof x === "number" && typeof y === "number") : [];
@@ -142,7 +142,7 @@ function show() {
     showQuantity("won", `${outcome} in training`, fromColumn(`outcome/${outcome}`), { percent: true });
     showQuantity("eval-won", `${outcome} in evaluations`, fromEvals((result) => own(result.outcomes || {}, outcome)?.rate), { percent: true });
   }
-  for (const key of ["rollout/ep_len_mean", "time/fps", "train/loss", "train/value_loss", "train/approx_kl", "train/entropy_loss", "train/explained_variance"]) {
+  for (const { name: key } of state.docs.filter((doc) => doc.charts.includes("compare"))) {
     if (keys.has(key)) showQuantity(key, key.slice(key.indexOf("/") + 1).replaceAll("_", " "), fromColumn(key));
   }
 }
@@ -153,11 +153,11 @@ function showChosen() {
   byId("chosen").replaceChildren(
     ...entries.map(([kind, name]) => {
       const index = Math.max(0, labels.indexOf(name));
-      const missing = kind === "runs" && state.data.get(name) === null ? " (not there)" : "";
+      const missing = kind === "runs" && state.data.get(name) === null ? " (not found)" : "";
       return make(
         "li", {}, make("i", { class: `dot ${colorOf(index).slice(2)}` }),
         kind === "runs" ? make("a", { href: `/run/${encodeURIComponent(name)}` }, name + missing) : `${name} (group)`,
-        make("button", { "aria-label": `Leave out ${name}`, onclick: () => { state[kind] = state[kind].filter((each) => each !== name); update(); } }, "\u00d7"),
+        make("button", { "aria-label": `Remove ${name}`, onclick: () => { state[kind] = state[kind].filter((each) => each !== name); update(); } }, "\u00d7"),
       );
     }),
   );
@@ -193,14 +193,14 @@ const query = new URLSearchParams(location.search);
 state.runs = query.getAll("run");
 state.groups = query.getAll("group");
 try {
-  state.known = await get("/api/runs");
+  [state.known, state.docs] = await Promise.all([get("/api/runs"), get("/api/metrics")]);
   byId("names").replaceChildren(...[...state.known.groups, ...state.known.rows].map((each) => make("option", { value: each.name })));
   await update();
 } catch (error) {
   byId("empty").hidden = false;
   put(byId("empty"), error.message);
 }
-const old = new Set(); // runs that have news
+const old = new Set(); // runs that changed
 follow(() => `/events?since=${state.known.version ?? 0}`, {
   runs: (news) => {
     state.known.version = news.version;

@@ -1,9 +1,9 @@
-// Groups of runs, and the queue of their jobs.
+// Groups of runs, and the queue of jobs.
 import { count, make, number, put } from "./lib.js";
 
-const SHOWN = 6; // groups, and jobs of the queue, before one asks for all
+const SHOWN = 6; // groups and jobs before "Show all"
 const STATES = ["done", "running", "starting", "queued", "stopped", "failed"];
-const AT_WORK = new Set(["running", "starting"]);
+const RUNNING = new Set(["running", "starting"]);
 const byId = (id) => document.getElementById(id);
 let groups = [];
 let groupOfRun = new Map();
@@ -12,7 +12,7 @@ const all = { groups: false, jobs: false };
 export const groupOf = (run) => groupOfRun.get(run) || null;
 
 const countsOf = (jobs) => STATES.map((state) => [state, jobs.filter((job) => job.state === state).length]).filter(([, number]) => number);
-const tell = (counts) => counts.map(([state, number]) => `${count(number)} ${state}`).join(", ");
+const showCounts = (counts) => counts.map(([state, number]) => `${count(number)} ${state}`).join(", ");
 
 export function showGroups(news) {
   groups = [...news].sort((a, b) => (b.created || 0) - (a.created || 0));
@@ -29,7 +29,7 @@ function drawGroups() {
   offerAll(box.querySelector("button.more"), "groups", groups.length, drawGroups);
 }
 
-// A button that shows what is left, where something is.
+// A button that shows the rest.
 function offerAll(button, kind, number, redraw) {
   button.hidden = all[kind] || number <= SHOWN;
   put(button, `Show all ${count(number)}`);
@@ -49,7 +49,7 @@ function card(group) {
     make("span", { class: `badge ${group.problem ? "failed" : ""}` }, group.kind || "group"),
     make("p", { class: group.problem ? "bad" : "result" }, result),
     counts.length ? bar(counts, group.jobs.length) : null,
-    make("small", {}, counts.length ? tell(counts) : `${count(group.runs.length)} runs`),
+    make("small", {}, counts.length ? showCounts(counts) : `${count(group.runs.length)} runs`),
   );
 }
 
@@ -59,22 +59,22 @@ function bar(counts, whole) {
     part.style.flexGrow = number / whole;
     return part;
   });
-  return make("div", { class: "parts", role: "img", "aria-label": tell(counts) }, ...parts);
+  return make("div", { class: "parts", role: "img", "aria-label": showCounts(counts) }, ...parts);
 }
 
-// What is at work, what waits in the order in which it starts, and what failed: the rest needs nobody.
+// Running jobs, waiting jobs in the order of their start, and failed jobs.
 export function showQueue(rows) {
   const box = byId("queue");
   const jobs = groups.flatMap((group) => group.jobs.map((job) => ({ ...job, group: group.name })));
-  const live = jobs.filter((job) => AT_WORK.has(job.state) || job.state === "queued");
-  const rank = (job) => (AT_WORK.has(job.state) ? 0 : 1);
+  const live = jobs.filter((job) => RUNNING.has(job.state) || job.state === "queued");
+  const rank = (job) => (RUNNING.has(job.state) ? 0 : 1);
   const waiting = live.sort((a, b) => rank(a) - rank(b) || (rank(a) ? b.priority - a.priority : 0));
   const withWork = new Set(live.map((job) => job.group));
   const failed = jobs.filter((job) => job.state === "failed" && withWork.has(job.group));
   const listed = [...waiting, ...failed];
   box.hidden = !live.length;
   if (!live.length) return;
-  put(box.querySelector("h2 span"), tell(countsOf(listed)));
+  put(box.querySelector("h2 span"), showCounts(countsOf(listed)));
   const shown = all.jobs ? listed : listed.slice(0, SHOWN);
   const text = JSON.stringify([shown, shown.map((job) => rows.get(job.run)?.step)]);
   offerAll(box.querySelector("button.more"), "jobs", listed.length, () => showQueue(rows));

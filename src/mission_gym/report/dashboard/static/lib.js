@@ -1,4 +1,4 @@
-// What all pages share: elements made of text alone, numbers as people read them, requests, and the live stream.
+// Shared by all pages: elements made of plain text, number formats, requests, and the live stream.
 
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -27,7 +27,7 @@ export function count(value) {
   return isNumber(value) ? Math.round(value).toLocaleString("en-US") : MISSING;
 }
 
-// Four digits, of which small numbers keep all: 2.5e-4.
+// Four digits, also of small numbers: 2.5e-4.
 function digits(value) {
   const rounded = Number(value.toPrecision(4));
   return rounded && Math.abs(rounded) < 1e-3 ? rounded.toExponential() : String(rounded);
@@ -73,10 +73,10 @@ export function ago(unix) {
   return `${Math.floor(seconds)} s ago`;
 }
 
-// A value by a name that a run made up; names of an object's own methods mean nothing.
+// A value by a name that comes from a run; names of an object's methods are ignored.
 export const own = (values, name) => (Object.hasOwn(values, name) ? values[name] : undefined);
 
-export const SILENT_S = 30; // without a heartbeat, of a run that should be alive
+export const SILENT_S = 30; // without a heartbeat of a live run
 
 export function stateOf(row) {
   const alive = row.state === "running" || row.state === "starting";
@@ -97,7 +97,7 @@ export async function get(path) {
   return response.json();
 }
 
-// Follow a stream of events. A page that nobody sees lets go of its connection, as browsers allow six at once.
+// Follow a stream of events. A hidden page closes its connection, since browsers allow six at once.
 export function follow(address, handlers) {
   const light = document.getElementById("link");
   let source = null;

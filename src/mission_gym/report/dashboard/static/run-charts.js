@@ -1,10 +1,9 @@
-// The charts of the Run page: what it learns, how it learns, and what the machine does meanwhile.
+// The charts of the Run page: results, diagnostics, and the use of the machine.
 import { colorOf, smooth } from "./chart.js";
 import { count, own, put } from "./lib.js";
 import { across, beginnings, column, describe, isIll, keysOf, lastOf, levelsOf, line, marksOf, nameOf, run, view } from "./run-data.js";
 
 const RATE_POINTS = 60;
-const LEFT_OUT = new Set(["train/n_updates", "train/gradient_steps", "train/lag", "train/lag_gradient_steps"]);
 const PHASES = [["collect", "collecting"], ["update", "learning"], ["evaluate", "evaluating"], ["save", "saving"]];
 const byId = (id) => document.getElementById(id);
 const charts = new Map();
@@ -46,13 +45,13 @@ function showMain(chart) {
   }
   const terms = keysOf("reward_share/");
   if (terms.length) {
-    chart("shares", { into, title: "What the reward is made of", percent: true, about: describe("reward_share/x")?.bad || "" }).set({
+    chart("shares", { into, title: "Shares of the reward", percent: true, about: describe("reward_share/x")?.bad || "" }).set({
       x: across(), stacked: true, series: terms.map((key, index) => line(key, key.slice(13), index)),
     });
   }
 }
 
-// The rate between rows, some tens of them, beside what the plan expected.
+// The rate between rows, at some tens of points, and the prediction of the plan.
 function rates() {
   const [steps, times] = [column("step"), column("time/time_elapsed")];
   const every = Math.max(1, Math.floor(steps.length / RATE_POINTS));
@@ -76,13 +75,16 @@ function showEpisodes(chart) {
   }
 }
 
-// The diagnostics in the order of their table, and those that are not in it behind them.
+// The diagnostics in the order of the metric tables, then metrics that are in no table.
 export function listDiagnostics() {
   const order = view.docs.map((doc) => doc.name);
   const rank = (key) => (order.indexOf(key) + order.length + 1) % (order.length + 1);
   const keys = [...keysOf("train/"), ...keysOf("curriculum/"), ...keysOf("rollout/").filter((key) => !key.startsWith("rollout/ep_"))];
-  return keys.filter((key) => !LEFT_OUT.has(key)).sort((a, b) => rank(a) - rank(b));
+  return keys.filter((key) => chartsOf(key).includes("run")).sort((a, b) => rank(a) - rank(b));
 }
+
+// The parts of the page that the metric tables give a metric to.
+const chartsOf = (key) => describe(key)?.charts ?? ["run"];
 
 function showDiagnostics(chart) {
   for (const key of listDiagnostics()) {
@@ -91,7 +93,7 @@ function showDiagnostics(chart) {
     const made = chart(key, { into: byId("diagnostics"), title: nameOf(key), about: doc.text || " " });
     made.figure.id = `chart-${key}`;
     made.set({ x: across(), series: [line(key, nameOf(key), 0)], healthy: column(key).some((value) => isIll(doc, value)) ? doc.healthy : null });
-    put(made.about, ill ? `Outside of its healthy range. ${doc.bad}` : doc.text);
+    put(made.about, ill ? `Outside its healthy range. ${doc.bad}` : doc.text);
     made.about.title = doc.bad;
     made.about.classList.toggle("alarm", ill);
   }
@@ -106,12 +108,12 @@ function showMachine(chart) {
     ["CPU by phase", { percent: true }, byPhase("machine/cpu").slice(1)],
     ["Cores of this run", {}, [["machine/own_cores", "mean"], ["machine/own_cores_max", "largest"]]],
     ["Memory of this run", { unit: "bytes" }, [["machine/memory_bytes", "mean"], ["machine/memory_bytes_max", "largest"]]],
-    ["Memory of the machine in use", { percent: true }, [["machine/memory_use", "mean"], ["machine/memory_use_max", "largest"]]],
+    ["Memory in use on the machine", { percent: true }, [["machine/memory_use", "mean"], ["machine/memory_use_max", "largest"]]],
     ["GPU use by phase", { percent: true }, byPhase("machine/gpu_use")],
     ["GPU memory by phase", { unit: "bytes" }, byPhase("machine/gpu_memory_bytes")],
     ["GPU power by phase", { unit: " W" }, byPhase("machine/gpu_power_w")],
     ["GPU temperature by phase", { unit: " °C" }, byPhase("machine/gpu_temperature_c")],
-    ["Policy lag, updates", {}, [["train/lag", "updates"]]],
+    ...Object.keys(run.columns).filter((key) => chartsOf(key).includes("machine")).map((key) => [`${nameOf(key)}, ${describe(key).unit}`, {}, [[key, nameOf(key)]]]),
   ];
   for (const [title, options, lines] of groups) {
     const there = lines.filter(([key]) => run.columns[key]);
@@ -128,7 +130,7 @@ function showShares(chart, into) {
   if (!wall.length) return;
   const phases = [["collect", "collecting", 0], ["learn", "learning", 1], ["evaluate", "evaluating", 2], ["save", "saving", 3], ["record", "recording", 7]];
   const share = (key) => column(`phase/${key}_s`).map((spent, row) => (wall[row] > 0 ? spent / wall[row] : null));
-  chart("phases", { into, title: "Share of the time", percent: true, about: "Above 100 % where collecting and learning overlap." }).set({
+  chart("phases", { into, title: "Share of the time", percent: true, about: "Above 100 % if collecting and learning overlap." }).set({
     x: across(), stacked: true,
     series: phases.map(([key, label, index]) => ({ label, color: colorOf(index), values: smooth(share(key), view.weight) })),
   });

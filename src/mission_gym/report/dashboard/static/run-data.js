@@ -1,10 +1,10 @@
-// The run on show: its columns, evaluations and status, what its metrics mean, and how they are looked at.
+// The shown run: its columns, evaluations and status, the metric tables, and the view settings.
 import { colorOf, smooth } from "./chart.js";
 
 export const run = { baselines: {}, columns: { step: [] }, status: {}, evals: [], stages: [], main: null, end: 0, detail: null, isSample: false };
 export const view = { docs: [], weight: 0, byTime: false };
 
-// The columns on show: those of the whole run, or of the range that was zoomed into.
+// The shown columns: those of the whole run, or of the zoomed range.
 export const column = (key) => (run.detail || run.columns)[key] || [];
 export const across = () => column(view.byTime ? "time/time_elapsed" : "step");
 export const keysOf = (prefix) => Object.keys(run.columns).filter((key) => key.startsWith(prefix)).sort();
@@ -22,7 +22,7 @@ export function describe(key) {
   return view.docs.find((doc) => doc.name === key) || view.docs.find(fits);
 }
 
-// Whether a value is outside of what is healthy for its metric.
+// Whether a value is outside the healthy range of its metric.
 export function isIll(doc, value) {
   const [low, high] = doc?.healthy || [null, null];
   return typeof value === "number" && ((low !== null && value < low) || (high !== null && value > high));
@@ -49,7 +49,7 @@ export function marksOf(pickMarks) {
   return marks;
 }
 
-// Where the stages of a curriculum begin: upright lines with their names.
+// The beginnings of curriculum stages: vertical lines with their names.
 export function beginnings() {
   const [steps, stages] = [run.columns.step, run.columns["curriculum/stage"] || []];
   const begun = [];

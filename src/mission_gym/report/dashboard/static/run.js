@@ -1,4 +1,4 @@
-// The Run page: four answers, charts that grow as rows come, and panels that the server renders.
+// The Run page: four answers, live charts, and panels that the server renders.
 import { showAnswers } from "./answers.js";
 import { Board, wireControls } from "./chart.js";
 import { follow, get, put } from "./lib.js";
@@ -8,7 +8,7 @@ import { run, view } from "./run-data.js";
 const byId = (id) => document.getElementById(id);
 const name = byId("run").dataset.name;
 const api = `/api/run/${encodeURIComponent(name)}`;
-const MAX_ROWS = 5000; // in the page; above it the run is sampled anew
+const MAX_ROWS = 5000; // in the page; beyond it the run is sampled again
 let queue = Promise.resolve();
 
 const board = new Board((zoom) => {
@@ -19,7 +19,7 @@ const board = new Board((zoom) => {
 function show() {
   const there = run.columns.step.length > 0;
   byId("empty").hidden = there;
-  put(byId("empty"), `No rows yet: the first comes after the first update. The run is ${run.status.state || "not there"}.`);
+  put(byId("empty"), `No rows yet: the first one follows the first update. The run is ${run.status.state || "unknown"}.`);
   put(byId("sampled"), run.isSample && !run.detail ? "a sample of a long run; zoom in for every row" : "");
   showAnswers();
   if (!there) return;
@@ -42,16 +42,16 @@ async function load() {
   view.docs = docs;
   const { columns, status, end, is_sample: isSample } = document_;
   Object.assign(run, { columns: { step: [], ...columns }, status, end, isSample, detail: null });
-  takeBeside(document_);
+  setContext(document_);
   show();
 }
 
-// What charts show beside the rows, which an early look does not find yet.
-function takeBeside({ evals, baselines, main_outcome: main, stages }) {
+// The data of the charts that are not rows; a new run does not have them yet.
+function setContext({ evals, baselines, main_outcome: main, stages }) {
   Object.assign(run, { evals, baselines, main, stages });
 }
 
-// Every row of the range that a long run was zoomed into.
+// Every row of the zoomed range of a long run.
 async function refine(zoom) {
   if (!run.isSample || board.byTime || zoom === null) {
     if (run.detail) {
@@ -68,8 +68,8 @@ async function refine(zoom) {
 }
 
 async function refresh() {
-  const { panels, ...beside } = await get(`${api}/panels`);
-  takeBeside(beside);
+  const { panels, ...context } = await get(`${api}/panels`);
+  setContext(context);
   for (const [id, html] of Object.entries(panels)) {
     const panel = byId(`panel-${id}`);
     if (panel.source === html) continue;
@@ -82,9 +82,9 @@ async function refresh() {
   show();
 }
 
-// What templates can't know: addresses of films and runs, which outcome is the good one.
+// Values that templates do not have: addresses of videos and runs, and the main outcome.
 function wire() {
-  for (const film of document.querySelectorAll("[data-film]:not([src])")) film.src = `${api}/film/${encodeURIComponent(film.dataset.film)}`;
+  for (const video of document.querySelectorAll("[data-video]:not([src])")) video.src = `${api}/video/${encodeURIComponent(video.dataset.video)}`;
   for (const link of document.querySelectorAll("a[data-run]:not([href])")) link.href = `/run/${encodeURIComponent(link.dataset.run)}`;
   for (const badge of document.querySelectorAll("[data-outcome]")) badge.classList.toggle("good", badge.dataset.outcome === run.main);
 }
@@ -100,7 +100,7 @@ const inOrder = (work) => {
 wireControls(board, (value) => { view.weight = value; }, show);
 document.addEventListener("click", ({ target }) => {
   const place = target.closest?.("a[href^='#']")?.getAttribute("href").slice(1);
-  if (place) byId(place)?.closest("details")?.setAttribute("open", ""); // a part that was folded
+  if (place) byId(place)?.closest("details")?.setAttribute("open", ""); // unfold it
 });
 byId("unzoom").addEventListener("click", () => board.setZoom(null, null));
 await inOrder(load);

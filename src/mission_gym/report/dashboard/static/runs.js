@@ -1,4 +1,4 @@
-// The Runs page: a table that follows the folder, with a filter, an order, a tree of lineage and a selection.
+// The Runs page: a live table with a filter, an order, a lineage tree and a selection.
 import { groupOf, showGroups, showQueue } from "./groups.js";
 import { MISSING, ago, count, draw, duration, follow, get, make, number, own, put, rate, stateOf } from "./lib.js";
 
@@ -22,8 +22,8 @@ const COLUMNS = [
   { key: "spark", title: "", cell: (row) => [spark(row.spark)] },
   { key: "outcome", title: "Outcome", number: true, value: (row) => outcomeOf(row)?.[1] ?? null, cell: won },
   { key: "fps", title: "Steps/s", number: true, value: (row) => row.fps, cell: (row) => [count(row.now_fps ?? row.fps)] },
-  { key: "eta", title: "To go", number: true, value: (row) => row.eta_s, cell: (row) => [stateOf(row).alive ? duration(row.eta_s) : MISSING] },
-  { key: "created", title: "Began", number: true, value: (row) => row.created, cell: (row) => [ago(row.created)] },
+  { key: "eta", title: "Time left", number: true, value: (row) => row.eta_s, cell: (row) => [stateOf(row).alive ? duration(row.eta_s) : MISSING] },
+  { key: "created", title: "Started", number: true, value: (row) => row.created, cell: (row) => [ago(row.created)] },
 ];
 
 function pick(row) {
@@ -59,9 +59,9 @@ function won(row) {
 
 export function spark(values) {
   const [width, height] = [92, 26];
-  const picture = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "return over the run" });
+  const image = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "return over the run" });
   const points = (values || []).map((value, index) => [index, value]).filter(([, value]) => typeof value === "number");
-  if (points.length < 2) return picture;
+  if (points.length < 2) return image;
   const all = points.map(([, value]) => value);
   const [low, high] = [Math.min(...all), Math.max(...all)];
   const place = ([index, value]) => [
@@ -69,10 +69,10 @@ export function spark(values) {
     high > low ? height - 4 - ((value - low) / (high - low)) * (height - 8) : height / 2,
   ].map((each) => each.toFixed(1));
   const placed = points.map(place);
-  picture.append(draw("polyline", { class: "spark", points: placed.map((each) => each.join(",")).join(" ") }));
+  image.append(draw("polyline", { class: "spark", points: placed.map((each) => each.join(",")).join(" ") }));
   const [x, y] = placed.at(-1);
-  picture.append(draw("circle", { class: "sparkdot", cx: x, cy: y, r: 2.2 }));
-  return picture;
+  image.append(draw("circle", { class: "sparkdot", cx: x, cy: y, r: 2.2 }));
+  return image;
 }
 
 function choose(name, yes) {
@@ -124,7 +124,7 @@ function grow(found) {
   return [...list, ...found.filter((row) => !seen.has(row.name)).map((row) => [row, 0])];
 }
 
-const lines = new Map(); // name -> its element and what it shows
+const lines = new Map(); // name -> its element and its values
 
 function showTable() {
   const list = ordered();
@@ -156,11 +156,11 @@ function showTable() {
   const empty = byId("empty");
   empty.hidden = list.length > 0 || state.version === 0;
   document.querySelector("#runs").hidden = !empty.hidden;
-  const none = state.problem || "No runs here yet. `mission-gym train CartPole-v1` makes one; it shows up by itself.";
-  put(empty, rows.size ? "No run fits the filter." : none);
+  const none = state.problem || "No runs yet. `mission-gym train CartPole-v1` makes one; this page shows it automatically.";
+  put(empty, rows.size ? "No run matches the filter." : none);
 }
 
-// The cell that has the focus stays, so that a click or a key in it is not lost.
+// The cell with the focus is not replaced, so that no click or key is lost.
 function fill(element, row, depth) {
   COLUMNS.forEach((column, index) => {
     const old = element.children[index];
@@ -177,7 +177,7 @@ function showTiles() {
   for (const row of rows.values()) counts.set(stateOf(row).name, (counts.get(stateOf(row).name) || 0) + 1);
   const alive = [...rows.values()].filter((row) => stateOf(row).alive);
   const pace = alive.reduce((sum, row) => sum + (row.now_fps ?? row.fps ?? 0), 0);
-  const tiles = [["runs", count(rows.size)], ["at work", count(alive.length)], ["steps/s now", alive.length ? count(pace) : MISSING], ["failed", count(counts.get("failed") || 0)]];
+  const tiles = [["runs", count(rows.size)], ["running", count(alive.length)], ["steps/s now", alive.length ? count(pace) : MISSING], ["failed", count(counts.get("failed") || 0)]];
   const box = byId("tiles");
   tiles.forEach(([title, value], index) => {
     if (!box.children[index]) box.append(make("div", { class: "tile" }, make("b"), make("span", {}, title)));
@@ -209,7 +209,7 @@ function take(news) {
   }
   if (news.groups) {
     showGroups(news.groups);
-    lines.forEach((line) => { line.row = null; }); // they name their groups
+    lines.forEach((line) => { line.row = null; }); // rows contain the names of groups
   }
   showQueue(rows);
   show();
@@ -260,4 +260,4 @@ try {
   byId("empty").hidden = false;
 }
 follow(() => `/events?since=${state.version}`, { runs: take });
-setInterval(() => document.hidden || show(), 5000); // heartbeats grow old without any news
+setInterval(() => document.hidden || show(), 5000); // ages of heartbeats
