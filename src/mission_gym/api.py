@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any, overload
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.profiles import choose_profile
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.data import Episode
 from mission_gym.errors import DiskError, UsageError, WorkerError
 from mission_gym.fleet.drive import stay_with
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.requests import make_seed_group
 from mission_gym.learner.loop import StopFlag
-from mission_gym.plan.wishes import fix_envs
 from mission_gym.report.groups import describe_group
 from mission_gym.report.screen.jobs import JobsScreen
 from mission_gym.rollout.collector import ActingPolicy
@@ -156,7 +154,7 @@ def _train_group(env: EnvLike, progress: bool, seeds: Seeds, flags: dict[str, An
             f"seeds={seeds!r}: each seed is a process of its own, and none can import"
             f" {resolved.config.env.env_id}; put the environment into a module, and give module:callable"
         )
-    finish(fix_envs(choose_profile(resolved)))  # refuses before there is a folder
+    apply_rules(resolved)  # refuses before there is a folder
     given = {"env": resolved.config.env.env_id} | flags
     queue, stop = Queue(), StopFlag()
     group = make_seed_group(queue, resolved, given, seeds, "argument seeds", cuda_mps)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
 from mission_gym.errors import UsageError
@@ -127,7 +127,7 @@ def _count(case: GpuCase) -> list[Row]:
     with pretend("cuda") as device:
         config, spec = settle_case(case, "cuda")
         learner = make_learner(config, spec)
-        block = make_noise_block(spec, config.algorithm.n_steps_per_env, config.num_rows)
+        block = make_noise_block(spec, config.algorithm.n_steps_per_env, config.num_columns)
         for _ in range(3):  # the first ones take memory and capture
             algorithm_of(config).prepare_rehearsal(learner)
             learner.update(block)
@@ -157,7 +157,7 @@ def settle_case(case: GpuCase, device: str) -> tuple[Settled, EnvSpec]:
     if device != "cpu":
         flags["acting"] = "torch"
     environment, resolved = probe_environment(resolve(case.env, flags, preset=flags.pop("preset", None)))
-    resolved, _ = settle(finish(resolved)[0], environment.spec)
+    resolved, _ = settle(apply_rules(resolved)[0], environment.spec)
     return resolved.settled, environment.spec
 
 

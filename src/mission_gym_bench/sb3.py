@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 
 from mission_gym.algorithms.dqn.section import DqnSection
 from mission_gym.algorithms.ppo.section import PpoSection
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.config.schema import Config
 from mission_gym.data import Array, Leaves
 from mission_gym.plan.evaluations import is_near_end
@@ -38,7 +38,7 @@ _ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.EL
 
 def train(job: Job, folder: Path) -> Result:
     """Train SB3's PPO or DQN; nothing is written to the folder."""
-    config = finish(resolve(job.env_id, job.flags))[0].config
+    config = apply_rules(resolve(job.env_id, job.flags))[0].config
     torch.set_num_threads(job.threads)
     form = SubprocVecEnv if job.subproc else DummyVecEnv
     model = _make_dqn(config, form) if config.run.algo == "dqn" else _make_ppo(config, form)

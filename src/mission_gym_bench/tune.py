@@ -17,13 +17,12 @@ from typing import Any
 import psutil
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.profiles import choose_profile
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules, fix_num_envs
 from mission_gym.plan.costs import rehearse
 from mission_gym.plan.facts import Layout
 from mission_gym.plan.memory import layout_of
 from mission_gym.plan.tuner import Tuner
-from mission_gym.plan.wishes import apply, fix_envs, layout_values, make_wishes
+from mission_gym.plan.wishes import apply, layout_values, make_wishes
 from mission_gym.procs import usable_cores
 from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
 from mission_gym.run.config import resolve
@@ -89,10 +88,10 @@ def time_plan(
     entries: dict[str, Callable[[], float]] = {}
     chosen = ""
     for name, flags in (("planned", case.flags), ("by hand", case.flags | by_hand)):
-        resolved = choose_profile(resolve(case.env_id, flags | {"env_kwargs": case.kwargs, "eval_freq": 0}))
-        first, _ = finish(fix_envs(resolved))
+        resolved = resolve(case.env_id, flags | {"env_kwargs": case.kwargs, "eval_freq": 0})
+        first, _ = apply_rules(resolved)
         environment = open_environment(first.config, dict(case.kwargs))
-        workshop, base = Assembly(environment, algorithm_of(first.config)), fix_envs(resolved)
+        workshop, base = Assembly(environment, algorithm_of(first.config)), fix_num_envs(resolved)
         if name == "planned":
             entry = Tuner(workshop, resolved, budget_s, lambda message: None).run()
             base = apply(base, entry["values"])
@@ -105,12 +104,12 @@ def time_plan(
 
 def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     kwargs = case.kwargs | ({"spins": int(case.step_us * spins_per_us)} if case.env_id == _BURN else {})
-    resolved = choose_profile(resolve(case.env_id, case.flags | {"env_kwargs": kwargs, "eval_freq": 0}))
-    first, _ = finish(fix_envs(resolved))
+    resolved = resolve(case.env_id, case.flags | {"env_kwargs": kwargs, "eval_freq": 0})
+    first, _ = apply_rules(resolved)
     environment = open_environment(first.config, kwargs)
     workshop = Assembly(environment, algorithm_of(first.config))
     entry = Tuner(workshop, resolved, grid.budget_s, lambda message: None).run()
-    base = fix_envs(resolved)
+    base = fix_num_envs(resolved)
     chosen = workshop.settle(apply(base, entry["values"]))
     planned = layout_of(chosen, environment.backends[chosen.vector.vector])
     compute = {path: value for path, value in entry["values"].items() if path.startswith("compute.")}
@@ -156,7 +155,7 @@ def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
 
 def _make_grid(workshop: Assembly, resolved: Resolved, entry: dict[str, Any]) -> list[Layout]:
     """Every backend that may be chosen, one worker and one for each core, few and many environments."""
-    wishes = make_wishes(workshop, resolved, workshop.settle(fix_envs(resolved)))
+    wishes = make_wishes(workshop, resolved, workshop.settle(fix_num_envs(resolved)))
     waits = entry["measured"]["env"]["cpu_share"] < 0.5
     backends = [
         *wishes.backends,

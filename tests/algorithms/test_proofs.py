@@ -18,7 +18,7 @@ from mission_gym.algorithms.ppo import loss as ppo_loss
 from mission_gym.algorithms.ppo import torch_kernel as ppo_kernel
 from mission_gym.algorithms.ppo.loss import Losses, Minibatch, compute_losses
 from mission_gym.algorithms.ppo.section import StepSettings
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.data import ActionSpec, LeafSpec
 from mission_gym.errors import ConfigError
 from mission_gym.policy import PolicySpec
@@ -75,7 +75,7 @@ def test_dqns_compiled_kernel_proves_itself(env_id: str, switches: dict[str, Any
 
 
 def prove(env_id: str, flags: dict[str, Any]) -> str:
-    resolved, _ = finish(resolve(env_id, flags))
+    resolved, _ = apply_rules(resolve(env_id, flags))
     spec = open_environment(resolved.config, {}).spec
     config = settle(resolved, spec)[0].settled
     assert config.compute.kernel == "compiled"
@@ -116,7 +116,7 @@ def test_the_proof_sees_an_edit(
     edit: Callable[..., Losses], env_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ppo_kernel, "compute_losses", edit)
-    resolved, _ = finish(resolve(env_id, PPO | {"ent_coef": 1e-4}))
+    resolved, _ = apply_rules(resolve(env_id, PPO | {"ent_coef": 1e-4}))
     _, notes = settle(resolved, open_environment(resolved.config, {}).spec)
     assert "the compiled kernel is left out" in notes[0]
 
@@ -126,7 +126,7 @@ def test_the_proof_sees_another_floor_under_deviations_or_limit_of_ratios(
     name: str, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ppo_loss, name, value)
-    resolved, _ = finish(resolve("CartPole-v1", PPO))
+    resolved, _ = apply_rules(resolve("CartPole-v1", PPO))
     _, notes = settle(resolved, open_environment(resolved.config, {}).spec)
     assert "the compiled kernel is left out" in notes[0]
 
@@ -165,7 +165,7 @@ def test_a_critic_that_sees_more_proves_itself(
 def test_the_proof_sees_clamped_targets_of_dqn(limit: float, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = dqn_loss.compute_targets
     monkeypatch.setattr(dqn_loss, "compute_targets", lambda batch: plain(batch).clamp(-limit, limit))
-    resolved, _ = finish(resolve("CartPole-v1", DQN))
+    resolved, _ = apply_rules(resolve("CartPole-v1", DQN))
     _, notes = settle(resolved, open_environment(resolved.config, {}).spec)
     assert "the compiled kernel is left out" in notes[0]
 
@@ -219,6 +219,6 @@ def test_an_edited_helper_of_dqns_loss_is_seen(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         dqn_kernel, "compute_losses", lambda batch, huber: plain(batch._replace(weight=None), huber)
     )
-    resolved, _ = finish(resolve("CartPole-v1", DQN))
+    resolved, _ = apply_rules(resolve("CartPole-v1", DQN))
     _, notes = settle(resolved, open_environment(resolved.config, {}).spec)
     assert "the compiled kernel is left out" in notes[0]

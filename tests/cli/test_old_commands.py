@@ -8,7 +8,7 @@ import pytest
 
 from mission_gym.cli.main import main
 from mission_gym.cli.training import read_training
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.plan import tuner
 from mission_gym.store.resolve import list_runs
 from mission_gym_missions import CAPTURE_ID
@@ -39,7 +39,7 @@ LINES = {
 
 @pytest.mark.parametrize("line", LINES)
 def test_the_line_means_what_it_says(line):
-    config = finish(read_training(shlex.split(line)))[0].config
+    config = apply_rules(read_training(shlex.split(line)))[0].config
     vector, ppo, total = config.vector, config.algorithm, config.run.timesteps
     found = (vector.n_envs, ppo.n_steps_per_env, ppo.batch_size, ppo.n_epochs, vector.vector)
     expected = LINES[line]

@@ -267,8 +267,3 @@ def test_wrappers_lists_the_short_names(capsys: pytest.CaptureFixture[str]) -> N
     assert set(rows[0]) == {"name", "usage", "text", "wrapper"}
     assert main(["wrappers"]) == 0
     assert "weigh:1,0.5" in capsys.readouterr().out
-
-
-def test_a_flag_that_is_gone_names_what_replaced_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "CartPole-v1", "--algo", "dqn", "--frame-stack", "4"]) == 2
-    assert "'--frame-stack' (it is gone; use --wrap frame-stack:4)" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mission_gym.algorithms.ppo.learner import PpoLearner
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.data import Array, Block, Progress
 from mission_gym.errors import NotFiniteError, WorkerDied
 from mission_gym.learner import loop, overlap
@@ -49,7 +49,7 @@ class Parts:
 
 @contextmanager
 def parts(env: str = "CartPole-v1", **flags: Any) -> Iterator[Parts]:
-    resolved, _ = finish(resolve(env, SMALL | {"vector": "serial"} | flags))
+    resolved, _ = apply_rules(resolve(env, SMALL | {"vector": "serial"} | flags))
     environment = open_environment(resolved.config, {})
     config = settle(resolved, environment.spec)[0].settled
     seeds = training_seeds(config.run.seed, {"episode_offset": 0})

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 import mission_gym as mg
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.plan import tuner
 from mission_gym.plan.costs import Collecting, measure_collect
 from mission_gym.plan.tuner import Tuner
-from mission_gym.plan.wishes import fix_envs
 from mission_gym.policy.torch_form import TorchPolicy
 from mission_gym.run.assemble import Assembly, algorithm_of
 from mission_gym.run.config import read_config, resolve
@@ -35,7 +34,7 @@ def own_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def plan(flags: dict[str, Any]) -> dict[str, Any]:
     """What is kept of a measurement."""
     resolved = resolve("toys:Identity", FLAGS | flags)
-    environment = open_environment(finish(fix_envs(resolved))[0].config, {})
+    environment = open_environment(apply_rules(resolved)[0].config, {})
     workshop = Assembly(environment, algorithm_of(resolved.config))
     return Tuner(workshop, resolved, 0.0, lambda message: None).run()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
@@ -40,7 +40,7 @@ def make(**flags: Any) -> Resolved:
         "batch_size": 64,
         "vector": "serial",
     } | flags
-    return settle(finish(resolve("CartPole-v1", flags))[0], OURS)[0]
+    return settle(apply_rules(resolve("CartPole-v1", flags))[0], OURS)[0]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_was_given_is_obeyed(given: dict[str, Any]) -> None:
 def test_shipped_settings_are_obeyed() -> None:
     shipped = resolve("mission_gym/Placement-v0", {})
     assert not is_bounded(shipped)
-    assert is_bounded(finish(resolve("CartPole-v1", {}))[0])
+    assert is_bounded(apply_rules(resolve("CartPole-v1", {}))[0])
 
 
 @pytest.mark.parametrize(

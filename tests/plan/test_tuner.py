@@ -9,8 +9,7 @@ import pytest
 
 import mission_gym as mg
 from machines import machine
-from mission_gym.config.profiles import choose_profile
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.errors import ConfigError, UsageError
 from mission_gym.plan.cache import read_plan, write_plan
 from mission_gym.plan.facts import EnvFacts, Layout, UpdateCost
@@ -18,7 +17,7 @@ from mission_gym.plan.memory import check_memory
 from mission_gym.plan.sheet import judge_preset
 from mission_gym.plan.tuner import make_plan_key, tune_run
 from mission_gym.plan.ways import Way
-from mission_gym.plan.wishes import fix_envs, list_learning, make_wishes
+from mission_gym.plan.wishes import list_learning, make_wishes
 from mission_gym.run.assemble import Assembly, algorithm_of
 from mission_gym.run.branch import branch_run
 from mission_gym.run.config import read_config, resolve
@@ -59,8 +58,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(flags: dict[str, Any], env_id: str = TOY, preset: str | None = None) -> Any:
-    resolved = choose_profile(resolve(env_id, flags, preset=preset))
-    first, _ = finish(fix_envs(resolved))
+    resolved = resolve(env_id, flags, preset=preset)
+    first, _ = apply_rules(resolved)
     workshop = Assembly(open_environment(first.config, {}), algorithm_of(first.config))
     return resolved, workshop.settle(first), workshop
 

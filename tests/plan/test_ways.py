@@ -12,7 +12,7 @@ import pytest
 
 from mission_gym.algorithms.ppo import ALGORITHM
 from mission_gym.config.layers import Resolved
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.config.schema import ComputeSection
 from mission_gym.errors import ConfigError
 from mission_gym.plan import ways as choosing
@@ -86,7 +86,7 @@ def test_a_device_that_fails_is_left_out() -> None:
 
 
 def settled(**flags: Any) -> Resolved:
-    resolved, _ = finish(resolve("toys:DictMask", SMALL | flags))
+    resolved, _ = apply_rules(resolve("toys:DictMask", SMALL | flags))
     return settle(resolved, open_environment(resolved.config, {}).spec)[0]
 
 

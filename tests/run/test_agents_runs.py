@@ -68,7 +68,7 @@ def test_dqn_learns_from_agents(tmp_path: Path) -> None:
 def test_steps_are_counted_by_agent(tmp_path: Path) -> None:
     with start(tmp_path, ENV, **SMALL) as session:
         config = session.config
-        assert (config.vector.num_agents, config.num_rows, config.rollout_size) == (3, 6, 96)
+        assert (config.vector.num_agents, config.num_columns, config.rollout_size) == (3, 6, 96)
         assert config.compute.acting_rows % 3 == 0
         steps = [update.step for update in session.updates()]
     assert steps == list(range(96, 577, 96))

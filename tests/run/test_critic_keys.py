@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mission_gym as mg
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.errors import ConfigError, UsageError
 from mission_gym.run.assemble import settle
 from mission_gym.run.branch import branch_run
@@ -112,7 +112,7 @@ def test_pictures_of_the_critic_alone(tmp_path: Path) -> None:
 
 
 def refuse(env: str, keys: str, **flags: Any) -> str:
-    resolved, _ = finish(resolve(env, SMALL_FLAGS | {"critic_keys": keys} | flags))
+    resolved, _ = apply_rules(resolve(env, SMALL_FLAGS | {"critic_keys": keys} | flags))
     with pytest.raises(ConfigError) as caught:
         settle(resolved, open_environment(resolved.config, {}).spec)
     return str(caught.value)
@@ -148,7 +148,7 @@ def test_keys_that_make_no_sense_are_refused(env: str, keys: str, said: str) -> 
 
 
 def test_a_mask_is_no_key_for_anybody() -> None:
-    resolved, _ = finish(resolve("toys:Blindfold", SMALL_FLAGS | {"critic_keys": "action_mask"}))
+    resolved, _ = apply_rules(resolve("toys:Blindfold", SMALL_FLAGS | {"critic_keys": "action_mask"}))
     spec = replace(open_environment(resolved.config, {}).spec, mask_source="obs:action_mask")
     with pytest.raises(ConfigError, match="'action_mask' is the action mask, which is no input of either"):
         settle(resolved, spec)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from mission_gym.config.plain import read_stored
+from mission_gym.config.plain_yaml import read_stored
 from mission_gym.run.branch import branch_run
 from mission_gym.run.config import read_config, resolve
 from mission_gym.run.exactness import config_hash

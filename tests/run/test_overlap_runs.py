@@ -20,7 +20,7 @@ from test_exact_resume import (
 
 import mission_gym as mg
 from mission_gym.cli.main import main
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.errors import ConfigError, EnvContractError, NotFiniteError, WorkerDied
 from mission_gym.plan.ways import choose_overlap
 from mission_gym.run.assemble import algorithm_of
@@ -249,7 +249,7 @@ def test_auto_is_on_where_the_phases_use_different_resources(
 ) -> None:
     monkeypatch.setattr("mission_gym.plan.ways.usable_cores", lambda: 4)
     wanted = {"n_envs": 8, "n_steps_per_env": 128, "device": "cpu"} | flags
-    resolved, _ = finish(resolve("Env-v0", wanted))
+    resolved, _ = apply_rules(resolve("Env-v0", wanted))
     left = {path: 1 for path in resolved.sources if resolved.config.value(path) == "auto"}
     words = {"compute.acting": "numpy", "compute.kernel": "torch", "compute.precision": "float32"}
     words |= {"compute.overlap": "off"}

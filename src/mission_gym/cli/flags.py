@@ -135,12 +135,7 @@ def parse(kind: type[T], args: Sequence[str], command: str, text: str) -> T:
         wrong = [arg.partition("=")[0] for arg in unknown if arg.startswith("-")]
         if not wrong:
             raise UsageError(f"{unknown[0]!r} is one argument too many; see `mission-gym {command} --help`")
-        gone = {
-            f"--{name.replace('_', '-')}": f" (it is gone; use {instead})"
-            for section in schema().algorithms.values()
-            for name, instead in section.RETIRED.items()
-        }
-        hints = ", ".join(f"{flag!r}{gone.get(flag) or nearest(flag, known)}" for flag in wrong)
+        hints = ", ".join(f"{flag!r}{nearest(flag, known)}" for flag in wrong)
         more = _hint_at_kwargs(unknown, known) if "--env-kwargs" in known else ""
         raise UsageError(f"unknown flag {hints}; `mission-gym {command} --help` lists them{more}")
     return parsed

@@ -10,13 +10,11 @@ from typing import Any
 from mission_gym.cli.output import show
 from mission_gym.cli.training import ask_for_workers
 from mission_gym.config.layers import Resolved
-from mission_gym.config.profiles import choose_profile
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.errors import ConfigError, UsageError
 from mission_gym.fleet.drive import stay_with
 from mission_gym.fleet.queue import Queue
 from mission_gym.learner.loop import StopFlag
-from mission_gym.plan.wishes import fix_envs
 from mission_gym.procs import usable_cores
 from mission_gym.report.formats import show_path
 from mission_gym.report.group_html import make_group_html
@@ -65,7 +63,7 @@ def resolve_values(values: Mapping[str, Any]) -> Resolved:
 def find_problems(values: Mapping[str, Any]) -> list[str]:
     """What a run of these values would be refused for, as far as that shows before it is started."""
     try:
-        finish(fix_envs(choose_profile(resolve_values(values))))
+        apply_rules(resolve_values(values))
     except ConfigError as error:
         return error.problems
     except UsageError as error:

@@ -19,8 +19,8 @@ from mission_gym.cli.groups import resolve_values
 from mission_gym.cli.output import messages_to_stderr, show
 from mission_gym.cli.training import list_given
 from mission_gym.config.layers import Resolved
-from mission_gym.config.plain import to_plain
-from mission_gym.config.profiles import choose_profile
+from mission_gym.config.plain_yaml import to_plain
+from mission_gym.config.rules import fix_num_envs
 from mission_gym.errors import ConfigError, RunStateError, UsageError
 from mission_gym.fleet.drive import stay_with
 from mission_gym.fleet.filegroup import find_group_of
@@ -28,7 +28,6 @@ from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.supervisor import TICK_S
 from mission_gym.fleet.sweep.question import Numbers, Wish, make_question, read_numbers
 from mission_gym.learner.loop import StopFlag
-from mission_gym.plan.wishes import fix_envs
 from mission_gym.procs import usable_cores
 from mission_gym.report.formats import show_path
 from mission_gym.report.screen.jobs import JobsScreen
@@ -200,7 +199,7 @@ def go_on(queue: Queue, group: GroupDir, *, as_json: bool) -> int:
     stop = StopFlag()
     with hold_sweep(group), stop_on_signals(stop), JobsScreen(group) as screen:
         question = read_sweep(group).question
-        base = fix_envs(choose_profile(_resolve(question.values)))
+        base = fix_num_envs(_resolve(question.values))
         screen.say(_tell_question(group, question))
         study = Study(group.path, group.read().name, question.axes, base.config.run.seed)
         search = Search(group, study, base, usable_cores(), screen.say)

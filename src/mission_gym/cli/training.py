@@ -24,7 +24,7 @@ from mission_gym.cli.flags import (
 )
 from mission_gym.cli.warming import compile_beside
 from mission_gym.config.layers import Resolved
-from mission_gym.config.plain import read_stored, to_plain
+from mission_gym.config.plain_yaml import read_stored, to_plain
 from mission_gym.config.schema import DEFAULT_ENV_ID
 from mission_gym.config.sizes import parse_count
 from mission_gym.errors import UsageError
@@ -187,15 +187,13 @@ def list_given(flags: Any) -> dict[str, Any]:
 def _train_group(flags: Any) -> int:
     """Several seeds, or a run that goes on without this terminal."""
     from mission_gym.cli.groups import follow_group, leave_group
-    from mission_gym.config.profiles import choose_profile
-    from mission_gym.config.rules import finish
+    from mission_gym.config.rules import apply_rules
     from mission_gym.fleet.queue import Queue
     from mission_gym.fleet.requests import make_seed_group
-    from mission_gym.plan.wishes import fix_envs
 
     given = list_given(flags) | ({"subproc": True} if flags.subproc else {})
     resolved = _resolve(flags)
-    finish(fix_envs(choose_profile(resolved)))  # refuses before there is a folder
+    apply_rules(resolved)  # refuses before there is a folder
     queue = Queue()
     group = make_seed_group(queue, resolved, given, flags.seeds, "--seeds", flags.cuda_mps or "auto")
     if flags.detach:

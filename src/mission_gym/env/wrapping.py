@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Any, NamedTuple
 
-from mission_gym.config.calls import Call, parse_call, split_short
+from mission_gym.config.calls import NamedCall, parse_call, split_short
 from mission_gym.errors import ConfigError, UsageError, nearest
 
 _MODULE = "mission_gym.env.wrappers"
@@ -71,7 +71,7 @@ SHORT = {
 }
 
 
-def read_wrapper(text: str) -> Call:
+def read_wrapper(text: str) -> NamedCall:
     """What the text of a wrapper calls; UsageError for a short name that is not known or used wrongly."""
     short = split_short(text)
     if short is not None and (short[0] in SHORT or not _names_code(text)):
@@ -106,7 +106,7 @@ def list_short() -> list[dict[str, str]]:
     ]
 
 
-def check_arguments(text: str, wrapper: Callable[..., Any], call: Call) -> None:
+def check_arguments(text: str, wrapper: Callable[..., Any], call: NamedCall) -> None:
     """Refuse arguments that the wrapper does not take, before it is called; UsageError."""
     try:
         signature = inspect.signature(wrapper)
@@ -120,7 +120,7 @@ def check_arguments(text: str, wrapper: Callable[..., Any], call: Call) -> None:
         ) from error
 
 
-def _read_short(text: str, name: str, args: tuple[str, ...]) -> Call:
+def _read_short(text: str, name: str, args: tuple[str, ...]) -> NamedCall:
     if name not in SHORT:
         raise UsageError(
             f"wrapper {text!r} is unknown{nearest(name, SHORT)}; give module:callable(arguments), or a short"
@@ -137,7 +137,7 @@ def _read_short(text: str, name: str, args: tuple[str, ...]) -> Call:
             raise UsageError(
                 f"wrapper {text!r}: {arg!r} is not {_KINDS[short.kind]}; write {short.usage} [--wrap]"
             ) from error
-    return Call(short.code, tuple(values))
+    return NamedCall(short.code, tuple(values))
 
 
 def _count(text: str) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from mission_gym.config.plain import to_plain
+from mission_gym.config.plain_yaml import to_plain
 
 
 def make_arguments(values: Mapping[str, Any]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from mission_gym.config.yaml_lines import Key
+from mission_gym.config.plain_yaml import Key
 from mission_gym.errors import nearest
 from mission_gym.fleet.drafts import Draft, Variant, inherit, name_member
 from mission_gym.store.groups import Point

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mission_gym.config.yaml_lines import Key
+from mission_gym.config.plain_yaml import Key
 from mission_gym.store.groups import Point
 
 ENV_ID = "env.env_id="  # how `branch --set` names another environment

@@ -21,7 +21,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from mission_gym.config.yaml_lines import Key, Tree, read_tree
+from mission_gym.config.plain_yaml import Key, YamlTree, read_tree
 from mission_gym.errors import ConfigError, UsageError, nearest
 from mission_gym.fleet.branches import gather_values, link_branches, make_drafts
 from mission_gym.fleet.drafts import ENV_ID, JobFile, Variant, list_sets, name_member, name_variant
@@ -58,7 +58,7 @@ def read_job_file(path: Path, flags: Collection[str], check: Check) -> JobFile:
 class _Reader:
     """One reading; problems are collected on the way."""
 
-    def __init__(self, tree: Tree, name: str, flags: Collection[str], problems: list[str]) -> None:
+    def __init__(self, tree: YamlTree, name: str, flags: Collection[str], problems: list[str]) -> None:
         self.tree, self.name, self.flags, self.problems = tree, name, flags, problems
         self.variants: dict[str, Variant] = {}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from mission_gym.config.plain import read_stored
+from mission_gym.config.plain_yaml import read_stored
 from mission_gym.errors import MissionGymError, RunStateError
 from mission_gym.intervals import compute_iqm, compute_iqm_interval
 from mission_gym.store.groups import GroupDir, Job

@@ -53,7 +53,7 @@ class Workshop(Protocol):
 
 def prime_steps(config: Settled) -> int:
     """Vector steps of the short block before the start: a fixed count, so that equal runs stay equal."""
-    return min(config.algorithm.n_steps_per_env, max(4, -(-_PRIME_STEPS // config.num_rows)))
+    return min(config.algorithm.n_steps_per_env, max(4, -(-_PRIME_STEPS // config.num_columns)))
 
 
 class Collecting(NamedTuple):

@@ -71,7 +71,7 @@ def count_bytes(config: Settled, spec: EnvSpec, backend: Backend) -> dict[str, A
     There is the raw block, its encoded form, and the torch kernel's own; overlap collects into a second one,
     and first-ready segments are made in one of their own.
     """
-    block = block_bytes(spec, config.algorithm.n_steps_per_env, config.num_rows)
+    block = block_bytes(spec, config.algorithm.n_steps_per_env, config.num_columns)
     encoded = sum(leaf.encoded_bytes for leaf in spec.leaves)
     has_spare = config.compute.overlap == "on" or config.vector.blocks == "first_ready"
     plays = count_playing(

@@ -103,7 +103,7 @@ def _describe_backend(config: Settled, backend: Backend) -> str:
 def _describe_rollout(config: Settled) -> str:
     n_envs, steps = config.vector.n_envs, config.algorithm.n_steps_per_env
     if config.vector.blocks == "first_ready":
-        return f"the {config.num_rows} segments of {steps} steps that are finished first"
+        return f"the {config.num_columns} segments of {steps} steps that are finished first"
     agents = f" x {config.vector.num_agents} agents" if config.vector.num_agents > 1 else ""
     return f"{n_envs} envs{agents} x {steps} steps"
 
@@ -114,7 +114,7 @@ def _describe_agents(config: Settled, spec: EnvSpec) -> list[Fact]:
     kinds = Counter(type_of_agent(agent) for agent in spec.agents)
     each = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     how = f"{each}; they share the policy, and a step is one agent's"
-    return [Fact("agents", f"{config.num_rows}", f"{spec.num_agents} in each environment: {how}")]
+    return [Fact("agents", f"{config.num_columns}", f"{spec.num_agents} in each environment: {how}")]
 
 
 def _describe_curriculum(config: Settled) -> list[Fact]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from mission_gym.check.devices import device_memory
 from mission_gym.config.layers import Resolved
+from mission_gym.config.rules import DEFAULT_ENVS, fix_num_envs
 from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec
 from mission_gym.env.pace import time_steps
@@ -35,10 +36,8 @@ from mission_gym.plan.planner import (
 )
 from mission_gym.plan.ways import Way, device_exists
 from mission_gym.plan.wishes import (
-    DEFAULT_ENVS,
     apply,
     find_max_rollout,
-    fix_envs,
     is_open,
     layout_values,
     list_learning,
@@ -76,7 +75,7 @@ class Tuned:
 
 def tune_run(workshop: Workshop, resolved: Resolved, say: Say) -> Tuned:
     """The plan of a new run: kept from before, or measured if that takes a small part of the run."""
-    plain = fix_envs(resolved)
+    plain = fix_num_envs(resolved)
     asked = resolved.config.vector.n_envs == "auto"
     if not resolved.config.compute.tune:
         if asked:
@@ -156,7 +155,7 @@ class Tuner:
         self._begun = time.perf_counter()
         self._budget_s, self._say = budget_s, say
         self._workshop, self._resolved, self._environment = workshop, resolved, workshop.environment
-        self._base = fix_envs(resolved)
+        self._base = fix_num_envs(resolved)
         self._spec = self._environment.spec
         self._ruled = workshop.settle(self._base)
         check_memory(self._ruled, self._environment.backend, self._spec, workshop.algorithm)

@@ -192,7 +192,7 @@ def _document(config: Config, spec: EnvSpec) -> dict[str, Any]:
     return versions() | {
         "policy": config.policy.model_dump(mode="json"),
         "algorithm": config.algorithm.model_dump(mode="json"),
-        "rows": config.num_rows,
+        "rows": config.num_columns,
         "learner_threads": config.compute.threads,
         "spec": spec.signature,
         "machine": [machine.cpu, machine.usable_cores, *machine.nvidia_gpus],

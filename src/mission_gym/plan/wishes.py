@@ -16,20 +16,12 @@ from mission_gym.plan.memory import count_bytes, layout_of
 from mission_gym.plan.ways import Way, choose_overlap, list_possible
 from mission_gym.procs import MachineFacts
 
-DEFAULT_ENVS = 8
 _LEAST_UPDATES = 100  # of a run whose rollouts grow with its environments
 
 
 def size_paths(config: Config) -> tuple[str, str]:
     """The sizes that a plan may choose."""
     return "vector.n_envs", f"{config.run.algo}.n_steps_per_env"
-
-
-def fix_envs(resolved: Resolved) -> Resolved:
-    """The config with a number of environments, where that is left to the plan."""
-    if resolved.config.vector.n_envs != "auto":
-        return resolved
-    return resolved.with_values({"vector.n_envs": DEFAULT_ENVS}, "plan")
 
 
 def apply(resolved: Resolved, values: dict[str, Any]) -> Resolved:

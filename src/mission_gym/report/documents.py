@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mission_gym.config.plain import Stored, read_stored
+from mission_gym.config.plain_yaml import SourcedValue, read_stored
 from mission_gym.errors import MissionGymError, RunStateError
 from mission_gym.report.formats import MISSING
 from mission_gym.store.checkpoints import list_checkpoints
@@ -161,7 +161,7 @@ def lineage_of(run: RunDir) -> Lineage | None:
     return read_lineage(run) if os.path.exists(run.lineage_json) else None
 
 
-def _config_of(run: RunDir) -> dict[str, Stored]:
+def _config_of(run: RunDir) -> dict[str, SourcedValue]:
     """The values of a run, none where they were never written."""
     try:
         return read_stored(run.config_yaml)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mission_gym.config.plain import read_stored
+from mission_gym.config.plain_yaml import read_stored
 from mission_gym.errors import MissionGymError, RunStateError
 from mission_gym.intervals import (
     BandPoint,

@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 from mission_gym.algorithms import load_algorithm
 from mission_gym.check.devices import device_memory
 from mission_gym.config.layers import Resolved
-from mission_gym.config.rules import RunFacts, find_unused, finish
+from mission_gym.config.rules import RunFacts, apply_rules, find_unused
 from mission_gym.config.schema import Config, Settled
 from mission_gym.data import EnvSpec, Weights
 from mission_gym.errors import ConfigError
@@ -310,7 +310,7 @@ class Assembly:
     algorithm: Algorithm
 
     def settle(self, resolved: Resolved) -> Settled:
-        finished, _ = finish(resolved)
+        finished, _ = apply_rules(resolved)
         return settle(finished, self.environment.spec, self.environment.step_s)[0].settled
 
     def make_learner(self, config: Settled) -> Learner:

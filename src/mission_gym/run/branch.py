@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.env.resume import unpack_states
 from mission_gym.errors import ConfigError, UsageError
 from mission_gym.learner.contract import Learner
@@ -98,7 +98,7 @@ def branch_run(
         )
     wanted, adapted = leave_vector_form(wanted)
     told += adapted
-    resolved, notes = finish(wanted, step)
+    resolved, notes = apply_rules(wanted, step)
     notes = [*told, *notes]
     given = {f"{section}.{name}" for name in flags for section in ("env", "policy")}
     given |= {text.partition("=")[0].strip() for text in sets}
@@ -112,7 +112,7 @@ def branch_run(
     environment = read_as_told(opened, ref.run)
     noted = note_agents(resolved, environment.spec)
     if noted is not resolved:  # another environment than the parent's
-        resolved, notes = finish(note_agents(wanted, environment.spec), step)
+        resolved, notes = apply_rules(note_agents(wanted, environment.spec), step)
         notes = [*told, *notes]
     resolved, more = settle(resolved, environment.spec)
     notes += more

@@ -7,6 +7,7 @@ from functools import cache, partial
 from mission_gym.algorithms import ALGORITHMS, load_algorithm
 from mission_gym.config import layers
 from mission_gym.config.fields import Schema
+from mission_gym.store.sinks import SINKS
 from mission_gym.vector.backends import BACKENDS, load_backend
 
 
@@ -14,7 +15,8 @@ from mission_gym.vector.backends import BACKENDS, load_backend
 def schema() -> Schema:
     """Every section and field that a run may have."""
     sections = {name: load_algorithm(name).section for name in ALGORITHMS}
-    return Schema(sections, {name: load_backend(name).text for name in BACKENDS})
+    trackers = [name for name, row in SINKS.items() if row.switch == "run.track"]
+    return Schema(sections, {name: load_backend(name).text for name in BACKENDS}, trackers)
 
 
 resolve = partial(layers.resolve, schema())

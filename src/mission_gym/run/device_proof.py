@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
 from mission_gym.errors import MissionGymError
@@ -29,7 +29,7 @@ _FLAGS = {
 def prove_devices() -> dict[str, str]:
     """Every device and precision with why it is left out of trainings, empty where it is not."""
     environment, resolved = probe_environment(resolve("CartPole-v1", _FLAGS))
-    config, spec = settle(finish(resolved)[0], environment.spec)[0].settled, environment.spec
+    config, spec = settle(apply_rules(resolved)[0], environment.spec)[0].settled, environment.spec
     cards = ["cuda", *(f"cuda:{number}" for number in range(1, torch.cuda.device_count()))]
     causes = {}
     for device, has_bf16 in find_devices(cards).items():

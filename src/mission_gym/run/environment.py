@@ -11,9 +11,8 @@ from typing import Any
 from torch import nn
 
 from mission_gym.algorithms import load_algorithm
-from mission_gym.config.layers import Resolved
-from mission_gym.config.profiles import apply_image_profile
-from mission_gym.config.rules import finish
+from mission_gym.config.layers import Resolved, apply_image_profile
+from mission_gym.config.rules import apply_rules, fix_num_envs
 from mission_gym.config.schema import Config, Settled
 from mission_gym.config.sizes import choose_batch_size
 from mission_gym.data import EnvSpec
@@ -24,7 +23,6 @@ from mission_gym.env.wrapping import name_code
 from mission_gym.errors import ConfigError
 from mission_gym.names import judge
 from mission_gym.plan.tuner import may_plan
-from mission_gym.plan.wishes import fix_envs
 from mission_gym.policy.trunks import load_network
 from mission_gym.procs import Attendance, BoundedLog, with_companion
 from mission_gym.ray.cluster import Cluster
@@ -208,9 +206,9 @@ def probe_environment(
     """Open the environment of a new run, and note in the config what follows from it: its agents, and the
     profile for pictures. What does not fit together is refused before, unless several agents, which
     registered ids never have, may make it fit. look_s: as in `open_environment`, where a plan may be made."""
-    first, misfit = fix_envs(resolved), None
+    first, misfit = fix_num_envs(resolved), None
     try:
-        first, _ = finish(first)
+        first, _ = apply_rules(first)
     except ConfigError as error:
         if source is None and ":" not in first.config.env.env_id:
             raise
@@ -228,9 +226,9 @@ def probe_environment(
     if misfit is not None and not environment.spec.agents:
         raise misfit
     noted = note_agents(resolved, environment.spec)
-    return replace(environment, cluster=cluster), apply_image_profile(
-        noted, sees_images=environment.spec.sees_images
-    )
+    if environment.spec.sees_images:
+        noted = apply_image_profile(noted)
+    return replace(environment, cluster=cluster), noted
 
 
 def note_agents(resolved: Resolved, spec: EnvSpec) -> Resolved:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.profiles import choose_profile
-from mission_gym.config.rules import refuse_contradictions
+from mission_gym.config.rules import check_curriculum
 from mission_gym.env.pace import time_steps
 from mission_gym.errors import ConfigError
 from mission_gym.plan.tuner import LOOK_S
@@ -31,8 +30,8 @@ class Rehearsal(NamedTuple):
 def rehearse(resolved: Resolved, values: Mapping[str, Any]) -> Rehearsal:
     """Look at the environment of a config; UsageError for what a run of it is refused for. values: by path,
     each to be given to some of the runs."""
-    resolved, _ = leave_vector_form(choose_profile(resolved))
-    refuse_contradictions(resolved)
+    resolved, _ = leave_vector_form(resolved)
+    check_curriculum(resolved)
     environment, resolved = probe_environment(resolved, look_s=LOOK_S)
     if problems := find_misfits(resolved, environment.spec):
         raise ConfigError(problems)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.errors import RunStateError
 from mission_gym.plan.ways import device_exists
 from mission_gym.run.assemble import drop_false_kernel, make_learner, one_blas_thread
@@ -101,7 +101,7 @@ def _extend(
             f"timesteps={timesteps} is not above the {step} steps of run {run.name} [--timesteps]"
         )
     wanted = resolved.with_values({"run.timesteps": timesteps}, "flag --timesteps")
-    resolved, notes = finish(wanted, learned_steps(checkpoint))
+    resolved, notes = apply_rules(wanted, learned_steps(checkpoint))
     if falling := resolved.config.algorithm.scheduled_names():
         notes.append(f"{', '.join(falling)} now fall over {resolved.config.run.timesteps} steps")
     return resolved, notes

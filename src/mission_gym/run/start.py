@@ -12,8 +12,7 @@ from typing import Any
 
 from mission_gym.check.devices import device_memory, free_device_bytes, name_card, peak_device_bytes
 from mission_gym.config.layers import Resolved
-from mission_gym.config.profiles import choose_profile
-from mission_gym.config.rules import finish, refuse_contradictions
+from mission_gym.config.rules import apply_rules, check_curriculum
 from mission_gym.config.schema import Config, parse_stop_when
 from mission_gym.errors import ConfigError, WorkerError
 from mission_gym.learner.contract import Learner
@@ -57,8 +56,8 @@ from mission_gym.store.sinks import check_installed, choose_sinks
 @contextmanager
 def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) -> Iterator[Session]:
     """A new run, locked and ready to train; the plan was emitted."""
-    resolved, adapted = leave_vector_form(choose_profile(resolved))
-    refuse_contradictions(resolved)
+    resolved, adapted = leave_vector_form(resolved)
+    check_curriculum(resolved)
     environment, resolved = probe_environment(resolved, source, look_s=LOOK_S)
     workshop = Assembly(environment, algorithm_of(resolved.config))
 
@@ -68,7 +67,7 @@ def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) 
 
     with one_blas_thread():
         tuned = tune_run(workshop, resolved, say)
-    resolved, notes = finish(tuned.resolved)
+    resolved, notes = apply_rules(tuned.resolved)
     resolved, more = settle(resolved, environment.spec, environment.step_s)
     environment = with_backend(environment, resolved.settled)
     notes += [*adapted, *tuned.notes, *more]

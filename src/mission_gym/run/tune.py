@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.profiles import choose_profile
+from mission_gym.config.rules import fix_num_envs
 from mission_gym.plan.cache import find_cache, read_plan, write_plan
 from mission_gym.plan.tuner import Say, Tuner, make_plan_key
-from mission_gym.plan.wishes import apply, fix_envs
+from mission_gym.plan.wishes import apply
 from mission_gym.ray.costs import check_nodes, describe_cluster, measure_cluster
 from mission_gym.ray.rates import Work
 from mission_gym.rollout.blocks import block_bytes
@@ -20,7 +20,7 @@ _TOTALS = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
 
 def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = False) -> dict[str, Any]:
     """The document of `tune`: a plan measured with at least this budget, from the cache where it is there."""
-    resolved, adapted = leave_vector_form(choose_profile(resolved))
+    resolved, adapted = leave_vector_form(resolved)
     for note in adapted:
         say(note)
     environment, resolved = probe_environment(resolved)
@@ -54,10 +54,10 @@ def _describe_cluster(workshop: Assembly, resolved: Resolved, entry: dict[str, A
     cluster, spec = workshop.environment.cluster, workshop.environment.spec
     assert cluster is not None
     check_nodes(cluster)
-    config = workshop.settle(apply(fix_envs(resolved), entry["values"]))
+    config = workshop.settle(apply(fix_num_envs(resolved), entry["values"]))
     num_workers = config.vector.actor_workers or 1
     num_actors = -(-config.vector.num_workers // num_workers)
-    rows, steps = -(-config.num_rows // num_actors), config.algorithm.n_steps_per_env
+    rows, steps = -(-config.num_columns // num_actors), config.algorithm.n_steps_per_env
     work = Work(
         num_workers=num_workers,
         num_rows=rows,

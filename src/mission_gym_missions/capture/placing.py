@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from mission_gym.config.yaml_lines import Key
+from mission_gym.config.plain_yaml import Key
 
 if TYPE_CHECKING:
     from mission_gym_missions.capture.scenario import Level, Obstacle, UnitKind

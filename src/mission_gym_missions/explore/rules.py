@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mission_gym.config.yaml_lines import Part, check_tree, read_tree
+from mission_gym.config.plain_yaml import YamlModel, check_tree, read_tree
 from mission_gym.errors import ConfigError
 
 SHIPPED = Path(__file__).parent / "rules.yaml"
@@ -17,7 +17,7 @@ Count = Annotated[int, Field(ge=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Terms(Part):
+class Terms(YamlModel):
     found: Finite
     closer: Finite
     request: Finite
@@ -26,7 +26,7 @@ class Terms(Part):
     budget: Finite
 
 
-class Rules(Part):
+class Rules(YamlModel):
     """The values of the file; their meaning is there."""
 
     budget: Annotated[int, Field(ge=2)]

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from mission_gym.config.yaml_lines import Part, check_tree, read_tree
+from mission_gym.config.plain_yaml import YamlModel, check_tree, read_tree
 from mission_gym.errors import ConfigError, nearest
 
 SHIPPED = Path(__file__).parent / "rules.yaml"
@@ -20,13 +20,13 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Terms(Part):
+class Terms(YamlModel):
     coverage: Finite
     ridership: Finite
     waiting: Finite
 
 
-class Rules(Part):
+class Rules(YamlModel):
     """The values of the file; their meaning and unit is there."""
 
     city_m: Positive

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 import mission_gym as mg
 from mission_gym.cli.main import main
-from mission_gym.config.types import Trackers
+from mission_gym.run.config import schema
 from mission_gym.store.lineage import Lineage, write_lineage
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.sinks import SINKS, SinkContext, check_installed, load_sink
@@ -324,8 +324,11 @@ def test_a_resume_goes_on_in_the_same_run_with_what_is_missing(place: SinkContex
 def test_names_are_those_of_the_table_and_a_missing_package_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = get_args(get_args(get_args(Trackers)[0])[0])
-    assert names == tuple(name for name, row in SINKS.items() if row.switch == "run.track") == TRACKERS
+    field = next(field for field in schema().fields if field.path == "run.track")
+    assert (
+        field.choices == tuple(name for name, row in SINKS.items() if row.switch == "run.track") == TRACKERS
+    )
+    assert field.type_text == "wandb|mlflow|trackio ..."
     check_installed(["metrics", "tensorboard"])
     monkeypatch.setattr("mission_gym.store.sinks.find_spec", lambda name: None)
     flags = ["--timesteps", "64", "--n-envs", "2", "--n-steps", "16", "--runs-dir", str(tmp_path / "runs")]

@@ -83,7 +83,7 @@ def replay_layout(config: Config, spec: EnvSpec) -> ReplayLayout:
     return ReplayLayout(
         leaves=spec.leaves,
         mask_size=spec.mask_size,
-        num_envs=config.num_rows,
+        num_envs=config.num_columns,
         capacity=dqn.replay_size,
         n_step=dqn.n_step,
         gamma=dqn.gamma,
@@ -161,7 +161,7 @@ def measure_update_s(learner: Learner, config: Settled, spec: EnvSpec) -> float:
 
     assert isinstance(learner, DqnLearner)
     dqn, before = own_section(config), learner.arrays()
-    block = make_noise_block(spec, dqn.n_steps_per_env, config.num_rows)
+    block = make_noise_block(spec, dqn.n_steps_per_env, config.num_columns)
     num, starts = block.num_steps * block.num_columns, learner.learning_starts
     learner.learning_starts = _NEVER
     for _ in range(-(-min(_ENOUGH_TRANSITIONS, dqn.replay_size) // num)):

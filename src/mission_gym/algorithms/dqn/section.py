@@ -8,7 +8,7 @@ from pydantic import Field
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import RunFacts, Unused
-from mission_gym.config.schema import AlgorithmSection, Config, SettledAlgorithm, Span
+from mission_gym.config.schema import AlgorithmSection, Config, SearchRange, SettledAlgorithm
 from mission_gym.config.types import NONE, Number, Whole
 
 _NOISY = "--exploration noisy has no epsilon; remove one"
@@ -76,18 +76,17 @@ class DqnSection(AlgorithmSection):
         }
     )  # fmt: skip
     SEARCH: ClassVar = {
-        "batch_size": Span(16, 512, "power"),
-        "replay_ratio": Span(0.05, 1.0, "log"),
-        "learning_rate": Span(1e-5, 1e-2, "log"),
-        "gamma": Span(0.9, 0.9999, "gap"),
-        "n_step": Span(1, 10, "log"),
-        "target_update_interval": Span(100, 10_000, "log"),
-        "exploration_final_eps": Span(0.01, 0.2, "log"),
-        "exploration_fraction": Span(0.02, 0.5, "log"),
+        "batch_size": SearchRange(16, 512, "power"),
+        "replay_ratio": SearchRange(0.05, 1.0, "log"),
+        "learning_rate": SearchRange(1e-5, 1e-2, "log"),
+        "gamma": SearchRange(0.9, 0.9999, "gap"),
+        "n_step": SearchRange(1, 10, "log"),
+        "target_update_interval": SearchRange(100, 10_000, "log"),
+        "exploration_final_eps": SearchRange(0.01, 0.2, "log"),
+        "exploration_fraction": SearchRange(0.02, 0.5, "log"),
     }
     EFFECTS: ClassVar = {"gamma": "values were learned under another discount and move first"}
     PROFILE: ClassVar = {"vector.n_envs": 8, "policy.network_arch": (128, 128), "policy.activation": "relu"}
-    RETIRED: ClassVar = {"frame_stack": "--wrap frame-stack:4"}
     UNUSED: ClassVar = (
         Unused(
             "vector.blocks",
@@ -118,7 +117,7 @@ class DqnSection(AlgorithmSection):
         config = resolved.config
         dqn = config.algorithm
         assert isinstance(dqn, DqnSection)
-        held = config.num_rows * (dqn.n_steps_per_env + dqn.n_step)
+        held = config.num_columns * (dqn.n_steps_per_env + dqn.n_step)
         least = max(dqn.batch_size, dqn.learning_starts, held)
         rows = "n_envs x num_agents" if config.vector.num_agents > 1 else "n_envs"
         if dqn.replay_size < least:

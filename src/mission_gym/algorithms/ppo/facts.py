@@ -108,7 +108,7 @@ def measure_update_s(learner: Learner, config: Settled, spec: EnvSpec) -> float:
     assert isinstance(learner, PpoLearner)
     section, kernel, before = learner.section, learner.kernel, learner.arrays()
     enough = _ENOUGH_TRANSITIONS if layout(config, spec).is_mlp else _ENOUGH_PICTURES
-    block = make_noise_block(spec, _fewest_steps(config, section, enough), config.num_rows)
+    block = make_noise_block(spec, _fewest_steps(config, section, enough), config.num_columns)
     num = block.num_steps * block.num_columns
     order = learner.draw_order(np.random.default_rng(0), block)
     learner.section = section.model_copy(update={"n_epochs": 1})
@@ -140,7 +140,7 @@ def _time(call: Callable[[], object]) -> float:
 
 def _fewest_steps(config: Settled, section: SettledPpo, enough: int) -> int:
     """Steps of a block that is large enough to be timed, and still splits into whole minibatches."""
-    num_rows = config.num_rows
+    num_rows = config.num_columns
     for steps in range(1, section.n_steps_per_env):
         if steps * num_rows >= enough and steps * num_rows % section.batch_size == 0:
             return steps

@@ -6,14 +6,13 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
-from mission_gym.config.layers import Resolved, find_settings
-from mission_gym.config.plain import to_plain
-from mission_gym.config.profiles import apply_image_profile, choose_profile
-from mission_gym.config.rules import finish
+from mission_gym.config.layers import Resolved, apply_image_profile, find_settings
+from mission_gym.config.plain_yaml import to_plain
+from mission_gym.config.rules import apply_rules, fix_num_envs
 from mission_gym.config.sizes import parse_count, parse_duration_s
 from mission_gym.errors import ConfigError, TrustError, UsageError
 from mission_gym.fleet.sweep.space import cut_rollouts, fit_values, list_axes, make_choice, read_axes
-from mission_gym.plan.wishes import find_max_rollout, fix_envs, size_paths
+from mission_gym.plan.wishes import find_max_rollout, size_paths
 from mission_gym.procs import usable_cores
 from mission_gym.store.sweeps import DEFAULT, Axis, Question, Start, Values
 
@@ -100,7 +99,7 @@ def make_question(wish: Wish, values: Values, resolve: Resolve, say: Say) -> Que
 
 def _try_resolve(values: Values, resolve: Resolve, problems: list[str]) -> Resolved | None:
     try:
-        return fix_envs(choose_profile(resolve(values)))
+        return fix_num_envs(resolve(values))
     except ConfigError as error:
         problems += error.problems
     return None
@@ -152,7 +151,7 @@ def _look(
     axes = cut_rollouts(
         [axis for axis in axes if axis not in unused],
         size_paths(config)[1],
-        rollout // config.num_rows,
+        rollout // config.num_columns,
         problems,
     )
     if not axes and not problems:
@@ -177,7 +176,7 @@ def _list_starts(rehearsal: Rehearsal, axes: list[Axis], values: Values, resolve
     """What the search begins with: what is trained without it; what would be without a preset and without the
     searched fields that were given; and the defaults of the schema. Each once, if it fits what was given."""
     base, sees_images = rehearsal.resolved, rehearsal.sees_images
-    plain = finish(base)[0]
+    plain = apply_rules(base)[0]
     starts = [Start(source=DEFAULT, values=_pick(plain, axes), given={})]
     if below := _try_finish(lambda: _drop_choices(rehearsal, axes, values, resolve)):
         shipped = find_settings(base.config.env.env_id)
@@ -198,7 +197,7 @@ def _list_starts(rehearsal: Rehearsal, axes: list[Axis], values: Values, resolve
 
 def _try_finish(make: Callable[[], Resolved]) -> Resolved | None:
     try:
-        return finish(make())[0]
+        return apply_rules(make())[0]
     except ConfigError:
         return None
 
@@ -209,8 +208,8 @@ def _drop_choices(rehearsal: Rehearsal, axes: list[Axis], values: Values, resolv
     aliases = {alias for field in base.schema.fields if field.name in names for alias in field.aliases}
     others = {key: value for key, value in values.items() if key not in {"preset", *names, *aliases}}
     agents = {"vector.num_agents": base.config.vector.num_agents}
-    dropped = fix_envs(choose_profile(resolve(others))).with_values(agents, "environment")
-    return apply_image_profile(dropped, sees_images=rehearsal.sees_images)
+    dropped = fix_num_envs(resolve(others)).with_values(agents, "environment")
+    return apply_image_profile(dropped) if rehearsal.sees_images else dropped
 
 
 def _tell_apart(resolved: Resolved, plain: Resolved) -> Values:

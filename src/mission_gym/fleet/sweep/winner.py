@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.plain import to_plain
+from mission_gym.config.plain_yaml import to_plain
 from mission_gym.fleet.sweep.study import Trial, rank
 from mission_gym.fleet.sweep.trials import gather, list_jobs
 from mission_gym.intervals import compute_iqm, compute_iqm_interval

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from mission_gym.config.plain import read_file, read_yaml, to_plain
-from mission_gym.config.yaml_lines import read_tree
+from mission_gym.config.plain_yaml import read_file, read_tree, read_yaml, to_plain
 from mission_gym.errors import ConfigError
 
 
