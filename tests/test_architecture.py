@@ -69,9 +69,8 @@ NAMES_ALLOWED: dict[str, set[str] | None] = {  # room or file -> homonyms there;
     "cli/training.py": {"workers"},  # --subproc is another word for it
     "check/machine.py": {"threads"},  # of the learner: a finding's name
     "run/alarms.py": {"workers"},  # a kind of alarm
-    "run/tune.py": {"threads"},  # of the learner: compute.threads
+    "run/preview.py": {"threads"},  # of the learner: compute.threads
     "plan/tuner.py": {"threads"},
-    "plan/wishes.py": {"threads"},
     "report/scaling.py": {"threads"},
 }
 LONG_FILES = {  # path -> why it may pass 400 lines

@@ -26,7 +26,7 @@ from mission_gym.learner.loop import StopFlag
 from mission_gym.report.groups import describe_group
 from mission_gym.report.screen.jobs import JobsScreen
 from mission_gym.rollout.collector import ActingPolicy
-from mission_gym.run.assemble import make_loaded_policy
+from mission_gym.run.build import make_loaded_policy
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import permit_names
 from mission_gym.run.open import LoadedPolicy, evaluate_run, keep_result, open_run

@@ -13,17 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mission_gym.config.rules import apply_rules
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
 from mission_gym.errors import UsageError
 from mission_gym.learner.contract import Learner
 from mission_gym.learner.noise import make_noise_block
 from mission_gym.plan.costs import time_act
-from mission_gym.plan.ways import device_exists
-from mission_gym.run.assemble import algorithm_of, make_learner, make_loaded_policy, settle
+from mission_gym.plan.setups import device_exists
+from mission_gym.run.build import algorithm_of, make_learner, make_loaded_policy
 from mission_gym.run.config import resolve
-from mission_gym.run.environment import probe_environment
+from mission_gym.run.settle import open_new, settle
 from mission_gym_bench.contest import Row
 from mission_gym_bench.pretended import Device, pretend
 
@@ -156,8 +155,8 @@ def settle_case(case: GpuCase, device: str) -> tuple[Settled, EnvSpec]:
     flags = {"tune": False, "precision": "float32", "overlap": "off", **case.flags, "device": device}
     if device != "cpu":
         flags["acting"] = "torch"
-    environment, resolved = probe_environment(resolve(case.env, flags, preset=flags.pop("preset", None)))
-    resolved, _ = settle(apply_rules(resolved)[0], environment.spec)
+    environment, resolved, *_ = open_new(resolve(case.env, flags, preset=flags.pop("preset", None)))
+    resolved, _ = settle(resolved, environment)
     return resolved.settled, environment.spec
 
 

@@ -29,12 +29,15 @@ import psutil
 from mission_gym.config.schema import Settled
 from mission_gym.data import ActOut, Array, Leaves, Weights
 from mission_gym.learner import loop
+from mission_gym.plan.costs import Builder
 from mission_gym.plan.memory import count_bytes
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.blocks import clear_block
-from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
+from mission_gym.run.build import one_blas_thread
 from mission_gym.run.config import resolve
-from mission_gym.run.environment import probe_environment, training_seeds, with_backend
+from mission_gym.run.environment import Environment
+from mission_gym.run.settle import make_builder, open_new
+from mission_gym.streams import TrainingSeeds
 from mission_gym_bench.burn import measure_spins_per_us
 from mission_gym_bench.contest import Row
 from mission_gym_bench.frames import Frames, MapAlone
@@ -170,18 +173,20 @@ def _repeat(work: Callable[[], int], threads: int, seconds: float) -> float:
     return count / (time.perf_counter() - begun)
 
 
-def _assemble(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str) -> tuple[Assembly, Settled]:
+def _assemble(
+    case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str
+) -> tuple[Environment, Builder, Settled]:
     flags = case.flags(spins_per_us, grid) | {"vector": vector}
-    environment, resolved = probe_environment(resolve(case.env_id, flags))
-    assembly = Assembly(environment, algorithm_of(resolved.config))
-    return assembly, assembly.settle(resolved)
+    environment, resolved, *_ = open_new(resolve(case.env_id, flags))
+    builder = make_builder(environment, resolved)
+    return environment, builder, builder.settle(resolved)
 
 
 @contextmanager
 def _collect_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str) -> Iterator[Measure]:
     """As a run collects that acts with torch: the policy is here, wherever environments are stepped."""
-    assembly, config = _assemble(case, grid, spins_per_us, vector)
-    environment = with_backend(assembly.environment, config)
+    environment, _, config = _assemble(case, grid, spins_per_us, vector)
+    environment = environment.with_backend(config)
     from mission_gym.rollout.make import CollectRequest, make_collector
 
     asked = CollectRequest(
@@ -189,7 +194,7 @@ def _collect_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector:
         acting_rows=config.compute.acting_rows, seed=1, first_ready=False, make_policy=_AtRandom,
         is_portable=False,
     )  # fmt: skip
-    seeds = training_seeds(1, {"episode_offset": 0})
+    seeds = TrainingSeeds(1)
     vec, collector, blocks = make_collector(
         environment.backend, environment.source, environment.spec, seeds, asked
     )
@@ -200,10 +205,10 @@ def _collect_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector:
 
 @contextmanager
 def _act_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str) -> Iterator[Measure]:
-    assembly, config = _assemble(case, grid, spins_per_us, vector)
-    vec, collector, blocks = assembly.make_collector(config)
+    _, builder, config = _assemble(case, grid, spins_per_us, vector)
+    vec, collector, blocks = builder.make_collector(config)
     with vec:
-        collector.policy.load(assembly.make_learner(config).weights())
+        collector.policy.load(builder.make_learner(config).weights())
         collector.start()
         yield partial(_repeat, _fill(collector, blocks[0]), config.compute.threads)
 
@@ -223,9 +228,9 @@ def _fill(collector: Any, block: Any) -> Callable[[], int]:
 
 @contextmanager
 def _train_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str) -> Iterator[Measure]:
-    assembly, config = _assemble(case, grid, spins_per_us, vector)
-    learner = assembly.make_learner(config)
-    vec, collector, blocks = assembly.make_collector(config)
+    _, builder, config = _assemble(case, grid, spins_per_us, vector)
+    learner = builder.make_learner(config)
+    vec, collector, blocks = builder.make_collector(config)
     with vec:
         collector.start()
         updates = loop.run(collector, learner, blocks, 1 << 62, lambda: False)
@@ -354,17 +359,17 @@ def _weigh(grid: ImageGrid) -> Row:
 def _train_once(num_steps: int) -> tuple[int, int, float]:
     """Transitions of a rollout, the most memory of this process, and predicted bytes of a transition."""
     case = ImageCase("84 x 84", num_envs=16)
-    assembly, config = _assemble(
+    environment, builder, config = _assemble(
         case, ImageGrid(num_steps=num_steps, batch_size=64, num_epochs=1), 0.0, "workers"
     )
-    learner = assembly.make_learner(config)
-    vec, collector, blocks = assembly.make_collector(config)
+    learner = builder.make_learner(config)
+    vec, collector, blocks = builder.make_collector(config)
     with vec:
         collector.start()
         updates = loop.run(collector, learner, blocks, 1 << 62, lambda: False)
         for _ in range(2):
             next(updates)
-    spec, backend = assembly.environment.spec, assembly.environment.backend
+    spec, backend = environment.spec, environment.backend
     wishes = count_bytes(config, spec, backend)
     each = wishes["block_copies"] * wishes["step_bytes"] + wishes["encoded_bytes"]
     return config.rollout_size, _read_peak_bytes(), each

@@ -24,12 +24,12 @@ from mission_gym.algorithms.ppo.section import PpoSection
 from mission_gym.config.rules import apply_rules
 from mission_gym.config.schema import Config
 from mission_gym.data import Array, Leaves
-from mission_gym.plan.evaluations import is_near_end
 from mission_gym.rollout.playing import Actor
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.evaluation import EvalResult, Suite, evaluate
 from mission_gym.run.saving import passed_multiple
+from mission_gym.run.selection import is_near_end
 from mission_gym_bench.sides import Evaluation, Job, Result, Stopwatch
 
 Form = type[DummyVecEnv | SubprocVecEnv]

@@ -18,15 +18,16 @@ import psutil
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import apply_rules, fix_num_envs
-from mission_gym.plan.costs import rehearse
-from mission_gym.plan.facts import Layout
+from mission_gym.plan.cache import apply_plan
+from mission_gym.plan.costs import Builder, rehearse
+from mission_gym.plan.facts import RunLayout
 from mission_gym.plan.memory import layout_of
-from mission_gym.plan.tuner import Tuner
-from mission_gym.plan.wishes import apply, layout_values, make_wishes
+from mission_gym.plan.tuner import Tuner, layout_values, make_plan_input
 from mission_gym.procs import usable_cores
-from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
+from mission_gym.run.build import one_blas_thread
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
+from mission_gym.run.settle import make_builder
 from mission_gym_bench.burn import measure_spins_per_us
 from mission_gym_bench.contest import Row
 
@@ -91,14 +92,14 @@ def time_plan(
         resolved = resolve(case.env_id, flags | {"env_kwargs": case.kwargs, "eval_freq": 0})
         first, _ = apply_rules(resolved)
         environment = open_environment(first.config, dict(case.kwargs))
-        workshop, base = Assembly(environment, algorithm_of(first.config)), fix_num_envs(resolved)
+        builder, base = make_builder(environment, first), fix_num_envs(resolved)
         if name == "planned":
-            entry = Tuner(workshop, resolved, budget_s, lambda message: None).run()
-            base = apply(base, entry["values"])
-            config = workshop.settle(base)
+            entry = Tuner(builder, resolved, budget_s, lambda message: None).run()
+            base = apply_plan(base, entry["values"])
+            config = builder.settle(base)
             layout = layout_of(config, environment.backends[config.vector.vector])
             chosen = f"{layout}, rollout {layout.rollout}, predicted {entry['steps_per_s']:,.0f} steps/s"
-        entries[name] = partial(rehearse, workshop, workshop.settle(base), seconds)
+        entries[name] = partial(rehearse, builder, builder.settle(base), seconds)
     return chosen, entries
 
 
@@ -107,22 +108,22 @@ def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     resolved = resolve(case.env_id, case.flags | {"env_kwargs": kwargs, "eval_freq": 0})
     first, _ = apply_rules(resolved)
     environment = open_environment(first.config, kwargs)
-    workshop = Assembly(environment, algorithm_of(first.config))
-    entry = Tuner(workshop, resolved, grid.budget_s, lambda message: None).run()
+    builder = make_builder(environment, first)
+    entry = Tuner(builder, resolved, grid.budget_s, lambda message: None).run()
     base = fix_num_envs(resolved)
-    chosen = workshop.settle(apply(base, entry["values"]))
+    chosen = builder.settle(apply_plan(base, entry["values"]))
     planned = layout_of(chosen, environment.backends[chosen.vector.vector])
     compute = {path: value for path, value in entry["values"].items() if path.startswith("compute.")}
     plans = {"chosen": chosen} | {
-        str(layout): workshop.settle(apply(base, layout_values(layout, resolved.config) | compute))
-        for layout in _make_grid(workshop, resolved, entry)
+        str(layout): builder.settle(apply_plan(base, layout_values(layout, resolved.config) | compute))
+        for layout in _make_grid(builder, resolved, entry)
         if layout != planned
     }
     rates: dict[str, list[float]] = {name: [] for name in plans}
     peaks: list[int] = []
     for _ in range(grid.repeats):
         for name, config in plans.items():
-            rate, most = _watch(lambda: rehearse(workshop, config, grid.seconds))  # noqa: B023
+            rate, most = _watch(lambda: rehearse(builder, config, grid.seconds))  # noqa: B023
             rates[name].append(rate)
             if name == "chosen":
                 peaks.append(most)
@@ -153,18 +154,18 @@ def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     }
 
 
-def _make_grid(workshop: Assembly, resolved: Resolved, entry: dict[str, Any]) -> list[Layout]:
+def _make_grid(builder: Builder, resolved: Resolved, entry: dict[str, Any]) -> list[RunLayout]:
     """Every backend that may be chosen, one worker and one for each core, few and many environments."""
-    wishes = make_wishes(workshop, resolved, workshop.settle(fix_num_envs(resolved)))
+    inputs = make_plan_input(builder, resolved, builder.settle(fix_num_envs(resolved)))
     waits = entry["measured"]["env"]["cpu_share"] < 0.5
     backends = [
-        *wishes.backends,
-        *(each for each in workshop.environment.rivals if each.for_waiting and waits),
+        *inputs.backends,
+        *(each for each in builder.backends.values() if each.for_waiting and waits),
     ]
-    rollout = wishes.layout.rollout
+    rollout = inputs.default.rollout
     sizes = _SIZES if rollout >= max(_SIZES) else (1, rollout)
     layouts = []
-    for n_envs in sizes if wishes.open_envs else [wishes.layout.n_envs]:
+    for n_envs in sizes if inputs.open_envs else [inputs.default.n_envs]:
         steps = rollout // n_envs
         for backend in backends:
             # Of workers that wait one layout is enough: they are ten times slower than threads.
@@ -173,7 +174,7 @@ def _make_grid(workshop: Assembly, resolved: Resolved, entry: dict[str, Any]) ->
             most = min(usable_cores(), n_envs)
             counts = {most} if waits else {1, most}
             for workers in counts if backend.chooses_workers else {1}:
-                layouts.append(Layout(backend, workers, n_envs, steps))
+                layouts.append(RunLayout(backend, workers, n_envs, steps))
     return layouts
 
 

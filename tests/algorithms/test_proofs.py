@@ -22,10 +22,11 @@ from mission_gym.config.rules import apply_rules
 from mission_gym.data import ActionSpec, LeafSpec
 from mission_gym.errors import ConfigError
 from mission_gym.policy import PolicySpec
-from mission_gym.run.assemble import algorithm_of, settle
+from mission_gym.run.build import algorithm_of
 from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.resume import resume_run
+from mission_gym.run.settle import settle
 from mission_gym.run.start import start_run
 from mission_gym.store.rundir import RunDir
 
@@ -76,10 +77,10 @@ def test_dqns_compiled_kernel_proves_itself(env_id: str, switches: dict[str, Any
 
 def prove(env_id: str, flags: dict[str, Any]) -> str:
     resolved, _ = apply_rules(resolve(env_id, flags))
-    spec = open_environment(resolved.config, {}).spec
-    config = settle(resolved, spec)[0].settled
+    environment = open_environment(resolved.config, {})
+    config = settle(resolved, environment)[0].settled
     assert config.compute.kernel == "compiled"
-    return algorithm_of(config).verify_compiled_kernel(config, spec, config.compute.threads)
+    return algorithm_of(config).verify_compiled_kernel(config, environment.spec, config.compute.threads)
 
 
 def dual_clip(batch: Minibatch, settings: StepSettings) -> Losses:
@@ -117,7 +118,7 @@ def test_the_proof_sees_an_edit(
 ) -> None:
     monkeypatch.setattr(ppo_kernel, "compute_losses", edit)
     resolved, _ = apply_rules(resolve(env_id, PPO | {"ent_coef": 1e-4}))
-    _, notes = settle(resolved, open_environment(resolved.config, {}).spec)
+    _, notes = settle(resolved, open_environment(resolved.config, {}))
     assert "the compiled kernel is left out" in notes[0]
 
 
@@ -127,7 +128,7 @@ def test_the_proof_sees_another_floor_under_deviations_or_limit_of_ratios(
 ) -> None:
     monkeypatch.setattr(ppo_loss, name, value)
     resolved, _ = apply_rules(resolve("CartPole-v1", PPO))
-    _, notes = settle(resolved, open_environment(resolved.config, {}).spec)
+    _, notes = settle(resolved, open_environment(resolved.config, {}))
     assert "the compiled kernel is left out" in notes[0]
 
 
@@ -166,7 +167,7 @@ def test_the_proof_sees_clamped_targets_of_dqn(limit: float, monkeypatch: pytest
     plain = dqn_loss.compute_targets
     monkeypatch.setattr(dqn_loss, "compute_targets", lambda batch: plain(batch).clamp(-limit, limit))
     resolved, _ = apply_rules(resolve("CartPole-v1", DQN))
-    _, notes = settle(resolved, open_environment(resolved.config, {}).spec)
+    _, notes = settle(resolved, open_environment(resolved.config, {}))
     assert "the compiled kernel is left out" in notes[0]
 
 
@@ -220,5 +221,5 @@ def test_an_edited_helper_of_dqns_loss_is_seen(monkeypatch: pytest.MonkeyPatch) 
         dqn_kernel, "compute_losses", lambda batch, huber: plain(batch._replace(weight=None), huber)
     )
     resolved, _ = apply_rules(resolve("CartPole-v1", DQN))
-    _, notes = settle(resolved, open_environment(resolved.config, {}).spec)
+    _, notes = settle(resolved, open_environment(resolved.config, {}))
     assert "the compiled kernel is left out" in notes[0]

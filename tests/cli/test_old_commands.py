@@ -54,7 +54,7 @@ SHORT = ["--max-time", "0.001s", "--eval-freq", "0"]
 
 
 def test_a_line_is_planned_and_starts(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(tuner, "RUN_MOST_S", 2.0)
+    monkeypatch.setattr(tuner, "RUN_MAX_S", 2.0)
     monkeypatch.chdir(tmp_path)
     assert main(["train", *shlex.split("--preset fast --timesteps 50M"), *SHORT]) == 0
     assert "tuned in" in capsys.readouterr().err

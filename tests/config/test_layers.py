@@ -9,7 +9,7 @@ from mission_gym.config.layers import apply_image_profile, format_config, read_p
 from mission_gym.config.rules import apply_rules
 from mission_gym.errors import ConfigError
 from mission_gym.run.config import read_config, resolve, schema
-from mission_gym.run.environment import probe_environment
+from mission_gym.run.settle import open_new
 
 
 def write(folder: Path, text: str) -> Path:
@@ -360,8 +360,8 @@ def test_images_have_their_own_profile() -> None:
     assert apply_image_profile(given) is given
     dqn = resolve("Env-v0", {"algo": "dqn"})
     assert apply_image_profile(dqn) is dqn
-    _, looked = probe_environment(resolve("mission_gym_bench.arena:CatchPlanes", {}))
-    assert looked.config.value("ppo.n_epochs") == 4
+    _, opened, *_ = open_new(resolve("mission_gym_bench.arena:CatchPlanes", {}))
+    assert opened.config.value("ppo.n_epochs") == 4
 
 
 def test_arguments_of_python_are_told_as_such() -> None:

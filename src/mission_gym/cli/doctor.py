@@ -63,7 +63,7 @@ def _prove(found: Examination, deadline_s: float) -> list[Finding]:
     """Whether gradient steps on each accelerator are those of the CPU, as before a training."""
     if not any(device.name != "cpu" and not device.error for device in found.torch.devices):
         return []
-    return judge_proof(run_trial("from mission_gym.run.device_proof import main; main()", deadline_s))
+    return judge_proof(run_trial("from mission_gym.run.preview import main; main()", deadline_s))
 
 
 def _look_at_cluster(address: str | None, deadline_s: float) -> list[Finding]:

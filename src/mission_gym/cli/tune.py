@@ -68,7 +68,7 @@ def tune(args: Sequence[str]) -> None:
             "one document is printed: JSON or Markdown; leave one of them out [--markdown, --json]"
         )
     resolved = resolve(flags.env_id, given_values(flags), **given_layers(flags))
-    from mission_gym.run.tune import advise
+    from mission_gym.run.preview import advise
 
     with messages_to_stderr():
         document = advise(resolved, budget_s, say, retune=flags.retune)

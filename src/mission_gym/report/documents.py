@@ -18,7 +18,7 @@ from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.evals import rank_best, read_evals
 from mission_gym.store.lineage import Lineage, read_lineage
 from mission_gym.store.resolve import list_runs
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.rundir import RunDir, View, list_fields
 
 Tell = Callable[[str], None]
 _EVAL_KEYS = ("step", "suite", "mode", "episodes", "return_mean", "return_low", "return_high", "outcomes")
@@ -27,8 +27,9 @@ _EVAL_KEYS = ("step", "suite", "mode", "episodes", "return_mean", "return_low", 
 def describe_run(run: RunDir) -> dict[str, Any]:
     """One row of `runs list`."""
     status = run.read_status()
-    keys = ("state", "step", "fps", "return_mean")
-    return {"name": run.name, "path": str(run.path)} | {key: status.get(key) for key in keys}
+    return {"name": run.name, "path": str(run.path)} | {
+        key: status.get(key) for key in list_fields(View.LIST)
+    }
 
 
 @contextmanager
@@ -44,20 +45,7 @@ def describe_run_fully(run: RunDir, tell: Tell) -> dict[str, Any]:
     """The document of `runs show`. tell: of evaluations that can't be read."""
     status, config, lineage = run.read_status(), _config_of(run), lineage_of(run)
     best = best_evaluation(run) or {}
-    keys = (
-        "cause",
-        "total",
-        "updates",
-        "gradient_steps",
-        "episodes",
-        "env_failures",
-        "worker_restarts",
-        "predicted_fps",
-        "train_fps",
-        "created",
-        "stage",
-    )
-    document = describe_run(run) | {key: status.get(key) for key in keys}
+    document = describe_run(run) | {key: status.get(key) for key in list_fields(View.SHOW)}
     return document | {
         "env_id": config["env.env_id"].value if "env.env_id" in config else None,
         "notes": config["run.notes"].value if "run.notes" in config else None,
@@ -65,7 +53,6 @@ def describe_run_fully(run: RunDir, tell: Tell) -> dict[str, Any]:
         "parent_step": lineage.parent_step if lineage else None,
         "best_step": best.get("step"),
         "best_confirmed": best.get("confirmed"),
-        "verdict": status.get("verdict"),
         "checkpoints": [info.step for info in list_checkpoints(run.checkpoints)],
         "evals": [{key: result.get(key) for key in _EVAL_KEYS} for result in _list_results(run, tell)],
     }

@@ -16,6 +16,13 @@ _OWN = Path(__file__).with_name("metrics.yaml")
 TIMED = ("time/", "phase/", "machine/")
 
 
+class MetricAlarm(NamedTuple):
+    """A warning that a run raises once, when the metric is above a limit."""
+
+    above: float
+    text: str  # with values of the row in braces: {train/loss:.3g}
+
+
 class Metric(NamedTuple):
     """One metric, or a family of them."""
 
@@ -26,10 +33,12 @@ class Metric(NamedTuple):
     healthy: tuple[float | None, float | None] | None = (
         None  # the least and the largest value that is not bad
     )
+    alarm: MetricAlarm | None = None
 
 
 @cache
 def read_metrics(path: Path = _OWN) -> tuple[Metric, ...]:
     """The whole table, or that of an algorithm."""
     rows = yaml.safe_load(path.read_text("utf-8"))
-    return tuple(Metric(name, **row) for name, row in rows.items())
+    alarms = {name: MetricAlarm(**row.pop("alarm")) for name, row in rows.items() if "alarm" in row}
+    return tuple(Metric(name, **row, alarm=alarms.get(name)) for name, row in rows.items())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mission_gym.rollout.playing import Actor
-from mission_gym.run.assemble import make_loaded_policy
+from mission_gym.run.build import make_loaded_policy
 from mission_gym.run.config import resolve
 from mission_gym.run.evaluation import policy_actor
 from mission_gym.run.start import start_run

@@ -123,6 +123,7 @@ class Explorer:
     def get_state(self) -> dict[str, Any]:
         """Everything that an exact continuation needs, as plain values."""
         return {
+            "base_url": self.host.base_url,
             "task": [self.task.home, self.task.target, sorted(self.task.wanted)],
             "memory": self.memory.get_state(),
             "counts": list(self.counts),
@@ -133,7 +134,8 @@ class Explorer:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on exactly from what `get_state` gave."""
+        """Continue exactly from the result of `get_state`; the site may be served at another address now."""
+        state = _move(state, state["base_url"], self.host.base_url)
         home, target, wanted = state["task"]
         self.task = Task(home, target, frozenset(wanted))
         self.memory = Memory.restore(state["memory"], self.rules.max_links)
@@ -204,3 +206,12 @@ class Explorer:
         }
         told |= {f"failed_{name}": self.failures[name] for name in FAILURES}
         return {name: float(value) for name, value in told.items()}
+
+
+def _move(value: Any, old: str, new: str) -> Any:
+    """Plain values with URLs of the old site replaced by those of the new one."""
+    if isinstance(value, dict):
+        return {key: _move(item, old, new) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_move(item, old, new) for item in value]
+    return new + value.removeprefix(old) if isinstance(value, str) and value.startswith(old) else value

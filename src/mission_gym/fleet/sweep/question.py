@@ -12,12 +12,12 @@ from mission_gym.config.rules import apply_rules, fix_num_envs
 from mission_gym.config.sizes import parse_count, parse_duration_s
 from mission_gym.errors import ConfigError, TrustError, UsageError
 from mission_gym.fleet.sweep.space import cut_rollouts, fit_values, list_axes, make_choice, read_axes
-from mission_gym.plan.wishes import find_max_rollout, size_paths
+from mission_gym.plan.cache import find_max_rollout, size_paths
 from mission_gym.procs import usable_cores
 from mission_gym.store.sweeps import DEFAULT, Axis, Question, Start, Values
 
 if TYPE_CHECKING:
-    from mission_gym.run.rehearsal import Rehearsal
+    from mission_gym.run.preview import SweepPreview
 
 MOST_TRIALS = 1000
 _DEFAULT_TRIALS = 40
@@ -121,26 +121,26 @@ def _look(
     say: Say,
 ) -> Question | None:
     """What a look at the environment adds: problems, or the whole question."""
-    from mission_gym.run.rehearsal import rehearse  # loads torch
+    from mission_gym.run.preview import preview_sweep  # loads torch
 
     # A value that asks for nothing (none, 0, false) is never refused.
     probes = {axis.path: next(filter(None, [*axis.choices, axis.high, axis.low])) for axis in axes}
     try:
-        rehearsal = rehearse(base, probes)
+        preview = preview_sweep(base, probes)
     except TrustError:
         raise
     except UsageError as error:
         problems += error.problems if isinstance(error, ConfigError) else [str(error)]
         return None
-    base, config = rehearsal.resolved, rehearsal.resolved.config
-    least_s = rehearsal.least_s * -(-numbers.num_seeds // usable_cores())
+    base, config = preview.resolved, preview.resolved.config
+    least_s = preview.least_s * -(-numbers.num_seeds // usable_cores())
     if numbers.budget_s is not None and numbers.budget_s < least_s:
         problems.append(
             f"budget={wish.budget} is below one trial: {config.run.timesteps:,} steps of {config.env.env_id}"
             f" take at least {least_s:.0f} s here, without learning; give more, or fewer --timesteps"
             " [--budget]"
         )
-    unused = [axis for axis in axes if axis.path in rehearsal.misfits]
+    unused = [axis for axis in axes if axis.path in preview.misfits]
     if wish.over:
         problems += [
             f"{axis.name} is not searched: runs on this environment do not use it [--over]" for axis in unused
@@ -165,20 +165,20 @@ def _look(
     last = first + numbers.num_seeds
     return Question(
         asked=values, values=told, over=wish.over or "", axes=axes,
-        starts=_list_starts(rehearsal, axes, values, resolve), measure=rehearsal.main_outcome or "return",
+        starts=_list_starts(preview, axes, values, resolve), measure=preview.main_outcome or "return",
         trials=numbers.trials, budget_s=numbers.budget_s, seeds=list(range(first, last)),
         retest=numbers.retest, retest_seeds=list(range(last, last + numbers.num_retest_seeds)),
         pruner=cast(Any, wish.pruner), folder=os.getcwd(),
     )  # fmt: skip
 
 
-def _list_starts(rehearsal: Rehearsal, axes: list[Axis], values: Values, resolve: Resolve) -> list[Start]:
+def _list_starts(preview: SweepPreview, axes: list[Axis], values: Values, resolve: Resolve) -> list[Start]:
     """What the search begins with: what is trained without it; what would be without a preset and without the
     searched fields that were given; and the defaults of the schema. Each once, if it fits what was given."""
-    base, sees_images = rehearsal.resolved, rehearsal.sees_images
+    base, sees_images = preview.resolved, preview.sees_images
     plain = apply_rules(base)[0]
     starts = [Start(source=DEFAULT, values=_pick(plain, axes), given={})]
-    if below := _try_finish(lambda: _drop_choices(rehearsal, axes, values, resolve)):
+    if below := _try_finish(lambda: _drop_choices(preview, axes, values, resolve)):
         shipped = find_settings(base.config.env.env_id)
         source = "shipped settings" if shipped else "without preset and flags"
         if given := _tell_apart(below, plain):
@@ -202,14 +202,14 @@ def _try_finish(make: Callable[[], Resolved]) -> Resolved | None:
         return None
 
 
-def _drop_choices(rehearsal: Rehearsal, axes: list[Axis], values: Values, resolve: Resolve) -> Resolved:
+def _drop_choices(preview: SweepPreview, axes: list[Axis], values: Values, resolve: Resolve) -> Resolved:
     """The config without a preset, and without the searched fields that were given."""
-    base, names = rehearsal.resolved, {axis.name for axis in axes}
+    base, names = preview.resolved, {axis.name for axis in axes}
     aliases = {alias for field in base.schema.fields if field.name in names for alias in field.aliases}
     others = {key: value for key, value in values.items() if key not in {"preset", *names, *aliases}}
     agents = {"vector.num_agents": base.config.vector.num_agents}
     dropped = fix_num_envs(resolve(others)).with_values(agents, "environment")
-    return apply_image_profile(dropped) if rehearsal.sees_images else dropped
+    return apply_image_profile(dropped) if preview.sees_images else dropped
 
 
 def _tell_apart(resolved: Resolved, plain: Resolved) -> Values:

@@ -21,7 +21,7 @@ from mission_gym.report.dashboard.rows import read_first, read_part
 from mission_gym.report.dashboard.stamps import Stamp, stamp
 from mission_gym.report.documents import lineage_of
 from mission_gym.store.groups import GroupDir
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.rundir import RunDir, View, list_fields
 
 _FRESH_S = 0.5  # how old what is told may be
 _NUM_SPARK = 24
@@ -30,11 +30,7 @@ _NUM_CLOSE = 200  # runs that have ended and are looked at closely in one look; 
 _SETTLED_NS = 2 * 10**9  # clocks of file systems are coarse: what changed just now may change unseen
 _LIST_TURNS = 10  # looks after which folders are listed again in any case
 _ALIVE = ("starting", "running")
-_NUMBERS = (
-    "step", "total", "fps", "now_fps", "predicted_fps", "eta_s", "return_mean", "heartbeat", "created",
-    "env_failures", "best_step", "pid",
-)  # fmt: skip
-_TEXTS = ("state", "cause", "phase")
+_NUMBERS, _TEXTS = list_fields(View.NUMBER), list_fields(View.TEXT)
 
 
 class _Entry(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,16 +12,17 @@ from mission_gym.config.rules import apply_rules
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
-from mission_gym.plan.evaluations import (
+from mission_gym.run.config import resolve
+from mission_gym.run.environment import open_environment
+from mission_gym.run.selection import (
     count_confirming,
     describe_evaluations,
     fit_freq,
     is_affordable,
-    is_bounded,
+    is_automatic,
     is_near_end,
 )
-from mission_gym.run.assemble import settle
-from mission_gym.run.config import resolve
+from mission_gym.run.settle import settle
 
 
 def look(*, trusted: bool, limit: int | None = 500) -> EnvSpec:
@@ -40,7 +42,8 @@ def make(**flags: Any) -> Resolved:
         "batch_size": 64,
         "vector": "serial",
     } | flags
-    return settle(apply_rules(resolve("CartPole-v1", flags))[0], OURS)[0]
+    resolved = resolve("CartPole-v1", flags)
+    return settle(resolved, replace(open_environment(resolved.config, {}), spec=OURS))[0]
 
 
 @pytest.mark.parametrize(
@@ -56,20 +59,20 @@ def test_long_episodes_are_evaluated_rarely(spec: EnvSpec, length: float, freq: 
     fitted = fit_freq(make(), spec, length)
     assert fitted.config.evaluation.eval_freq == freq
     assert fitted.sources["evaluation.eval_freq"] == "auto"
-    assert is_bounded(fitted)
+    assert is_automatic(fitted)
 
 
 @pytest.mark.parametrize("given", [{"eval_freq": 1000}, {"eval_freq": 0}])
 def test_what_was_given_is_obeyed(given: dict[str, Any]) -> None:
     resolved = make(**given)
     assert fit_freq(resolved, THEIRS, 10_000) is resolved
-    assert not is_bounded(resolved)
+    assert not is_automatic(resolved)
 
 
 def test_shipped_settings_are_obeyed() -> None:
     shipped = resolve("mission_gym/Placement-v0", {})
-    assert not is_bounded(shipped)
-    assert is_bounded(apply_rules(resolve("CartPole-v1", {}))[0])
+    assert not is_automatic(shipped)
+    assert is_automatic(apply_rules(resolve("CartPole-v1", {}))[0])
 
 
 @pytest.mark.parametrize(
@@ -120,7 +123,7 @@ def test_the_plan_tells_number_and_share() -> None:
     assert tell(make(eval_freq=100_000), 100, look(trusted=False, limit=None))[1].endswith("100 steps")
     number, reason = tell(fit_freq(make(), THEIRS, 500), 500)
     assert number == "7"
-    assert reason.endswith("; rarer if they get longer, about a tenth at most")
+    assert reason.endswith("; fewer if episodes get longer, at most about a tenth")
     assert tell(make(eval_freq=0), 100) == ("0", "")
     assert tell(fit_freq(make(), THEIRS, 9000), 9000) == (
         "1",
