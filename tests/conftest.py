@@ -3,7 +3,7 @@
 The toy environments of this folder (`toys:Identity`) can be imported everywhere, also by processes that tests
 start, and may run in this one, as only built-in environments may otherwise. The processor counts as one
 without bf16, so that no run of a test is learned as a measurement of this moment chose: float32 is timed
-against bf16 where a test asks for that (`plan/test_ways.py`). Folders of tests lie in memory where there is
+against bf16 where a test asks for that (`plan/test_setups.py`). Folders of tests lie in memory where there is
 enough of it: a short run waits for the disk some fifty times, which took longer than all that it computes.
 """
 
@@ -24,7 +24,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 from mission_gym.env import factory  # noqa: E402  not before the threads are capped
-from mission_gym.plan import ways  # noqa: E402
+from mission_gym.plan import setups  # noqa: E402
 
 factory._TRUSTED += ("toys",)  # type: ignore[assignment]
-ways._CPU_FLAGS.clear()
+setups._CPU_FLAGS.clear()

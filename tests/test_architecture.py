@@ -76,7 +76,6 @@ NAMES_ALLOWED: dict[str, set[str] | None] = {  # room or file -> homonyms there;
     "run/exactness.py": {"tensorboard"},  # a field of the config
     "run/tune.py": {"threads"},  # of the learner: compute.threads
     "plan/tuner.py": {"threads"},
-    "plan/wishes.py": {"threads"},
     "report/scaling.py": {"threads"},
 }
 LONG_FILES = {  # path -> why it may pass 400 lines

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mission_gym.clock import PhaseClock, steady_s
+from mission_gym.clock import PhaseClock
 from mission_gym.data import Phases, Span
 
 
@@ -63,10 +63,3 @@ def test_phases_of_two_clocks_add_up() -> None:
     both = first.take() | second.take()
     first.add("act", 2.0)
     assert (both | first.take()).seconds == {("collector", "act"): 3.0, ("learner", "act"): 4.0}
-
-
-def test_steady_seconds_never_go_back(monkeypatch):
-    readings = iter([1e9, 1e9 + 1, 1e9 - 3600, 1e9 - 3598, 1e9 + 1])
-    monkeypatch.setattr("time.monotonic", lambda: next(readings))
-    first = steady_s()
-    assert [steady_s() - first for _ in range(4)] == [1, 1, 3, 3602]

@@ -175,7 +175,7 @@ def test_the_environment_of_the_docs_is_a_good_one(walk: None, capsys: pytest.Ca
     assert main(["train", f"{WALK}:Walk", *flags]) == 0
     assert main(["resume", "latest", "--timesteps", "2048"]) == 0
     said = capsys.readouterr().err
-    assert "8 of 8 environments came back by state" in said
+    assert "8 of 8 environments restored by state" in said
     assert "the resume is exact" in said
 
 

@@ -16,19 +16,17 @@ from pathlib import Path
 from typing import Any, overload
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.profiles import choose_profile
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.data import Episode
 from mission_gym.errors import DiskError, UsageError, WorkerError
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.requests import make_seed_group
 from mission_gym.fleet.wait import wait_for_jobs
 from mission_gym.learner.loop import StopFlag
-from mission_gym.plan.wishes import fix_envs
 from mission_gym.report.groups import describe_group
 from mission_gym.report.screen.live import JobsScreen, Screen
 from mission_gym.rollout.collector import ActingPolicy
-from mission_gym.run.assemble import make_loaded_policy
+from mission_gym.run.build import make_loaded_policy
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import permit_names
 from mission_gym.run.open import LoadedPolicy, evaluate_run, keep_result, open_run
@@ -160,7 +158,7 @@ def _train_group(env: EnvLike, progress: bool, seeds: Seeds, flags: dict[str, An
             f"seeds={seeds!r}: each seed runs in its own process, which can't import"
             f" {resolved.config.env.env_id}; put the environment into a module, and give module:callable"
         )
-    finish(fix_envs(choose_profile(resolved)))  # refuses before any folder is made
+    apply_rules(resolved)  # refuses before any folder is made
     given = {"env": resolved.config.env.env_id} | flags
     queue, stop = Queue(), StopFlag()
     group = make_seed_group(queue, resolved, given, seeds, "argument seeds", cuda_mps)

@@ -8,7 +8,8 @@ do not depend on the run's seed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -37,9 +38,18 @@ def episode_seed(run_seed: int, stream: Stream, env_id: int, episode: int) -> in
     return first + _digest(run_seed, stream, env_id, episode) % count
 
 
-def training_seed(run_seed: int, counters: Mapping[str, int], env_id: int, episode: int) -> int:
-    """The seed of an episode of a run's training: a branch begins behind its parent's episodes."""
-    return episode_seed(run_seed, "train", env_id, episode + counters["episode_offset"])
+@dataclass(slots=True)
+class TrainingSeeds:
+    """The seed of each training episode, by environment and number; workers receive a copy.
+
+    episode_offset: the number of the first episode; a branch starts after its parent's episodes.
+    """
+
+    run_seed: int
+    episode_offset: int = 0
+
+    def __call__(self, env_id: int, episode: int) -> int:
+        return episode_seed(self.run_seed, "train", env_id, episode + self.episode_offset)
 
 
 def suite_seeds(stream: Literal["select", "report"], episodes: int) -> list[int]:

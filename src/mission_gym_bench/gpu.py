@@ -12,16 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mission_gym.config.rules import finish
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
 from mission_gym.errors import UsageError
 from mission_gym.learner.blocks import make_noise_block
 from mission_gym.plan.costs import time_act
-from mission_gym.plan.ways import device_exists
-from mission_gym.run.assemble import algorithm_of, make_learner, make_loaded_policy, settle
+from mission_gym.plan.setups import device_exists
+from mission_gym.run.build import algorithm_of, make_learner, make_loaded_policy
 from mission_gym.run.config import resolve
-from mission_gym.run.environment import probe_environment
+from mission_gym.run.settle import open_new, settle
 from mission_gym_bench.fake_gpu import FakeDevice, pretend
 from mission_gym_bench.runner import Row, make_row
 
@@ -126,7 +125,7 @@ def _count(case: GpuCase) -> list[Row]:
     with pretend("cuda") as device:
         config, spec = settle_case(case, "cuda")
         learner = make_learner(config, spec)
-        block = make_noise_block(spec, config.algorithm.n_steps_per_env, config.num_rows)
+        block = make_noise_block(spec, config.algorithm.n_steps_per_env, config.num_columns)
         for _ in range(3):  # the first ones allocate memory and capture
             algorithm_of(config).prepare_rehearsal(learner)
             learner.update(block)
@@ -155,6 +154,6 @@ def settle_case(case: GpuCase, device: str) -> tuple[Settled, EnvSpec]:
     flags = {"tune": False, "precision": "float32", "overlap": "off", **case.flags, "device": device}
     if device != "cpu":
         flags["acting"] = "torch"
-    environment, resolved = probe_environment(resolve(case.env, flags, preset=flags.pop("preset", None)))
-    resolved, _ = settle(finish(resolved)[0], environment.spec)
+    environment, resolved, *_ = open_new(resolve(case.env, flags, preset=flags.pop("preset", None)))
+    resolved, _ = settle(resolved, environment)
     return resolved.settled, environment.spec

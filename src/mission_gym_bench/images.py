@@ -27,12 +27,15 @@ import psutil
 from mission_gym.config.schema import Settled
 from mission_gym.data import ActOut, Array, Leaves, Weights
 from mission_gym.learner import loop
+from mission_gym.plan.costs import Builder
 from mission_gym.plan.memory import count_bytes
 from mission_gym.rollout.blocks import clear_block
 from mission_gym.rollout.make import CollectRequest, make_collector
-from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
+from mission_gym.run.build import one_blas_thread
 from mission_gym.run.config import resolve
-from mission_gym.run.environment import probe_environment, training_seeds, with_backend
+from mission_gym.run.environment import Environment
+from mission_gym.run.settle import make_builder, open_new
+from mission_gym.streams import TrainingSeeds
 from mission_gym_bench.runner import (
     Measure,
     Row,
@@ -165,24 +168,26 @@ def _compare(
     return make_row(f"{what}, {case}", ours, "steps/s", medians, ratio, own=own, spread=find_spreads(rates))
 
 
-def _assemble(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str) -> tuple[Assembly, Settled]:
+def _assemble(
+    case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str
+) -> tuple[Environment, Builder, Settled]:
     flags = case.flags(spins_per_us, grid) | {"vector": vector}
-    environment, resolved = probe_environment(resolve(case.env_id, flags))
-    assembly = Assembly(environment, algorithm_of(resolved.config))
-    return assembly, assembly.settle(resolved)
+    environment, resolved, *_ = open_new(resolve(case.env_id, flags))
+    builder = make_builder(environment, resolved)
+    return environment, builder, builder.settle(resolved)
 
 
 @contextmanager
 def _collect_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str) -> Iterator[Measure]:
     """Collect like a run that acts with torch: the policy is in this process, wherever environments step."""
-    assembly, config = _assemble(case, grid, spins_per_us, vector)
-    environment = with_backend(assembly.environment, config)
+    environment, _, config = _assemble(case, grid, spins_per_us, vector)
+    environment = environment.with_backend(config)
     asked = CollectRequest(
         num_envs=case.num_envs, num_steps=grid.num_steps, num_blocks=1,
         acting_rows=config.compute.acting_rows, seed=1, first_ready=False, make_policy=_ConstantPolicy,
         is_portable=False,
     )  # fmt: skip
-    seeds = training_seeds(1, {"episode_offset": 0})
+    seeds = TrainingSeeds(1)
     vec, collector, blocks = make_collector(
         environment.backend, environment.source, environment.spec, seeds, asked
     )
@@ -193,10 +198,10 @@ def _collect_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector:
 
 @contextmanager
 def _act_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str) -> Iterator[Measure]:
-    assembly, config = _assemble(case, grid, spins_per_us, vector)
-    vec, collector, blocks = assembly.make_collector(config)
+    _, builder, config = _assemble(case, grid, spins_per_us, vector)
+    vec, collector, blocks = builder.make_collector(config)
     with vec:
-        collector.load(assembly.make_learner(config).weights())
+        collector.load(builder.make_learner(config).weights())
         collector.start()
         yield partial(repeat_work, _fill(collector, blocks[0]), config.compute.threads)
 
@@ -216,9 +221,9 @@ def _fill(collector: Any, block: Any) -> Callable[[], int]:
 
 @contextmanager
 def _train_ours(case: ImageCase, grid: ImageGrid, spins_per_us: float, vector: str) -> Iterator[Measure]:
-    assembly, config = _assemble(case, grid, spins_per_us, vector)
-    learner = assembly.make_learner(config)
-    vec, collector, blocks = assembly.make_collector(config)
+    _, builder, config = _assemble(case, grid, spins_per_us, vector)
+    learner = builder.make_learner(config)
+    vec, collector, blocks = builder.make_collector(config)
     with vec:
         collector.start()
         updates = loop.run(collector, learner, blocks, 1 << 62, lambda: False)
@@ -249,17 +254,17 @@ def _train_once(num_steps: int) -> tuple[int, int, float]:
     """Return the transitions of a rollout, the peak memory of this process, and predicted bytes per
     transition."""
     case = ImageCase("84 x 84", num_envs=16)
-    assembly, config = _assemble(
+    environment, builder, config = _assemble(
         case, ImageGrid(num_steps=num_steps, batch_size=64, num_epochs=1), 0.0, "workers"
     )
-    learner = assembly.make_learner(config)
-    vec, collector, blocks = assembly.make_collector(config)
+    learner = builder.make_learner(config)
+    vec, collector, blocks = builder.make_collector(config)
     with vec:
         collector.start()
         updates = loop.run(collector, learner, blocks, 1 << 62, lambda: False)
         for _ in range(2):
             next(updates)
-    spec, backend = assembly.environment.spec, assembly.environment.backend
+    spec, backend = environment.spec, environment.backend
     counted = count_bytes(config, spec, backend)
     each = counted["block_copies"] * counted["step_bytes"] + counted["encoded_bytes"]
     return config.rollout_size, _read_peak_bytes(), each

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mission_gym.rollout.play import Actor
-from mission_gym.run.assemble import make_loaded_policy
+from mission_gym.run.build import make_loaded_policy
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.evaluation import Evaluator, evaluate, policy_actor

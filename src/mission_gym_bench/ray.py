@@ -196,7 +196,7 @@ def _measure_losses(grid: RayGrid) -> Row:
                     nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
                     nodes.add_node(num_cpus=1, **SMALL)
                     print(f"node {lost} was removed after {num_updates} updates", file=sys.stderr)
-            failures, restarts = session.counters["env_failures"], session.status.worker_restarts
+            failures, restarts = session.state.env_failures, session.status.worker_restarts
             state = session.run.read_status()["state"]
     left = [each.name() for each in psutil.Process().children(recursive=True)]
     return make_row(

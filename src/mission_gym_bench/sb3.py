@@ -31,16 +31,16 @@ from stable_baselines3.common.vec_env import (
 
 from mission_gym.algorithms.dqn.section import DqnSection
 from mission_gym.algorithms.ppo.section import PpoSection
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.config.schema import Config
 from mission_gym.data import Array, Leaves
-from mission_gym.plan.evaluations import is_near_end
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.play import Actor
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.evaluation import EvalResult, Suite, evaluate
 from mission_gym.run.saving import passed_multiple
+from mission_gym.run.selection import is_near_end
 from mission_gym_bench.runner import (
     Evaluation,
     Measure,
@@ -59,7 +59,7 @@ _ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.EL
 
 def train(job: TrainingJob, folder: Path) -> TrainingResult:
     """Train SB3's PPO or DQN; the folder stays empty."""
-    config = finish(resolve(job.env_id, job.flags))[0].config
+    config = apply_rules(resolve(job.env_id, job.flags))[0].config
     torch.set_num_threads(job.threads)
     form = SubprocVecEnv if job.subproc else DummyVecEnv
     model = _make_dqn(config, form) if config.run.algo == "dqn" else _make_ppo(config, form)

@@ -17,17 +17,17 @@ from typing import Any
 import psutil
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.profiles import choose_profile
-from mission_gym.config.rules import finish
-from mission_gym.plan.costs import rehearse
-from mission_gym.plan.facts import Layout
+from mission_gym.config.rules import apply_rules, fix_num_envs
+from mission_gym.plan.cache import apply_plan
+from mission_gym.plan.costs import Builder, rehearse
+from mission_gym.plan.facts import RunLayout
 from mission_gym.plan.memory import layout_of
-from mission_gym.plan.tuner import Tuner
-from mission_gym.plan.wishes import apply, fix_envs, layout_values, make_wishes
+from mission_gym.plan.tuner import Tuner, layout_values, make_plan_input
 from mission_gym.procs import usable_cores
-from mission_gym.run.assemble import Assembly, algorithm_of, one_blas_thread
+from mission_gym.run.build import one_blas_thread
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
+from mission_gym.run.settle import make_builder
 from mission_gym_bench.runner import Measure, Row, find_medians, find_spreads, make_row
 from mission_gym_bench.synthetic import measure_spins_per_us
 
@@ -82,51 +82,50 @@ def measure_tune(grid: TuneGrid) -> list[Row]:
         return [_measure(case, grid, spins) for case in grid.cases]
 
 
-def _open_case(case: TuneCase, flags: dict[str, Any], kwargs: dict[str, Any]) -> tuple[Assembly, Resolved]:
-    """Open the environment of a case; return its assembly, and its config before tuning."""
-    resolved = choose_profile(resolve(case.env_id, flags | {"env_kwargs": kwargs, "eval_freq": 0}))
-    first, _ = finish(fix_envs(resolved))
+def _open_case(case: TuneCase, flags: dict[str, Any], kwargs: dict[str, Any]) -> tuple[Builder, Resolved]:
+    """Open the environment of a case; return its builder, and its config before tuning."""
+    resolved = resolve(case.env_id, flags | {"env_kwargs": kwargs, "eval_freq": 0})
+    first, _ = apply_rules(resolved)
     environment = open_environment(first.config, dict(kwargs))
-    return Assembly(environment, algorithm_of(first.config)), resolved
+    return make_builder(environment, first), resolved
 
 
-def _tune(workshop: Assembly, resolved: Resolved, budget_s: float) -> dict[str, Any]:
-    return Tuner(workshop, resolved, budget_s, lambda message: None).run()
+def _tune(builder: Builder, resolved: Resolved, budget_s: float) -> dict[str, Any]:
+    return Tuner(builder, resolved, budget_s, lambda message: None).run()
 
 
 def time_plan(case: TuneCase, budget_s: float, by_hand: dict[str, Any]) -> tuple[str, dict[str, Measure]]:
     """Return a description of a case's plan, and measures of its rate and of the rate with other flags."""
-    workshop, resolved = _open_case(case, case.flags, case.kwargs)
-    entry = _tune(workshop, resolved, budget_s)
-    config = workshop.settle(apply(fix_envs(resolved), entry["values"]))
-    layout = layout_of(config, workshop.environment.backends[config.vector.vector])
+    builder, resolved = _open_case(case, case.flags, case.kwargs)
+    entry = _tune(builder, resolved, budget_s)
+    config = builder.settle(apply_plan(fix_num_envs(resolved), entry["values"]))
+    layout = layout_of(config, builder.backends[config.vector.vector])
     chosen = f"{layout}, rollout {layout.rollout}, predicted {entry['steps_per_s']:,.0f} steps/s"
     other, unplanned = _open_case(case, case.flags | by_hand, case.kwargs)
     return chosen, {
-        "planned": partial(rehearse, workshop, config),
-        "by hand": partial(rehearse, other, other.settle(fix_envs(unplanned))),
+        "planned": partial(rehearse, builder, config),
+        "by hand": partial(rehearse, other, other.settle(fix_num_envs(unplanned))),
     }
 
 
 def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     kwargs = case.kwargs | ({"spins": int(case.step_us * spins_per_us)} if case.env_id == _BURN else {})
-    workshop, resolved = _open_case(case, case.flags, kwargs)
-    environment = workshop.environment
-    entry = _tune(workshop, resolved, grid.budget_s)
-    base = fix_envs(resolved)
-    chosen = workshop.settle(apply(base, entry["values"]))
-    planned = layout_of(chosen, environment.backends[chosen.vector.vector])
+    builder, resolved = _open_case(case, case.flags, kwargs)
+    entry = _tune(builder, resolved, grid.budget_s)
+    base = fix_num_envs(resolved)
+    chosen = builder.settle(apply_plan(base, entry["values"]))
+    planned = layout_of(chosen, builder.backends[chosen.vector.vector])
     compute = {path: value for path, value in entry["values"].items() if path.startswith("compute.")}
     plans = {"chosen": chosen} | {
-        str(layout): workshop.settle(apply(base, layout_values(layout, resolved.config) | compute))
-        for layout in _make_grid(workshop, resolved, entry)
+        str(layout): builder.settle(apply_plan(base, layout_values(layout, resolved.config) | compute))
+        for layout in _make_grid(builder, resolved, entry)
         if layout != planned
     }
     rates: dict[str, list[float]] = {name: [] for name in plans}
     peaks: list[int] = []
     for _ in range(grid.repeats):
         for name, config in plans.items():
-            rate, most = _watch_memory(partial(rehearse, workshop, config, grid.seconds))
+            rate, most = _watch_memory(partial(rehearse, builder, config, grid.seconds))
             rates[name].append(rate)
             if name == "chosen":
                 peaks.append(most)
@@ -157,19 +156,19 @@ def _measure(case: TuneCase, grid: TuneGrid, spins_per_us: float) -> Row:
     )
 
 
-def _make_grid(workshop: Assembly, resolved: Resolved, entry: dict[str, Any]) -> list[Layout]:
+def _make_grid(builder: Builder, resolved: Resolved, entry: dict[str, Any]) -> list[RunLayout]:
     """Return layouts of every backend that may be chosen, one worker and one per core, few and many
     environments."""
-    wishes = make_wishes(workshop, resolved, workshop.settle(fix_envs(resolved)))
+    inputs = make_plan_input(builder, resolved, builder.settle(fix_num_envs(resolved)))
     waits = entry["measured"]["env"]["cpu_share"] < 0.5
     backends = [
-        *wishes.backends,
-        *(each for each in workshop.environment.rivals if each.for_waiting and waits),
+        *inputs.backends,
+        *(each for each in builder.backends.values() if each.for_waiting and waits),
     ]
-    rollout = wishes.layout.rollout
+    rollout = inputs.default.rollout
     sizes = _SIZES if rollout >= max(_SIZES) else (1, rollout)
     layouts = []
-    for n_envs in sizes if wishes.open_envs else [wishes.layout.n_envs]:
+    for n_envs in sizes if inputs.open_envs else [inputs.default.n_envs]:
         steps = rollout // n_envs
         for backend in backends:
             # One layout of workers that wait is enough: they are ten times slower than threads.
@@ -178,7 +177,7 @@ def _make_grid(workshop: Assembly, resolved: Resolved, entry: dict[str, Any]) ->
             most = min(usable_cores(), n_envs)
             counts = {most} if waits else {1, most}
             for workers in counts if backend.chooses_workers else {1}:
-                layouts.append(Layout(backend, workers, n_envs, steps))
+                layouts.append(RunLayout(backend, workers, n_envs, steps))
     return layouts
 
 

@@ -26,7 +26,7 @@ from mission_gym.env.probe import probe
 from mission_gym.plan.env_costs import mean_memory
 from mission_gym.procs import usable_cores
 from mission_gym.procs.companions import start_companion
-from mission_gym.run.assemble import one_blas_thread
+from mission_gym.run.build import one_blas_thread
 from mission_gym.run.environment import choose_acting_rows
 from mission_gym.vector.aio import AioVec
 from mission_gym.vector.backends import load_for_coroutines

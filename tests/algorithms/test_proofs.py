@@ -18,14 +18,15 @@ from mission_gym.algorithms.ppo import loss as ppo_loss
 from mission_gym.algorithms.ppo import torch_kernel as ppo_kernel
 from mission_gym.algorithms.ppo.loss import Losses, Minibatch, compute_losses
 from mission_gym.algorithms.ppo.section import StepSettings
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.data import ActionSpec, LeafSpec
 from mission_gym.errors import ConfigError
 from mission_gym.policy import PolicySpec
-from mission_gym.run.assemble import algorithm_of, settle
+from mission_gym.run.build import algorithm_of
 from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.resume import resume_run
+from mission_gym.run.settle import settle
 from mission_gym.run.start import start_run
 from mission_gym.store.rundir import RunDir
 
@@ -75,11 +76,11 @@ def test_dqns_compiled_kernel_proves_itself(env_id: str, switches: dict[str, Any
 
 
 def prove(env_id: str, flags: dict[str, Any]) -> str:
-    resolved, _ = finish(resolve(env_id, flags))
-    spec = open_environment(resolved.config, {}).spec
-    config = settle(resolved, spec)[0].settled
+    resolved, _ = apply_rules(resolve(env_id, flags))
+    environment = open_environment(resolved.config, {})
+    config = settle(resolved, environment)[0].settled
     assert config.compute.kernel == "compiled"
-    return algorithm_of(config).verify_compiled_kernel(config, spec, config.compute.threads)
+    return algorithm_of(config).verify_compiled_kernel(config, environment.spec, config.compute.threads)
 
 
 def dual_clip(batch: Minibatch, settings: StepSettings) -> Losses:
@@ -116,8 +117,8 @@ def test_the_proof_sees_an_edit(
     edit: Callable[..., Losses], env_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ppo_kernel, "compute_losses", edit)
-    resolved, _ = finish(resolve(env_id, PPO | {"ent_coef": 1e-4}))
-    _, notes = settle(resolved, open_environment(resolved.config, {}).spec)
+    resolved, _ = apply_rules(resolve(env_id, PPO | {"ent_coef": 1e-4}))
+    _, notes = settle(resolved, open_environment(resolved.config, {}))
     assert "the compiled kernel is left out" in notes[0]
 
 
@@ -126,8 +127,8 @@ def test_the_proof_sees_another_floor_under_deviations_or_limit_of_ratios(
     name: str, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ppo_loss, name, value)
-    resolved, _ = finish(resolve("CartPole-v1", PPO))
-    _, notes = settle(resolved, open_environment(resolved.config, {}).spec)
+    resolved, _ = apply_rules(resolve("CartPole-v1", PPO))
+    _, notes = settle(resolved, open_environment(resolved.config, {}))
     assert "the compiled kernel is left out" in notes[0]
 
 
@@ -165,8 +166,8 @@ def test_a_critic_that_sees_more_proves_itself(
 def test_the_proof_sees_clamped_targets_of_dqn(limit: float, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = dqn_loss.compute_targets
     monkeypatch.setattr(dqn_loss, "compute_targets", lambda batch: plain(batch).clamp(-limit, limit))
-    resolved, _ = finish(resolve("CartPole-v1", DQN))
-    _, notes = settle(resolved, open_environment(resolved.config, {}).spec)
+    resolved, _ = apply_rules(resolve("CartPole-v1", DQN))
+    _, notes = settle(resolved, open_environment(resolved.config, {}))
     assert "the compiled kernel is left out" in notes[0]
 
 
@@ -219,6 +220,6 @@ def test_an_edited_helper_of_dqns_loss_is_seen(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         dqn_kernel, "compute_losses", lambda batch, huber: plain(batch._replace(weight=None), huber)
     )
-    resolved, _ = finish(resolve("CartPole-v1", DQN))
-    _, notes = settle(resolved, open_environment(resolved.config, {}).spec)
+    resolved, _ = apply_rules(resolve("CartPole-v1", DQN))
+    _, notes = settle(resolved, open_environment(resolved.config, {}))
     assert "the compiled kernel is left out" in notes[0]

@@ -51,7 +51,7 @@ def test_a_bridged_run_is_resumed_exactly(
             pass
     notes = next(event["notes"] for event in said if event["event"] == "resume")
     assert "the resume is exact" in notes
-    assert any(f"came back by {how}" in note for note in notes), notes
+    assert any(f"restored by {how}" in note for note in notes), notes
     assert last_arrays(stopped) == last_arrays(straight)
     assert not processes()
 

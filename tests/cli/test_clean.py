@@ -81,7 +81,7 @@ def test_a_path_inside_a_run_does_not_mean_the_run(inside, said, runs_dir, capsy
 
 def test_a_checkpoint_is_not_a_whole_run(runs_dir, capsys):
     assert main(["runs", "clean", "parent@128", "--yes"]) == 2
-    assert "'parent@128' names a checkpoint; a run is removed whole" in capsys.readouterr().err
+    assert "'parent@128' names a checkpoint; only whole runs are removed" in capsys.readouterr().err
     assert len(list_runs(runs_dir)) == 2
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from mission_gym.cli.main import main
 from mission_gym.cli.train import parse_train, resolve_flags
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.plan import tuner
 from mission_gym.store.resolve import list_runs
 from mission_gym_missions import CAPTURE_ID
@@ -39,7 +39,7 @@ LINES = {
 
 @pytest.mark.parametrize("line", LINES)
 def test_the_line_means_what_it_says(line):
-    config = finish(resolve_flags(parse_train(shlex.split(line))))[0].config
+    config = apply_rules(resolve_flags(parse_train(shlex.split(line))))[0].config
     vector, ppo, total = config.vector, config.algorithm, config.run.timesteps
     found = (vector.n_envs, ppo.n_steps_per_env, ppo.batch_size, ppo.n_epochs, vector.vector)
     expected = LINES[line]
@@ -54,7 +54,7 @@ SHORT = ["--max-time", "0.001s", "--eval-freq", "0"]
 
 
 def test_a_line_is_planned_and_starts(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(tuner, "RUN_MOST_S", 2.0)
+    monkeypatch.setattr(tuner, "RUN_MAX_S", 2.0)
     monkeypatch.chdir(tmp_path)
     assert main(["train", *shlex.split("--preset fast --timesteps 50M"), *SHORT]) == 0
     assert "tuned in" in capsys.readouterr().err

@@ -40,7 +40,7 @@ def test_tune_plans_dqn_from_its_profile(tmp_path, monkeypatch, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["n_envs"] * document["n_steps_per_env"] == 32  # of the profile: 8 environments, 4 steps
     assert document["predicted_steps_per_s"] > 0
-    assert any("of update for each step" in reason for reason in document["reasons"])
+    assert any("of update per step" in reason for reason in document["reasons"])
 
 
 def test_invalid_flags_are_refused(capsys):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mission_gym.config.calls import Call, check_wrapper, parse_call, split_short, split_wrappers
+from mission_gym.config.calls import NamedCall, check_wrapper, parse_call, split_short, split_wrappers
 from mission_gym.errors import ConfigError
 from mission_gym.run.config import resolve
 
@@ -16,14 +16,14 @@ from mission_gym.run.config import resolve
 @pytest.mark.parametrize(
     ("text", "call"),
     [
-        ("a.b:c", Call("a.b:c")),
-        ("a:b()", Call("a:b")),
-        (" a:b (4) ", Call("a:b", (4,))),
+        ("a.b:c", NamedCall("a.b:c")),
+        ("a:b()", NamedCall("a:b")),
+        (" a:b (4) ", NamedCall("a:b", (4,))),
         ("a:B(4, -0.5, 'x, y)', key=[1, None], more={'k': (True,)})",
-         Call("a:B", (4, -0.5, "x, y)"), {"key": [1, None], "more": {"k": (True,)}})),
+         NamedCall("a:B", (4, -0.5, "x, y)"), {"key": [1, None], "more": {"k": (True,)}})),
     ],
 )  # fmt: skip
-def test_calls(text: str, call: Call) -> None:
+def test_calls(text: str, call: NamedCall) -> None:
     assert parse_call(text) == call
 
 
@@ -34,13 +34,13 @@ def test_calls(text: str, call: Call) -> None:
         ("a:b(", "does not name a callable"),
         ("a:b(1", "does not name a callable"),
         ("a:b(1))", "can't be read"),
-        ("a:b(1)(2)", "can't be read; write one pair of brackets"),
+        ("a:b(1)(2)", "can't be read; write one pair of parentheses"),
         ("a:b(x=)", "can't be read"),
         ("a:b(open('f'))", r"the argument open\('f'\) is not a literal"),
         ("a:b(x=lambda: 1)", "the argument lambda: 1 is not a literal"),
         ("a:b(x=1 if True else 2)", "is not a literal"),
         ("a:b(*[1])", "is not a literal"),
-        ("a:b(**{'x': 1})", r"\*\* is not possible"),
+        ("a:b(**{'x': 1})", r"\*\* is not supported"),
         ("a:b(x=f'{1}')", "is not a literal"),
         ("a:b(10**9)", "is not a literal"),
         (f"a:b({'[' * 900}{']' * 900})", "can't be read|is not a literal"),
@@ -65,7 +65,7 @@ literals = st.recursive(
 def test_what_repr_writes_is_read_back(args: list[Any], kwargs: dict[str, Any]) -> None:
     inside = ", ".join([*(repr(arg) for arg in args), *(f"{key}={value!r}" for key, value in kwargs.items())])
     if len(inside) < 3000:
-        assert parse_call(f"m:f({inside})") == Call("m:f", tuple(args), kwargs)
+        assert parse_call(f"m:f({inside})") == NamedCall("m:f", tuple(args), kwargs)
 
 
 @settings(deadline=None)

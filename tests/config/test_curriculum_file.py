@@ -9,7 +9,7 @@ import pytest
 
 from mission_gym.config.curriculum import Curriculum, list_shipped, read_curriculum
 from mission_gym.config.layers import format_config
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.errors import ConfigError
 from mission_gym.run.config import resolve
 
@@ -55,7 +55,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     ]
 
 
-def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_invalid_values_are_reported_at_once(tmp_path: Path) -> None:
     text = """nmae: x
 earlier: 1.5
 stages:
@@ -69,43 +69,59 @@ stages:
 - {name: a, until: {episodes: 5}, back: {metric: 3}}
 """
     assert problems(tmp_path, text) == [
-        "unknown key 'nmae' (did you mean 'name'?) in a curriculum; it has name, earlier, stages"
+        "earlier=1.5: input should be less than 1; correct it [/bots.yaml, line 2]",
+        "unknown key 'step' (did you mean 'steps'?) in stages.0.until; remove it or correct its name"
+        " [/bots.yaml, line 4]",
+        "unknown key 'kwarg' (did you mean 'kwargs'?) in stages.0; remove it or correct its name"
+        " [/bots.yaml, line 4]",
+        "stages.1.name: 'last' can't name a stage: it is a number, blank or 'last'; use a word"
+        " [/bots.yaml, line 7]",
+        "stages.1.kwargs is a list: input should be a valid dictionary; correct it [/bots.yaml, line 5]",
+        "stages.1.until.metric: 'won=>0.8' is not a comparison; write it like captured>=0.8 or return<-95"
+        " [/bots.yaml, line 6]",
+        "stages.1.until.episodes: 'many' is not a whole number from 0 up; write it like 5000, 500k, 50M or"
+        " 1e6 [/bots.yaml, line 6]",
+        "stages.3.until: the rule is empty; give steps or metric [/bots.yaml, line 9]",
+        "stages.4=7: input should be a valid dictionary; correct it [/bots.yaml, line 10]",
+        "stages.5.until: episodes is the number of episodes in a metric's mean; add metric"
+        " [/bots.yaml, line 11]",
+        "stages.5.back.metric: '3' is not a comparison; write it like captured>=0.8 or return<-95"
+        " [/bots.yaml, line 11]",
+        "unknown key 'nmae' (did you mean 'name'?) in the file; remove it or correct its name"
         " [/bots.yaml, line 1]",
-        "earlier=1.5 is not a share from 0 to below 1; correct it [/bots.yaml, line 2]",
-        "unknown key 'kwarg' (did you mean 'kwargs'?) in stage 1; it has name, kwargs, options, until, back"
-        " [/bots.yaml, line 4]",
-        "unknown key 'step' (did you mean 'steps'?) in until; it has steps, metric, episodes"
-        " [/bots.yaml, line 4]",
-        "name='last' does not fit: it is a number, empty or 'last'; use a word [/bots.yaml, line 7]",
-        "kwargs=[1] is not a mapping; correct it [/bots.yaml, line 5]",
-        "episodes: 'many' is not a whole number from 0 up; write it like 5000, 500k, 50M or 1e6"
-        " [/bots.yaml, line 6]",
-        "metric='won=>0.8' is not a comparison; write it like captured>=0.8 or return<-95"
-        " [/bots.yaml, line 6]",
-        "stage 3 has no until, and stages come behind it; add `until: {steps: 100k}` or"
-        ' `until: {metric: "return>=100", episodes: 200}` [/bots.yaml, line 8]',
-        "until says nothing; give steps or metric [/bots.yaml, line 9]",
-        "unknown key 'steps' in back; it has metric, episodes [/bots.yaml, line 9]",
-        "a stage is a mapping, not 7; write `- kwargs: {...}` [/bots.yaml, line 10]",
-        "episodes is the number that a metric is the mean of; add metric [/bots.yaml, line 11]",
-        "metric=3 is not a text like captured>=0.8; correct it [/bots.yaml, line 11]",
-        "stage 6 is the last one and lasts to the end of the run; remove its until [/bots.yaml, line 11]",
-        "stages 3 and 4 are both 'num_bots=3'; give them names [/bots.yaml, line 9]",
+    ]  # fmt: skip
+
+
+def test_all_problems_with_the_order_of_stages_are_reported(tmp_path: Path) -> None:
+    text = """stages:
+- {kwargs: {num_bots: 3}}
+- {kwargs: {num_bots: 3}, until: {steps: 2}, back: {steps: 3, metric: won<0.1}}
+- {name: a, until: {steps: 5}}
+"""
+    assert problems(tmp_path, text) == [
+        "stage 1 has no until, and stages follow it; add `until: {steps: 100k}` or"
+        ' `until: {metric: "return>=100", episodes: 200}` [/bots.yaml, line 2]',
+        "back of stage 2 can't count steps; give a metric [/bots.yaml, line 3]",
+        "stages 1 and 2 are both 'num_bots=3'; give them names [/bots.yaml, line 3]",
+        "stage 3 is the last one and lasts until the run ends; remove its until [/bots.yaml, line 4]",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("- a\n", "a curriculum is a mapping; write `stages:` and below it a list [/bots.yaml, line 1]"),
-        ("stages: []\n", "a curriculum has a list of 1 to 1000 stages; .* [/bots.yaml, line 1]"),
+        ("- a\n", "the file is a list: input should be a valid dictionary; correct it [/bots.yaml, line 1]"),
+        ("stages: []\n", "stages is a list: tuple should have at least 1 item .* [/bots.yaml, line 1]"),
         ("stages: [{back: {metric: won<1}}]\n", "stage 1 has no stage before it; remove its back .*line 1]"),
         ("stages: [}\n", "this is not plain YAML: .*line 1]"),
         (
             "stages:\n- {name: a, until: {steps: 1}}\n- {name: a}\n",
             "stages 1 and 2 are both 'a'; give them names [/bots.yaml, line 3]",
         ),
-        ("stages: [{until: {steps: 0}}, {}]\n", "steps=0 is below 1; correct it .*"),
+        (
+            "stages: [{until: {steps: 0}}, {}]\n",
+            "stages.0.until.steps=0: input should be greater than or equal to 1; correct it .*",
+        ),
     ],
 )
 def test_single_mistakes(tmp_path: Path, text: str, expected: str) -> None:
@@ -157,47 +173,46 @@ def test_a_config_holds_it_whole(tmp_path: Path) -> None:
     assert resolve(None, {"curriculum": False}, config_file=stored).config.env.curriculum is None
 
 
-def test_all_problems_of_a_file_stand_beside_those_of_other_flags(tmp_path: Path) -> None:
+def test_problems_of_a_file_and_of_other_flags_are_reported_together(tmp_path: Path) -> None:
     path = tmp_path / "bots.yaml"
     path.write_text("stagse: 1\n")
     with pytest.raises(ConfigError) as caught:
         resolve("CartPole-v1", {"curriculum": str(path), "gamma": "x"})
     assert len(caught.value.problems) == 3
-    assert caught.value.problems[0].startswith("curriculum: unknown key 'stagse' (did you mean 'stages'?)")
-    assert caught.value.problems[0].endswith("line 1] [flag --curriculum]")
+    assert caught.value.problems[1].startswith("curriculum: unknown key 'stagse' (did you mean 'stages'?)")
+    assert caught.value.problems[1].endswith("line 1] [flag --curriculum]")
 
 
 def refuse(flags: dict[str, Any]) -> str:
     with pytest.raises(ConfigError) as caught:
-        finish(resolve("CartPole-v1", {"curriculum": TWO} | flags))
+        apply_rules(resolve("CartPole-v1", {"curriculum": TWO} | flags))
     return str(caught.value)
 
 
-def test_what_contradicts_is_refused() -> None:
+def test_contradictions_are_refused() -> None:
     assert refuse({"env_kwargs": {"bots": 5, "size": 2}}) == (
-        "bots=5 is given for all stages, and those of curriculum stages (bots=1 -> bots=2) set it each;"
+        "bots=5 is given for all stages, and the stages of curriculum stages (bots=1 -> bots=2) set it too;"
         " remove one of them, or train without stages with --no-curriculum [flag --env-kwargs]"
     )
     assert refuse({"eval_stage": "bots=3"}) == (
         "eval_stage=bots=3 is not a stage (did you mean 'bots=2'?); use last or one of 1 (bots=1), 2 (bots=2)"
         " [flag --eval-stage]"
     )
-    finish(resolve("CartPole-v1", {"curriculum": TWO, "env_kwargs": {"size": 2}, "eval_stage": "1"}))
-    finish(resolve("CartPole-v1", {"curriculum": False, "env_kwargs": {"bots": 5}}))
+    apply_rules(resolve("CartPole-v1", {"curriculum": TWO, "env_kwargs": {"size": 2}, "eval_stage": "1"}))
+    apply_rules(resolve("CartPole-v1", {"curriculum": False, "env_kwargs": {"bots": 5}}))
 
 
-def test_a_curriculum_of_weaker_sources_gives_way_to_arguments_aloud() -> None:
+def test_arguments_override_a_curriculum_of_weaker_sources_with_a_note() -> None:
     given = resolve("CartPole-v1", {"env_kwargs": {"bots": 5}})
     shipped = given.with_values({"env.curriculum": TWO}, "settings CartPole-v1")
-    resolved, notes = finish(shipped)
+    resolved, notes = apply_rules(shipped)
     assert resolved.config.env.curriculum is None
-    assert (
-        "bots=5 is given, which curriculum stages (bots=1 -> bots=2) would change; trained without it"
-        in notes
-    )
+    assert "curriculum stages (bots=1 -> bots=2) is not used, since bots=5 is given" in notes
 
 
-def test_a_run_that_ends_before_the_last_stage_is_told() -> None:
+def test_a_run_that_ends_before_the_last_stage_gets_a_note() -> None:
     long = {"stages": [{"name": "a", "until": {"steps": "900k"}}, {"name": "b"}]}
-    _, notes = finish(resolve("CartPole-v1", {"curriculum": long, "timesteps": "100k"}))
-    assert any("the last stage is not reached: those before it take 900,000 steps" in note for note in notes)
+    _, notes = apply_rules(resolve("CartPole-v1", {"curriculum": long, "timesteps": "100k"}))
+    assert any(
+        "the last stage is not reached: the stages before it take 900,000 steps" in note for note in notes
+    )

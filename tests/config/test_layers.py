@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from mission_gym.algorithms.ppo.section import PpoSection
-from mission_gym.config.layers import format_config, read_presets
-from mission_gym.config.profiles import apply_image_profile, choose_profile
-from mission_gym.config.rules import finish
+from mission_gym.config.layers import apply_image_profile, format_config, read_presets
+from mission_gym.config.rules import apply_rules
 from mission_gym.errors import ConfigError
 from mission_gym.run.config import read_config, resolve, schema
-from mission_gym.run.environment import probe_environment
+from mission_gym.run.settle import open_new
 
 
 def write(folder: Path, text: str) -> Path:
@@ -145,12 +144,12 @@ def test_empty_files_and_sections_change_nothing(tmp_path: Path) -> None:
 
 def test_a_written_config_reads_back_equal(tmp_path: Path) -> None:
     flags = {"env_kwargs": ["size=5", "text=é"], "learning_rate": 1e-5, "max_time": "5m", "n_steps": 64}
-    resolved, _ = finish(resolve("CartPole-v1", flags, preset="fast"))
+    resolved, _ = apply_rules(resolve("CartPole-v1", flags, preset="fast"))
     assert read_config(write(tmp_path, format_config(resolved))) == resolved
 
 
 def test_a_written_config_is_valid_as_config_and_remembers_what_was_explicit(tmp_path: Path) -> None:
-    first, _ = finish(resolve("CartPole-v1", {"gamma": 0.9}))
+    first, _ = apply_rules(resolve("CartPole-v1", {"gamma": 0.9}))
     file = write(tmp_path, format_config(first))
     second = resolve(None, {}, config_file=file)
     assert second.config == first.config
@@ -172,7 +171,7 @@ def test_a_line_added_to_a_written_config_is_explicit(tmp_path: Path) -> None:
 
 def test_a_preset_without_effect_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path, format_config(resolve("Env-v0", {})))
-    with pytest.raises(ConfigError, match="preset fast changes nothing: stronger values replace all of it"):
+    with pytest.raises(ConfigError, match="preset fast changes nothing: other options override all"):
         resolve(None, {}, config_file=file, preset="fast")
 
 
@@ -201,7 +200,7 @@ def test_with_values_replaces_and_checks() -> None:
 def test_presets_of_sizes(
     name: str, n_envs: int, n_steps: int, batch: int, epochs: int, arch: tuple[int, ...]
 ) -> None:
-    resolved, notes = finish(resolve("Env-v0", {"timesteps": 1 << 20}, preset=name))
+    resolved, notes = apply_rules(resolve("Env-v0", {"timesteps": 1 << 20}, preset=name))
     config = resolved.config
     assert (config.vector.n_envs, config.algorithm.n_steps_per_env, config.algorithm.batch_size) == (
         n_envs,
@@ -229,7 +228,7 @@ def test_presets_of_length(name: str, n_envs: int, timesteps: int) -> None:
 def test_every_preset_fits_every_shipped_environment() -> None:
     for env_id in ("CartPole-v1", "Acrobot-v1", "LunarLander-v3", "Pendulum-v1", "MountainCar-v0"):
         for preset in (None, *read_presets()):
-            finish(resolve(env_id, {}, preset=preset))
+            apply_rules(resolve(env_id, {}, preset=preset))
 
 
 @pytest.mark.parametrize(
@@ -273,7 +272,7 @@ def test_settings_are_found_by_pattern_and_behind_a_module(env_id: str, source: 
     resolved = resolve(env_id, {})
     assert resolved.sources["ppo.n_epochs"] == source
     assert resolved.sources["ppo.max_grad_norm"] == "default"
-    finish(resolved.with_values({"vector.n_envs": 8}, "plan"))
+    apply_rules(resolved.with_values({"vector.n_envs": 8}, "plan"))
 
 
 def test_a_callable_has_settings_under_its_whole_name() -> None:
@@ -336,38 +335,33 @@ def test_presets_and_settings_have_rows_for_an_algorithm() -> None:
     settings = resolve("MountainCar-v0", {"algo": "dqn"})
     assert settings.sources["dqn.learning_rate"] == "settings MountainCar-v0"
     assert not [path for path in settings.sources if path.startswith("ppo.")]
-    match = (
-        r"preset fast is not for dqn; choose one of gpu, cpu, quick, develop, full, overnight \[--preset\]"
-    )
-    with pytest.raises(ConfigError, match=match):
-        resolve("Env-v0", {"algo": "dqn"}, preset="fast")
+    shared = resolve("Env-v0", {"algo": "dqn"}, preset="fast")  # has rows of ppo, and none of dqn
+    assert (shared.config.vector.n_envs, shared.sources["vector.n_envs"]) == (16, "preset fast")
+    assert (shared.config.algorithm.batch_size, shared.sources["dqn.batch_size"]) == (64, "default")
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda"])
 def test_an_algorithm_s_profile_fills_what_nothing_else_chose_on_every_device(device: str) -> None:
-    resolved = choose_profile(resolve("Env-v0", {"algo": "dqn", "device": device}))
+    resolved = resolve("Env-v0", {"algo": "dqn", "device": device})
     config = resolved.config
     sizes = (config.vector.n_envs, config.policy.network_arch, config.policy.activation)
     assert sizes == (8, (128, 128), "relu")
     assert resolved.sources["vector.n_envs"] == "profile of dqn: measured, see its page"
-    given = choose_profile(resolve("Env-v0", {"algo": "dqn", "n_envs": 3}, sets=["policy.activation=elu"]))
+    given = resolve("Env-v0", {"algo": "dqn", "n_envs": 3}, sets=["policy.activation=elu"])
     assert (given.config.vector.n_envs, given.config.policy.activation) == (3, "elu")
     assert given.config.policy.network_arch == (128, 128)
-    plain = resolve("Env-v0", {"algo": "ppo"})
-    assert choose_profile(plain).config == plain.config
 
 
-def test_pictures_have_a_profile_of_their_own() -> None:
+def test_images_have_their_own_profile() -> None:
     plain, given = resolve("Env-v0", {}), resolve("Env-v0", {"n_epochs": 7})
-    seen = apply_image_profile(plain, sees_images=True)
+    seen = apply_image_profile(plain)
     assert {path: seen.config.value(path) for path in PpoSection.IMAGE_PROFILE} == PpoSection.IMAGE_PROFILE
-    assert seen.sources["ppo.n_epochs"] == "profile of ppo for pictures: measured, see its page"
-    assert apply_image_profile(plain, sees_images=False) is plain
-    assert apply_image_profile(given, sees_images=True) is given
+    assert seen.sources["ppo.n_epochs"] == "profile of ppo for images: measured, see its page"
+    assert apply_image_profile(given) is given
     dqn = resolve("Env-v0", {"algo": "dqn"})
-    assert apply_image_profile(dqn, sees_images=True) is dqn
-    _, looked = probe_environment(resolve("mission_gym_bench.environments:CatchPlanes", {}))
-    assert looked.config.value("ppo.n_epochs") == 4
+    assert apply_image_profile(dqn) is dqn
+    _, opened, *_ = open_new(resolve("mission_gym_bench.arena:CatchPlanes", {}))
+    assert opened.config.value("ppo.n_epochs") == 4
 
 
 def test_arguments_of_python_are_told_as_such() -> None:

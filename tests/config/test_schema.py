@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from mission_gym.config.comparisons import Comparison
 from mission_gym.config.schema import parse_stop_when
+from mission_gym.config.types import Comparison
 from mission_gym.errors import ConfigError
 from mission_gym.run.config import resolve, schema
 

@@ -29,7 +29,7 @@ from mission_gym.env.factory import EnvRequest
 from mission_gym.errors import EnvFailure, MissionGymError, UsageError
 from mission_gym.fleet.sweep.study import Study
 from mission_gym.plan import tuner
-from mission_gym.run import tune
+from mission_gym.run import preview
 from mission_gym.store import trusted
 from mission_gym.store.evals import read_evals, write_eval
 from mission_gym.store.groups import GroupDir, JobRequest
@@ -149,7 +149,7 @@ class Home:
             return
         with quiet(), self.standing_in(self.pristine, measuring=True):
             if kind.path.startswith("user/"):
-                tune.advise(resolve_planned(self.pristine), 1.0, lambda text: None)
+                preview.advise(resolve_planned(self.pristine), 1.0, lambda text: None)
             else:
                 self._train("other", 64, algo="dqn")
                 self._drop_stamps()
@@ -210,7 +210,7 @@ class Home:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("XDG_CACHE_HOME", str(home / "user"))
             patch.setenv("XDG_STATE_HOME", str(home / "user"))
-            for module in (tuner, tune):
+            for module in (tuner, preview):
                 patch.setattr(module, "make_plan_key", lambda *args: "plan")
                 if not measuring:
                     patch.setattr(module, "Tuner", _refuse_to_measure)

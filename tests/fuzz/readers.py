@@ -15,7 +15,7 @@ from mission_gym.cli.train import parse_train, resolve_flags
 from mission_gym.errors import TrustError, UsageError
 from mission_gym.fleet.sweep.study import Study
 from mission_gym.plan import cache
-from mission_gym.run import tune
+from mission_gym.run import preview
 from mission_gym.run.config import resolve
 from mission_gym.run.resume import resume_run
 from mission_gym.run.start import start_run
@@ -74,7 +74,7 @@ def resolve_planned(home: Path) -> Any:
 
 
 def _advise(home: Path) -> None:
-    tune.advise(resolve_planned(home), 0.1, lambda text: None)
+    preview.advise(resolve_planned(home), 0.1, lambda text: None)
 
 
 def _start_planned(home: Path) -> None:

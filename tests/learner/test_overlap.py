@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 
 from mission_gym.algorithms.ppo.learner import PpoLearner
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.data import Array, Block, Progress
 from mission_gym.errors import NotFiniteError, WorkerDied
 from mission_gym.learner import loop, overlap
 from mission_gym.rollout.blocks import clear_block
 from mission_gym.rollout.collector import BlockCollector
-from mission_gym.run.assemble import make_collector, make_learner, one_blas_thread, settle
+from mission_gym.run.build import make_collector, make_learner, one_blas_thread
 from mission_gym.run.config import resolve
-from mission_gym.run.environment import open_environment, training_seeds
+from mission_gym.run.environment import open_environment
+from mission_gym.run.settle import settle
+from mission_gym.streams import TrainingSeeds
 from waits import LONG_S
 
 T, S, UPDATES = 16, 4, 5
@@ -49,10 +51,10 @@ class Parts:
 
 @contextmanager
 def parts(env: str = "CartPole-v1", **flags: Any) -> Iterator[Parts]:
-    resolved, _ = finish(resolve(env, SMALL | {"vector": "serial"} | flags))
+    resolved, _ = apply_rules(resolve(env, SMALL | {"vector": "serial"} | flags))
     environment = open_environment(resolved.config, {})
-    config = settle(resolved, environment.spec)[0].settled
-    seeds = training_seeds(config.run.seed, {"episode_offset": 0})
+    config = settle(resolved, environment)[0].settled
+    seeds = TrainingSeeds(config.run.seed)
     vec, collector, blocks = make_collector(config, environment, seeds)
     with vec, one_blas_thread():
         learner = make_learner(config, environment.spec)

@@ -60,7 +60,7 @@ def test_a_folder_of_the_user_is_used_whole(folder):
             "normal",
             r"^  radius_m: 15",
             "  radios_m: 15",
-            "unknown key 'radios_m' in objective; remove it or correct",
+            r"unknown key 'radios_m' \(did you mean 'radius_m'\?\) in objective; remove it or correct",
         ),
         (
             "normal",

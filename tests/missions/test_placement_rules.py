@@ -181,7 +181,7 @@ def test_a_wrong_file_is_told_with_its_lines_beside_wrong_sizes(tmp_path):
         PlacementEnv(num_sites=0, rules_file=path)
     text = str(caught.value)
     assert f"walk_m=-1: input should be greater than 0; correct it [{path}, line 11]" in text
-    assert "unknown key 'rid_m' in the file" in text
+    assert "unknown key 'rid_m' (did you mean 'ride_m'?) in the file" in text
     assert "'ride_m' is missing in the file" in text
     assert "num_sites=0 is not an integer" in text
     with pytest.raises(ConfigError, match="the file can't be read"):

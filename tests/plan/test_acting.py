@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 import mission_gym as mg
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.plan import tuner
 from mission_gym.plan.costs import Collecting, measure_collect
 from mission_gym.plan.tuner import Tuner
-from mission_gym.plan.wishes import fix_envs
 from mission_gym.policy.torch_forms import TorchPolicy
-from mission_gym.run.assemble import Assembly, algorithm_of
 from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import open_environment
+from mission_gym.run.settle import make_builder
 from mission_gym_bench.fake_gpu import pretend
 
 FLAGS: dict[str, Any] = {
@@ -35,9 +34,8 @@ def own_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def plan(flags: dict[str, Any]) -> dict[str, Any]:
     """What is kept of a measurement."""
     resolved = resolve("toys:Identity", FLAGS | flags)
-    environment = open_environment(finish(fix_envs(resolved))[0].config, {})
-    workshop = Assembly(environment, algorithm_of(resolved.config))
-    return Tuner(workshop, resolved, 0.0, lambda message: None).run()
+    environment = open_environment(apply_rules(resolved)[0].config, {})
+    return Tuner(make_builder(environment, resolved), resolved, 0.0, lambda message: None).run()
 
 
 def take(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
@@ -70,7 +68,7 @@ def test_the_faster_form_is_chosen(
     with pretend("cuda"):
         entry = plan({})
     assert entry["values"]["compute.acting"] == chosen
-    times = f"{1e6 * numpy_s:g} us for each step when NumPy acts, {1e6 * torch_s:g} us on cuda"
+    times = f"{1e6 * numpy_s:g} us per step with NumPy, {1e6 * torch_s:g} us on cuda"
     assert entry["reasons"][-1] == f"acting with {chosen}: collecting takes {times}"
 
 
@@ -111,7 +109,7 @@ def train(folder: Path, **flags: Any) -> tuple[str, str]:
 
 def test_a_run_acts_on_the_card_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take(monkeypatch, numpy=50e-6, torch=20e-6)
-    monkeypatch.setattr(tuner, "RUN_LEAST_S", 0.0)  # short as it is, it is measured for
+    monkeypatch.setattr(tuner, "RUN_MIN_S", 0.0)  # short as it is, it is measured for
     monkeypatch.setattr(tuner, "_guess_rate", lambda *args: 1e9)
     assert train(tmp_path, **FLAGS) == ("torch", "plan")
 

@@ -7,7 +7,7 @@ import pytest
 
 from machines import GB, machine
 from mission_gym.errors import ConfigError
-from mission_gym.plan.facts import ActCost, EnvFacts, Facts, Layout, Trial, UpdateCost, Wishes
+from mission_gym.plan.facts import ActCost, EnvFacts, LayoutTrial, PlanFacts, PlanInput, RunLayout, UpdateCost
 from mission_gym.plan.memory import fits, predict_memory
 from mission_gym.plan.planner import (
     choose,
@@ -23,17 +23,17 @@ from mission_gym.vector.backends import load_backend
 
 SERIAL, WORKERS, THREADS, AIO = map(load_backend, ("serial", "workers", "threads", "aio"))
 NUMPY = UpdateCost("cpu", "numpy", 1, 20e-6)
-OURS = Wishes(Layout(WORKERS, 2, 8, 128), (WORKERS,), open_envs=True)
+OURS = PlanInput(RunLayout(WORKERS, 2, 8, 128), (WORKERS,), open_envs=True)
 
 
 def facts(
     of: MachineFacts,
     env: EnvFacts,
-    wishes: Wishes = OURS,
+    inputs: PlanInput = OURS,
     updates: tuple[UpdateCost, ...] = (NUMPY,),
-    trials: tuple[Trial, ...] = (),
-) -> Facts:
-    return Facts(of, env, ActCost(), updates, wishes, trials)
+    trials: tuple[LayoutTrial, ...] = (),
+) -> PlanFacts:
+    return PlanFacts(of, env, ActCost(), updates, inputs, trials)
 
 
 MACHINES = {
@@ -57,21 +57,21 @@ ENVS = {
 @pytest.mark.parametrize(("of", "env"), list(product(MACHINES, ENVS)))
 @pytest.mark.parametrize("gamma", [0.9, 0.99])
 def test_learning_stays_comparable_and_everything_fits(of: str, env: str, gamma: float) -> None:
-    wishes = replace(OURS, backends=(WORKERS, THREADS, AIO), trace_decay=0.95 * gamma, minibatch=64)
-    given = facts(MACHINES[of], ENVS[env], wishes)
+    inputs = replace(OURS, backends=(WORKERS, THREADS, AIO), trace_decay=0.95 * gamma, minibatch=64)
+    given = facts(MACHINES[of], ENVS[env], inputs)
     plan = choose(given)
     layout = plan.layout
-    if ENVS[env].waits and layout.rollout > OURS.layout.rollout:
+    if ENVS[env].waits and layout.rollout > OURS.default.rollout:
         assert (layout.batch_size, layout.rollout % 64) == (64, 0)  # the gradient steps for a transition
         assert layout.backend.for_waiting
     else:
-        assert (layout.rollout, layout.batch_size) == (OURS.layout.rollout, None)
-    assert layout.n_steps_per_env >= wishes.min_steps == {0.9: 7, 0.99: 17}[gamma]
+        assert (layout.rollout, layout.batch_size) == (OURS.default.rollout, None)
+    assert layout.n_steps_per_env >= inputs.min_steps == {0.9: 7, 0.99: 17}[gamma]
     assert layout.num_workers <= layout.n_envs
     if not ENVS[env].waits:
-        assert layout.num_workers <= max(MACHINES[of].usable_cores, OURS.layout.num_workers)
-    assert fits(given.machine, given.env, wishes, layout)
-    assert plan.memory_bytes == predict_memory(given.env, wishes, layout)
+        assert layout.num_workers <= max(MACHINES[of].usable_cores, OURS.default.num_workers)
+    assert fits(given.machine, given.env, inputs, layout)
+    assert plan.memory_bytes == predict_memory(given.env, inputs, layout)
     assert plan == choose(given)
     assert bool(plan.changes) == (layout.n_envs != 8)
     assert sum(point["knee"] for point in plan.scaling) == 1
@@ -88,21 +88,21 @@ def test_learning_stays_comparable_and_everything_fits(of: str, env: str, gamma:
     ],
 )
 def test_a_worker_for_each_core_that_helps(of: str, env: str, workers: int) -> None:
-    wishes = replace(OURS, layout=Layout(WORKERS, 1, 8, 128))
-    assert choose(facts(MACHINES[of], ENVS[env], wishes)).layout.num_workers == workers
+    inputs = replace(OURS, default=RunLayout(WORKERS, 1, 8, 128))
+    assert choose(facts(MACHINES[of], ENVS[env], inputs)).layout.num_workers == workers
 
 
 def test_many_slow_cores_are_worth_having() -> None:
     few = machine(20, efficiency_cores=16)
-    wishes = replace(OURS, layout=Layout(WORKERS, 4, 40, 32), open_envs=False)
-    assert choose(facts(few, EnvFacts(5e-3), wishes)).layout.num_workers == 20
+    inputs = replace(OURS, default=RunLayout(WORKERS, 4, 40, 32), open_envs=False)
+    assert choose(facts(few, EnvFacts(5e-3), inputs)).layout.num_workers == 20
 
 
-WAITING = replace(OURS, backends=(WORKERS, THREADS), minibatch=64, at_once=lambda layout, update: True)
+WAITING = replace(OURS, backends=(WORKERS, THREADS), minibatch=64, overlaps=lambda layout, update: True)
 
 
 @pytest.mark.parametrize(
-    ("step_s", "cpu_share", "wishes", "expected"),
+    ("step_s", "cpu_share", "inputs", "expected"),
     [
         # The learner has 20 us for each transition, so 50,000 of them a second are enough.
         (20e-3, 0.001, {}, (THREADS, 1, 512, 17, 64)),  # one process is full
@@ -121,9 +121,9 @@ WAITING = replace(OURS, backends=(WORKERS, THREADS), minibatch=64, at_once=lambd
     ],
 )
 def test_environments_that_wait_grow_until_a_core_is_full(
-    step_s: float, cpu_share: float, wishes: dict[str, object], expected: tuple[object, ...]
+    step_s: float, cpu_share: float, inputs: dict[str, object], expected: tuple[object, ...]
 ) -> None:
-    given = facts(machine(4, 64), EnvFacts(step_s, cpu_share), replace(WAITING, **wishes))
+    given = facts(machine(4, 64), EnvFacts(step_s, cpu_share), replace(WAITING, **inputs))
     chosen = choose(given).layout
     found = (chosen.backend, chosen.num_workers, chosen.n_envs, chosen.n_steps_per_env, chosen.batch_size)
     assert found == expected
@@ -132,13 +132,13 @@ def test_environments_that_wait_grow_until_a_core_is_full(
 def test_environments_that_wait_grow_until_memory_ends() -> None:
     plan = choose(facts(machine(4, 4), EnvFacts(20e-3, 0.001, memory_bytes=GB // 64), WAITING))
     assert (plan.layout.n_envs, plan.layout.batch_size) == (128, 64)
-    assert any("128 environments: more would make rollouts of more than" in each for each in plan.reasons)
+    assert any("128 environments: more would need rollouts of more than" in each for each in plan.reasons)
     assert plan.changes == [
         "n_envs 8 -> 128",
         "n_steps_per_env 128 -> 17",
-        "the rollout 1024 -> 2176; minibatches of 64 hold the gradient steps for each transition",
+        "the rollout 1024 -> 2176; minibatches of 64 keep the gradient steps per transition",
     ]
-    assert any("of which it waits 100 %" in reason for reason in plan.reasons)
+    assert any("and waits 100 % of it" in reason for reason in plan.reasons)
 
 
 def test_a_rollout_does_not_grow_for_a_small_gain() -> None:
@@ -151,45 +151,45 @@ def test_a_rollout_does_not_grow_for_a_small_gain() -> None:
 
 @pytest.mark.parametrize(("step_s", "backend"), [(3e-6, SERIAL), (1e-3, WORKERS)])
 def test_cheap_steps_stay_in_process(step_s: float, backend: str) -> None:
-    wishes = Wishes(Layout(SERIAL, 1, 8, 32), (SERIAL, WORKERS))
-    plan = choose(facts(machine(4), EnvFacts(step_s), wishes))
+    inputs = PlanInput(RunLayout(SERIAL, 1, 8, 32), (SERIAL, WORKERS))
+    plan = choose(facts(machine(4), EnvFacts(step_s), inputs))
     assert plan.layout.backend == backend
     assert plan.layout.n_envs == 8
-    assert "8 environments are given, not chosen" in plan.reasons
+    assert "8 environments: fixed by the config" in plan.reasons
 
 
 def test_given_steps_and_workers_stay() -> None:
-    wishes = replace(OURS, open_steps=False, open_workers=False)
-    layouts = list_layouts(facts(machine(16), ENVS["slow"], wishes))
+    inputs = replace(OURS, open_steps=False, open_workers=False)
+    layouts = list_layouts(facts(machine(16), ENVS["slow"], inputs))
     assert {each.n_steps_per_env for each in layouts} == {128}
     assert {each.num_workers for each in layouts} == {1, 2}  # one environment has one worker
-    plan = choose(facts(machine(16), ENVS["waits"], replace(wishes, backends=(THREADS, WORKERS))))
+    plan = choose(facts(machine(16), ENVS["waits"], replace(inputs, backends=(THREADS, WORKERS))))
     assert plan.changes[-1] == f"the rollout 1024 -> {plan.layout.rollout}"
 
 
 def test_a_small_gain_does_not_leave_the_fixed_rules() -> None:
-    ruled, rival = Layout(SERIAL, 1, 8, 32), Layout(WORKERS, 2, 8, 32)
-    wishes = Wishes(ruled, (SERIAL, WORKERS))
+    ruled, rival = RunLayout(SERIAL, 1, 8, 32), RunLayout(WORKERS, 2, 8, 32)
+    inputs = PlanInput(ruled, (SERIAL, WORKERS))
     for seconds, chosen in ((95e-6, ruled), (40e-6, rival)):
-        trials = (Trial(ruled, 100e-6), Trial(rival, seconds))
-        assert choose(facts(machine(2), EnvFacts(80e-6), wishes, trials=trials)).layout == chosen
+        trials = (LayoutTrial(ruled, 100e-6), LayoutTrial(rival, seconds))
+        assert choose(facts(machine(2), EnvFacts(80e-6), inputs, trials=trials)).layout == chosen
 
 
 def test_trials_scale_the_model() -> None:
-    near, far = Layout(WORKERS, 4, 8, 128), Layout(WORKERS, 4, 32, 32)
+    near, far = RunLayout(WORKERS, 4, 8, 128), RunLayout(WORKERS, 4, 32, 32)
     given = facts(machine(4), ENVS["usual"])
-    doubled = replace(given, trials=(Trial(near, 2.0 * model_collect_s(given, near)),))
+    doubled = replace(given, trials=(LayoutTrial(near, 2.0 * model_collect_s(given, near)),))
     assert predict_collect_s(doubled, near) == pytest.approx(2.0 * model_collect_s(given, near))
     assert predict_collect_s(doubled, far) == pytest.approx(2.0 * model_collect_s(given, far))
 
 
 def test_few_layouts_are_tried_the_fixed_rules_first() -> None:
-    wishes = replace(OURS, backends=(WORKERS, THREADS))
-    tried = shortlist(facts(machine(16), ENVS["slow"], wishes), 4)
-    assert tried[0] == wishes.layout
+    inputs = replace(OURS, backends=(WORKERS, THREADS))
+    tried = shortlist(facts(machine(16), ENVS["slow"], inputs), 4)
+    assert tried[0] == inputs.default
     assert len(set(tried)) == 4
     assert {each.backend for each in tried} == {WORKERS}  # threads would take turns
-    both = shortlist(facts(machine(16), ENVS["waits"], wishes), 3)
+    both = shortlist(facts(machine(16), ENVS["waits"], inputs), 3)
     assert {each.backend for each in both} == {WORKERS, THREADS}
 
 
@@ -213,28 +213,28 @@ def test_the_device_is_chosen_by_speed(updates: tuple[UpdateCost, ...], kernel: 
 def test_a_device_that_learns_beside_collecting_wins_at_equal_speed() -> None:
     """Both phases take 100 us: in turns 5,000 steps/s, side by side 10,000."""
     card = UpdateCost("cuda", "torch", 1, 100e-6)
-    wishes = replace(OURS, open_envs=False, at_once=lambda layout, update: update.device == "cuda")
-    given = facts(machine(2), EnvFacts(1e-6), wishes, (replace(NUMPY, step_s=100e-6), card))
-    trial = Trial(wishes.layout, 100e-6)
+    inputs = replace(OURS, open_envs=False, overlaps=lambda layout, update: update.device == "cuda")
+    given = facts(machine(2), EnvFacts(1e-6), inputs, (replace(NUMPY, step_s=100e-6), card))
+    trial = LayoutTrial(inputs.default, 100e-6)
     assert choose_update(replace(given, trials=(trial,))) == card
 
 
 def test_a_learner_beside_workers_on_every_core_is_counted() -> None:
     card = UpdateCost("cuda", "torch", 1, 5e-6)
-    wishes = replace(OURS, at_once=lambda layout, update: True)
-    given = facts(machine(4), ENVS["usual"], wishes, (card,))
+    inputs = replace(OURS, overlaps=lambda layout, update: True)
+    given = facts(machine(4), ENVS["usual"], inputs, (card,))
     slower = {
         workers: predict_rate(given, layout, card) * predict_collect_s(given, layout)
         for workers in (3, 4)
-        for layout in [Layout(WORKERS, workers, 12, 128)]
+        for layout in [RunLayout(WORKERS, workers, 12, 128)]
     }
     assert slower[3] == pytest.approx(1.0)
     assert slower[4] < 0.99
 
 
 def test_memory_bounds_the_environments() -> None:
-    wishes = replace(OURS, layout=Layout(WORKERS, 2, 8, 128), base_bytes=GB // 2)
-    plan = choose(facts(machine(8, 4), EnvFacts(5e-3, memory_bytes=GB), wishes))
+    inputs = replace(OURS, default=RunLayout(WORKERS, 2, 8, 128), base_bytes=GB // 2)
+    plan = choose(facts(machine(8, 4), EnvFacts(5e-3, memory_bytes=GB), inputs))
     assert plan.layout.n_envs == 2
     assert [point["fits"] for point in plan.scaling[:4]] == [True, True, False, False]
 
@@ -245,32 +245,32 @@ def test_what_does_not_fit_is_refused_with_the_nearest_that_does() -> None:
         choose(facts(machine(8, 4), EnvFacts(5e-3, memory_bytes=GB), fixed))
     images = replace(fixed, step_bytes=84 * 84 * 4)
     small = machine(8, 16, shared_free_bytes=64 << 20)
-    with pytest.raises(ConfigError, match=r"0\.07 GB of them to share.*use n_envs=\d or fewer"):
-        choose(facts(small, EnvFacts(5e-3), replace(images, layout=Layout(WORKERS, 8, 32, 256))))
+    with pytest.raises(ConfigError, match=r"0\.07 GB of them shared memory.*use n_envs=\d or fewer"):
+        choose(facts(small, EnvFacts(5e-3), replace(images, default=RunLayout(WORKERS, 8, 32, 256))))
     with pytest.raises(ConfigError, match=r"use n_envs=1 with n_steps_per_env=2048"):
-        choose(facts(small, EnvFacts(5e-3), replace(images, layout=Layout(WORKERS, 1, 1, 4096))))
+        choose(facts(small, EnvFacts(5e-3), replace(images, default=RunLayout(WORKERS, 1, 1, 4096))))
     with pytest.raises(ConfigError, match="not even one step of one environment fits"):
         choose(facts(machine(8, 0.1), EnvFacts(5e-3), fixed))
 
 
 def test_the_slower_phase_counts_where_both_run_at_once() -> None:
     card = UpdateCost("cuda", "torch", 1, 1e-3)
-    on_card = replace(OURS, at_once=lambda layout, update: update.device == "cuda")
+    on_card = replace(OURS, overlaps=lambda layout, update: update.device == "cuda")
     given = facts(machine(4), ENVS["usual"], on_card)
-    assert predict_rate(given, OURS.layout, card) == pytest.approx(1000.0)
-    collect_s = predict_collect_s(given, OURS.layout)
-    assert predict_rate(given, OURS.layout, NUMPY) == pytest.approx(1 / (collect_s + NUMPY.step_s))
+    assert predict_rate(given, OURS.default, card) == pytest.approx(1000.0)
+    collect_s = predict_collect_s(given, OURS.default)
+    assert predict_rate(given, OURS.default, NUMPY) == pytest.approx(1 / (collect_s + NUMPY.step_s))
 
 
 @pytest.mark.parametrize("open_envs", [True, False])
 def test_what_can_not_be_built_twice_gets_a_worker_for_each(open_envs: bool) -> None:
     alone = EnvFacts(1e-3, one_per_process=True)
-    wishes = replace(OURS, backends=(SERIAL, WORKERS, THREADS), open_envs=open_envs)
-    given = facts(machine(4), alone, wishes)
+    inputs = replace(OURS, backends=(SERIAL, WORKERS, THREADS), open_envs=open_envs)
+    given = facts(machine(4), alone, inputs)
     assert all(each.num_workers == each.n_envs for each in list_layouts(given))
     plan = choose(given)
     assert plan.layout.num_workers == plan.layout.n_envs
-    assert any("one for each worker" in reason for reason in plan.reasons)
+    assert any("one per worker" in reason for reason in plan.reasons)
     assert all(point["num_workers"] == point["n_envs"] for point in plan.scaling)
-    fixed = replace(wishes, layout=Layout(WORKERS, 2, 8, 128), open_workers=False, open_envs=False)
-    assert list_layouts(replace(given, wishes=fixed))[0] == fixed.layout  # asked for: it is told there
+    fixed = replace(inputs, default=RunLayout(WORKERS, 2, 8, 128), open_workers=False, open_envs=False)
+    assert list_layouts(replace(given, inputs=fixed))[0] == fixed.default  # asked for: it is told there

@@ -8,24 +8,21 @@ from typing import Any
 import pytest
 
 import mission_gym as mg
-from machines import machine
-from mission_gym.config.profiles import choose_profile
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.errors import ConfigError, UsageError
-from mission_gym.plan.cache import read_plan, write_plan
-from mission_gym.plan.facts import EnvFacts, Layout, UpdateCost
+from mission_gym.plan.cache import make_plan_key, read_plan, write_plan
+from mission_gym.plan.facts import EnvFacts, RunLayout, UpdateCost
 from mission_gym.plan.memory import check_memory
-from mission_gym.plan.sheet import judge_preset
-from mission_gym.plan.tuner import make_plan_key, tune_run
-from mission_gym.plan.ways import Way
-from mission_gym.plan.wishes import fix_envs, list_learning, make_wishes
-from mission_gym.run.assemble import Assembly, algorithm_of
+from mission_gym.plan.setups import LearnerSetup, list_threaded
+from mission_gym.plan.summary import judge_preset
+from mission_gym.plan.tuner import make_plan_input, tune_run
 from mission_gym.run.branch import branch_run
 from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import open_environment
+from mission_gym.run.preview import advise
 from mission_gym.run.resume import resume_run
+from mission_gym.run.settle import make_builder
 from mission_gym.run.start import start_run
-from mission_gym.run.tune import advise
 from mission_gym.store.files import read_json
 from mission_gym.store.resolve import find_run
 from mission_gym.store.rundir import RunDir
@@ -59,15 +56,15 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(flags: dict[str, Any], env_id: str = TOY, preset: str | None = None) -> Any:
-    resolved = choose_profile(resolve(env_id, flags, preset=preset))
-    first, _ = finish(fix_envs(resolved))
-    workshop = Assembly(open_environment(first.config, {}), algorithm_of(first.config))
-    return resolved, workshop.settle(first), workshop
+    resolved = resolve(env_id, flags, preset=preset)
+    first, _ = apply_rules(resolved)
+    builder = make_builder(open_environment(first.config, {}), first)
+    return resolved, builder.settle(first), builder
 
 
 def keep(flags: dict[str, Any], **changes: Any) -> str:
-    resolved, _, workshop = opened(flags)
-    key = make_plan_key(resolved, workshop.environment.spec)
+    resolved, _, builder = opened(flags)
+    key = make_plan_key(resolved, builder.spec)
     write_plan(key, ENTRY | changes)
     return key
 
@@ -86,28 +83,28 @@ def keep(flags: dict[str, Any], **changes: Any) -> str:
 def test_only_what_is_open_may_be_chosen(
     flags: dict[str, Any], env_id: str, open_envs: bool, open_steps: bool, backends: tuple[str, ...]
 ) -> None:
-    resolved, ruled, workshop = opened(flags, env_id)
-    wishes = make_wishes(workshop, resolved, ruled)
-    assert (wishes.open_envs, wishes.open_steps) == (open_envs, open_steps)
-    assert tuple(each.name for each in wishes.backends) == backends
-    assert wishes.open_workers == ("num_workers" not in flags)
+    resolved, default, builder = opened(flags, env_id)
+    inputs = make_plan_input(builder, resolved, default)
+    assert (inputs.open_envs, inputs.open_steps) == (open_envs, open_steps)
+    assert tuple(each.name for each in inputs.backends) == backends
+    assert inputs.open_workers == ("num_workers" not in flags)
 
 
 def test_a_preset_fixes_the_environments() -> None:
-    resolved, ruled, workshop = opened({}, preset="quick")
-    wishes = make_wishes(workshop, resolved, ruled)
-    assert not wishes.open_envs
-    assert wishes.layout == Layout(load_backend("serial"), 1, 4, 128)
+    resolved, default, builder = opened({}, preset="quick")
+    inputs = make_plan_input(builder, resolved, default)
+    assert not inputs.open_envs
+    assert inputs.default == RunLayout(load_backend("serial"), 1, 4, 128)
 
 
 @pytest.mark.parametrize(
     ("preset", "cores", "words"),
     [
         ("beast", 16, ""),
-        ("beast", 8, "made for about 16 cores and 8 are usable here: at 250 steps/s, measured, 900,000 steps"
-         " take about 60 min; the smaller choice is --preset heavy"),
-        ("heavy", 2, "made for about 8 cores and 2 are usable here: at 250 steps/s, measured, 900,000 steps"
-         " take about 60 min; the smaller choice is --preset fast"),
+        ("beast", 8, "made for about 16 cores, and 8 are usable: at the measured 250 steps/s, 900,000 steps"
+         " take about 60 min; a smaller choice is --preset heavy"),
+        ("heavy", 2, "made for about 8 cores, and 2 are usable: at the measured 250 steps/s, 900,000 steps"
+         " take about 60 min; a smaller choice is --preset fast"),
         ("fast", 1, ""),
         (None, 1, ""),
     ],
@@ -133,38 +130,39 @@ def test_a_run_says_which_preset_is_too_large(tmp_path: Path, monkeypatch: pytes
     assert any("preset heavy is made for about 8 cores" in note for note in plan["time/plan"]["notes"])
 
 
-def test_ways_to_learn_begin_with_the_fixed_rules_own() -> None:
+def test_setups_start_with_the_default() -> None:
     small = {"n_steps_per_env": 64, "batch_size": 64}  # one thread by the fixed rules
-    resolved, ruled, workshop = opened({"device": "cpu", "precision": "float32"} | small)
-    ways = list(list_learning(workshop, resolved.config, ruled, machine(8)))
-    assert ways == [(Way("cpu", "compiled", "float32"), threads) for threads in (1, 4, 8)]
-    given, ruled, _ = opened({"kernel": "torch", "threads": 2, "device": "cpu", "precision": "float32"})
-    ways = list(list_learning(workshop, given.config, ruled, machine(8)))
-    assert ways == [(Way("cpu", "torch", "float32"), 2)]
+    resolved, default, builder = opened({"device": "cpu", "precision": "float32"} | small)
+    setups = list(list_threaded(resolved.config, default, builder.algorithm, builder.spec, 8))
+    assert setups == [(LearnerSetup("cpu", "compiled", "float32"), threads) for threads in (1, 4, 8)]
+    given, default, _ = opened({"kernel": "torch", "threads": 2, "device": "cpu", "precision": "float32"})
+    setups = list(list_threaded(given.config, default, builder.algorithm, builder.spec, 8))
+    assert setups == [(LearnerSetup("cpu", "torch", "float32"), 2)]
 
 
 def test_dqn_is_planned_from_its_profile_and_with_its_replay() -> None:
     flags = {"algo": "dqn", "device": "cpu"}
-    resolved, ruled, workshop = opened(flags)
+    resolved, default, builder = opened(flags)
     assert resolved.sources["vector.n_envs"].startswith("profile of dqn")
-    wishes = make_wishes(workshop, resolved, ruled)
-    assert (wishes.open_envs, wishes.open_steps, wishes.layout) == (
+    inputs = make_plan_input(builder, resolved, default)
+    assert (inputs.open_envs, inputs.open_steps, inputs.default) == (
         True,
         True,
-        Layout(load_backend("serial"), 1, 8, 4),
+        RunLayout(load_backend("serial"), 1, 8, 4),
     )
-    assert (wishes.min_steps, wishes.batch_size) == (1, None)
-    resolved, ruled, workshop = opened(flags | {"replay_size": 3_000_000, "n_envs": 2})
-    larger = make_wishes(workshop, resolved, ruled)
-    assert larger.base_bytes - wishes.base_bytes > 50e6
+    assert (inputs.min_steps, inputs.batch_size) == (1, None)
+    resolved, default, builder = opened(flags | {"replay_size": 3_000_000, "n_envs": 2})
+    larger = make_plan_input(builder, resolved, default)
+    assert larger.base_bytes - inputs.base_bytes > 50e6
     assert not larger.open_envs
-    ways = list(list_learning(workshop, resolved.config, ruled, machine(8)))
-    assert ways == [
-        (Way("cpu", kernel, "float32"), threads)
+    setups = list(list_threaded(resolved.config, default, builder.algorithm, builder.spec, 8))
+    assert setups == [
+        (LearnerSetup("cpu", kernel, "float32"), threads)
         for kernel, threads in (("compiled", 1), ("torch", 4), ("torch", 8))
     ]
-    noisy, ruled, _ = opened(flags | {"exploration": "noisy"})
-    assert {way.kernel for way, _ in list_learning(workshop, noisy.config, ruled, machine(2))} == {"torch"}
+    noisy, default, _ = opened(flags | {"exploration": "noisy"})
+    found = list_threaded(noisy.config, default, builder.algorithm, builder.spec, 2)
+    assert {setup.kernel for setup, _ in found} == {"torch"}
 
 
 def test_a_kept_plan_of_dqn_is_applied(tmp_path: Path) -> None:
@@ -179,17 +177,17 @@ def test_a_kept_plan_of_dqn_is_applied(tmp_path: Path) -> None:
 
 def find_at_once(flags: dict[str, Any]) -> set[tuple[str, str, int]]:
     """Backends, devices and numbers of workers with which collecting and learning run side by side."""
-    resolved, ruled, workshop = opened(flags)
-    wishes, rivals = make_wishes(workshop, resolved, ruled), load_rivals(workshop.environment.spec)
+    resolved, default, builder = opened(flags)
+    inputs, rivals = make_plan_input(builder, resolved, default), load_rivals(builder.spec)
     return {
         (backend.name, device, num_workers)
         for backend, device, num_workers in product(rivals, ("cpu", "cuda"), (2, 3))
-        if wishes.at_once(Layout(backend, num_workers, 8, 128), UpdateCost(device, "torch", 1, 1e-3))
+        if inputs.overlaps(RunLayout(backend, num_workers, 8, 128), UpdateCost(device, "torch", 1, 1e-3))
     }
 
 
 def test_phases_run_at_once_where_the_rules_of_overlap_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mission_gym.plan.ways.usable_cores", lambda: 3)
+    monkeypatch.setattr("mission_gym.plan.setups.usable_cores", lambda: 3)
     chosen = find_at_once({})
     assert {("threads", "cpu", 2), ("workers", "cuda", 3)} <= chosen
     assert ("workers", "cpu", 2) not in chosen
@@ -201,23 +199,23 @@ def test_phases_run_at_once_where_the_rules_of_overlap_say_so(monkeypatch: pytes
 
 @pytest.mark.parametrize("flags", [{"timesteps": 2048}, {"tune": False}])
 def test_short_runs_and_no_tune_follow_the_fixed_rules(flags: dict[str, Any]) -> None:
-    resolved, _, workshop = opened(flags)
-    tuned = tune_run(workshop, resolved, pytest.fail)
+    resolved, _, builder = opened(flags)
+    tuned = tune_run(builder, resolved, pytest.fail)
     assert tuned.entry is None
     assert tuned.resolved == resolved
 
 
 def test_auto_in_a_short_run_is_said_aloud() -> None:
-    resolved, _, workshop = opened({"n_envs": "auto", "timesteps": 4096})
-    tuned = tune_run(workshop, resolved, pytest.fail)
+    resolved, _, builder = opened({"n_envs": "auto", "timesteps": 4096})
+    tuned = tune_run(builder, resolved, pytest.fail)
     assert tuned.resolved.config.vector.n_envs == 8
-    assert tuned.notes == ("n_envs=auto: the run is too short to be measured for, 8 are used",)
+    assert tuned.notes == ("n_envs=auto: the run is too short for a measurement, 8 are used",)
 
 
 def test_auto_without_tuning_is_refused() -> None:
-    resolved, _, workshop = opened({"n_envs": "auto", "tune": False})
-    with pytest.raises(ConfigError, match=r"n_envs=auto is left to the plan, and --no-tune makes none"):
-        tune_run(workshop, resolved, pytest.fail)
+    resolved, _, builder = opened({"n_envs": "auto", "tune": False})
+    with pytest.raises(ConfigError, match=r"n_envs=auto needs a plan, and --no-tune disables it"):
+        tune_run(builder, resolved, pytest.fail)
 
 
 def first_update(flags: dict[str, Any], folder: Path) -> RunDir:
@@ -262,14 +260,14 @@ def test_what_is_given_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_a_plan_that_missed_is_measured_again_with_the_old_choice_in_hand() -> None:
     key = keep({"num_workers": 1, "vector": "workers"}, missed=True, steps_per_s=25_000.0)
-    resolved, _, workshop = opened({"num_workers": 1, "vector": "workers"})
+    resolved, _, builder = opened({"num_workers": 1, "vector": "workers"})
     said: list[str] = []
-    tuned = tune_run(workshop, resolved, said.append)
+    tuned = tune_run(builder, resolved, said.append)
     assert said[0] == "the last run missed its plan by over 15 %; measuring again"
     assert tuned.entry is not None
     assert "missed" not in tuned.entry
     assert read_plan(key) == tuned.entry
-    layout = Layout(**tuned.entry["layout"] | {"backend": workshop.environment.backend})
+    layout = RunLayout(**tuned.entry["layout"] | {"backend": builder.backend})
     assert layout.rollout == 1024
     assert layout.n_steps_per_env >= 17
     config = tuned.resolved.config
@@ -279,10 +277,10 @@ def test_a_plan_that_missed_is_measured_again_with_the_old_choice_in_hand() -> N
 def test_a_plan_for_a_device_that_is_gone_is_measured_again() -> None:
     values = ENTRY["values"] | {"compute.device": "cuda"}
     key = keep({"num_workers": 1}, values=values, steps_per_s=25_000.0)
-    resolved, _, workshop = opened({"num_workers": 1})
+    resolved, _, builder = opened({"num_workers": 1})
     said: list[str] = []
-    tuned = tune_run(workshop, resolved, said.append)
-    assert said[0] == "the kept plan is for cuda, which is not here; measuring again"
+    tuned = tune_run(builder, resolved, said.append)
+    assert said[0] == "the cached plan is for cuda, which is not available; measuring again"
     assert tuned.entry is not None
     assert tuned.entry["values"]["compute.device"] == "cpu"
     assert read_plan(key) == tuned.entry
@@ -292,10 +290,10 @@ def test_an_environment_that_fails_while_timed_trains_without_a_plan() -> None:
     flags = {"env_kwargs": {"fail": "raise", "at": 1}, "timesteps": 10_000_000}
     resolved = resolve("toys:Faulty", flags | {"vector": "workers"})
     environment = open_environment(resolved.config, dict(resolved.config.env.env_kwargs))
-    workshop = Assembly(environment, algorithm_of(resolved.config))
-    key = make_plan_key(resolved, workshop.environment.spec)
+    builder = make_builder(environment, resolved)
+    key = make_plan_key(resolved, builder.spec)
     write_plan(key, {"steps_per_s": 1000.0})
-    tuned = tune_run(workshop, resolved, lambda message: None)
+    tuned = tune_run(builder, resolved, lambda message: None)
     assert tuned.entry is None
     assert tuned.notes[0].startswith("not tuned: environment 0, seed 0, episode 0, step 0: step() raised")
     with pytest.raises(Exception, match="the simulator fell over"):
@@ -312,7 +310,7 @@ class Dying(Identity):
 @pytest.mark.parametrize(("kind", "measured"), [(Identity, True), (Dying, False)])
 def test_a_look_that_fails_refuses_nothing(kind: type[Identity], measured: bool) -> None:
     config = resolve("<toy>", {"vector": "workers"}).config
-    environment = open_environment(config, {}, kind, look_s=0.01)
+    environment = open_environment(config, {}, kind, measure_s=0.01)
     assert environment.spec.action.nvec == (4,)
     assert (environment.pace is not None) == measured
 
@@ -328,9 +326,8 @@ def test_auto_is_for_new_runs(tmp_path: Path) -> None:
 
 
 def test_a_run_that_does_not_fit_is_refused_with_the_nearest() -> None:
-    _, ruled, workshop = opened({"n_envs": 4, "vector": "workers", "num_workers": 2})
-    environment = workshop.environment
-    places = (ruled, environment.backend, environment.spec, workshop.algorithm)
+    _, default, builder = opened({"n_envs": 4, "vector": "workers", "num_workers": 2})
+    places = (default, builder.backend, builder.spec, builder.algorithm)
     assert check_memory(*places) > 300 << 20
     with pytest.raises(ConfigError, match=r"the run needs .* GB are free \(blocks of 4 envs x 128 steps"):
         check_memory(*places, EnvFacts(0.0, memory_bytes=1 << 50))

@@ -6,7 +6,7 @@ import pytest
 
 from mission_gym.clock import ROLES, PhaseClock
 from mission_gym.data import Phases
-from mission_gym.run.accounting import account, compute_overlap, phase_metrics
+from mission_gym.run.telemetry import account, compute_overlap, phase_metrics
 
 
 class FakeTime:

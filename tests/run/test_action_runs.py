@@ -90,7 +90,7 @@ def test_an_interrupted_run_goes_on_exactly(env: str, flags: dict[str, Any], tmp
         drain(session)
     notes = next(event["notes"] for event in said if event["event"] == "resume")
     assert "the resume is exact" in notes
-    assert any("came back by replay" in note for note in notes)
+    assert any("restored by replay" in note for note in notes)
     assert_equal_runs(*runs)
 
 

@@ -68,7 +68,7 @@ def test_dqn_learns_from_agents(tmp_path: Path) -> None:
 def test_steps_are_counted_by_agent(tmp_path: Path) -> None:
     with start(tmp_path, ENV, **SMALL) as session:
         config = session.config
-        assert (config.vector.num_agents, config.num_rows, config.rollout_size) == (3, 6, 96)
+        assert (config.vector.num_agents, config.num_columns, config.rollout_size) == (3, 6, 96)
         assert config.compute.acting_rows % 3 == 0
         steps = [update.step for update in session.updates()]
     assert steps == list(range(96, 577, 96))
@@ -85,7 +85,7 @@ def test_interrupted_and_resumed_equals_a_straight_run(vector: str, tmp_path: Pa
     with resume_run(runs[1], said.append) as session:
         drain(session)
     notes = next(event["notes"] for event in said if event["event"] == "resume")
-    assert "2 of 2 environments came back by replay" in notes
+    assert "2 of 2 environments restored by replay" in notes
     assert "the resume is exact" in notes
     assert_equal_runs(*runs)
 
@@ -107,8 +107,8 @@ def test_sizes_follow_from_all_agents(tmp_path: Path) -> None:
             r"batch_size=64 does not divide the rollout of 96 \(2 envs x 3 agents x 16 steps\)",
         ),
         ({"timesteps": 50}, "timesteps=50 is below one rollout of 96"),
-        ({"num_agents": 2}, "num_agents=2 is not what agent_toys:Lives has: it has 3; remove it"),
-        ({"acting_rows": 4}, "acting_rows=4 would divide the 3 agents of an environment"),
+        ({"num_agents": 2}, "num_agents=2 is wrong: agent_toys:Lives has 3; remove it"),
+        ({"acting_rows": 4}, "acting_rows=4 would split the 3 agents of an environment"),
     ):
         with pytest.raises(ConfigError, match=what), start_run(resolve(ENV, given | flags), silent):
             pass

@@ -4,14 +4,16 @@ import json
 
 import pytest
 
+from mission_gym.algorithms import load_algorithm
 from mission_gym.run.alarms import (
     NUM_EVALUATIONS,
     NUM_ROWS,
-    SKIPPED,
-    Watch,
+    AlarmWatch,
     judge_evaluations,
+    judge_metric,
     judge_shares,
 )
+from mission_gym.store.metrics import read_metrics
 
 
 def shares(*columns):
@@ -68,35 +70,49 @@ def see(watch, count, first=0):
 
 
 def test_each_alarm_is_said_once():
-    assert len(see(Watch("won"), 20)) == 2
+    assert len(see(AlarmWatch("won"), 20)) == 2
 
 
-def test_skipped_updates_are_said_once():
-    watch = Watch(None)
-    rows = [{SKIPPED: 0.0}, {}, {SKIPPED: 2.0}, {SKIPPED: 3.0}]
+@pytest.mark.parametrize(
+    ("algo", "name", "text"),
+    [
+        (
+            "ppo",
+            "train/skipped_updates",
+            "2 updates were skipped so far because their gradient was not finite",
+        ),
+        ("dqn", "train/skipped_steps", "2 gradient steps were skipped so far because they were not finite"),
+    ],
+)
+def test_an_alarm_that_a_metric_table_declares_is_raised_once(algo, name, text):
+    watch = AlarmWatch(None, (*read_metrics(), *load_algorithm(algo).metrics))
+    rows = [{name: 0.0}, {}, {name: 2.0}, {name: 3.0}]
     (alarm,) = [alarm for step, row in enumerate(rows) for alarm in watch.see_row(step, row)]
-    assert alarm.message.startswith("2 updates were skipped so far, as their gradient was not finite")
+    assert alarm.message.startswith(text)
     assert not alarm.is_timed
 
 
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_declared_alarms_name_values_of_their_row(algo):
+    metrics = (*read_metrics(), *load_algorithm(algo).metrics)
+    row = {metric.name: 1e6 for metric in metrics}
+    texts = [judge_metric(row, metric) for metric in metrics if metric.alarm]
+    assert len(texts) == 2
+    assert all(texts)
+
+
 def test_without_a_main_outcome_only_the_terms_are_watched():
-    assert len(see(Watch(None), 20)) == 1
+    assert len(see(AlarmWatch(None), 20)) == 1
 
 
 def test_a_resumed_watch_says_what_a_straight_one_says():
-    straight, whole = Watch("won"), []
+    straight, whole = AlarmWatch("won"), []
     for number in range(12):
         stored = json.loads(json.dumps(straight.state()))
-        resumed = Watch("won")
+        resumed = AlarmWatch("won")
         resumed.load_state(stored)
         new = see(straight, 1, number)
         assert see(resumed, 1, number) == new
         whole += new
     assert len(whole) == 2
     assert NUM_EVALUATIONS < 12
-
-
-def test_the_state_of_an_older_checkpoint_is_read():
-    watch = Watch("won")
-    watch.load_state({"rows": [{"shaping": 0.99, "win": 0.01}] * 4, "evaluations": [], "said": ["return"]})
-    assert len(see(watch, 12)) == 1  # about the terms; the other one was said

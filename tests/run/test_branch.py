@@ -80,7 +80,7 @@ def test_weights_that_do_not_fit_are_refused_by_field(runs_dir: Path) -> None:
 
 
 def test_a_total_behind_the_start_is_refused(runs_dir: Path) -> None:
-    with pytest.raises(UsageError, match="timesteps=128 is not above step 128, where the branch begins"):
+    with pytest.raises(UsageError, match="timesteps=128 is not above step 128, where the branch starts"):
         branch(runs_dir)
 
 

@@ -19,10 +19,10 @@ from mission_gym.intervals import compute_bootstrap, compute_wilson
 from mission_gym.report.documents import describe_run_fully
 from mission_gym.report.terminal import RunView
 from mission_gym.run.config import resolve
-from mission_gym.run.confirmation import confirm_best, find_candidates
 from mission_gym.run.evaluation import EvalResult, combine, summarise
 from mission_gym.run.resume import resume_run
 from mission_gym.run.retention import find_expired_checkpoints, plan_cleaning
+from mission_gym.run.selection import confirm_best, find_candidates
 from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import list_checkpoints

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import mission_gym as mg
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.errors import ConfigError, UsageError
-from mission_gym.run.assemble import settle
 from mission_gym.run.branch import branch_run
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
+from mission_gym.run.settle import settle
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
 from mission_gym.store.resolve import find_run
 from mission_gym.store.rundir import RunDir
@@ -62,7 +62,7 @@ def test_a_loaded_policy_acts_without_the_keys(run: mg.Run) -> None:
         having, _ = policy.predict({"noise": noise, "hidden": hidden})
         np.testing.assert_array_equal(lacking, having)
     assert policy.predict({"noise": noise[0]})[0].shape == ()
-    with pytest.raises(UsageError, match=r"noise has shape \(3,\) per row"):
+    with pytest.raises(UsageError, match=r"noise has shape \(3,\); the policy"):
         policy.predict({"noise": np.zeros((2, 3), np.float32)})
 
 
@@ -112,9 +112,9 @@ def test_pictures_of_the_critic_alone(tmp_path: Path) -> None:
 
 
 def refuse(env: str, keys: str, **flags: Any) -> str:
-    resolved, _ = finish(resolve(env, SMALL_FLAGS | {"critic_keys": keys} | flags))
+    resolved, _ = apply_rules(resolve(env, SMALL_FLAGS | {"critic_keys": keys} | flags))
     with pytest.raises(ConfigError) as caught:
-        settle(resolved, open_environment(resolved.config, {}).spec)
+        settle(resolved, open_environment(resolved.config, {}))
     return str(caught.value)
 
 
@@ -148,10 +148,11 @@ def test_keys_that_make_no_sense_are_refused(env: str, keys: str, said: str) -> 
 
 
 def test_a_mask_is_no_key_for_anybody() -> None:
-    resolved, _ = finish(resolve("toys:Blindfold", SMALL_FLAGS | {"critic_keys": "action_mask"}))
-    spec = replace(open_environment(resolved.config, {}).spec, mask_source="obs:action_mask")
-    with pytest.raises(ConfigError, match="'action_mask' is the action mask, which neither network reads"):
-        settle(resolved, spec)
+    resolved, _ = apply_rules(resolve("toys:Blindfold", SMALL_FLAGS | {"critic_keys": "action_mask"}))
+    opened = open_environment(resolved.config, {})
+    masked = replace(opened, spec=replace(opened.spec, mask_source="obs:action_mask"))
+    with pytest.raises(ConfigError, match="'action_mask' is the action mask, which is no input of either"):
+        settle(resolved, masked)
 
 
 def test_dqn_has_no_critic(tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ from mission_gym.check.repro import replay_bundle
 from mission_gym.errors import ConfigError, EnvContractError, EnvFailure, RunStateError, UsageError
 from mission_gym.run.branch import branch_run
 from mission_gym.run.config import resolve
-from mission_gym.run.env_files import read_files
 from mission_gym.run.open import evaluate_run, keep_result, open_run
 from mission_gym.run.resume import resume_run
+from mission_gym.run.stages import read_files
 from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
 from mission_gym.store.evals import read_evals
@@ -100,7 +100,7 @@ def test_a_run_goes_through_its_stages_and_tells_so(straight: Callable[..., RunD
         for fact in json.loads(run.plan_json.read_text())["facts"]
     ]
     assert ("curriculum", "1 bots=1", "until won >= 0.3 over 14 episodes") in facts
-    assert ("", "3 bots=3, level=1", "to the end; evaluations are on it") in facts
+    assert ("", "3 bots=3, level=1", "until the end; for evaluations") in facts
     assert " stage step=" in run.log_txt.read_text()
 
 
@@ -132,7 +132,7 @@ def test_states_come_back_into_the_environment_of_their_stage(
     with resume_run(run, said.append) as session:
         drain(session)
     (notes,) = [event["notes"] for event in said if event["event"] == "resume"]
-    assert "4 of 4 environments came back by state" in notes
+    assert "4 of 4 environments restored by state" in notes
     whole = straight(env="stage_toys:Saving")
     assert rows(run) == rows(whole)
     assert monitor_rows(run) == monitor_rows(whole)
@@ -200,7 +200,7 @@ def test_runs_may_evaluate_on_another_stage(tmp_path: Path) -> None:
         assert session.environment.played is session.environment.stages.variants[1]
         run = drain(session)
     assert play(run)["stage"] == "bots=1, level=4"
-    refusal = "eval_stage=1 is not used: the run has no curriculum; give one with --curriculum, or remove it"
+    refusal = "eval_stage=1 is not used: the run has no curriculum; set one with --curriculum, or remove it"
     with pytest.raises(ConfigError, match=refusal), begin(tmp_path, curriculum=None, eval_stage="1"):
         pass
 
@@ -225,7 +225,7 @@ def test_a_branch_goes_on_in_its_parents_stage(straight: Callable[..., RunDir], 
     notes = next(event for event in said if event["event"] == "plan")["time/plan"]["notes"]
     assert (
         "env.curriculum: stages (bots=1 -> bots=1, level=4 -> bots=3, level=1) -> stages (bots=2 -> bots=5)"
-        " (a new one begins with its first stage)"
+        " (a new curriculum starts with its first stage)"
     ) in notes
     assert [(move["step"], move["stage"]) for move in events(run, "stage")] == [(448, 2)]
     with branch_run(RunRef(run, "last"), flags | {"curriculum": False, "timesteps": 576}, silent) as session:
@@ -239,7 +239,7 @@ def test_a_branch_takes_arguments_over_into_stages_and_refuses_those_given_anew(
     with branch_run(RunRef(plain, "last"), flags, silent) as session:
         run = drain(session)
     assert session.config.env.env_kwargs == {}
-    refusal = "bots=7 is given for all stages, and those of curriculum stages"
+    refusal = "bots=7 is given for all stages, and the stages of curriculum stages"
     with (
         pytest.raises(ConfigError, match=refusal),
         branch_run(RunRef(run, "last"), {"timesteps": 192, "env_kwargs": ["bots=7"]}, silent),
@@ -406,7 +406,7 @@ def test_a_shorter_curriculum_in_the_config_is_refused_by_a_resume(
         head.replace("      until:\n        steps: 128\n", "") + rest.partition("        level: 1\n")[2]
     )
     with (
-        pytest.raises(RunStateError, match="the checkpoint is of stage 3, and the curriculum has 2"),
+        pytest.raises(RunStateError, match="the checkpoint is in stage 3, and the curriculum has 2"),
         resume_run(run, silent),
     ):
         pass

@@ -17,9 +17,9 @@ from mission_gym.cli.main import main
 from mission_gym.env.factory import make_factory
 from mission_gym.errors import DeviceMemoryError
 from mission_gym.learner.torch_network import Captured
-from mission_gym.plan import tuner, ways
+from mission_gym.plan import setups, tuner
 from mission_gym.policy.torch_forms import TorchActing
-from mission_gym.run import assemble
+from mission_gym.run import settle
 from mission_gym.run.open import open_run
 from mission_gym.run.resume import resume_run
 from mission_gym.run.selection import Selection
@@ -63,7 +63,7 @@ TRIES = "try --batch-size 8, --network-arch 4, --n-envs 2, --device cpu, in a ne
 def test_before_the_start_the_run_is_refused_and_leaves_no_folder(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(assemble, "_proved", {})
+    monkeypatch.setattr(settle, "_verified", {})
     flags = [
         f"--{name.replace('_', '-')}={value}"
         for name, value in SMALL.items()
@@ -83,9 +83,9 @@ def test_a_device_that_was_not_asked_for_is_left_out_with_its_cause(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(assemble, "_proved", {})
-    monkeypatch.setattr(ways, "_measured", {})
-    monkeypatch.setattr(ways, "_WORTH_A_START", 0)
+    monkeypatch.setattr(settle, "_verified", {})
+    monkeypatch.setattr(setups, "_measured", {})
+    monkeypatch.setattr(setups, "_MIN_STEPS_FOR_GPU", 0)
     owner, name = LEARNING[place]
     with pretend("cuda") as device:
         run_dry(monkeypatch, device, owner, name)
@@ -98,7 +98,7 @@ def test_a_device_that_was_not_asked_for_is_left_out_with_its_cause(
 def test_a_capture_without_memory_is_left_out_with_its_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assemble, "_proved", {})
+    monkeypatch.setattr(settle, "_verified", {})
     with pretend("cuda") as device:
         run_dry(monkeypatch, device, Captured, "__init__")
         run = train(tmp_path)
@@ -139,7 +139,7 @@ def test_a_resume_without_memory_is_one_message(left_run: mg.Run, monkeypatch: p
 
 def test_a_plan_is_made_without_what_has_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(tuner, "RUN_LEAST_S", 0.0)  # short as it is, it is measured for
+    monkeypatch.setattr(tuner, "RUN_MIN_S", 0.0)  # short as it is, it is measured for
     monkeypatch.setattr(tuner, "_guess_rate", lambda *args: 1e9)
     with pretend("cuda") as device:
         run_dry(monkeypatch, device, tuner, "measure_act")

@@ -15,8 +15,8 @@ from mission_gym.algorithms.ppo.torch_kernel import StackedActorCritic
 from mission_gym.cli.main import main
 from mission_gym.errors import ConfigError, RunStateError
 from mission_gym.learner.torch_network import Captured
-from mission_gym.run import assemble
-from mission_gym.run.device_proof import prove_devices
+from mission_gym.run import settle
+from mission_gym.run.preview import check_devices
 from mission_gym.run.resume import resume_run
 from mission_gym.store.rundir import RunDir
 from mission_gym_bench.fake_gpu import pretend
@@ -71,8 +71,8 @@ def test_the_second_card_is_used_where_it_is_asked_for(flags: dict[str, Any], tm
 @pytest.mark.parametrize(
     ("device", "said"),
     [
-        ("cuda:1", "device=cuda:1 is not available: this torch sees no such device; use cpu or auto"),
-        ("cuda:x", "'cuda:x' is not a device; use auto, cpu, mps, cuda, or cuda:1 for the second card"),
+        ("cuda:1", "device=cuda:1 is not available to torch; use cpu or auto"),
+        ("cuda:x", "'cuda:x' is not a device; use auto, cpu, mps, cuda, or cuda:1 for the second GPU"),
     ],
 )
 def test_a_card_that_is_not_there_is_refused(device: str, said: str, tmp_path: Path) -> None:
@@ -87,7 +87,9 @@ def test_pictures_are_learned_on_the_cpu_beside_an_mps_device(tmp_path: Path) ->
 
 
 def test_a_policy_acts_on_the_cpu_where_its_device_is_not(left_run: mg.Run) -> None:
-    with pytest.warns(UserWarning, match="the run used cuda, which is not here; its policy acts on the CPU"):
+    with pytest.warns(
+        UserWarning, match="the run used cuda, which is not available; its policy acts on the CPU"
+    ):
         policy = mg.load(left_run.path)
     action, _ = policy.predict(np.zeros(policy.observation_space.shape, np.uint8))
     assert policy.action_space.contains(action)
@@ -95,7 +97,7 @@ def test_a_policy_acts_on_the_cpu_where_its_device_is_not(left_run: mg.Run) -> N
 
 def test_an_evaluation_says_where_it_acts(left_run: mg.Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(left_run.path), "--episodes", "2", "--json"]) == 0
-    assert "the run used cuda, which is not here" in capsys.readouterr().err
+    assert "the run used cuda, which is not available" in capsys.readouterr().err
     with pretend("cuda"):
         assert main(["eval", str(left_run.path), "--episodes", "2", "--json"]) == 0
     assert "not here" not in capsys.readouterr().err
@@ -103,7 +105,7 @@ def test_an_evaluation_says_where_it_acts(left_run: mg.Run, capsys: pytest.Captu
 
 def test_a_resume_without_the_device_names_the_branch(left_run: mg.Run, tmp_path: Path) -> None:
     run = RunDir(left_run.path)
-    advice = rf"learns on cuda, which is not here.*`mission-gym branch {run.name} --device cpu`"
+    advice = rf"learns on cuda, which is not available.*`mission-gym branch {run.name} --device cpu`"
     with pytest.raises(RunStateError, match=advice), resume_run(run, lambda event: None, timesteps=128):
         pass
     branch = ["branch", str(run.path), "--device", "cpu", "--timesteps", "128", "--runs-dir", str(tmp_path)]
@@ -172,7 +174,7 @@ def test_a_card_that_disappears_fails_the_run_with_the_words_of_the_driver(tmp_p
 def test_a_device_that_computes_something_else_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assemble, "_proved", {})
+    monkeypatch.setattr(settle, "_verified", {})
     honest = StackedActorCritic.__call__
 
     def lie(self: Any, *args: Any) -> Any:
@@ -188,7 +190,7 @@ def test_a_device_that_computes_something_else_is_refused(
 def test_a_captured_step_that_differs_from_the_step_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assemble, "_proved", {})
+    monkeypatch.setattr(settle, "_verified", {})
     monkeypatch.setattr(Captured, "__call__", lambda self, *inputs: self._output)  # nothing is made
     with pretend("cuda"), pytest.raises(ConfigError, match=r"a captured step changes .* differently"):
         train(tmp_path, env="CartPole-v1")
@@ -196,10 +198,10 @@ def test_a_captured_step_that_differs_from_the_step_is_refused(
 
 def test_the_doctor_lets_every_device_prove_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     with pretend("cuda", capability=(7, 5)):  # without bf16, which can't be pretended
-        assert prove_devices() == {"cuda float32": ""}
-    monkeypatch.setattr(assemble, "_proved", {})
+        assert check_devices() == {"cuda float32": ""}
+    monkeypatch.setattr(settle, "_verified", {})
     with pretend("cuda", index=1, capability=(7, 5)):  # of two cards, the first fails
-        causes = prove_devices()
+        causes = check_devices()
     assert causes["cuda:1 float32"] == ""
     assert causes["cuda float32"].startswith("card 0 is asked")
-    assert prove_devices() == {}
+    assert check_devices() == {}

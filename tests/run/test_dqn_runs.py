@@ -113,8 +113,8 @@ def test_the_replay_is_saved_once_and_only_if_it_is_wanted(tmp_path: Path) -> No
         run = drain(session)
     assert replays(run) == []
     notes = resume_notes(run)
-    assert "the replay was not saved and is lost; learning continues after 32 steps" in notes
-    assert "the resume is not exact: not everything could be brought back" in notes
+    assert "the replay was not saved and is lost; learning goes on after 32 steps" in notes
+    assert "the resume is not exact: not all state could be restored" in notes
 
 
 def test_a_replay_beyond_the_budget_is_not_saved(tmp_path: Path) -> None:
@@ -194,7 +194,10 @@ def test_known_optimum_is_found(toy: str, flags: dict[str, Any], tmp_path: Path)
 
 NOISY = {"exploration": "noisy", "exploration_fraction": None}
 REFUSED = [
-    ({"n_epochs": 3}, r"n_epochs=3 is not used: it is a field of ppo, and the run is of dqn \[flag --n-ep"),
+    (
+        {"n_epochs": 3},
+        r"n_epochs=3 is not used: it is a field of ppo, and the algorithm is dqn \[flag",
+    ),
     ({"exploration": "noisy"}, "exploration_fraction=0.5 is not used: --exploration noisy has no epsilon"),
     ({"noisy_sigma": 0.3}, "noisy_sigma=0.3 is not used: there are no noisy layers"),
     ({"prioritized_alpha": 0.5}, "prioritized_alpha=0.5 is not used: transitions are sampled uniformly"),
@@ -225,7 +228,7 @@ def test_refusals(flags: dict[str, Any], message: str, tmp_path: Path) -> None:
 
 
 def test_ppo_refuses_the_fields_of_dqn() -> None:
-    match = "replay_ratio=0.5 is not used: it is a field of dqn, and the run is of ppo"
+    match = "replay_ratio=0.5 is not used: it is a field of dqn, and the algorithm is ppo"
     with pytest.raises(ConfigError, match=match):
         resolve("CartPole-v1", {"replay_ratio": 0.5})
 

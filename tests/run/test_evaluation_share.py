@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from mission_gym.config.plain import read_stored
+from mission_gym.config.plain_yaml import read_stored
 from mission_gym.run.branch import branch_run
-from mission_gym.run.config import read_config, resolve
-from mission_gym.run.exactness import config_hash
+from mission_gym.run.config import config_hash, read_config, resolve
 from mission_gym.run.resume import resume_run
 from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
@@ -57,8 +56,8 @@ class Long(gym.Env[Any, Any]):
 @pytest.fixture(autouse=True)
 def _fine_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of seconds, in which evaluations may come as often as they are paid for."""
-    monkeypatch.setattr("mission_gym.config.rules._LEAST_EVAL_FREQ", 10)
-    monkeypatch.setattr("mission_gym.plan.evaluations._ROUND", 1)
+    monkeypatch.setattr("mission_gym.config.rules._MIN_EVAL_FREQ", 10)
+    monkeypatch.setattr("mission_gym.run.selection._ROUND", 1)
 
 
 @contextmanager

@@ -124,7 +124,7 @@ def test_interrupted_anywhere_and_resumed_equals_a_straight_run(
         drain(session)
     notes = next(event["notes"] for event in said if event["event"] == "resume")
     assert "the resume is exact" in notes
-    assert any(f"came back by {ENVS[env]}" in note for note in notes)
+    assert any(f"restored by {ENVS[env]}" in note for note in notes)
     assert_equal_runs(run, straight(env))
 
 
@@ -141,7 +141,7 @@ def test_a_mission_comes_back_by_its_own_state(mission: str, vector: str, tmp_pa
     with resume_run(runs[1], said.append) as session:
         drain(session)
     notes = next(event["notes"] for event in said if event["event"] == "resume")
-    assert "4 of 4 environments came back by state" in notes
+    assert "4 of 4 environments restored by state" in notes
     assert "the resume is exact" in notes
     assert_equal_runs(*runs)
 

@@ -15,7 +15,7 @@ from mission_gym.run.open import open_run
 from mission_gym.run.resume import resume_run
 from mission_gym.run.start import start_run
 from mission_gym.store import checkpoints
-from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint, save_checkpoint
+from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
 from mission_gym.store.resolve import RunRef
 from mission_gym.store.rundir import RunDir
 
@@ -49,15 +49,6 @@ def resume_notes(run: RunDir) -> list[str]:
     return list(heard[0]["notes"])
 
 
-def forget_config(run: RunDir) -> None:
-    """The checkpoints of a run as they were before they carried their config."""
-    for info in list_checkpoints(run.checkpoints):
-        made = load_checkpoint(info.path)
-        del made.state_json["config"]
-        parts = {name: getattr(made, name) for name in ("policy", "state", "state_json", "meta")}
-        save_checkpoint(run.checkpoints, made.step, **parts)
-
-
 def test_a_resume_names_the_values_that_were_edited(run: RunDir) -> None:
     edit(run, "gamma: 0.98", "gamma: 0.11")
     edit(run, "seed: 0", "seed: 7")
@@ -74,17 +65,6 @@ def test_what_can_not_change_a_number_may_be_edited(before: str, after: str, run
     assert resume_notes(run)[-1] == "the resume is exact"
 
 
-def test_a_checkpoint_without_its_config_is_judged_by_the_hash(run: RunDir) -> None:
-    forget_config(run)
-    edit(run, "gamma: 0.98", "gamma: 0.11")
-    assert "not exact: config.yaml does not have the hash in lineage.json" in resume_notes(run)[-1]
-
-
-def test_a_checkpoint_without_its_config_may_still_be_exact(run: RunDir) -> None:
-    forget_config(run)
-    assert resume_notes(run)[-1] == "the resume is exact"
-
-
 def test_the_config_of_a_checkpoint_can_not_be_edited(run: RunDir) -> None:
     path = list_checkpoints(run.checkpoints)[-1].path / checkpoints._STATE_JSON
     document = json.loads(path.read_text())
@@ -98,7 +78,7 @@ def test_an_evaluation_and_a_branch_take_the_config_of_the_checkpoint(run: RunDi
     edit(run, "activation: tanh", "activation: relu")
     opened = open_run(RunRef(run, None))
     assert opened.config.policy.activation == "tanh"
-    said = "config.yaml says policy.activation=relu; checkpoint 64 was made with tanh, which is used"
+    said = "config.yaml has policy.activation=relu; checkpoint 64 was saved with tanh, which is used"
     assert opened.notes == (said,)
     heard: list[dict[str, Any]] = []
     with branch_run(RunRef(run, None), {"timesteps": 96}, heard.append) as session:
@@ -111,5 +91,5 @@ def test_an_evaluation_and_a_branch_take_the_config_of_the_checkpoint(run: RunDi
 def test_a_config_that_leaves_values_open_is_told(run: RunDir) -> None:
     for content in ("", "null"):
         run.config_yaml.write_text(content)
-        with pytest.raises(ConfigError, match=r"leaves .* open, which the config of a run never does"):
+        with pytest.raises(ConfigError, match=r"is auto, and a run's config has no auto values"):
             open_run(RunRef(run, None))

@@ -57,7 +57,7 @@ def test_interrupted_and_resumed_equals_a_straight_run(vector: str, tmp_path: Pa
         drain(session)
     notes = next(event["notes"] for event in said if event["event"] == "resume")
     assert "the resume is exact" in notes
-    assert any("came back by state" in note for note in notes)
+    assert any("restored by state" in note for note in notes)
     assert_equal_runs(run, straight)
 
 

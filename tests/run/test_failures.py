@@ -76,7 +76,7 @@ def test_failures_before_the_first_update_are_counted_and_told(tmp_path: Path) -
         for _ in session.updates():
             pass
     (plan,) = [event["time/plan"] for event in events if event["event"] == "plan"]
-    assert "episodes that failed while the statistics were primed: 1; they are counted" in plan["notes"]
+    assert "1 episodes failed while the statistics were primed; they are counted" in plan["notes"]
     rows = [event for event in events if event["event"] == "progress"]
     assert rows[0]["rollout/env_failures"] == rows[-1]["rollout/env_failures"] == 1
     assert session.run.read_status()["env_failures"] == 1
@@ -147,7 +147,7 @@ def test_an_unused_explicit_value_is_refused(tmp_path: Path) -> None:
 
 
 def test_stop_when_names_a_declared_outcome(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="declares no outcome 'captured'"):
+    with pytest.raises(ConfigError, match="does not declare the outcome 'captured'"):
         run_to_the_end(tmp_path, "CartPole-v1", stop_when="captured>=0.8", eval_freq=64)
 
 
@@ -225,7 +225,7 @@ def test_a_full_disk_does_not_end_the_training(freed: bool, tmp_path: Path) -> N
 def test_a_disk_that_takes_no_checkpoint_is_refused_at_the_start(tmp_path: Path) -> None:
     with (
         small_disk(tmp_path / "disk", "60k") as disk,
-        pytest.raises(DiskError, match="make room and start again"),
+        pytest.raises(DiskError, match="free disk space and start again"),
     ):
         run_to_the_end(disk, "CartPole-v1", network_arch="128,128")
 
@@ -259,7 +259,7 @@ def test_a_folder_that_is_moved_or_removed_ends_the_run(moved: bool, tmp_path: P
         assert run.read_status()["state"] == "done"
 
 
-@pytest.mark.parametrize("where", ["mission_gym.store.rundir.write_json", "mission_gym.run.start._prepare"])
+@pytest.mark.parametrize("where", ["mission_gym.store.rundir.write_json", "mission_gym.run.start._prime"])
 def test_ctrl_c_while_the_folder_is_made_leaves_none(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,10 +28,10 @@ def test_an_interrupted_run_goes_on_and_says_that_it_is_statistical(tmp_path: Pa
     with resume_run(run, said.append) as session:
         drain(session)
     notes = next(event["notes"] for event in said if event["event"] == "resume")
-    assert any(note.startswith("4 of 4 environments came back by boundary: segments") for note in notes)
+    assert any(note.startswith("4 of 4 environments restored by boundary: segments") for note in notes)
     assert notes[-1] == (
-        "the resume is statistical, not exact: first-ready blocks depend on timing, and the segments that"
-        " were under way are dropped"
+        "the resume is statistical, not exact: first-ready blocks depend on timing, and unfinished"
+        " segments are dropped"
     )
     assert run.read_status()["state"] == "done"
     made = [row for row in rows(run) if row["event"] == "progress"]

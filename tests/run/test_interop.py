@@ -51,9 +51,7 @@ def test_predict_takes_one_observation_or_a_batch(run: mg.Run) -> None:
     single, _ = policy.predict(obs[0])
     assert (batch.shape, single.shape, state) == ((3,), (), None)
     assert (batch == single).all()
-    with pytest.raises(
-        mg.errors.UsageError, match=r"has shape \(5,\) per row; the policy was trained on \(4,\)"
-    ):
+    with pytest.raises(mg.errors.UsageError, match=r"has shape \(5,\); the policy was trained on \(4,\)"):
         policy.predict(np.zeros((3, 5), np.float32))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 ASK = """
 import json
-from mission_gym.run.gpu import load_nvml, open_gpu
+from mission_gym.run.sampler import load_nvml, open_gpu
 print(json.dumps({name: probe() for name, probe in open_gpu(load_nvml(), "GPU-1", "MIG-1").items()}))
 """
 

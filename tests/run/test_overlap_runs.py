@@ -20,10 +20,10 @@ from test_exact_resume import (
 
 import mission_gym as mg
 from mission_gym.cli.main import main
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.errors import ConfigError, EnvContractError, NotFiniteError, WorkerDied
-from mission_gym.plan.ways import choose_overlap
-from mission_gym.run.assemble import algorithm_of
+from mission_gym.plan.setups import choose_overlap
+from mission_gym.run.build import algorithm_of
 from mission_gym.run.config import resolve
 from mission_gym.run.resume import resume_run
 from mission_gym.store.checkpoints import list_checkpoints, load_last_good
@@ -234,7 +234,7 @@ def test_checkpoints_and_evaluations_share_the_steps_of_a_run_without_overlap(
         ({"vector": "serial"}, "off", "share the CPU"),
         ({"vector": "workers"}, "off", "share the CPU"),
         ({"vector": "threads"}, "on", "environments wait"),
-        ({"vector": "threads", "blocks": "first_ready"}, "off", "go on beside updates already"),
+        ({"vector": "threads", "blocks": "first_ready"}, "off", "already collect during updates"),
         ({"vector": "workers", "device": "cuda"}, "on", "while the learner uses cuda"),
         ({"vector": "threads", "n_epochs": 300}, "off", "4800 gradient steps of 0.0003 without a target_kl"),
         ({"vector": "threads", "n_epochs": 300, "target_kl": 0.03}, "on", "environments wait"),
@@ -247,9 +247,9 @@ def test_checkpoints_and_evaluations_share_the_steps_of_a_run_without_overlap(
 def test_auto_is_on_where_the_phases_use_different_resources(
     flags: dict[str, Any], value: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mission_gym.plan.ways.usable_cores", lambda: 4)
+    monkeypatch.setattr("mission_gym.plan.setups.usable_cores", lambda: 4)
     wanted = {"n_envs": 8, "n_steps_per_env": 128, "device": "cpu"} | flags
-    resolved, _ = finish(resolve("Env-v0", wanted))
+    resolved, _ = apply_rules(resolve("Env-v0", wanted))
     left = {path: 1 for path in resolved.sources if resolved.config.value(path) == "auto"}
     words = {"compute.acting": "numpy", "compute.kernel": "torch", "compute.precision": "float32"}
     words |= {"compute.overlap": "off"}
@@ -263,10 +263,10 @@ def test_auto_is_on_where_the_phases_use_different_resources(
     ("flags", "stored", "reason"),
     [
         ([], "off", "share the CPU"),
-        (["--overlap", "on"], "on", "as asked for"),
-        (["--set", "compute.overlap=on"], "on", "as asked for"),
+        (["--overlap", "on"], "on", "set by the config"),
+        (["--set", "compute.overlap=on"], "on", "set by the config"),
         (["--vector", "threads"], "on", "environments wait"),
-        (["--vector", "threads", "--overlap", "off"], "off", "as asked for"),
+        (["--vector", "threads", "--overlap", "off"], "off", "set by the config"),
     ],
 )
 def test_the_choice_is_stored_and_explained(
@@ -283,7 +283,7 @@ def test_the_choice_is_stored_and_explained(
 
 def test_first_ready_segments_need_no_overlap(tmp_path: Path) -> None:
     with (
-        pytest.raises(ConfigError, match=r"overlap=on is not used: segments of --blocks first_ready go on"),
+        pytest.raises(ConfigError, match=r"overlap=on is not used: --blocks first_ready already collects"),
         start(tmp_path, "CartPole-v1", **WORKERS, blocks="first_ready"),
     ):
         pass

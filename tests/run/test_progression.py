@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,8 @@ from mission_gym.config.curriculum import read_curriculum
 from mission_gym.data import Block, Episode
 from mission_gym.errors import RunStateError
 from mission_gym.rollout.collector import BlockCollector
-from mission_gym.run.curriculum import KEY, Progression
+from mission_gym.run.curriculum import Progression
+from mission_gym.run.snapshot import RunState, read_run_state
 
 
 class Listening(BlockCollector):
@@ -33,12 +36,10 @@ class Listening(BlockCollector):
         return True
 
 
-def make(*stages: dict[str, Any], counters: dict[str, Any] | None = None) -> tuple[Progression, Listening]:
+def make(*stages: dict[str, Any], state: RunState | None = None) -> tuple[Progression, Listening]:
     collector = Listening()
     named = [{"name": f"s{number}"} | stage for number, stage in enumerate(stages)]
-    return Progression(
-        read_curriculum({"stages": named}), {} if counters is None else counters, collector
-    ), collector
+    return Progression(read_curriculum({"stages": named}), state or RunState(), collector), collector
 
 
 def play(outcomes: str, stage: int = 0, **fields: Any) -> list[Episode]:
@@ -132,40 +133,41 @@ def test_a_block_keeps_the_stage_that_it_began_in() -> None:
     assert collector.told == [1]
 
 
-def test_it_goes_on_from_a_checkpoints_counters() -> None:
-    counters: dict[str, Any] = {}
-    run, collector = make({"until": {"steps": 10}}, {}, counters=counters)
+def test_it_continues_from_the_state_of_a_checkpoint() -> None:
+    state = RunState()
+    run, collector = make({"until": {"steps": 10}}, {}, state=state)
     empty: Any = None
     collector.fill(empty, 4, lambda: False)
     run.move(10)
-    saved = {KEY: dict(counters[KEY])}
-    other: dict[str, Any] = {}
-    again, collector = make({"until": {"steps": 10}}, {}, counters=other)
-    other |= saved
-    again.go_on([0, 1])
-    assert collector.told == [0], "environments that begin an episode while they come back are of this block"
+    again, collector = make({"until": {"steps": 10}}, {})
+    again.restore(state, [0, 1])
+    assert collector.told == [0], "episodes that start during the restore belong to this block"
     collector.fill(empty, 5, lambda: False)
     assert collector.told == [1]
-    with pytest.raises(RunStateError, match="is of stage 3, and the curriculum has 2; it was changed in"):
-        again.go_on([2])
+    with pytest.raises(RunStateError, match="is in stage 3, and the curriculum has 2; config"):
+        again.restore(state, [2])
+    with pytest.raises(RunStateError, match="of a run without a curriculum; config"):
+        again.restore(RunState(), [0])
 
 
-def test_without_a_curriculum_nothing_is_done_or_told() -> None:
-    counters: dict[str, Any] = {}
-    collector = Listening()
-    run = Progression(None, counters, collector)
+def test_without_a_curriculum_nothing_happens() -> None:
+    state, collector = RunState(), Listening()
+    run = Progression(None, state, collector)
     run.begin_at(5, None)
     run.see(play("w"))
-    run.go_on([0])
-    assert (run.move(10), run.metrics(10), run.status(), counters) == (None, {}, None, {})
+    run.restore(state, [0])
+    assert (run.move(10), run.metrics(10), run.status(), state) == (None, {}, None, RunState())
     collector.fill(None, 0, lambda: False)  # type: ignore[arg-type]
     assert collector.told == [-1]
 
 
-def test_numbers_of_a_checkpoint_are_plain() -> None:
-    import json
-
-    counters: dict[str, Any] = {}
-    run, _ = make({"until": {"metric": "return>5", "episodes": 9}}, {}, counters=counters)
+def test_the_state_of_a_checkpoint_is_json() -> None:
+    state = RunState()
+    run, collector = make({"until": {"metric": "return>5", "episodes": 9}}, {}, state=state)
     run.see(play("wl", ret=float(np.float64(1.5))))
-    assert json.loads(json.dumps(counters[KEY]))["until"] == [1.5, 1.5]
+    empty: Any = None
+    collector.fill(empty, 2, lambda: False)
+    stored = json.loads(json.dumps(state.document()))
+    assert stored["curriculum"]["until"] == [1.5, 1.5]
+    checkpoint: Any = SimpleNamespace(state_json={"counters": {"session": stored}})
+    assert read_run_state(checkpoint) == state

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from mission_gym.data import Phases, Progress
-from mission_gym.run import rate
-from mission_gym.run.rate import Rate
+from mission_gym.run import recorder
+from mission_gym.run.recorder import Rate
 
 
 class Clock:
@@ -24,7 +24,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(rate, "steady_s", made.read)
+    monkeypatch.setattr(recorder.time, "monotonic", made.read)
     return made
 
 
@@ -45,11 +45,11 @@ def test_only_training_counts_for_its_rate(clock: Clock) -> None:
     made.elapsed_before_s = 50.0
     clock.now += 2.0  # until the first update
     assert (made.training, made.momentary, made.eta_s(2000)) == (None, None, None)
-    assert not made.is_telling
+    assert not made.is_reliable
     for _ in made.follow(loop(clock, 1000, (100, 1.0, 5), (100, 0.25, 10), (100, 0.25, 15))):
         clock.now += 1.0  # an evaluation
     assert made.training == 400.0  # without the first update
-    assert not made.is_telling  # half a second is little
+    assert not made.is_reliable  # half a second is little
     assert made.momentary == 400.0
     assert made.count_made(1300) == 300
     assert made.elapsed_s == pytest.approx(50.0 + 2.0 + 1.5 + 3.0)
@@ -62,7 +62,7 @@ def test_steps_before_learning_are_no_training(clock: Clock) -> None:
     for _ in made.follow(loop(clock, 0, (100, 0.01, 0), (100, 0.01, 0), (100, 1.0, 3), (100, 1.0, 6))):
         pass
     assert made.training == 100.0
-    assert made.is_telling
+    assert made.is_reliable
     assert made.eta_s(400) == 0.0
 
 

@@ -50,8 +50,8 @@ def test_what_is_shown_is_a_row_or_the_status(tmp_path: Path, monkeypatch: pytes
         write_status(run, durable=durable, **fields)
 
     monkeypatch.setattr(RunDir, "write_status", note)
-    monkeypatch.setattr("mission_gym.run.status._STATUS_S", 0.0)
-    monkeypatch.setattr("mission_gym.run.status._TICK_S", 0.0)
+    monkeypatch.setattr("mission_gym.run.telemetry._STATUS_S", 0.0)
+    monkeypatch.setattr("mission_gym.run.telemetry._TICK_S", 0.0)
     session, heard = train(tmp_path)
     rows = [event for event in heard if event["event"] != "status"]
     assert json.loads(json.dumps(to_json(rows))) == MetricsLog.read(session.run.metrics_jsonl)
@@ -106,7 +106,7 @@ def test_a_status_that_is_refused_is_told_once(tmp_path: Path, monkeypatch: pyte
         write_status(run, durable=durable, **fields)
 
     monkeypatch.setattr(RunDir, "write_status", refuse)
-    monkeypatch.setattr("mission_gym.run.status._STATUS_S", 0.0)
+    monkeypatch.setattr("mission_gym.run.telemetry._STATUS_S", 0.0)
     session, heard = train(tmp_path)
     assert warnings_of(heard) == [
         "status not written: can't write status.json: full",
@@ -131,7 +131,7 @@ def test_a_listener_that_fails_does_not_end_the_run(number: int, tmp_path: Path)
     assert status["state"] == "done"
     assert 10 < status["lost_words"] <= len(heard)
     rows = MetricsLog.read(session.run.metrics_jsonl)
-    assert warnings_of(rows) == [f"what is said can't be shown: {os.strerror(number)}; training goes on"]
+    assert warnings_of(rows) == [f"progress can't be shown: {os.strerror(number)}; training continues"]
 
 
 def test_a_sink_that_can_not_write_does_not_end_the_run(
@@ -170,11 +170,9 @@ def test_the_status_tells_the_end_before_the_last_word(tmp_path: Path) -> None:
 def test_clocks_that_are_set_leave_durations_sane(
     jump_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time of day, and where a tool fakes that too, the one that only goes forward."""
-    shift_s = 0.0
-    for name in ("time", "monotonic"):
-        real = getattr(time, name)
-        monkeypatch.setattr(time, name, lambda real=real: real() + shift_s)
+    """Durations use the monotonic clock, so the time of day may be set during a run."""
+    shift_s, real = 0.0, time.time
+    monkeypatch.setattr(time, "time", lambda: real() + shift_s)
     with start_run(
         resolve("CartPole-v1", FLAGS | {"runs_dir": str(tmp_path)}), lambda event: None
     ) as session:

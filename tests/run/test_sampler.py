@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from mission_gym.data import Span
-from mission_gym.run.gpu import open_gpu
-from mission_gym.run.sampler import MachineSampler, Sample, Use
+from mission_gym.run.sampler import MachineSampler, Sample, Use, open_gpu
 from waits import LONG_S
 
 

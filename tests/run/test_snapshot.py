@@ -69,12 +69,12 @@ def take(num_steps: int) -> Checkpoint:
     return Checkpoint(made.step, Path(), made.policy, made.state, made.state_json, {})
 
 
-def test_a_block_in_hand_goes_on(straight: dict[str, Any]) -> None:
+def test_a_block_in_progress_continues(straight: dict[str, Any]) -> None:
     checkpoint = take(5)
     assert checkpoint.state["block/filled"].tolist() == [5] * S
     with collecting() as (collector, block, _):
         restored = restore_snapshot(checkpoint, LEARNER, collector, [block])
-        assert restored.told == ["3 of 3 environments came back by replay"]
+        assert restored.notes == ["3 of 3 environments restored by replay"]
         assert restored.exact
         assert block.filled.tolist() == [5] * S
         assert collector.fill(block, 0, never)
@@ -82,15 +82,13 @@ def test_a_block_in_hand_goes_on(straight: dict[str, Any]) -> None:
             np.testing.assert_array_equal(array, straight[name], err_msg=name)
 
 
-def test_what_was_lost_is_told_and_the_resume_is_not_exact() -> None:
+def test_lost_steps_are_noted_and_the_resume_is_not_exact() -> None:
     checkpoint = take(0)
-    for lost in ({"steps_lost": 36}, {"block_lost": 12}):
-        document = {name: value for name, value in checkpoint.state_json.items() if name != "steps_lost"}
-        with collecting() as (collector, block, _):
-            damaged = replace(checkpoint, state_json=document | lost)
-            restored = restore_snapshot(damaged, LEARNER, collector, [block])
-            assert restored.told[-1] == "36 steps were not saved and are lost"
-            assert not restored.exact
+    with collecting() as (collector, block, _):
+        damaged = replace(checkpoint, state_json=checkpoint.state_json | {"steps_lost": 36})
+        restored = restore_snapshot(damaged, LEARNER, collector, [block])
+        assert restored.notes[-1] == "36 steps were not saved and are lost"
+        assert not restored.exact
 
 
 def test_an_environment_that_begins_anew_cuts_its_newest_segment() -> None:

@@ -10,7 +10,7 @@ import pytest
 from metric_table import find_metric
 from mission_gym.check.devices import time_product
 from mission_gym.clock import ROLES
-from mission_gym.run.alarms import Alarm, Watch
+from mission_gym.run.alarms import Alarm, AlarmWatch
 from mission_gym.run.config import resolve
 from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
@@ -65,7 +65,7 @@ def test_timelines_come_by_steps_and_are_bounded(tmp_path: Path) -> None:
 
 def test_alarms_stand_in_the_row_and_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = [Alarm("slow", is_timed=True)]
-    monkeypatch.setattr(Watch, "see_row", lambda watch, step, row: slow if step == 128 else [])
+    monkeypatch.setattr(AlarmWatch, "see_row", lambda watch, step, row: slow if step == 128 else [])
     session, rows = train(tmp_path, timesteps=256)
     assert [row["step"] for row in rows if row.get("time/alarms") == ["slow"]] == [128]
     assert "warning step=128 message=slow" in session.run.log_txt.read_text()

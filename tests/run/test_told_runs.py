@@ -70,11 +70,8 @@ def test_sequences_that_are_cut_are_counted_and_told_once(tmp_path: Path) -> Non
     assert len(counts) == 2
     assert 0 < counts[0] < counts[1] < 128
     said = [event["message"] for event in events if event["event"] == "warning"]
-    assert (
-        sum("sequences had more than the 2 elements that are read, and were cut" in text for text in said)
-        == 1
-    )
-    with pytest.raises(ConfigError, match="max_sequence=2 is not used: no part of the observation is a Seq"):
+    assert sum("sequences had more than 2 elements and were truncated" in text for text in said) == 1
+    with pytest.raises(ConfigError, match="max_sequence=2 is not used: no observation is a Seq"):
         run_short(tmp_path, "words", max_sequence=2)
 
 
@@ -105,7 +102,7 @@ def test_a_grid_is_read_as_its_run_read_it(tmp_path: Path) -> None:
         RunDir(run.path),
         replace(lineage, readings={"": replace(reading, nvec=(other,) * 25)}),
     )
-    with pytest.raises(RunStateError, match=r"changed its spaces .*, or this version reads them"):
+    with pytest.raises(RunStateError, match=r"spaces .* have changed since .*, or this version reads them"):
         mg.load(run.path)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mission_gym.data import Phases
-from mission_gym.run.accounting import phase_metrics
 from mission_gym.run.config import resolve, schema
+from mission_gym.run.telemetry import phase_metrics
 from mission_gym.run.verdict import Verdict, VerdictFacts, judge
 from mission_gym.vector.backends import load_backend
 
@@ -61,15 +61,15 @@ CASES = {
     ),
     "all cores in use": (
         ENV, {"vector": "workers", "num_workers": 4}, "environment CPU", "70 %",
-        "no core is left to add: make the step itself cheaper, or give a vectorised form with --vector batch",
+        "all cores are in use: make the step itself cheaper, or write a vectorized form for --vector batch",
     ),
     "batched": (
         WAITS, {"vector": "batched", "env_cpu_is_known": False}, "environment CPU", "70 %",
-        "no core is left to add: make the step itself cheaper",
+        "all cores are in use: make the step itself cheaper",
     ),
     "environments that wait": (
         WAITS, {"vector": "workers"}, "environment waiting", "and collecting computes for 11 % of it",
-        "--vector threads: they wait side by side",
+        "--vector threads: they wait concurrently",
     ),
     "threads that wait": (
         WAITS, {"vector": "threads"}, "environment waiting", "70 %",
@@ -87,21 +87,21 @@ CASES = {
     ),
     "copying": (
         phases(collect=80, act=10, env=10, cpu=80, update=15), {}, "collecting overhead",
-        "weights, rows and messages take 60 % of the time", "--n-envs 16 --n-steps-per-env 64",
+        "weights, rows and messages takes 60 % of the time", "--n-envs 16 --n-steps-per-env 64",
     ),
     "products": (
         UPDATE, {"gradient_steps": 1000, "flops_per_sample": 54e6, "matmul_flops_per_s": 1e11},
-        "update arithmetic", "75 % of the time, 70 ms a gradient step, at 49 % of the 100 GFLOP/s",
-        "--n-epochs 5: less to learn from each rollout (now 10 epochs)",
+        "update arithmetic", "75 % of the time, 70 ms per gradient step, at 49 % of the 100 GFLOP/s",
+        "--n-epochs 5: fewer passes over each rollout (now 10 epochs)",
     ),
     "small products": (
         UPDATE, {"gradient_steps": 70_000, "flops_per_sample": 54e3, "matmul_flops_per_s": 1e11},
-        "update overhead", "75 % of the time, 1 ms a gradient step, at 3 % of the 100 GFLOP/s",
+        "update overhead", "75 % of the time, 1 ms per gradient step, at 3 % of the 100 GFLOP/s",
         "--batch-size 128: fewer, larger gradient steps",
     ),
     "a product that was timed on a busy machine": (
         UPDATE, {"gradient_steps": 70_000, "flops_per_sample": 54e6, "matmul_flops_per_s": 1e11},
-        "update overhead", "1 ms a gradient step, at 3.46e+03 GFLOP/s; the device was busy when a plain",
+        "update overhead", "1 ms per gradient step, at 3.46e+03 GFLOP/s; the device was busy when a plain",
         "--batch-size 128: fewer, larger gradient steps",
     ),
     "own network, long": (UPDATE, {"gradient_steps": 1000}, "update arithmetic", "70 ms", "--n-epochs 5"),
@@ -158,7 +158,7 @@ def test_low_cpu_time_among_many_processes_is_not_waiting() -> None:
     assert verdict(crowded).bound == "environment waiting"
     found = verdict(crowded, MACHINE | {"machine/load": 4.0})
     assert found.bound == "environment CPU"
-    assert found.evidence.endswith("of 4 cores, where 4.0 processes want each of them")
+    assert found.evidence.endswith("of 4 cores, and 4.0 processes compete for each")
     assert verdict(WAITS, MACHINE | {"machine/load": 4.0}).bound == "environment waiting"
 
 
@@ -166,7 +166,7 @@ def test_others_that_took_the_machine_are_told_of() -> None:
     crowded = MACHINE | {"machine/cpu": 1.0, "machine/own_cores": 1.5}
     for times in (ENV, UPDATE):
         found = verdict(times, crowded)
-        assert found.evidence.endswith("processes that are not of this run took 2.5 of 4 cores")
+        assert found.evidence.endswith("other processes used 2.5 of 4 cores")
         assert found.advice[0].startswith("end those processes")
         assert found.bound == verdict(times).bound
     assert "beside" not in verdict(ENV, MACHINE | {"machine/cpu": 1.0, "machine/own_cores": 3.5}).evidence
@@ -176,15 +176,15 @@ def test_others_that_took_the_machine_are_told_of() -> None:
 def test_full_memory_comes_first() -> None:
     found = verdict(ENV, {"machine/memory_use_max": 0.97, "machine/memory_bytes_max": 12e9})
     assert found.bound == "memory"
-    assert found.evidence == "97 % of the machine's memory is in use, 12 GB of it this run's"
+    assert found.evidence == "97 % of the machine's memory is in use, 12 GB of it by this run"
     assert found.advice[0] == "--n-envs 4: half the environments"
 
 
 @pytest.mark.parametrize(
     ("times", "words"),
     [
-        (ENV, "GPU use is 12 %, as learning is only 15 % of the time"),
-        (UPDATE, "GPU use is 12 %, as 9,000 parameters at batch 64 are little work for it"),
+        (ENV, "GPU use is 12 %, since learning is only 15 % of the time"),
+        (UPDATE, "GPU use is 12 %, since 9,000 parameters at batch 64 are little work for it"),
     ],
 )
 def test_low_use_of_a_gpu_is_explained(times: dict[str, float], words: str) -> None:
@@ -210,9 +210,7 @@ def test_a_busy_gpu_that_slows_its_clock_is_throttled() -> None:
     clocks = {"machine/gpu_clock_mhz": 1200.0, "machine/gpu_clock_mhz_max": 2100.0}
     machine = MACHINE | clocks | {"machine/gpu_use": 0.9, "machine/gpu_temperature_c_max": 87.0}
     found = verdict(UPDATE, machine, device="cuda")
-    assert found.evidence.endswith(
-        "the GPU is throttled: its clock is 1200 MHz in the mean of 2100 at up to 87 C"
-    )
+    assert found.evidence.endswith("the GPU is throttled: its mean clock is 1200 of 2100 MHz at up to 87 C")
     assert found.advice[0].startswith("cool the GPU")
     idle = verdict(UPDATE, machine | {"machine/gpu_use": 0.1}, device="cuda")
     assert "throttled" not in idle.evidence  # a GPU without work slows down by itself

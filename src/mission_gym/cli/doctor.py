@@ -50,7 +50,7 @@ def _check_devices(found: MachineReport, deadline_s: float) -> list[Finding]:
     """Compare gradient steps on each accelerator with those of the CPU, as training does."""
     if not any(device.name != "cpu" and not device.error for device in found.torch.devices):
         return []
-    return judge_proof(try_code("from mission_gym.run.device_proof import main; main()", deadline_s))
+    return judge_proof(try_code("from mission_gym.run.preview import main; main()", deadline_s))
 
 
 def _check_cluster(address: str | None, deadline_s: float) -> list[Finding]:

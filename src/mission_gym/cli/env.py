@@ -144,7 +144,7 @@ def tune(args: Sequence[str]) -> None:
         raise UsageError("JSON and Markdown can't both be printed; remove one of them [--markdown, --json]")
     resolved = resolve(flags.env_id, given_values(flags), **flags.layers())
     from mission_gym.report.scaling import make_markdown, view_advice
-    from mission_gym.run.tune import advise
+    from mission_gym.run.preview import advise
 
     with messages_to_stderr():
         document = advise(resolved, budget_s, say, retune=flags.retune)

@@ -9,13 +9,11 @@ from typing import Any
 
 from mission_gym.cli.train import set_workers
 from mission_gym.config.layers import Resolved
-from mission_gym.config.profiles import choose_profile
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.errors import ConfigError, RunStateError, UsageError
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.wait import wait_for_jobs
 from mission_gym.learner.loop import StopFlag
-from mission_gym.plan.wishes import fix_envs
 from mission_gym.procs import usable_cores
 from mission_gym.report.formats import show_path
 from mission_gym.report.groups import (
@@ -61,15 +59,10 @@ def resolve_values(values: Mapping[str, Any]) -> Resolved:
     )
 
 
-def check_config(resolved: Resolved) -> None:
-    """Refuse a config before any folder is made; ConfigError."""
-    finish(fix_envs(choose_profile(resolved)))
-
-
 def find_problems(values: Mapping[str, Any]) -> list[str]:
     """The reasons to refuse a run of these values that are known before it starts."""
     try:
-        check_config(resolve_values(values))
+        apply_rules(resolve_values(values))
     except ConfigError as error:
         return error.problems
     except UsageError as error:

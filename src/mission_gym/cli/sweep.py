@@ -17,8 +17,8 @@ import tyro
 from mission_gym.cli.flags import AsJson, EnvId, LayerFlags, ReadFlags, flag, parse, with_values
 from mission_gym.cli.groups import FAILED, INTERRUPTED, find_reported_group, resolve_values
 from mission_gym.cli.train import list_given
-from mission_gym.config.plain import to_plain
-from mission_gym.config.profiles import choose_profile
+from mission_gym.config.plain_yaml import to_plain
+from mission_gym.config.rules import fix_num_envs
 from mission_gym.errors import ConfigError, RunStateError, UsageError
 from mission_gym.fleet.groups import find_newest_group
 from mission_gym.fleet.queue import Queue
@@ -26,7 +26,6 @@ from mission_gym.fleet.supervisor import TICK_S
 from mission_gym.fleet.sweep.question import SweepRequest, make_question, read_size
 from mission_gym.fleet.wait import wait_for_jobs
 from mission_gym.learner.loop import StopFlag
-from mission_gym.plan.wishes import fix_envs
 from mission_gym.procs import usable_cores
 from mission_gym.report.formats import show_path
 from mission_gym.report.screen.live import JobsScreen, show
@@ -166,7 +165,7 @@ def run_sweep(queue: Queue, group: GroupDir, *, as_json: bool) -> int:
     stop = StopFlag()
     with hold_sweep(group), stop_on_signals(stop), JobsScreen(group) as screen:
         question = read_sweep(group).question
-        base = fix_envs(choose_profile(resolve_values(question.values)))
+        base = fix_num_envs(resolve_values(question.values))
         screen.say(_show_question(group, question))
         study = Study(group.path, group.read().name, question.axes, base.config.run.seed)
         search = Search(group, study, base, usable_cores(), screen.say)

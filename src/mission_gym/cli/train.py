@@ -26,7 +26,7 @@ from mission_gym.cli.flags import (
     with_values,
 )
 from mission_gym.config.layers import Resolved
-from mission_gym.config.plain import read_stored, to_plain
+from mission_gym.config.plain_yaml import read_stored, to_plain
 from mission_gym.config.schema import DEFAULT_ENV_ID
 from mission_gym.config.sizes import parse_count
 from mission_gym.errors import UsageError
@@ -207,13 +207,14 @@ def list_given(flags: Any) -> dict[str, Any]:
 
 def _train_group(flags: Any) -> int:
     """Train several seeds, or one run in the background."""
-    from mission_gym.cli.groups import check_config, follow_group, leave_group
+    from mission_gym.cli.groups import follow_group, leave_group
+    from mission_gym.config.rules import apply_rules
     from mission_gym.fleet.queue import Queue
     from mission_gym.fleet.requests import make_seed_group
 
     given = list_given(flags) | ({"subproc": True} if flags.subproc else {})
     resolved = resolve_flags(flags)
-    check_config(resolved)
+    apply_rules(resolved)  # refuses before any folder is made
     queue = Queue()
     group = make_seed_group(queue, resolved, given, flags.seeds, "--seeds", flags.cuda_mps or "auto")
     if flags.detach:

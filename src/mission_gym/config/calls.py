@@ -1,6 +1,6 @@
-"""Code that is named with arguments, `module:callable(stack_size=4)`, and short names, `frame-stack:4`.
+"""Named callables with arguments, `module:callable(stack_size=4)`, and short names, `frame-stack:4`.
 
-Texts are parsed and never evaluated: an argument is a literal. What a short name means, the room `env` knows.
+Text is parsed and never evaluated: arguments are literals. `env.wrapping` defines the short names.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from mission_gym.errors import ConfigError
 
 _CALL = re.compile(r"([\w.]+:[\w.]+)\s*(\(.*\))?", re.DOTALL)
 _SHORT = re.compile(r"([A-Za-z][\w-]*)(?::([^()]*))?")
-_NEXT = re.compile(r",(?=\s*[A-Za-z][\w.-]*:)")  # before another wrapper
+_NEXT = re.compile(r",(?=\s*[A-Za-z][\w.-]*:)")  # a comma before another wrapper
 _LONGEST = 4000
 _NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
-class Call(NamedTuple):
-    """A callable and what it is called with."""
+class NamedCall(NamedTuple):
+    """The name of a callable and its arguments."""
 
     name: str  # module:callable
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
 
 
-def parse_call(text: str) -> Call:
-    """Take `module:callable` or `module:callable(1, key="value")` apart; ConfigError."""
+def parse_call(text: str) -> NamedCall:
+    """Parse `module:callable` or `module:callable(1, key="value")`; ConfigError."""
     match = _CALL.fullmatch(text.strip())
     if match is None or len(text) > _LONGEST:
         raise ConfigError(
@@ -36,26 +36,26 @@ def parse_call(text: str) -> Call:
             " my_module:my_function(size=4)"
         )
     if not match[2]:
-        return Call(match[1])
+        return NamedCall(match[1])
     try:
         call = ast.parse(f"call{match[2]}", mode="eval").body
     except _NOT_PARSED as error:
         raise ConfigError(
             f"{text!r} can't be read: {error}; write arguments as in (4, key='value')"
         ) from error
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):  # as (1)(2) is none
-        raise ConfigError(f"{text!r} can't be read; write one pair of brackets, as in (4, key='value')")
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):  # such as (1)(2)
+        raise ConfigError(f"{text!r} can't be read; write one pair of parentheses, as in (4, key='value')")
     args = tuple(_read_literal(text, arg) for arg in call.args)
     kwargs: dict[str, Any] = {}
     for keyword in call.keywords:
         if keyword.arg is None:
-            raise ConfigError(f"{text!r}: ** is not possible; write key=value")
+            raise ConfigError(f"{text!r}: ** is not supported; write key=value")
         kwargs[keyword.arg] = _read_literal(text, keyword.value)
-    return Call(match[1], args, kwargs)
+    return NamedCall(match[1], args, kwargs)
 
 
 def split_short(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """The name and the arguments of `name:1,word`; None for what has another form."""
+    """Split `name:1,word` into the name and its arguments; None if the text has another form."""
     match = _SHORT.fullmatch(text.strip())
     if match is None or len(text) > _LONGEST:
         return None
@@ -64,14 +64,14 @@ def split_short(text: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def check_wrapper(text: str) -> str:
-    """Pass on what has the form of a wrapper, without blanks around it; ConfigError."""
+    """Return the text of a wrapper without surrounding blanks; ConfigError if it is not one."""
     if split_short(text) is None:
         parse_call(text)
     return text.strip()
 
 
 def split_wrappers(value: Any) -> Any:
-    """One text as a list: `a:b,c:d` and `grey` are as they were and are; what has brackets is one wrapper."""
+    """Split one text into a list at commas, as in `a:b,c:d`; text with parentheses is one wrapper."""
     if not isinstance(value, str):
         return value
     return [value] if "(" in value else [part for part in _NEXT.split(value) if part.strip()]
@@ -83,6 +83,6 @@ def _read_literal(text: str, node: ast.expr) -> Any:
     except _NOT_PARSED as error:
         shown = ast.unparse(node)
         raise ConfigError(
-            f"{text!r}: the argument {shown} is not a literal (a number, a text in quotes, True, None, or a"
-            " list, tuple or dict of them); what has to be computed belongs in a function of your own"
+            f"{text!r}: the argument {shown} is not a literal (a number, a quoted string, True, None, or a"
+            " list, tuple or dict of them); compute other values in your own function"
         ) from error

@@ -1,7 +1,6 @@
-"""The whole schema: the sections of every run, and what the product's tables add to it.
+"""The complete schema: the sections of every run, with the algorithms, backends and trackers of the tables.
 
-In: sections of algorithms, texts of backends and names of trackers. Out: every field with its path, for
-flags, files and documentation.
+`Schema` lists every field with its path, for flags, files and documentation.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ class FieldInfo(NamedTuple):
     default: Any
     description: str
     aliases: tuple[str, ...]
-    choices: tuple[str, ...] = ()  # the names of a table, where it is one of them
-    is_list: bool = False  # it takes several of them
+    choices: tuple[str, ...] = ()  # the names that are allowed, if they come from a table
 
     @property
     def section(self) -> str:
@@ -37,15 +35,15 @@ class FieldInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class Schema:
-    """The whole schema: the sections above, and what the tables of the product add to it."""
+    """All sections and names that a config may have."""
 
     algorithms: Mapping[str, type[AlgorithmSection]]  # the first is the default
-    backends: Mapping[str, str]  # each with what it does, in words that follow its name
+    backends: Mapping[str, str]  # name -> description
     trackers: Sequence[str]
 
     @cached_property
     def sections(self) -> dict[str, type[Section]]:
-        """Every section by the name that files give it, those of all algorithms in the place of one."""
+        """Every section by its name in files; those of all algorithms replace `algorithm`."""
         named: dict[str, type[Section]] = {}
         for name, holder in Config.model_fields.items():
             named |= self.algorithms if name == "algorithm" else {name: cast(Any, holder.annotation)}
@@ -58,7 +56,7 @@ class Schema:
 
     @cached_property
     def path_of_key(self) -> dict[str, str]:
-        """Names and aliases to paths, as files and --set write them."""
+        """`section.name`, with names and aliases, to paths; for files and --set."""
         return {
             f"{field.section}.{name}": field.path
             for field in self.fields
@@ -66,7 +64,7 @@ class Schema:
         }
 
     def paths_of_names(self, algo: str) -> dict[str, str]:
-        """Names and aliases to paths, as flags, presets and settings write them; the algorithm's first."""
+        """Names and aliases to paths, for flags, presets and settings; the algorithm's fields come first."""
         own = {key: path for key, path in self.path_of_key.items() if key.startswith(f"{algo}.")}
         paths: dict[str, str] = {}
         for key, path in (own | self.path_of_key).items():
@@ -75,8 +73,8 @@ class Schema:
 
     def paths(self, algo: str) -> list[str]:
         """The paths of a run of this algorithm."""
-        strange = self.algorithms.keys() - {algo}
-        return [field.path for field in self.fields if field.section not in strange]
+        others = self.algorithms.keys() - {algo}
+        return [field.path for field in self.fields if field.section not in others]
 
 
 def _type_text(annotation: Any) -> str:
@@ -100,19 +98,18 @@ def _describe_fields(schema: Schema) -> Iterator[FieldInfo]:
         for name, field in holder.model_fields.items():
             choice = next((item for item in field.metadata if isinstance(item, OneOf)), None)
             names = (*choice.others, *getattr(schema, choice.table)) if choice else ()
-            told = next((item.text for item in field.metadata if isinstance(item, TypeText)), None)
+            type_text = next((item.text for item in field.metadata if isinstance(item, TypeText)), "")
+            if names:
+                type_text = "|".join(names) + (" ..." if get_origin(field.annotation) is tuple else "")
             description = field.description or ""
-            if description.endswith(":"):  # the table says the rest
+            if description.endswith(":"):
                 description += f" {', '.join(f'{name} {text}' for name, text in schema.backends.items())}."
-            is_list = get_origin(field.annotation) is tuple
-            listed = "|".join(names) + (" ..." if names and is_list else "")
             yield FieldInfo(
-                f"{section}.{name}",
-                name,
-                told or listed or _type_text(field.annotation),
-                field.default,
-                description,
-                tuple(alias for alias, target in _ALIASES.items() if target == name),
-                names,
-                is_list,
+                path=f"{section}.{name}",
+                name=name,
+                type_text=type_text or _type_text(field.annotation),
+                default=field.default,
+                description=description,
+                aliases=tuple(alias for alias, target in _ALIASES.items() if target == name),
+                choices=names,
             )

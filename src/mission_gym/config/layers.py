@@ -1,8 +1,8 @@
-"""Layers: where each value comes from, and which source wins.
+"""Layers: the sources of config values, and which source wins.
 
-flag > --set > --config > preset > shipped settings of the environment > plan > profile > default; plan
-and profile come in through `Resolved.with_values`. Every value keeps the text of its source, and all problems
-are told at once. Flags, presets and settings name a field alone: it is that of the chosen algorithm.
+flag > --set > --config > preset > shipped settings of the environment > plan > profile of the algorithm >
+default. The plan's values arrive later, through `Resolved.with_values`. Every value keeps the text of its
+source, and all problems are reported at once. Flags, presets and settings use field names without a section.
 """
 
 from __future__ import annotations
@@ -18,23 +18,21 @@ import yaml
 from pydantic import ValidationError
 
 from mission_gym.config.fields import Schema
-from mission_gym.config.plain import Stored, read_file, read_yaml, to_plain
+from mission_gym.config.plain_yaml import SourcedValue, read_file, read_yaml, to_plain
 from mission_gym.config.schema import DEFAULT_ENV_ID, Config, Settled, settle_types
 from mission_gym.config.types import split_names
 from mission_gym.errors import ConfigError, nearest
 
 _HERE = ("flag ", "argument ", "--set ")
 _EXPLICIT = (*_HERE, "config ")
-_OTHER_NAMES = {"backend": "vector", "num_envs": "n_envs"}  # what other functions call a field
+_OTHER_NAMES = {"backend": "vector", "num_envs": "n_envs"}  # names that other libraries use
 _VIA = " via config "
-
-
-_Layer = dict[str, Stored]  # by path
+_Layer = dict[str, SourcedValue]  # by path
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A config and, by `section.field`, the text of each value's source."""
+    """A config, with the text of each value's source by `section.field`."""
 
     config: Config
     sources: dict[str, str]
@@ -42,49 +40,49 @@ class Resolved:
 
     @cached_property
     def settled(self) -> Settled:
-        """The config in the types that know no `auto`, once none is left."""
+        """The config in the types without `auto`, when none is left."""
         return settle_types(self.config)
 
     def explicit(self, path: str) -> bool:
-        """Tell whether the user gave this value (flag or argument, --set or --config)."""
+        """Whether the user gave this value by flag, argument, --set or --config."""
         return self.sources[path].startswith(_EXPLICIT)
 
     def typed(self, path: str) -> bool:
-        """Tell whether the user gave this value here and now (flag, argument, --set), not through a file."""
+        """Whether the user typed this value (flag, argument, --set) instead of reading it from a file."""
         source = self.sources[path]
         return source.startswith(_HERE) and _VIA not in source
 
     def entries(self) -> _Layer:
-        """Return every value with its source, as one layer."""
-        return {path: Stored(self.config.value(path), source) for path, source in self.sources.items()}
+        """Every value with its source, as one layer."""
+        return {path: SourcedValue(self.config.value(path), source) for path, source in self.sources.items()}
 
     @property
     def preset(self) -> str | None:
-        """The preset that some value comes from."""
+        """The preset that was used, if any."""
         named = (source.split()[1] for source in self.sources.values() if source.startswith("preset "))
         return next(named, None)
 
     def with_values(self, values: Mapping[str, Any], source: str) -> Resolved:
-        """Return a copy with the values at these paths replaced and checked."""
-        changed = {path: Stored(value, source) for path, value in values.items()}
+        """Return a copy with the values at these paths replaced and validated."""
+        changed = {path: SourcedValue(value, source) for path, value in values.items()}
         return _build(self.schema, self.entries() | changed, [])
 
 
 @cache
 def read_presets() -> dict[str, dict[str, Any]]:
-    """Return the shipped presets: name to values by field name, those of another algorithm below its name."""
+    """The shipped presets by name: values by field name, and under an algorithm's name its own values."""
     return _read_shipped("presets.yaml")
 
 
 @cache
 def read_settings() -> dict[str, dict[str, Any]]:
-    """Return the shipped settings by environment id or pattern (`ALE/*`), in the form of `read_presets`."""
+    """The shipped settings by environment id or pattern (`ALE/*`), in the same form."""
     return _read_shipped("settings.yaml")
 
 
 def find_settings(env_id: str) -> str | None:
-    """The key of an environment's settings: its id, with or without the module before it, else the longest
-    pattern that it fits."""
+    """The key of an environment's settings: its id, with or without the module, or the longest pattern that
+    matches."""
     rows, name = read_settings(), env_id.rpartition(":")[2]
     exact = [key for key in (env_id, name) if key in rows]
     patterns = sorted((key for key in rows if key.endswith("*") and name.startswith(key[:-1])), key=len)
@@ -92,16 +90,15 @@ def find_settings(env_id: str) -> str | None:
 
 
 def name_settings(key: str) -> str:
-    """The settings as a source: their key, and where they come from if they were not measured here."""
+    """The source text of shipped settings: their key, and their origin if we did not measure them."""
     origin = read_settings()[key].get("origin")
     return f"settings {key}" + (f" ({origin})" if origin else "")
 
 
-def values_for(row: Mapping[str, Any], algo: str, schema: Schema) -> dict[str, Any] | None:
-    """Return what a preset or settings say for an algorithm; None if that is nothing."""
-    own = row if algo == next(iter(schema.algorithms)) else row.get(algo)
-    no_values = (*schema.algorithms, "cores", "origin")
-    return None if own is None else {name: value for name, value in own.items() if name not in no_values}
+def values_for(row: Mapping[str, Any], algo: str, schema: Schema) -> dict[str, Any]:
+    """The values of a preset or of settings for an algorithm: the shared ones and its own."""
+    shared = {name: row[name] for name in row if name not in (*schema.algorithms, "cores", "origin")}
+    return {**shared, **row.get(algo, {})}
 
 
 def _read_shipped(name: str) -> dict[str, dict[str, Any]]:
@@ -121,14 +118,14 @@ def resolve(
     from_python: bool = False,
     via: Path | None = None,
 ) -> Resolved:
-    """Lay flags (by field name), `section.field=value` texts, a file and a preset over settings and defaults.
+    """Merge flags (by field name), `section.field=value` texts, a file, a preset, settings and defaults.
 
-    `base`, the config of a parent run, stands in for settings and defaults. from_python: flags are arguments
-    of a function, and told as such. via: the file that flags and `sets` were written in; they were not typed.
-    Raises one ConfigError with every problem.
+    base: the config of a parent run, which replaces settings, profile and defaults. from_python: flags are
+    arguments of a function, and messages call them so. via: the file that flags and `sets` came from, so that
+    they do not count as typed. Raises one ConfigError with all problems.
     """
     problems: list[str] = []
-    later: list[str] = []  # problems below the flags
+    later: list[str] = []  # problems of the layers below the flags
     through = f"{_VIA}{via}" if via else ""
     below = [
         _place(_split_sets(sets, later, through), schema.path_of_key, later),
@@ -137,8 +134,7 @@ def resolve(
     algo = _choose_algo(schema, flags, _overlay(below), base)
     names = schema.paths_of_names(algo)
     given = [] if env_id is None else [("env_id", env_id, "argument env" if from_python else "flag ENV")]
-    text = _argument_text if from_python else _flag_text
-    given += [(name, value, text(name, value)) for name, value in flags.items()]
+    given += [(name, value, _flag_source(name, value, from_python)) for name, value in flags.items()]
     given = [(name, value, f"{source}{through}") for name, value, source in given]
     layers = [_place(given, names, problems), *below]
     problems += later
@@ -146,58 +142,66 @@ def resolve(
     entries = _overlay(layers)
     if layers[-1] and not any(entries[path] == entry for path, entry in layers[-1].items()):
         problems.append(
-            f"preset {preset} changes nothing: stronger values replace all of it; remove it [--preset]"
+            f"preset {preset} changes nothing: other options override all its values; remove it [--preset]"
         )
     if base is not None:
-        entries = _overlay([entries, base.entries()])
-    else:
-        chosen = entries.get("env.env_id")
-        name = str(chosen.value) if chosen else DEFAULT_ENV_ID
-        if found := find_settings(name):
-            values, source = values_for(read_settings()[found], algo, schema) or {}, name_settings(found)
-            shipped = [(key, value, source) for key, value in values.items()]
-            entries = _overlay([entries, _place(shipped, names, problems)])
+        return _build(schema, _overlay([entries, base.entries()]), problems)
+    chosen = entries.get("env.env_id")
+    if found := find_settings(str(chosen.value) if chosen else DEFAULT_ENV_ID):
+        source = name_settings(found)
+        values = values_for(read_settings()[found], algo, schema)
+        shipped = [(key, value, source) for key, value in values.items()]
+        entries = _overlay([entries, _place(shipped, names, problems)])
+    if algo in schema.algorithms:
+        source = f"profile of {algo}: measured, see its page"
+        profile = schema.algorithms[algo].PROFILE
+        entries = _overlay([entries, {path: SourcedValue(profile[path], source) for path in profile}])
     return _build(schema, entries, problems)
 
 
+def apply_image_profile(resolved: Resolved) -> Resolved:
+    """Replace defaults by the algorithm's profile for image observations."""
+    profile = resolved.config.algorithm.IMAGE_PROFILE
+    values = {path: value for path, value in profile.items() if resolved.sources[path] == "default"}
+    source = f"profile of {resolved.config.run.algo} for images: measured, see its page"
+    return resolved.with_values(values, source) if values else resolved
+
+
 def _choose_algo(schema: Schema, flags: Mapping[str, Any], below: _Layer, base: Resolved | None) -> str:
-    """The algorithm whose fields are meant; an unknown one is told of with the other values."""
+    """The algorithm whose fields the flags mean; an unknown one is reported with the other problems."""
     entry = below.get("run.algo")
     default = base.config.run.algo if base is not None else next(iter(schema.algorithms))
     return str(flags.get("algo", entry.value if entry else default))
 
 
 def read_config(schema: Schema, path: Path, section: str = "") -> Resolved:
-    """Read a run's own config.yaml, each value with the source that it had when the run was made. With
-    `section` only that one counts, and the rest is not parsed: many runs are read ten times as fast."""
+    """Read the config.yaml of a run, each value with its original source. section: parse only that one, which
+    is ten times as fast."""
     problems: list[str] = []
     entries = _place_file(schema, path, problems, section)
-    own = {key: Stored(value, _origin(source)) for key, (value, source) in entries.items()}
+    own = {key: SourcedValue(value, _origin(source)) for key, (value, source) in entries.items()}
     return _build(schema, own, problems)
 
 
 def format_config(resolved: Resolved) -> str:
-    """Return the text of config.yaml: plain values by section and the `sources:` map; valid as --config."""
+    """The text of config.yaml, also a valid --config file: values by section, and the `sources:` map."""
     values = {name: section.model_dump() for name, section in resolved.config.sections().items()}
     content = {**to_plain(values), "sources": resolved.sources}
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
-def _flag_text(name: str, value: Any) -> str:
-    return f"flag --{'no-' if value is False else ''}{name.replace('_', '-')}"
-
-
-def _argument_text(name: str, value: Any) -> str:
-    return f"argument {name}"
+def _flag_source(name: str, value: Any, from_python: bool) -> str:
+    flag = f"flag --{'no-' if value is False else ''}{name.replace('_', '-')}"
+    return f"argument {name}" if from_python else flag
 
 
 def _origin(source: str) -> str:
-    """The source that a value had before it came through a run's config.yaml."""
+    """The source of a value before it was stored in a config.yaml."""
     return source.split(_VIA)[0]
 
 
 def _overlay(layers: Sequence[_Layer]) -> _Layer:
-    """Merge layers, the strongest first."""
+    """Merge layers; the first has the highest priority."""
     merged: _Layer = {}
     for layer in reversed(layers):
         merged |= layer
@@ -205,7 +209,7 @@ def _overlay(layers: Sequence[_Layer]) -> _Layer:
 
 
 def _place(items: Iterable[tuple[str, Any, str]], paths: Mapping[str, str], problems: list[str]) -> _Layer:
-    """Make a layer of (name, value, source); unknown and repeated names become problems."""
+    """Make a layer from (name, value, source); unknown and repeated names become problems."""
     layer: _Layer = {}
     for name, value, source in items:
         path = paths.get(name)
@@ -216,7 +220,7 @@ def _place(items: Iterable[tuple[str, Any, str]], paths: Mapping[str, str], prob
         elif path in layer:
             problems.append(f"{path} is given twice; keep one [{layer[path].source}; {source}]")
         else:
-            layer[path] = Stored(value, source)
+            layer[path] = SourcedValue(value, source)
     return layer
 
 
@@ -244,16 +248,12 @@ def _place_preset(schema: Schema, preset: str, algo: str, problems: list[str]) -
         )
         return {}
     values = values_for(presets[preset], algo, schema)
-    if values is None:
-        known = ", ".join(name for name, row in presets.items() if values_for(row, algo, schema) is not None)
-        problems.append(f"preset {preset} is not for {algo}; choose one of {known} [--preset]")
-        return {}
     items = [(name, value, f"preset {preset}") for name, value in values.items()]
     return _place(items, schema.paths_of_names(algo), problems)
 
 
 def _place_file(schema: Schema, path: Path, problems: list[str], section: str = "") -> _Layer:
-    """Make a layer of a config file; a value in its `sources:` map keeps that source, `via` the file."""
+    """Make a layer from a config file; values in its `sources:` map keep that source, `via` the file."""
     where = f"config {path}"
     try:
         content = read_file(path, section) or {}
@@ -277,8 +277,6 @@ def _place_file(schema: Schema, path: Path, problems: list[str], section: str = 
         elif isinstance(fields, dict):
             for name, value in fields.items():
                 key = f"{part}.{name}"
-                if part in schema.algorithms and name in schema.algorithms[part].RETIRED:
-                    continue
                 origin = sources.get(schema.path_of_key.get(key))
                 items.append((key, value, f"{_origin(str(origin))}{_VIA}{path}" if origin else where))
         elif fields is not None:
@@ -287,29 +285,29 @@ def _place_file(schema: Schema, path: Path, problems: list[str], section: str = 
 
 
 def _build(schema: Schema, entries: _Layer, problems: list[str]) -> Resolved:
-    """Check the values against the schema; every missing one gets its default."""
+    """Validate the values; missing ones get their defaults."""
     problems = list(problems)
     algo = str(entries["run.algo"].value) if "run.algo" in entries else next(iter(schema.algorithms))
     for field in schema.fields:
         entry = entries.get(field.path)
-        if not field.choices or entry is None:
+        if entry is None or not field.choices:
             continue
-        for value in split_names(entry.value) if field.is_list else [entry.value]:
-            if value not in field.choices:
-                known, hint = ", ".join(map(repr, field.choices)), nearest(str(value), field.choices)
-                problems.append(f"{field.name}={value} should be one of {known}{hint} [{entry.source}]")
-    strange = schema.algorithms.keys() - {algo}
+        values = split_names(entry.value) if isinstance(field.default, tuple) else [entry.value]
+        for value in [value for value in values if value not in field.choices]:
+            known, hint = ", ".join(map(repr, field.choices)), nearest(str(value), field.choices)
+            problems.append(f"{field.name}={value} should be one of {known}{hint} [{entry.source}]")
+    others = schema.algorithms.keys() - {algo}
     if algo not in schema.algorithms:
         raise ConfigError(problems)
     by_section: dict[str, dict[str, Any]] = {section: {} for section in schema.sections}
     for path, entry in entries.items():
         section, name = path.split(".")
         by_section[section][name] = entry.value
-        if section in strange and entry.source.startswith(_EXPLICIT):
-            why = f"it is a field of {section}, and the run is of {algo}"
-            problems.append(f"{name}={entry.value} is not used: {why} [{entry.source}]")
+        if section in others and entry.source.startswith(_EXPLICIT):
+            cause = f"it is a field of {section}, and the algorithm is {algo}"
+            problems.append(f"{name}={entry.value} is not used: {cause} [{entry.source}]")
     made: dict[str, Any] = {}
-    for section in [name for name in by_section if name not in strange]:
+    for section in [name for name in by_section if name not in others]:
         try:
             checked = schema.sections[section].model_validate(by_section[section])
             made["algorithm" if section == algo else section] = checked
@@ -322,7 +320,7 @@ def _build(schema: Schema, entries: _Layer, problems: list[str]) -> Resolved:
 
 
 def _explain(error: ValidationError, section: str, entries: _Layer) -> list[str]:
-    """Say pydantic's errors in our form, the first of each field."""
+    """Rewrite pydantic's errors in our form; only the first of each field."""
     explained: dict[str, list[str]] = {}
     for item in error.errors(include_url=False):
         name = str(item["loc"][0])
@@ -331,9 +329,9 @@ def _explain(error: ValidationError, section: str, entries: _Layer) -> list[str]
         value, source = entries[f"{section}.{name}"]
         if item["type"] == "value_error":
             wrong = item["ctx"]["error"]
-            cause = wrong.__cause__  # of a value with a file of its own, which may have several problems
-            told = cause.problems if isinstance(cause, ConfigError) and str(cause) == str(wrong) else [wrong]
-            explained[name] = [f"{name}: {each} [{source}]" for each in told]
+            cause = wrong.__cause__  # a value that names a file may have several problems
+            found = cause.problems if isinstance(cause, ConfigError) and str(cause) == str(wrong) else [wrong]
+            explained[name] = [f"{name}: {each} [{source}]" for each in found]
         else:
             rule = re.sub(r"^(Input|String|Tuple) ", "", item["msg"])
             explained[name] = [f"{name}={value} {rule} [{source}]"]

@@ -1,7 +1,7 @@
-"""Rules between fields, applied once before a run: `auto` by arithmetic, what does not fit, what is unused.
+"""Rules between fields, applied before a run: `auto` by arithmetic, contradictions, values without effect.
 
-What the user asked for explicitly is refused if it can't be had; values from presets and below are
-adapted, with a note. The section `compute` stays `auto`: the run room knows the machine.
+Explicit values that contradict each other are refused. Values from presets and weaker sources are adapted,
+with a note. The section `compute` stays `auto`: `run/settle.py` knows the machine.
 """
 
 from __future__ import annotations
@@ -14,29 +14,36 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config
 from mission_gym.errors import ConfigError, UsageError
 
+DEFAULT_ENVS = 8  # for n_envs=auto without a plan
 _MAX_METRIC_ROWS = 1000
-_LEAST_EVAL_FREQ = 20_000
+_MIN_EVAL_FREQ = 20_000
 
 
-def finish(resolved: Resolved, start: int = 0) -> tuple[Resolved, list[str]]:
-    """Resolve every `auto` that is arithmetic and check what depends on several fields.
+def fix_num_envs(resolved: Resolved) -> Resolved:
+    """Replace n_envs=auto by the default that a plan starts from."""
+    if resolved.config.vector.n_envs != "auto":
+        return resolved
+    return resolved.with_values({"vector.n_envs": DEFAULT_ENVS}, "plan")
 
-    start: steps that were made already, where a run goes on or branches off.
 
-    Returns the finished config and a note for everything that was adapted. Raises one ConfigError.
+def apply_rules(resolved: Resolved, start: int = 0) -> tuple[Resolved, list[str]]:
+    """Resolve each `auto` that is arithmetic, and check the rules between fields.
+
+    start: steps made before, by the parent of a branch or an earlier process. Returns the config and a note
+    for each adapted value. Raises one ConfigError with all problems.
     """
     notes: list[str] = []
     problems: list[str] = []
-    resolved = _fit_timesteps(resolved, start, notes, problems)
-    for step in (type(resolved.config.algorithm).fit, _fit_schedules, _fit_curriculum):
-        resolved = step(resolved, notes, problems)
+    resolved = _fit_timesteps(fix_num_envs(resolved), start, notes, problems)
+    for fit in (type(resolved.config.algorithm).fit, _fit_schedules, _fit_curriculum):
+        resolved = fit(resolved, notes, problems)
     if problems:
         raise ConfigError(problems)
     return _fill_intervals(resolved), notes
 
 
-def refuse_contradictions(resolved: Resolved) -> None:
-    """Tell what contradicts the curriculum, before an environment is built for what can't be."""
+def check_curriculum(resolved: Resolved) -> None:
+    """Raise ConfigError for values that contradict the curriculum."""
     problems: list[str] = []
     _fit_curriculum(resolved, [], problems)
     if problems:
@@ -44,7 +51,7 @@ def refuse_contradictions(resolved: Resolved) -> None:
 
 
 def rollout_text(config: Config) -> str:
-    """The size of a rollout, and what it is made of."""
+    """The size of a rollout and its factors, for messages."""
     agents = f" x {config.vector.num_agents} agents" if config.vector.num_agents > 1 else ""
     steps = config.algorithm.n_steps_per_env
     return f"{config.rollout_size} ({config.num_envs} envs{agents} x {steps} steps)"
@@ -59,23 +66,23 @@ def _fit_timesteps(resolved: Resolved, start: int, notes: list[str], problems: l
             "n_steps_per_env": wanted // (rollout // num_steps),
             "n_envs": wanted // (num_steps * config.vector.num_agents),
         }
-        ways = [f"timesteps={rollout}", *(f"{name}={value}" for name, value in fewer.items() if value)]
+        remedies = [f"timesteps={rollout}", *(f"{name}={value}" for name, value in fewer.items() if value)]
         problems.append(
             f"timesteps={wanted} is below one rollout of {rollout_text(config)}; a run needs at least one;"
-            f" use {' or '.join(ways)} [{source}]"
+            f" use {' or '.join(remedies)} [{source}]"
         )
         return resolved
     num_rollouts = -(-(wanted - start) // rollout)
     rounded = start + num_rollouts * rollout
     if rounded == wanted:
         return resolved
-    behind = f" behind step {start}" if start else ""
-    notes.append(f"timesteps {wanted} rounded up to {rounded}: {num_rollouts} rollouts of {rollout}{behind}")
+    after = f" after step {start}" if start else ""
+    notes.append(f"timesteps {wanted} rounded up to {rounded}: {num_rollouts} rollouts of {rollout}{after}")
     return resolved.with_values({"run.timesteps": rounded}, f"{source}, rounded up")
 
 
 def _fit_schedules(resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
-    """Refuse schedules that rise: they are a forgotten initial value, not a wish."""
+    """Refuse schedules that rise: the user most likely forgot to set the initial value."""
     algo = resolved.config.run.algo
     for name in resolved.config.algorithm.SCHEDULED:
         path = f"{algo}.{name}_final"
@@ -93,21 +100,19 @@ def _fit_schedules(resolved: Resolved, notes: list[str], problems: list[str]) ->
 
 
 def _fit_curriculum(resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
-    """Refuse arguments that the stages set too, and a stage to evaluate on that is not there."""
+    """Refuse arguments that stages set too, and an evaluation stage that does not exist."""
     config, curriculum = resolved.config, resolved.config.env.curriculum
     if curriculum is None:
         return resolved
     source = resolved.sources["env.env_kwargs"]
     staged = dict.fromkeys(key for stage in curriculum.stages for key in stage.kwargs)
-    given = [f"{key}={config.env.env_kwargs[key]}" for key in staged if key in config.env.env_kwargs]
+    given = ", ".join(f"{key}={config.env.env_kwargs[key]}" for key in staged if key in config.env.env_kwargs)
     if given and not resolved.explicit("env.curriculum"):
-        notes.append(
-            f"{', '.join(given)} is given, which curriculum {curriculum} would change; trained without it"
-        )
+        notes.append(f"curriculum {curriculum} is not used, since {given} is given")
         return resolved.with_values({"env.curriculum": None}, f"{source}, adapted")
     if given:
         problems.append(
-            f"{', '.join(given)} is given for all stages, and those of curriculum {curriculum} set it each;"
+            f"{given} is given for all stages, and the stages of curriculum {curriculum} set it too;"
             f" remove one of them, or train without stages with --no-curriculum [{source}]"
         )
     try:
@@ -119,7 +124,7 @@ def _fit_curriculum(resolved: Resolved, notes: list[str], problems: list[str]) -
     before = None if None in steps else sum(filter(None, steps))
     if before is not None and before >= config.run.timesteps:
         notes.append(
-            f"the last stage is not reached: those before it take {before:,} steps, and the run has"
+            f"the last stage is not reached: the stages before it take {before:,} steps, and the run has"
             f" {config.run.timesteps:,}"
         )
     return resolved
@@ -129,7 +134,7 @@ def _fill_intervals(resolved: Resolved) -> Resolved:
     config = resolved.config
     timesteps, rollout = config.run.timesteps, config.rollout_size
     intervals = {
-        "evaluation.eval_freq": max(_LEAST_EVAL_FREQ, timesteps // 50),  # raised by `plan/evaluations.py`
+        "evaluation.eval_freq": max(_MIN_EVAL_FREQ, timesteps // 50),  # `run/selection.py` may raise it
         "checkpoints.checkpoint_freq": max(20_000, timesteps // 20, rollout),
         "run.log_interval": -(-timesteps // (rollout * _MAX_METRIC_ROWS)),
     }
@@ -139,7 +144,7 @@ def _fill_intervals(resolved: Resolved) -> Resolved:
 
 
 class BackendFacts(Protocol):
-    """What the rules ask of a backend."""
+    """The facts about a backend that the rules use."""
 
     @property
     def runs_here(self) -> bool: ...
@@ -152,7 +157,7 @@ class BackendFacts(Protocol):
 
 
 class RunFacts(NamedTuple):
-    """What decides whether a value is used."""
+    """The facts that decide whether a value has an effect."""
 
     config: Config
     backend: BackendFacts
@@ -161,16 +166,20 @@ class RunFacts(NamedTuple):
     acts_with_torch: bool
     has_sequences: bool
 
+    @property
+    def is_first_ready(self) -> bool:
+        return self.config.vector.blocks == "first_ready"
+
 
 class Unused(NamedTuple):
-    """A value that is not used when something holds, and why."""
+    """A value without effect under a condition, and the reason."""
 
     path: str
     when: Callable[[RunFacts], bool]
     reason: str
 
 
-def _own_network(facts: RunFacts) -> bool:
+def _has_own_network(facts: RunFacts) -> bool:
     return facts.config.policy.network is not None
 
 
@@ -182,17 +191,13 @@ def _in_process(facts: RunFacts) -> bool:
     return facts.backend.runs_here
 
 
-def _first_ready(facts: RunFacts) -> bool:
-    return facts.config.vector.blocks == "first_ready"
-
-
 def _on_this_machine(facts: RunFacts) -> bool:
     return not facts.backend.needs_cluster
 
 
-_NO_CLUSTER = "this backend runs on this machine alone; use --vector ray or remove it"
-_OWN_NETWORK = "the network is given by --network; remove one"
-_NEVER_EVALUATES = "--eval-freq 0 makes no evaluations; remove one"
+_NO_CLUSTER = "this backend uses only this machine; use --vector ray or remove it"
+_OWN_NETWORK = "--network sets the network; remove one"
+_NO_EVALUATIONS = "--eval-freq 0 disables evaluations; remove one"
 _UNUSED = (
     Unused("vector.num_workers", _in_process, "there are no workers; use --vector workers or remove it"),
     Unused(
@@ -210,55 +215,53 @@ _UNUSED = (
     Unused(
         "vector.max_restarts",
         lambda facts: facts.backend.own_vector_form,
-        "a batched environment can't be restarted by rows; remove it",
+        "single environments of a batched environment can't be restarted; remove it",
     ),
     Unused(
         "vector.blocks",
-        lambda facts: _first_ready(facts) and _in_process(facts),
+        lambda facts: facts.is_first_ready and facts.backend.runs_here,
         "environments in this process are stepped together; use --vector workers or threads, or remove it",
     ),
     Unused(
         "vector.blocks",
-        lambda facts: _first_ready(facts) and not _in_process(facts) and facts.acts_with_torch,
+        lambda facts: facts.is_first_ready and not facts.backend.runs_here and facts.acts_with_torch,
         "torch acts for all environments at once; use --acting numpy with a plain MLP, or remove it",
     ),
     Unused(
         "compute.overlap",
-        lambda facts: _first_ready(facts) and facts.config.compute.overlap == "on",
-        "segments of --blocks first_ready go on beside updates already; remove one",
+        lambda facts: facts.is_first_ready and facts.config.compute.overlap == "on",
+        "--blocks first_ready already collects during updates; remove one",
     ),
     Unused(
-        "env.max_sequence",
-        lambda facts: not facts.has_sequences,
-        "no part of the observation is a Sequence; remove it",
+        "env.max_sequence", lambda facts: not facts.has_sequences, "no observation is a Sequence; remove it"
     ),
-    Unused("policy.network_arch", _own_network, _OWN_NETWORK),
-    Unused("policy.activation", _own_network, _OWN_NETWORK),
+    Unused("policy.network_arch", _has_own_network, _OWN_NETWORK),
+    Unused("policy.activation", _has_own_network, _OWN_NETWORK),
     Unused(
         "policy.normalize_obs",
         lambda facts: not facts.has_vector_leaves,
-        "no part of the observation is a vector of real numbers; remove it",
+        "no observation is a vector of real numbers; remove it",
     ),
     Unused(
         "policy.log_std_init",
         lambda facts: not facts.has_box_actions,
         "the actions are not continuous; remove it",
     ),
-    Unused("evaluation.eval_episodes", _never_evaluates, _NEVER_EVALUATES),
+    Unused("evaluation.eval_episodes", _never_evaluates, _NO_EVALUATIONS),
     Unused(
         "evaluation.eval_stage",
         lambda facts: facts.config.env.curriculum is None,
-        "the run has no curriculum; give one with --curriculum, or remove it",
+        "the run has no curriculum; set one with --curriculum, or remove it",
     ),
-    Unused("checkpoints.keep_best", _never_evaluates, _NEVER_EVALUATES),
-    Unused("run.stop_when", _never_evaluates, _NEVER_EVALUATES),
+    Unused("checkpoints.keep_best", _never_evaluates, _NO_EVALUATIONS),
+    Unused("run.stop_when", _never_evaluates, _NO_EVALUATIONS),
 )
 
 
 def find_unused(resolved: Resolved, facts: RunFacts) -> list[str]:
-    """Return a problem for each explicit value that this run would ignore.
+    """Return a problem for each explicit value that has no effect in this run.
 
-    A value that asks for nothing (none, 0, false) can't be ignored.
+    Values that disable something (none, 0, false) are never refused.
     """
     problems = []
     for path, when, reason in (*_UNUSED, *resolved.config.algorithm.UNUSED):

@@ -1,4 +1,4 @@
-"""Sizes and the texts in which a user writes them: batch sizes, counts, durations. Pure functions."""
+"""Batch sizes, and the text forms of counts and durations. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DURATION_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 def _divisors(buffer: int) -> list[int]:
-    """All divisors in rising order."""
+    """All divisors in ascending order."""
     if buffer < 1:
         raise ConfigError(f"a rollout of {buffer} steps can't be split; it needs at least 1 step")
     small = [number for number in range(1, isqrt(buffer) + 1) if buffer % number == 0]
@@ -24,10 +24,10 @@ def _divisors(buffer: int) -> list[int]:
 
 
 def pick_batch_size(buffer: int, target_frac: float = 0.25, min_bs: int = 64) -> int:
-    """Return the batch size that splits `buffer` evenly and lies nearest to `target_frac` of it.
+    """Return the divisor of `buffer` that is nearest to `target_frac` of it.
 
-    Only divisors of at least `min(min_bs, buffer)` count, only multiples of 64 where there are any,
-    and of two equally near the larger is taken.
+    Candidates are at least `min(min_bs, buffer)`, and multiples of 64 if there are any. Of two equally near
+    ones the larger wins.
     """
     large = [size for size in _divisors(buffer) if size >= min(min_bs, buffer)]
     candidates = [size for size in large if size % 64 == 0] or large
@@ -42,7 +42,7 @@ def choose_batch_size(buffer: int, target: int) -> int:
 
 
 def nearest_divisors(buffer: int, wanted: int) -> list[int]:
-    """Return the closest divisor of `buffer` on each side of `wanted`, those that exist."""
+    """Return the nearest divisors of `buffer` below and above `wanted`, if they exist."""
     divisors = _divisors(buffer)
     below = [size for size in divisors if size < wanted][-1:]
     above = [size for size in divisors if size > wanted][:1]
@@ -50,7 +50,7 @@ def nearest_divisors(buffer: int, wanted: int) -> list[int]:
 
 
 def parse_count(value: object) -> int:
-    """Return the whole number meant by `50M`, `500k`, `1e6` or a number."""
+    """Return the whole number that `50M`, `500k`, `1e6` or a number stands for."""
     number: Decimal | None = None
     if isinstance(value, str):
         if match := _COUNT.fullmatch(value.strip()):
@@ -65,7 +65,7 @@ def parse_count(value: object) -> int:
 
 
 def parse_duration_s(value: object) -> float:
-    """Return the seconds meant by `90s`, `5m`, `2h` or a number of seconds."""
+    """Return the seconds that `90s`, `5m`, `2h` or a number stands for."""
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip().lower())):
         return float(match[1]) * _DURATION_UNITS[match[2]]
     if isinstance(value, Real) and not isinstance(value, bool) and isfinite(value):

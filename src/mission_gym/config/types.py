@@ -1,23 +1,47 @@
-"""The types of config fields, and the texts in which a user writes their values."""
+"""The types of config fields, and the text forms that a user may write for their values."""
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable
 from math import isfinite
 from numbers import Real
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from mission_gym.config.calls import check_wrapper, split_wrappers
-from mission_gym.config.plain import read_yaml, to_plain
+from mission_gym.config.plain_yaml import read_yaml, to_plain
 from mission_gym.config.sizes import parse_count, parse_duration_s
 from mission_gym.errors import ConfigError
 
+_COMPARISON = re.compile(
+    r"\s*([^<>=]*[^<>=\s])\s*(>=|<=|>|<)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*", re.IGNORECASE
+)
+_OPERATORS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
+
+
+class Comparison(NamedTuple):
+    """A comparison that a user wrote: `captured>=0.8`, `return < -95`."""
+
+    name: str
+    op: str
+    number: float
+
+    def holds(self, value: float) -> bool:
+        """Whether the value satisfies the comparison."""
+        return bool(_OPERATORS[self.op](value, self.number))
+
+
+def parse_comparison(text: str) -> Comparison | None:
+    """Parse a comparison; None if the text is not one."""
+    match = _COMPARISON.fullmatch(text)
+    return None if match is None else Comparison(match[1], match[2], float(match[3]))
+
 
 def value_error(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Give pydantic the error type that it collects."""
+    """Convert ConfigError to ValueError, which pydantic collects."""
 
     def parsed(value: Any) -> Any:
         try:
@@ -42,7 +66,7 @@ def _count_or_auto(value: Any) -> Any:
 
 
 def _switch(value: Any) -> Any:
-    """YAML takes `on` and `off` for booleans."""
+    """YAML reads `on` and `off` as booleans."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
@@ -57,21 +81,21 @@ def _number(value: Any) -> float:
 
 
 def _from_one(value: int | str) -> int | str:
-    """The bound of a count that may also be `auto`, which pydantic's own `ge` can't be given."""
+    """The lower bound of a count that may be `auto`; pydantic's `ge` does not accept text."""
     if value == 0:
         raise ValueError("0 is below 1; use 1 or more, or auto")
     return value
 
 
 def _items(value: Any) -> Any:
-    """Split text at commas, and take a single number as a list of one."""
+    """Split text at commas; a single number becomes a list of one."""
     if isinstance(value, str):
         return [part for part in value.split(",") if part.strip()]
     return [value] if isinstance(value, int) else value
 
 
-def split_names(value: Any) -> Any:
-    """Names between commas, spaces or both, as flags and files give them."""
+def split_names(value: Any) -> list[str]:
+    """Split names at commas; flags and files may also give lists."""
     items = value if isinstance(value, list | tuple) else [value]
     return [part.strip() for item in items for part in str(item).split(",") if part.strip()]
 
@@ -84,7 +108,7 @@ def _importable(text: str) -> str:
 
 def _device(text: str) -> str:
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", text):
-        raise ValueError(f"{text!r} is not a device; use auto, cpu, mps, cuda, or cuda:1 for the second card")
+        raise ValueError(f"{text!r} is not a device; use auto, cpu, mps, cuda, or cuda:1 for the second GPU")
     return text
 
 
@@ -97,7 +121,7 @@ def _run_name(text: str) -> str:
 
 
 def _env_kwargs(value: Any) -> Any:
-    """Turn `["size=5", ...]`, with YAML scalars as values, into a mapping; pass mappings on."""
+    """Turn `["size=5", ...]`, with YAML scalars as values, into a mapping; mappings stay as they are."""
     if isinstance(value, str):
         value = [value]
     if isinstance(value, list | tuple):
@@ -126,7 +150,7 @@ RunName = Annotated[str, AfterValidator(_run_name)]
 
 
 class TypeText:
-    """Says what a flag takes, where its type does not."""
+    """The type of a flag as help shows it, if the Python type does not say enough."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -136,13 +160,13 @@ Device = Annotated[str, AfterValidator(_device), TypeText("auto|cpu|cuda|cuda:N|
 
 
 class OneOf:
-    """Marks a field whose values are the names of a table, which the schema is given, and some others."""
+    """Marks a field whose values are names of a table of `Schema`, or one of `others`."""
 
     def __init__(self, table: str, *others: str) -> None:
         self.table, self.others = table, others
 
 
 class Section(BaseModel):
-    """What every section of the config shares."""
+    """Base class of all config sections."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)

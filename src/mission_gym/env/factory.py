@@ -19,7 +19,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import TimeLimit
 
-from mission_gym.config.calls import Call
+from mission_gym.config.calls import NamedCall
 from mission_gym.env.agents import AgentsEnv, ParallelEnv, is_parallel, takes_turns
 from mission_gym.env.coroutines import (
     CoroutineEnv,
@@ -169,7 +169,7 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
     return _unite(request.env_id, env)
 
 
-def _find_wrapper(request: EnvRequest, text: str) -> tuple[Callable[..., Any], Call]:
+def _find_wrapper(request: EnvRequest, text: str) -> tuple[Callable[..., Any], NamedCall]:
     call = read_wrapper(text)
     wrapper = _find(request, call.name)
     if not callable(wrapper):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from math import isfinite
 from typing import Any, NamedTuple
 
-from mission_gym.config.calls import Call, parse_call, split_short
+from mission_gym.config.calls import NamedCall, parse_call, split_short
 from mission_gym.errors import ConfigError, UsageError, nearest
 
 RENDERS_ITSELF = "renders_itself"  # attribute of a wrapper that takes render_mode instead of the environment
@@ -50,7 +50,7 @@ SHORT_NAMES = {
 }
 
 
-def read_wrapper(text: str) -> Call:
+def read_wrapper(text: str) -> NamedCall:
     """Return the call of a wrapper's text; UsageError for an unknown or wrongly used short name."""
     short = split_short(text)
     if short is not None and (short[0] in SHORT_NAMES or not _names_code(text)):
@@ -80,7 +80,7 @@ def list_short() -> list[dict[str, str]]:
     ]
 
 
-def check_arguments(text: str, wrapper: Callable[..., Any], call: Call) -> None:
+def check_arguments(text: str, wrapper: Callable[..., Any], call: NamedCall) -> None:
     """Raise UsageError for arguments that the wrapper does not take."""
     try:
         signature = inspect.signature(wrapper)
@@ -94,7 +94,7 @@ def check_arguments(text: str, wrapper: Callable[..., Any], call: Call) -> None:
         ) from error
 
 
-def _read_short(text: str, name: str, args: tuple[str, ...]) -> Call:
+def _read_short(text: str, name: str, args: tuple[str, ...]) -> NamedCall:
     if name not in SHORT_NAMES:
         raise UsageError(
             f"wrapper {text!r} is unknown{nearest(name, SHORT_NAMES)}; give module:callable(arguments), or a "
@@ -108,7 +108,7 @@ def _read_short(text: str, name: str, args: tuple[str, ...]) -> Call:
             raise UsageError(
                 f"wrapper {text!r}: {arg!r} is not {_KINDS[short.kind]}; write {short.usage} [--wrap]"
             )
-    return Call(short.code, tuple(map(short.kind, args)))
+    return NamedCall(short.code, tuple(map(short.kind, args)))
 
 
 def _is_valid(text: str, kind: type) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from mission_gym.config.yaml_lines import Key
+from mission_gym.config.plain_yaml import Key
 from mission_gym.errors import UsageError, nearest
 from mission_gym.store.groups import Point
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from mission_gym.config.plain import read_stored
+from mission_gym.config.plain_yaml import read_stored
 from mission_gym.errors import ConfigError, MissionGymError, RunStateError, UsageError
 from mission_gym.fleet.queue import Queue
 from mission_gym.intervals import estimate_iqm

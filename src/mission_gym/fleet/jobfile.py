@@ -23,8 +23,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from mission_gym.config.plain_yaml import Key, YamlTree, read_tree
 from mission_gym.config.sizes import choose_batch_size
-from mission_gym.config.yaml_lines import Key, Tree, read_tree
 from mission_gym.errors import ConfigError, UsageError, nearest
 from mission_gym.fleet.drafts import (
     ENV_ID,
@@ -98,7 +98,7 @@ def read_job_file(path: Path, flags: Collection[str], check: Check) -> JobFile:
 class _Reader:
     """Reads one file, and collects its problems."""
 
-    def __init__(self, tree: Tree, name: str, flags: Collection[str]) -> None:
+    def __init__(self, tree: YamlTree, name: str, flags: Collection[str]) -> None:
         self.tree, self.name, self.flags = tree, name, flags
         self.problems = list(tree.problems)
         self.variants: dict[str, JobVariant] = {}

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.plain import to_plain
+from mission_gym.config.plain_yaml import to_plain
 from mission_gym.fleet.drafts import Draft, Needs, parse_seeds
 from mission_gym.fleet.mps import PIPES, check_mps
 from mission_gym.fleet.queue import Queue

@@ -60,7 +60,7 @@ class ReplaySection(AlgorithmSection):
         """Refuse a replay that is too small for an update."""
         config = resolved.config
         section = replay_section(config)
-        held = config.num_rows * (section.n_steps_per_env + section.n_step)
+        held = config.num_columns * (section.n_steps_per_env + section.n_step)
         least = max(section.batch_size, section.learning_starts, held)
         columns = "n_envs x num_agents" if config.vector.num_agents > 1 else "n_envs"
         if section.replay_size < least:
@@ -104,7 +104,7 @@ def make_replay_layout(config: Config, spec: EnvSpec) -> ReplayLayout:
         leaves=spec.leaves,
         action=spec.action,
         mask_size=spec.mask_size,
-        num_columns=config.num_rows,
+        num_columns=config.num_columns,
         capacity=section.replay_size,
         n_step=section.n_step,
         gamma=section.gamma,
@@ -174,7 +174,7 @@ class OffPolicyAlgorithm(Algorithm):
 
         assert isinstance(learner, OffPolicyLearner)
         section, before = replay_section(config), learner.arrays()
-        block = make_noise_block(spec, section.n_steps_per_env, config.num_rows)
+        block = make_noise_block(spec, section.n_steps_per_env, config.num_columns)
         num, starts = block.reward.size, learner.learning_starts
         learner.learning_starts = _NEVER
         for _ in range(-(-min(_ENOUGH_TRANSITIONS, section.replay_size) // num)):

@@ -1,5 +1,12 @@
-"""Measures an environment and the machine, and plans how to run: facts and wishes in, a Choice out.
+"""Measures an environment and this machine, and chooses how to run.
 
-`facts` are the values; `planner` is pure; `env_costs` times an environment in children, `costs` policies and
-collecting; `tuner` goes through it all, and `cache` keeps what was chosen. The run room applies the choice.
+facts:     the planner's inputs and its result, as plain values
+env_costs: times an environment in child processes
+costs:     times acting, collecting and the whole loop
+setups:    device, kernel and precision of the learner; overlap
+memory:    predicts the memory of a run
+planner:   chooses a layout; pure
+tuner:     goes through all of it within a time budget
+cache:     plans of earlier runs on this machine
+summary:   the plan as it is printed
 """

@@ -1,4 +1,4 @@
-"""Plans that were made on this machine, by a key of all that they depend on; in the user's cache folder."""
+"""Plans of earlier runs on this machine, in the user's cache folder; keys and values of plans in configs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+from mission_gym.config.layers import Resolved
+from mission_gym.config.schema import Config
+from mission_gym.data import EnvSpec
 from mission_gym.errors import DiskError, RunStateError
+from mission_gym.procs import read_machine
+from mission_gym.procs.machine import versions
+from mission_gym.ray.cluster import find_cluster
 from mission_gym.store.files import disk_errors, read_json, to_json, user_folder, write_json
 
-MISS = 0.15  # of the prediction: a plan that was further off is measured again
+MISS = 0.15  # relative error of the prediction; above it the next run measures again
+_MIN_UPDATES = 100  # of a run whose rollouts grow with its environments
 
 
 def find_cache() -> Path:
@@ -19,13 +26,13 @@ def find_cache() -> Path:
 
 
 def make_key(content: dict[str, Any]) -> str:
-    """A short hash of plain values."""
+    """A short hash of to_json values."""
     text = json.dumps(to_json(content), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def read_plan(key: str) -> dict[str, Any] | None:
-    """The plan that was kept, None without one that can be read, or where it is not as it was written."""
+    """The stored plan; None if there is none, or if it is damaged."""
     try:
         entry = read_json(find_cache() / f"{key}.json")
     except RunStateError:
@@ -35,7 +42,7 @@ def read_plan(key: str) -> dict[str, Any] | None:
 
 
 def write_plan(key: str, entry: dict[str, Any]) -> bool:
-    """Keep a plan; False where the folder can't be written, which costs another measurement and no more."""
+    """Store a plan; False if the folder can't be written, so that the next run measures again."""
     path = find_cache() / f"{key}.json"
     try:
         with disk_errors(path):
@@ -47,8 +54,59 @@ def write_plan(key: str, entry: dict[str, Any]) -> bool:
 
 
 def note_rate(key: str, achieved: float) -> None:
-    """Keep what a run of this plan achieved, and whether that makes another measurement due."""
+    """Store the rate that a run of this plan achieved, and whether it missed the prediction."""
     entry = read_plan(key)
     if entry is not None:
         missed = abs(achieved / entry["steps_per_s"] - 1.0) > MISS
         write_plan(key, entry | {"achieved_steps_per_s": achieved, "missed": missed})
+
+
+def size_paths(config: Config) -> tuple[str, str]:
+    """The sizes that a plan may choose."""
+    return "vector.n_envs", f"{config.run.algo}.n_steps_per_env"
+
+
+def is_open(resolved: Resolved, path: str) -> bool:
+    """Whether a plan may replace the value."""
+    source = resolved.sources[path]
+    return resolved.config.value(path) == "auto" or source == "default" or source.startswith("profile ")
+
+
+def find_max_rollout(config: Config) -> int:
+    """The largest rollout with enough updates; a power of two, so that similar runs get equal plans."""
+    return 1 << max(1, config.run.timesteps // _MIN_UPDATES).bit_length() - 1
+
+
+def make_plan_key(resolved: Resolved, spec: EnvSpec) -> str:
+    """A hash of all that a plan depends on: machine, environment, sizes, networks and versions."""
+    config, machine = resolved.config, read_machine()
+    fields = config.model_dump(
+        mode="json",
+        include={
+            "env": True,
+            "vector": {"vector", "blocks", "n_envs", "num_workers", "ray_address", "actor_workers"},
+            "policy": {"network_arch", "activation", "network", "critic_keys", "normalize_obs"},
+            "compute": True,
+            "run": {"algo"},
+        },
+    )
+    fields["max_rollout"] = find_max_rollout(config)
+    fields["learning"] = config.algorithm.model_dump(mode="json", include=set(config.algorithm.COSTS))
+    cluster = find_cluster()
+    lent = [] if cluster is None else [f"{node.num_cpus} CPUs" for node in cluster.nodes()]
+    hardware = [machine.cpu, machine.usable_cores, machine.efficiency_cores, *machine.nvidia_gpus, *lent]
+    fixed = [path for path in size_paths(config) if not is_open(resolved, path)]
+    return make_key(
+        {"config": fields, "fixed": fixed, "machine": hardware, "spec": spec.signature} | versions()
+    )
+
+
+def apply_plan(resolved: Resolved, values: dict[str, Any]) -> Resolved:
+    """The config with a plan's values; sizes that do not change keep their source."""
+    sizes = size_paths(resolved.config)
+    changed = {
+        path: value
+        for path, value in values.items()
+        if path not in sizes or resolved.config.value(path) != value
+    }
+    return resolved.with_values(changed, "plan")

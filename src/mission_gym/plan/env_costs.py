@@ -1,7 +1,7 @@
-"""Times an environment in children: alone, then on every core at once; and weighs it.
+"""Times an environment in child processes, alone and then on every core at once, and measures its memory.
 
-A throw-away instance plays legal random actions. One that raises, hangs or dies while it is timed ends in
-an error of the parent that says so; it harms nobody.
+A throw-away instance plays legal random actions. If it raises, hangs or dies, the parent raises an error that
+says so, and nothing else is affected.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from mission_gym.procs.children import ProcessTree
 from mission_gym.vector.pool import open_reply
 
 _SERVICE = "mission_gym.plan.env_costs:serve_timing"
-_MOST_CHILDREN = 32
-_WEIGHED = 3  # environments that are built to tell what one more takes
+_MAX_CHILDREN = 32
+_NUM_BUILT = 3  # environments per child, to measure the memory of one more
 
 
 def measure_env(
@@ -37,14 +37,14 @@ def measure_env(
     """Time the environment for about `seconds` alone and as long on every core; WorkerError if it fails."""
     setup, children = dump_object((factory, spec)), list[Child]()
     try:
-        for _ in range(min(cores, _MOST_CHILDREN)):
+        for _ in range(min(cores, _MAX_CHILDREN)):
             children.append(Child(_SERVICE, setup, on_output=BoundedLog(None)))
-        weights = _ask(children, timeout_s, spec.env_id)
-        memory = round(fmean(weight for weight, *_ in weights))
-        own = round(fmean(size for _, size, _ in weights))
+        built = _request(children, timeout_s, spec.env_id)
+        memory = round(fmean(size for size, *_ in built))
+        own = round(fmean(size for _, size, _ in built))
         worker = mean_memory([child.pid for child in children]) or own
-        alone = Pace(*_ask(children[:1], timeout_s, spec.env_id, seconds)[0])
-        together = _ask(children, timeout_s, spec.env_id, seconds) if len(children) > 1 else [alone]
+        alone = Pace(*_request(children[:1], timeout_s, spec.env_id, seconds)[0])
+        together = _request(children, timeout_s, spec.env_id, seconds) if len(children) > 1 else [alone]
     finally:
         for child in children:
             child.end()
@@ -55,24 +55,24 @@ def measure_env(
         spread=alone.spread,
         slowdown=max(1.0, crowded_s / alone.step_s),
         memory_bytes=memory,
-        worker_bytes=max(0, worker - _WEIGHED * memory),
-        one_per_process=not all(is_built_twice for *_, is_built_twice in weights),
+        worker_bytes=max(0, worker - _NUM_BUILT * memory),
+        one_per_process=not all(is_built_twice for *_, is_built_twice in built),
     )
 
 
 def serve_timing(link: Link, setup: bytes) -> None:
-    """In a child: build and weigh the environment, then time it as often as asked."""
+    """The child's main function: build the environment, measure its memory, then time it on request."""
     try:
         factory, spec = pickle.loads(setup)
         slots = [make_slot(factory, spec, 0, _seed)]
         slots[0].reset(0)
         before = _resident_bytes()
-        with suppress(Exception):  # border: one that can't be built twice has a process of its own
-            for _ in range(_WEIGHED - 1):
+        with suppress(Exception):  # border: an environment that can't be built twice gets its own process
+            for _ in range(_NUM_BUILT - 1):
                 slots.append(make_slot(factory, spec, len(slots), _seed))
                 slots[-1].reset(0)
-        weight = max(0, _resident_bytes() - before) / (_WEIGHED - 1)
-        link.send(("ok", (weight, _resident_bytes(), len(slots) == _WEIGHED)))
+        size = max(0, _resident_bytes() - before) / (_NUM_BUILT - 1)
+        link.send(("ok", (size, _resident_bytes(), len(slots) == _NUM_BUILT)))
         while True:
             seconds = link.recv()
             link.send(("ok", tuple(measure_pace(slots[0], spec, seconds))))
@@ -82,13 +82,13 @@ def serve_timing(link: Link, setup: bytes) -> None:
         link.send(("error", *describe_error(error)))
 
 
-def _ask(
-    children: Sequence[Child], timeout_s: float, env_id: str, command: object = None
+def _request(
+    children: Sequence[Child], timeout_s: float, env_id: str, seconds: float | None = None
 ) -> list[tuple[float, ...]]:
-    """One reply of each child, in order; a command is given first if there is one."""
-    if command is not None:
+    """One reply of each child, in order. seconds: request a timing of this length first."""
+    if seconds is not None:
         for child in children:
-            child.send(command)
+            child.send(seconds)
     answers, end = list[tuple[float, ...]](), time.monotonic() + timeout_s
     for child in children:
         try:
@@ -96,7 +96,7 @@ def _ask(
         except WorkerDied as error:
             raise WorkerDied(
                 f"{env_id}: the process that timed the environment {child.describe_end()}; its last "
-                f"words:\n{child.tail()}"
+                f"output:\n{child.tail()}"
             ) from error
         if not replies:
             raise WorkerTimeout(
@@ -108,8 +108,8 @@ def _ask(
 
 
 def mean_memory(pids: Sequence[int]) -> int | None:
-    """Mean bytes of child processes and what stands above each of them, with their parts of what they share;
-    None of none, or where nobody tells."""
+    """The mean proportional memory (PSS) of child processes and their parents up to this one; None if the
+    system does not report it."""
     own = psutil.Process()
     try:
         chains = [[psutil.Process(pid), *psutil.Process(pid).parents()] for pid in pids]
@@ -120,7 +120,7 @@ def mean_memory(pids: Sequence[int]) -> int | None:
 
 
 def _resident_bytes() -> int:
-    """Of this process, and of those that its environments have started."""
+    """Resident memory of this process and of the processes that its environments started."""
     below = ProcessTree(os.getpid(), only_below=True)
     return int(psutil.Process().memory_info().rss) + below.read_bytes()
 

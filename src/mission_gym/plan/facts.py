@@ -1,4 +1,4 @@
-"""What the planner is given, and what it gives back. Seconds are wall seconds, costs are per transition."""
+"""The planner's inputs and its result. Seconds are wall-clock seconds; costs are per transition."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mission_gym.vector.record import Backend
 
 @dataclass(frozen=True, slots=True)
 class EnvFacts:
-    """One environment, as measured in children."""
+    """One environment, measured in child processes."""
 
     step_s: float  # mean of a step with its share of resets, alone on the machine
-    cpu_share: float = 1.0  # CPU seconds per second of stepping; far below 1, it waits
+    cpu_share: float = 1.0  # CPU seconds per second of stepping; far below 1 the environment waits
     spread: float = 0.0  # standard deviation of a step over its mean
-    slowdown: float = 1.0  # of a step when every core steps
+    slowdown: float = 1.0  # of a step while every core steps
     memory_bytes: int = 1 << 17  # of one more environment in a process
     worker_bytes: int = 45 << 20  # of a worker process, without environments
     one_per_process: bool = False  # a second one in the same process can't be built
@@ -31,15 +31,15 @@ class EnvFacts:
 
 @dataclass(frozen=True, slots=True)
 class ActCost:
-    """Choosing actions, the collector's own work included."""
+    """The cost of choosing actions, including the collector's own work."""
 
-    call_s: float = 40e-6  # of one call, whatever its rows
+    call_s: float = 40e-6  # per call, for any number of columns
     row_s: float = 2e-6
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateCost:
-    """One way to learn, and its seconds for each transition collected: all epochs."""
+    """A learner setup, and its update time per collected transition over all epochs."""
 
     device: str
     kernel: str
@@ -54,15 +54,15 @@ class UpdateCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How environments are spread."""
+class RunLayout:
+    """The number of environments, and their distribution over processes."""
 
     backend: Backend
     num_workers: int
     n_envs: int
     n_steps_per_env: int
-    num_agents: int = 1  # of each environment; a step of it is one transition of each
-    batch_size: int | None = None  # of minibatches, where the rollout grew and they must not
+    num_agents: int = 1  # per environment; each step is one transition of every agent
+    batch_size: int | None = None  # of minibatches, if the rollout grew and they must keep their size
 
     @property
     def rollout(self) -> int:
@@ -73,65 +73,67 @@ class Layout:
         return f"{self.n_envs} environments{f' in {workers}' if workers else f', {self.backend.name}'}"
 
     def document(self) -> dict[str, Any]:
-        """The layout with the backend's name, as it is kept."""
+        """The layout as JSON, with the backend's name."""
         return asdict(self) | {"backend": self.backend.name}
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """A layout that was really run for a moment."""
+class LayoutTrial:
+    """A layout that was run for a moment."""
 
-    layout: Layout
+    layout: RunLayout
     collect_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """What is fixed, and what may be chosen. `layout` is what the fixed rules give."""
+class PlanInput:
+    """The fixed values of a config, and the choices that the plan may make."""
 
-    layout: Layout
-    backends: tuple[Backend, ...]  # that may be chosen
-    held: Layout | None = None  # an earlier choice, which stays unless another is clearly faster
-    batch_size: int | None = None  # where it is given: it divides the rollout
-    minibatch: int | None = None  # what the fixed rules make of it, where it divides the rollout
-    max_rollout: int = 1 << 30  # of environments that wait: a run must have some updates
-    at_once: Callable[[Layout, UpdateCost], bool] = lambda layout, update: False  # both phases, side by side
+    default: RunLayout  # without a plan
+    backends: tuple[Backend, ...]  # to choose from
+    previous: RunLayout | None = None  # an earlier choice, kept unless another layout is clearly faster
+    batch_size: int | None = None  # explicit; divides the rollout
+    minibatch: int | None = None  # of the default layout, if it divides the rollout
+    max_rollout: int = 1 << 30  # for environments that wait: a run needs a number of updates
+    overlaps: Callable[[RunLayout, UpdateCost], bool] = lambda layout, update: (
+        False
+    )  # collecting and learning
     open_envs: bool = False
-    open_steps: bool = True  # may shrink to hold the rollout
+    open_steps: bool = True  # may shrink so that the rollout keeps its size
     open_workers: bool = True
-    trace_decay: float = 0.99 * 0.95  # of a step's credit to the steps before it
+    trace_decay: float = 0.99 * 0.95  # of a step's credit for the steps before it
     step_bytes: int = 64  # of a transition in a block
-    block_copies: int = 1  # raw ones
+    block_copies: int = 1  # raw blocks
     encoded_bytes: int = 64  # of a transition as network inputs, in all forms that the learner keeps
-    eval_envs: int = 0  # environments of evaluations, in a vector of their own that is kept
-    base_bytes: int = 400 << 20  # of the process that learns: torch, network, optimizer
+    eval_envs: int = 0  # environments of evaluations, in a separate vector
+    base_bytes: int = 400 << 20  # of the learner's process: torch, network, optimizer
 
     @property
     def min_steps(self) -> int:
-        """The horizon of the advantage's trace: shorter segments would cut what it sees."""
+        """The horizon of the advantage's trace, which shorter segments would cut off."""
         return ceil(1.0 / max(1.0 - self.trace_decay, 1e-3))
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """All that a plan is made from. `updates` begins with the fixed rules' own."""
+class PlanFacts:
+    """All facts that a plan is made from. `updates` starts with the default setup."""
 
     machine: MachineFacts
     env: EnvFacts
     act: ActCost
     updates: Sequence[UpdateCost]
-    wishes: Wishes
-    trials: Sequence[Trial] = ()
+    inputs: PlanInput
+    trials: Sequence[LayoutTrial] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen, what it should reach, and why."""
+    """The chosen layout and learner setup, their expected rate, and the reasons."""
 
-    layout: Layout
+    layout: RunLayout
     update: UpdateCost
     steps_per_s: float
     memory_bytes: int
     reasons: list[str]
-    changes: list[str]  # of what learning sees
-    scaling: list[dict[str, Any]]  # the best layout for each number of environments, as it is kept
+    changes: list[str]  # that affect learning
+    scaling: list[dict[str, Any]]  # the best layout for each number of environments, as JSON

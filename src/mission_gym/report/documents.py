@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mission_gym.config.plain import Stored, read_stored
+from mission_gym.config.plain_yaml import SourcedValue, read_stored
 from mission_gym.errors import MissionGymError, RunStateError
 from mission_gym.report.formats import MISSING
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.evals import rank_best, read_evals
 from mission_gym.store.lineage import Lineage, read_lineage
 from mission_gym.store.resolve import list_runs
-from mission_gym.store.rundir import RunDir, list_status_fields
+from mission_gym.store.rundir import RunDir, View, list_fields
 
 Say = Callable[[str], None]
 _CONFIG_PATHS = {"env_id": "env.env_id", "notes": "run.notes"}
@@ -28,7 +28,7 @@ _EVAL_KEYS = ("step", "suite", "mode", "episodes", "return_mean", "return_low", 
 def describe_run(run: RunDir) -> dict[str, Any]:
     """One row of `runs list`."""
     status = run.read_status()
-    return {"name": run.name, "path": str(run.path)} | _pick(status, list_status_fields("list"))
+    return {"name": run.name, "path": str(run.path)} | _pick(status, list_fields(View.LIST))
 
 
 def _pick(values: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def describe_run_fully(run: RunDir, say: Say) -> dict[str, Any]:
     for result in read_evals(run, say):  # those of a confirmation one by one, over all their episodes
         found = result.get("candidates")
         results += [result] if found is None else [each | {"suite": result["suite"]} for each in found]
-    own = {"name": run.name, "path": str(run.path)} | _pick(run.read_status(), list_status_fields("show"))
+    own = describe_run(run) | _pick(run.read_status(), list_fields(View.SHOW))
     return own | values | {
         "parent": lineage.parent if lineage else None,
         "parent_step": lineage.parent_step if lineage else None,
@@ -143,7 +143,7 @@ def find_lineage(run: RunDir) -> Lineage | None:
     return read_lineage(run) if os.path.exists(run.lineage_json) else None
 
 
-def _read_config(run: RunDir) -> dict[str, Stored]:
+def _read_config(run: RunDir) -> dict[str, SourcedValue]:
     """The values of a run; empty if they were never written."""
     try:
         return read_stored(run.config_yaml)

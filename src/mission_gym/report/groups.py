@@ -12,7 +12,7 @@ from markupsafe import Markup
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mission_gym.config.plain import read_stored
+from mission_gym.config.plain_yaml import read_stored
 from mission_gym.errors import MissionGymError, RunStateError
 from mission_gym.intervals import compute_band, compute_improvement, estimate_iqm
 from mission_gym.report.charts import draw_curves

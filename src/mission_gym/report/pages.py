@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from mission_gym.clock import ROLES
-from mission_gym.config.plain import read_stored
+from mission_gym.config.plain_yaml import read_stored
 from mission_gym.errors import MissionGymError
 from mission_gym.report.documents import describe_run_fully
 from mission_gym.report.formats import (

@@ -1,9 +1,9 @@
-"""Policies that learned nothing, on the report suite: what a trained one has to beat.
+"""Baselines: untrained policies on the report suite, for comparison with trained ones.
 
-`random` draws uniformly among the legal actions, `noop` always takes the zero or first legal action. An
-environment may declare scripted ones: `env.unwrapped.baselines`, a dict from a name to a callable
-(observation, info) -> action, all in the environment's own form; one called `noop` or `random` replaces ours.
-Those of a batched environment take (observations [N, ...], masks [N, M]) and give actions for all rows.
+`random` draws uniformly from the legal actions, `noop` takes the zero or first legal action. An environment
+may declare scripted policies in `env.unwrapped.baselines`, a dict from names to callables (observation, info)
+-> action in the environment's own form. One called `noop` or `random` replaces ours. Those of a batched
+environment take (observations [N, ...], masks [N, M]) and return actions for all rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Scripted = Callable[[Any, Any], Any]  # observation, info (of a batch: mask) -> 
 def run_baselines(
     environment: Environment, num_episodes: int, *, names: Sequence[str] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Play the first seeds of the report suite with each baseline, or with those named; name -> the keys
+    """Play the first seeds of the report suite with each baseline, or those in `names`; name -> the document
     of `eval --json`."""
     if num_episodes < 1:
         raise UsageError(f"episodes={num_episodes} is not a positive count [--episodes]")
@@ -65,7 +65,7 @@ def run_baselines(
 
 
 def _memoryless(choose: Callable[[Leaves, Array | None], Array]) -> Actor:
-    """Who plays by observation and mask alone."""
+    """An actor that needs only observation and mask."""
     return Actor(lambda obs, mask, noise, state: (choose(obs, mask), state))
 
 
@@ -83,7 +83,7 @@ def _noop_actor(spec: EnvSpec) -> Actor:
         if mask is not None:
             stored[:, : len(action.nvec)] = best_of_parts(mask, action)
         rows, end = action.to_env(stored).reshape(num_rows, -1), 0
-        for part in action.parts or (action,):  # of a Box zero is in its own units
+        for part in action.parts or (action,):  # the zero of a Box is in its own units
             start, end = end, end + math.prod(part.shape)
             if part.kind == "box":
                 rows[:, start:end] = np.clip(0.0, part.low, part.high)
@@ -93,7 +93,7 @@ def _noop_actor(spec: EnvSpec) -> Actor:
 
 
 class _Remember(gym.Wrapper[Any, Any, Any, Any]):
-    """Keeps the last observation in the environment's own form."""
+    """Stores the last observation in the environment's own form."""
 
     obs: Any = None
 
@@ -109,7 +109,7 @@ class _Remember(gym.Wrapper[Any, Any, Any, Any]):
 
 def _find_scripted(environment: Environment) -> dict[str, Scripted]:
     batched, spec = environment.backend.own_vector_form, environment.spec
-    if spec.agents:  # theirs would be one for each
+    if spec.agents:  # would need one per agent
         return {}
     with closing(make_vector_factory(environment.request)(1) if batched else environment.factory()) as env:
         declared = getattr(env.unwrapped, "baselines", {})
@@ -134,7 +134,7 @@ def _batched_actor(policy: Scripted, name: str, spec: EnvSpec) -> Actor:
 
 
 def _play_scripted(environment: Environment, name: str, num_episodes: int) -> EvalResult:
-    """One environment plays one episode per seed; several do, side by side, where they wait."""
+    """Play one episode per seed in one environment, or in several threads if environments wait."""
     play = partial(_play_part, environment.limited(), name, is_over := Event())
     if not environment.backend.for_waiting:
         return summarise(play(range(num_episodes)), environment.spec, explore=False)
@@ -144,18 +144,18 @@ def _play_scripted(environment: Environment, name: str, num_episodes: int) -> Ev
         players = [pool.submit(play, part) for part in parts]
         try:
             wait(players, return_when=FIRST_EXCEPTION)
-        finally:  # one has failed, or the user has no patience
+        finally:  # one has failed, or the user interrupts
             is_over.set()
     episodes = [episode for player in players for episode in player.result()]
     return summarise(sorted(episodes, key=attrgetter("number")), environment.spec, explore=False)
 
 
 def _play_part(environment: Environment, name: str, is_over: Event, numbers: range) -> list[Episode]:
-    """Play some of the report suite's seeds with a scripted policy, until it is over for all."""
+    """Play some seeds of the report suite with a scripted policy, until `is_over` is set."""
     spec = environment.spec
     seeds, to_row = suite_seeds("report", numbers.stop), make_action_encoder(spec.action_space)
     env = _Remember(environment.factory())
-    policy: Scripted = env.unwrapped.baselines[name]  # type: ignore[attr-defined]  # may be a method of this one
+    policy: Scripted = env.unwrapped.baselines[name]  # type: ignore[attr-defined]  # it may be a method
     slot = EnvSlot(lambda: env, spec, 0, seeds.__getitem__)
     episodes: list[Episode] = []
     try:

@@ -1,13 +1,14 @@
-"""Where a run is in its curriculum, and when it moves on.
+"""A run's way through the stages of its curriculum.
 
-What it knows is plain values in the session's counters, so that a checkpoint has it. A move is decided
-between updates, by the episodes that were learned from, and holds for blocks that begin after it: one that a
-stop broke off goes on in the stage that it began in. So equal runs are equal, on every backend.
+The position is part of `RunState`, so checkpoints store it. A move is decided between updates, from the
+episodes that were learned from, and applies to blocks that start after it; a block that a stop interrupted
+continues in the stage in which it started. So equal runs are equal on every backend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any, Literal
 
@@ -15,126 +16,125 @@ from mission_gym.config.curriculum import Curriculum, Rule
 from mission_gym.data import Episode
 from mission_gym.errors import RunStateError
 from mission_gym.rollout.collector import BlockCollector
+from mission_gym.run.snapshot import RunState, StageState
 
-KEY = "curriculum"  # of the counters
 _OWN = "episode/"  # prefix of the environment's own episode metrics
 Kind = Literal["until", "back"]
 
 
 class Progression:
-    """One run's way through its stages; without a curriculum it does and tells nothing."""
+    """Moves one run through its stages; does nothing without a curriculum."""
 
-    def __init__(
-        self, curriculum: Curriculum | None, counters: dict[str, Any], collector: BlockCollector
-    ) -> None:
-        self._curriculum, self._counters, self._collector = curriculum, counters, collector
+    def __init__(self, curriculum: Curriculum | None, state: RunState, collector: BlockCollector) -> None:
+        self._curriculum, self._run_state, self._collector = curriculum, state, collector
         if curriculum is not None:
             collector.stage_of = self._stage_of
             self.begin_at(0, None)
 
     @property
-    def _state(self) -> dict[str, Any]:
-        state: dict[str, Any] = self._counters[KEY]
+    def _state(self) -> StageState:
+        state = self._run_state.curriculum
+        assert state is not None
         return state
 
-    def begin_at(self, step: int, state: Mapping[str, Any] | None) -> None:
-        """Begin with the first stage, or where another run was; before the first episode."""
-        if self._curriculum is None:
-            return
-        first = {"stage": 0, "began_at": step, "until": [], "back": []}
-        self._counters[KEY] = {**(first if state is None else state), "block": None}
-        self._collector.vec.enter_stage(self._state["stage"])
+    def begin_at(self, step: int, state: StageState | None) -> None:
+        """Start with the first stage, or where another run was; before the first episode."""
+        if self._curriculum is not None:
+            self._run_state.curriculum = replace(state or StageState(began_at=step), block=None)
+            self._collector.vec.enter_stage(self._state.stage)
 
-    def go_on(self, stages: Iterable[int]) -> None:
-        """Go on with counters that came from a checkpoint; before its environments come back, whose episodes
-        are of these stages."""
+    def restore(self, state: RunState, stages: Iterable[int]) -> None:
+        """Continue from a checkpoint, before its environments are restored. stages: of their episodes."""
+        self._run_state = state
         if self._curriculum is None:
             return
-        highest, count = max([self._state["stage"], *stages]), len(self._curriculum.stages)
+        changed = "config.yaml was changed: restore it, or branch"
+        if state.curriculum is None:
+            raise RunStateError(f"the checkpoint is of a run without a curriculum; {changed}")
+        highest, count = max([state.curriculum.stage, *stages]), len(self._curriculum.stages)
         if highest >= count:
             raise RunStateError(
-                f"the checkpoint is of stage {highest + 1}, and the curriculum has {count}; it was changed in"
-                " config.yaml: restore that, or branch"
+                f"the checkpoint is in stage {highest + 1}, and the curriculum has {count}; {changed}"
             )
-        block = self._state["block"]
-        self._collector.vec.enter_stage(self._state["stage"] if block is None else block[1])
+        block = self._state.block
+        self._collector.vec.enter_stage(self._state.stage if block is None else block[1])
 
     def _stage_of(self, number: int) -> int:
-        """The stage that episodes of a block begin in; blocks without a number are no part of the run."""
+        """The stage in which episodes of a block start. Blocks before training have negative numbers."""
         state = self._state
         if number < 0:
-            return int(state["stage"])
-        if state["block"] is None or state["block"][0] != number:
-            state["block"] = [number, state["stage"]]
-        return int(state["block"][1])
+            return state.stage
+        if state.block is None or state.block[0] != number:
+            state.block = number, state.stage
+        return state.block[1]
 
     def see(self, episodes: Sequence[Episode]) -> None:
-        """Take in episodes that were learned from; those of the running stage count."""
-        if self._curriculum is None:
-            return
-        state = self._state
+        """Count episodes that were learned from; only those of the current stage matter."""
         for kind, rule in self._rules():
-            name, window = rule.comparison.name if rule.comparison else "", state[kind]
-            for episode in episodes:
-                value = None if episode.failed or episode.stage != state["stage"] else _read(episode, name)
-                if value is not None:
-                    window.append(value)
+            compared, window = rule.comparison, self._window(kind)
+            values = (
+                _read(episode, compared.name)
+                for episode in episodes
+                if compared is not None and not episode.failed and episode.stage == self._state.stage
+            )
+            window += [value for value in values if value is not None]
             del window[: -(rule.episodes or 1)]
 
     def metrics(self, step: int) -> dict[str, float]:
-        """What a row tells of it: the number of the stage, from 1 on, how long it has lasted, and where the
-        metric stands that it waits for."""
+        """A row's metrics: the stage from 1, the steps since it started, and the metric of its rule."""
         if self._curriculum is None:
             return {}
         state = self._state
-        told = {"curriculum/stage": state["stage"] + 1, "curriculum/stage_steps": step - state["began_at"]}
-        if state["until"]:
-            told |= {"curriculum/metric": fmean(state["until"]), "curriculum/episodes": len(state["until"])}
-        return told
+        waited = {"metric": fmean(state.until), "episodes": len(state.until)} if state.until else {}
+        metrics = {"stage": state.stage + 1, "stage_steps": step - state.began_at, **waited}
+        return {f"curriculum/{name}": value for name, value in metrics.items()}
 
     def move(self, step: int) -> dict[str, Any] | None:
-        """Enter the next stage, or the one before, where that is due: the fields of its event."""
+        """Enter the next or previous stage if a rule applies; the fields of the event, else None."""
         if self._curriculum is None:
             return None
-        state, stage = self._state, self._curriculum.stages[self._state["stage"]]
-        if stage.until and (why := self._find_cause(stage.until, "until", step)):
-            to = state["stage"] + 1
-        elif stage.back and (why := self._find_cause(stage.back, "back", step)):
-            to = state["stage"] - 1
-        else:
-            return None
-        told = {"before": state["stage"] + 1, "stage": to + 1, "of": len(self._curriculum.stages)}
-        state |= {"stage": to, "began_at": step, "until": [], "back": []}
-        return {**told, "name": self._curriculum.labels[to], "why": why}
+        before = self._state.stage
+        for kind, rule in self._rules():
+            if cause := self._find_cause(rule, kind, step):
+                to = before + (1 if kind == "until" else -1)
+                self._run_state.curriculum = StageState(to, step, block=self._state.block)
+                labels = self._curriculum.labels
+                event = {"before": before + 1, "stage": to + 1, "of": len(labels)}
+                return {**event, "name": labels[to], "why": cause}
+        return None
 
     def status(self) -> dict[str, Any] | None:
-        """What status.json tells: the number of the stage, of how many, and its name."""
+        """The entry of status.json: the stage from 1, the number of stages, and its name."""
         if self._curriculum is None:
             return None
-        number, labels = self._state["stage"] + 1, self._curriculum.labels
+        number, labels = self._state.stage + 1, self._curriculum.labels
         return {"number": number, "of": len(labels), "name": labels[number - 1]}
 
     def _rules(self) -> list[tuple[Kind, Rule]]:
-        """Those of the running stage that go by a metric."""
-        assert self._curriculum is not None
-        stage = self._curriculum.stages[self._state["stage"]]
-        found: list[tuple[Kind, Rule | None]] = [("until", stage.until), ("back", stage.back)]
-        return [(kind, rule) for kind, rule in found if rule is not None and rule.metric is not None]
+        """The rules of the current stage."""
+        if self._curriculum is None:
+            return []
+        stage = self._curriculum.stages[self._state.stage]
+        rules: list[tuple[Kind, Rule | None]] = [("until", stage.until), ("back", stage.back)]
+        return [(kind, rule) for kind, rule in rules if rule is not None]
+
+    def _window(self, kind: Kind) -> list[float]:
+        return self._state.until if kind == "until" else self._state.back
 
     def _find_cause(self, rule: Rule, kind: Kind, step: int) -> str:
-        """Why a rule moves the run on, empty where it does not. A mean counts once it is of as many episodes
-        as it says, all of this stage: a lucky beginning moves nothing, and nothing moves twice at once."""
-        window, compared = self._state[kind], rule.comparison
+        """Why a rule applies, or an empty string. A mean counts once it has all its episodes, all of this
+        stage, so that neither a lucky start nor the last stage's episodes move the run."""
+        window, compared = self._window(kind), rule.comparison
         if compared is not None and len(window) == rule.episodes and compared.holds(mean := fmean(window)):
             return (
                 f"{compared.name} {mean:.4g} {compared.op} {compared.number:g} over {rule.episodes} episodes"
             )
-        made = step - self._state["began_at"]
+        made = step - self._state.began_at
         return f"{made:,} steps" if rule.steps is not None and made >= rule.steps else ""
 
 
 def _read(episode: Episode, name: str) -> float | None:
-    """A metric of an episode; None where the environment did not tell it."""
+    """A metric of an episode; None if the environment did not report it."""
     if name.startswith(_OWN):
         return episode.metrics.get(name.removeprefix(_OWN))
     return {"return": episode.ret, "length": float(episode.length)}.get(name, float(episode.outcome == name))

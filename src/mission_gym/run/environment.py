@@ -1,9 +1,9 @@
-"""An environment that was looked at, and how vectors of it are made: backend, workers, acting groups."""
+"""A probed environment, and how vectors of it are made: backend, workers, acting groups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,34 +11,31 @@ from typing import Any
 from torch import nn
 
 from mission_gym.algorithms import load_algorithm
-from mission_gym.config.layers import Resolved
-from mission_gym.config.profiles import apply_image_profile
-from mission_gym.config.rules import finish
 from mission_gym.config.schema import Config, Settled
 from mission_gym.config.sizes import choose_batch_size
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import EnvRequest, Factory, limit_steps, names_trusted
+from mission_gym.env.leaves import may_hold_ids
 from mission_gym.env.pace import Pace
 from mission_gym.env.stages import Stages, StageVariant
 from mission_gym.env.wrapper_names import name_code
-from mission_gym.errors import ConfigError
+from mission_gym.errors import RunStateError, UsageError
 from mission_gym.names import judge
-from mission_gym.plan.tuner import may_plan
-from mission_gym.plan.wishes import fix_envs
 from mission_gym.policy.trunks import load_network
 from mission_gym.procs import BoundedLog, RunningCompanion, with_companion
 from mission_gym.ray.backend import connect, count_cpus
 from mission_gym.ray.cluster import Cluster
 from mission_gym.run.stages import (
     EnvSource,
-    Parts,
     check_metrics,
-    has_several_arguments,
-    look_at_stages,
     make_parts,
+    pick_common,
+    probe_stages,
+    read_files,
 )
+from mission_gym.store.lineage import InferredLeaf, read_lineage
+from mission_gym.store.rundir import RunDir
 from mission_gym.store.trusted import permit
-from mission_gym.streams import training_seed
 from mission_gym.vector.backends import (
     load_backend,
     load_default,
@@ -49,14 +46,14 @@ from mission_gym.vector.backends import (
 from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.record import Backend, Limits, Source, VectorOptions
 
-_MAX_GROUPS = 64  # of environments that wait, where each group makes segments of its own
-
-EVALUATION_STEPS = 10_000  # of an episode that has no limit of its own
+_MAX_GROUPS = 64  # of environments that wait, with first-ready segments
+EVALUATION_STEPS = 10_000  # limit of an evaluation episode without a step limit
+_NAMES = ("env.env_id", "env.wrap", "policy.network")  # values that name code
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """An environment that was looked at, and how to build vectors of it."""
+    """A probed environment, and everything that vectors of it are built from."""
 
     spec: EnvSpec
     request: EnvRequest
@@ -64,35 +61,35 @@ class Environment:
     backend: Backend
     num_workers: int = 1
     limits: Limits = field(default_factory=Limits)
-    log: BoundedLog = field(default_factory=lambda: BoundedLog(None))  # what environments print
-    pace: Pace | None = None  # of a first look, where it was taken
+    log: BoundedLog = field(default_factory=lambda: BoundedLog(None))  # the environments' output
+    pace: Pace | None = None  # measured while it was probed
     rivals: tuple[Backend, ...] = ()  # that a plan may choose instead
     kwargs: dict[str, Any] = field(default_factory=dict)  # of all stages
-    stages: Stages | None = None  # of training; `request` and `factory` are those of evaluations
-    played: StageVariant | None = None  # the stage that evaluations are on
-    companion: RunningCompanion | None = None  # at work as long as somebody holds this
-    cluster: Cluster | None = None  # at work likewise
+    stages: Stages | None = None  # of training; `request` and `factory` are for evaluations
+    played: StageVariant | None = None  # the evaluation stage
+    companion: RunningCompanion | None = None  # runs as long as this object is referenced
+    cluster: Cluster | None = None  # connected as long as this object is referenced
     most_playing: int | None = None  # environments of an evaluation
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step by the first look, 0 where none was taken."""
+        """Seconds of a step, 0 if it was not measured."""
         return self.pace.step_s if self.pace else 0.0
 
     @property
     def backends(self) -> dict[str, Backend]:
-        """Those that it may run on, by name, the one chosen first."""
+        """The possible backends by name, the chosen one first."""
         return {each.name: each for each in (self.backend, *self.rivals)}
 
     def limited(self) -> Environment:
-        """The same environment with a step limit, where it declares none: an evaluation must end."""
+        """The environment with a step limit if it declares none: an evaluation must end."""
         if self.spec.max_episode_steps is not None or self.backend.own_vector_form:
             return self
         return replace(self, factory=partial(limit_steps, self.factory, EVALUATION_STEPS))
 
     @property
     def source(self) -> Source:
-        """What vectors for training are made from."""
+        """The source of vectors for training."""
         factory = self.factory if self.stages is None else self.stages.variants[0].factory
         options = VectorOptions(
             num_workers=self.num_workers, limits=self.limits, log=self.log, stages=self.stages
@@ -106,30 +103,62 @@ class Environment:
             stages = Stages((self.played,))
         return self.backend.make_vector(source, self.spec, num_envs, seed_of, stages=stages)
 
-    def with_parts(self, parts: Parts, kwargs: dict[str, Any]) -> Environment:
-        """The same environment, made from other parts."""
+    def with_backend(self, config: Settled) -> Environment:
+        """The environment on the backend of a settled config."""
+        backend = load_backend(config.vector.vector)
+        return replace(
+            self,
+            backend=backend,
+            num_workers=config.vector.num_workers,
+            most_playing=backend.limit_playing(config.num_envs),
+        )
+
+    def with_files(self, files: dict[str, str], config: Config, source: EnvSource) -> Environment:
+        """The environment with a run's copies of the files that it reads."""
+        if not files:
+            return self
+        kwargs, request = self.kwargs | pick_common(files), self.request
+        parts = make_parts(config, kwargs, source, request.calls, files, request.companion_kwargs)
         return replace(self, kwargs=kwargs, **parts._asdict())
 
+    def with_readings(self, run: RunDir) -> Environment:
+        """The environment with ambiguous arrays read as in this run, if it has them (`list_readings`)."""
+        stored = read_lineage(run).readings
+        leaves = tuple(
+            replace(leaf, **asdict(stored[leaf.name]))
+            if leaf.name in stored and leaf.dtype == "uint8"
+            else leaf
+            for leaf in self.spec.leaves
+        )
+        return replace(self, spec=replace(self.spec, leaves=leaves))
+
     def recipe(self, stage: int | None) -> tuple[EnvRequest, dict[str, Any] | None]:
-        """What episodes of a stage are made from, and the options of their resets; None: of evaluations."""
+        """The request and the reset options of a stage's episodes; None: of evaluations."""
         variant = self.played if stage is None or self.stages is None else self.stages.variants[stage]
         return (self.request, None) if variant is None else (variant.request, variant.options)
 
 
-_NAMES = ("env.env_id", "env.wrap", "policy.network")  # values that name code
+def list_readings(spec: EnvSpec) -> dict[str, InferredLeaf]:
+    """How arrays are read whose meaning was inferred from their values (`env/boxes.py`). Later values may
+    suggest another meaning, and a run must be opened as it was made."""
+    return {
+        leaf.name: InferredLeaf(leaf.kind, leaf.nvec, leaf.start, leaf.channels_last, leaf.open_ended)
+        for leaf in spec.leaves
+        if leaf.dtype == "uint8" and (leaf.open_ended or may_hold_ids(leaf))
+    }
 
 
 def permit_names(
     config: Config, typed: Callable[[str], bool], *, run: Path | None = None, folder: str = ""
 ) -> tuple[str, ...]:
-    """Judge the code that a config names, before any of it is imported (`store/trusted.py`). typed: by path,
-    whether the user named it here and now."""
+    """Check the code that a config names before any of it is imported (`store/trusted.py`). typed: whether
+    the user typed the value at a path."""
     named: dict[str, tuple[str, ...]] = {}
     for path in _NAMES:
         value = config.value(path) or ()
         named[path] = (value,) if isinstance(value, str) else name_code(value)
-    mine = {name for path, names in named.items() if typed(path) for name in names}
-    calls = permit([name for names in named.values() for name in names], typed=mine, run=run, folder=folder)
+    own = {name for path, names in named.items() if typed(path) for name in names}
+    calls = permit([name for names in named.values() for name in names], typed=own, run=run, folder=folder)
     network = config.policy.network
     if network and network not in calls:
         judge(network, load_network(network), (nn.Module,), calls)
@@ -141,155 +170,99 @@ def open_environment(
     kwargs: dict[str, Any],
     source: EnvSource = None,
     *,
-    look_s: float = 0.0,
+    measure_s: float = 0.0,
     calls: tuple[str, ...] | None = None,
     files: Mapping[str, str] | None = None,
-    all_stages: bool = False,
+    is_new: bool = False,
 ) -> Environment:
-    """Build one environment, read its spec and close it; with `all_stages` that of each stage. `kwargs` are
-    those of the config, with files replaced by the run's own copies; files: those of stages. look_s: for
-    which steps in a worker are timed. calls: see EnvRequest. A companion that it declares is started."""
+    """Build one environment, read its spec and close it.
 
-    def look(told: dict[str, Any]) -> Environment:
-        parts = make_parts(config, kwargs, source, calls, files or {}, told)
-        backend = load_backend(choose_backend(config))
-        limits = Limits(timeout_s=config.vector.env_timeout, max_restarts=config.vector.max_restarts)
-        asked = Source(
+    kwargs: those of the config, with files replaced by the run's copies. measure_s: time for steps in a
+    worker. calls: see EnvRequest. files: copies for stages. is_new: the environment of a new run or branch,
+    so that every stage is probed and the cluster connected. A companion that it declares is started.
+    """
+    backend = choose_backend(config)
+    cluster = connect(config, backend) if is_new else None
+    curriculum = config.env.curriculum if is_new else None
+    limits = Limits(timeout_s=config.vector.env_timeout, max_restarts=config.vector.max_restarts)
+
+    def probe(companion_kwargs: dict[str, Any]) -> Environment:
+        parts = make_parts(config, kwargs, source, calls, files or {}, companion_kwargs)
+        probed = Source(
             config.env.env_id,
             parts.factory,
             parts.request if source is None else None,
             VectorOptions(limits=limits, stages=parts.stages if backend.own_vector_form else None),
             max_sequence=config.env.max_sequence,
         )
-        curriculum = config.env.curriculum if all_stages else None
         if curriculum is not None and not backend.own_vector_form:
-            spec, pace = look_at_stages(
-                curriculum, parts, lambda factory: backend.probe(replace(asked, factory=factory), look_s)
+            spec, pace = probe_stages(
+                curriculum,
+                parts,
+                lambda factory: backend.probe(replace(probed, factory=factory), measure_s),
             )
         else:
-            spec, pace = backend.probe(asked, look_s)
+            spec, pace = backend.probe(probed, measure_s)
         if curriculum is not None:
             check_metrics(curriculum, spec)
         spec = load_algorithm(config.run.algo).adapt_actions(spec)
-        backend = load_backend(choose_backend(config, spec))
-        # Who gives the address of a cluster wants its nodes, whatever would be faster here.
-        is_open = config.vector.vector == "auto" and not backend.needs_cluster
-        rivals = load_rivals(spec) if is_open else ()
-        num_workers = choose_num_workers(config, backend)
-        plain = Environment(
-            spec,
-            parts.request,
-            parts.factory,
-            backend,
-            num_workers,
-            limits,
-            pace=pace,
-            rivals=rivals,
-        )
+        chosen = choose_backend(config, spec)
         n_envs = config.vector.n_envs
-        most_playing = backend.limit_playing(n_envs) if isinstance(n_envs, int) else None
-        return replace(plain.with_parts(parts, kwargs), most_playing=most_playing)
+        return Environment(
+            spec=spec,
+            backend=chosen,
+            num_workers=choose_num_workers(config, chosen),
+            limits=limits,
+            pace=pace,
+            # A cluster that the user names is used, even if this machine would be faster.
+            rivals=load_rivals(spec) if config.vector.vector == "auto" and not chosen.needs_cluster else (),
+            kwargs=kwargs,
+            cluster=cluster,
+            most_playing=chosen.limit_playing(n_envs) if isinstance(n_envs, int) else None,
+            **parts._asdict(),
+        )
 
-    environment, companion = with_companion(look)
+    environment, companion = with_companion(probe)
     return replace(environment, companion=companion)
 
 
-def probe_environment(
-    resolved: Resolved, source: EnvSource = None, *, look_s: float = 0.0
-) -> tuple[Environment, Resolved]:
-    """Open the environment of a new run, and note in the config what follows from it: its agents, and the
-    profile for pictures. What does not fit together is refused before, unless several agents, which
-    registered ids never have, may make it fit. look_s: as in `open_environment`, where a plan may be made."""
-    first, misfit = fix_envs(resolved), None
-    try:
-        first, _ = finish(first)
-    except ConfigError as error:
-        if source is None and ":" not in first.config.env.env_id:
-            raise
-        misfit = error
-    config = first.config
-    cluster = connect(config, load_backend(choose_backend(config)))  # refused before anything is measured
-    environment = open_environment(
-        config,
-        dict(config.env.env_kwargs),
-        source,
-        look_s=look_s if may_plan(config) else 0.0,
-        calls=permit_names(config, first.typed),
-        all_stages=True,
-    )
-    if misfit is not None and not environment.spec.agents:
-        raise misfit
-    noted = note_agents(resolved, environment.spec)
-    return replace(environment, cluster=cluster), apply_image_profile(
-        noted, sees_images=environment.spec.sees_images
-    )
-
-
-def note_agents(resolved: Resolved, spec: EnvSpec) -> Resolved:
-    """The config with the environment's number of agents; ConfigError if another one was given."""
-    path, found = "vector.num_agents", spec.num_agents
-    given = resolved.config.vector.num_agents
-    if given == found:
-        return resolved
-    if resolved.explicit(path):
-        raise ConfigError(
-            f"num_agents={given} is not what {spec.env_id} has: it has {found}; remove it"
-            f" [{resolved.sources[path]}]"
+def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) -> Environment:
+    """The environment of a run, with the run's copies of its files; RunStateError if its spaces changed."""
+    if source is None and config.env.env_id.startswith("<"):
+        raise UsageError(
+            f"run {run.name} was trained on a callable that can't be imported ({config.env.env_id});"
+            " pass it as env= in Python"
         )
-    return resolved.with_values({path: found}, "environment")
+    lineage, files = read_lineage(run), read_files(run)
+    # The user's modules are in the folder where the run was started.
+    calls = permit_names(config, lambda path: False, run=run.path, folder=lineage.folder)
+    kwargs = config.env.env_kwargs | pick_common(files)
+    environment = open_environment(config, kwargs, source, calls=calls, files=files).with_readings(run)
+    signature = environment.spec.signature
+    if lineage.env_signature != signature:
+        raise RunStateError(
+            f"the spaces of environment {environment.spec.env_id} have changed since run {run.name} was made,"
+            f" or this version reads them differently (signature {lineage.env_signature} -> {signature});"
+            " a policy can't be carried over"
+        )
+    return environment
 
 
-def leave_vector_form(resolved: Resolved) -> tuple[Resolved, list[str]]:
-    """A vector form has the same arguments for all its rows, and takes no wrappers: where stages have others,
-    or wrappers are given, a config that did not ask for it gets single environments, aloud. ConfigError if
-    it did."""
-    config, path = resolved.config, "vector.vector"
-    several = has_several_arguments(config.env.curriculum)
-    if not several and not config.env.wrap:
-        return resolved, []
-    backend, source = load_backend(choose_backend(config)), resolved.sources[path]
-    if not backend.own_vector_form:
-        return resolved, []
-    if several:
-        stages = f"the stages of curriculum {config.env.curriculum} have different kwargs"
-        why = f"vector={backend.name} builds one environment for all rows, and {stages}"
-        remedy = "use another vector, or stages with options"
-    else:
-        wrappers = ", ".join(config.env.wrap)
-        why = f"vector={backend.name} takes the environment as it is, and wrappers are given ({wrappers})"
-        remedy = "use another vector, or remove them"
-    if resolved.explicit(path):
-        raise ConfigError(f"{why}; {remedy} [{source}]")
-    note = f"{why}; single environments are used"
-    return resolved.with_values({path: "auto"}, f"{source}, adapted"), [note]
-
-
-def with_backend(environment: Environment, config: Settled) -> Environment:
-    """The environment on the backend of a settled config."""
-    backend = load_backend(config.vector.vector)
-    return replace(
-        environment,
-        backend=backend,
-        num_workers=config.vector.num_workers,
-        most_playing=backend.limit_playing(config.num_envs),
-    )
-
-
-def choose_backend(config: Config, spec: EnvSpec | None = None) -> str:
-    """An environment of the user's runs in this process only if that was asked for. spec: once it was looked
-    at, since one whose steps are coroutines waits."""
+def choose_backend(config: Config, spec: EnvSpec | None = None) -> Backend:
+    """The backend of a config. The user's environment runs in this process only on request. spec: of the
+    probed environment, since one whose steps are coroutines waits."""
     if config.vector.vector != "auto":
-        return config.vector.vector
+        return load_backend(config.vector.vector)
     if config.vector.ray_address is not None:
-        return load_for_cluster().name
+        return load_for_cluster()
     if spec is not None and spec.coroutines == "only":
-        return load_for_coroutines().name
+        return load_for_coroutines()
     trusted = names_trusted(EnvRequest(config.env.env_id, wrap=config.env.wrap))
-    return load_default(trusted=trusted and config.vector.num_workers == "auto").name
+    return load_default(trusted=trusted and config.vector.num_workers == "auto")
 
 
 def choose_num_workers(config: Config, backend: Backend) -> int:
-    """Workers of a run: one for each usable core, or one for all that wait; none without an environment."""
+    """The workers of a run: one per usable core, or one for all environments that wait."""
     if not backend.chooses_workers:
         return 1
     wanted = config.vector.num_workers
@@ -299,8 +272,8 @@ def choose_num_workers(config: Config, backend: Backend) -> int:
 
 
 def count_groups(config: Config, backend: Backend) -> int:
-    """How many acting groups are wanted at least: one for each worker; of environments that wait one for each
-    where a slow one must stall only its own group, else some that are ready one after the other."""
+    """The least number of acting groups: one per worker. Environments that wait form more: each its own with
+    first-ready segments, so that a slow one delays only itself, else a few that act in turn."""
     num_workers = choose_num_workers(config, backend)
     if not backend.for_waiting:
         return num_workers
@@ -310,13 +283,7 @@ def count_groups(config: Config, backend: Backend) -> int:
 
 
 def choose_acting_rows(num_envs: int, num_groups: int) -> int:
-    """Rows of a group: so many groups at least, equal ones where that loses little."""
+    """Environments per group, for at least this many groups; equal groups if they are not much smaller."""
     share = num_envs // num_groups
     fitting = choose_batch_size(num_envs, share)
     return fitting if 2 * fitting >= share else share
-
-
-def training_seeds(seed: int, counters: dict[str, Any]) -> SeedOf:
-    """Every episode of every environment has its own seed, in the training range; a branch begins behind
-    its parent's episodes."""
-    return partial(training_seed, seed, counters)  # of a light module: every worker loads it

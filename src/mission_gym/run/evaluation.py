@@ -1,7 +1,7 @@
 """Evaluation on fixed, held-out seeds: return, length and outcome rates with intervals.
 
-`select` is the suite that chooses models during training, `report` the one for the final word; they
-share no seed with each other or with training, and do not depend on the run's seed.
+The suite `select` chooses checkpoints during training, `report` is for final results. They share no seed with
+each other or with training, and do not depend on the run's seed.
 """
 
 from __future__ import annotations
@@ -41,33 +41,30 @@ class EvalResult:
     num_steps: int  # of all its episodes
     returns: tuple[float, ...]
     agents: dict[str, dict[str, Any]] = field(default_factory=dict)  # type -> return_mean, ..., outcomes
-    metrics: dict[str, dict[str, float]] = field(
-        default_factory=dict
-    )  # the environment's own: mean, low, high
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)  # episode metric -> mean, low, high
 
     @property
     def score(self) -> float:
-        """What `best` ranks by: the lower bound of the main outcome, or of the return if none is declared."""
+        """The rank of a checkpoint: the lower bound of the main outcome, or of the return without one."""
         if self.main_outcome is not None:
             return self.outcomes[self.main_outcome]["low"]
         return self.return_low
 
     def low(self, name: str) -> float | None:
-        """The lower bound of `return` or of an outcome, None if there is no such outcome."""
+        """The lower bound of `return` or of an outcome; None if there is no such outcome."""
         if name == "return":
             return self.return_low
         return self.outcomes[name]["low"] if name in self.outcomes else None
 
     def document(self) -> dict[str, Any]:
-        """The result with the keys of `eval --json`; `agents` where there are several in an environment,
-        `metrics` where it tells some of its episodes."""
-        own = {"main_outcome", "num_steps", "returns"}
-        own |= {name for name in ("agents", "metrics") if not getattr(self, name)}
-        return {name: value for name, value in asdict(self).items() if name not in own}
+        """The document of `eval --json`; `agents` and `metrics` only if there are any."""
+        left_out = {"main_outcome", "num_steps", "returns"}
+        left_out |= {name for name in ("agents", "metrics") if not getattr(self, name)}
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
 
 def policy_actor(policy: ActingPolicy, spec: EnvSpec) -> Actor:
-    """A policy as something that gives the environment's own actions."""
+    """A policy as an actor that returns the environment's own actions."""
 
     def act(obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves) -> tuple[Array, Leaves]:
         out = policy.act(obs, mask, noise, state)
@@ -77,10 +74,8 @@ def policy_actor(policy: ActingPolicy, spec: EnvSpec) -> Actor:
 
 
 class Evaluator(AbstractContextManager["Evaluator"]):
-    """Plays a suite, as often as asked, in one vector that is made when first needed and kept: to start
-    workers takes longer than many an evaluation. Its environments are built anew for each play, so that
-    nothing is carried over from one to the next. A context manager. first: seeds of the suite that are left
-    out."""
+    """Plays a suite repeatedly; a context manager. The vector is made once, since starting workers may take
+    longer than an evaluation; its environments are rebuilt for each play. first: seeds to skip."""
 
     def __init__(self, environment: Environment, suite: Suite, num_episodes: int, *, first: int = 0) -> None:
         self._environment = environment.limited()
@@ -91,13 +86,13 @@ class Evaluator(AbstractContextManager["Evaluator"]):
     def play(
         self, actor: Actor, *, explore: bool = False, stop: Callable[[], bool] = lambda: False
     ) -> EvalResult | None:
-        """Play every seed of the suite; None if a stop was asked for. Episodes that fail are left out; where
-        all did, as when the one process that plays them is killed, they are played once more."""
+        """Play every seed of the suite; None if a stop was requested. Failed episodes are left out. If all of
+        them fail, as when their one process is killed, they are played once more."""
         spec = self._environment.spec
         for _ in range(_ATTEMPTS):
             try:
                 episodes = play(self._prepare(), actor, spec, self._num_episodes, explore=explore, stop=stop)
-            except BaseException:  # what failed half-way can't be used again
+            except BaseException:  # an interrupted vector can't be used again
                 self.close()
                 raise
             if episodes is None:
@@ -110,17 +105,17 @@ class Evaluator(AbstractContextManager["Evaluator"]):
         )
 
     def _prepare(self) -> Vector:
-        """The vector, with environments that were just built."""
+        """The vector, with new environments."""
         environment, own_form = self._environment, self._environment.backend.own_vector_form
         if own_form:
-            self.close()  # its rows can't be built anew
+            self.close()  # its rows can't be rebuilt
         if self._vec is None:
             num_envs = count_playing(
                 self._num_episodes, own_vector_form=own_form, at_most=environment.most_playing
             )
             try:
                 self._vec = self._make_vector(num_envs)
-            except EnvContractError:  # training may have one in each process, as many as that can hold
+            except EnvContractError:  # as in training, a process may hold only one
                 if num_envs <= environment.num_workers:
                     raise
                 self._vec = self._make_vector(environment.num_workers)
@@ -134,11 +129,11 @@ class Evaluator(AbstractContextManager["Evaluator"]):
     def play_all(self, actor: Actor, *, explore: bool = False) -> EvalResult:
         """Play every seed of the suite to the end."""
         result = self.play(actor, explore=explore)
-        assert result is not None, "nobody could ask for a stop"
+        assert result is not None, "no stop can be requested"
         return result
 
     def close(self) -> None:
-        """End the environments."""
+        """Close the environments."""
         if self._vec is not None:
             self._vec.close()
             self._vec = None
@@ -173,7 +168,7 @@ def summarise(episodes: list[Episode], spec: EnvSpec, explore: bool) -> EvalResu
 
 
 def _summarise_metrics(episodes: list[Episode]) -> dict[str, dict[str, float]]:
-    """What the environment told of its episodes, without terms of the reward."""
+    """The environment's own episode metrics, without reward terms."""
     found = {}
     for name in dict.fromkeys(name for episode in episodes for name in episode.metrics):
         if not name.startswith((AGENTS, TERMS)):
@@ -183,8 +178,7 @@ def _summarise_metrics(episodes: list[Episode]) -> dict[str, dict[str, float]]:
 
 
 def _summarise_agents(episodes: list[Episode]) -> dict[str, dict[str, Any]]:
-    """By type of agents: the return of one of them, and the share of each outcome, with intervals over the
-    episodes."""
+    """By type of agent: the mean return of an agent and the share of each outcome, with intervals."""
     types: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(name for episode in episodes for name in episode.metrics):
         if not name.startswith(AGENTS):
@@ -192,16 +186,16 @@ def _summarise_agents(episodes: list[Episode]) -> dict[str, dict[str, Any]]:
         kind, what, *outcome = name.removeprefix(AGENTS).split("/", 2)
         values = [episode.metrics[name] for episode in episodes if name in episode.metrics]
         mean, low, high = compute_bootstrap(values)
-        told = types.setdefault(kind, {"outcomes": {}})
+        found = types.setdefault(kind, {"outcomes": {}})
         if outcome:
-            told["outcomes"][outcome[0]] = {"rate": mean, "low": low, "high": high}
+            found["outcomes"][outcome[0]] = {"rate": mean, "low": low, "high": high}
         else:
-            told |= {f"{what}_mean": mean, f"{what}_low": low, f"{what}_high": high}
+            found |= {f"{what}_mean": mean, f"{what}_low": low, f"{what}_high": high}
     return types
 
 
 def combine(first: Mapping[str, Any], more: EvalResult) -> EvalResult:
-    """The statistics of an evaluation that was kept, with its returns, and of one on other seeds."""
+    """The joint statistics of a stored evaluation, with its returns, and one on other seeds."""
     counts: dict[str, int] = {}
     for outcomes, episodes in ((first["outcomes"], first["episodes"]), (more.outcomes, more.episodes)):
         for name, rate in outcomes.items():

@@ -1,4 +1,4 @@
-"""Reads a run back: its config, its environment, its policy; what evaluation, loading and export use."""
+"""Opens a checkpoint of a run to play it: config, environment and policy; evaluation and `predict`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from mission_gym.env.masks import MaskLayout
 from mission_gym.env.observations import ObsReader
 from mission_gym.env.spaces import make_action_decoder
 from mission_gym.errors import UsageError, describe
-from mission_gym.plan.ways import device_exists
+from mission_gym.plan.setups import device_exists
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.rollout.collector import ActingPolicy
-from mission_gym.run.assemble import algorithm_of, make_loaded_policy, one_blas_thread
-from mission_gym.run.env_files import open_run_environment
-from mission_gym.run.environment import Environment
+from mission_gym.run.build import algorithm_of, make_loaded_policy, one_blas_thread
+from mission_gym.run.config import read_own_config
+from mission_gym.run.environment import Environment, open_run_environment
 from mission_gym.run.evaluation import EvalResult, Evaluator, Suite, policy_actor
-from mission_gym.run.exactness import read_own_config
 from mission_gym.run.stages import EnvSource
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
 from mission_gym.store.evals import read_evals, write_eval
@@ -31,24 +30,24 @@ from mission_gym.store.resolve import RunRef, checkpoint_for
 from mission_gym.store.rundir import RunDir
 from mission_gym.streams import generator
 
-_GAP = 0.05  # greedy against sampled play: a larger gap is a warning
+_GAP = 0.05  # between greedy and sampled play; a larger one raises a warning
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A checkpoint of a run with everything needed to play it."""
+    """A checkpoint of a run, with everything needed to play it."""
 
     run: RunDir
     step: int
     config: Settled
     environment: Environment
     policy: ActingPolicy
-    notes: tuple[str, ...] = ()  # what is done otherwise than in the run, or than config.yaml says
-    on_other_stage: bool = False  # than the run's own evaluations
+    notes: tuple[str, ...] = ()  # differences from the run or its config.yaml
+    on_other_stage: bool = False  # not that of the run's own evaluations
 
     @property
     def stage(self) -> tuple[int, str] | None:
-        """The number, from 1 on, and the name of the stage that is played; None without a curriculum."""
+        """The number, from 1, and the name of the stage that is played; None without a curriculum."""
         curriculum = self.config.env.curriculum
         if curriculum is None:
             return None
@@ -57,44 +56,41 @@ class OpenRun:
 
 
 def open_run(ref: RunRef, source: EnvSource = None, *, eval_stage: str | None = None) -> OpenRun:
-    """Open the checkpoint that is meant, from the run's snapshot alone. eval_stage: of its curriculum, to be
-    played on instead of the run's own."""
+    """Open a checkpoint with the run's copies of its files. eval_stage: replaces the run's own."""
     checkpoint: Checkpoint = load_checkpoint(checkpoint_for(ref).path)
     damaged: list[str] = []
-    if ref.step in (None, "best"):  # which one is the best depends on them
+    if ref.step in (None, "best"):  # a damaged evaluation may change the best checkpoint
         read_evals(ref.run, damaged.append)
-    resolved, told = read_own_config(ref.run, checkpoint)
+    resolved, edits = read_own_config(ref.run, checkpoint)
     on_other_stage = False
     if eval_stage is not None:
         curriculum, own = resolved.config.env.curriculum, resolved.config.evaluation.eval_stage
         if curriculum is None:
-            raise UsageError(
-                f"run {ref.run.name} has no curriculum, and so no stages; remove it [--eval-stage]"
-            )
+            raise UsageError(f"run {ref.run.name} has no curriculum; remove the stage [--eval-stage]")
         on_other_stage = find_stage(curriculum, eval_stage, "--eval-stage") != curriculum.find(own)
         resolved = resolved.with_values({"evaluation.eval_stage": eval_stage}, "flag --eval-stage")
     config, moved = _find_device(resolved.settled)
     environment = open_run_environment(ref.run, config, source)
     weights = Weights.unpack(int(checkpoint.meta.get("update", 0)), checkpoint.policy)
     policy = make_loaded_policy(config, environment.spec, weights, acting=True)
-    notes = (*damaged, *told, *moved)
+    notes = (*damaged, *edits, *moved)
     return OpenRun(ref.run, checkpoint.step, config, environment, policy, notes, on_other_stage)
 
 
 def _find_device(config: Settled) -> tuple[Settled, tuple[str, ...]]:
-    """Act where the run did, or on the CPU if that device is not here, and say so."""
+    """The config with the CPU if the run's device is not available, and a note."""
     compute = config.compute
     if compute.acting == "numpy" or device_exists(compute.device):
         return config, ()
-    note = f"the run used {compute.device}, which is not here; its policy acts on the CPU"
+    note = f"the run used {compute.device}, which is not available; its policy acts on the CPU"
     return config.model_copy(update={"compute": compute.model_copy(update={"device": "cpu"})}), (note,)
 
 
 def evaluate_run(
     opened: OpenRun, num_episodes: int, *, explore: bool = False, suite: Suite = "report"
 ) -> tuple[dict[str, Any], list[str]]:
-    """Play the suite in the asked mode and in the other one; the document of `eval --json`, and warnings.
-    `keep_result` keeps it."""
+    """Play the suite greedily and with sampled actions; returns the document of `eval --json` for the wanted
+    mode, and warnings."""
     if num_episodes < 1:
         raise UsageError(f"episodes={num_episodes} is not a positive count [--episodes]")
     actor = policy_actor(opened.policy, opened.environment.spec)
@@ -111,7 +107,7 @@ def evaluate_run(
 
 
 def keep_result(opened: OpenRun, document: dict[str, Any], suite: Suite = "report") -> None:
-    """Keep what `evaluate_run` gave in the run's `eval/`; DiskError."""
+    """Store the document of `evaluate_run` in the run's `eval/`; DiskError."""
     name = f"{suite}-sampled" if document["mode"] == "sampled" else suite
     if opened.on_other_stage and opened.stage:
         name = f"{name}-stage{opened.stage[0]}"
@@ -119,21 +115,21 @@ def keep_result(opened: OpenRun, document: dict[str, Any], suite: Suite = "repor
 
 
 def _warn_about_gap(main: EvalResult, other: EvalResult) -> list[str]:
-    """Greedy and sampled play that differ mean that one of them is not what was trained."""
+    """Warn if greedy and sampled play differ a lot: the trained behaviour is only one of them."""
     greedy, sampled = (other, main) if main.mode == "sampled" else (main, other)
     name = main.main_outcome
     if name is not None:
         pair = [result.outcomes[name]["rate"] for result in (greedy, sampled)]
         if abs(pair[0] - pair[1]) <= _GAP:
             return []
-        what = f"{name} {100 * pair[0]:.0f} % greedy, {100 * pair[1]:.0f} % sampled"
+        text = f"{name} {100 * pair[0]:.0f} % greedy, {100 * pair[1]:.0f} % sampled"
     else:
         pair = [greedy.return_mean, sampled.return_mean]
         apart = greedy.return_low > sampled.return_high or sampled.return_low > greedy.return_high
         if not apart or abs(pair[0] - pair[1]) <= _GAP * max(map(abs, pair)):
             return []  # overlapping intervals are noise, not a gap
-        what = f"return {pair[0]:.4g} greedy, {pair[1]:.4g} sampled"
-    return [f"greedy and sampled play differ by over 5 points: {what}"]
+        text = f"return {pair[0]:.4g} greedy, {pair[1]:.4g} sampled"
+    return [f"greedy and sampled play differ by over 5 points: {text}"]
 
 
 class LoadedPolicy:
@@ -145,7 +141,7 @@ class LoadedPolicy:
         self.observation_space = self.spec.observation_space
         self.action_space = self.spec.action_space
         self._policy, self._config = opened.policy, opened.config
-        # What the critic alone saw is not asked for: who acts may not have it.
+        # The caller need not have the inputs of the critic.
         hidden = algorithm_of(opened.config).layout(opened.config, self.spec).critic_leaves
         self._reader = ObsReader(self.spec, hidden)
         self._hidden = [leaf.name in hidden for leaf in self.spec.leaves]
@@ -161,27 +157,27 @@ class LoadedPolicy:
         deterministic: bool = True,
         action_masks: Any = None,
     ) -> tuple[Any, Any]:
-        """The action for one observation or a batch of them, and the state to give with the next.
+        """The action for one observation or a batch of them, and the policy's state for the next call.
 
-        state: None where episodes begin. episode_start: bool [B], rows whose episodes begin anew. A policy
-        without memory gives the state back as it was.
+        state: None at the start of episodes. episode_start: bool [B], where new episodes start. A policy
+        without memory returns the state unchanged.
         """
         single = self._reader.is_single(observation)
         leaves = self._read(observation, single)
         self._check(leaves)
         mask = self._mask(observation, action_masks, () if single else (len(leaves[0]),))
         noise = None if deterministic else draw_noise(self.spec.action, self._rng, 1, len(leaves[0]))[0]
-        cast = self._place(leaves)
+        inputs = self._arrange(leaves)
         initial = self._policy.initial_state(len(leaves[0]))
         memory = initial if state is None or not initial else state
         if episode_start is not None:
             begun = np.asarray(episode_start, bool).reshape(-1)
             memory = tuple(
-                np.where(begun.reshape(-1, *[1] * (mine.ndim - 1)), first, mine)
-                for mine, first in zip(memory, initial, strict=True)
+                np.where(begun.reshape(-1, *[1] * (array.ndim - 1)), first, array)
+                for array, first in zip(memory, initial, strict=True)
             )
         with device_memory(self._config, acting=True):
-            out = self._policy.act(cast, mask, noise, memory)
+            out = self._policy.act(inputs, mask, noise, memory)
         action: Any = self.spec.action.to_env(out.action)
         if single:
             action = action[0]
@@ -195,23 +191,23 @@ class LoadedPolicy:
             return tuple(np.asarray(leaf) for leaf in self._reader.read_batch(observation))
         except (TypeError, ValueError) as error:
             raise UsageError(
-                f"the observation does not fit {self.observation_space} ({describe(error)}); give one, or a"
-                " batch in the form of Gymnasium's vectors"
+                f"the observation does not fit {self.observation_space} ({describe(error)}); pass one, or a"
+                " batch as Gymnasium's vectors return it"
             ) from error
 
     def _check(self, leaves: Leaves) -> None:
         for leaf, spec in zip(leaves, self._reader.leaves, strict=True):
             if leaf.shape[1:] != spec.shape:
                 raise UsageError(
-                    f"observation {spec.name or 'array'} has shape {leaf.shape[1:]} per row;"
-                    f" the policy was trained on {spec.shape}"
+                    f"observation {spec.name or 'array'} has shape {leaf.shape[1:]}; the policy was trained"
+                    f" on {spec.shape}"
                 )
 
-    def _place(self, leaves: Leaves) -> Leaves:
-        """The leaves in their places and dtypes, with nothing where the critic alone saw something."""
-        given, nothing = iter(leaves), np.empty((len(leaves[0]), 0))
+    def _arrange(self, leaves: Leaves) -> Leaves:
+        """The leaves in order and with their dtypes; those of the critic are empty."""
+        given, empty = iter(leaves), np.empty((len(leaves[0]), 0))
         return tuple(
-            nothing if hidden else next(given).astype(spec.dtype, copy=False)
+            empty if hidden else next(given).astype(spec.dtype, copy=False)
             for spec, hidden in zip(self.spec.leaves, self._hidden, strict=True)
         )
 
@@ -226,6 +222,6 @@ class LoadedPolicy:
         mask, shape = self._lay_out(given, batch), (*(batch or (1,)), self.spec.mask_size)
         if mask.size != math.prod(shape):
             raise UsageError(
-                f"action_masks= is {np.shape(mask)}, expected {self._lay_out.expected} for a row"
+                f"action_masks= has shape {np.shape(mask)}, expected {self._lay_out.expected} per observation"
             )
         return mask.astype(bool).reshape(shape)

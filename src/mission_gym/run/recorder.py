@@ -1,58 +1,131 @@
-"""What a run tells of itself: events to every sink and to the listener, and its status.
+"""Records a run: events go to every sink and to the listener, the status to status.json. Also its rates.
 
-Rows are equal for equal runs but for keys that begin with `time/`, `phase/` or `machine/`. What changes with
-the wall clock stands in status.json, and the listener is handed the same. A disk that refuses a row does not
-end the training: it is said, and the next row is tried again.
+Rows of equal runs are equal, except for keys that start with `time/`, `phase/` or `machine/`. Values that
+change with the wall clock are in status.json, which the listener receives as well. A disk that refuses a row
+does not end the training: a warning reports it, and the next row is tried again.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from mission_gym.algorithms import load_algorithm
 from mission_gym.config.schema import Config
-from mission_gym.data import EnvSpec, Episode
+from mission_gym.data import EnvSpec, Episode, Progress
 from mission_gym.env.agents import AGENTS
 from mission_gym.env.contract import TERMS
 from mission_gym.errors import DiskError
-from mission_gym.run.alarms import Alarm, Watch
-from mission_gym.run.rate import Rate
+from mission_gym.run.alarms import Alarm, AlarmWatch
+from mission_gym.store.metrics import read_metrics
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.sinks import SinkContext, choose_sinks
 from mission_gym.store.sinks.stream import Stream
 
 Listener = Callable[[dict[str, Any]], None]
-_WINDOW = 100  # episodes behind the rolling means, as in SB3
+_WINDOW = 100  # episodes of the rolling means, as in SB3
+_MIN_RATE_S = 0.5  # of training before its rate is worth storing
+_MOMENT_S = 0.2
+
+
+class Rate:
+    """Steps per second of one process's work on a run: of training, of everything and of the last moment.
+
+    Rows, the status, the cached plan and the screen all show these numbers.
+    """
+
+    def __init__(self) -> None:
+        self.elapsed_before_s = 0.0  # of earlier processes of this run
+        self._started = time.monotonic()
+        self._training_since: float | None = None  # of time.monotonic
+        self._first_step = self._step = 0
+        self._steps, self._seconds = 0, 0.0  # of training
+        self._moment = (0, 0.0)  # steps and seconds since the last momentary rate
+        self.momentary: float | None = None  # steps/s of training, over 0.2 s or one update
+
+    def begin_at(self, step: int) -> None:
+        """Continue after steps that were made before."""
+        self._first_step = self._step = step
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of all processes of this run."""
+        return self.elapsed_before_s + time.monotonic() - self._started
+
+    @property
+    def training(self) -> float | None:
+        """Steps/s of collecting and learning only, as a plan predicts it; None at first. The first update and
+        updates without gradient steps do not count."""
+        return round(self._steps / self._seconds, 1) if self._seconds else None
+
+    @property
+    def is_reliable(self) -> bool:
+        """Whether `training` covers enough time to be stored."""
+        return self._seconds > _MIN_RATE_S
+
+    def count_made(self, step: int) -> int:
+        """Steps of this process, if the run is at `step`."""
+        return step - self._first_step
+
+    def overall(self, step: int) -> float:
+        """Steps/s of this process since its start, including everything."""
+        return round(self.count_made(step) / max(time.monotonic() - self._started, 1e-9), 1)
+
+    def eta_s(self, total: int) -> float | None:
+        """Seconds until `total` steps, at the pace of the training so far with its evaluations."""
+        made = self.count_made(self._step)
+        if self._training_since is None or not made:
+            return None
+        return round((time.monotonic() - self._training_since) / made * (total - self._step), 1)
+
+    def follow(self, loop: Iterator[Progress]) -> Iterator[Progress]:
+        """Pass the updates of a loop on; time between updates does not count as training."""
+        self._training_since = time.monotonic()
+        is_learning = False
+        while True:
+            begun = time.monotonic()
+            progress = next(loop, None)
+            if progress is None:
+                return
+            steps, seconds = progress.step - self._step, time.monotonic() - begun
+            self._step = progress.step
+            self._moment = (self._moment[0] + steps, self._moment[1] + seconds)
+            if self._moment[1] >= _MOMENT_S:
+                self.momentary, self._moment = round(self._moment[0] / self._moment[1], 1), (0, 0.0)
+            if is_learning:
+                self._steps += steps
+                self._seconds += seconds
+            is_learning = progress.gradient_steps > 0
+            yield progress
 
 
 class Recorder:
-    """One run's stream. Its sinks are opened by the first event, or by `load_state` at a position."""
+    """One run's stream of events. The first event opens its sinks, or `load_state` does at a position."""
 
-    def __init__(self, run: RunDir, config: Config, spec: EnvSpec, listener: Listener, rate: Rate) -> None:
-        self.run = run
-        self.spec = spec
+    def __init__(self, run: RunDir, config: Config, spec: EnvSpec, listener: Listener) -> None:
+        self.run, self.spec, self.rate = run, spec, Rate()
         self._listener = listener
         self._num_unheard = 0  # events that the listener failed on
-        self.rate = rate
         self.num_episodes = 0
-        self.watch = Watch(spec.main_outcome)
+        metrics = (*read_metrics(), *load_algorithm(config.run.algo).metrics)
+        self.watch = AlarmWatch(spec.main_outcome, metrics)
         self.window: deque[tuple[float, int, str | None, dict[str, float]]] = deque(maxlen=_WINDOW)
-        self._place = SinkContext(run, spec.env_id, time.time())
+        self._context = SinkContext(run, spec.env_id, time.time())
         self._sinks = choose_sinks(config.value)
         self._opened: Stream | None = None
-        self._problems: dict[str, str] = {}  # what the disk refuses, and why
-        self._rolling: dict[str, float] | None = None  # until another episode ends
+        self._problems: dict[str, str] = {}  # by kind: why the disk refuses it
+        self._rolling: dict[str, float] | None = None  # cached until another episode ends
 
     @property
     def _stream(self) -> Stream:
         if self._opened is None:
-            self._opened = Stream(self._sinks, self._place, {})
+            self._opened = Stream(self._sinks, self._context, {})
         return self._opened
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the record, so that a resumed run's rows go on where they were."""
+        """The state for a checkpoint, from which a resumed run continues its rows."""
         return {
             "window": [list(item) for item in self.window],
             "num_episodes": self.num_episodes,
@@ -62,36 +135,36 @@ class Recorder:
         }
 
     def load_state(self, state: dict[str, Any], step: int) -> None:
-        """Go on after a checkpoint: rows that were written later describe work that is made again."""
+        """Continue after a checkpoint; later rows are cut, since their work is repeated."""
         self.window.extend((float(r), int(n), outcome, extra) for r, n, outcome, extra in state["window"])
         self._rolling = None
         self.num_episodes = state["num_episodes"]
         self.rate.elapsed_before_s = state["elapsed_s"]
         self.watch.load_state(state["watch"])
-        self._opened = Stream(self._sinks, self._place._replace(step=step), state["offsets"])
+        self._opened = Stream(self._sinks, self._context._replace(step=step), state["offsets"])
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Record an event and tell the listener; then what became of the sinks."""
-        self._tell({"event": event, **fields})
-        for message in self._stream.take_news():  # what this costs in turn is told with the next event
-            self._tell({"event": "warning", "message": message})
+        """Record an event, then the failures of sinks."""
+        self._write({"event": event, **fields})
+        for message in self._stream.take_news():  # failures from writing these are reported next time
+            self._write({"event": "warning", "message": message})
 
-    def _tell(self, event: dict[str, Any]) -> None:
+    def _write(self, event: dict[str, Any]) -> None:
         self._stream.write(event)
-        self._hand(event)
+        self._notify(event)
 
-    def _hand(self, event: dict[str, Any]) -> None:
-        """Give an event to the listener; a console whose terminal or disk is gone does not end a training."""
+    def _notify(self, event: dict[str, Any]) -> None:
+        """Pass an event to the listener; a closed terminal or full disk does not end the training."""
         try:
             self._listener(event)
         except OSError as error:
             self._num_unheard += 1
             if self._num_unheard == 1:
-                what = f"what is said can't be shown: {error.strerror or error}; training goes on"
-                self._stream.write({"event": "warning", "message": what})
+                message = f"progress can't be shown: {error.strerror or error}; training continues"
+                self._stream.write({"event": "warning", "message": message})
 
     def report(self, kind: str, problem: str, error: Exception | None) -> None:
-        """Tell what the disk refuses, once until the cause is another; without an error, that it is over."""
+        """Warn about a disk problem, once until its cause changes; without an error, that it is over."""
         cause = str(error).rpartition(": ")[2] if error else ""
         before = self._problems.get(kind, "")
         self._problems[kind] = cause
@@ -105,13 +178,13 @@ class Recorder:
         self.emit("warning", **fields, message=message)
 
     def end(self, **fields: Any) -> None:
-        """Record the end of this process's work, after what sinks that fail have lost."""
+        """Record the end of this process's work, after the losses of failing sinks."""
         for message in self._stream.list_failing():
             self.warn(message)
         self.emit("end", **fields)
 
     def put_status(self, status: dict[str, Any], *, on_disk: bool, durable: bool) -> None:
-        """Hand the status to the listener, and `on_disk` the same to status.json. RunGoneError."""
+        """Pass the status to the listener, and if `on_disk` write it to status.json. RunGoneError."""
         if on_disk:
             failure = None
             try:
@@ -119,14 +192,14 @@ class Recorder:
             except DiskError as error:
                 failure = error
             self.report("status", "status not written", failure)
-        self._hand({"event": "status", **status})
+        self._notify({"event": "status", **status})
 
     def losses(self) -> dict[str, Any]:
         """Rows that sinks lost, by name, and events that the listener failed on; None for none."""
         return {"lost_rows": self._stream.num_lost or None, "lost_words": self._num_unheard or None}
 
     def add_episodes(self, episodes: list[Episode]) -> None:
-        """Take finished episodes into the stream and the rolling window; failed ones are left out."""
+        """Add finished episodes to the stream and the rolling window; failed ones are left out."""
         for episode in episodes:
             if episode.failed:
                 continue
@@ -155,25 +228,16 @@ class Recorder:
             metrics[f"outcome/{name}"] = outcomes.count(name) / count
         return metrics | mean_extras([item[3] for item in self.window])
 
-    def count_cut(self, count: int, counters: dict[str, Any], kept: int) -> None:
-        """Count sequences that were cut to the `kept` elements that are read; the first ones are told."""
-        if count and not counters["cut_sequences"]:
-            self.warn(
-                f"{count} observed sequences had more than the {kept} elements that are read, and were cut;"
-                f" rollout/cut_sequences counts them; use more with --max-sequence {2 * kept}"
-            )
-        counters["cut_sequences"] += count
-
     def add_row(self, step: int, metrics: dict[str, Any]) -> None:
-        """Record a row of metrics, and the alarms that it gives. Those about speed stand in the row: equal
-        runs have equal rows, and not always these."""
+        """Record a row of metrics and its alarms. Alarms about speed are part of the row: equal runs need not
+        raise the same ones."""
         alarms = self.watch.see_row(step, metrics)
         timed = [alarm.message for alarm in alarms if alarm.is_timed]
         self.emit("progress", step=step, **metrics, **({"time/alarms": timed} if timed else {}))
         self._alarm(step, alarms)
 
     def add_evaluation(self, step: int, document: dict[str, Any], fields: dict[str, Any]) -> None:
-        """Record an evaluation, and the alarm that it gives."""
+        """Record an evaluation and its alarm."""
         self.emit("eval", step=step, **document, **fields)
         self._alarm(step, self.watch.see_evaluation(document))
 
@@ -183,17 +247,17 @@ class Recorder:
                 self.warn(alarm.message, step=step)
 
     def close(self) -> None:
-        """Close the sinks; what they could not write is told to the listener alone."""
+        """Close the sinks; the listener receives their last failures."""
         if self._opened is not None:
             self._opened.close()
             for message in self._opened.take_news():
-                self._hand({"event": "warning", "message": message})
+                self._notify({"event": "warning", "message": message})
 
 
 def mean_extras(extras: list[dict[str, float]]) -> dict[str, float]:
     """Means of the environment's own episode metrics, and the share of each reward term.
 
-    A share is the term's part of the sum of magnitudes: how much of the reward's movement it makes.
+    A share is the term's part of the sum of magnitudes of all terms.
     """
     means: dict[str, float] = {}
     for name in dict.fromkeys(name for extra in extras for name in extra):

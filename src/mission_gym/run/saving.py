@@ -1,139 +1,129 @@
-"""What a run keeps of itself: checkpoints, thinned out by retention, and what a failure needs to be repeated.
+"""Saves a run: checkpoints, thinned out by retention, and a repro bundle after a failure.
 
-A disk that refuses a checkpoint does not end the training: it is said, and the last one is kept.
+A disk that refuses a checkpoint does not end the training: a warning reports it, and the last one is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import time
 
 import numpy as np
 
 from mission_gym.check.repro import write_bundle
-from mission_gym.clock import steady_s
-from mission_gym.config.schema import Settled
-from mission_gym.data import Block
 from mission_gym.errors import DiskError, NotFiniteError, RunStateError, WorkerError
-from mission_gym.learner.contract import Learner
 from mission_gym.rollout.blocks import clear_block
-from mission_gym.rollout.collector import BlockCollector
-from mission_gym.run.environment import Environment
-from mission_gym.run.exactness import store_config
-from mission_gym.run.recorder import Recorder
+from mission_gym.run.config import store_config
 from mission_gym.run.retention import find_expired_checkpoints
-from mission_gym.run.snapshot import count_steps, take_snapshot
+from mission_gym.run.snapshot import RunContext, take_snapshot
 from mission_gym.store.checkpoints import delete_checkpoint, list_checkpoints, save_checkpoint
-from mission_gym.store.rundir import RunDir
 
-_SAVE_S = 60.0  # a kill costs at most this much, however slow the steps are
+_SAVE_S = 60.0  # a kill costs at most this much time, however slow the steps are
 
 
 class Saver:
-    """Writes the checkpoints of one run. `counters` are the session's; `last_save` is kept in them."""
+    """Writes the checkpoints of one run."""
 
-    def __init__(
-        self,
-        run: RunDir,
-        config: Settled,
-        learner: Learner,
-        collector: BlockCollector,
-        blocks: Sequence[Block],
-        recorder: Recorder,
-        counters: dict[str, Any],
-    ) -> None:
-        self._run, self._config, self._recorder, self._counters = run, config, recorder, counters
-        self._learner, self._collector, self._blocks = learner, collector, blocks
-        self._stored = {"config": store_config(config)}
-        self._kept_because = ""  # what was said when old checkpoints could not be thinned out
-        self.saved_at = steady_s()
-        self.best: int | None = None  # a step that retention keeps
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._kept_because = ""  # the last warning about checkpoints that could not be deleted
+        self.saved_at = time.monotonic()
 
     @property
     def is_saved(self) -> bool:
-        """Whether the last checkpoint is that of the present step."""
-        return bool(self._counters["last_save"] == count_steps(self._learner, self._blocks))
+        """Whether the last checkpoint is of the current step."""
+        return self._context.state.last_save == self._context.step
 
     def is_due(self) -> bool:
-        """Whether a checkpoint is due between updates: by steps, or by time if there is something to save."""
-        step, last = self._learner.step, self._counters["last_save"]
-        is_late = steady_s() - self.saved_at >= _SAVE_S and step > last
-        return is_late or passed_multiple(step, last, self._config.checkpoints.checkpoint_freq)
+        """Whether a checkpoint is due between updates: by steps, or by time if there are new steps."""
+        step, last = self._context.learner.step, self._context.state.last_save
+        is_late = time.monotonic() - self.saved_at >= _SAVE_S and step > last
+        return is_late or passed_multiple(step, last, self._context.config.checkpoints.checkpoint_freq)
 
     def save(self, score: float | None = None, *, torn: bool = False) -> bool:
-        """Write a checkpoint and apply retention; False, said aloud, if the disk refuses it."""
-        self._run.check_not_moved()
-        learner, counters, folder = self._learner, self._counters, self._run.checkpoints
-        before = counters["last_save"]
-        counters["last_save"] = learner.step if torn else count_steps(learner, self._blocks)
+        """Write a checkpoint and apply retention; False, with a warning, if the disk refuses it. torn: see
+        `take_snapshot`."""
+        context = self._context
+        learner, state, config, recorder = context.learner, context.state, context.config, context.recorder
+        context.run.check_not_moved()
+        folder, before = context.run.checkpoints, state.last_save
+        state.last_save = learner.step if torn else context.step
         try:
             snapshot = take_snapshot(
-                learner, self._collector, self._blocks,
-                {"session": counters, "recorder": self._recorder.state()},
-                torn=torn, extras_limit=self._config.checkpoints.checkpoint_budget_mb * 1_000_000,
-            )  # fmt: skip
-            meta = {"score": score, "update": learner.version}
+                learner,
+                context.collector,
+                context.blocks,
+                {"session": state.document(), "recorder": recorder.state()},
+                torn=torn,
+                extras_limit=config.checkpoints.checkpoint_budget_mb * 1_000_000,
+            )
             save_checkpoint(
-                folder, snapshot.step, policy=snapshot.policy, state=snapshot.state,
-                state_json=snapshot.state_json | self._stored, meta=meta, replay=snapshot.extras,
-            )  # fmt: skip
-            self.saved_at = steady_s()
+                folder,
+                snapshot.step,
+                policy=snapshot.policy,
+                state=snapshot.state,
+                state_json=snapshot.state_json | {"config": store_config(config)},
+                meta={"score": score, "update": learner.version},
+                replay=snapshot.extras,
+            )
+            self.saved_at = time.monotonic()
             self._retain()
         except DiskError as error:
-            counters["last_save"] = before
+            state.last_save = before
             kept = ", the last one is kept" if list_checkpoints(folder) else ""
-            self._recorder.report("checkpoint", f"checkpoint not saved{kept}", error)
+            recorder.report("checkpoint", f"checkpoint not saved{kept}", error)
             return False
-        self._recorder.report("checkpoint", "", None)
+        recorder.report("checkpoint", "", None)
         return True
 
     def save_after(self, error: BaseException) -> None:
-        """Save what was learned before a failure, if it is finite and not saved yet."""
-        learner = self._learner
+        """Save after a failure, if the weights are finite and not saved yet."""
+        context = self._context
+        learner, blocks = context.learner, context.blocks
         if not all(np.isfinite(array).all() for array in learner.weights().arrays.values()):
             return
-        is_saved = self._counters["last_save"] == learner.step
+        is_saved = context.state.last_save == learner.step
         if isinstance(error, NotFiniteError):
-            # With overlap the checkpoint of this step holds the block that can't be learned from.
-            is_saved = is_saved and len(self._blocks) == 1
-            for block in self._blocks:
+            # With overlap, the checkpoint of this step contains the block that is not finite.
+            is_saved = is_saved and len(blocks) == 1
+            for block in blocks:
                 clear_block(block)
         if not is_saved:
-            # A new checkpoint of this step must not lose the score of the old one.
-            infos = list_checkpoints(self._run.checkpoints)
+            # A new checkpoint of this step keeps the score of the old one.
+            infos = list_checkpoints(context.run.checkpoints)
             score = next((info.meta.get("score") for info in infos if info.step == learner.step), None)
-            self.save(score, torn=self._collector.interrupted_mid_step)
+            self.save(score, torn=context.collector.interrupted_mid_step)
 
     def finish(self) -> None:
-        """Drop what was kept for the confirmation of the best."""
+        """Delete checkpoints that were kept to be evaluated again."""
         try:
             self._retain(finished=True)
         except DiskError as error:
-            self._recorder.warn(f"old checkpoints are kept: {error}")
+            self._context.recorder.warn(f"old checkpoints are kept: {error}")
 
     def _retain(self, *, finished: bool = False) -> None:
-        settings = self._config.checkpoints
+        context = self._context
+        settings, best = context.config.checkpoints, context.best_step
         try:
-            for info in find_expired_checkpoints(self._run, settings, best=self.best, finished=finished):
+            for info in find_expired_checkpoints(context.run, settings, best=best, finished=finished):
                 delete_checkpoint(info.path)
-        except (RunStateError, DiskError) as error:  # rather keep too much; the new one is saved
+        except (RunStateError, DiskError) as error:  # the new checkpoint is saved; old ones only take space
             if str(error) != self._kept_because:
-                self._recorder.warn(f"old checkpoints are kept: {error}")
+                context.recorder.warn(f"old checkpoints are kept: {error}")
             self._kept_because = str(error)
+
+    def save_repro(self, error: BaseException) -> None:
+        """Write a bundle that replays the failure of an environment."""
+        if not isinstance(error, WorkerError) or error.facts is None:
+            return
+        context = self._context
+        try:
+            path = write_bundle(context.run, error, *context.environment.recipe(error.facts.get("stage")))
+        except (DiskError, TypeError) as second:  # keywords of a Python caller need not be JSON
+            context.recorder.warn(f"no repro bundle was saved: {second}")
+        else:
+            context.recorder.warn(f"mission-gym check --repro {path} replays the failure")
 
 
 def passed_multiple(step: int, last: int, every: int) -> bool:
-    """Whether a multiple of `every` was passed since `last`; 0 is never."""
+    """Whether a multiple of `every` was passed since `last`; 0 means never."""
     return bool(every) and step // every > last // every
-
-
-def keep_repro(run: RunDir, error: BaseException, environment: Environment, recorder: Recorder) -> None:
-    """Write what an environment's failure needs to be repeated."""
-    if not isinstance(error, WorkerError) or error.facts is None:
-        return
-    try:
-        path = write_bundle(run, error, *environment.recipe(error.facts.get("stage")))
-    except (DiskError, TypeError) as second:  # keywords of a Python caller need not be JSON
-        recorder.warn(f"no repro bundle was kept: {second}")
-    else:
-        recorder.warn(f"mission-gym check --repro {path} replays the failure")

@@ -1,126 +1,242 @@
-"""Evaluations during a run: when one is due, what its result makes of the best checkpoint and of the goal.
+"""Evaluations during a run: their frequency, the best checkpoint, and the goal.
 
-The session plays and saves; counters that a resume needs (`last_eval`, `eval_steps`, `goal`) are its own.
+Evaluations take at most about a tenth of the time, in steps, since seconds differ between equal runs.
+Playing a step costs about as much as collecting one, and training learns in addition. So the limit is a tenth
+of the trained steps, or four tenths for built-in and classic environments, whose training is mostly learning.
+At the end the best checkpoints are played on more seeds: the highest of many scores is also a lucky one, and
+these episodes had no part in the choice.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from mission_gym.clock import steady_s
 from mission_gym.config.layers import Resolved
-from mission_gym.config.schema import parse_stop_when
-from mission_gym.errors import DiskError, WorkerError
-from mission_gym.learner.contract import Learner
-from mission_gym.plan.evaluations import is_affordable, is_bounded, is_near_end
-from mission_gym.run.assemble import make_loaded_policy
-from mission_gym.run.confirmation import confirm_best
+from mission_gym.config.schema import Settled, parse_stop_when
+from mission_gym.data import EnvSpec, Fact, Weights
+from mission_gym.errors import DiskError, RunStateError, WorkerError
+from mission_gym.run.build import make_loaded_policy
 from mission_gym.run.environment import EVALUATION_STEPS, Environment
-from mission_gym.run.evaluation import EvalResult, Evaluator, policy_actor
-from mission_gym.run.recorder import Recorder
+from mission_gym.run.evaluation import EvalResult, Evaluator, combine, policy_actor
+from mission_gym.run.retention import NUM_CONFIRMED
 from mission_gym.run.saving import passed_multiple
-from mission_gym.store.evals import CONFIRM, SELECT, find_best, write_eval
+from mission_gym.run.snapshot import RunContext, checkpoint_errors
+from mission_gym.store.checkpoints import CheckpointInfo, list_checkpoints, load_checkpoint
+from mission_gym.store.evals import CONFIRM, SELECT, find_best, rank_best, read_evals, write_eval
 from mission_gym.store.rundir import RunDir
 
 Stop = Callable[[], bool]
+_PATH = "evaluation.eval_freq"
+_SHARE, _CHEAP_SHARE = 0.1, 0.4  # steps played per step trained
+_EVALUATING = 0.7  # part of them for evaluations; the rest is for the confirmation of the best
+_CONFIRMING = 0.4  # that rest, relative to the steps of the evaluations
+_ROUND = 1000
+
+
+def is_automatic(resolved: Resolved) -> bool:
+    """Whether this module may raise eval_freq and delay evaluations: it was not given."""
+    return resolved.sources[_PATH].partition(" ")[0] == "auto"
+
+
+def fit_freq(resolved: Resolved, spec: EnvSpec, episode_steps: float) -> Resolved:
+    """Raise an automatic eval_freq so that evaluations with episodes of this length stay within the limit."""
+    if not is_automatic(resolved):
+        return resolved
+    settings = resolved.settled.evaluation
+    wanted = math.ceil(settings.eval_episodes * episode_steps / _share(spec) / _ROUND) * _ROUND
+    return resolved if wanted <= settings.eval_freq else resolved.with_values({_PATH: wanted}, "auto")
+
+
+def is_affordable(spec: EnvSpec, *, played: int, cost: float, trained: int, total: int) -> bool:
+    """Whether an evaluation of about `cost` steps is within the limit: now, and at the end together with the
+    last one. played: in evaluations so far. trained, total: steps of this run."""
+    share = _share(spec)
+    return played + cost <= share * trained and played + 2 * cost <= share * total
+
+
+def count_confirming(most: int, lengths: Sequence[float], played: int) -> int:
+    """Further episodes of each of the best checkpoints, at most `most`. lengths: of their episodes. played:
+    steps of all evaluations."""
+    return min(most, int(_CONFIRMING * played / max(sum(lengths), 1.0)))
+
+
+def is_near_end(num_left: int, freq: int) -> bool:
+    """Whether less than half an interval is left, so that the last evaluation replaces this one."""
+    return 2 * num_left < freq
+
+
+def describe_evaluations(
+    resolved: Resolved, spec: EnvSpec, total: int, *, episode_steps: float, collect_s: float, train_s: float
+) -> Fact:
+    """The plan's row: the number of evaluations in `total` steps, and their share of the time.
+
+    collect_s: per step. train_s: of all steps.
+    """
+    config = resolved.settled
+    freq, episodes = config.evaluation.eval_freq, config.evaluation.eval_episodes
+    if freq == 0:
+        return Fact("evaluations", "0", "")
+    number = max(1, (2 * total + freq) // (2 * freq))
+
+    def show(length: float) -> str:
+        seconds = number * episodes * length * collect_s
+        share = 100 * seconds / (seconds + train_s)
+        shown = f"about {share:.0f} %" if share >= 1 else "under 1 %"
+        return f"{shown} of the time with episodes of {length:,.0f} steps"
+
+    when = f"every {freq:,} steps" if number > 1 else "at the end"
+    reason, limit = f"{episodes} episodes {when}: {show(episode_steps)}", spec.max_episode_steps
+    if number > 1 and is_automatic(resolved):
+        reason += "; fewer if episodes get longer, at most about a tenth"
+    elif limit is not None and limit > episode_steps + 1:
+        reason += f", {show(limit)}"
+    return Fact("evaluations", f"{number}", reason)
+
+
+def _share(spec: EnvSpec) -> float:
+    """Steps that evaluations may play per step trained."""
+    return _EVALUATING * (_CHEAP_SHARE if spec.trusted else _SHARE)
 
 
 class Selection:
-    """The suite of one run that chooses among its checkpoints."""
+    """The evaluations of one run, which choose among its checkpoints."""
 
-    def __init__(
-        self,
-        run: RunDir,
-        resolved: Resolved,
-        environment: Environment,
-        learner: Learner,
-        recorder: Recorder,
-        counters: dict[str, Any],
-    ) -> None:
-        self._run, self._config, self._environment = run, resolved.settled, environment
-        self._learner, self._recorder, self._counters = learner, recorder, counters
-        self._may_wait = is_bounded(resolved)
-        self._evaluator = Evaluator(environment, "select", self._config.evaluation.eval_episodes)
-        self._best: tuple[float, int | None] = find_best(run) or (-math.inf, None)  # score and step
-
-    @property
-    def best_step(self) -> int | None:
-        """The step of the best checkpoint; None before there is one."""
-        return self._best[1]
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._evaluator: Evaluator | None = None  # kept from the first evaluation on
+        self._best_score, context.best_step = find_best(context.run) or (-math.inf, None)
 
     def is_due(self) -> bool:
-        """Whether one is due between updates: the last step has one, and none comes shortly before it. Where
-        eval_freq was left open it waits until the steps that were trained pay for it."""
-        settings, step, total = self._config.evaluation, self._learner.step, self._config.run.timesteps
-        last, began_at = self._counters["last_eval"], self._counters["began_at"]
+        """Whether an evaluation is due between updates. An automatic one waits until it is affordable."""
+        context = self._context
+        settings, step, total = context.config.evaluation, context.learner.step, context.config.run.timesteps
+        state, spec = context.state, context.spec
         if step >= total:
-            return bool(settings.eval_freq) and last != step
-        if not passed_multiple(step, last, settings.eval_freq) or is_near_end(
-            total - step, settings.eval_freq
-        ):
+            return bool(settings.eval_freq) and state.last_eval != step
+        if not passed_multiple(step, state.last_eval, settings.eval_freq):
             return False
-        spec = self._environment.spec
+        if is_near_end(total - step, settings.eval_freq):
+            return False
         limit = spec.max_episode_steps or EVALUATION_STEPS
-        length = self._recorder.rolling().get("rollout/ep_len_mean", limit)
-        agents = spec.num_agents  # each makes a step of training, and one of an evaluation
-        return not self._may_wait or is_affordable(
-            spec, played=agents * self._counters["eval_steps"],
+        length = context.recorder.rolling().get("rollout/ep_len_mean", limit)
+        agents = spec.num_agents  # each makes one step of training, and one of an evaluation
+        return not is_automatic(context.resolved) or is_affordable(
+            spec,
+            played=agents * state.eval_steps,
             cost=agents * settings.eval_episodes * length,
-            trained=step - began_at, total=total - began_at,
-        )  # fmt: skip
+            trained=step - state.began_at,
+            total=total - state.began_at,
+        )
 
     def is_due_at_end(self, step: int) -> bool:
-        """Whether the loop's end at `step` wants one: where the last one is new it need not be made again."""
-        freq, last = self._config.evaluation.eval_freq, self._counters["last_eval"]
-        is_new = last > self._counters["began_at"] and 2 * (step - last) < freq
-        return bool(freq) and not is_new
+        """Whether a training that ends at `step` needs an evaluation: not if the last one is recent."""
+        freq, last = self._context.config.evaluation.eval_freq, self._context.state.last_eval
+        is_recent = last > self._context.state.began_at and 2 * (step - last) < freq
+        return bool(freq) and not is_recent
 
     def play(self, stop: Stop) -> EvalResult | None:
-        """Play the suite with the learner's weights; None if a stop was asked for."""
-        spec = self._environment.spec
-        policy = make_loaded_policy(self._config, spec, self._learner.weights())
-        return self._evaluator.play(policy_actor(policy, spec), stop=stop)
+        """Evaluate the learner's weights; None if a stop was requested."""
+        context = self._context
+        policy = make_loaded_policy(context.config, context.spec, context.learner.weights())
+        if self._evaluator is None:
+            num_episodes = context.config.evaluation.eval_episodes
+            self._evaluator = Evaluator(context.environment, "select", num_episodes)
+        return self._evaluator.play(policy_actor(policy, context.spec), stop=stop)
 
-    def keep(self, step: int, result: EvalResult, seconds: float) -> None:
-        """Record a result, and see whether it is the best, and whether it reaches the goal."""
-        self._counters["last_eval"] = step
-        self._counters["eval_steps"] += result.num_steps
-        document = result.document()
-        self._recorder.add_evaluation(
+    def add(self, step: int, result: EvalResult, seconds: float) -> None:
+        """Record a result, and check whether it is the best and reaches the goal."""
+        context, document = self._context, result.document()
+        context.state.last_eval = step
+        context.state.eval_steps += result.num_steps
+        context.recorder.add_evaluation(
             step, document, {"score": result.score, "time/seconds": round(seconds, 3)}
         )
         failure = None
         try:
-            kept = document | {"score": result.score, "returns": list(result.returns)}
-            write_eval(self._run, step, SELECT, kept)
-            self._best = max(self._best, (result.score, step))
+            stored = document | {"score": result.score, "returns": list(result.returns)}
+            write_eval(context.run, step, SELECT, stored)
+            self._best_score, context.best_step = max(
+                (self._best_score, context.best_step), (result.score, step)
+            )
         except DiskError as error:
             failure = error
-        self._recorder.report("evaluation", "the evaluation was not kept", failure)
-        if self._config.run.stop_when is not None:
-            rule = parse_stop_when(self._config.run.stop_when)
+        context.recorder.report("evaluation", "the evaluation was not saved", failure)
+        if (text := context.config.run.stop_when) is not None:
+            rule = parse_stop_when(text)
             low = result.low(rule.name)
             if low is not None and rule.holds(low):
-                self._counters["goal"] = f"{self._config.run.stop_when} (lower bound {low:.3g})"
+                context.goal = f"{text} (lower bound {low:.3g})"
 
     def confirm(self, step: int, stop: Stop) -> None:
-        """Play the best checkpoints on more seeds; until that is done and kept, the best stays as it is."""
-        self._evaluator.close()
-        played, start = self._counters["eval_steps"], steady_s()
+        """Play the best checkpoints on more seeds; the best one changes only if that is done and saved."""
+        context, start = self._context, time.monotonic()
+        self.close()
         try:
-            document = confirm_best(self._run, self._config, self._environment, played, stop)
+            document = confirm_best(
+                context.run, context.config, context.environment, context.state.eval_steps, stop
+            )
             if document is None:
                 return
-            write_eval(self._run, step, CONFIRM, document)
+            write_eval(context.run, step, CONFIRM, document)
         except (DiskError, WorkerError) as error:
-            self._recorder.warn(f"the best checkpoint is not confirmed: {error}")
+            context.recorder.warn(f"the best checkpoint is not confirmed: {error}")
             return
-        seconds = {"time/seconds": round(steady_s() - start, 3)}
-        self._recorder.emit("confirm", step=step, **document, **seconds)
-        self._best = find_best(self._run) or self._best
+        seconds = {"time/seconds": round(time.monotonic() - start, 3)}
+        context.recorder.emit("confirm", step=step, **document, **seconds)
+        if best := find_best(context.run):
+            self._best_score, context.best_step = best
 
     def close(self) -> None:
-        """End the environments that it plays in."""
-        self._evaluator.close()
+        """Close the environments of the evaluations."""
+        if self._evaluator is not None:
+            self._evaluator.close()
+            self._evaluator = None
+
+
+def find_candidates(run: RunDir) -> list[tuple[CheckpointInfo, dict[str, Any]]]:
+    """The existing checkpoints with the highest scores, the best first, each with its evaluation."""
+    infos = {info.step: info for info in list_checkpoints(run.checkpoints)}
+    selected = {result["step"]: result for result in read_evals(run) if result["suite"] == SELECT}
+    ranked = [result["step"] for result in rank_best(run, among=infos)]
+    usable = [step for step in ranked if step in selected and _is_whole(selected[step])]
+    return [(infos[step], selected[step]) for step in usable[:NUM_CONFIRMED]]
+
+
+def _is_whole(result: dict[str, Any]) -> bool:
+    """Whether a stored evaluation has all that `combine` needs. Infinite returns are stored as None."""
+    needed = [result.get(name) for name in ("episodes", "length_mean", "outcomes")]
+    return None not in [*needed, *(result.get("returns") or [None])]
+
+
+def confirm_best(
+    run: RunDir, config: Settled, environment: Environment, played: int, stop: Stop
+) -> dict[str, Any] | None:
+    """Play the best checkpoints again; returns the document of the confirmation. None if there is nothing to
+    choose from, no steps are left for it, or a stop was requested. played: steps of evaluations so far."""
+    candidates, settings = find_candidates(run), config.evaluation
+    lengths = [selected["length_mean"] for _, selected in candidates]
+    num_episodes = count_confirming(settings.eval_episodes, lengths, played)
+    if len(candidates) < 2 or not num_episodes:
+        return None
+    results: dict[int, EvalResult] = {}
+    with Evaluator(environment, "select", num_episodes, first=settings.eval_episodes) as evaluator:
+        for info, selected in candidates:
+            with suppress(RunStateError):  # a damaged checkpoint is left out
+                checkpoint = load_checkpoint(info.path)
+                with checkpoint_errors(checkpoint):
+                    weights = Weights(int(checkpoint.meta.get("update", 0)), checkpoint.policy)
+                    policy = make_loaded_policy(config, environment.spec, weights)
+                more = evaluator.play(policy_actor(policy, environment.spec), stop=stop)
+                if more is None:
+                    return None
+                results[info.step] = combine(selected, more)
+    scores = {step: result.score for step, result in results.items() if math.isfinite(result.score)}
+    if len(scores) < 2:
+        return None
+    documents = [{"step": step, "score": scores[step]} | results[step].document() for step in scores]
+    best = max(scores, key=lambda step: (scores[step], step))
+    return {"best": best, "episodes": num_episodes, "candidates": documents}

@@ -1,18 +1,17 @@
-"""One process's work on one run: the loop, and between updates rows, evaluations and checkpoints.
+"""One process's work on one run: the training loop, and rows, evaluations and checkpoints between updates.
 
-`Session.updates` is the whole of it: it yields one Progress per update and leaves the run directory
-whole however it ends: budget spent, goal reached, signal, caller's break, or exception.
+`Session.updates` yields one Progress per update. It leaves a complete run directory however it ends: budget
+used up, goal reached, signal, the caller's break, or an exception.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any
 
 from mission_gym.check.devices import explain_memory
-from mission_gym.clock import steady_s
 from mission_gym.config.layers import Resolved
 from mission_gym.data import Progress
 from mission_gym.errors import DiskError, MissionGymError, RunGoneError, describe
@@ -21,81 +20,67 @@ from mission_gym.learner.contract import Learner
 from mission_gym.learner.loop import StopFlag, newest
 from mission_gym.procs import BoundedLog
 from mission_gym.ray.backend import leave
-from mission_gym.run.assemble import make_collector
+from mission_gym.run.build import make_collector
 from mission_gym.run.curriculum import Progression
-from mission_gym.run.environment import Environment, training_seeds
-from mission_gym.run.rate import Rate
-from mission_gym.run.recorder import Listener, Recorder
-from mission_gym.run.saving import Saver, keep_repro
+from mission_gym.run.environment import Environment
+from mission_gym.run.recorder import Listener, Rate, Recorder
+from mission_gym.run.saving import Saver
 from mission_gym.run.selection import Selection
 from mission_gym.run.signals import stop_on_signals
-from mission_gym.run.snapshot import Restored, count_steps, list_stages, restore_snapshot
-from mission_gym.run.status import StatusWriter
-from mission_gym.run.telemetry import Telemetry
+from mission_gym.run.snapshot import (
+    Restored,
+    RunContext,
+    RunState,
+    StageState,
+    list_stages,
+    read_run_state,
+    restore_snapshot,
+)
+from mission_gym.run.telemetry import StatusWriter, Telemetry
 from mission_gym.store.checkpoints import Checkpoint, list_checkpoints
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.rundir import RunDir, Status
+from mission_gym.streams import TrainingSeeds
 
 
-class Session:
-    """The compute bank of a run, its recorder, and the counters that live between updates."""
+class Session(RunContext):
+    """A run in this process: the shared context, and the parts that use it."""
 
     def __init__(
-        self,
-        run: RunDir,
-        resolved: Resolved,
-        environment: Environment,
-        learner: Learner,
-        listener: Listener,
+        self, run: RunDir, resolved: Resolved, environment: Environment, learner: Learner, listener: Listener
     ) -> None:
-        self.run = run
         config = resolved.settled
-        self.environment = replace(environment, log=BoundedLog(run.path / "env-output.txt"))
+        environment = replace(environment, log=BoundedLog(run.path / "env-output.txt"))
+        recorder = Recorder(run, config, environment.spec, listener)
+        self._seeds = TrainingSeeds(config.run.seed)
+        _, collector, blocks = make_collector(config, environment, self._seeds)
+        super().__init__(run, resolved, environment, learner, collector, blocks, recorder, RunState())
         self.stop = StopFlag()
-        self.spec = environment.spec
-        self.rate = Rate()
-        self.recorder = Recorder(run, config, self.spec, listener, self.rate)
-        self.learner = learner
-        self.counters: dict[str, Any] = {"last_eval": 0, "last_save": -1, "episode_offset": 0}
-        self.counters |= {"goal": None, "env_failures": 0, "began_at": 0, "eval_steps": 0}
-        self.counters |= {"cut_sequences": 0}
-        seeds = training_seeds(config.run.seed, self.counters)
-        _, self.collector, self.blocks = make_collector(config, self.environment, seeds)
-        self.progression = Progression(config.env.curriculum, self.counters, self.collector)
-        self.adopt(resolved)
         self.has_begun = False
-        self._deadline: float | None = None  # of steady_s
-
-    def adopt(self, resolved: Resolved) -> None:
-        """Take a config that differs in when evaluations are made; before the first step."""
-        self.config = config = resolved.settled
-        learner, collector, recorder, counters = self.learner, self.collector, self.recorder, self.counters
-        self.saver = Saver(self.run, config, learner, collector, self.blocks, recorder, counters)
-        self.telemetry = Telemetry(config, self.spec, collector, learner)
-        self.status = StatusWriter(
-            config, learner, collector, self.blocks, recorder, self.telemetry, counters, self.progression
-        )
-        self.selection = Selection(self.run, resolved, self.environment, learner, recorder, counters)
-        self._follow_best()
+        self._deadline: float | None = None  # of time.monotonic
+        self.progression = Progression(config.env.curriculum, self.state, collector)
+        self.saver = Saver(self)
+        self.selection = Selection(self)
+        self.telemetry = Telemetry(self)
+        self.status = StatusWriter(self, self.telemetry, self.progression)
 
     @property
-    def step(self) -> int:
-        """Transitions learned from, and those of the block that is being filled."""
-        return count_steps(self.learner, self.blocks)
+    def rate(self) -> Rate:
+        return self.recorder.rate
 
     def restore(self, checkpoint: Checkpoint) -> Restored:
-        """Take up a checkpoint of this run; returns how everything came back."""
-        record = checkpoint.state_json["counters"]
-        self.counters |= record["session"] | {"goal": None}
-        self.recorder.load_state(record["recorder"], checkpoint.step)
-        self.progression.go_on(list_stages(checkpoint))
+        """Continue from a checkpoint of this run."""
+        self.state = read_run_state(checkpoint)
+        self._seeds.episode_offset = self.state.episode_offset
+        self.recorder.load_state(checkpoint.state_json["counters"]["recorder"], checkpoint.step)
+        self.progression.restore(self.state, list_stages(checkpoint))
         restored = restore_snapshot(checkpoint, self.learner, self.collector, self.blocks)
         self.rate.begin_at(self.learner.step)
         return restored
 
-    def begin_at(self, step: int, *, episode_offset: int, stages: dict[str, Any] | None = None) -> None:
-        """Begin with a learner that has made `step` steps elsewhere, on episodes from the offset on, where it
-        was in the same curriculum."""
-        self.counters |= {"episode_offset": episode_offset, "last_eval": step, "began_at": step}
+    def begin_at(self, step: int, *, episode_offset: int, stages: StageState | None = None) -> None:
+        """Start with a learner of another run, at its step. stages: its position in the same curriculum."""
+        self.state.last_eval = self.state.began_at = step
+        self.state.episode_offset = self._seeds.episode_offset = episode_offset
         self.progression.begin_at(step, stages)
         self.rate.begin_at(step)
         self.collector.start()
@@ -103,22 +88,22 @@ class Session:
     def updates(self) -> Generator[Progress]:
         """Train. The collector was started or restored, and the caller holds the run's lock."""
         config = self.config
+        self.saver.saved_at = time.monotonic()
         if config.run.max_time is not None:
-            self._deadline = steady_s() + config.run.max_time
-        self.saver.saved_at = steady_s()
+            self._deadline = self.saver.saved_at + config.run.max_time
         with ExitStack() as stack:
             stack.callback(self.close)
             stack.enter_context(stop_on_signals(self.stop))
             stack.enter_context(self.telemetry)
             self._watch_speed()
             try:
-                self.status.write(state="running", cause=None)
+                self.status.write(Status(state="running", cause=None))
                 self.has_begun = True
                 self.run.keep_reserve()
                 if not list_checkpoints(self.run.checkpoints) and not self._save():
-                    # Where it all began; and a disk that takes no checkpoint is refused before hours pass.
+                    # The first checkpoint: a disk without room is noticed before hours of training.
                     raise DiskError(
-                        f"no checkpoint can be written to {self.run.path}; make room and start again"
+                        f"no checkpoint can be written to {self.run.path}; free disk space and start again"
                     )
                 self._between_updates()
                 if not self._ended():
@@ -137,13 +122,14 @@ class Session:
             except GeneratorExit:
                 self._save_and_end("stopped", "the caller left the loop")
             except KeyboardInterrupt:
-                self.status.write(state="stopped", cause="interrupted twice; the last checkpoint is intact")
+                cause = "interrupted twice; the last checkpoint is intact"
+                self.status.write(Status(state="stopped", cause=cause))
                 raise
             except BaseException as error:
-                told = explain_memory(error, config)
-                self._fail(told)
-                if told is not error:
-                    raise told from error
+                explained = explain_memory(error, config)
+                self._fail(explained)
+                if explained is not error:
+                    raise explained from error
                 raise
 
     def _watch_speed(self) -> None:
@@ -151,21 +137,23 @@ class Session:
         self.recorder.watch.watch_speed(self.learner.step, env_cpu_is_known=known)
 
     def _out_of_time(self) -> bool:
-        return self.stop() or (self._deadline is not None and steady_s() >= self._deadline)
+        return self.stop() or (self._deadline is not None and time.monotonic() >= self._deadline)
 
     def _ended(self) -> bool:
-        return self.stop() or self.counters["goal"] is not None
+        return self.stop() or self.goal is not None
 
     def _finish(self) -> None:
-        """The loop is over without an error: by a signal, by the deadline, by the goal or by the budget."""
+        """The loop ended without an error: by a signal, the deadline, the goal or the budget."""
         if not self.stop() and self.selection.is_due_at_end(self.step):
             self._evaluate(last=True)
         if self.config.evaluation.eval_freq and not self.stop() and (self.saver.is_saved or self._save()):
-            self._confirm()
+            self.status.tick("evaluating")
+            with self.telemetry.clock.phase("evaluate"):
+                self.selection.confirm(self.step, self.stop)
         if self.stop():
             self._save_and_end("stopped", f"{self.stop.reason}")
-        elif self.counters["goal"]:
-            self._save_and_end("done", f"goal reached: {self.counters['goal']}")
+        elif self.goal is not None:
+            self._save_and_end("done", f"goal reached: {self.goal}")
         elif self.learner.step >= self.config.run.timesteps:
             self._save_and_end("done", "all steps made")
         else:
@@ -178,8 +166,8 @@ class Session:
             self.saver.finish()
         self._end(state, cause)
 
-    def _end(self, state: str, cause: str, *, is_there: bool = True) -> None:
-        """Tell the end; is_there: whether the run directory is."""
+    def _end(self, state: str, cause: str, *, exists: bool = True) -> None:
+        """Record the end. exists: whether the run directory is still there."""
         times = {
             "time/elapsed_s": self.rate.elapsed_s,
             "time/fps": self.rate.overall(self.step),
@@ -189,18 +177,18 @@ class Session:
         times |= self.telemetry.take_row()
         self._add_timeline(None)
         summary = self.telemetry.summarize()
-        status = {"state": state, "cause": cause, "verdict": summary["time/verdict"]}
-        status |= {"phase": None, "now_fps": None, "eta_s": None}
-        self.status.write(on_disk=is_there, **status)  # before the last word, which may fail
-        losses, goal = self.recorder.losses(), self.counters["goal"]
-        self.recorder.end(step=self.step, state=state, cause=cause, goal=goal, **times, **summary)
+        verdict = summary["time/verdict"]
+        status = Status(state=state, cause=cause, verdict=verdict, phase=None, now_fps=None, eta_s=None)
+        self.status.write(status, on_disk=exists)  # before the last event, which may fail
+        losses = self.recorder.losses()
+        self.recorder.end(step=self.step, state=state, cause=cause, goal=self.goal, **times, **summary)
         if self.recorder.losses() != losses:
-            self.status.write(on_disk=is_there, **status)
+            self.status.write(status, on_disk=exists)
 
     def _fail(self, error: BaseException) -> None:
-        """Record the cause, and keep what was learned if it is finite."""
+        """Save the weights if they are finite, and record the cause."""
         if isinstance(error, RunGoneError):
-            self._end("failed", f"{error}", is_there=False)
+            self._end("failed", f"{error}", exists=False)
             return
         try:
             with self.telemetry.clock.phase("save"):
@@ -211,24 +199,26 @@ class Session:
 
     def fail_early(self, error: BaseException) -> None:
         """Record a failure after which there is nothing to save."""
-        keep_repro(self.run, error, self.environment, self.recorder)
+        self.saver.save_repro(error)
         self._end("failed", describe(error))
 
     def close(self) -> None:
-        """End the environments and close the files."""
+        """Close the environments and the files, and release the environment's companion."""
         with closing(self.recorder), closing(self.selection):
             self.collector.vec.close()
             leave(self.environment.backend)
+        self.environment = replace(self.environment, companion=None)
 
     def _record(self, progress: Progress) -> None:
-        """Count the update, and write a row where one is due."""
-        self.recorder.add_episodes(progress.episodes)
-        self.counters["env_failures"] += sum(episode.failed for episode in progress.episodes)
-        self.recorder.count_cut(progress.num_cut or 0, self.counters, self.config.env.max_sequence)
+        """Count the update, and write a row if one is due."""
+        recorder, state = self.recorder, self.state
+        recorder.add_episodes(progress.episodes)
+        state.env_failures += sum(episode.failed for episode in progress.episodes)
+        self._count_cut(progress.num_cut or 0)
         self.progression.see(progress.episodes)
         interval = self.config.run.log_interval
         if progress.update % interval == 0 or progress.step >= self.config.run.timesteps:
-            metrics = self.recorder.rolling() | self.collector.metrics() | progress.metrics
+            metrics = recorder.rolling() | self.collector.metrics() | progress.metrics
             metrics |= self.progression.metrics(progress.step)
             metrics |= {
                 "time/iterations": progress.update,
@@ -236,21 +226,31 @@ class Session:
                 "time/time_elapsed": round(self.rate.elapsed_s, 3),
             }
             metrics |= self.telemetry.take_row() | {
-                "rollout/env_failures": self.counters["env_failures"],
+                "rollout/env_failures": state.env_failures,
                 "rollout/worker_restarts": self.status.worker_restarts,
                 "train/gradient_steps": progress.gradient_steps,
             }
             if progress.num_cut is not None:
-                metrics["rollout/cut_sequences"] = self.counters["cut_sequences"]
-            self.recorder.add_row(progress.step, metrics)
+                metrics["rollout/cut_sequences"] = state.cut_sequences
+            recorder.add_row(progress.step, metrics)
         if moved := self.progression.move(progress.step):
-            self.recorder.emit("stage", step=progress.step, **moved)
-            self._watch_speed()  # that of another stage is another
-        # A resume measures nothing, so that this is where the learner's show.
+            recorder.emit("stage", step=progress.step, **moved)
+            self._watch_speed()  # another stage has another speed
+        # A resume measures nothing, so the learner's notes appear here.
         for text in (*self.learner.take_notes(), *self.collector.take_notes()):
-            self.recorder.warn(text)
+            recorder.warn(text)
         self._add_timeline(progress.update)
         self.status.tick("training")
+
+    def _count_cut(self, count: int) -> None:
+        """Count observed sequences that were truncated; the first ones raise a warning."""
+        if count and not self.state.cut_sequences:
+            limit = self.config.env.max_sequence
+            self.recorder.warn(
+                f"{count} observed sequences had more than {limit} elements and were truncated;"
+                f" rollout/cut_sequences counts them; read more with --max-sequence {2 * limit}"
+            )
+        self.state.cut_sequences += count
 
     def _add_timeline(self, update: int | None) -> None:
         timeline = self.telemetry.make_timeline(update)
@@ -258,7 +258,7 @@ class Session:
             self.recorder.emit("timeline", step=self.step, **timeline)
 
     def _between_updates(self) -> None:
-        """Make the evaluation and the checkpoint that are due; what a stop left undone is made on resume."""
+        """Run the evaluation and write the checkpoint that are due; after a stop, the resumed run does."""
         if newest(self.blocks).num_filled or self.stop():
             return
         if self.selection.is_due():
@@ -267,27 +267,16 @@ class Session:
             self._save()
 
     def _evaluate(self, *, last: bool = False) -> None:
-        """Play the selection suite, keep the result, and save a checkpoint with its score."""
+        """Evaluate the weights, record the result, and save a checkpoint with its score."""
         self.status.tick("evaluating")
         with self.telemetry.clock.phase("evaluate"):
-            start = steady_s()
+            start = time.monotonic()
             is_last = last or self.step >= self.config.run.timesteps
             result = self.selection.play(self.stop if is_last else self._out_of_time)
-            seconds = steady_s() - start
+            seconds = time.monotonic() - start
         if result is not None:
-            self.selection.keep(self.step, result, seconds)
-            self._follow_best()
+            self.selection.add(self.step, result, seconds)
             self._save(result.score)
-
-    def _confirm(self) -> None:
-        """Play the best checkpoints again, on more seeds."""
-        self.status.tick("evaluating")
-        with self.telemetry.clock.phase("evaluate"):
-            self.selection.confirm(self.step, self.stop)
-        self._follow_best()
-
-    def _follow_best(self) -> None:
-        self.saver.best = self.status.best_step = self.selection.best_step
 
     def _save(self, score: float | None = None) -> bool:
         with self.telemetry.clock.phase("save"):

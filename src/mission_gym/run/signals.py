@@ -1,5 +1,7 @@
-"""Ctrl-C, SIGTERM, a terminal that closes and what clusters send before they take a machine away (SIGUSR1,
-SIGUSR2) as stop requests: the first is polled, a second Ctrl-C ends at once."""
+"""Stop requests by signal: Ctrl-C, SIGTERM, a closed terminal, and warnings of clusters (SIGUSR1, SIGUSR2).
+
+The loop polls the first request; a second Ctrl-C ends at once.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ from types import FrameType
 from mission_gym.learner.loop import StopFlag
 
 STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-WARNINGS = ("SIGUSR1", "SIGUSR2")  # of clusters; without a handler they kill
+WARNINGS = ("SIGUSR1", "SIGUSR2")  # before a cluster takes the machine; without a handler they kill
 _MAY_BE_IGNORED = ("SIGHUP", *WARNINGS)  # not on Windows
 
 
 @contextmanager
 def stop_on_signals(stop: StopFlag, names: Sequence[str] = STOP_SIGNALS) -> Iterator[None]:
-    """Turn signals into `stop.reason`; outside the main thread nothing is changed. One that is ignored, as
-    SIGHUP under nohup, stays so."""
+    """Set `stop.reason` on a signal; does nothing outside the main thread. An ignored signal, such as SIGHUP
+    under nohup, stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""A run in the middle: what a checkpoint holds, and how everything comes back from it.
+"""The state of a run: its counters, the context that its parts share, and checkpoints of all of it.
 
-A checkpoint is the state before an update: learner, statistics, counters, environments, and the blocks
-in hand where some were begun. Random streams are functions of the counters, so they need no room.
+A checkpoint is the state before an update: learner, statistics, counters, environments, and the blocks in
+progress. Random streams are functions of the counters, so they need no storage.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from mission_gym.data import Array, Block, Episode, Weights
+from mission_gym.config.layers import Resolved
+from mission_gym.config.schema import Settled
+from mission_gym.data import Array, Block, EnvSpec, Episode, Weights
 from mission_gym.env.resume import SlotState, pack_states, unpack_states
 from mission_gym.errors import RunStateError, describe
 from mission_gym.learner.blocks import with_prefix
@@ -22,20 +25,89 @@ from mission_gym.learner.contract import Learner
 from mission_gym.learner.loop import newest
 from mission_gym.rollout.blocks import clear_block, pack_block, truncate_column, unpack_block
 from mission_gym.rollout.collector import BlockCollector
+from mission_gym.run.environment import Environment
+from mission_gym.run.recorder import Recorder
 from mission_gym.store.checkpoints import Checkpoint, load_replay
+from mission_gym.store.rundir import RunDir
 from mission_gym.vector.arrays import rows_of
 from mission_gym.vector.base import Vector
 
-_MAX_BLOCK_BYTES = 512 << 20  # larger blocks in hand are collected again rather than saved in haste
-_PREFIXES = ("block", "next")  # of the blocks in hand, in their order
+_MAX_BLOCK_BYTES = 512 << 20  # larger blocks in progress are collected again instead of saved
+_PREFIXES = ("block", "next")  # of the blocks in progress, in order
+
+
+@dataclass(slots=True)
+class StageState:
+    """A run's position in its curriculum."""
+
+    stage: int = 0
+    began_at: int = 0  # step
+    until: list[float] = field(default_factory=list)  # values of the last episodes, for the rule of that name
+    back: list[float] = field(default_factory=list)
+    block: tuple[int, int] | None = None  # the block in progress, and the stage of its episodes
+
+
+@dataclass(slots=True)
+class RunState:
+    """The counters of a run that a checkpoint stores."""
+
+    last_eval: int = 0  # step
+    last_save: int = -1  # step
+    began_at: int = 0  # the first step of this run; a branch starts after its parent's
+    episode_offset: int = 0  # the number of the first episode
+    env_failures: int = 0
+    eval_steps: int = 0  # played in evaluations
+    cut_sequences: int = 0
+    curriculum: StageState | None = None
+
+    def document(self) -> dict[str, Any]:
+        """The counters as JSON; `read_run_state` reads them."""
+        return asdict(self)
+
+
+_RUN_STATE = TypeAdapter(RunState)
+
+
+def read_run_state(checkpoint: Checkpoint) -> RunState:
+    """The counters that a checkpoint stores."""
+    return _RUN_STATE.validate_python(checkpoint.state_json["counters"]["session"])
+
+
+@dataclass(eq=False)
+class RunContext:
+    """Everything that the parts of a session share."""
+
+    run: RunDir
+    resolved: Resolved  # eval_freq may rise once, before the first step
+    environment: Environment
+    learner: Learner
+    collector: BlockCollector
+    blocks: list[Block]
+    recorder: Recorder
+    state: RunState
+    best_step: int | None = None  # of the best checkpoint
+    goal: str | None = None  # the stop rule that was satisfied
+
+    @property
+    def config(self) -> Settled:
+        return self.resolved.settled
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self.environment.spec
+
+    @property
+    def step(self) -> int:
+        """Transitions learned from, and those of the block in progress."""
+        return count_steps(self.learner, self.blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """How a run came back: in words, and whether it goes on as if it had not been stopped."""
+    """The result of a restore."""
 
-    told: list[str]
-    exact: bool
+    notes: list[str]
+    exact: bool  # the run continues as if it had not been stopped
 
 
 @dataclass(slots=True)
@@ -46,12 +118,12 @@ class Snapshot:
     policy: dict[str, Array]
     state: dict[str, Array]
     state_json: dict[str, Any]
-    extras: dict[str, Array]  # of the last checkpoint alone; views, to be written at once
+    extras: dict[str, Array]  # of the last checkpoint only; views, to be written at once
 
 
 def count_steps(learner: Learner, blocks: Sequence[Block]) -> int:
-    """Transitions learned from, and those of the block that is being filled. A full one that waits for its
-    update beside it does not count yet, so that a step names one policy, with overlap or without."""
+    """Transitions learned from, and those of the block in progress. A full block that waits for its update
+    does not count yet, so that a step always names the same policy, with overlap or without."""
     return learner.step + newest(blocks).num_filled
 
 
@@ -64,9 +136,11 @@ def take_snapshot(
     torn: bool = False,
     extras_limit: int = 0,
 ) -> Snapshot:
-    """Gather the state. `torn`: a vector step was broken off, so that the environments stand at
-    different steps; they start their next episodes, and the block that was being filled is dropped. A
-    learner's extras of more than `extras_limit` bytes are left out."""
+    """Gather the state of a run.
+
+    torn: a vector step was interrupted and the environments are at different steps, so they start their next
+    episodes, and the block in progress is dropped. extras_limit: larger extras of a learner are left out.
+    """
     states = _boundaries(collector.vec) if torn else collector.vec.state()
     lost = 0
     if torn:
@@ -87,9 +161,9 @@ def take_snapshot(
     else:
         state |= packed
     if len(blocks) > 1 and not blocks[0].is_full and (behind := learner.previous_weights()) is not None:
-        # The next block is collected with the weights that a run without this break has there.
+        # An uninterrupted run would collect the next block with these weights.
         state |= {f"behind/{name}": array for name, array in behind.pack().items()}
-    in_hand = {
+    episodes = {
         f"{prefix}_episodes": [list(episode) for episode in block.episodes] for prefix, block in held.items()
     }
     extras = learner.extras()
@@ -100,12 +174,12 @@ def take_snapshot(
         extras=extras,
         policy=with_prefix(arrays, "policy/"),
         state=state,
-        state_json={"environments": env_json, "steps_lost": lost, "counters": counters} | in_hand,
+        state_json={"environments": env_json, "steps_lost": lost, "counters": counters} | episodes,
     )
 
 
 def _boundaries(vec: Vector) -> list[SlotState]:
-    reason = "the run broke off inside a step"
+    reason = "the run was interrupted within a step"
     return [
         SlotState("boundary", number, None, 0, 0.0, (), reason=reason) for number in vec.episode_numbers()
     ]
@@ -113,7 +187,7 @@ def _boundaries(vec: Vector) -> list[SlotState]:
 
 @contextmanager
 def checkpoint_errors(checkpoint: Checkpoint) -> Iterator[None]:
-    """RunStateError for a checkpoint that has its checksums, and not the content that they are for."""
+    """Raise RunStateError if a checkpoint has valid checksums but unexpected content."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -125,7 +199,7 @@ def checkpoint_errors(checkpoint: Checkpoint) -> Iterator[None]:
 def restore_snapshot(
     checkpoint: Checkpoint, learner: Learner, collector: BlockCollector, blocks: Sequence[Block]
 ) -> Restored:
-    """Bring everything back, and say how."""
+    """Restore learner, environments and blocks from a checkpoint."""
     learner.load_arrays(learner_arrays(checkpoint))
     lost = learner.load_extras(load_replay(checkpoint)) if learner.has_extras else ""
     document = checkpoint.state_json
@@ -138,26 +212,23 @@ def restore_snapshot(
     behind = with_prefix(checkpoint.state, "behind/")
     if behind:
         learner.load_previous_weights(Weights.unpack(learner.version - 1, behind))
-    states: list[SlotState] = unpack_states(checkpoint.state, document["environments"])
-    batch, ways = collector.vec.restore(states)
+    batch, ways = collector.vec.restore(_slot_states(checkpoint))
     collector.continue_from(batch)
     for i, array in enumerate(collector.memory):
         array[...] = checkpoint.state[f"memory/{i}"]
     cut = [env_id for env_id, way in enumerate(ways) if way.startswith("boundary")]
     for env_id in cut:
-        _cut_newest(held, env_id, collector)
+        _truncate_newest(held, env_id, collector)
     collector.reset_memory(rows_of(cut, collector.vec.per_env))
-    told = [f"{count} of {len(ways)} environments came back by {way}" for way, count in Counter(ways).items()]
-    told += [lost] if lost else []
-    # Before columns had counts of their own, the rows were told that all of them had lost.
-    num_lost = document.get("steps_lost", document.get("block_lost", 0) * blocks[0].num_columns)
-    if num_lost:
-        told.append(f"{num_lost} steps were not saved and are lost")
-    return Restored(told, exact=not (cut or lost or num_lost))
+    notes = [f"{count} of {len(ways)} environments restored by {way}" for way, count in Counter(ways).items()]
+    notes += [lost] if lost else []
+    if num_lost := document["steps_lost"]:
+        notes.append(f"{num_lost} steps were not saved and are lost")
+    return Restored(notes, exact=not (cut or lost or num_lost))
 
 
-def _cut_newest(blocks: Sequence[Block], env_id: int, collector: BlockCollector) -> None:
-    """End the episode of an environment where its newest segments end, one of each agent, if a block has
+def _truncate_newest(blocks: Sequence[Block], env_id: int, collector: BlockCollector) -> None:
+    """Truncate an environment's episode at the end of its newest segments, one per agent, if a block has
     them."""
     rows = rows_of([env_id], collector.vec.per_env).tolist()
     for block in reversed(blocks):
@@ -169,10 +240,19 @@ def _cut_newest(blocks: Sequence[Block], env_id: int, collector: BlockCollector)
             return
 
 
+def _slot_states(checkpoint: Checkpoint) -> list[SlotState]:
+    return unpack_states(checkpoint.state, checkpoint.state_json["environments"])
+
+
 def list_stages(checkpoint: Checkpoint) -> list[int]:
-    """The stages of the curriculum that the environments' episodes are of."""
-    states = unpack_states(checkpoint.state, checkpoint.state_json["environments"])
-    return [state.stage for state in states]
+    """The curriculum stages of the environments' episodes."""
+    return [state.stage for state in _slot_states(checkpoint)]
+
+
+def count_episodes(checkpoint: Checkpoint) -> int:
+    """The number of the next episode that no environment has played."""
+    played = max(state.episode for state in _slot_states(checkpoint))
+    return read_run_state(checkpoint).episode_offset + played + 1
 
 
 def learned_steps(checkpoint: Checkpoint) -> int:
@@ -181,6 +261,6 @@ def learned_steps(checkpoint: Checkpoint) -> int:
 
 
 def learner_arrays(checkpoint: Checkpoint) -> dict[str, Array]:
-    """Parameters, optimizer, statistics and counters of the learner alone."""
+    """Parameters, optimizer, statistics and counters of the learner."""
     policy = {f"policy/{name}": array for name, array in checkpoint.policy.items()}
     return policy | checkpoint.state

@@ -1,32 +1,48 @@
-"""The stages of a config as environments: what builds them, what a run owns of their files, a look at each.
+"""The stages of a config as environments, and the files that the environments of a run read.
 
-Without a curriculum there is one environment, and no stages.
+Without a curriculum there is one environment and there are no stages. A run copies the files and folders that
+keyword arguments name into its directory, and reads these copies from then on.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter
 
 from mission_gym.config.curriculum import Curriculum, Stage, find_stage
 from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec
-from mission_gym.env.factory import EnvRequest, Factory, make_factory
+from mission_gym.env.factory import EnvRequest, Factory, find_snapshot_kwargs, make_factory
 from mission_gym.env.pace import Pace
 from mission_gym.env.stages import Stages, StageVariant, check_alike
-from mission_gym.errors import ConfigError, MissionGymError, TrustError, UsageError, nearest
+from mission_gym.errors import (
+    ConfigError,
+    MissionGymError,
+    RunStateError,
+    TrustError,
+    UsageError,
+    nearest,
+)
 from mission_gym.procs import CompanionNeeded
+from mission_gym.store.files import disk_errors, write_json
+from mission_gym.store.rundir import RunDir
+from mission_gym.store.validation import read_validated
 
-EnvSource = Callable[..., Any] | None  # a callable of the user's that can't be imported
+EnvSource = Callable[..., Any] | None  # a user's callable that can't be imported
 _PREFIX = "stages."
-_PATIENCE = 0.9  # of a worker's deadline: a game over a bridge that hangs is told, and ended, before it
+_PATIENCE = 0.9  # of a worker's timeout, so that a hung game is reported and ended before its worker is
+_FILES = TypeAdapter(dict[str, str])  # by keyword: the file or folder in env/
 
 
 class Parts(NamedTuple):
-    """What an environment is made from: with a curriculum that of the stage which evaluations are on, and the
-    stages that training goes through."""
+    """The request and factory of an environment. With a curriculum they are those of the evaluation stage."""
 
     request: EnvRequest
     factory: Factory
@@ -40,71 +56,51 @@ def make_parts(
     source: EnvSource,
     calls: tuple[str, ...] | None,
     files: Mapping[str, str],
-    told: dict[str, Any],
+    companion_kwargs: dict[str, Any],
 ) -> Parts:
-    """What builds the environment of a config. kwargs: of all stages. files: the run's own copies, where a
-    keyword of a stage names one (`name_file`). told: by the companion."""
+    """Make the parts of a config's environment. kwargs: of all stages. files: the run's copies, by the names
+    that `name_file` gives to keywords of stages."""
     patience_s = _PATIENCE * config.vector.env_timeout
-    plain = EnvRequest(config.env.env_id, kwargs, config.env.wrap, calls, patience_s, told)
+    shared = EnvRequest(config.env.env_id, kwargs, config.env.wrap, calls, patience_s, companion_kwargs)
     curriculum = config.env.curriculum
     if curriculum is None:
-        return Parts(plain, _build(plain, source))
+        return Parts(shared, _build(shared, source))
     variants: list[StageVariant] = []
     for number, stage in enumerate(curriculum.stages):
         own = {key: files.get(name_file(number, key), value) for key, value in stage.kwargs.items()}
-        request = replace(plain, kwargs=kwargs | own)
+        request = replace(shared, kwargs=kwargs | own)
         same = next((each for each in variants if each.request == request), None)
         factory = _build(request, source) if same is None else same.factory
         variants.append(StageVariant(request, factory, dict(stage.options) or None))
-    at = find_stage(curriculum, config.evaluation.eval_stage, "--eval-stage")
-    stages = Stages(tuple(variants), curriculum.earlier)
-    return Parts(variants[at].request, variants[at].whole, stages, variants[at])
+    played = variants[find_stage(curriculum, config.evaluation.eval_stage, "--eval-stage")]
+    return Parts(played.request, played.whole, Stages(tuple(variants), curriculum.earlier), played)
 
 
 def _build(request: EnvRequest, source: EnvSource) -> Factory:
     return make_factory(request if source is None else lambda: source(**request.kwargs))
 
 
-def name_file(stage: int, key: str) -> str:
-    """The name of a keyword of a stage, among those that name files."""
-    return f"{_PREFIX}{stage}.{key}"
-
-
-def list_staged(curriculum: Curriculum, stages: Stages) -> dict[str, Any]:
-    """The keywords of all stages under such names, with their values."""
-    return {
-        name_file(number, key): variant.request.kwargs[key]
-        for number, (stage, variant) in enumerate(zip(curriculum.stages, stages.variants, strict=True))
-        for key in stage.kwargs
-    }
-
-
-def pick_common(files: Mapping[str, str]) -> dict[str, str]:
-    """Of files by their names, those of all stages."""
-    return {key: path for key, path in files.items() if not key.startswith(_PREFIX)}
-
-
 def has_several_arguments(curriculum: Curriculum | None) -> bool:
-    """Whether environments must be built anew on the way through the stages."""
+    """Whether stages differ in their keyword arguments, so that environments must be rebuilt between them."""
     stages: Sequence[Stage] = () if curriculum is None else curriculum.stages
     return len({json.dumps(stage.kwargs, sort_keys=True) for stage in stages}) > 1
 
 
-def look_at_stages(
-    curriculum: Curriculum, parts: Parts, look: Callable[[Factory], tuple[EnvSpec, Pace | None]]
+def probe_stages(
+    curriculum: Curriculum, parts: Parts, probe: Callable[[Factory], tuple[EnvSpec, Pace | None]]
 ) -> tuple[EnvSpec, Pace | None]:
-    """Look at the environment of every stage: what is found of the one that evaluations are on. All that do
-    not fit are told at once."""
+    """Probe the environment of every stage; returns the result for the evaluation stage. Raises one error
+    with all stages that do not fit."""
     assert parts.stages is not None
     found: tuple[EnvSpec, Pace | None] | None = None
     wrong: dict[int, MissionGymError] = {}
     variants = list(enumerate(parts.stages.variants))
-    variants.sort(key=lambda item: item[1] is not parts.played)  # the others are held against it
+    variants.sort(key=lambda item: item[1] is not parts.played)  # the others are compared with it
     for number, variant in variants:
         try:
-            seen = look(variant.whole)
-            found = found or seen
-            check_alike(found[0], seen[0])
+            probed = probe(variant.whole)
+            found = found or probed
+            check_alike(found[0], probed[0])
         except (TrustError, CompanionNeeded):
             raise
         except MissionGymError as error:
@@ -116,9 +112,8 @@ def look_at_stages(
 
 
 def _join(curriculum: Curriculum, wrong: dict[int, MissionGymError]) -> MissionGymError:
-    """What is wrong with stages as one error; what is the same in all of them does not come from any."""
-    told = {str(error) for error in wrong.values()}
-    if len(told) == 1 and len(wrong) == len(curriculum.stages):
+    """Join the errors of stages; if all stages have the same one, no stage is named."""
+    if len({str(error) for error in wrong.values()}) == 1 and len(wrong) == len(curriculum.stages):
         return next(iter(wrong.values()))
     problems = [
         f"stage {number + 1} ({curriculum.labels[number]}): {wrong[number]} [{curriculum.place(number)}]"
@@ -129,8 +124,8 @@ def _join(curriculum: Curriculum, wrong: dict[int, MissionGymError]) -> MissionG
 
 
 def check_metrics(curriculum: Curriculum, spec: EnvSpec) -> None:
-    """Refuse rules whose metric is neither a return, a length, an outcome that the environment declares, nor
-    one of its episode metrics."""
+    """Raise ConfigError for rules whose metric is not a return, a length, a declared outcome or an episode
+    metric."""
     known = ["return", "length", *spec.outcomes]
     problems = []
     for number, stage in enumerate(curriculum.stages):
@@ -141,8 +136,70 @@ def check_metrics(curriculum: Curriculum, spec: EnvSpec) -> None:
             hint = nearest(compared.name, known)
             problems.append(
                 f"{kind} of stage {number + 1}: {compared.name!r} is not a metric{hint}; use one of"
-                f" {', '.join(known)} (outcomes are those of metadata['outcomes']), or episode/NAME for what"
-                f" info['episode_metrics'] tells [{curriculum.place(number)}]"
+                f" {', '.join(known)} (metadata['outcomes'] declares outcomes), or episode/NAME for a value"
+                f" in info['episode_metrics'] [{curriculum.place(number)}]"
             )
     if problems:
         raise ConfigError(problems)
+
+
+def name_file(stage: int, key: str) -> str:
+    """The name of a stage's keyword in env-files.json."""
+    return f"{_PREFIX}{stage}.{key}"
+
+
+def pick_common(files: Mapping[str, str]) -> dict[str, str]:
+    """The files that all stages share."""
+    return {key: path for key, path in files.items() if not key.startswith(_PREFIX)}
+
+
+def read_files(run: RunDir) -> dict[str, str]:
+    """The keywords that name files, each with the run's copy; RunStateError for a path outside the run."""
+    if not run.env_files_json.exists():
+        return {}
+    files = {key: run.env / name for key, name in read_validated(run.env_files_json, _FILES).items()}
+    for key, path in files.items():
+        if not path.resolve().is_relative_to(run.path.resolve()):
+            raise RunStateError(
+                f"{run.env_files_json}: {key} names {path}, which is not in the run; correct it"
+            )
+    return {key: str(path) for key, path in files.items()}
+
+
+def find_files(config: Config, request: EnvRequest, stages: Stages | None) -> dict[str, Path]:
+    """The files and folders that keywords name, including those of stages, or that the environment reads by
+    default. request: with the keywords of all stages."""
+    files, runs_dir = dict[str, Path](), Path(config.run.runs_dir)
+    named = {**request.kwargs, **find_snapshot_kwargs(request)}
+    curriculum = config.env.curriculum
+    if curriculum is not None and stages is not None:
+        for number, (stage, variant) in enumerate(zip(curriculum.stages, stages.variants, strict=True)):
+            named |= {name_file(number, key): variant.request.kwargs[key] for key in stage.kwargs}
+    for key, value in named.items():
+        if not isinstance(value, str) or not value or not os.path.exists(value):
+            continue
+        path = Path(value).resolve()
+        if runs_dir.resolve().is_relative_to(path):
+            raise UsageError(
+                f"{key}={value} contains the runs folder {runs_dir}, and each run copies it; give a folder"
+                " outside it [--env-kwargs]"
+            )
+        files[key] = path
+    return files
+
+
+def copy_files(run: RunDir, files: Mapping[str, Path]) -> dict[str, str]:
+    """Copy files and folders into the run; returns the copies by keyword."""
+    names: dict[str, str] = {}
+    with disk_errors(run.env):
+        run.env.mkdir(exist_ok=True)
+        for key, path in files.items():
+            name = f"{key}-{path.name}" if path.name in names.values() else path.name
+            if path.is_dir():
+                shutil.copytree(path, run.env / name)
+            else:
+                shutil.copy2(path, run.env / name)
+            names[key] = name
+    if names:
+        write_json(run.env_files_json, names)
+    return read_files(run)

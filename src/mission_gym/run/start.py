@@ -1,4 +1,4 @@
-"""Begins runs: everything that can be refused is refused before a folder is made."""
+"""Starts runs. Everything that can be refused is refused before a folder is made."""
 
 from __future__ import annotations
 
@@ -10,42 +10,28 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from mission_gym.check.devices import device_memory, free_device_bytes, name_gpu, peak_device_bytes
+from mission_gym.check.devices import device_memory, name_gpu
 from mission_gym.config.layers import Resolved
-from mission_gym.config.profiles import choose_profile
-from mission_gym.config.rules import finish, refuse_contradictions
 from mission_gym.config.schema import Config, parse_stop_when
+from mission_gym.data import EnvSpec
 from mission_gym.errors import ConfigError, WorkerError
 from mission_gym.learner.contract import Learner
 from mission_gym.plan.cache import note_rate
 from mission_gym.plan.costs import NUM_BLOCKS, measure_collect, predict_fps, prime_steps
-from mission_gym.plan.evaluations import describe_evaluations, fit_freq
 from mission_gym.plan.facts import EnvFacts
 from mission_gym.plan.memory import check_memory
-from mission_gym.plan.sheet import expect_use, judge_preset, make_plan
-from mission_gym.plan.tuner import LOOK_S, Tuned, tune_run
-from mission_gym.plan.ways import find_measured
+from mission_gym.plan.setups import find_measured
+from mission_gym.plan.summary import RunCosts, judge_preset, make_plan
 from mission_gym.procs import usable_cores
 from mission_gym.procs.machine import read_share, versions
-from mission_gym.run.assemble import (
-    Assembly,
-    algorithm_of,
-    make_learner,
-    one_blas_thread,
-    settle,
-)
-from mission_gym.run.env_files import find_files, own_files, tell_readings
-from mission_gym.run.environment import (
-    EVALUATION_STEPS,
-    Environment,
-    leave_vector_form,
-    probe_environment,
-    with_backend,
-)
-from mission_gym.run.exactness import write_config
+from mission_gym.run.build import algorithm_of, make_learner, one_blas_thread
+from mission_gym.run.config import write_config
+from mission_gym.run.environment import EVALUATION_STEPS, list_readings
 from mission_gym.run.recorder import Listener
+from mission_gym.run.selection import describe_evaluations, fit_freq
 from mission_gym.run.session import Session
-from mission_gym.run.stages import EnvSource
+from mission_gym.run.settle import Prepared, prepare_run
+from mission_gym.run.stages import EnvSource, copy_files, find_files
 from mission_gym.store.files import write_json
 from mission_gym.store.groups import announce_run
 from mission_gym.store.lineage import Lineage, write_lineage
@@ -55,74 +41,65 @@ from mission_gym.store.sinks import check_installed, choose_sinks
 
 @contextmanager
 def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) -> Iterator[Session]:
-    """A new run, locked and ready to train; the plan was emitted."""
-    resolved, adapted = leave_vector_form(choose_profile(resolved))
-    refuse_contradictions(resolved)
-    environment, resolved = probe_environment(resolved, source, look_s=LOOK_S)
-    workshop = Assembly(environment, algorithm_of(resolved.config))
+    """A new run, locked and ready to train; its plan was emitted."""
 
     def say(message: str) -> None:
-        with suppress(OSError):  # nobody may be there to hear it
+        with suppress(OSError):  # the terminal may be closed
             listener({"event": "note", "message": message})
 
-    with one_blas_thread():
-        tuned = tune_run(workshop, resolved, say)
-    resolved, notes = finish(tuned.resolved)
-    resolved, more = settle(resolved, environment.spec, environment.step_s)
-    environment = with_backend(environment, resolved.settled)
-    notes += [*adapted, *tuned.notes, *more]
-    with begin(resolved, environment, listener, notes, source=source, tuned=tuned) as session:
+    prepared = prepare_run(resolved, source, say)
+    with begin(prepared, listener, source=source) as session:
         yield session
-    if tuned.key and session.rate.training is not None and session.rate.is_telling:
-        note_rate(tuned.key, session.rate.training)
+    rate, tuned = session.rate, prepared.tuned
+    if tuned is not None and tuned.key and rate.training is not None and rate.is_reliable:
+        note_rate(tuned.key, rate.training)
 
 
 @contextmanager
 def begin(
-    resolved: Resolved,
-    environment: Environment,
+    prepared: Prepared,
     listener: Listener,
-    notes: list[str],
     *,
     source: EnvSource,
     parentage: Lineage | None = None,
     start: int = 0,
-    tuned: Tuned | None = None,
     inspect: Callable[[Learner], None] = lambda learner: None,
 ) -> Iterator[Session]:
-    """Make the folder of a settled config and everything in it, up to the first step.
+    """Make the folder of a run and everything in it, up to the first step.
 
-    inspect: may refuse the learner before there is a folder. A start that fails leaves none behind, unless an
-    environment's failure is to be replayed from it.
+    start: the step of the parent. inspect: may refuse the learner before there is a folder. A start that
+    fails leaves no folder, unless it holds the repro bundle of an environment's failure.
     """
-    config = resolved.settled
-    check_outcome(config, environment)
+    environment, resolved, notes, tuned = prepared
+    config, spec = resolved.settled, environment.spec
+    check_outcome(config, spec)
     check_installed(choose_sinks(config.value))
-    tuning = tuned.entry if tuned else None
-    measured = EnvFacts(**tuning["measured"]["env"]) if tuning else None
-    memory = check_memory(config, environment.backend, environment.spec, algorithm_of(config), measured)
-    learner = make_learner(config, environment.spec)  # a network that can't be built is refused here
+    entry = tuned.entry if tuned else None
+    measured = EnvFacts(**entry["measured"]["env"]) if entry else None
+    memory_bytes = check_memory(config, environment.backend, spec, algorithm_of(config), measured)
+    learner = make_learner(config, spec)  # refuses a network that can't be built
     inspect(learner)
     if environment.limited() is not environment and config.evaluation.eval_freq:
-        notes = [*notes, f"no step limit is known; evaluations cut episodes at {EVALUATION_STEPS:,} steps"]
-    files = find_files(config, environment)
+        limit = f"evaluations truncate episodes at {EVALUATION_STEPS:,} steps"
+        notes = [*notes, f"the environment has no step limit; {limit}"]
+    files = find_files(config, replace(environment.request, kwargs=environment.kwargs), environment.stages)
     with one_blas_thread(), ExitStack() as stack:
         session: Session | None = None
         run = RunDir.create(Path(config.run.runs_dir), config.run.run_name or slug(config.env.env_id))
         try:
             stack.enter_context(run.lock())
             announce_run(run.path)
-            environment = own_files(run, files, config, environment, source)
-            origin = replace(
+            environment = environment.with_files(copy_files(run, files), config, source)
+            lineage = replace(
                 parentage or Lineage("", ""),
-                env_signature=environment.spec.signature,
-                readings=tell_readings(environment.spec),
+                env_signature=spec.signature,
+                readings=list_readings(spec),
                 folder=os.getcwd(),
             )
-            write_lineage(run, origin)
+            write_lineage(run, lineage)
             write_config(run, resolved)
             session = stack.enter_context(closing(Session(run, resolved, environment, learner, listener)))
-            _prepare(session, resolved, memory, notes, start, tuning)
+            _prime(session, memory_bytes, notes, start, entry)
             yield session
         except BaseException as error:
             if session is not None and session.has_begun:
@@ -135,19 +112,13 @@ def begin(
             raise
 
 
-def _prepare(
-    session: Session,
-    resolved: Resolved,
-    memory: int,
-    notes: list[str],
-    start: int,
-    tuning: dict[str, Any] | None,
+def _prime(
+    session: Session, memory_bytes: int, notes: list[str], start: int, entry: dict[str, Any] | None
 ) -> None:
-    """Prime the statistics, measure, settle how often to evaluate, and emit the plan; `tuning` is what a
-    tuned run was planned from."""
+    """Prime the statistics, measure costs, set eval_freq, and emit the plan. entry: of a tuned plan."""
     config, spec, learner = session.config, session.spec, session.learner
     algorithm = algorithm_of(config)
-    # What an own network keeps beside its arrays can't be put back: another one is timed.
+    # A custom network may have state outside its arrays, which timing would change: time another one.
     timed = make_learner(config, spec) if config.policy.network else learner
     with device_memory(config):
         update_s = algorithm.measure_update_s(timed, config, spec)
@@ -156,66 +127,55 @@ def _prepare(
         )
     learner.prime(obs)
     episode_steps = min(episode_steps, spec.num_agents * (spec.max_episode_steps or EVALUATION_STEPS))
-    fitted = fit_freq(resolved, spec, episode_steps)
-    if fitted is not resolved:
-        session.adopt(fitted)
+    fitted = fit_freq(session.resolved, spec, episode_steps)
+    if fitted is not session.resolved:
+        session.resolved = fitted
         write_config(session.run, fitted)
         config = session.config
     notes = [*notes, *timed.take_notes()]
     if share := read_share():
         notes.append(f"planned for a share of {share} of the machine's cores")
     if num_failed:
-        session.counters["env_failures"] += num_failed
-        notes.append(f"episodes that failed while the statistics were primed: {num_failed}; they are counted")
-    fps = tuning["steps_per_s"] if tuning else predict_fps(config, collect_s, update_s)
+        session.state.env_failures += num_failed
+        notes.append(f"{num_failed} episodes failed while the statistics were primed; they are counted")
+    fps = entry["steps_per_s"] if entry else predict_fps(config, collect_s, update_s)
     total = config.run.timesteps - start
     if config.compute.device == "cpu":
-        notes = [*notes, *judge_preset(resolved.preset, total, fps, usable_cores())]
-    evaluations = describe_evaluations(
-        fitted, spec, total, episode_steps=episode_steps, collect_s=collect_s, train_s=total / fps
-    )
-    reasons = tuning["reasons"] if tuning else []
-    device = config.compute.device
-    of_device = expect_use(config, collect_s, update_s, peak_device_bytes(device), free_device_bytes(device))
+        notes += judge_preset(fitted.preset, total, fps, usable_cores())
     plan = make_plan(
         config,
         session.environment.backend,
         spec,
         algorithm,
-        memory,
-        fps,
-        notes,
-        start,
-        evaluations,
-        reasons,
-        of_device,
+        RunCosts(collect_s, update_s, fps, memory_bytes),
+        start=start,
+        evaluations=describe_evaluations(
+            fitted, spec, total, episode_steps=episode_steps, collect_s=collect_s, train_s=total / fps
+        ),
+        notes=notes,
+        reasons=entry["reasons"] if entry else [],
     )
+    measured = {"collect_s_per_step": collect_s, "update_s_per_step": update_s}
     document = asdict(plan) | {
         "versions": versions(name_gpu(config.compute.device)),
         "signature": spec.signature,
-        "tuning": tuning,
+        "tuning": entry,
+        "measured": measured | {"ways_to_learn": find_measured(config, spec)},
     }
-    measured = {"collect_s_per_step": collect_s, "update_s_per_step": update_s}
-    document |= {"measured": measured | {"ways_to_learn": find_measured(config, spec)}}
     write_json(session.run.plan_json, document)
     session.run.write_status(predicted_fps=round(fps, 1))
-    curriculum = config.env.curriculum
-    staged = {} if curriculum is None else {"stages": curriculum.labels}
-    session.recorder.emit(
-        "plan", run=str(session.run.path), name=session.run.name, main_outcome=spec.main_outcome, **staged,
-        **{"time/plan": asdict(plan)},
-    )  # fmt: skip
+    stages = {} if config.env.curriculum is None else {"stages": config.env.curriculum.labels}
+    fields = {"run": str(session.run.path), "name": session.run.name, "main_outcome": spec.main_outcome}
+    session.recorder.emit("plan", **fields, **stages, **{"time/plan": asdict(plan)})
 
 
-def check_outcome(config: Config, environment: Environment) -> None:
-    """Refuse a `stop_when` that names an outcome the environment does not declare."""
+def check_outcome(config: Config, spec: EnvSpec) -> None:
+    """Raise ConfigError if `stop_when` names an outcome that the environment does not declare."""
     if config.run.stop_when is None:
         return
-    name = parse_stop_when(config.run.stop_when).name
-    declared = environment.spec.outcomes
-    if name != "return" and name not in declared:
-        known = ", ".join(["return", *declared])
+    name, known = parse_stop_when(config.run.stop_when).name, ["return", *spec.outcomes]
+    if name not in known:
         raise ConfigError(
-            f"stop_when={config.run.stop_when!r}: the environment declares no outcome {name!r} in"
-            f" metadata['outcomes']; it has {known} [--stop-when]"
+            f"stop_when={config.run.stop_when!r}: the environment does not declare the outcome {name!r} in"
+            f" metadata['outcomes']; it has {', '.join(known)} [--stop-when]"
         )

@@ -13,10 +13,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, create_model
+from pydantic import SkipValidation, TypeAdapter
 
 from mission_gym.errors import DiskError, RunGoneError, RunStateError, UsageError
 from mission_gym.store import PID, lock
@@ -38,47 +39,59 @@ OWN_NAMES = (
 EVAL_NAMES = "step_*.json"
 
 
+class View(Enum):
+    """The views of a status. A field of `Status` names those that show it."""
+
+    LIST = "runs list"
+    SHOW = "runs show"
+    NUMBER = "dashboard, as a number"
+    TEXT = "dashboard, as text"
+
+
 class Verdict(Record):
-    """What bounds a run, and what to change."""
+    """The bottleneck of a run, the evidence, and advice."""
 
     bound: Str
     evidence: Str
     advice: list[Str]
 
 
-# The fields of status.json: name -> (type that readers rely on, views that show it). `list` and `show` are
-# `runs list` and `runs show`; `numbers` and `texts` are the rows of the dashboard. Any: pages check it.
-_STATUS_FIELDS: dict[str, tuple[Any, str]] = {
-    "state": (str, "list show texts"),
-    "step": (Count, "list show numbers"),
-    "fps": (float, "list show numbers"),
-    "return_mean": (float, "list show numbers"),
-    "cause": (Str, "show texts"),
-    "total": (Count, "show numbers"),
-    "updates": (Count, "show"),
-    "gradient_steps": (Count, "show"),
-    "episodes": (Count, "show"),
-    "env_failures": (Count, "show numbers"),
-    "worker_restarts": (Count, "show"),
-    "predicted_fps": (float, "show numbers"),
-    "train_fps": (float, "show"),
-    "created": (float, "show numbers"),
-    "stage": (Any, "show"),
-    "verdict": (Verdict, "show"),
-    "phase": (Any, "texts"),
-    "now_fps": (Any, "numbers"),
-    "eta_s": (Any, "numbers"),
-    "best_step": (Any, "numbers"),
-    "heartbeat": (Any, "numbers"),
-    "pid": (Any, "numbers"),
-}
-_TYPES: dict[str, Any] = {name: (kind | None, None) for name, (kind, _) in _STATUS_FIELDS.items()}
-_STATUS = TypeAdapter(create_model("Status", __base__=Record, **_TYPES))
+class Status(Record):
+    """The fields of status.json. Readers rely on the types, except for those that skip validation."""
+
+    created: Annotated[float, View.SHOW, View.NUMBER] = 0.0  # Unix time
+    heartbeat: Annotated[float | None, SkipValidation, View.NUMBER] = None  # Unix time of the last write
+    pid: Annotated[int | None, SkipValidation, View.NUMBER] = None
+    state: Annotated[str | None, View.LIST, View.TEXT] = None
+    cause: Annotated[Str | None, View.SHOW, View.TEXT] = None  # of the state
+    phase: Annotated[str | None, SkipValidation, View.TEXT] = None
+    step: Annotated[Count | None, View.LIST, View.NUMBER] = None
+    total: Annotated[Count | None, View.SHOW, View.NUMBER] = None
+    updates: Annotated[Count | None, View.SHOW] = None
+    gradient_steps: Annotated[Count | None, View.SHOW] = None
+    episodes: Annotated[Count | None, View.SHOW] = None
+    env_failures: Annotated[Count | None, View.SHOW, View.NUMBER] = None
+    worker_restarts: Annotated[Count | None, View.SHOW] = None
+    fps: Annotated[float | None, View.LIST, View.NUMBER] = None
+    train_fps: Annotated[float | None, View.SHOW] = None
+    predicted_fps: Annotated[float | None, View.SHOW, View.NUMBER] = None
+    now_fps: Annotated[float | None, SkipValidation, View.NUMBER] = None
+    eta_s: Annotated[float | None, SkipValidation, View.NUMBER] = None
+    return_mean: Annotated[float | None, View.LIST, View.NUMBER] = None
+    outcomes: Annotated[dict[str, float | None] | None, SkipValidation] = None
+    best_step: Annotated[int | None, SkipValidation, View.NUMBER] = None
+    stage: Annotated[dict[str, Any] | None, SkipValidation, View.SHOW] = None  # number, of, name
+    verdict: Annotated[Verdict | None, View.SHOW] = None
+    lost_rows: Annotated[dict[str, int] | None, SkipValidation] = None  # by sink
+    lost_words: Annotated[int | None, SkipValidation] = None  # events that the terminal did not show
 
 
-def list_status_fields(view: str) -> list[str]:
-    """The fields of a status that a view shows: `list`, `show`, `numbers` or `texts`."""
-    return [name for name, (_, views) in _STATUS_FIELDS.items() if view in views.split()]
+def list_fields(view: View) -> tuple[str, ...]:
+    """The names of the status fields that a view shows."""
+    return tuple(name for name, field in Status.model_fields.items() if view in field.metadata)
+
+
+_STATUS = TypeAdapter(Status)
 
 
 def slug(env_id: str) -> str:
@@ -205,7 +218,7 @@ class RunDir:
     def _checked_status(self) -> dict[str, Any]:
         if not os.path.exists(self.status_json):
             return {}
-        return read_validated(self.status_json, _STATUS).model_dump(exclude_unset=True)
+        return read_validated(self.status_json, _STATUS).model_dump(exclude_unset=True, warnings=False)
 
 
 def make_stamped(runs_dir: Path, name: str, now: datetime) -> Path:

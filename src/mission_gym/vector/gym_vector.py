@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space
 from mission_gym.data import Array, LeafSpec, Leaves, StepBatch
 from mission_gym.env.spaces import make_action_encoder, make_unflattener
 from mission_gym.errors import MissionGymError, UsageError, WrongType, WrongValue
-from mission_gym.procs import Attendance
+from mission_gym.procs import RunningCompanion
 from mission_gym.vector.base import NothingSent, RowVector, StepsUnderWay
 
 _ASYNC = "step_async() and step_wait() exist; all other calls wait for their reply"
@@ -43,7 +43,7 @@ class GymVector(VectorEnv[Any, Any, Any]):
     """
 
     def __init__(
-        self, vec: RowVector, autoreset_mode: AutoresetMode, companion: Attendance | None = None
+        self, vec: RowVector, autoreset_mode: AutoresetMode, companion: RunningCompanion | None = None
     ) -> None:
         spec = vec.spec
         self.num_envs = vec.num_envs

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
-from mission_gym.config.yaml_lines import Key, Part, Tree, check_tree, read_tree
+from mission_gym.config.plain_yaml import Key, YamlModel, YamlTree, check_tree, read_tree
 from mission_gym.errors import ConfigError, nearest
 from mission_gym_missions.capture.sim.layout import TERMS
 
@@ -30,7 +30,7 @@ Names = Annotated[list[str], Field(min_length=1, max_length=16)]
 Problem = tuple[Key, str]  # the key to point at, and the text
 
 
-class UnitKind(Part):
+class UnitKind(YamlModel):
     max_speed_m_s: Positive
     acceleration_m_s2: Positive
     turn_rate_deg_s: Positive
@@ -43,12 +43,12 @@ class UnitKind(Part):
     tag_cooldown_s: NotNegative
 
 
-class Term(Part):
+class Term(YamlModel):
     weight: Finite
     enabled: bool
 
 
-class Time(Part):
+class Time(YamlModel):
     physics_hz: Annotated[int, Field(ge=1, le=200)]
     ticks_per_command: Annotated[int, Field(ge=1)]
     ticks_per_sensing: Annotated[int, Field(ge=1)]
@@ -57,7 +57,7 @@ class Time(Part):
     stall_progress_m: Positive
 
 
-class Objective(Part):
+class Objective(YamlModel):
     position_m: Pair
     radius_m: Positive
     jitter_m: NotNegative
@@ -65,7 +65,7 @@ class Objective(Part):
     contested: bool
 
 
-class Attackers(Part):
+class Attackers(YamlModel):
     units: Names
     sides_deg: Annotated[list[Finite], Field(min_length=1)]
     distance_m: Positive
@@ -73,7 +73,7 @@ class Attackers(Part):
     jitter_m: NotNegative
 
 
-class Defenders(Part):
+class Defenders(YamlModel):
     units: Names
     modes: Annotated[list[Literal["patrol", "guard", "intercept"]], Field(min_length=1)]
     post_distance_m: NotNegative
@@ -90,14 +90,14 @@ class Defenders(Part):
     aim_jitter_deg: NotNegative
 
 
-class Tag(Part):
+class Tag(YamlModel):
     range_m: Positive
     full_range_m: NotNegative
     far_share: Share
     half_angle_deg: Angle
 
 
-class Obstacle(Part):
+class Obstacle(YamlModel):
     """A circle with a radius, or a rectangle (width, height) rotated by an angle."""
 
     position_m: Pair
@@ -106,7 +106,7 @@ class Obstacle(Part):
     angle_deg: Finite = 0.0
 
 
-class Level(Part):
+class Level(YamlModel):
     description: str
     arena_m: Positive
     time: Time
@@ -118,10 +118,10 @@ class Level(Part):
     changes: dict[Literal["units", "reward"], Any] = Field(default_factory=dict)
 
 
-Reward = create_model("Reward", __base__=Part, **dict.fromkeys(TERMS, (Term, ...)))  # type: ignore[call-overload]
+Reward = create_model("Reward", __base__=YamlModel, **dict.fromkeys(TERMS, (Term, ...)))  # type: ignore[call-overload]
 
 
-class Scenario(Part):
+class Scenario(YamlModel):
     """Everything that defines a mission."""
 
     name: str
@@ -162,7 +162,7 @@ def load_scenario(level: str = "normal", config_dir: str | Path | None = None) -
     return scenario
 
 
-def _apply_changes(level: Tree, units: Tree, reward: Tree, problems: list[str]) -> None:
+def _apply_changes(level: YamlTree, units: YamlTree, reward: YamlTree, problems: list[str]) -> None:
     """Apply the level's changes to the units and the reward."""
     changes = level.value.get("changes", {}) if isinstance(level.value, dict) else {}
     for name, tree in (("units", units), ("reward", reward)):
@@ -181,7 +181,19 @@ def _apply_changes(level: Tree, units: Tree, reward: Tree, problems: list[str]) 
                 f"[{level.place(('changes', name, unknown))}]"
             )
         known = {key: value for key, value in changed.items() if key in tree.value}
-        tree.change(known, ("changes", name), level)
+        _merge(tree.value, known)
+        prefix: Key = ("changes", name)
+        tree.places |= {
+            key[2:]: place for key, place in level.places.items() if key[:2] == prefix and key[2:]
+        }
+
+
+def _merge(base: dict[str, Any], changes: dict[str, Any]) -> None:
+    for name, value in changes.items():
+        if isinstance(value, dict) and isinstance(base.get(name), dict):
+            _merge(base[name], value)
+        else:
+            base[name] = value
 
 
 def _find_problems(scenario: Scenario) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 import numpy as np
 from pydantic import Field
 
-from mission_gym.config.yaml_lines import Part, check_tree, read_tree
+from mission_gym.config.plain_yaml import YamlModel, check_tree, read_tree
 from mission_gym.data import Array
 from mission_gym.errors import ConfigError, EnvContractError, UsageError
 from mission_gym_missions.explore.fetch import FAILURES, Fetched, Host, IoRequest, Pause, Response
@@ -33,7 +33,7 @@ Count = Annotated[int, Field(ge=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class ExploreTerms(Part):
+class ExploreTerms(YamlModel):
     found: Finite
     closer: Finite
     request: Finite
@@ -42,7 +42,7 @@ class ExploreTerms(Part):
     budget: Finite
 
 
-class ExploreRules(Part):
+class ExploreRules(YamlModel):
     """The values of the file, which documents their meaning."""
 
     budget: Annotated[int, Field(ge=2)]
@@ -253,6 +253,7 @@ class Explorer:
     def get_state(self) -> dict[str, Any]:
         """Return everything that an exact continuation needs, as plain values."""
         return {
+            "base_url": self.host.base_url,
             "task": [self.task.home, self.task.target, sorted(self.task.wanted)],
             "memory": self.memory.get_state(),
             "counts": list(self.counts),

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from mission_gym.config.yaml_lines import Part, Tree, check_tree
+from mission_gym.config.plain_yaml import YamlModel, YamlTree, check_tree
 from mission_gym.errors import ConfigError, nearest
 from mission_gym.procs.companions import Companion
 from mission_gym_missions.explore.explorer import (
@@ -28,7 +28,7 @@ Milliseconds = Annotated[float, Field(ge=0, le=60_000)]
 Seconds = Annotated[float, Field(ge=0.1, le=600)]
 
 
-class Settings(Part):
+class Settings(YamlModel):
     """Either generated sites, or a site of the user's (base_url)."""
 
     site: Annotated[int, Field(ge=0, le=1 << 62)] | None = None  # a generated one; None: new in every episode
@@ -78,7 +78,7 @@ def read_settings(given: dict[str, Any]) -> Settings:
         raise ConfigError(problems)
     values = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
     settings: Settings | None = check_tree(
-        Settings, Tree(values, {(name,): name for name in known}), problems
+        Settings, YamlTree(values, {(name,): name for name in known}), problems
     )
     if settings is None:
         raise ConfigError(problems)

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from mission_gym.config.yaml_lines import Part, check_tree, read_tree
+from mission_gym.config.plain_yaml import YamlModel, check_tree, read_tree
 from mission_gym.errors import ConfigError, nearest
 
 SHIPPED = Path(__file__).parent / "rules.yaml"
@@ -21,13 +21,13 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class PlacementTerms(Part):
+class PlacementTerms(YamlModel):
     coverage: Finite
     ridership: Finite
     waiting: Finite
 
 
-class PlacementRules(Part):
+class PlacementRules(YamlModel):
     """The values of the file, which documents their meaning and unit."""
 
     city_m: Positive

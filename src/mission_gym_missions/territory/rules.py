@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from mission_gym.config.yaml_lines import Part, check_tree, read_tree
+from mission_gym.config.plain_yaml import YamlModel, check_tree, read_tree
 from mission_gym.errors import ConfigError
 
 SHIPPED = Path(__file__).parent / "rules.yaml"
@@ -28,7 +28,7 @@ Share = Annotated[int, Field(ge=0, le=16)]
 Intensity = Annotated[int, Field(ge=0, le=2)]
 
 
-class Character(Part):
+class Character(YamlModel):
     """How a kind of bots decides, in the order of the traits C_* of `sim/layout.py`."""
 
     pace: Annotated[int, Field(ge=0, le=8)]
@@ -40,14 +40,14 @@ class Character(Part):
     margin: Count
 
 
-class Characters(Part):
+class Characters(YamlModel):
     settler: Character
     raider: Character
     turtle: Character
     opportunist: Character
 
 
-class TerritoryTerms(Part):
+class TerritoryTerms(YamlModel):
     land: Finite
     conquest: Finite
     victory: Finite
@@ -56,7 +56,7 @@ class TerritoryTerms(Part):
     time: Finite
 
 
-class TerritoryRules(Part):
+class TerritoryRules(YamlModel):
     """The values of the file, which documents their meaning and unit."""
 
     start_troops: Positive

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import RunFacts, Unused
-from mission_gym.config.schema import Config, SettledAlgorithm, Span
+from mission_gym.config.schema import Config, SearchRange, SettledAlgorithm
 from mission_gym.config.types import Number, Whole
 from mission_gym.learner.off_policy import ReplaySection, unused_replay_values
 
@@ -49,14 +49,14 @@ class DqnSection(ReplaySection):
 
     COSTS: ClassVar = ReplaySection.COSTS | {"double", "dueling", "exploration"}
     SEARCH: ClassVar = {
-        "batch_size": Span(16, 512, "power"),
-        "replay_ratio": Span(0.05, 1.0, "log"),
-        "learning_rate": Span(1e-5, 1e-2, "log"),
-        "gamma": Span(0.9, 0.9999, "gap"),
-        "n_step": Span(1, 10, "log"),
-        "target_update_interval": Span(100, 10_000, "log"),
-        "exploration_final_eps": Span(0.01, 0.2, "log"),
-        "exploration_fraction": Span(0.02, 0.5, "log"),
+        "batch_size": SearchRange(16, 512, "power"),
+        "replay_ratio": SearchRange(0.05, 1.0, "log"),
+        "learning_rate": SearchRange(1e-5, 1e-2, "log"),
+        "gamma": SearchRange(0.9, 0.9999, "gap"),
+        "n_step": SearchRange(1, 10, "log"),
+        "target_update_interval": SearchRange(100, 10_000, "log"),
+        "exploration_final_eps": SearchRange(0.01, 0.2, "log"),
+        "exploration_fraction": SearchRange(0.02, 0.5, "log"),
     }
     PROFILE: ClassVar = {"vector.n_envs": 8, "policy.network_arch": (128, 128), "policy.activation": "relu"}
     UNUSED: ClassVar = (

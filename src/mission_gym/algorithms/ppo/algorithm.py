@@ -129,8 +129,8 @@ class Ppo(Algorithm):
         section, kernel, before = learner.section, learner.kernel, learner.arrays()
         layout = self.layout(config, spec)
         enough = _ENOUGH_TRANSITIONS if layout.has_numpy_form else _ENOUGH_IMAGES
-        num_steps, state = _fewest_steps(config, section, enough), layout.initial_state(config.num_rows)
-        block = make_noise_block(spec, num_steps, config.num_rows, state)
+        num_steps, state = _fewest_steps(config, section, enough), layout.initial_state(config.num_columns)
+        block = make_noise_block(spec, num_steps, config.num_columns, state)
         order = learner.draw_order(np.random.default_rng(0), block)
         learner.section = section.model_copy(update={"n_epochs": 1})
         update_s = _time(lambda: learner.update(block))
@@ -161,7 +161,7 @@ def _time(call: Callable[[], object]) -> float:
 
 def _fewest_steps(config: Settled, section: SettledPpo, enough: int) -> int:
     """Steps of a block that is large enough to be timed and splits into whole minibatches."""
-    num_columns = config.num_rows
+    num_columns = config.num_columns
     for steps in range(1, section.n_steps_per_env):
         if steps * num_columns >= enough and steps * num_columns % section.batch_size == 0:
             return steps

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import rollout_text
-from mission_gym.config.schema import AlgorithmSection, Config, SettledAlgorithm, Span
+from mission_gym.config.schema import AlgorithmSection, Config, SearchRange, SettledAlgorithm
 from mission_gym.config.sizes import nearest_divisors, pick_batch_size
 from mission_gym.config.types import NONE, FromOneOrAuto, Number, Whole
 from mission_gym.learner.schedule import schedule_of
@@ -73,14 +73,14 @@ class PpoSection(AlgorithmSection):
     SCHEDULED: ClassVar = ("learning_rate", "clip_range", "ent_coef")
     COSTS: ClassVar = frozenset({"n_steps_per_env", "batch_size", "n_epochs", "gamma", "gae_lambda"})
     SEARCH: ClassVar = {
-        "n_steps_per_env": Span(16, 2048, "power"),
-        "batch_size": Span(32, 2048, "power"),
-        "n_epochs": Span(1, 20, "log"),
-        "learning_rate": Span(1e-5, 1e-2, "log"),
-        "gamma": Span(0.9, 0.9999, "gap"),
-        "gae_lambda": Span(0.8, 0.995, "gap"),
-        "clip_range": Span(0.1, 0.4),
-        "ent_coef": Span(1e-5, 0.1, "log"),
+        "n_steps_per_env": SearchRange(16, 2048, "power"),
+        "batch_size": SearchRange(32, 2048, "power"),
+        "n_epochs": SearchRange(1, 20, "log"),
+        "learning_rate": SearchRange(1e-5, 1e-2, "log"),
+        "gamma": SearchRange(0.9, 0.9999, "gap"),
+        "gae_lambda": SearchRange(0.8, 0.995, "gap"),
+        "clip_range": SearchRange(0.1, 0.4),
+        "ent_coef": SearchRange(1e-5, 0.1, "log"),
     }
     IMAGE_PROFILE: ClassVar = {"ppo.n_epochs": 4}
     EFFECTS: ClassVar = {"gamma": "values were learned under another discount and must adapt first"}

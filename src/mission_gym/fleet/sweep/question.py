@@ -7,19 +7,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
-from mission_gym.config.layers import Resolved, find_settings
-from mission_gym.config.plain import to_plain
-from mission_gym.config.profiles import apply_image_profile, choose_profile
-from mission_gym.config.rules import finish
+from mission_gym.config.layers import Resolved, apply_image_profile, find_settings
+from mission_gym.config.plain_yaml import to_plain
+from mission_gym.config.rules import apply_rules, fix_num_envs
 from mission_gym.config.sizes import parse_count, parse_duration_s
 from mission_gym.errors import ConfigError, TrustError, UsageError
 from mission_gym.fleet.sweep.space import limit_rollouts, list_axes, make_choice, read_axes
-from mission_gym.plan.wishes import find_max_rollout, fix_envs, size_paths
+from mission_gym.plan.cache import find_max_rollout, size_paths
 from mission_gym.procs import usable_cores
 from mission_gym.store.sweeps import DEFAULT, Axis, Question, StartingPoint, Values
 
 if TYPE_CHECKING:
-    from mission_gym.run.rehearsal import Rehearsal
+    from mission_gym.run.preview import SweepPreview
 
 MOST_TRIALS = 1000
 _DEFAULT_TRIALS = "40"
@@ -90,16 +89,16 @@ def make_question(request: SweepRequest, values: Values, resolve: Resolve, say: 
     algo = {"algo": values["algo"]} if "algo" in values else {}
     scheme = base or _try_resolve(algo, resolve, []) or resolve({})  # --over is read even if values are wrong
     axes = read_axes(request.over, scheme, problems) if request.over else list_axes(scheme)
-    rehearsal = _rehearse(base, axes, problems) if base is not None else None
-    if rehearsal is not None:
-        problems += _check_budget(request, size, rehearsal)
-        axes = _drop_unused(request, rehearsal, axes, problems, say)
-        config = rehearsal.resolved.config
+    preview = _preview(base, axes, problems) if base is not None else None
+    if preview is not None:
+        problems += _check_budget(request, size, preview)
+        axes = _drop_unused(request, preview, axes, problems, say)
+        config = preview.resolved.config
         rollout = max(find_max_rollout(config), config.rollout_size)
-        axes = limit_rollouts(axes, size_paths(config)[1], rollout // config.num_rows, problems)
+        axes = limit_rollouts(axes, size_paths(config)[1], rollout // config.num_columns, problems)
         if not axes and not problems:
             problems.append("no field is left to search; name fields that are not given as flags [--over]")
-    if problems or rehearsal is None:
+    if problems or preview is None:
         raise ConfigError(list(dict.fromkeys(problems)))
     fixed = values | {"n_envs": config.num_envs}  # the same rollouts in every trial, and with the preset
     if config.vector.num_agents > 1:
@@ -108,7 +107,7 @@ def make_question(request: SweepRequest, values: Values, resolve: Resolve, say: 
     last = first + size.num_seeds
     return Question(
         asked=values, values=fixed, over=request.over or "", axes=axes,
-        starts=_list_starts(rehearsal, axes, values, resolve), measure=rehearsal.main_outcome or "return",
+        starts=_list_starts(preview, axes, values, resolve), measure=preview.main_outcome or "return",
         trials=size.trials, budget_s=size.budget_s, seeds=list(range(first, last)), retest=size.retest,
         retest_seeds=list(range(last, last + size.num_retest_seeds)), pruner=cast(Any, request.pruner),
         folder=os.getcwd(),
@@ -117,22 +116,22 @@ def make_question(request: SweepRequest, values: Values, resolve: Resolve, say: 
 
 def _try_resolve(values: Values, resolve: Resolve, problems: list[str]) -> Resolved | None:
     try:
-        return fix_envs(choose_profile(resolve(values)))
+        return fix_num_envs(resolve(values))
     except ConfigError as error:
         problems += error.problems
     return None
 
 
-def _rehearse(base: Resolved, axes: list[Axis], problems: list[str]) -> Rehearsal | None:
+def _preview(base: Resolved, axes: list[Axis], problems: list[str]) -> SweepPreview | None:
     """Try the environment with the config and every searched field; None if a run would be refused."""
-    from mission_gym.run.rehearsal import rehearse  # loads torch
+    from mission_gym.run.preview import preview_sweep  # loads torch
 
     if base.config.evaluation.eval_freq == 0:
         problems.append("eval_freq=0 runs no evaluations, and trials are ranked by them [--eval-freq]")
     # Values that switch a field off (none, 0, false) are never refused.
     probes = {axis.path: next(filter(None, [*axis.choices, axis.high, axis.low])) for axis in axes}
     try:
-        return rehearse(base, probes)
+        return preview_sweep(base, probes)
     except TrustError:
         raise
     except UsageError as error:
@@ -141,9 +140,9 @@ def _rehearse(base: Resolved, axes: list[Axis], problems: list[str]) -> Rehearsa
 
 
 def _drop_unused(
-    request: SweepRequest, rehearsal: Rehearsal, axes: list[Axis], problems: list[str], say: Say
+    request: SweepRequest, preview: SweepPreview, axes: list[Axis], problems: list[str], say: Say
 ) -> list[Axis]:
-    unused = [axis for axis in axes if axis.path in rehearsal.misfits]
+    unused = [axis for axis in axes if axis.path in preview.misfits]
     if request.over:
         problems += [f"{axis.name}: runs on this environment do not use it [--over]" for axis in unused]
     elif unused:
@@ -151,9 +150,9 @@ def _drop_unused(
     return [axis for axis in axes if axis not in unused]
 
 
-def _check_budget(request: SweepRequest, size: SweepSize, rehearsal: Rehearsal) -> list[str]:
-    config = rehearsal.resolved.config
-    least_s = rehearsal.least_s * -(-size.num_seeds // usable_cores())
+def _check_budget(request: SweepRequest, size: SweepSize, preview: SweepPreview) -> list[str]:
+    config = preview.resolved.config
+    least_s = preview.least_s * -(-size.num_seeds // usable_cores())
     if size.budget_s is None or size.budget_s >= least_s:
         return []
     return [
@@ -164,40 +163,40 @@ def _check_budget(request: SweepRequest, size: SweepSize, rehearsal: Rehearsal) 
 
 
 def _list_starts(
-    rehearsal: Rehearsal, axes: list[Axis], values: Values, resolve: Resolve
+    preview: SweepPreview, axes: list[Axis], values: Values, resolve: Resolve
 ) -> list[StartingPoint]:
     """The first settings of the search, each once, if they are compatible with the given values:
     the config without a sweep; the same without a preset and without the searched flags; the defaults of the
     schema."""
-    base = rehearsal.resolved
-    plain = finish(base)[0]
+    base = preview.resolved
+    plain = apply_rules(base)[0]
     algorithm = base.config.algorithm
     defaults = {field.path: field.default for field in base.schema.fields} | dict(algorithm.PROFILE)
-    defaults |= algorithm.IMAGE_PROFILE if rehearsal.sees_images else {}
+    defaults |= algorithm.IMAGE_PROFILE if preview.sees_images else {}
     chosen = {axis.path: defaults[axis.path] for axis in axes}
     starts = [StartingPoint(source=DEFAULT, values=_pick(plain, axes), given={})]
 
     def add(source: str, make: Callable[[], Resolved], *, only_new: bool) -> None:
         with suppress(ConfigError):
-            resolved = finish(make())[0]
+            resolved = apply_rules(make())[0]
             found, given = _pick(resolved, axes), _list_differences(resolved, plain)
             if given and not (only_new and found in [start.values for start in starts]):
                 starts.append(StartingPoint(source=source, values=found, given=given))
 
     shipped = "shipped settings" if find_settings(base.config.env.env_id) else "without preset and flags"
-    add(shipped, lambda: _drop_choices(rehearsal, axes, values, resolve), only_new=False)
+    add(shipped, lambda: _drop_choices(preview, axes, values, resolve), only_new=False)
     add("defaults of the schema", lambda: base.with_values(chosen, "sweep"), only_new=True)
     return starts
 
 
-def _drop_choices(rehearsal: Rehearsal, axes: list[Axis], values: Values, resolve: Resolve) -> Resolved:
+def _drop_choices(preview: SweepPreview, axes: list[Axis], values: Values, resolve: Resolve) -> Resolved:
     """The config without a preset, and without the searched fields that were given."""
-    base, names = rehearsal.resolved, {axis.name for axis in axes}
+    base, names = preview.resolved, {axis.name for axis in axes}
     aliases = {alias for field in base.schema.fields if field.name in names for alias in field.aliases}
     others = {key: value for key, value in values.items() if key not in {"preset", *names, *aliases}}
     agents = {"vector.num_agents": base.config.vector.num_agents}
-    dropped = fix_envs(choose_profile(resolve(others))).with_values(agents, "environment")
-    return apply_image_profile(dropped, sees_images=rehearsal.sees_images)
+    dropped = fix_num_envs(resolve(others)).with_values(agents, "environment")
+    return apply_image_profile(dropped) if preview.sees_images else dropped
 
 
 def _list_differences(resolved: Resolved, plain: Resolved) -> Values:

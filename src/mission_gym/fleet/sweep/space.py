@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.rules import finish
+from mission_gym.config.rules import apply_rules
 from mission_gym.config.schema import Scale
 from mission_gym.errors import ConfigError, nearest
 from mission_gym.report.formats import show_value
@@ -144,7 +144,7 @@ def fit_values(base: Resolved, values: Mapping[str, Any]) -> dict[str, Any]:
     and its trial fails."""
     given = {path.split(".")[1]: value for path, value in values.items()}
     try:
-        plain, fitted = finish(base)[0].config, finish(base.with_values(values, "sweep"))[0].config
+        plain, fitted = apply_rules(base)[0].config, apply_rules(base.with_values(values, "sweep"))[0].config
     except ConfigError:
         return given
     own = {name: (getattr(plain.algorithm, name), value) for name, value in fitted.algorithm}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.plain import to_plain
+from mission_gym.config.plain_yaml import to_plain
 from mission_gym.errors import RunStateError
 from mission_gym.fleet.drafts import Draft, Needs, name_member
 from mission_gym.fleet.requests import make_requests

@@ -20,7 +20,7 @@ from mission_gym.report.dashboard.rows import read_first, read_part
 from mission_gym.report.documents import find_lineage
 from mission_gym.report.groups import describe_jobs
 from mission_gym.store.groups import GroupDir, GroupRecord, Job
-from mission_gym.store.rundir import RunDir, list_status_fields
+from mission_gym.store.rundir import RunDir, View, list_fields
 
 _FRESH_S = 0.5  # how old the reported state may be
 _NUM_SPARK = 24  # points of a sparkline
@@ -30,7 +30,7 @@ _SETTLED_NS = 2 * 10**9  # file systems have coarse clocks: a recent change may 
 _LIST_TURNS = 10  # scans after which folders are listed again in any case
 _LIVE = ("starting", "running")
 _NUM_LETTERS = 300  # of a cause
-_NUMBERS, _TEXTS = list_status_fields("numbers"), list_status_fields("texts")
+_NUMBERS, _TEXTS = list_fields(View.NUMBER), list_fields(View.TEXT)
 FindRow = Callable[[str], Mapping[str, Any] | None]  # the row of a run, by name
 
 

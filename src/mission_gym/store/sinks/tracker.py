@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import TypeAdapter
 
-from mission_gym.config.plain import read_stored
+from mission_gym.config.plain_yaml import read_stored
 from mission_gym.errors import RunStateError
 from mission_gym.store import GROUP
 from mission_gym.store.files import remove_leftovers, write_json

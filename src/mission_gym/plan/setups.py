@@ -1,0 +1,245 @@
+"""Learner setups: device, kernel and precision; and whether learning overlaps with collecting.
+
+Config, algorithm and machine determine the possible setups. If there are several, one update of each is
+timed, once per process, and the printed plan shows the times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mission_gym.config.schema import ComputeSection, Config, Settled
+from mission_gym.data import EnvSpec, Fact
+from mission_gym.errors import DeviceMemoryError
+from mission_gym.learner.contract import Algorithm
+from mission_gym.plan.cache import make_key, read_plan, write_plan
+from mission_gym.policy.image_layers import count_work
+from mission_gym.procs import read_machine, usable_cores
+from mission_gym.procs.machine import versions
+from mission_gym.vector.record import Backend
+
+# Another setup than the first must be this much faster: times are noisy, and the first is the simplest.
+_GAIN = 1.1
+# Multiply-adds of a minibatch's forward pass below which a second thread gains little or costs time.
+# PPO's compiled kernel on two cores, gain of the second thread: 64,64 at batch 64 1.2, at 512 1.6; 128,128
+# at 64 1.35; 512,512 at 2048 1.9. torch synchronizes its threads at every product.
+_WORK_FOR_THREADS, _WORK_FOR_TORCH_THREADS = 2_500_000, 25_000_000
+# Width of a layer on a CPU: calls dominate narrower products, and the first bf16 product takes a second.
+_BF16_WIDTH = 256
+_MIN_STEPS_FOR_GPU = 20_000  # a shorter run ends before CUDA has started and was measured
+_CPUINFO = Path("/proc/cpuinfo")
+_CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # of x86 and ARM
+
+
+class LearnerSetup(NamedTuple):
+    """Where and how the learner computes."""
+
+    device: str
+    kernel: str
+    precision: str
+
+    def __str__(self) -> str:
+        return " ".join(self)
+
+
+Measured = float | str  # seconds of learning per transition, or the error
+_measured: dict[tuple[Any, ...], dict[LearnerSetup, Measured]] = {}  # by everything that an update depends on
+
+
+def device_exists(device: str) -> bool:
+    """Whether torch can use this device."""
+    if device == "cpu":
+        return True
+    import torch
+
+    if device.startswith("cuda"):
+        return torch.cuda.is_available() and (torch.device(device).index or 0) < torch.cuda.device_count()
+    return device == "mps" and torch.backends.mps.is_available()
+
+
+def has_tf32(device: str) -> bool:
+    """Whether the GPU supports TF32 and bf16; older ones, such as a T4, do not."""
+    import torch
+
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def find_devices(gpus: Sequence[str] = ("cuda",)) -> dict[str, bool]:
+    """The available devices, each with whether it supports bf16 in hardware. gpus: those to look for."""
+    flags = set(_CPUINFO.read_text("utf-8").split()) if _CPUINFO.exists() else set()
+    devices = {"cpu": not flags.isdisjoint(_CPU_FLAGS)}
+    devices |= {gpu: has_tf32(gpu) for gpu in gpus if device_exists(gpu)}
+    if device_exists("mps"):
+        devices["mps"] = False
+    return devices
+
+
+def list_setups(config: Config, algorithm: Algorithm, is_mlp: bool, threads: int) -> list[LearnerSetup]:
+    """The setups that the algorithm supports for this config."""
+    device = config.compute.device
+    found = find_devices([device]) if device.startswith("cuda") else find_devices()
+    devices = {name: has_bf16 and algorithm.has_bf16 for name, has_bf16 in found.items()}
+    if device == "auto" and config.run.timesteps < _MIN_STEPS_FOR_GPU:
+        devices = {"cpu": devices["cpu"]}
+    if is_mlp and max(config.policy.network_arch) < _BF16_WIDTH:
+        devices["cpu"] = False
+    return combine(config.compute, is_mlp and algorithm.has_compiled_kernel(config, threads), devices)
+
+
+def combine(
+    compute: ComputeSection, has_compiled_kernel: bool, devices: Mapping[str, bool]
+) -> list[LearnerSetup]:
+    """The combinations that the config leaves open, the simplest first; empty if its values contradict."""
+    setups = []
+    for device in devices if compute.device == "auto" else [compute.device]:
+        precisions = [compute.precision]
+        if compute.precision == "auto":
+            precisions = ["float32", "bf16"] if devices.get(device) else ["float32"]
+        for precision in precisions:
+            compiles = has_compiled_kernel and device == "cpu" and precision == "float32"
+            kernel = compute.kernel
+            if kernel == "auto":
+                # For an MLP on the CPU the compiled kernel is faster at every width and number of threads.
+                kernel = "compiled" if compiles else "torch"
+            if kernel == "torch" or compiles:
+                setups.append(LearnerSetup(device, kernel, precision))
+    return setups
+
+
+def list_threaded(
+    given: Config, default: Settled, algorithm: Algorithm, spec: EnvSpec, cores: int
+) -> Iterator[tuple[LearnerSetup, int]]:
+    """The open setups, each with a number of threads; the default first."""
+    own = default.compute
+    first = (LearnerSetup(own.device, own.kernel, own.precision), own.threads)
+    yield first
+    has_form, wanted = algorithm.layout(default, spec).has_compiled_form, given.compute.threads
+    for threads in sorted({1, max(cores // 2, 1), cores}) if wanted == "auto" else [wanted]:
+        for setup in list_setups(given, algorithm, has_form, threads):
+            if (setup, threads) != first and (setup.device == "cpu" or threads == 1 or wanted != "auto"):
+                yield setup, threads
+
+
+def choose_threads(config: Config, spec: EnvSpec, algorithm: Algorithm, is_mlp: bool) -> int:
+    """One thread for small networks, all usable cores for large ones."""
+    wide = sum(leaf.num_features for leaf in spec.leaves if leaf.kind == "text" or leaf.open_ended)
+    widths = (64 + wide, *config.policy.network_arch)
+    work = 2 * sum(a * b for a, b in pairwise(widths))
+    work += sum(count_work(leaf) for leaf in spec.leaves if not leaf.is_flat)
+    is_threaded = is_mlp and algorithm.compiled_kernel_has_threads and config.compute.kernel != "torch"
+    enough = _WORK_FOR_THREADS if is_threaded else _WORK_FOR_TORCH_THREADS
+    return usable_cores() if work * int(config.algorithm.batch_size) >= enough else 1
+
+
+def choose_setup(
+    measured: Mapping[LearnerSetup, Measured],
+    collect_s: float = 0.0,
+    overlaps: Callable[[LearnerSetup], bool] = lambda setup: False,
+) -> LearnerSetup:
+    """The first setup, or the fastest if it gains enough; setups that failed are left out.
+
+    collect_s: seconds of collecting a transition, as far as known.
+    """
+    costs = {
+        setup: (max if overlaps(setup) else sum)((collect_s, taken))
+        for setup, taken in measured.items()
+        if not isinstance(taken, str)
+    }
+    first, fastest = next(iter(costs)), min(costs, key=costs.__getitem__)
+    return fastest if costs[first] > _GAIN * costs[fastest] else first
+
+
+def measure_setups(
+    setups: Sequence[LearnerSetup], config: Config, spec: EnvSpec, measure: Callable[[LearnerSetup], float]
+) -> dict[LearnerSetup, Measured]:
+    """Time each setup that was not timed yet, in this process or on this machine. An accelerator that fails
+    is left out with its error."""
+    known = _measured.setdefault(_key(config, spec), {})
+    stored_as = f"setups-{make_key(_document(config, spec))}"
+    for name, taken in (read_plan(stored_as) or {}).items():
+        known.setdefault(LearnerSetup(*name.split()), taken)
+    for setup in setups:
+        if setup in known:
+            continue
+        try:
+            known[setup] = measure(setup)
+        except (RuntimeError, TypeError, DeviceMemoryError) as error:  # border: drivers raise anything
+            if setup.device == "cpu":
+                raise
+            known[setup] = str(error).splitlines()[0]
+    # Equal runs must choose equally, so times are stored. Failures are not: the next process tries again.
+    write_plan(stored_as, {str(setup): taken for setup, taken in known.items() if not isinstance(taken, str)})
+    return {setup: known[setup] for setup in setups}
+
+
+def find_measured(config: Config, spec: EnvSpec) -> dict[str, Measured]:
+    """The times that this process measured for a config, by setup."""
+    return {str(setup): taken for setup, taken in _measured.get(_key(config, spec), {}).items()}
+
+
+def describe_setup(config: Settled, spec: EnvSpec) -> str:
+    """The learner's setup, and the times of the alternatives."""
+    compute = config.compute
+    precision: str = compute.precision
+    if compute.device.startswith("cuda") and precision == "float32" and has_tf32(compute.device):
+        precision = "TF32"
+    threads = "1 thread" if compute.threads == 1 else f"{compute.threads} threads"
+    times = [
+        f"{setup} failed: {taken}" if isinstance(taken, str) else f"{setup} {1e6 * taken:.3g} us"
+        for setup, taken in find_measured(config, spec).items()
+    ]
+    measured = f"; update time per step: {', '.join(times)}" if times else ""
+    return f"{compute.kernel} kernel, {precision}, {threads}{measured}"
+
+
+def _key(config: Config, spec: EnvSpec) -> tuple[Any, ...]:
+    # Field values only, so that a settled section has the key of the section it was made from.
+    own = tuple(config.algorithm.model_dump().items())
+    return config.policy, own, config.compute.threads, spec.signature
+
+
+def _document(config: Config, spec: EnvSpec) -> dict[str, Any]:
+    """The key of stored times, as plain values: also machine, versions and columns."""
+    machine = read_machine()
+    return versions() | {
+        "policy": config.policy.model_dump(mode="json"),
+        "algorithm": config.algorithm.model_dump(mode="json"),
+        "columns": config.num_columns,
+        "learner_threads": config.compute.threads,
+        "spec": spec.signature,
+        "machine": [machine.cpu, machine.usable_cores, *machine.nvidia_gpus],
+    }
+
+
+def choose_overlap(config: Settled, backend: Backend, algorithm: Algorithm) -> Fact:
+    """`on` if collecting and learning use different resources and an update changes the policy little."""
+    device = config.compute.device
+    if config.vector.blocks == "first_ready":
+        return Fact("overlap", "off", "first-ready rollouts already collect during updates")
+    if backend.for_waiting:
+        reason = "environments wait while the learner computes"
+    elif device != "cpu":
+        reason = f"environments use the CPU while the learner uses {device}"
+    elif config.vector.ray_address is not None:
+        reason = "other machines step the environments while the learner computes"
+    elif algorithm.overlaps_on_cores and backend.chooses_workers and _has_spare_core(config):
+        reason = "the workers leave a core for the learner, and rollouts are short"
+    else:
+        return Fact("overlap", "off", "collecting and learning share the CPU, so overlap gains nothing")
+    against = algorithm.refuse_lag(config)
+    return Fact("overlap", "off", against) if against else Fact("overlap", "on", reason)
+
+
+def _has_spare_core(config: Settled) -> bool:
+    """Whether there are enough cores for the learner and for workers that act themselves."""
+    wanted = config.vector.num_workers + config.compute.threads
+    return config.compute.acting == "numpy" and wanted <= usable_cores()
+
+
+def explain_overlap(config: Settled, backend: Backend, algorithm: Algorithm) -> Fact:
+    """The plan's row about overlap, for a settled config."""
+    chosen, wanted = choose_overlap(config, backend, algorithm), config.compute.overlap
+    return chosen if chosen.value == wanted else Fact("overlap", wanted, "set by the config")

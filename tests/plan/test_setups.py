@@ -1,0 +1,200 @@
+"""Where and in which precision a run learns: by invented times, and in runs on this machine's CPU."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mission_gym.algorithms.ppo import ALGORITHM
+from mission_gym.config.layers import Resolved
+from mission_gym.config.schema import ComputeSection
+from mission_gym.errors import ConfigError
+from mission_gym.plan import setups
+from mission_gym.plan.setups import LearnerSetup, choose_setup, combine
+from mission_gym.run import build
+from mission_gym.run.config import read_config, resolve
+from mission_gym.run.environment import open_environment
+from mission_gym.run.resume import resume_run
+from mission_gym.run.settle import settle
+from mission_gym.run.start import start_run
+from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
+from mission_gym.store.rundir import RunDir
+from mission_gym.store.tables import MetricsLog
+
+SMALL = {
+    "n_envs": 4, "n_steps_per_env": 16, "batch_size": 16, "n_epochs": 2, "timesteps": 192, "eval_freq": 0,
+    "network_arch": "16", "seed": 3, "tensorboard": False, "vector": "serial",
+}  # fmt: skip
+CPU = LearnerSetup("cpu", "compiled", "float32")
+TORCH = LearnerSetup("cpu", "torch", "float32")
+TORCH16 = LearnerSetup("cpu", "torch", "bf16")
+CUDA = LearnerSetup("cuda", "torch", "float32")
+CUDA16 = LearnerSetup("cuda", "torch", "bf16")
+MPS = LearnerSetup("mps", "torch", "float32")
+
+
+@pytest.mark.parametrize(
+    ("compute", "is_mlp", "devices", "expected"),
+    [
+        ({}, True, {"cpu": False}, [CPU]),
+        ({}, False, {"cpu": False}, [TORCH]),
+        ({}, True, {"cpu": True}, [CPU, TORCH16]),
+        ({}, False, {"cpu": False, "cuda": True}, [TORCH, CUDA, CUDA16]),
+        ({}, True, {"cpu": False, "cuda": False, "mps": False}, [CPU, CUDA, MPS]),
+        ({"device": "cuda"}, True, {"cpu": True, "cuda": True}, [CUDA, CUDA16]),
+        ({"device": "cpu", "kernel": "torch"}, True, {"cpu": True, "cuda": True}, [TORCH, TORCH16]),
+        ({"precision": "bf16"}, True, {"cpu": False}, [TORCH16]),
+        ({"precision": "float32"}, False, {"cpu": True, "cuda": True}, [TORCH, CUDA]),
+        ({"kernel": "compiled"}, True, {"cpu": True, "cuda": True}, [CPU]),
+        ({"kernel": "compiled", "precision": "bf16"}, True, {"cpu": True}, []),
+        ({"kernel": "compiled", "device": "cuda"}, True, {"cpu": True, "cuda": True}, []),
+    ],
+)
+def test_setups_follow_from_the_config_and_the_machine(
+    compute: dict[str, Any], is_mlp: bool, devices: dict[str, bool], expected: list[LearnerSetup]
+) -> None:
+    assert combine(ComputeSection(**compute), is_mlp, devices) == expected
+
+
+@pytest.mark.parametrize(
+    ("times", "chosen"),
+    [
+        ({CPU: 0.010, CUDA: 0.002, CUDA16: 0.0015}, CUDA16),
+        ({CPU: 0.001, CUDA: 0.002}, CPU),
+        ({CPU: 0.010, TORCH16: 0.0095}, CPU),  # 5 % is noise
+        ({CPU: 0.010, TORCH16: 0.0085}, TORCH16),
+    ],
+)
+def test_the_fastest_setup_wins_if_it_gains_enough(
+    times: dict[LearnerSetup, float], chosen: LearnerSetup
+) -> None:
+    assert choose_setup(times) == chosen
+
+
+def test_overlap_hides_the_shorter_of_collecting_and_learning() -> None:
+    times = {CPU: 100e-6, CUDA: 100e-6}
+    assert choose_setup(times, 100e-6, lambda setup: setup == CUDA) == CUDA
+    assert choose_setup(times, 1e-6, lambda setup: setup == CUDA) == CPU
+
+
+def test_a_device_that_fails_is_left_out() -> None:
+    assert choose_setup({CPU: 0.5, CUDA: "out of memory"}) == CPU
+
+
+def settled(**flags: Any) -> Resolved:
+    resolved = resolve("toys:DictMask", SMALL | flags)
+    return settle(resolved, open_environment(resolved.config, {}))[0]
+
+
+@pytest.mark.parametrize(("arch", "num_ways"), [("64,64", 1), ("64,256", 2)])
+def test_narrow_networks_are_not_measured_in_bf16_on_a_cpu(
+    arch: str, num_ways: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setups, "find_devices", lambda: {"cpu": True})
+    config = resolve("CartPole-v1", SMALL | {"network_arch": arch}).config
+    assert len(setups.list_setups(config, ALGORITHM, True, 1)) == num_ways
+
+
+def test_a_machine_with_a_bf16_cpu_measures_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is invented, the choice is made by invented times, the run is real."""
+    monkeypatch.setattr(setups, "_measured", {})
+    monkeypatch.setattr(setups, "find_devices", lambda: {"cpu": True, "mps": False})
+    monkeypatch.setattr(setups, "_MIN_STEPS_FOR_GPU", 0)
+    times = {"float32": 0.02, "bf16": 0.008}
+
+    def measure(learner: Any, *_: Any) -> float:
+        return times[str(learner.kernel._precision).removeprefix("torch.").replace("bfloat", "bf")]
+
+    monkeypatch.setattr(build, "load_algorithm", lambda name: replace(ALGORITHM, measure_update_s=measure))
+    resolved = resolve("toys:DictMask", SMALL | {"runs_dir": str(tmp_path)})
+    with start_run(resolved, lambda event: None) as session:
+        compute, sources = session.config.compute, read_config(session.run.config_yaml).sources
+        plan = json.loads(session.run.plan_json.read_text())
+    assert (compute.device, compute.kernel, compute.precision) == ("cpu", "torch", "bf16")
+    assert sources["compute.precision"] == "plan"
+    ways = plan["measured"]["ways_to_learn"]
+    assert ways["cpu torch float32"] == 0.02
+    assert ways["cpu torch bf16"] == 0.008
+    assert isinstance(ways["mps torch float32"], str)  # what torch says without such a device
+    fact = next(fact for fact in plan["facts"] if fact["name"] == "learner")
+    assert "torch kernel, bf16, 1 thread; update time per step: cpu torch float32 2e+04 us" in fact["reason"]
+
+
+def test_a_short_run_does_not_start_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setups, "find_devices", lambda: {"cpu": False, "cuda": True})
+    short, long = (resolve("CartPole-v1", SMALL | {"timesteps": steps}).config for steps in (192, 100_000))
+    assert setups.list_setups(short, ALGORITHM, True, 1) == [CPU]
+    assert setups.list_setups(long, ALGORITHM, True, 1) == [CPU, CUDA, CUDA16]
+
+
+def test_times_are_kept_so_that_equal_runs_choose_equally(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved = resolve("CartPole-v1", SMALL)
+    spec = open_environment(resolved.config, {}).spec
+    for taken in (0.5, 0.1):
+        monkeypatch.setattr(setups, "_measured", {})  # another process
+        times = setups.measure_setups([CPU, TORCH], resolved.config, spec, lambda setup, taken=taken: taken)
+        assert times == {CPU: 0.5, TORCH: 0.5}
+
+
+def test_with_only_a_plain_cpu_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setups, "_measured", {})
+    monkeypatch.setattr(setups, "find_devices", lambda: {"cpu": False})
+    compute = settled().config.compute
+    assert (compute.device, compute.kernel, compute.precision) == ("cpu", "torch", "float32")
+    assert not setups._measured
+
+
+def test_values_that_exclude_each_other_are_refused() -> None:
+    resolved = resolve("CartPole-v1", SMALL | {"kernel": "compiled", "precision": "bf16"})
+    environment = open_environment(resolved.config, {})
+    message = r"kernel=compiled is not possible with device=auto and precision=bf16: it computes in float32"
+    with pytest.raises(ConfigError, match=message):
+        settle(resolved, environment)
+    if not setups.device_exists("cuda"):
+        with pytest.raises(ConfigError, match="device=cuda is not available to torch"):
+            settled(device="cuda")
+
+
+def test_what_an_algorithm_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved = resolve("CartPole-v1", SMALL | {"kernel": "compiled"})
+    environment = open_environment(resolved.config, {})
+    plain = replace(ALGORITHM, has_compiled_kernel=lambda config, threads: False, has_bf16=False)
+    monkeypatch.setattr(build, "load_algorithm", lambda name: plain)
+    with pytest.raises(ConfigError, match="kernel=compiled is not possible: ppo has none for this config"):
+        settle(resolved, environment)
+    resolved = resolve("CartPole-v1", SMALL | {"precision": "bf16"})
+    with pytest.raises(ConfigError, match="precision=bf16 is not possible: ppo learns in float32 only"):
+        settle(resolved, environment)
+
+
+def test_a_bf16_run_is_exact_and_begins_each_update_with_ratio_one(tmp_path: Path) -> None:
+    def begin(folder: str) -> Any:
+        flags = SMALL | {"runs_dir": str(tmp_path / folder), "precision": "bf16"}
+        return start_run(resolve("toys:DictMask", flags), lambda event: None)
+
+    def last_policy(run: RunDir) -> dict[str, Any]:
+        return load_checkpoint(list_checkpoints(run.checkpoints)[-1].path).policy
+
+    with begin("straight") as session:
+        for _ in session.updates():
+            pass
+        straight = session.run
+    rows = [row for row in MetricsLog.read(straight.metrics_jsonl) if row["event"] == "progress"]
+    assert len(rows) == 3
+    assert max(row["train/first_ratio_error"] for row in rows) < 1e-5
+    with begin("halves") as session:
+        for _ in session.updates():
+            break
+        run = session.run
+    with resume_run(run, lambda event: None) as session:
+        for _ in session.updates():
+            pass
+    for name, array in last_policy(straight).items():
+        np.testing.assert_array_equal(last_policy(run)[name], array, err_msg=name)
