@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from action_toys import Couples, Guarded
-from mission_gym.algorithms.dqn.algorithm import adapt_actions
+from mission_gym.algorithms.dqn.algorithm import Dqn
 from mission_gym.data import EnvSpec
 from mission_gym.env.masks import MaskLayout, fit_masks
 from mission_gym.env.probe import probe
@@ -73,13 +73,13 @@ def test_a_part_may_have_a_joint_mask_of_its_own():
 def test_one_choice_of_all_parts_gets_the_masks_of_each():
     """As DQN acts: entry (a, b0, b1, bit) is legal where every part's own is; bits are always free."""
     space = spaces.Tuple((spaces.MultiBinary(1), PAIR, spaces.Discrete(2)))
-    spec = adapt_actions(make_spec(space, np.ones(7)))
+    spec = Dqn().adapt_actions(make_spec(space, np.ones(7)))
     assert (spec.action.nvec, spec.mask_nvec, spec.mask_size) == ((24,), (2, 3, 2), 24)
     given = np.array([1, 0, 1, 1, 0, 0, 1], bool)
     expected = np.einsum("i,j,k,l->ijkl", given[:2], given[2:5], given[5:], np.ones(2, bool)).ravel()
     assert MaskLayout(spec)(given).tolist() == expected.tolist()
     assert MaskLayout(spec)(np.stack([given, given]), (2,)).tolist() == [expected.tolist()] * 2
-    joint = adapt_actions(make_spec(space, np.ones((2, 3, 2))))
+    joint = Dqn().adapt_actions(make_spec(space, np.ones((2, 3, 2))))
     assert MaskLayout(joint)(np.eye(12, dtype=bool)[5].reshape(2, 3, 2)).nonzero()[0].tolist() == [10, 11]
 
 

@@ -208,7 +208,7 @@ class StatusWriter:
     @property
     def worker_restarts(self) -> int:
         """Workers that were replaced."""
-        return int(self._context.collector.vec.statistics().get("worker_restarts", 0))
+        return int(self._context.collector.vec.num_restarts)
 
     def tick(self, phase: str) -> None:
         """Show the status at once if the phase is new, else ten times per second; on disk once per second."""
